@@ -88,6 +88,7 @@ mod flight;
 mod grant;
 mod history;
 mod host;
+mod hosts;
 mod id;
 mod incarnations;
 mod incoming;

@@ -53,6 +53,14 @@ impl Usage {
         self.longest[account as usize] = self.longest(account).map_or(0, |(length, _)| length);
     }
 
+    /// The arriving messages of an account, by length.
+    pub(crate) fn all_arriving(
+        &self,
+        account: Account,
+    ) -> impl Iterator<Item = (u32, RpcKey)> + '_ {
+        self.arriving[account as usize].iter().copied()
+    }
+
     /// The arriving messages of an account, by length, those after a place first.
     pub(crate) fn arriving(
         &self,
@@ -116,6 +124,11 @@ impl Change {
         let bytes = now.bytes.cast_signed().saturating_sub(before.bytes.cast_signed());
         let ours = now.ours.cast_signed().saturating_sub(before.ours.cast_signed());
         Self { bytes, ours, account }
+    }
+
+    #[inline]
+    pub(crate) fn is_for_others(self) -> bool {
+        self.account == Account::Theirs
     }
 
     #[inline]

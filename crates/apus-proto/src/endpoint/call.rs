@@ -321,7 +321,7 @@ impl Endpoint {
             let nothing = Header { source_port: 1, dest_port: 1, sender_id: RpcId(0) };
             let contact = Contact::Opening(Opening::new(now, nothing, None));
             let token: Token = self.secrets.token();
-            self.peers.insert(Peer::known(path, token, contact, now))
+            self.insert_peer(Peer::known(path, token, contact, now))
         };
         self.peers.take_path(key);
         Some(key)

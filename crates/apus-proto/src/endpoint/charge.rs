@@ -9,6 +9,7 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::parts::Parts;
 use crate::endpoint::step::End;
 use crate::grant::Messages;
+use crate::hosts::Joined;
 use crate::incoming::Incoming;
 use crate::peer::Peer;
 use crate::rpcs::Rpcs;
@@ -72,6 +73,40 @@ impl Endpoint {
         }
     }
 
+    /// A peer becomes known.
+    pub(super) fn insert_peer(&mut self, peer: Peer) -> PeerKey {
+        let key = self.peers.insert(peer);
+        self.join_host(key);
+        key
+    }
+
+    /// A peer is charged together with others of its host.
+    pub(super) fn join_host(&mut self, key: PeerKey) {
+        //= docs/protocol.md#hostile-12
+        let number = self.peers[key].path.host();
+        let hosts = &mut self.parts.total.hosts;
+        let (host, first) = match hosts.join(number, key) {
+            Joined::Alone => return,
+            Joined::Shared(host) => (host, None),
+            Joined::Second(host, first) => (host, Some(first)),
+        };
+        for key in first.into_iter().chain([key]) {
+            if let Some(peer) = self.peers.get_mut(key) {
+                hosts.add(host, &peer.usage);
+                peer.host = Some(host);
+            }
+        }
+    }
+
+    /// It is so no more: it is forgotten, or moves to another host.
+    pub(super) fn leave_host(&mut self, key: PeerKey) {
+        let Some(peer) = self.peers.get_mut(key) else { return };
+        if let Some(host) = peer.host.take() {
+            self.parts.total.hosts.subtract(host, &peer.usage);
+        }
+        self.parts.total.hosts.leave(peer.path.host());
+    }
+
     /// Whether a message of `length` bytes may begin to arrive, of which `unasked` come without a
     /// grant, as its sender says.
     pub(super) fn admits(
@@ -121,9 +156,12 @@ impl Endpoint {
         let parts = &self.parts;
         let Config { peer_budget, socket_budget, total_budget, .. } = parts.config;
         let of_peer = &self.peers[peer].usage;
+        let of_host = self.peers[peer].host.map(|host| parts.total.hosts.usage(host));
         let of_socket = parts.sockets.get(socket);
         let usage = if !of_peer.has_plenty(bytes, 0, peer_budget) {
             of_peer
+        } else if let Some(host) = of_host.filter(|it| !it.has_plenty(bytes, 0, peer_budget)) {
+            host
         } else if let Some(socket) =
             of_socket.filter(|it| !it.usage.has_plenty(bytes, it.others, socket_budget))
         {

@@ -141,6 +141,9 @@ impl Endpoint {
 
     /// Takes a peer without RPCs out of every table. Its tokens and its address are known no more.
     pub(super) fn forget_peer(&mut self, peer: PeerKey) {
+        if self.peers.get(peer).is_some_and(|peer| peer.rpcs == 0) {
+            self.leave_host(peer);
+        }
         if let Some(charged) = self.peers.remove(peer) {
             self.parts.total.usage.charged -= charged;
         }
