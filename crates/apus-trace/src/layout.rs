@@ -23,9 +23,10 @@ pub(crate) const REALTIME_AT: Range<usize> = 40..48;
 pub(crate) const ANCHORS_AT: Range<usize> = 48..80;
 pub(crate) const TABLE_BYTES_AT: Range<usize> = 80..84;
 pub(crate) const PROGRAM_AT: Range<usize> = 84..116;
-/// What is recorded and until when (`controls`): three words, and the number of threads that found no ring.
-pub(crate) const CONTROLS_AT: Range<usize> = 128..160;
+/// What is recorded and until when (`controls`): three words; the number of threads that found no ring; a sign of life.
+pub(crate) const CONTROLS_AT: Range<usize> = 128..168;
 pub(crate) const WITHOUT_RING_AT: Range<usize> = 152..160;
+pub(crate) const SIGN_OF_LIFE_AT: Range<usize> = 160..168;
 /// The table of events, a line each, fields separated by tabs: number, name, names of arguments separated by commas, text.
 pub(crate) const TABLE_AT: usize = 256;
 

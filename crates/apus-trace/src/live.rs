@@ -58,6 +58,10 @@ struct Live {
     file: File,
     rings: &'static [LiveRing],
     controls: &'static Controls,
+    /// The settings of the beginning.
+    beginning: Settings,
+    /// The last sign of life of another process that has changed the settings, and when it was seen first.
+    life_seen: (u64, u64),
     /// Ticks of [`FREEZE_AFTER_NANOS`].
     freeze_after: u64,
     /// Rings that no thread has.
@@ -158,6 +162,32 @@ fn thaw_if_due_now() {
     if let Some(live) = &*LIVE.lock().unwrap_or_else(PoisonError::into_inner) {
         live.controls.go_on_from(FROZEN_AT.load(Ordering::Relaxed));
         THAW_AT.store(NOT_FROZEN, Ordering::Relaxed);
+    }
+}
+
+/// Has the settings be those of the beginning again if another process has changed them and has shown no life for `patience`. A load if
+/// none has changed them.
+#[inline]
+pub fn restore_if_due(controls: &Controls, patience: Duration) {
+    let number = controls.sign_of_life();
+    if number != 0 {
+        restore_if_due_now(number, patience);
+    }
+}
+
+#[cold]
+fn restore_if_due_now(number: u64, patience: Duration) {
+    if OWNER.load(Ordering::Acquire) != std::process::id() {
+        return;
+    }
+    let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(live) = &mut *live else { return };
+    let now = monotonic_nanos();
+    if live.life_seen.0 != number {
+        live.life_seen = (number, now);
+    } else if u128::from(now.saturating_sub(live.life_seen.1)) >= patience.as_nanos() {
+        live.controls.restore(&live.beginning);
+        live.life_seen = (0, now);
     }
 }
 
@@ -281,6 +311,8 @@ impl Live {
         Ok(Self {
             rings,
             controls,
+            beginning: *settings,
+            life_seen: (0, 0),
             freeze_after: (FREEZE_AFTER_NANOS as f64 * ticks_per_nano) as u64,
             file,
             free: (0..RINGS).rev().collect(),
