@@ -108,6 +108,8 @@ macro_rules! protocol_counters {
             /// Requests refused because they are from another incarnation of the client than the current
             /// one, until it shows that it is the present one.
             refused_stale_incarnation: requests,
+            /// Requests given up because they arrived slowly, to make room in a budget.
+            requests_too_slow: requests,
             /// Requests refused because a budget was full.
             refused_over_budget: requests,
             /// Requests refused for a port nobody serves.

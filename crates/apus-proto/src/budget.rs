@@ -6,6 +6,7 @@
 //! that others of them hold, the longest of those that arrive has its rest reserved.
 
 use crate::config::Config;
+use crate::hosts::Hosts;
 use crate::peer::Peer;
 use crate::rpc::Rpc;
 use crate::rpcs::Rpcs;
@@ -24,6 +25,8 @@ const UNCONFIRMED_PART: u64 = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Total {
     pub(crate) usage: Usage,
+    /// What is charged to hosts of several peers.
+    pub(crate) hosts: Hosts,
     /// Bytes charged for clients that have not shown that they receive at their address.
     unconfirmed: u64,
 }
@@ -42,6 +45,7 @@ impl Total {
         let Config { peer_budget, socket_budget, total_budget, .. } = *config;
         peer.is_confirmed()
             && peer.usage.has_plenty(bytes, 0, peer_budget)
+            && peer.host.is_none_or(|host| self.hosts.usage(host).has_plenty(bytes, 0, peer_budget))
             && self.usage.has_plenty(bytes, others, total_budget)
             && socket
                 .is_none_or(|socket| socket.usage.has_plenty(bytes, socket.others, socket_budget))
@@ -62,6 +66,9 @@ impl Total {
         let mut now = Charge { bytes, ours, unconfirmed: before.unconfirmed };
         let change = Change::new(before, now, rpc.account());
         change.apply(&mut peer.usage);
+        if let Some(host) = peer.host.filter(|_| change.is_for_others()) {
+            change.apply(self.hosts.usage_mut(host));
+        }
         if let Some(socket) = socket {
             change.apply(&mut socket.usage);
         }
@@ -141,7 +148,7 @@ impl<'a> Books<'a> {
         rpc: Option<RpcKey>,
     ) -> Room {
         //= docs/protocol.md#hostile-1
-        let budgets = self.budgets(peer, socket).into_iter().flatten();
+        let budgets = self.budgets(peer, socket, account).into_iter().flatten();
         let rooms = budgets.map(|budget| self.left(budget, account, rpc));
         let room = rooms.reduce(Room::least).unwrap_or(Room::NONE);
         let exempt = rpc.is_some_and(|rpc| self.total.usage.is_longest(account, rpc));
@@ -176,7 +183,7 @@ impl<'a> Books<'a> {
                     || budget.taken_by_others() + kept + needed <= budget.theirs)
         };
         let cost = RPC_BYTES + u64::from(length);
-        self.budgets(peer, socket).into_iter().flatten().all(fits)
+        self.budgets(peer, socket, account).into_iter().flatten().all(fits)
             && (peer.is_confirmed() || self.total.unconfirmed + cost <= self.pool())
     }
 
@@ -197,13 +204,23 @@ impl<'a> Books<'a> {
             let half = (budget.all / 2).saturating_sub(ours);
             half.min(self.left(budget, account, None).bytes + before)
         };
-        self.budgets(peer, socket).into_iter().flatten().map(room).min().unwrap_or(0)
+        self.budgets(peer, socket, account).into_iter().flatten().map(room).min().unwrap_or(0)
     }
 
-    fn budgets(&self, peer: &'a Peer, socket: SocketKey) -> [Option<Budget<'a>>; 3] {
+    fn budgets(
+        &self,
+        peer: &'a Peer,
+        socket: SocketKey,
+        account: Account,
+    ) -> [Option<Budget<'a>>; 4] {
         let Config { peer_budget, socket_budget, total_budget, .. } = *self.config;
         let of_peer =
             Budget { all: peer_budget, theirs: peer_budget, others: 0, usage: &peer.usage };
+        //= docs/protocol.md#hostile-12
+        let of_host = peer
+            .host
+            .filter(|_| account == Account::Theirs)
+            .map(|host| Budget { usage: self.total.hosts.usage(host), ..of_peer });
         let of_socket = self.sockets.get(socket).map(|socket| Budget {
             all: socket_budget,
             theirs: for_others(socket_budget),
@@ -217,7 +234,7 @@ impl<'a> Books<'a> {
             others: self.others,
             usage: &self.total.usage,
         };
-        [Some(of_peer), of_socket, Some(of_all)]
+        [Some(of_peer), of_host, of_socket, Some(of_all)]
     }
 
     fn left(&self, budget: Budget<'_>, account: Account, rpc: Option<RpcKey>) -> Room {
@@ -238,7 +255,7 @@ impl<'a> Books<'a> {
     /// What a message that arrives still needs.
     fn rest(&self, (length, rpc): (u32, RpcKey)) -> u64 {
         let message = self.rpcs.get(rpc).and_then(|rpc| rpc.incoming());
-        u64::from(length - message.map_or(0, |message| message.charged))
+        u64::from(length.saturating_sub(message.map_or(0, |message| message.charged)))
     }
 
     /// What is kept free of the total budget.

@@ -163,6 +163,12 @@ impl Config {
         Duration::from_nanos((nanos(self.peer_timeout) / 4).max(nanos(self.resend_min)))
     }
 
+    /// The time in which a sender must send some of a message that is not to be slow (rule `hostile-11`).
+    #[inline]
+    pub(crate) fn slow_interval(&self) -> Duration {
+        self.peer_timeout / 4
+    }
+
     /// The largest message set.
     #[must_use]
     pub fn message_limit(&self) -> u32 {

@@ -60,7 +60,7 @@ impl Counters {
 /// The class of a message: up to 64 bytes, then up to twice as many in each, and beyond 1 MiB the last.
 #[inline]
 fn size_class(bytes: u64) -> usize {
-    let doublings = u64::BITS - (bytes.saturating_sub(1) >> 6).leading_zeros();
+    let doublings = u64::BITS.saturating_sub((bytes.saturating_sub(1) >> 6).leading_zeros());
     (doublings as usize).min(CLASSES - 1)
 }
 

@@ -86,7 +86,7 @@ impl Traffic {
 
     /// The level of control packets.
     pub(crate) fn control(&self) -> Priority {
-        Priority::clamped(self.priorities - 1)
+        Priority::clamped(self.priorities.saturating_sub(1))
     }
 
     /// The level of FIFO grants (`homa_grant.c`).
@@ -166,6 +166,10 @@ impl Traffic {
     }
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "each branch subtracts the bound that it has compared with, and 1 of what is not 0"
+)]
 fn bucket(length: u32) -> usize {
     if length <= TINY_END {
         (length.max(1).div_ceil(TINY) - 1) as usize
@@ -179,6 +183,7 @@ fn bucket(length: u32) -> usize {
 }
 
 /// The longest message of a bucket other than the last.
+#[expect(clippy::arithmetic_side_effects, reason = "fewer than 200 buckets end below u32::MAX")]
 fn bucket_end(bucket: usize) -> u32 {
     let bucket = u32::try_from(bucket).expect("fewer than 200 buckets");
     let (tiny, fine) = (TINY_BUCKETS as u32, FINE_BUCKETS as u32);
@@ -212,7 +217,7 @@ pub(crate) fn unscheduled_priority(
         None => priorities.saturating_sub(2),
         Some(table) => (1..8).rev().find(|&i| table.cutoffs[i] >= length).unwrap_or(0) as u8,
     };
-    Priority::clamped(level.min(priorities - 1))
+    Priority::clamped(level.min(priorities.saturating_sub(1)))
 }
 
 #[cfg(test)]

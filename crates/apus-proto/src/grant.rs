@@ -122,7 +122,7 @@ impl Issued {
     pub(crate) fn as_probe(&self) -> Body {
         let bytes = u32::try_from(self.bytes).expect("no more than a packet");
         let Grant { offset, priority } = self.grant;
-        Body::Resend(Resend { offset: offset - bytes, length: Some(bytes), priority })
+        Body::Resend(Resend { offset: offset.saturating_sub(bytes), length: Some(bytes), priority })
     }
 }
 
@@ -246,7 +246,7 @@ impl Grants {
     /// Nobody asks for the message any more: it goes on, or has ended.
     fn resume(&mut self, message: &mut Incoming, peer: &mut Peer) {
         if std::mem::take(&mut message.suspended) {
-            peer.suspended -= 1;
+            peer.suspended = peer.suspended.saturating_sub(1);
             self.changed = true;
         }
     }
@@ -264,7 +264,9 @@ impl Grants {
         of: PeerKey,
     ) {
         peer.stalled.get_or_insert(now);
-        peer.suspended += u32::from(!std::mem::replace(&mut message.suspended, true));
+        if !std::mem::replace(&mut message.suspended, true) {
+            peer.suspended = peer.suspended.saturating_add(1);
+        }
         if !expected {
             self.expect(message, 0, 0);
         }
@@ -344,11 +346,11 @@ impl Grants {
             else {
                 continue;
             };
-            let rest = u64::from(message.length - message.granted);
+            let rest = u64::from(message.ungranted());
             let mut priority = scheduled_priority(levels.max_scheduled, rank, active.len());
             //= docs/protocol.md#prio-6
             if config.priority_by_rest && rest <= u64::from(peer.unscheduled(config)) {
-                let rest = message.length - message.granted;
+                let rest = message.ungranted();
                 let unscheduled = unscheduled_priority(Some(levels.table), config.priorities, rest);
                 priority = priority.max(unscheduled);
             }
@@ -374,7 +376,7 @@ impl Grants {
         let long = limit > self.limit;
         let part = if long { &self.part(config, limit) } else { part };
         let packet = u64::from(peer.packet_payload.min(message.length));
-        let rest = u64::from(message.length - message.granted);
+        let rest = u64::from(message.ungranted());
         let share = part.share.min(receive_buffer::held(part.buffer_share, packet).max(packet));
         let window = peer.window(config, share);
         let target = u64::from(message.received) + window;
@@ -437,7 +439,7 @@ impl Grants {
             if now.saturating_since(message.progress) <= SILENT {
                 break;
             }
-            let bytes = peer.packet_payload.min(message.length - message.granted);
+            let bytes = peer.packet_payload.min(message.ungranted());
             //= docs/protocol.md#grant-6
             if u64::from(bytes) > self.buffer_room(self.capacity, bytes.into()) {
                 return;
@@ -485,7 +487,7 @@ impl Grants {
         let (message, of) = messages.message(key).expect("found above");
         let Some(peer) = peers.get_mut(of) else { return };
         let packet = u64::from(peer.packet_payload);
-        let rest = u64::from(message.length - message.granted);
+        let rest = u64::from(message.ungranted());
         let bytes = self.fifo_increment.min(rest).min(self.buffer_room(self.capacity, packet));
         if bytes < rest.min(packet).min(self.capacity / 4) {
             return; // Not in crumbs.
@@ -509,7 +511,7 @@ impl Grants {
         //= docs/protocol.md#hostile-7
         for _ in 0..KEPT_MAX {
             let (message, of) = messages.message(key)?;
-            let rest = u64::from(message.length - message.granted);
+            let rest = u64::from(message.ungranted());
             let to_come = message.uncharged() + issued_now;
             let peer = peers.get(of)?;
             let room = messages.room(key, peer);
@@ -534,7 +536,7 @@ impl Grants {
     ) -> Grant {
         message.grant_sent = Some((now, message.granted));
         let bytes = u32::try_from(bytes).expect("no more than the message's length");
-        message.grant(message.granted + bytes, priority);
+        message.grant(message.granted.saturating_add(bytes), priority);
         message.scheduled = priority;
         self.count(message, peer);
         debug_assert!(message.granted <= message.length, "{key:?}");

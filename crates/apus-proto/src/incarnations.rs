@@ -102,7 +102,8 @@ impl Incarnations {
 
     fn begin(&mut self, life: Incarnation, previous: Option<(Incarnation, History)>) {
         let current = Some((life, History::new()));
-        *self = Self { current, previous, begun: self.begun + 1, challenged: Vec::new() };
+        *self =
+            Self { current, previous, begun: self.begun.wrapping_add(1), challenged: Vec::new() };
     }
 
     /// Whether to challenge the sender of a request now: one and the same at most once in a

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::time::Duration;
 
 use apus_wire::{Priority, ReceiveTarget};
 
@@ -22,6 +23,9 @@ const ROOM_GROWTH: usize = 16;
 /// Room made for a packet that the link puts in its place: the longest there is.
 const PACKET_MAX: usize = 64 << 10;
 
+/// A message of which fewer bytes come in a quarter of `peer_timeout`, although its sender may send more, is slow.
+pub(crate) const SLOW_BYTES: u32 = 16 << 10;
+
 /// What a packet did to a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Added {
@@ -38,6 +42,17 @@ pub(crate) enum Added {
 
 /// The place of a message among those that wait for grants: bytes left, then age, then a tie-breaker that is unique.
 pub(crate) type Rank = (u32, u64, RpcKey);
+
+/// Bytes of a message that came in its last two intervals.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// When the present interval began, which ends with the first packet after its time,
+    since: Time,
+    /// and the bytes of the message that had come by then.
+    received: u32,
+    /// Bytes that came in the interval before. There is none at first.
+    before: u32,
+}
 
 #[derive(Debug)]
 pub(crate) struct Incoming {
@@ -80,6 +95,7 @@ pub(crate) struct Incoming {
     pub(crate) grant_sent: Option<(Time, u32)>,
     /// When new bytes came last.
     pub(crate) progress: Time,
+    pace: Pace,
     /// First packets: when, and how many bytes had come by then.
     pub(crate) began: (Time, u32),
     /// The level its sender was last told to use, which it keeps for what is granted without one.
@@ -113,6 +129,7 @@ impl Incoming {
             dirty: false,
             grant_sent: None,
             progress: now,
+            pace: Pace { since: now, received: 0, before: u32::MAX },
             began: (now, 0),
             scheduled: Priority::LOWEST,
             levels: VecDeque::new(),
@@ -134,6 +151,10 @@ impl Incoming {
 
     /// Adds what begins at or after the end.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "all bytes are within the message, whose length is a u32"
+    )]
     fn append(&mut self, offset: u32, payload: &[u8]) {
         if self.kept {
             if offset > self.end {
@@ -187,6 +208,10 @@ impl Incoming {
         }
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "all bytes are within the message, whose length is a u32"
+    )]
     fn extend(&mut self, bytes: &[u8]) {
         let rest = self.length - self.bytes.len() as u32;
         make_room(&mut self.bytes, bytes.len(), rest);
@@ -195,6 +220,10 @@ impl Incoming {
 
     /// The bytes so far, or those behind the last gap, for the next ones to be appended, and how many the message has to go.
     /// `None`: bytes are not kept, or the highest are here already.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "all bytes are within the message, whose length is a u32"
+    )]
     pub(crate) fn receive_target(&mut self) -> Option<ReceiveTarget<'_>> {
         let rest = self.length - self.end;
         if !self.kept || rest == 0 {
@@ -206,6 +235,10 @@ impl Incoming {
     }
 
     /// Takes what was appended to the receive_target, without a copy. False: it does not begin at the end.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "all bytes are within the message, whose length is a u32"
+    )]
     pub(crate) fn append_in_place(&mut self, offset: u32, length: u32) -> bool {
         let here = match self.tail.len() {
             0 => self.bytes.len(),
@@ -220,6 +253,10 @@ impl Incoming {
     }
 
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "all bytes are within the message, whose length is a u32"
+    )]
     pub(crate) fn remaining(&self) -> u32 {
         self.length - self.received
     }
@@ -230,10 +267,35 @@ impl Incoming {
         u64::from(self.granted.saturating_sub(self.received))
     }
 
+    /// Bytes that may still be granted.
+    #[inline]
+    pub(crate) fn ungranted(&self) -> u32 {
+        self.length.saturating_sub(self.granted)
+    }
+
     /// Bytes the sender may send that are not charged to the budgets.
     #[inline]
     pub(crate) fn uncharged(&self) -> u64 {
         u64::from(self.granted.saturating_sub(self.charged))
+    }
+
+    /// New bytes have come. `interval` is the time in which a sender must send [`SLOW_BYTES`].
+    #[inline]
+    pub(crate) fn note_progress(&mut self, now: Time, interval: Duration) {
+        self.progress = now;
+        if now.saturating_since(self.pace.since) >= interval {
+            let before = self.received.saturating_sub(self.pace.received);
+            self.pace = Pace { since: now, received: self.received, before };
+        }
+    }
+
+    /// Bytes that came lately, if they are too few for a message of which the sender may send more.
+    pub(crate) fn slow(&self, now: Time, interval: Duration) -> Option<u32> {
+        let recent = self.received.saturating_sub(self.pace.received);
+        let is_whole = now.saturating_since(self.pace.since) >= interval;
+        let before = if is_whole { 0 } else { self.pace.before };
+        let bytes = recent.saturating_add(before);
+        (bytes < SLOW_BYTES && self.is_expecting()).then_some(bytes)
     }
 
     /// The sender may send up to `granted`, what is new at this level.
@@ -287,6 +349,10 @@ impl Incoming {
     ///
     /// In order it is one append; otherwise O(log gaps) and the copy.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the payload ends within the message, whose length is a u32"
+    )]
     pub(crate) fn add(&mut self, offset: u32, payload: &[u8]) -> Added {
         let end = self.end();
         if offset == end {
@@ -315,6 +381,10 @@ impl Incoming {
     }
 
     /// Copies the parts of `payload` that lie in gaps; returns how many bytes those were.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the payload ends within the message, and each gap that is met overlaps it"
+    )]
     fn fill(&mut self, offset: u32, payload: &[u8]) -> u32 {
         let mut stop = offset + payload.len() as u32;
         let mut filled = 0;

@@ -68,6 +68,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+// Numbers of less than 64 bits come close to their ends: a probe counter of 8 bits did. What a packet says is bounded on the line, or
+// saturates. Sums of 64 bits count nanoseconds, bytes and packets that a process has seen (`clippy.toml`).
+#![deny(clippy::arithmetic_side_effects)]
+#![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "a test that overflows fails"))]
 #![forbid(unsafe_code)]
 
 mod budget;
@@ -84,6 +88,7 @@ mod flight;
 mod grant;
 mod history;
 mod host;
+mod hosts;
 mod id;
 mod incarnations;
 mod incoming;

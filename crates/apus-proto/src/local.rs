@@ -130,7 +130,8 @@ const MANTISSA: u32 = 19;
 /// Microseconds as a number of 24 bits, at most a 250,000th too short and never too long; 0 is no time.
 fn encode_time(time: Duration) -> u64 {
     let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
-    let exponent = (u64::BITS - micros.leading_zeros()).saturating_sub(MANTISSA).min(31);
+    let exponent =
+        u64::BITS.saturating_sub(micros.leading_zeros()).saturating_sub(MANTISSA).min(31);
     (micros >> exponent).min((1 << MANTISSA) - 1) | u64::from(exponent) << MANTISSA
 }
 

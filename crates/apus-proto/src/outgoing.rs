@@ -226,6 +226,10 @@ impl Outgoing {
 
     /// The original packet that `offset` lies in.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "the offset is behind the base, and whole packets before it are no longer than it"
+    )]
     pub(crate) fn packet_around(&self, offset: u32) -> Range<u32> {
         if self.unscheduled == self.length() && self.is_one_packet() {
             return 0..self.length();
@@ -249,6 +253,10 @@ impl Outgoing {
     /// Where the piece of an original packet ends that begins at `start`. A packet is halved until its pieces fit, so that the
     /// pieces of a path that becomes narrower still lie within earlier ones, and none straddles a gap that a lost one has left.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "a piece is halved, so its middle is within it"
+    )]
     pub(crate) fn piece_end(&self, packet: &Range<u32>, start: u32) -> u32 {
         //= docs/protocol.md#send-5
         let mut piece = packet.clone();
@@ -330,7 +338,7 @@ impl Outgoing {
         if left == 0 || (resends.ranges.len() >= RESENDS_MAX && !meets_last) {
             return false;
         }
-        resends.bytes += u64::from((range.end - range.start).max(least));
+        resends.bytes += u64::from(range.end.saturating_sub(range.start).max(least));
         resends.priority = priority;
         match resends.ranges.back_mut() {
             Some(last) if meets_last => {
@@ -364,7 +372,7 @@ impl Outgoing {
         packet: &Range<u32>,
         carried: &Carried,
     ) -> bool {
-        let length = packet.end - packet.start;
+        let length = packet.end.saturating_sub(packet.start);
         let long =
             length > BASE_PAYLOAD || (length == self.packet_payload && length > SAFE_PAYLOAD);
         if packet.start > 0 || !long {
@@ -417,8 +425,9 @@ impl Outgoing {
     #[inline]
     fn left(&self) -> u32 {
         let ranges = self.resends().into_iter().flat_map(|resends| &resends.ranges);
-        let again: u32 = ranges.map(|range| range.end - range.start).sum();
-        (self.length() - self.next).saturating_add(again)
+        // The ranges may overlap, so together they may be longer than any message.
+        let rest = self.length().saturating_sub(self.next);
+        ranges.fold(rest, |left, range| left.saturating_add(range.end.saturating_sub(range.start)))
     }
 }
 

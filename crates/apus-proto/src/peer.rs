@@ -10,6 +10,7 @@ use crate::contact::Contact;
 use crate::delay::{Delay, Rate};
 use crate::flight::Flight;
 use crate::history::History;
+use crate::hosts::HostKey;
 use crate::id::Ids;
 use crate::incarnations::{Admission, Echo, Incarnations};
 use crate::incoming::Rank;
@@ -91,6 +92,8 @@ pub(crate) struct Peer {
     pub(crate) rpcs: u32,
     /// Charged to the peer's budget.
     pub(crate) usage: Usage,
+    /// Its host, to which requests are charged as well, if that has several peers.
+    pub(crate) host: Option<HostKey>,
 }
 
 /// The network says that the peer cannot be reached (rule `life-5`).
@@ -220,6 +223,7 @@ impl Peer {
             behind: false,
             rpcs: 0,
             usage: Usage::default(),
+            host: None,
         }
     }
 
@@ -356,7 +360,7 @@ impl Peer {
             return Refusal::Believe;
         }
         refused.last_probe = now;
-        refused.probes += 1;
+        refused.probes = refused.probes.saturating_add(1);
         Refusal::Probe
     }
 
@@ -446,7 +450,7 @@ impl Peer {
                 (before, lives.bytes())
             }
         };
-        let change = after.cast_signed() - before.cast_signed();
+        let change = after.cast_signed().saturating_sub(before.cast_signed());
         self.usage.charged = self.usage.charged.saturating_add_signed(change);
         change
     }

@@ -166,7 +166,7 @@ impl Peers {
             return;
         }
         let count = self.by_host.entry(path.host()).or_insert(0);
-        *count = if more { *count + 1 } else { count.saturating_sub(1) };
+        *count = if more { count.saturating_add(1) } else { count.saturating_sub(1) };
         if *count == 0 {
             self.by_host.remove(&path.host());
         }

@@ -15,7 +15,7 @@ impl Pieces {
     /// copy; of two pieces that are joined the shorter is copied, so that no order of arrival makes
     /// a byte be copied more than log(message length) times.
     pub(crate) fn insert(&mut self, offset: u32, bytes: &[u8]) {
-        let after = self.0.remove(&(offset + bytes.len() as u32));
+        let after = self.0.remove(&offset.saturating_add(bytes.len() as u32));
         match (self.before(offset), after) {
             (None, None) => {
                 self.0.insert(offset, VecDeque::from(bytes.to_vec()));
@@ -45,7 +45,7 @@ impl Pieces {
     /// The piece that ends here.
     fn before(&mut self, offset: u32) -> Option<&mut VecDeque<u8>> {
         let (start, piece) = self.0.range_mut(..offset).next_back()?;
-        (start + piece.len() as u32 == offset).then_some(piece)
+        (start.saturating_add(piece.len() as u32) == offset).then_some(piece)
     }
 
     /// Takes out the piece that begins here.

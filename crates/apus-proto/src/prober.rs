@@ -58,13 +58,13 @@ impl Prober {
         //= docs/protocol.md#loss-12
         self.allowed = self.allowed.saturating_add(ticks.saturating_mul(PER_TICK)).min(BURST);
         let may = self.allowed > 0;
-        self.allowed -= u32::from(may);
+        self.allowed = self.allowed.saturating_sub(1);
         may
     }
 
     /// The probe was not sent after all.
     pub(crate) fn give_back(&mut self) {
-        self.allowed += 1;
+        self.allowed = self.allowed.saturating_add(1).min(BURST);
     }
 
     /// A call that waits for its turn; `known` if the server is known to have it.

@@ -355,7 +355,9 @@ impl Rpc {
             0 => (self.probes_answered.min(ANSWERED_DOUBLINGS_MAX), timeout),
             probes => {
                 let free = if self.phase.is_outgoing() { FREE } else { 0 };
-                let in_vain = probes.saturating_sub(self.probes_unknown) + self.probes_unknown / 2;
+                let in_vain = probes
+                    .saturating_sub(self.probes_unknown)
+                    .saturating_add(self.probes_unknown / 2);
                 (in_vain.saturating_sub(free).min(DOUBLINGS_MAX), timeout / 4)
             }
         };

@@ -1,6 +1,7 @@
 //! What is charged to a budget, and for an RPC.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use crate::slab::RpcKey;
 
@@ -52,6 +53,25 @@ impl Usage {
         self.longest[account as usize] = self.longest(account).map_or(0, |(length, _)| length);
     }
 
+    /// The arriving messages of an account, by length.
+    pub(crate) fn all_arriving(
+        &self,
+        account: Account,
+    ) -> impl Iterator<Item = (u32, RpcKey)> + '_ {
+        self.arriving[account as usize].iter().copied()
+    }
+
+    /// The arriving messages of an account, by length, those after a place first.
+    pub(crate) fn arriving(
+        &self,
+        account: Account,
+        after: (u32, RpcKey),
+    ) -> impl Iterator<Item = (u32, RpcKey)> + '_ {
+        let all = &self.arriving[account as usize];
+        let behind = all.range((Bound::Excluded(after), Bound::Unbounded));
+        behind.chain(all.range(..=after)).copied()
+    }
+
     pub(crate) fn longest(&self, account: Account) -> Option<(u32, RpcKey)> {
         self.arriving[account as usize].last().copied()
     }
@@ -101,9 +121,14 @@ pub(crate) struct Change {
 impl Change {
     #[inline]
     pub(crate) fn new(before: Charge, now: Charge, account: Account) -> Self {
-        let bytes = now.bytes.cast_signed() - before.bytes.cast_signed();
-        let ours = now.ours.cast_signed() - before.ours.cast_signed();
+        let bytes = now.bytes.cast_signed().saturating_sub(before.bytes.cast_signed());
+        let ours = now.ours.cast_signed().saturating_sub(before.ours.cast_signed());
         Self { bytes, ours, account }
+    }
+
+    #[inline]
+    pub(crate) fn is_for_others(self) -> bool {
+        self.account == Account::Theirs
     }
 
     #[inline]

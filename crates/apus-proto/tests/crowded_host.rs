@@ -67,6 +67,25 @@ impl Client {
         Self { at, endpoint, socket, only_meets: host == CROWDED, sent: Vec::new() }
     }
 
+    /// Sends the server a request, which it keeps.
+    fn request(&mut self, server: &mut Server, length: usize) {
+        let to = Remote::new(SERVER, PORT);
+        let body = Bytes::from(vec![1; length]);
+        let now = server.now;
+        self.endpoint.call(now, self.socket, to, body, CallOptions::default()).unwrap();
+        let mut wire = Wire::default();
+        loop {
+            while self.endpoint.poll_transmit(now, &mut wire) {}
+            let Some((_, packet)) = wire.0.pop_front() else { return };
+            server.endpoint.handle_packet(now, self.at, &packet);
+            let mut answers = Wire::default();
+            while server.endpoint.poll_transmit(now, &mut answers) {}
+            for (_, answer) in answers.0 {
+                self.endpoint.handle_packet(now, SERVER, &answer);
+            }
+        }
+    }
+
     /// Calls the server and says whether it is answered while nothing is lost.
     fn call(&mut self, server: &mut Server) -> bool {
         let to = Remote::new(SERVER, PORT);
@@ -124,4 +143,43 @@ fn a_host_that_makes_many_peers_known_keeps_no_other_one_away() {
     }
     assert_eq!(server.endpoint.counters().peers_met, met);
     assert_eq!(server.endpoint.known_peers(), 70);
+}
+
+/// The requests of all tokens of a host count for its budget, so that another host's calls have room.
+//= docs/protocol.md#hostile-12
+#[test]
+fn the_tokens_of_a_host_have_one_budget_together() {
+    const MANY: u32 = 8;
+    let mut config = Config::default();
+    config.peer_budget(1 << 20).total_budget(4 << 20).socket_budget(4 << 20);
+    let mut endpoint = Endpoint::new(config, 1);
+    endpoint.open(Some(PORT)).unwrap();
+    let now = Time::ZERO + Duration::from_secs(100);
+    let mut server = Server { now, endpoint };
+    // Nobody answers the requests of the crowd. Each sends what it may send at once.
+    for index in 0..100 {
+        let mut client = Client::new(100 + index, MANY);
+        (0..20).for_each(|_| client.request(&mut server, 1_000));
+    }
+    let held = server.endpoint.held_bytes();
+    assert!(((1 << 19)..(1 << 20) + (1 << 16)).contains(&held), "{held}");
+    let refused = server.endpoint.counters().refused_over_budget;
+    assert!(refused > 0);
+    // Another host has as much.
+    for index in 0..40 {
+        let mut client = Client::new(1_000 + index, 100);
+        (0..10).for_each(|_| client.request(&mut server, 1_000));
+    }
+    assert_eq!(server.endpoint.counters().refused_over_budget, refused);
+    // What is given up makes room for those of the host that come then.
+    while let Some(event) = server.endpoint.poll_event() {
+        let Event::Request { rpc, .. } = event else { continue };
+        server.endpoint.abort(rpc);
+    }
+    assert!(server.endpoint.held_bytes() < 1 << 16, "{}", server.endpoint.held_bytes());
+    for index in 0..40 {
+        let mut client = Client::new(2_000 + index, MANY);
+        (0..10).for_each(|_| client.request(&mut server, 1_000));
+    }
+    assert_eq!(server.endpoint.counters().refused_over_budget, refused);
 }

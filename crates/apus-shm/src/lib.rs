@@ -33,7 +33,7 @@ pub use channel::{Channel, Parcel, Received, Taken};
 pub use counter_file::{CounterDirectory, CounterFile, ProcessName};
 pub use meeting::{Listener, Meeting, Nonce, Place, connect_to};
 pub use pair::{MessageReceiver, Offer, Pair, PairError, WHOLE_MAX, fits_limits};
-pub use pool::limit_pools;
+pub use pool::{limit_pools, pool_bytes};
 pub use process::{PeerProcess, Trust, descriptor_limit, own_user};
 pub use ring::{Broken, Words};
 pub use segment::{Memory, PAGE, PeerSegment, Segment, SegmentError, fits_file_limit};

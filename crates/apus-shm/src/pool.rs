@@ -43,6 +43,15 @@ pub fn limit_pools(bytes: u64) {
     SHARE.limit.store(segments.clamp(4, usize::MAX / 2), Ordering::Relaxed);
 }
 
+/// Bytes that the pools of this process have, and their limit.
+#[must_use]
+pub fn pool_bytes() -> (u64, u64) {
+    let bytes = |segments: &AtomicUsize| {
+        (segments.load(Ordering::Relaxed) as u64).saturating_mul(SEGMENT_SIZE as u64)
+    };
+    (bytes(&SHARE.taken), bytes(&SHARE.limit))
+}
+
 impl Share {
     const fn new(segments: usize) -> Self {
         Self { taken: AtomicUsize::new(0), limit: AtomicUsize::new(segments) }

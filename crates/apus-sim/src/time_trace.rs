@@ -70,6 +70,7 @@ impl Recorder {
             anchors: vec![Anchor::default(), Anchor { ticks: second, nanos: second }],
             events: events.collect(),
             rings: rings.collect(),
+            without_ring: 0,
         }
     }
 }

@@ -23,9 +23,10 @@ impl Distribution {
         self.0.len()
     }
 
-    /// The number below which so many percent of them are; 0 if there are none.
+    /// The percentile by nearest rank, as in results of benchmarks; 0 if there are no numbers.
     pub(crate) fn percentile(&self, percent: usize) -> u64 {
-        self.0.get(self.0.len() * percent / 100).or_else(|| self.0.last()).copied().unwrap_or(0)
+        let rank = (self.0.len() * percent).div_ceil(100).max(1);
+        self.0.get(rank - 1).copied().unwrap_or(0)
     }
 
     pub(crate) fn median(&self) -> u64 {
@@ -61,7 +62,9 @@ mod tests {
     #[test]
     fn percentiles_are_of_sorted_numbers() {
         let hundred: Distribution = (0..100).rev().collect();
-        assert_eq!((hundred.least(), hundred.median(), hundred.percentile(99)), (0, 50, 99));
+        assert_eq!((hundred.least(), hundred.median(), hundred.percentile(99)), (0, 49, 98));
+        let two: Distribution = [1, 9].into_iter().collect();
+        assert_eq!([0, 50, 51, 100].map(|percent| two.percentile(percent)), [1, 1, 9, 9]);
         assert_eq!((hundred.most(), hundred.mean()), (99, 49.5));
         let none = Distribution::default();
         assert_eq!((none.median(), none.mean(), none.times()[1].clone()), (0, 0.0, Cell::Missing));

@@ -9,9 +9,9 @@ use std::sync::atomic::{Ordering, fence};
 use crate::controls::{self, Settings};
 use crate::event::EventInfo;
 use crate::layout::{
-    ANCHOR_AT, ANCHORS_AT, CAPACITY_AT, CLOCK_AT, CONTROLS_AT, HEAD_AT, HEADER, HEADER_BYTES_AT,
-    MACHINE_AT, MAGIC, NAME_AT, PID_AT, PROGRAM_AT, REALTIME_AT, RECORD, RING_HEADER, TABLE_AT,
-    TABLE_BYTES_AT, THREAD_AT, VERSION, VERSION_AT,
+    ANCHOR_AT, ANCHORS_AT, CAPACITY_AT, CLOCK_AT, COMPLETE_AT, CONTROLS_AT, HEAD_AT, HEADER,
+    HEADER_BYTES_AT, MACHINE_AT, MAGIC, NAME_AT, PID_AT, PROGRAM_AT, REALTIME_AT, RECORD,
+    RING_HEADER, TABLE_AT, TABLE_BYTES_AT, THREAD_AT, VERSION, VERSION_AT, WITHOUT_RING_AT,
 };
 use crate::stamp::Clock;
 
@@ -20,6 +20,9 @@ const RINGS_MAX: usize = 65_536;
 
 /// Most bytes of a header that is read.
 const HEADER_MAX: usize = 1 << 20;
+
+/// Most events of a table that is read: each takes some hundred bytes.
+const EVENTS_MAX: usize = 4_096;
 
 /// Bytes of rings that are read of a file that says that it has so many, although most of them are holes: those of a process.
 const SPARSE_MAX: u64 = 128 << 20;
@@ -63,7 +66,7 @@ pub struct Record {
 }
 
 /// An event as the table of a file describes it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct EventNames {
     /// Its number in records.
     pub number: u16,
@@ -139,6 +142,8 @@ pub struct Trace {
     pub events: Vec<EventNames>,
     /// The rings.
     pub rings: Vec<RingTrace>,
+    /// Threads that found all rings of the process taken at their first record.
+    pub without_ring: u64,
 }
 
 impl Trace {
@@ -180,7 +185,8 @@ impl Trace {
             }
             offset += RING_HEADER as u64 + capacity * RECORD as u64;
         }
-        Ok(Self { clock, program, pid, machine, realtime, anchors, events, rings })
+        let without_ring = u64_at(&start, WITHOUT_RING_AT);
+        Ok(Self { clock, program, pid, machine, realtime, anchors, events, rings, without_ring })
     }
 
     /// The process that says that it has written a file.
@@ -212,7 +218,7 @@ impl Trace {
             events: self.events.clone(),
         };
         // Nothing records to this file.
-        to.write_all(&header.emit(&Settings { one_in: 1, slower_than: None }))?;
+        to.write_all(&header.emit(&Settings { one_in: 1, slower_than: None }, self.without_ring))?;
         for ring in self.rings.iter().filter(|ring| !ring.records.is_empty()) {
             let records = ring.records.len() as u64;
             let mut header = [0; RING_HEADER];
@@ -221,6 +227,7 @@ impl Trace {
             let head = records * ring.overwritten.div_ceil(records).saturating_add(1);
             header[HEAD_AT].copy_from_slice(&head.to_le_bytes());
             header[THREAD_AT].copy_from_slice(&ring.thread.to_le_bytes());
+            header[COMPLETE_AT].copy_from_slice(&1u32.to_le_bytes());
             put_text(&mut header[NAME_AT], &ring.name);
             to.write_all(&header)?;
             for record in &ring.records {
@@ -283,7 +290,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    pub(crate) fn emit(&self, settings: &Settings) -> Vec<u8> {
+    pub(crate) fn emit(&self, settings: &Settings, without_ring: u64) -> Vec<u8> {
         let lines = self.events.iter().map(|event| {
             let arguments = event.arguments.join(",");
             format!("{}\t{}\t{arguments}\t{}\n", event.number, event.name, event.text)
@@ -305,7 +312,7 @@ impl Header {
         }
         bytes[TABLE_BYTES_AT].copy_from_slice(&(table.len() as u32).to_le_bytes());
         put_text(&mut bytes[PROGRAM_AT], &self.program);
-        bytes[CONTROLS_AT].copy_from_slice(&controls::emit(settings));
+        bytes[CONTROLS_AT].copy_from_slice(&controls::emit(settings, without_ring));
         bytes[TABLE_AT..TABLE_AT + table.len()].copy_from_slice(table.as_bytes());
         bytes
     }
@@ -320,6 +327,9 @@ impl Header {
             .and_then(|table| std::str::from_utf8(table).ok())
             .filter(|table| !table.contains(is_unprintable))
             .ok_or(TraceError::Damaged("its table of events is no text"))?;
+        if table.lines().nth(EVENTS_MAX).is_some() {
+            return Err(TraceError::Damaged("its table has too many events"));
+        }
         let events = table.lines().map(parse_event).collect::<Option<_>>();
         Ok(Self {
             clock: clock.ok_or(TraceError::Damaged("its clock is unknown"))?,
@@ -379,8 +389,10 @@ fn read_ring(
     let mut after = [0; 8];
     read_at(file, &mut after, offset + HEAD_AT.start as u64, length)?;
     let after = u64::from_le_bytes(after);
-    // The record with the number `after` may be half written, in place of the one a round before.
-    let torn = if after == head { 0 } else { (after + 1).saturating_sub(capacity) };
+    // The record with the number `after` may be half written, in place of the one a round before: also if the number has not changed,
+    // since its thread may have been stopped or killed in the middle of it.
+    let is_complete = after == head && u32_at(header, COMPLETE_AT) != 0;
+    let torn = if is_complete { 0 } else { after.saturating_add(1).saturating_sub(capacity) };
     let first = head.saturating_sub(capacity).max(torn).min(head);
     let records = (first..head).map(|number| {
         let at = (number % capacity) as usize * RECORD;

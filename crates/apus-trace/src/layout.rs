@@ -23,8 +23,10 @@ pub(crate) const REALTIME_AT: Range<usize> = 40..48;
 pub(crate) const ANCHORS_AT: Range<usize> = 48..80;
 pub(crate) const TABLE_BYTES_AT: Range<usize> = 80..84;
 pub(crate) const PROGRAM_AT: Range<usize> = 84..116;
-/// What is recorded and until when (`controls`): three words.
-pub(crate) const CONTROLS_AT: Range<usize> = 128..152;
+/// What is recorded and until when (`controls`): three words; the number of threads that found no ring; a sign of life.
+pub(crate) const CONTROLS_AT: Range<usize> = 128..168;
+pub(crate) const WITHOUT_RING_AT: Range<usize> = 152..160;
+pub(crate) const SIGN_OF_LIFE_AT: Range<usize> = 160..168;
 /// The table of events, a line each, fields separated by tabs: number, name, names of arguments separated by commas, text.
 pub(crate) const TABLE_AT: usize = 256;
 
@@ -36,6 +38,8 @@ pub(crate) const HEAD_AT: Range<usize> = 8..16;
 pub(crate) const ANCHOR_AT: Range<usize> = 16..32;
 pub(crate) const THREAD_AT: Range<usize> = 32..36;
 pub(crate) const NAME_AT: Range<usize> = 40..72;
+/// Not 0 in a ring that no thread writes: all its records are whole. In others, the oldest one may be half overwritten.
+pub(crate) const COMPLETE_AT: Range<usize> = 72..76;
 
 /// Bytes of a record: the stamp; the event; the arguments, two to a word.
 pub(crate) const RECORD: usize = 32;

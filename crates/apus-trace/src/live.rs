@@ -6,7 +6,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -29,6 +29,9 @@ use crate::stamp::{Clock, monotonic_nanos, realtime_nanos, ticks};
 /// Threads of a process that have rings at the same time. What more threads do is not recorded.
 const RINGS: usize = 32;
 
+/// Names of files that are tried. Each one that is there is of a process that began in that very microsecond.
+const NAMES_TRIED: u64 = 100;
+
 /// `MFD_NOEXEC_SEAL` of Linux 6.3: the memory can never be executed.
 const MFD_NOEXEC_SEAL: u32 = 8;
 
@@ -44,7 +47,8 @@ const FREEZE_AFTER_NANOS: u64 = 1_000_000;
 pub enum Place {
     /// In memory that ends with the process. Others of the same user read it by `/proc/PID/fd` while the process runs.
     Memory,
-    /// In a file `PROGRAM.PID.trace` in this directory, which stays.
+    /// In a file `PROGRAM.START.PID.trace` in this directory, which stays. START is the time in µs since 1970, since two containers
+    /// that share the directory may have one PID.
     Directory(PathBuf),
 }
 
@@ -54,6 +58,10 @@ struct Live {
     file: File,
     rings: &'static [LiveRing],
     controls: &'static Controls,
+    /// The settings of the beginning.
+    beginning: Settings,
+    /// The last sign of life of another process that has changed the settings, and when it was seen first.
+    life_seen: (u64, u64),
     /// Ticks of [`FREEZE_AFTER_NANOS`].
     freeze_after: u64,
     /// Rings that no thread has.
@@ -71,11 +79,18 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 thread_local! {
     /// The ring of this thread: `None` before its first record, and if it has none.
     static RING: Cell<Option<(&'static LiveRing, Clock, &'static Controls)>> = const { Cell::new(None) };
-    /// Whether the thread has asked for a ring.
-    static ASKED: Cell<bool> = const { Cell::new(false) };
+    /// The number of [`RETURNED`] rings when the thread last asked for a ring in vain.
+    static ASKED_AT: Cell<u64> = const { Cell::new(NEVER_ASKED) };
     /// Gives the ring back when the thread ends.
     static HELD: Cell<Option<Held>> = const { Cell::new(None) };
 }
+
+/// Rings that threads have given back so far. A thread without a ring asks again when there is another one.
+static RETURNED: AtomicU64 = AtomicU64::new(0);
+
+/// Values of [`ASKED_AT`] of a thread that has not asked, and of one that must not ask any more.
+const NEVER_ASKED: u64 = u64::MAX;
+const ASKS_NO_MORE: u64 = u64::MAX - 1;
 
 /// Begins to record what the threads of this process do, unless that has begun before. Does nothing in a forked child of a process
 /// that records. `events` are numbered from 0, and `settings` are those of the beginning. Takes 100 µs.
@@ -150,6 +165,32 @@ fn thaw_if_due_now() {
     }
 }
 
+/// Has the settings be those of the beginning again if another process has changed them and has shown no life for `patience`. A load if
+/// none has changed them.
+#[inline]
+pub fn restore_if_due(controls: &Controls, patience: Duration) {
+    let number = controls.sign_of_life();
+    if number != 0 {
+        restore_if_due_now(number, patience);
+    }
+}
+
+#[cold]
+fn restore_if_due_now(number: u64, patience: Duration) {
+    if OWNER.load(Ordering::Acquire) != std::process::id() {
+        return;
+    }
+    let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(live) = &mut *live else { return };
+    let now = monotonic_nanos();
+    if live.life_seen.0 != number {
+        live.life_seen = (number, now);
+    } else if u128::from(now.saturating_sub(live.life_seen.1)) >= patience.as_nanos() {
+        live.controls.restore(&live.beginning);
+        live.life_seen = (0, now);
+    }
+}
+
 /// When a recording was frozen for a time, and when it goes on.
 static FROZEN_AT: AtomicU64 = AtomicU64::new(0);
 static THAW_AT: AtomicU64 = AtomicU64::new(NOT_FROZEN);
@@ -170,10 +211,12 @@ pub fn record(event: u16, arguments: [u32; 4]) {
 #[cold]
 fn begin(event: u16, arguments: [u32; 4]) {
     let owner = OWNER.load(Ordering::Acquire);
-    if ASKED.get() || owner == 0 {
+    let returned = RETURNED.load(Ordering::Acquire);
+    let asked_at = ASKED_AT.get();
+    if [returned, ASKS_NO_MORE].contains(&asked_at) || owner == 0 {
         return;
     }
-    ASKED.set(true);
+    ASKED_AT.set(ASKS_NO_MORE);
     if owner != std::process::id() {
         return;
     }
@@ -182,13 +225,22 @@ fn begin(event: u16, arguments: [u32; 4]) {
     }
     let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(live) = &mut *live else { return };
-    let Some(index) = live.free.pop() else { return };
+    let Some(index) = live.free.pop() else {
+        ASKED_AT.set(returned);
+        if asked_at == NEVER_ASKED {
+            live.controls.count_without_ring();
+        }
+        return;
+    };
     // Memory that could not be had when it is touched would end the process.
     let offset = (HEADER + index * size_of::<LiveRing>()) as i64;
     let length = size_of::<LiveRing>() as i64;
     if live.place != Place::Memory
         && fallocate(&live.file, FallocateFlags::empty(), offset, length).is_err()
     {
+        // Readers look for rings one behind the other, so the next thread begins with this one.
+        live.free.push(index);
+        live.controls.count_without_ring();
         return;
     }
     let (ring, clock) = (&live.rings[index], Clock::of_host());
@@ -210,13 +262,14 @@ impl Drop for Held {
     fn drop(&mut self) {
         // What other destructors of the thread record is lost.
         RING.set(None);
-        ASKED.set(true);
+        ASKED_AT.set(ASKS_NO_MORE);
         if self.pid != std::process::id() {
             return;
         }
         let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(live) = &mut *live {
             live.free.push(self.index);
+            RETURNED.fetch_add(1, Ordering::Release);
         }
     }
 }
@@ -235,13 +288,7 @@ impl Live {
         fits_file_limit(length as u64)?;
         let file = match place {
             Place::Memory => memory(length)?,
-            Place::Directory(directory) => File::options()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(directory.join(format!("{program}.{pid}.trace")))?,
+            Place::Directory(directory) => new_file(directory, program, pid)?,
         };
         if *place != Place::Memory {
             file.set_len(length as u64)?;
@@ -256,7 +303,7 @@ impl Live {
             program: program.to_owned(),
             events: names(events),
         };
-        file.write_all_at(&header.emit(settings), 0)?;
+        file.write_all_at(&header.emit(settings, 0), 0)?;
         let [first, last] = header.anchors;
         let ticks_per_nano =
             (last.ticks - first.ticks) as f64 / (last.nanos - first.nanos).max(1) as f64;
@@ -264,6 +311,8 @@ impl Live {
         Ok(Self {
             rings,
             controls,
+            beginning: *settings,
+            life_seen: (0, 0),
             freeze_after: (FREEZE_AFTER_NANOS as f64 * ticks_per_nano) as u64,
             file,
             free: (0..RINGS).rev().collect(),
@@ -271,6 +320,22 @@ impl Live {
             place: place.clone(),
         })
     }
+}
+
+/// A file that nobody else has: one that is there may be the memory in which another process records.
+fn new_file(directory: &Path, program: &str, pid: u32) -> io::Result<File> {
+    let open = |start: u64| {
+        let path = directory.join(format!("{program}.{start}.{pid}.trace"));
+        File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
+    };
+    let now = realtime_nanos() / 1_000;
+    for start in now..now + NAMES_TRIED {
+        match open(start) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            opened => return opened,
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 /// Memory of this length, which others of the same user find by its name.

@@ -14,7 +14,9 @@ pub struct Merged {
     pub events: Vec<EventNames>,
     /// All records, the first at time 0.
     pub moments: Vec<Moment>,
-    /// What was added to the clocks of hosts other than the first, by which ends of calls of two hosts fit.
+    /// Threads of all processes that found all rings taken at their first record.
+    pub without_ring: u64,
+    /// Clock offset applied to each host except the first, so that both ends of a call line up.
     pub offsets: Vec<ClockOffset>,
 }
 
@@ -58,6 +60,10 @@ pub struct ClockOffset {
     pub least_delay_nanos: Option<i64>,
 }
 
+/// Traces with one boot id whose times of day differ by more than this are of different hosts: clones of one snapshot of a virtual
+/// machine. Within one host, the time of day is set by less while programs run.
+const ONE_BOOT_NANOS: u128 = 10_000_000_000;
+
 /// A record at a time that is not final.
 #[derive(Clone, Copy)]
 struct Raw {
@@ -76,9 +82,10 @@ impl Merged {
     pub fn of(traces: &[Trace]) -> Self {
         let (clocks, clock_of) = group(traces);
         let mut merged = Self::default();
-        let mut raws = Vec::new();
+        let (mut raws, mut known) = (Vec::new(), BTreeMap::new());
         for (index, trace) in traces.iter().enumerate() {
-            let numbers = merged.take_events(&trace.events);
+            merged.without_ring = merged.without_ring.saturating_add(trace.without_ring);
+            let numbers = merged.take_events(&trace.events, &mut known);
             for RingTrace { name, records, overwritten, .. } in &trace.rings {
                 let (program, name) = (trace.program.clone(), name.clone());
                 let ring = merged.rings.len();
@@ -166,18 +173,21 @@ impl Merged {
             anchors: vec![Anchor::default(), Anchor { ticks: 1_000_000_000, nanos: 1_000_000_000 }],
             events: events.map(|(event, number)| EventNames { number, ..event.clone() }).collect(),
             rings,
+            without_ring: self.without_ring,
         }
     }
 
-    /// Adds the events of a trace. Returns their places by their numbers in that trace.
-    fn take_events(&mut self, events: &[EventNames]) -> BTreeMap<u16, usize> {
+    /// Adds the events of a trace. Returns their places by their numbers in that trace. `known` has the places of those of before,
+    /// without their numbers.
+    fn take_events(
+        &mut self,
+        events: &[EventNames],
+        known: &mut BTreeMap<EventNames, usize>,
+    ) -> BTreeMap<u16, usize> {
         let mut places = BTreeMap::new();
         for event in events {
-            let same = |known: &EventNames| {
-                (&known.name, &known.text, &known.arguments)
-                    == (&event.name, &event.text, &event.arguments)
-            };
-            let place = self.events.iter().position(same).unwrap_or_else(|| {
+            let names = EventNames { number: 0, ..event.clone() };
+            let place = *known.entry(names).or_insert_with(|| {
                 self.events.push(event.clone());
                 self.events.len() - 1
             });
@@ -221,19 +231,24 @@ impl Merged {
     }
 
     /// The least time from the first transmission of a message until it arrived, by the clocks of its two hosts, from a clock to
-    /// another.
+    /// another. Two hosts that call each other use the same ids and one pair, so the sender's clock is a part of the key.
     fn least_delays(&self, raws: &[Raw]) -> BTreeMap<(usize, usize), i128> {
         let place = |name| self.events.iter().position(|event| event.name == name);
         let (sent, received) = (place("data_xmit"), place("data_received"));
-        let mut first_sent = BTreeMap::new();
+        let mut first_sent: BTreeMap<(u32, u32), BTreeMap<usize, i128>> = BTreeMap::new();
         for raw in raws.iter().filter(|raw| Some(raw.event) == sent && raw.arguments[2] == 0) {
             let key = (raw.arguments[0], raw.arguments[1]);
-            first_sent.entry(key).or_insert((raw.nanos, raw.clock));
+            let at = first_sent.entry(key).or_default().entry(raw.clock).or_insert(raw.nanos);
+            *at = raw.nanos.min(*at);
         }
         let mut least = BTreeMap::new();
         for raw in raws.iter().filter(|raw| Some(raw.event) == received && raw.arguments[2] == 0) {
-            let key = (raw.arguments[0] ^ 1, raw.arguments[1]);
-            if let Some(&(at, from)) = first_sent.get(&key).filter(|(_, from)| *from != raw.clock) {
+            let Some(senders) = first_sent.get(&(raw.arguments[0] ^ 1, raw.arguments[1])) else {
+                continue;
+            };
+            let mut others = senders.iter().filter(|(clock, _)| **clock != raw.clock);
+            // With several, which have no pair to tell them apart, any of them may have sent it.
+            if let (Some((&from, &at)), None) = (others.next(), others.next()) {
                 let delay = raw.nanos - at;
                 let least = least.entry((from, raw.clock)).or_insert(delay);
                 *least = delay.min(*least);
@@ -271,10 +286,17 @@ fn group(traces: &[Trace]) -> (Vec<HostClock>, Vec<usize>) {
     let mut clocks: Vec<HostClock> = Vec::new();
     let clock_of = traces.iter().enumerate().map(|(index, trace)| {
         let [first, last] = trace.widest_anchors();
+        let started = trace.anchors.first().copied().unwrap_or_default();
+        let to_day = match trace.clock {
+            Clock::Virtual => 0,
+            _ => i128::from(trace.realtime) - i128::from(started.nanos),
+        };
         let shares = |other: &HostClock| {
+            let of_day = other.to_day;
             let other = &traces[other.trace];
             trace.clock != Clock::Virtual
                 && (other.clock, other.machine) == (trace.clock, trace.machine)
+                && of_day.abs_diff(to_day) < ONE_BOOT_NANOS
         };
         if let Some(at) = clocks.iter().position(shares) {
             let clock = &mut clocks[at];
@@ -286,11 +308,6 @@ fn group(traces: &[Trace]) -> (Vec<HostClock>, Vec<usize>) {
             }
             return at;
         }
-        let started = trace.anchors.first().copied().unwrap_or_default();
-        let to_day = match trace.clock {
-            Clock::Virtual => 0,
-            _ => i128::from(trace.realtime) - i128::from(started.nanos),
-        };
         clocks.push(HostClock { trace: index, first, last, to_day });
         clocks.len() - 1
     });

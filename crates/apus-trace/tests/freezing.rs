@@ -4,8 +4,8 @@ use std::fs::File;
 use std::time::Duration;
 
 use apus_trace::{
-    EventInfo, Place, Remote, Settings, Trace, controls, freeze, freeze_for, record, start,
-    thaw_if_due,
+    EventInfo, Place, Remote, Settings, Trace, controls, freeze, freeze_for, record,
+    restore_if_due, start, thaw_if_due,
 };
 
 const BEGIN: Settings = Settings { one_in: 64, slower_than: None };
@@ -61,5 +61,18 @@ fn a_frozen_trace_keeps_what_it_has_until_it_is_thawed() {
     let slow = Settings { one_in: 1, slower_than: Some(Duration::from_micros(5)) };
     remote.set(&slow).unwrap();
     assert_eq!((here.settings(), remote.settings().unwrap()), (slow, slow));
+
+    // Settings of a process that shows no life any more do not stay.
+    restore_if_due(here, Duration::ZERO);
+    assert_eq!(here.settings(), slow);
+    for number in 1..3 {
+        remote.show_life(number).unwrap();
+        restore_if_due(here, Duration::ZERO);
+        assert_eq!(here.settings(), slow, "it is seen for the first time");
+    }
+    restore_if_due(here, Duration::from_secs(3_600));
+    assert_eq!(here.settings(), slow);
+    restore_if_due(here, Duration::ZERO);
+    assert_eq!((here.settings(), remote.settings().unwrap()), (BEGIN, BEGIN));
     std::fs::remove_dir_all(&directory).unwrap();
 }

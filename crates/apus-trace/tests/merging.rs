@@ -38,6 +38,7 @@ fn trace(host: u8, ahead: u64, per_nano: u64, happened: &[(u64, &str, u32)]) -> 
         ],
         rings: vec![RingTrace { records: records.collect(), ..RingTrace::default() }],
         events,
+        without_ring: 0,
     }
 }
 
@@ -146,4 +147,41 @@ fn the_first_call_to_a_peer_has_the_pair_of_later_ones() {
     let calls = calls(&Merged::of(&[client, server]));
     assert_eq!((calls.len(), calls[0].pair), (1, 9));
     assert!(calls[0].all_stages().is_some());
+}
+
+/// Two hosts that call each other use the same ids and one pair.
+#[test]
+fn clocks_of_hosts_that_call_each_other_are_aligned() {
+    let (first, second) = (call(128, 1_000), call(128, 4_000));
+    let of = |calls: [&Vec<Happened>; 2]| calls.map(Clone::clone).concat();
+    let traces = [
+        trace(1, 0, 1, &of([&first.0, &second.1])),
+        trace(2, 777_000, 1, &of([&second.0, &first.1])),
+    ];
+    let offset = Merged::of(&traces).offsets[0];
+    assert_eq!((offset.nanos, offset.least_delay_nanos), (-2 * 777_000, Some(5_000)));
+}
+
+/// Calls over raw links have no pair, so a packet may be of any other host that has the id.
+#[test]
+fn a_packet_that_several_hosts_may_have_sent_aligns_no_clock() {
+    let (client, server) = call(128, 1_000);
+    let mut traces =
+        [trace(1, 0, 1, &client), trace(2, 777_000, 1, &client), trace(3, 0, 1, &server)];
+    for trace in &mut traces {
+        trace.rings[0].records.iter_mut().for_each(|record| record.arguments[1] = 0);
+    }
+    let merged = Merged::of(&traces);
+    assert!(merged.offsets.iter().all(|offset| offset.least_delay_nanos.is_none()));
+}
+
+/// Clones of one snapshot of a virtual machine have one boot id and clocks of their own.
+#[test]
+fn hosts_with_one_boot_id_and_different_days_share_no_clock() {
+    let (client, server) = call(128, 1_000);
+    let (client, mut server) = (trace(1, 0, 1, &client), trace(1, 777_000, 1, &server));
+    assert!(Merged::of(&[client.clone(), server.clone()]).offsets.is_empty());
+    server.realtime += 60_000_000_000;
+    let merged = Merged::of(&[client, server]);
+    assert_eq!(merged.offsets[0].least_delay_nanos, Some(5_000));
 }

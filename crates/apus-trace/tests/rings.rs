@@ -43,8 +43,9 @@ fn a_ring_is_read_while_it_is_written() {
     check(&trace);
     assert!(!trace.rings.is_empty() && trace.rings.len() <= 3);
     for ring in &trace.rings {
-        assert_eq!(ring.records.len(), RECORDS);
-        assert_eq!(ring.records[RECORDS - 1].event, trace.number_of("last").unwrap());
+        // The oldest one may be half overwritten.
+        assert_eq!(ring.records.len(), RECORDS - 1);
+        assert_eq!(ring.records[RECORDS - 2].event, trace.number_of("last").unwrap());
     }
     let [first, last] = trace.widest_anchors();
     assert!(last.nanos > first.nanos && last.ticks > first.ticks);

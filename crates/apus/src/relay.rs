@@ -85,7 +85,7 @@ pub(crate) struct Process {
     load: u64,
     /// and of what goes to the pair in this turn.
     leaving: u64,
-    /// It has said what no process says that uses an engine. Nothing more that it has said counts.
+    /// It has said what no process says that uses an engine, or may not use it any more. Nothing more that it has said counts.
     pub(crate) lied: bool,
     pub(crate) counters: ProcessCounters,
     /// Where others can read them,
@@ -120,6 +120,8 @@ impl Process {
 /// Who may use an engine, and how far.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
+    /// Users whose processes may attach. `None`: those of all that can connect.
+    pub(crate) users: Option<Vec<u32>>,
     /// Users that may serve ports; ports that are not named are for everyone.
     pub(crate) ports: Vec<(RangeInclusive<u16>, Vec<u32>)>,
     /// Bytes of calls that a process may have under way.
@@ -130,6 +132,11 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
+    /// Whether processes of a user may attach.
+    pub(crate) fn admit(&self, uid: u32) -> bool {
+        self.users.as_ref().is_none_or(|users| users.contains(&uid))
+    }
+
     /// Whether a user may serve a port.
     pub(crate) fn allow(&self, uid: u32, port: u16) -> bool {
         let mut rules = self.ports.iter().filter(|(ports, _)| ports.contains(&port)).peekable();
@@ -151,6 +158,8 @@ impl Limits {
 #[derive(Debug)]
 pub(crate) struct Relay {
     pub(crate) limits: Limits,
+    /// Processes that were not let in: of users that may not attach, and beyond `processes_max`.
+    pub(crate) refused: [u64; 2],
     /// Bytes that all pairs keep for their processes.
     load: u64,
     pub(crate) processes: HashMap<NeighbourKey, Process>,
@@ -186,6 +195,7 @@ impl Relay {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
             limits,
+            refused: [0; 2],
             load: 0,
             processes: HashMap::new(),
             under_way: Slab::new(),
@@ -576,7 +586,8 @@ mod tests {
     #[test]
     fn ports_that_are_named_are_for_those_that_are_named() {
         let ports = vec![(1..=99, vec![0]), (50..=59, vec![7]), (200..=200, vec![])];
-        let limits = Limits { ports, process_budget: 0, total_budget: 0, processes_max: 0 };
+        let limits =
+            Limits { users: None, ports, process_budget: 0, total_budget: 0, processes_max: 0 };
         let allowed = [(0, 1), (0, 50), (7, 50), (7, 100), (0, 100)];
         assert!(allowed.into_iter().all(|(uid, port)| limits.allow(uid, port)));
         let forbidden = [(7, 1), (8, 50), (0, 200), (7, 99)];

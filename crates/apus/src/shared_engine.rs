@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::io;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
@@ -40,6 +41,7 @@ impl EngineAccess {
     #[must_use]
     pub fn new(path: &Path) -> Self {
         let limits = Limits {
+            users: None,
             ports: Vec::new(),
             process_budget: PROCESS_BUDGET,
             total_budget: memory_limit().map_or(TOTAL_BUDGET, |it| TOTAL_BUDGET.min(it / 4)),
@@ -52,6 +54,13 @@ impl EngineAccess {
     /// manager has opened keeps its own.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = mode;
+        self
+    }
+
+    /// Only processes of these users may attach. Default: those of all that can connect to the socket. The kernel tells the user of a
+    /// process as for [`ports`](Self::ports).
+    pub fn users(&mut self, uids: &[u32]) -> &mut Self {
+        self.limits.users = Some(uids.to_vec());
         self
     }
 
@@ -105,6 +114,8 @@ impl EngineAccess {
 /// and the processes attach again to its successor.
 pub struct SharedEngine {
     node: Node,
+    /// The socket's file, if this engine has made it.
+    path: Option<PathBuf>,
     /// Has the thread's memory of how long it waited.
     socket: Socket,
 }
@@ -118,7 +129,8 @@ impl SharedEngine {
     /// [`ConfigError::Value`](crate::ConfigError::Value): `shards` is not 1.
     pub fn start(config: &Config, access: &EngineAccess) -> Result<Self, StartError> {
         config.check_shared_engine()?;
-        Self::serve(config, access, access.listen()?)
+        let engine = Self::serve(config, access, access.listen()?)?;
+        Ok(Self { path: Some(access.path.clone()), ..engine })
     }
 
     /// Starts an engine whose socket a service manager has opened: a listening unix socket of type `SOCK_SEQPACKET`.
@@ -140,7 +152,7 @@ impl SharedEngine {
         let near = Near::Serving(door, access.limits.clone());
         let node = Node::of_links(links::open_shards(config)?, config, near)?;
         let socket = Socket::open(&node.shards, None).map_err(|_| StartError::no_memory())?;
-        Ok(Self { node, socket })
+        Ok(Self { node, path: None, socket })
     }
 
     /// Works for the processes until [`stop`](Self::stop): polls while messages come, and sleeps otherwise, as the delivery mode
@@ -162,6 +174,20 @@ impl SharedEngine {
         if let Ok(mut engine) = self.socket.first().shared.enter() {
             engine.stop_relaying();
         }
+    }
+
+    /// Changes who may use the engine, and how far, from now on; the path stays. Processes whose users may not attach any more are
+    /// detached, and their number is returned. Ports that are served stay so until they are given up.
+    ///
+    /// # Errors
+    ///
+    /// Those of changing the permissions of the socket's file. Nothing is changed then.
+    pub fn set_access(&self, access: &EngineAccess) -> io::Result<usize> {
+        if let Some(path) = &self.path {
+            fs::set_permissions(path, fs::Permissions::from_mode(access.mode))?;
+        }
+        let Ok(mut engine) = self.socket.first().shared.enter() else { return Ok(0) };
+        Ok(engine.set_relay_limits(access.limits.clone()))
     }
 
     /// The address of the engine's node, which is that of all processes that use it.
@@ -199,6 +225,20 @@ impl SharedEngine {
             .collect();
         processes.sort_unstable_by_key(|process| process.pid);
         processes
+    }
+
+    /// Processes that were not let in because of their users ([`EngineAccess::users`]), and because there were too many
+    /// ([`EngineAccess::processes_max`]).
+    #[must_use]
+    pub fn refused_processes(&self) -> [u64; 2] {
+        let Ok(mut engine) = self.socket.first().shared.enter() else { return [0; 2] };
+        engine.relaying().map_or([0; 2], |relay| relay.refused)
+    }
+
+    /// Bytes of shared memory for long messages to processes, and how many there should be: a pool that is new may go beyond.
+    #[must_use]
+    pub fn pool_bytes(&self) -> (u64, u64) {
+        apus_shm::pool_bytes()
     }
 
     /// Bytes of messages that processes have not read, or of which parts have come, and how many there may be

@@ -18,6 +18,9 @@ const ONE_IN: u32 = 64;
 /// A trace that a peer has had frozen goes on after this time.
 const FROZEN_FOR_PEER: Duration = Duration::from_secs(60);
 
+/// Settings that another process has changed are those of the beginning again when it has shown no life for this time.
+const WANTED_FOR: Duration = Duration::from_secs(5);
+
 /// What an engine does for the trace of its process.
 #[derive(Debug)]
 pub(crate) struct Following {
@@ -54,9 +57,10 @@ impl Following {
     #[inline]
     pub(crate) fn look(&mut self, endpoint: &mut Endpoint) {
         apus_trace::thaw_if_due();
-        if let Some(settings) = self.controls.map(Controls::settings)
-            && settings != self.settings
-        {
+        let Some(controls) = self.controls else { return };
+        apus_trace::restore_if_due(controls, WANTED_FOR);
+        let settings = controls.settings();
+        if settings != self.settings {
             self.settings = settings;
             endpoint.set_trace_choice(choice(settings));
         }

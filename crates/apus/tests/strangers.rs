@@ -3,9 +3,11 @@
 mod pair;
 mod program;
 
+use std::fs;
 use std::io::{ErrorKind, IoSlice, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::mpsc;
 use std::thread;
 
@@ -257,6 +259,36 @@ fn a_process_of_another_user_uses_an_engine_as_far_as_it_may() {
         let body = long[PLACE.len()..].to_owned();
         assert_eq!(client.call(address, body.clone()).unwrap(), body);
     }
+}
+
+#[test]
+fn only_users_that_are_named_attach_to_an_engine() {
+    const OTHER: u32 = 65_534;
+    let directory = Directory::new();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let own = nix::unistd::geteuid().as_raw();
+    let mut access = EngineAccess::new(&directory.socket());
+    let engine = Engine::with(access.users(&[own]), &patient(anywhere()));
+    let _node = Node::start(&attached(&directory.socket())).unwrap();
+    let role = format!("server {}", directory.socket().display());
+    let Some(refused) = Program::start_as(OTHER, &role) else { return };
+    let said = refused.line();
+    assert!(said.contains("shared engine at"), "{said}");
+    assert_eq!(engine.shared.refused_processes(), [1, 0]);
+    assert_eq!(engine.shared.processes().len(), 1);
+
+    // The list may change,
+    assert_eq!(engine.shared.set_access(access.users(&[own, OTHER])).unwrap(), 0);
+    let Some(server) = Program::start_as(OTHER, &role) else { return };
+    let said = server.line();
+    assert!(said.parse::<SocketAddr>().is_ok(), "{said}");
+    assert_eq!(engine.shared.processes().len(), 2);
+    // and whoever is not on it any more is detached.
+    assert_eq!(engine.shared.set_access(access.users(&[own]).mode(0o600)).unwrap(), 1);
+    wait_until("the other one is detached", || engine.shared.processes().len() == 1);
+    assert_eq!(engine.shared.processes()[0].uid, own);
+    let mode = fs::metadata(directory.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! `apus daemon`: one engine for the processes of a host.
 
 mod lent;
+mod reload;
 mod settings;
 mod status;
 
 use std::fmt::Write as _;
+use std::io::{Write as _, stderr};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -17,11 +19,12 @@ use apus_node::capture::CaptureOptions;
 use listenfd::ListenFd;
 use nix::sys::socket::{AddressFamily, SockType};
 use sd_notify::NotifyState;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::output;
 use lent::Lent;
+use reload::Reload;
 use settings::Settings;
 pub(crate) use status::SOCKET;
 
@@ -35,6 +38,7 @@ pub(crate) use status::SOCKET;
   apus daemon --config /etc/apus/daemon.toml
   apus daemon --socket /tmp/engine.sock --capture packets.pcapng
   apus daemon status --socket /tmp/engine.sock
+  apus daemon reload --socket /tmp/engine.sock
 
 A program with APUS_ENGINE=unix:PATH, or the setting `engine`, attaches to the engine: its messages are ordered and granted together with \
 those of all other such programs. Links, address and privileges are the daemon's. The settings of the engine's node come from \
@@ -45,6 +49,7 @@ A file:
   listen = \"10.0.0.1:20146\"
   [access]
   mode = \"0660\"             # of the socket; default 0666
+  users = [\"alice\", 33]     # whose programs may attach; default: all that can connect
   process_budget = \"128 MiB\" # of calls under way, for each process
   total_budget = \"1 GiB\"     # of messages that processes do not read; half of it for one user
   processes_max = 1000
@@ -53,7 +58,8 @@ A file:
   users = [\"root\", 33]
 
 Started by systemd with a socket, the daemon uses that socket and says when it is ready (deploy/apus-daemon.service). SIGTERM and Ctrl-C \
-end it; calls under way end with an error, and programs attach again to its successor."
+end it; calls under way end with an error, and programs attach again to its successor. SIGHUP, and 'apus daemon reload', have it \
+read the table [access] of the file anew; programs whose users may not attach any more are detached."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -65,6 +71,7 @@ pub(crate) struct Args {
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Command {
     Status(status::Args),
+    Reload(reload::Args),
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -90,6 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.command {
         None => serve(&args.run),
         Some(Command::Status(args)) => status::run(args),
+        Some(Command::Reload(args)) => reload::run(args),
     }
 }
 
@@ -99,7 +107,7 @@ fn serve(args: &RunArgs) -> Result<()> {
     let mut config = settings.node(args.listen)?;
     args.capture.apply(&mut config)?;
     let access = settings.access(&socket)?;
-    let signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
     let mut inherited = ListenFd::from_env();
     let engine = match door(&mut inherited)? {
         Some(door) => SharedEngine::start_at(door, &config, &access),
@@ -108,8 +116,9 @@ fn serve(args: &RunArgs) -> Result<()> {
     let engine = engine.context("cannot start the engine")?;
     let started = started(&engine, &socket);
     let engine = Lent::new(engine);
-    let _status = status::Server::start(&mut inherited, &socket, engine.clone())?;
-    stop_at(signals, engine.clone());
+    let reload = Reload { engine: engine.clone(), config: args.config.clone(), socket };
+    let _status = status::Server::start(&mut inherited, reload.clone())?;
+    obey(signals, reload);
     output::print(&started)?;
     // Without a service manager nobody is told.
     sd_notify::notify(&[NotifyState::Ready]).context("cannot tell the service manager")?;
@@ -122,13 +131,26 @@ fn serve(args: &RunArgs) -> Result<()> {
 fn door(inherited: &mut ListenFd) -> Result<Option<OwnedFd>> {
     let (family, kind) = (AddressFamily::Unix as i32, SockType::SeqPacket as i32);
     let wrong = || Misuse("the service manager's socket needs ListenSequentialPacket=".to_owned());
-    inherited.take_custom(0, family, kind, "unix seqpacket socket").with_context(wrong)
+    // A manager with several units for sockets passes these in no order.
+    let mut error = None;
+    for index in 0..inherited.len() {
+        match inherited.take_custom(index, family, kind, "unix seqpacket socket") {
+            Ok(door) => return Ok(door),
+            Err(of_this) => error = Some(of_this),
+        }
+    }
+    error.map_or(Ok(None), |error| Err(error).with_context(wrong))
 }
 
-fn stop_at(mut signals: Signals, engine: Lent<SharedEngine>) {
+fn obey(mut signals: Signals, reload: Reload) {
     thread::spawn(move || {
-        for _ in &mut signals {
-            engine.with(SharedEngine::stop);
+        for signal in &mut signals {
+            if signal == SIGHUP {
+                // Nobody is left to tell when standard error is closed.
+                let _ = writeln!(stderr(), "{}", reload.told());
+            } else {
+                reload.engine.with(SharedEngine::stop);
+            }
         }
     });
 }

@@ -25,6 +25,7 @@ pub(super) struct Settings {
 #[serde(deny_unknown_fields)]
 struct Access {
     mode: Option<String>,
+    users: Option<Vec<Name>>,
     process_budget: Option<String>,
     total_budget: Option<String>,
     processes_max: Option<usize>,
@@ -69,7 +70,11 @@ impl Settings {
     /// The settings of the engine's node.
     pub(super) fn node(&self, listen: Option<SocketAddr>) -> Result<Config> {
         let mut config = self.node.clone();
-        config.apply_environment()?;
+        // It is for the programs that attach to this engine, and may be set where the daemon starts as well.
+        config.apply_variables(|name| match name {
+            "APUS_ENGINE" => None,
+            name => std::env::var(name).ok(),
+        })?;
         if let Some(listen) = listen {
             config.listen(listen);
         }
@@ -79,10 +84,14 @@ impl Settings {
     /// Who may use the engine at a socket.
     pub(super) fn access(&self, socket: &Path) -> Result<EngineAccess> {
         let mut access = EngineAccess::new(socket);
-        let Access { mode, process_budget, total_budget, processes_max, ports } = &self.access;
+        let Access { mode, users, process_budget, total_budget, processes_max, ports } =
+            &self.access;
         if let Some(text) = mode {
             let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
             access.mode(mode.ok_or_else(|| wrong("mode", text, "permissions like 0660"))?);
+        }
+        if let Some(users) = users {
+            access.users(&users.iter().map(Name::uid).collect::<Result<Vec<_>>>()?);
         }
         if let Some(text) = process_budget {
             let bytes = parse_size(text)
@@ -155,6 +164,9 @@ mod tests {
         let text = "mode = '0660'\nports = [{ ports = '1-99', users = ['root', 7] }, { ports = '5', users = [] }]";
         let text = access(text).unwrap();
         assert!(text.contains("(1..=99, [0, 7]), (5..=5, [])"), "{text}");
+        assert!(text.contains("users: None"), "{text}");
+        let text = access("users = ['root', 7]").unwrap();
+        assert!(text.contains("users: Some([0, 7])"), "{text}");
     }
 
     #[test]
@@ -165,6 +177,7 @@ mod tests {
             ("ports = [{ ports = '0-5', users = [] }]", "'0-5': expected a port"),
             ("ports = [{ ports = '9-5', users = [] }]", "'9-5': expected a port"),
             ("ports = [{ ports = '5', users = ['no such user'] }]", "'no such user': expected"),
+            ("users = ['no such user']", "'no such user': expected"),
             ("colour = 1", "colour"),
         ] {
             let error = format!("{:#}", access(text).unwrap_err());

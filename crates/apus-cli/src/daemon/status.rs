@@ -1,8 +1,10 @@
 //! `apus daemon status`, and what the daemon answers.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -18,7 +20,7 @@ use nix::sys::socket::sockopt::PeerCredentials;
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
-use super::lent::Lent;
+use super::reload::{RELOAD, Reload};
 use crate::output::{self, OutputFile};
 
 /// Show the processes that use the engine of this host
@@ -50,7 +52,21 @@ struct Status {
     messages_through_memory: u64,
     unread_bytes: u64,
     unread_bytes_max: u64,
+    pool_bytes: u64,
+    pool_bytes_max: u64,
+    refused_users: u64,
+    refused_too_many: u64,
+    users: Vec<User>,
     processes: Vec<Process>,
+}
+
+/// What the processes of a user hold together.
+#[derive(Debug, Serialize, Deserialize)]
+struct User {
+    uid: u32,
+    processes: usize,
+    held_bytes: u64,
+    unread_bytes_max: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -98,16 +114,8 @@ fn beside(socket: &Path) -> PathBuf {
 /// When no daemon answers, or the answer cannot be written.
 pub(super) fn run(args: &Args) -> Result<()> {
     let file = args.json.as_deref().map(OutputFile::open).transpose()?;
-    let path = beside(&args.socket);
-    let cannot = || format!("no daemon answers at '{}'", path.display());
-    let mut text = String::new();
-    let answer = UnixStream::connect(&path).and_then(|mut stream| {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.read_to_string(&mut text)
-    });
-    answer.with_context(cannot)?;
-    anyhow::ensure!(!text.is_empty(), "only root and the daemon's user may ask for its status");
-    let status: Status = serde_json::from_str(&text).with_context(cannot)?;
+    let text = ask(&args.socket, "")?;
+    let status: Status = serde_json::from_str(&text).with_context(|| no_answer(&args.socket))?;
     if args.json.as_deref() != Some(Path::new("-")) {
         output::print(&status.table(Style::for_stdout()))?;
     }
@@ -117,10 +125,47 @@ pub(super) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+fn no_answer(socket: &Path) -> String {
+    format!("no daemon answers at '{}'", beside(socket).display())
+}
+
+/// Asks a daemon something, its status if that is empty. Returns what it says.
+///
+/// # Errors
+/// When no daemon answers, or only others may ask.
+pub(super) fn ask(socket: &Path, question: &str) -> Result<String> {
+    let mut text = String::new();
+    let answer = UnixStream::connect(beside(socket)).and_then(|mut stream| {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        // It may have been refused already, which the end of the stream tells.
+        let _ = stream.write_all(question.as_bytes());
+        let _ = stream.shutdown(Shutdown::Write);
+        stream.read_to_string(&mut text)
+    });
+    answer.with_context(|| no_answer(socket))?;
+    anyhow::ensure!(!text.is_empty(), "only root and the daemon's user may ask the daemon");
+    Ok(text)
+}
+
 impl Status {
     fn of(engine: &SharedEngine, since: Instant) -> Self {
         let stats = engine.stats();
         let (unread_bytes, unread_bytes_max) = engine.unread_bytes();
+        let (pool_bytes, pool_bytes_max) = engine.pool_bytes();
+        let [refused_users, refused_too_many] = engine.refused_processes();
+        let processes: Vec<_> = engine.processes().into_iter().map(Process::from).collect();
+        let mut users: BTreeMap<u32, (usize, u64)> = BTreeMap::new();
+        for process in &processes {
+            let (count, held) = users.entry(process.uid).or_default();
+            *count += 1;
+            *held = held.saturating_add(process.held_bytes);
+        }
+        let users = users.into_iter().map(|(uid, (processes, held_bytes))| User {
+            uid,
+            processes,
+            held_bytes,
+            unread_bytes_max: unread_bytes_max / 2,
+        });
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -131,13 +176,20 @@ impl Status {
             messages_through_memory: stats.memory.messages_received + stats.memory.messages_sent,
             unread_bytes,
             unread_bytes_max,
-            processes: engine.processes().into_iter().map(Process::from).collect(),
+            pool_bytes,
+            pool_bytes_max,
+            refused_users,
+            refused_too_many,
+            users: users.collect(),
+            processes,
         }
     }
 
     fn table(&self, style: Style) -> String {
         let note = format!(
-            "Engine {} (pid {}) at {}, up {}. Packets: {} sent, {} received. Not read by processes: {} of at most {} bytes.",
+            "Engine {} (pid {}) at {}, up {}. Packets: {} sent, {} received. Not read by processes: {} of at most {} bytes, \
+             half of them for one user. Memory for long messages: {} of {} bytes. Not let in: {} of users that may not attach, {} \
+             beyond the number of processes.{}",
             self.version,
             self.pid,
             self.listen,
@@ -145,7 +197,12 @@ impl Status {
             self.packets_sent,
             self.packets_received,
             self.unread_bytes,
-            self.unread_bytes_max
+            self.unread_bytes_max,
+            self.pool_bytes,
+            self.pool_bytes_max,
+            self.refused_users,
+            self.refused_too_many,
+            self.users.iter().map(User::sentence).collect::<String>()
         );
         let heads = [
             ("pid", true),
@@ -164,6 +221,13 @@ impl Status {
             return format!("{note}\nNo process uses it.\n");
         }
         Table::of_texts("Processes of the engine", &note, &heads, lines).text(style)
+    }
+}
+
+impl User {
+    fn sentence(&self) -> String {
+        let Self { uid, processes, held_bytes, .. } = self;
+        format!(" User {uid}: {processes} processes hold {held_bytes} bytes.")
     }
 }
 
@@ -203,23 +267,26 @@ impl Server {
     ///
     /// # Errors
     /// When the socket cannot be made, or is none for this.
-    pub(super) fn start(
-        inherited: &mut ListenFd,
-        socket: &Path,
-        engine: Lent<SharedEngine>,
-    ) -> Result<Self> {
+    pub(super) fn start(inherited: &mut ListenFd, reload: Reload) -> Result<Self> {
         let wrong = || Misuse("the service manager's second socket needs ListenStream=".to_owned());
-        let (listener, path) = match inherited.take_unix_listener(1).with_context(wrong)? {
+        let second = (0..inherited.len()).find_map(|index| {
+            inherited.take_unix_listener(index).transpose() // Not that of the engine, which was taken.
+        });
+        let (listener, path) = match second.transpose().with_context(wrong)? {
             Some(listener) => (listener, None),
             None => {
-                let path = beside(socket);
+                let path = beside(&reload.socket);
                 // The engine's socket is ours, so nobody answers here any more.
                 let _ = fs::remove_file(&path);
                 let cannot = || format!("cannot listen at '{}'", path.display());
-                (UnixListener::bind(&path).with_context(cannot)?, Some(path))
+                let listener = UnixListener::bind(&path).with_context(cannot)?;
+                // Who connects meanwhile is asked for the user.
+                let own = fs::Permissions::from_mode(0o600);
+                fs::set_permissions(&path, own).with_context(cannot)?;
+                (listener, Some(path))
             }
         };
-        thread::spawn(move || answer(&listener, &engine));
+        thread::spawn(move || answer(&listener, &reload));
         Ok(Self { path })
     }
 }
@@ -238,7 +305,7 @@ impl Drop for Server {
     }
 }
 
-fn answer(listener: &UnixListener, engine: &Lent<SharedEngine>) {
+fn answer(listener: &UnixListener, reload: &Reload) {
     let since = Instant::now();
     for stream in listener.incoming() {
         let Ok(mut stream) = stream else {
@@ -248,14 +315,31 @@ fn answer(listener: &UnixListener, engine: &Lent<SharedEngine>) {
         if !is_entitled(&stream) {
             continue; // The end of the stream tells.
         }
-        let Some(status) = engine.with(|engine| Status::of(engine, since)) else { return };
-        let told = stream.set_write_timeout(Some(PATIENCE)).and_then(|()| {
-            stream.write_all(serde_json::to_string_pretty(&status)?.as_bytes())?;
+        let told = question(&stream).and_then(|question| {
+            let text = if question == RELOAD {
+                format!("{}\n", reload.told())
+            } else {
+                let status = reload.engine.with(|engine| Status::of(engine, since));
+                serde_json::to_string_pretty(&status)?
+            };
+            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.write_all(text.as_bytes())?;
             stream.shutdown(Shutdown::Both)
         });
         drop(told); // Whoever has asked may be gone.
     }
 }
+
+/// What one asks.
+fn question(stream: &UnixStream) -> io::Result<String> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut text = String::new();
+    stream.take(QUESTION_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Bytes of a question.
+const QUESTION_MAX: u64 = 64;
 
 /// Where an engine is to be found unless another place is named.
 pub(crate) const SOCKET: &str = "/run/apus/engine.sock";
@@ -294,12 +378,24 @@ mod tests {
             messages_through_memory: 4,
             unread_bytes: 70,
             unread_bytes_max: 700,
+            pool_bytes: 30,
+            pool_bytes_max: 300,
+            refused_users: 5,
+            refused_too_many: 6,
+            users: vec![User {
+                uid: 1_000,
+                processes: 1,
+                held_bytes: 5_000,
+                unread_bytes_max: 350,
+            }],
             processes: vec![process],
         };
         let text = status.table(Style::PLAIN);
         assert!(
             text.contains("1m 1s")
                 && text.contains("70 of at most 700")
+                && text.contains("30 of 300 bytes")
+                && text.contains("User 1000: 1 processes hold 5000 bytes")
                 && text.contains("4000")
                 && !text.contains("40000"),
             "{text}"

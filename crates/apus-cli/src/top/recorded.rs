@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use apus_load::stats;
 use apus_trace::{Record, Trace};
 
 /// Recorded calls of a process that ended lately.
@@ -46,8 +47,8 @@ impl Recorded {
         });
         let mut times: Vec<f64> = times.collect();
         times.sort_by(f64::total_cmp);
-        let percentile = |percent: usize| {
-            let nanos = times.get(times.len() * percent / 100).copied().unwrap_or_default();
+        let percentile = |percent: f64| {
+            let nanos = stats::percentile(&times, percent).unwrap_or_default();
             Duration::from_nanos(nanos as u64)
         };
         let mut peers: BTreeMap<u32, Peer> = BTreeMap::new();
@@ -59,7 +60,7 @@ impl Recorded {
         }
         let mut peers: Vec<_> = peers.into_values().collect();
         peers.sort_by_key(|peer| (u64::MAX - peer.bytes, peer.pair));
-        Self { calls: times.len(), p50: percentile(50), p99: percentile(99), peers }
+        Self { calls: times.len(), p50: percentile(50.0), p99: percentile(99.0), peers }
     }
 }
 
@@ -114,6 +115,7 @@ mod tests {
             anchors: vec![anchor(1_000), anchor(2_000)],
             events: names.collect(),
             rings: rings.map(ring).into(),
+            without_ring: 0,
         }
     }
 
@@ -135,7 +137,7 @@ mod tests {
         assert_eq!(recorded.calls, 2);
         assert_eq!(
             (recorded.p50, recorded.p99),
-            (Duration::from_nanos(4_000), Duration::from_nanos(4_000))
+            (Duration::from_nanos(2_000), Duration::from_nanos(4_000))
         );
         // The first request was sent before.
         assert_eq!(recorded.peers, [Peer { pair: 9, messages: 3, bytes: 200 }]);

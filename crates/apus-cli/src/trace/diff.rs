@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use apus_load::misuse::Misuse;
+use apus_load::stats;
 use apus_trace::{Cell, Report, Table, analysis};
 use serde_json::Value;
 
@@ -100,10 +101,7 @@ fn of_rows(rows: &[Value]) -> BTreeMap<String, f64> {
             runs.entry(format!("{name} p50 us")).or_default().push(median);
         }
     }
-    let medians = runs.into_iter().map(|(name, mut runs)| {
-        runs.sort_by(f64::total_cmp);
-        (name, runs[runs.len() / 2])
-    });
+    let medians = runs.into_iter().filter_map(|(name, runs)| Some((name, stats::median(&runs)?)));
     medians.collect()
 }
 

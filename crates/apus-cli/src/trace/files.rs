@@ -1,6 +1,7 @@
 //! The arguments of all analyses: traces in files.
 
 use std::fs::File;
+use std::io::{Write as _, stderr};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -33,7 +34,17 @@ pub(super) fn merged(files: &[PathBuf]) -> Result<Merged> {
         let read = || Trace::read(&File::open(path)?);
         read().with_context(|| format!("cannot read the time trace '{}'", path.display()))
     });
-    Ok(Merged::of(&traces.collect::<Result<Vec<_>>>()?))
+    let merged = Merged::of(&traces.collect::<Result<Vec<_>>>()?);
+    for offset in merged.offsets.iter().filter(|offset| offset.least_delay_nanos.is_none()) {
+        // Nobody is left to tell when standard error is closed.
+        let _ = writeln!(
+            stderr(),
+            "warning: the clock of '{}' is aligned by the time of day alone, which may be wrong by milliseconds: no call between its \
+             host and the others was recorded at both ends",
+            files[offset.trace].display()
+        );
+    }
+    Ok(merged)
 }
 
 /// Nanoseconds in µs.

@@ -165,6 +165,10 @@ fn print(merged: &Merged, json: bool, wanted: impl Fn(&Moment, &str) -> bool) ->
             let (program, pid, name) = (&source.program, source.pid, &source.name);
             let _ = writeln!(lines, "# C{number:02} is {name} of {program}, process {pid}");
         }
+        if merged.without_ring > 0 {
+            let count = merged.without_ring;
+            let _ = writeln!(lines, "# {count} threads found all rings of their process taken");
+        }
         for offset in &merged.offsets {
             let (trace, micros) = (offset.trace + 1, micros(offset.nanos as f64));
             let _ = writeln!(lines, "# the clock of file {trace} was set {micros:.3} us further");

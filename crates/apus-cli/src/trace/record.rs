@@ -34,7 +34,9 @@ Every process with a node records all the time, and keeps the last 65,536 record
 only root sees the records. A process that was started with APUS_TRACE=DIRECTORY has its file there, even after it was killed.
 
 With --slower-than, the command waits for a call of one of these processes that takes longer. Both ends of that call stop \
-recording, wherever they are; those on this host are then written, and record again.")]
+recording, wherever they are; those on this host are then written, and record again.
+
+What --calls and --slower-than change is as before when the command ends, also if it is killed: then after five seconds.")]
 pub(crate) struct RecordArgs {
     #[command(flatten)]
     processes: Processes,
@@ -103,7 +105,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
     if args.time.is_some() || args.slower_than.is_some() {
         interrupt::handle()?;
         let changed = changes.then(|| Changed::new(&processes, args, &mut left_out));
-        wait(&processes, args)?;
+        wait(&processes, args, changed.as_ref())?;
         drop(changed);
     }
     let mut lines = Vec::new();
@@ -178,7 +180,7 @@ fn plain(program: &str) -> String {
 }
 
 /// Waits for a slow call, and for no longer than was asked for.
-fn wait(processes: &[(u32, File)], args: &RecordArgs) -> Result<()> {
+fn wait(processes: &[(u32, File)], args: &RecordArgs, changed: Option<&Changed<'_>>) -> Result<()> {
     if let Some(limit) = args.slower_than {
         let count = processes.len();
         // Nobody is left to tell when standard error is closed.
@@ -188,7 +190,8 @@ fn wait(processes: &[(u32, File)], args: &RecordArgs) -> Result<()> {
         );
     }
     let end = args.time.map(|time| Instant::now() + time);
-    loop {
+    for number in 1.. {
+        changed.into_iter().for_each(|changed| changed.show_life(number));
         if stop::requested() || end.is_some_and(|end| Instant::now() >= end) {
             anyhow::ensure!(
                 args.slower_than.is_none(),
@@ -204,6 +207,7 @@ fn wait(processes: &[(u32, File)], args: &RecordArgs) -> Result<()> {
         }
         thread::sleep(ASK_EVERY);
     }
+    Ok(())
 }
 
 /// Processes whose settings are as they were again when this is dropped.
@@ -223,12 +227,21 @@ impl<'a> Changed<'a> {
         changed
     }
 
+    /// The settings are still wanted.
+    fn show_life(&self, number: u64) {
+        for (remote, _) in &self.before {
+            let _ = remote.show_life(number); // The process may have ended.
+        }
+    }
+
     /// Changes the settings of a process. Returns those of before.
     fn change(file: &File, args: &RecordArgs) -> io::Result<Settings> {
         let remote = Remote(file);
         let before = remote.settings()?;
         let one_in = args.calls.unwrap_or(before.one_in);
         let slower_than = args.slower_than.or(before.slower_than);
+        // Before the settings, so that they never stay without it.
+        remote.show_life(u64::MAX)?;
         remote.set(&Settings { one_in, slower_than })?;
         if args.slower_than.is_some() {
             remote.thaw()?; // It may be frozen by an older call.
@@ -240,7 +253,7 @@ impl<'a> Changed<'a> {
 impl Drop for Changed<'_> {
     fn drop(&mut self) {
         for (remote, before) in &self.before {
-            let _ = remote.set(before);
+            let _ = remote.set(before).and_then(|()| remote.show_life(0));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `apus daemon`: one engine for several processes.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::{env, fs, process};
@@ -102,6 +103,62 @@ fn programs_use_the_engine_of_a_daemon() {
 }
 
 #[test]
+fn the_access_list_is_read_anew() {
+    let directory = Directory::new("reloaded");
+    let file = directory.0.join("daemon.toml");
+    let write = |text: &str| fs::write(&file, text).expect("the directory is ours");
+    write("[access]\nmode = '0666'");
+    let socket = directory.socket();
+    let arguments =
+        format!("daemon --config {} --listen 127.0.0.1:0 --socket {socket}", file.display());
+    let mut start = command(&arguments);
+    // The variable is for the programs, and may be set here as well.
+    start.env("APUS_ENGINE", directory.engine()).stderr(Stdio::piped());
+    let mut daemon = Daemon::start(start);
+    let log = daemon.0.stderr.take().expect("it is a pipe");
+    let mut log = BufReader::new(log);
+    let _server = Server::start_with("", &[("APUS_ENGINE", &directory.engine())]);
+    assert_eq!(status(&directory)["users"][0]["processes"], 1);
+    let reload = format!("daemon reload --socket {socket}");
+
+    // A user that is not on the list is detached, and not let in again.
+    write("[access]\nmode = '0600'\nusers = [4000000000]");
+    let done = command(&reload).output().expect("it runs");
+    let told = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(done.status.success() && told.contains("1 programs were detached"), "{told}");
+    wait_until("the program was refused", || status(&directory)["refused_users"] != 0);
+    assert_eq!(status(&directory)["processes"], Value::Array(Vec::new()));
+    let mode = fs::metadata(&socket).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    // A file with an error changes nothing.
+    write("[access]\nusers = ['no such user']");
+    fails(1, &reload, &["not reloaded", "no such user"]);
+    let hang_up = || {
+        let id = daemon.0.id().to_string();
+        let kill = Command::new("kill").args(["-HUP", &id]).status();
+        assert!(kill.expect("the system has a kill command").success());
+    };
+    let mut line = String::new();
+    hang_up();
+    log.read_line(&mut line).expect("it tells");
+    assert!(line.contains("not reloaded") && line.contains("no such user"), "{line}");
+
+    // The signal does the same as the command, and the program attaches again by itself.
+    write("");
+    line.clear();
+    hang_up();
+    log.read_line(&mut line).expect("it tells");
+    assert!(line.starts_with("reloaded"), "{line}");
+    wait_until("the program is attached again", || {
+        status(&directory)["processes"].as_array().is_some_and(|processes| processes.len() == 1)
+    });
+    daemon.terminate();
+    fs::remove_file(&file).expect("the test has made it");
+    assert_eq!(fs::read_dir(&directory.0).expect("it is there").count(), 0, "all is removed");
+}
+
+#[test]
 fn a_server_goes_on_when_the_daemon_is_replaced() {
     let directory = Directory::new("replaced");
     let mut daemon = Daemon::at(&directory);
@@ -163,7 +220,8 @@ fn what_is_wrong_is_said() {
 #[test]
 fn the_units_of_systemd_are_sound_and_hardened() {
     let directory = Directory::new("units");
-    let units = ["apus-daemon.service", "apus-daemon.socket"].map(|name| {
+    let units = ["apus-daemon.service", "apus-daemon.socket", "apus-daemon-status.socket"];
+    let units = units.map(|name| {
         let unit = format!("{}/../../deploy/{name}", env!("CARGO_MANIFEST_DIR"));
         let unit = fs::read_to_string(unit).expect("the unit is there");
         let unit = unit.replace("/usr/bin/apus", env!("CARGO_BIN_EXE_apus"));

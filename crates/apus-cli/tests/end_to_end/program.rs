@@ -93,11 +93,14 @@ impl Server {
 
     /// Starts a command that says where it serves.
     pub(crate) fn serving(arguments: &str, variables: &[(&str, &str)]) -> Self {
-        let mut child = command(arguments)
-            .envs(variables.iter().copied())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
+        let mut command = command(arguments);
+        command.envs(variables.iter().copied());
+        Self::started_by(&mut command)
+    }
+
+    /// Starts a command that says where it serves, by whatever starts it.
+    pub(crate) fn started_by(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let mut stdout = BufReader::new(child.stdout.take().expect("it is a pipe"));
         let mut line = String::new();
         stdout.read_line(&mut line).expect("the server says where it is");

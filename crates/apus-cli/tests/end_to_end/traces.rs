@@ -12,6 +12,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::Value;
 
 use crate::program::{Server, apus, command, fails, json, stderr, wait_until};
+use crate::skipped::skipped;
 
 /// A directory that is removed with the test.
 pub(crate) struct Directory(PathBuf);
@@ -322,7 +323,7 @@ fn processes_of_other_users_choose_no_file_of_roots() {
     let victim = directory.path().join("victim");
     fs::write(&victim, [b'v'; 4_096]).unwrap();
     let Some(stranger) = Stranger::with(&File::open(&victim).unwrap()) else {
-        return eprintln!("skipped: no process of another user");
+        return skipped("no process of another user can be started");
     };
     let server = Server::start("--link udp");
     let id = stranger.id();
@@ -377,4 +378,49 @@ fn processes_of_other_users_choose_no_file_of_roots() {
     let frozen = apus(&format!("trace freeze {pids}"));
     assert!(String::from_utf8_lossy(&frozen.stdout).contains(&format!("{}: is", server.id())));
     assert_eq!(fs::read(&named).unwrap(), [b'v'; 4_096]);
+}
+
+/// A command in a pid namespace of its own, in which it has the number 1.
+fn in_container(arguments: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]);
+    command.arg(env!("CARGO_BIN_EXE_apus")).args(arguments.split_whitespace());
+    command
+}
+
+/// Two containers share a directory for traces, and both programs have the number 1: neither takes the memory of the other one away,
+/// which would end it, nor its records.
+#[test]
+fn containers_that_share_a_directory_keep_their_traces_apart() {
+    let tried = in_container("--version").output();
+    if !tried.as_ref().is_ok_and(|tried| tried.status.success()) {
+        return skipped(format_args!("no pid namespace can be made: {tried:?}"));
+    }
+    let directory = Directory::new("traces-of-containers");
+    let variables =
+        [("APUS_TRACE", directory.path().to_str().unwrap()), ("APUS_TRACE_CALLS", "all")];
+    let start = || {
+        let arguments = "node server --listen 127.0.0.1:0 --link udp";
+        Server::started_by(in_container(arguments).envs(variables))
+    };
+    let call = |server: &Server| {
+        let servers = &server.address;
+        let load = "--link udp --workload 100 --client-max 2 --seconds 0.1";
+        let done = apus(&format!("node client {load} --servers {servers}"));
+        assert!(done.status.success(), "{}", stderr(&done));
+    };
+    let first = start();
+    call(&first);
+    for _ in 0..3 {
+        let next = start();
+        call(&next);
+        call(&first);
+    }
+    let files = directory.files();
+    let names: Vec<_> = files.split(' ').collect();
+    assert!(names.len() == 4 && names.iter().all(|name| name.ends_with(".1.trace")), "{files}");
+    for name in names {
+        let sum = json(&format!("trace sum --json {name}"));
+        assert!(sum["events"].as_array().is_some_and(|events| events.len() > 3), "{sum:#}");
+    }
 }

@@ -149,7 +149,7 @@ impl Step<'_> {
                 let elapsed = now.saturating_since(at);
                 // Grants come in steps of a window; over four round trips that evens out.
                 if self.peer.round_trip().is_some_and(|least| elapsed > 4 * least) {
-                    self.peer.sample_rate(now, u64::from(offset - from), elapsed);
+                    self.peer.sample_rate(now, u64::from(offset.saturating_sub(from)), elapsed);
                 }
             }
             _ => {}
@@ -185,7 +185,7 @@ impl Step<'_> {
         //= docs/protocol.md#loss-11
         let beyond = message.is_sent() && resend.offset >= message.length();
         let too_early = resend.offset >= arrived && !beyond;
-        let start = if beyond { message.length() - 1 } else { resend.offset };
+        let start = if beyond { message.length().saturating_sub(1) } else { resend.offset };
         let end_missed = if beyond { message.length() } else { end.min(arrived) };
         let again = self.peer.again(config);
         let asked = message.request_again(now, start..end_missed, resend.priority, again);

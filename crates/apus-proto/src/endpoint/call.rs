@@ -154,8 +154,8 @@ impl Endpoint {
             self.confirm_peer(peer_key); // A node that is called needs no proof of its address.
         }
         let (peer, parts) = (&mut self.peers[peer_key], &mut self.parts);
-        peer.calls += 1;
-        peer.rpcs += 1;
+        peer.calls = peer.calls.saturating_add(1);
+        peer.rpcs = peer.rpcs.saturating_add(1);
         let mut cost = RPC_BYTES;
         let birth = parts.next_birth();
         let most = parts.unscheduled_most();
@@ -178,7 +178,7 @@ impl Endpoint {
         rpc.trace = options.trace;
         rpc.rto = peer.response_rto_nanos(&parts.config);
         parts.total.charge(&mut rpc, cost, peer, parts.sockets.get_mut(socket));
-        parts.outstanding += 1;
+        parts.outstanding = parts.outstanding.saturating_add(1);
         parts.counters.calls += 1;
         parts.counters.calls_in_incast += u64::from(rpc.incast);
         let key = self.rpcs.insert(rpc);
@@ -275,8 +275,8 @@ impl Endpoint {
             .map(|message| (message.body.clone(), message.unscheduled_priority, message.birth));
         step.leave_peer();
         let (peer, parts) = (&mut self.peers[successor], &self.parts);
-        peer.rpcs += 1;
-        peer.calls += 1;
+        peer.rpcs = peer.rpcs.saturating_add(1);
+        peer.calls = peer.calls.saturating_add(1);
         let id: RpcId = peer.ids.next();
         let rto = peer.response_rto_nanos(&parts.config);
         let most = parts.unscheduled_most();
@@ -321,7 +321,7 @@ impl Endpoint {
             let nothing = Header { source_port: 1, dest_port: 1, sender_id: RpcId(0) };
             let contact = Contact::Opening(Opening::new(now, nothing, None));
             let token: Token = self.secrets.token();
-            self.peers.insert(Peer::known(path, token, contact, now))
+            self.insert_peer(Peer::known(path, token, contact, now))
         };
         self.peers.take_path(key);
         Some(key)

@@ -1,16 +1,28 @@
 //! Room in the budgets, for messages that arrive and messages that are sent.
 
+use apus_wire::{RpcUnknown, UnknownReason};
+
 use crate::budget::{Books, Room, Total};
 use crate::config::Config;
+use crate::control::Body;
 use crate::endpoint::Endpoint;
 use crate::endpoint::parts::Parts;
+use crate::endpoint::step::End;
 use crate::grant::Messages;
+use crate::hosts::Joined;
 use crate::incoming::Incoming;
 use crate::peer::Peer;
 use crate::rpcs::Rpcs;
 use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::sockets::Sockets;
+use crate::time::Time;
 use crate::usage::{Account, RPC_BYTES};
+
+/// Requests given up at most for one that is new.
+const GIVEN_UP_MAX: usize = 16;
+
+/// Requests looked at for one that arrives slowly.
+const LOOKED_AT_MAX: usize = 64;
 
 /// The arriving messages, and the room that is left for them.
 pub(super) struct Table<'a> {
@@ -61,6 +73,40 @@ impl Endpoint {
         }
     }
 
+    /// A peer becomes known.
+    pub(super) fn insert_peer(&mut self, peer: Peer) -> PeerKey {
+        let key = self.peers.insert(peer);
+        self.join_host(key);
+        key
+    }
+
+    /// A peer is charged together with others of its host.
+    pub(super) fn join_host(&mut self, key: PeerKey) {
+        //= docs/protocol.md#hostile-12
+        let number = self.peers[key].path.host();
+        let hosts = &mut self.parts.total.hosts;
+        let (host, first) = match hosts.join(number, key) {
+            Joined::Alone => return,
+            Joined::Shared(host) => (host, None),
+            Joined::Second(host, first) => (host, Some(first)),
+        };
+        for key in first.into_iter().chain([key]) {
+            if let Some(peer) = self.peers.get_mut(key) {
+                hosts.add(host, &peer.usage);
+                peer.host = Some(host);
+            }
+        }
+    }
+
+    /// It is so no more: it is forgotten, or moves to another host.
+    pub(super) fn leave_host(&mut self, key: PeerKey) {
+        let Some(peer) = self.peers.get_mut(key) else { return };
+        if let Some(host) = peer.host.take() {
+            self.parts.total.hosts.subtract(host, &peer.usage);
+        }
+        self.parts.total.hosts.leave(peer.path.host());
+    }
+
     /// Whether a message of `length` bytes may begin to arrive, of which `unasked` come without a
     /// grant, as its sender says.
     pub(super) fn admits(
@@ -77,6 +123,67 @@ impl Endpoint {
         }
         let unasked = unasked.min(length).min(self.parts.config.unscheduled_max);
         self.books().admits(peer, socket, account, length, unasked)
+    }
+
+    /// Gives up requests that arrive slowly, the slowest of some first, while the budgets are more than half full and a newcomer wants
+    /// `bytes`. Otherwise whoever sends a byte now and then would keep the others away. Their clients ask for room again. Work is
+    /// bounded.
+    #[cold]
+    pub(super) fn give_up_slow(&mut self, now: Time, peer: PeerKey, socket: SocketKey, bytes: u64) {
+        //= docs/protocol.md#hostile-11
+        for _ in 0..GIVEN_UP_MAX {
+            let Some(key) = self.slowest(now, peer, socket, bytes) else { return };
+            let Some(step) = self.step(key) else { return };
+            let (peer, header) = (step.rpc.peer, step.rpc.header());
+            let is_told = !step.peer.native;
+            step.parts.counters.requests_too_slow += 1;
+            if is_told {
+                let reason = UnknownReason::OverBudget;
+                self.parts.control(peer, header, Body::Unknown(RpcUnknown { reason }));
+            }
+            self.end(now, key, Some(End::Forgotten));
+        }
+    }
+
+    /// The request of which the fewest bytes came lately, among some that are charged to a budget without plenty of room.
+    fn slowest(
+        &mut self,
+        now: Time,
+        peer: PeerKey,
+        socket: SocketKey,
+        bytes: u64,
+    ) -> Option<RpcKey> {
+        let parts = &self.parts;
+        let Config { peer_budget, socket_budget, total_budget, .. } = parts.config;
+        let of_peer = &self.peers[peer].usage;
+        let of_host = self.peers[peer].host.map(|host| parts.total.hosts.usage(host));
+        let of_socket = parts.sockets.get(socket);
+        let usage = if !of_peer.has_plenty(bytes, 0, peer_budget) {
+            of_peer
+        } else if let Some(host) = of_host.filter(|it| !it.has_plenty(bytes, 0, peer_budget)) {
+            host
+        } else if let Some(socket) =
+            of_socket.filter(|it| !it.usage.has_plenty(bytes, it.others, socket_budget))
+        {
+            &socket.usage
+        } else if !parts.total.usage.has_plenty(bytes, parts.others.held, total_budget) {
+            &parts.total.usage
+        } else {
+            return None;
+        };
+        let interval = parts.config.slow_interval();
+        let mut slowest: Option<(u32, RpcKey)> = None;
+        let mut last = None;
+        for place in usage.arriving(Account::Theirs, self.slow_looked_at).take(LOOKED_AT_MAX) {
+            last = Some(place);
+            let message = self.rpcs.get(place.1).and_then(|rpc| rpc.incoming());
+            if let Some(bytes) = message.and_then(|message| message.slow(now, interval)) {
+                let found = (bytes, place.1);
+                slowest = Some(slowest.map_or(found, |before| before.min(found)));
+            }
+        }
+        self.slow_looked_at = last.unwrap_or(self.slow_looked_at);
+        slowest.map(|(_, key)| key)
     }
 
     /// The longest message that may be sent in place of the bytes `before`.

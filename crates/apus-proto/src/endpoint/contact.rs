@@ -28,7 +28,7 @@ impl Endpoint {
     /// the other endpoint is introduced with the two exchanged.
     pub fn introduce(&mut self, now: Time, peer: PathId, ours: Token, theirs: Token) {
         let contact = Contact::Met(Met::confirmed(theirs));
-        let key = self.peers.insert(Peer::known(peer, ours, contact, now));
+        let key = self.insert_peer(Peer::known(peer, ours, contact, now));
         self.peers.take_path(key);
     }
 
@@ -301,14 +301,16 @@ impl Endpoint {
             return self.refuse_packet(from, ours, header, UnknownReason::OverBudget);
         }
         let contact = Contact::Met(Met::confirmed(theirs));
-        let key = self.peers.insert(Peer::known(from, ours, contact, now));
+        let key = self.insert_peer(Peer::known(from, ours, contact, now));
         self.parts.counters.peers_met += 1;
         self.take_path(now, key, header);
     }
 
     /// The peer is reached by `path` from now on.
     fn move_peer(&mut self, now: Time, key: PeerKey, path: PathId, header: &Header) {
+        self.leave_host(key);
         self.peers.set_path(key, path);
+        self.join_host(key);
         let peer = &mut self.peers[key];
         peer.last_rx = now;
         peer.loopback = path.is_loopback();
@@ -392,7 +394,7 @@ impl Endpoint {
         }
         let token = self.secrets.token();
         let contact = Contact::Opening(Opening::new(now, header, Some(key)));
-        let asking = self.peers.insert(Peer::known(peer.path, token, contact, now));
+        let asking = self.insert_peer(Peer::known(peer.path, token, contact, now));
         if let Some(met) = self.peers[key].contact.met_mut() {
             met.doubted = Some(asking);
         }
@@ -510,7 +512,7 @@ impl Endpoint {
         if !self.parts.config.confirm_peers {
             peer.confirm();
         }
-        self.peers.insert(peer)
+        self.insert_peer(peer)
     }
 }
 

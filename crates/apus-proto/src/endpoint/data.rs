@@ -172,6 +172,10 @@ impl Endpoint {
             }
         }
         let (length, unasked) = (data.message_length, arrival.unasked());
+        if self.parts.has_plenty(&self.peers[peer], socket, cost) {
+            return Some(socket);
+        }
+        self.give_up_slow(now, peer, socket, cost);
         if !self.admits(peer, socket, Account::Theirs, length, unasked) {
             self.parts.counters.refused_over_budget += 1;
             self.refuse(peer, arrival, UnknownReason::OverBudget);
@@ -265,7 +269,7 @@ impl Endpoint {
         let message = self.parts.incoming(message_length, incoming, now);
         let mut rpc = server_rpc(now, peer_key, socket, arrival);
         let peer = &mut self.peers[peer_key];
-        peer.rpcs += 1;
+        peer.rpcs = peer.rpcs.saturating_add(1);
         rpc.rto = peer.rto_nanos(&self.parts.config);
         //= docs/protocol.md#hostile-1
         let charged_socket = self.parts.sockets.get_mut(socket);
@@ -288,7 +292,7 @@ impl Endpoint {
         let length = arrival.data.message_length;
         let mut rpc = server_rpc(now, peer_key, socket, arrival);
         let (peer, parts) = (&mut self.peers[peer_key], &mut self.parts);
-        peer.rpcs += 1;
+        peer.rpcs = peer.rpcs.saturating_add(1);
         rpc.rto = nanos(parts.config.resend_min);
         let charged_socket = parts.sockets.get_mut(socket);
         parts.total.charge(&mut rpc, RPC_BYTES + u64::from(length), peer, charged_socket);
@@ -507,7 +511,7 @@ impl Step<'_> {
         let (peer, parts) = (&mut *self.peer, &mut *self.parts);
         let message = self.rpc.incoming_mut()?;
         message.ahead = parts.downlink.ahead_of(message.lowest_level());
-        message.progress = now;
+        message.note_progress(now, parts.config.slow_interval());
         if peer.stalled.is_some() {
             parts.grants.bring_forward(peer, peer_key);
         }
@@ -528,7 +532,7 @@ impl Step<'_> {
             }
             return None;
         }
-        let bytes = u64::from(message.received - message.began.1);
+        let bytes = u64::from(message.received.saturating_sub(message.began.1));
         peer.sample_rate(now, bytes, now.saturating_since(message.began.0));
         //= docs/protocol.md#prio-1
         parts.traffic.message(message.length);

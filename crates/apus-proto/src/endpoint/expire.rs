@@ -141,6 +141,9 @@ impl Endpoint {
 
     /// Takes a peer without RPCs out of every table. Its tokens and its address are known no more.
     pub(super) fn forget_peer(&mut self, peer: PeerKey) {
+        if self.peers.get(peer).is_some_and(|peer| peer.rpcs == 0) {
+            self.leave_host(peer);
+        }
         if let Some(charged) = self.peers.remove(peer) {
             self.parts.total.usage.charged -= charged;
         }
@@ -180,7 +183,7 @@ impl Endpoint {
     /// token, whose proof may be fresh, is remembered without the peer.
     fn of_crowded_host(&mut self, now: Time, room: Room, looked_at: usize) -> Option<PeerKey> {
         let Room::ForClient(from) = room else { return None };
-        let fewest = self.peers.on_host_of(from) + 1;
+        let fewest = self.peers.on_host_of(from).saturating_add(1);
         let mut oldest: Option<(Time, PeerKey)> = None;
         for _ in 0..looked_at {
             let Some((key, peer)) = self.peers.next_in_round() else { continue };

@@ -163,7 +163,7 @@ impl Endpoint {
                 peer.last_rx = peer.last_rx.max(now); // Its silence counts from now on.
                 peer.probes = 0;
             }
-            peer.calls += 1;
+            peer.calls = peer.calls.saturating_add(1);
         }
         self.parts.counters.calls += 1;
         self.parts.counters.message_given(length as u64);
@@ -239,7 +239,7 @@ impl Endpoint {
         let account = call.account();
         let change = Change::new(call.charge, Charge::default(), account);
         if let Some(peer) = self.charge_local(call.peer, call.socket, change) {
-            peer.calls -= u32::from(account == Account::Own);
+            peer.calls = peer.calls.saturating_sub(u32::from(account == Account::Own));
         }
         self.parts.grants.make_room();
         Some(call)
@@ -661,7 +661,7 @@ impl Endpoint {
             if silent >= timeout {
                 lost.push((peer.path, silent, peer.probes));
             } else if silent >= timeout / 4 {
-                peer.probes += 1;
+                peer.probes = peer.probes.saturating_add(1);
                 probes.push(Waiting::Control(peer.path, MessageKind::Probe, 0));
             }
         }

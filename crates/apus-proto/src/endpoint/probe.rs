@@ -131,7 +131,7 @@ impl Step<'_> {
         let ranges = if most == u32::MAX { RANGES_MAX } else { 1 };
         let priority = self.parts.traffic.control();
         for range in message.missing().take(ranges) {
-            let length = Some((range.end - range.start).min(most));
+            let length = Some(range.end.saturating_sub(range.start).min(most));
             let resend = Resend { offset: range.start, length, priority };
             self.parts.control(peer_key, header, Body::Resend(resend));
         }

@@ -23,7 +23,7 @@ use crate::outgoing::Outgoing;
 use crate::peers::Peers;
 use crate::rpcs::Rpcs;
 use crate::secrets::Secrets;
-use crate::slab::{PeerKey, RpcKey, SocketKey};
+use crate::slab::{Handle as _, PeerKey, RpcKey, SocketKey};
 use crate::time::{Time, sooner};
 use crate::trace::{TraceChoice, TraceEvent, TraceMark, TraceSink, Tracer, cause};
 
@@ -50,6 +50,8 @@ pub struct Endpoint {
     pub(super) secrets: Secrets,
     /// The message that the last packet of one of several packets belonged to.
     pub(super) last_long: Option<RpcKey>,
+    /// The request that was looked at last for one that arrives slowly.
+    pub(super) slow_looked_at: (u32, RpcKey),
     /// The message whose next packet is expected next.
     pub(super) receive_target: Option<RpcKey>,
     /// Peers whose tokens are asked for, by when the next OPEN goes.
@@ -89,6 +91,7 @@ impl Endpoint {
             parts: Parts::new(config, secrets.first_version()),
             secrets,
             last_long: None,
+            slow_looked_at: (0, RpcKey::from_bits(0)),
             receive_target: None,
             openings: BTreeSet::new(),
             expired: Vec::new(),
@@ -383,7 +386,7 @@ impl Endpoint {
         let mut step = self.step(key)?;
         step.leave_peer();
         let (ended, defers_any) = (step.ended(), step.peer.flight.defers_any());
-        self.parts.outstanding -= u32::from(ended.is_client);
+        self.parts.outstanding = self.parts.outstanding.saturating_sub(u32::from(ended.is_client));
         self.rpcs.remove(key);
         if defers_any {
             self.release(ended.peer);

@@ -12,6 +12,7 @@ use crate::rpc::{Phase, Rpc};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::time::Time;
 use crate::trace::{TraceEvent, of_sent};
+use crate::usage::Account;
 
 /// One RPC, looked up once. A step touches no other RPC and no other peer.
 pub(super) struct Step<'a> {
@@ -111,7 +112,7 @@ impl Step<'_> {
         else {
             return;
         };
-        let more = u64::from(offset - message.charged);
+        let more = u64::from(offset.saturating_sub(message.charged));
         message.charged = offset;
         self.charge(self.rpc.charge.bytes + more);
     }
@@ -147,6 +148,9 @@ impl Step<'_> {
         self.rpc.receive(message);
         self.parts.total.usage.begin(account, length, self.key);
         self.peer.usage.begin(account, length, self.key);
+        if let Some(host) = self.peer.host.filter(|_| account == Account::Theirs) {
+            self.parts.total.hosts.usage_mut(host).begin(account, length, self.key);
+        }
         if let Some(socket) = self.parts.sockets.get_mut(self.rpc.socket) {
             socket.usage.begin(account, length, self.key);
         }
@@ -160,6 +164,9 @@ impl Step<'_> {
         self.parts.grants.forget(self.key, &mut message, self.peer, self.rpc.peer);
         self.parts.total.usage.end(account, length, self.key);
         self.peer.usage.end(account, length, self.key);
+        if let Some(host) = self.peer.host.filter(|_| account == Account::Theirs) {
+            self.parts.total.hosts.usage_mut(host).end(account, length, self.key);
+        }
         if let Some(socket) = self.parts.sockets.get_mut(self.rpc.socket) {
             socket.usage.end(account, length, self.key);
         }
@@ -184,8 +191,8 @@ impl Step<'_> {
             Phase::Connecting => self.peer.flight.forget(connecting(self.key)),
             Phase::Incoming { .. } | Phase::InService => {}
         }
-        self.peer.rpcs -= 1;
-        self.peer.calls -= u32::from(self.rpc.is_client());
+        self.peer.rpcs = self.peer.rpcs.saturating_sub(1);
+        self.peer.calls = self.peer.calls.saturating_sub(u32::from(self.rpc.is_client()));
         self.charge(0);
         self.parts.grants.make_room();
     }

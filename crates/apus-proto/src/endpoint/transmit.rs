@@ -420,7 +420,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         match self.rising {
             //= docs/protocol.md#prio-6
             Some(priorities) if message.next > 0 => {
-                let rest = message.length() - message.next;
+                let rest = message.length().saturating_sub(message.next);
                 unscheduled_priority(self.peer.cutoffs.as_ref(), priorities, rest)
             }
             _ => message.unscheduled_priority,
@@ -479,7 +479,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         priority: Priority,
         retransmit: bool,
     ) -> Option<u64> {
-        let bytes = piece.end - piece.start;
+        let bytes = piece.end.saturating_sub(piece.start);
         if !self.peer.may_send(DATA_HEADER_LEN + bytes as usize) {
             return None;
         }

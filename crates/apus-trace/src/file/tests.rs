@@ -21,6 +21,7 @@ fn trace() -> Trace {
         anchors: vec![Anchor::default(), Anchor { ticks: 1_000, nanos: 2_000 }],
         events: names(&[HELLO]),
         rings: vec![ring.clone(), RingTrace { name: "host1".to_owned(), ..ring }],
+        without_ring: 2,
     }
 }
 
@@ -50,6 +51,27 @@ fn overwritten_records_are_counted_approximately() {
     let after = read(&bytes(&before)).unwrap();
     assert_eq!(after.rings[0].records, before.rings[0].records);
     assert!((25..35).contains(&after.rings[0].overwritten));
+}
+
+/// A thread that was stopped or killed in the middle of a record has half overwritten the oldest one.
+#[test]
+fn the_oldest_record_of_a_full_ring_is_left_out_unless_the_ring_is_complete() {
+    let mut full = bytes(&trace());
+    assert_eq!(read(&full).unwrap().rings[0].records.len(), 10);
+    full[HEADER + COMPLETE_AT.start] = 0;
+    let ring = read(&full).unwrap().rings.swap_remove(0);
+    assert_eq!((ring.records.len(), ring.records[0].ticks, ring.overwritten), (9, 1, 1));
+}
+
+/// A header has room for tens of thousands of lines, each of which would take more memory than it is long.
+#[test]
+fn a_table_with_too_many_events_is_refused() {
+    let mut many = trace();
+    let event = EventNames { name: String::new(), arguments: Vec::new(), ..many.events[0].clone() };
+    many.events = vec![EventNames { text: String::new(), ..event }; EVENTS_MAX];
+    assert_eq!(read(&bytes(&many)).unwrap().events.len(), EVENTS_MAX);
+    many.events.push(many.events[0].clone());
+    assert!(matches!(read(&bytes(&many)), Err(TraceError::Damaged(_))));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::Engine;
 use crate::attach::{AttachKind, Opened, decode_address};
 use crate::clock;
 use crate::neighbour_key::NeighbourKey;
-use crate::relay::{Again, Origin, Relay, RelayKey, Relayed};
+use crate::relay::{Again, Limits, Origin, Relay, RelayKey, Relayed};
 
 impl Engine {
     /// Moves on what is under way for other processes.
@@ -437,6 +437,16 @@ impl Engine {
         if !self.endpoint.reject(rpc, reason) {
             self.endpoint.abort(rpc);
         }
+    }
+
+    /// Changes who may use the engine. Returns how many processes may not any more.
+    pub(crate) fn set_relay_limits(&mut self, limits: Limits) -> usize {
+        let ended = self.neighbours.as_mut().map_or(0, |neighbours| neighbours.set_limits(limits));
+        if let Some(relay) = self.relaying() {
+            let waiter = relay.waiter.take(); // The thread of the engine clears away what has ended.
+            self.mail.wakes.extend(waiter);
+        }
+        ended
     }
 
     /// Wakes the thread of the engine.

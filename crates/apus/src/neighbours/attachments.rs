@@ -4,6 +4,7 @@
 //! memory, and the engine welcomes the process.
 
 use std::io;
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use apus_net::Process;
 use apus_proto::slab::Handle;
 use apus_proto::{Endpoint, Time, Words, sooner};
 use apus_shm::closer::{self, close_elsewhere};
-use apus_shm::{Listener, Offer, Pair, PairError, Place, Trust, connect_to};
+use apus_shm::{Listener, Offer, Pair, PairError, PeerProcess, Place, Trust, connect_to};
 use apus_wire::PathId;
 use bytes::Bytes;
 
@@ -53,7 +54,7 @@ impl Neighbours {
     #[cold]
     pub(super) fn let_in(&mut self, now: Time, endpoint: &mut Endpoint) {
         for _ in 0..LET_IN {
-            let (Some(door), Some(relay)) = (&self.door, &self.relay) else { return };
+            let (Some(door), Some(relay)) = (&self.door, &mut self.relay) else { return };
             if closer::waiting() > CLOSING_MAX {
                 // Each stranger may leave one more descriptor that cannot be closed.
                 self.watch.remove(door.descriptor());
@@ -70,7 +71,10 @@ impl Neighbours {
                     return;
                 }
             };
-            if relay.processes.len() >= relay.limits.processes_max {
+            let user = PeerProcess::of(socket.as_fd()).map(|process| process.uid());
+            let is_full = relay.processes.len() >= relay.limits.processes_max;
+            if is_full || !user.is_ok_and(|user| relay.limits.admit(user)) {
+                relay.refused[usize::from(is_full)] += 1;
                 close_elsewhere(socket); // The process sees the end of the socket.
                 continue;
             }
@@ -301,6 +305,21 @@ impl Neighbours {
     /// Whether a process that uses this engine has ended, although that has not been noticed yet.
     pub(crate) fn has_ended(&self, key: NeighbourKey) -> bool {
         self.paired(key).is_none_or(|paired| paired.pair.process().has_ended())
+    }
+
+    /// Changes who may use the engine, and how far. Ends the attachments of those that may not any more, and returns their number.
+    pub(crate) fn set_limits(&mut self, limits: Limits) -> usize {
+        let Some(relay) = &mut self.relay else { return 0 };
+        relay.limits = limits;
+        let mut ended = Vec::new();
+        for (&key, process) in &mut relay.processes {
+            if !relay.limits.admit(process.uid) {
+                process.lied = true; // Nothing more that it has said counts.
+                ended.push(key);
+            }
+        }
+        ended.iter().for_each(|&key| self.end_process(key, "a process whose user may not attach"));
+        ended.len()
     }
 
     /// Lets a process use this engine no more.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use apus::net::{Link as _, MAX_DATAGRAM};
 use apus::{Address, Bytes, CallOptions, Client, Config, Links, Node, Presence, Route};
+use apus_load::stats;
 use apus_node::message::{self, Header};
 
 use super::super::device::{self, Device};
@@ -103,8 +104,8 @@ fn short(client: &Client, to: Address) -> Result<RoundTrips, String> {
         times.push(call.elapsed().as_secs_f64() * 1e6);
     }
     times.sort_by(f64::total_cmp);
-    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-    Ok(RoundTrips { calls: times.len(), p50_us: at(0.5), p99_us: at(0.99) })
+    let at = |percent| stats::percentile(&times, percent).unwrap_or_default();
+    Ok(RoundTrips { calls: times.len(), p50_us: at(50.0), p99_us: at(99.0) })
 }
 
 /// Sends and receives long messages over UDP, also to a node of this host.

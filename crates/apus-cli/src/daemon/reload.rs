@@ -1,0 +1,69 @@
+//! `apus daemon reload`: a running daemon reads its file anew.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use apus::SharedEngine;
+
+use super::lent::Lent;
+use super::settings::Settings;
+use super::status::{self, SOCKET};
+use crate::output;
+
+/// Have the engine of this host read anew who may use it, and how far
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  apus daemon reload
+  apus daemon reload --socket /tmp/engine.sock
+
+The daemon reads the table [access] of the file that it was started with; the settings of [node] stay those of its start. If the file \
+has an error, nothing is changed. Only root and the user of the daemon may ask. SIGHUP does the same, and the daemon tells the result \
+on its standard error.")]
+pub(super) struct Args {
+    /// Unix socket to which processes connect
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    socket: PathBuf,
+}
+
+/// Has the daemon read its file.
+///
+/// # Errors
+/// When no daemon answers, or the file has an error.
+pub(super) fn run(args: &Args) -> Result<()> {
+    let told = status::ask(&args.socket, RELOAD)?;
+    ensure!(told.starts_with(DONE), "{}", told.trim_end());
+    output::print(&told)
+}
+
+/// What a daemon is asked that is to read its file.
+pub(super) const RELOAD: &str = "reload";
+
+/// How the answer begins if all went well.
+const DONE: &str = "reloaded";
+
+/// What a daemon needs to read its file anew.
+#[derive(Clone, Debug)]
+pub(super) struct Reload {
+    pub(super) engine: Lent<SharedEngine>,
+    pub(super) config: Option<PathBuf>,
+    pub(super) socket: PathBuf,
+}
+
+impl Reload {
+    /// Reads the file. Returns a line about what came of it.
+    pub(super) fn told(&self) -> String {
+        match self.reload() {
+            Ok(detached) => {
+                let from = self.config.as_deref().unwrap_or(Path::new("no file")).display();
+                format!("{DONE} [access] of {from}; {detached} programs were detached")
+            }
+            Err(error) => format!("not reloaded, nothing is changed: {error:#}"),
+        }
+    }
+
+    fn reload(&self) -> Result<usize> {
+        let access = Settings::read(self.config.as_deref())?.access(&self.socket)?;
+        let changed = self.engine.with(|engine| engine.set_access(&access));
+        changed.context("the engine is ending")?.context("cannot change the socket's permissions")
+    }
+}
