@@ -198,7 +198,12 @@ pub enum CallFailed {
         story: Box<CallStory>,
     },
     /// The network says that the peer cannot be reached, or nothing listens there.
-    Unreachable(PathError),
+    Unreachable {
+        /// What the network says.
+        error: PathError,
+        /// Whether the whole request was sent, so that the server may have executed it.
+        sent: bool,
+    },
     /// The node is there, but nobody serves the port. The request was not executed.
     NoSuchPort,
     /// The request was executed, but its response was given up before it arrived. A Linux server does not tell that from a request
@@ -270,7 +275,10 @@ impl fmt::Display for CallFailed {
                 "waited {silent_for:?} for {waited_for}, probed {probes_unanswered} times, received nothing: the peer is down or cut off, \
                  or nobody listens at its port and its host limits how often it says so ({story})"
             ),
-            Self::Unreachable(error) => write!(f, "peer unreachable: {error}"),
+            Self::Unreachable { error, sent: true } => write!(f, "peer unreachable: {error}"),
+            Self::Unreachable { error, sent: false } => {
+                write!(f, "peer unreachable: {error}; the request was not executed")
+            }
             Self::NoSuchPort => write!(f, "nobody serves this port on the peer"),
             Self::ResponseLost => write!(f, "executed, but the response was given up by the peer"),
             Self::MayHaveExecuted => write!(

@@ -370,7 +370,7 @@ pub const FAILURE_CAUSES: &[&str] = &[
 pub(crate) fn cause(error: &CallFailed) -> u32 {
     match error {
         CallFailed::PeerTimeout { .. } => 1,
-        CallFailed::Unreachable(_) => 2,
+        CallFailed::Unreachable { .. } => 2,
         CallFailed::NoSuchPort => 3,
         CallFailed::ResponseLost => 4,
         CallFailed::MayHaveExecuted => 5,

@@ -6,7 +6,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apus_proto::Time;
+use apus_proto::{Endpoint, Time};
 use bytes::Bytes;
 
 use crate::address::Address;
@@ -48,7 +48,7 @@ pub struct Response {
 
 impl Message for Response {
     #[inline]
-    fn take(queue: &mut Queue, _: &Arc<SocketInner>) -> Option<Self> {
+    fn take(queue: &mut Queue, _: &mut Endpoint, _: &Arc<SocketInner>) -> Option<Self> {
         let WaitingResponse { cookie, result, span, .. } = queue.pop_response()?;
         Some(Self { cookie, result, span })
     }

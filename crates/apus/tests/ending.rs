@@ -153,7 +153,7 @@ fn a_host_without_a_node_fails_calls_at_once() {
         let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let client = pair.client_node.client().unwrap();
         let error = client.call(Address::new(nobody, 1), "x").unwrap_err();
-        assert!(matches!(error, CallError::PeerUnreachable(_)), "{delivery}: {error:?}");
+        assert!(matches!(error, CallError::PeerUnreachable { .. }), "{delivery}: {error:?}");
     }
 }
 

@@ -24,7 +24,10 @@ impl CallFailed {
             Self::PeerTimeout { waited_for, silent_for, probes_unanswered, .. } => {
                 (1, [encode_awaited(waited_for), nanos(silent_for), probes_unanswered.into()])
             }
-            Self::Unreachable(error) => (2, encode_path_error(error)),
+            Self::Unreachable { error, sent } => {
+                let [code, port, _] = encode_path_error(error);
+                (2, [code, port, sent.into()])
+            }
             Self::NoSuchPort => (3, [0; 3]),
             Self::ResponseLost => (4, [0; 3]),
             Self::MayHaveExecuted => (5, [0; 3]),
@@ -64,7 +67,10 @@ impl CallFailed {
                 probes_unanswered: short(2)?,
                 story: story()?,
             },
-            2 => Self::Unreachable(decode_path_error(number(0), number(1))?),
+            2 => Self::Unreachable {
+                error: decode_path_error(number(0), number(1))?,
+                sent: number(2) != 0,
+            },
             3 => Self::NoSuchPort,
             4 => Self::ResponseLost,
             5 => Self::MayHaveExecuted,
@@ -175,8 +181,8 @@ mod tests {
             story: Box::new(story),
         };
         let errors = [
-            CallFailed::Unreachable(PathError::NoService(4_000)),
-            CallFailed::Unreachable(PathError::NoLink),
+            CallFailed::Unreachable { error: PathError::NoService(4_000), sent: true },
+            CallFailed::Unreachable { error: PathError::NoLink, sent: false },
             CallFailed::NoSuchPort,
             CallFailed::ResponseLost,
             CallFailed::MayHaveExecuted,

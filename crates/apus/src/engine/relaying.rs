@@ -189,7 +189,8 @@ impl Engine {
         process.counters.calls += 1;
         let Some(path) = self.link.resolve(to) else {
             self.endpoint.discard(body);
-            return relay.fail(client, CallFailed::Unreachable(PathError::NoLink));
+            let (error, sent) = (PathError::NoLink, false);
+            return relay.fail(client, CallFailed::Unreachable { error, sent });
         };
         if self.is_this_node(to, path) {
             return self.relay_directly(relay, client, (to, kind), trace, body);
