@@ -95,9 +95,9 @@ impl OpenError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// Misuse: a message has at least one byte. Nothing was sent.
-    #[error("a request needs at least one byte")]
-    EmptyMessage,
+    /// Misuse: the request is empty, which a peer with the Linux module does not accept. Nothing was sent.
+    #[error("empty request: a peer with the Linux module (homa://) takes at least 1 byte")]
+    EmptyForLinux,
     /// Misuse: the request is longer than the limit of this node. Nothing was sent.
     #[error("request of {length} bytes: at most {limit} are allowed")]
     MessageTooLarge {
@@ -273,7 +273,7 @@ impl CallError {
     #[must_use]
     pub const fn may_have_executed(&self) -> bool {
         match self {
-            Self::EmptyMessage
+            Self::EmptyForLinux
             | Self::MessageTooLarge { .. }
             | Self::TooLargeForLinux { .. }
             | Self::UnspecifiedAddress(_)
@@ -320,7 +320,7 @@ impl CallError {
     pub(crate) fn refused(error: apus_proto::CallError) -> Self {
         use apus_proto::CallError as Refused;
         match error {
-            Refused::EmptyMessage => Self::EmptyMessage,
+            Refused::EmptyForLinux => Self::EmptyForLinux,
             Refused::MessageTooLarge { length, limit } => Self::MessageTooLarge { length, limit },
             Refused::TooLargeForLinux { length } => Self::TooLargeForLinux { length },
             Refused::TooManyCalls { limit } => Self::TooManyCalls { limit },
@@ -343,6 +343,7 @@ impl CallError {
             CallFailed::MayHaveExecuted => Self::MayHaveExecuted,
             CallFailed::EngineEnded => Self::EngineEnded,
             CallFailed::NotSent => Self::NotSent,
+            CallFailed::EmptyForLinux => Self::EmptyForLinux,
             CallFailed::OtherVersion { ours, theirs } => Self::OtherVersion { ours, theirs },
             CallFailed::HandlerPanicked => Self::HandlerPanicked,
             CallFailed::RequestTooLarge { length } => Self::RequestTooLarge { length },
@@ -360,9 +361,9 @@ impl CallError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplyError {
-    /// Misuse: a message has at least one byte.
-    #[error("a response needs at least one byte")]
-    EmptyMessage,
+    /// Misuse: the response is empty, which a peer with the Linux module does not accept.
+    #[error("empty response: a peer with the Linux module (homa://) takes at least 1 byte")]
+    EmptyForLinux,
     /// Misuse: the response is longer than the limit.
     #[error("response of {length} bytes: at most {limit} are allowed")]
     MessageTooLarge {
@@ -405,7 +406,7 @@ impl ReplyError {
     pub(crate) fn refused(error: apus_proto::ReplyError) -> Self {
         use apus_proto::ReplyError as Refused;
         match error {
-            Refused::EmptyMessage => Self::EmptyMessage,
+            Refused::EmptyForLinux => Self::EmptyForLinux,
             Refused::MessageTooLarge { length, limit } => Self::MessageTooLarge { length, limit },
             Refused::TooLargeForLinux { length } => Self::TooLargeForLinux { length },
             Refused::OverBudget { length, room } => Self::OverBudget { length, room },

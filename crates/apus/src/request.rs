@@ -13,6 +13,7 @@ use crate::clock;
 use crate::engine::Engine;
 use crate::error::ReplyError;
 use crate::flush::{Flush, operate};
+use crate::local_caller::LocalCaller;
 use crate::queue::{Queue, WaitingRequest};
 use crate::shared::Shared;
 use crate::socket::{Message, Socket, SocketInner};
@@ -88,7 +89,19 @@ impl Request {
         self.from
     }
 
-    /// The bytes of the request, at least one.
+    /// The process that has made the request, if it is on this host and the request came through memory that is shared with it. The
+    /// kernel has checked what it says. `None` for a request over the network, also from a node of this host with which no memory is
+    /// shared (yet), for one through a shared engine ([`Config::engine`](crate::Config::engine)), and when the process has ended. A
+    /// service that admits callers by this must refuse requests without one.
+    #[must_use]
+    pub fn caller(&self) -> Option<LocalCaller> {
+        if !self.path.is_local() {
+            return None;
+        }
+        self.socket.shared.enter().ok()?.process(self.path)
+    }
+
+    /// The bytes of the request, which may be none.
     #[must_use]
     pub fn body(&self) -> &Bytes {
         &self.body

@@ -34,7 +34,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// When the request is empty or too large, the socket is closed, or a limit is reached.
+    /// When the request is too large, or empty and for a Linux host, the socket is closed, or a limit is reached.
     pub fn call(
         &mut self,
         now: Time,
@@ -93,8 +93,9 @@ impl Endpoint {
     /// Whether a request of this length can be sent there.
     pub(super) fn check_length(&self, to: Remote, length: usize) -> Result<(), CallError> {
         let limit = self.parts.config.message_max;
-        if length == 0 {
-            return Err(CallError::EmptyMessage);
+        //= docs/protocol.md#linux-1
+        if length == 0 && to.path.is_native() {
+            return Err(CallError::EmptyForLinux);
         }
         if length > limit as usize {
             return Err(CallError::MessageTooLarge { length, limit });
@@ -265,8 +266,8 @@ impl Endpoint {
         let Some(mut step) = self.step(key) else { return };
         step.parts.counters.calls_begun_anew += 1;
         let request = step.rpc.outgoing();
-        let request = request
-            .map(|message| (message.body.clone(), message.unscheduled_priority, message.birth));
+        let request =
+            request.map(|message| (message.message(), message.unscheduled_priority, message.birth));
         step.leave_peer();
         let (peer, parts) = (&mut self.peers[successor], &self.parts);
         peer.rpcs += 1;

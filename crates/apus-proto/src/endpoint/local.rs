@@ -397,15 +397,13 @@ impl Endpoint {
         let Some(peer) = self.local.peer_mut(path) else { return };
         (peer.last_rx, peer.probes) = (now, 0);
         match MessageKind::decode(words) {
-            Some((MessageKind::Request { from, to, remaining }, id)) if !body.is_empty() => {
+            Some((MessageKind::Request { from, to, remaining }, id)) => {
                 let from = Remote::new(path, from);
                 let deadline = remaining.map(|remaining| now + remaining);
                 let trace = peer.take_trace(id);
                 return self.on_local_request(now, from, to, id, (deadline, trace), body);
             }
-            Some((MessageKind::Response, id)) if !body.is_empty() => {
-                return self.on_local_response(path, id, body);
-            }
+            Some((MessageKind::Response, id)) => return self.on_local_response(path, id, body),
             Some((MessageKind::Refused(reason), id)) => {
                 self.on_local_refused(now, path, id, reason)
             }
@@ -574,7 +572,6 @@ impl Endpoint {
     fn check_local_reply(&self, key: RpcKey, length: usize) -> Result<(), ReplyError> {
         let limit = self.parts.config.message_max;
         match self.local.get(key).map(|call| &call.side) {
-            Some(Side::Server { cancelled: false }) if length == 0 => Err(ReplyError::EmptyMessage),
             Some(Side::Server { cancelled: false }) if length > limit as usize => {
                 Err(ReplyError::MessageTooLarge { length, limit })
             }

@@ -39,6 +39,7 @@ impl CallFailed {
             Self::ResponseTooLarge { length, limit } => (11, [length.into(), limit.into(), 0]),
             Self::EngineEnded => (12, [0; 3]),
             Self::NotSent => (13, [0; 3]),
+            Self::EmptyForLinux => (14, [0; 3]),
         };
         let story = self.story().map_or([0; STORY], |story| story.encode());
         let mut bytes = [code; LENGTH];
@@ -82,6 +83,7 @@ impl CallFailed {
             11 => Self::ResponseTooLarge { length: short(0)?, limit: short(1)? },
             12 => Self::EngineEnded,
             13 => Self::NotSent,
+            14 => Self::EmptyForLinux,
             _ => return None,
         })
     }
