@@ -84,7 +84,8 @@ local f = {
     retransmit = ProtoField.uint8("homa.retransmit", "Retransmission", base.DEC, { [0] = "no", [1] = "yes" }),
     data_flags = ProtoField.uint8("homa.data_flags", "Apus flags", base.HEX),
     data_incast = ProtoField.bool("homa.data_flags.incast", "Incast", 8, { "yes", "no" }, 0x01),
-    data_unused = ProtoField.uint8("homa.data_flags.unused", "Unused", base.HEX, nil, 0x7E),
+    data_empty = ProtoField.bool("homa.data_flags.empty", "Empty message", 8, { "yes", "no" }, 0x02),
+    data_unused = ProtoField.uint8("homa.data_flags.unused", "Unused", base.HEX, nil, 0x7C),
     data_extended = ProtoField.bool("homa.data_flags.extended", "Extension follows the header", 8, { "yes", "no" }, 0x80),
     extension_words = ProtoField.uint8("homa.extension.words", "Words of extension", base.DEC),
     segment_offset = ProtoField.uint32("homa.segment_offset", "Segment offset", base.DEC),
@@ -543,6 +544,7 @@ end
 local function add_data_flags(range, tree)
     local flags = tree:add(f.data_flags, range(49, 1))
     flags:add(f.data_incast, range(49, 1))
+    flags:add(f.data_empty, range(49, 1))
     flags:add(f.data_unused, range(49, 1))
     flags:add(f.data_extended, range(49, 1))
     return range(49, 1):uint() >= 128

@@ -170,6 +170,8 @@ macro_rules! protocol_counters {
             requests_cancelled: requests,
             /// Requests whose client's deadline has passed.
             requests_expired: requests,
+            /// Requests that a service did not execute, because nobody waited for their responses any more when their turn came.
+            requests_skipped: requests,
             /// Server RPCs given up because the run of their client is over.
             requests_orphaned: requests,
             /// Peers forgotten after they were idle.

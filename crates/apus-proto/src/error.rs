@@ -38,8 +38,8 @@ impl std::error::Error for OpenError {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CallError {
-    /// A message has at least one byte.
-    EmptyMessage,
+    /// The request is empty, the peer may be the Linux module, and that has no empty messages.
+    EmptyForLinux,
     /// The request is longer than the limit.
     MessageTooLarge {
         /// Length of the request, in bytes.
@@ -79,7 +79,7 @@ pub enum CallError {
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::EmptyMessage => write!(f, "a request needs at least one byte"),
+            Self::EmptyForLinux => empty_for_linux(f, "request"),
             Self::MessageTooLarge { length, limit } => {
                 write!(f, "request of {length} bytes: at most {limit} are allowed")
             }
@@ -101,6 +101,10 @@ fn over_budget(f: &mut fmt::Formatter<'_>, what: &str, length: usize, room: u64)
     write!(f, "{what} of {length} bytes: the budgets leave room for {room}")
 }
 
+fn empty_for_linux(f: &mut fmt::Formatter<'_>, what: &str) -> fmt::Result {
+    write!(f, "empty {what}: a peer with the Linux module (homa://) takes at least 1 byte")
+}
+
 fn too_large_for_linux(f: &mut fmt::Formatter<'_>, what: &str, length: usize) -> fmt::Result {
     write!(
         f,
@@ -114,8 +118,8 @@ fn too_large_for_linux(f: &mut fmt::Formatter<'_>, what: &str, length: usize) ->
 pub enum ReplyError {
     /// The request is not in service any more: answered before, aborted, or its client is gone.
     NotInService,
-    /// A message has at least one byte. The request stays in service.
-    EmptyMessage,
+    /// The response is empty, the peer may be the Linux module, and that has no empty messages. The request stays in service.
+    EmptyForLinux,
     /// The response is longer than the limit. The request stays in service.
     MessageTooLarge {
         /// Length of the response, in bytes.
@@ -142,7 +146,7 @@ impl fmt::Display for ReplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotInService => write!(f, "the request is not in service any more"),
-            Self::EmptyMessage => write!(f, "a response needs at least one byte"),
+            Self::EmptyForLinux => empty_for_linux(f, "response"),
             Self::TooLargeForLinux { length } => too_large_for_linux(f, "response", *length),
             Self::OverBudget { length, room } => over_budget(f, "response", *length, *room),
             Self::MessageTooLarge { length, limit } => {
@@ -198,7 +202,12 @@ pub enum CallFailed {
         story: Box<CallStory>,
     },
     /// The network says that the peer cannot be reached, or nothing listens there.
-    Unreachable(PathError),
+    Unreachable {
+        /// What the network says.
+        error: PathError,
+        /// Whether the whole request was sent, so that the server may have executed it.
+        sent: bool,
+    },
     /// The node is there, but nobody serves the port. The request was not executed.
     NoSuchPort,
     /// The request was executed, but its response was given up before it arrived. A Linux server does not tell that from a request
@@ -243,6 +252,8 @@ pub enum CallFailed {
         /// The limit, in bytes.
         limit: u32,
     },
+    /// The request is empty, and the Linux module has no empty messages. Nothing was sent.
+    EmptyForLinux,
     /// The process that had the engine of this node has ended. The request may have been executed.
     EngineEnded,
     /// The path within the host ended before the request was sent, and no other path took it. The request was not executed.
@@ -270,7 +281,10 @@ impl fmt::Display for CallFailed {
                 "waited {silent_for:?} for {waited_for}, probed {probes_unanswered} times, received nothing: the peer is down or cut off, \
                  or nobody listens at its port and its host limits how often it says so ({story})"
             ),
-            Self::Unreachable(error) => write!(f, "peer unreachable: {error}"),
+            Self::Unreachable { error, sent: true } => write!(f, "peer unreachable: {error}"),
+            Self::Unreachable { error, sent: false } => {
+                write!(f, "peer unreachable: {error}; the request was not executed")
+            }
             Self::NoSuchPort => write!(f, "nobody serves this port on the peer"),
             Self::ResponseLost => write!(f, "executed, but the response was given up by the peer"),
             Self::MayHaveExecuted => write!(
@@ -282,6 +296,7 @@ impl fmt::Display for CallFailed {
                 "the peer speaks version {theirs} of the wire format, this node version {ours}"
             ),
             Self::HandlerPanicked => write!(f, "the server's handler panicked"),
+            Self::EmptyForLinux => empty_for_linux(f, "request"),
             Self::EngineEnded => {
                 write!(f, "the shared engine has ended; the request may have been executed")
             }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
-use apus_wire::Priority;
+use apus_wire::{DataFlags, Priority};
 use bytes::Bytes;
 
 use crate::slab::RpcKey;
@@ -76,7 +76,10 @@ pub(crate) struct Again {
 
 #[derive(Debug)]
 pub(crate) struct Outgoing {
+    /// What is transmitted: one byte for an empty message.
     pub(crate) body: Bytes,
+    /// [`DataFlags::EMPTY`] if the message is empty.
+    pub(crate) marks: DataFlags,
     /// First byte that was not sent yet.
     pub(crate) next: u32,
     /// Everything below may be sent.
@@ -154,11 +157,17 @@ enum Place {
 impl Outgoing {
     /// At least one byte is unscheduled: a receiver grants only messages of which it has received a packet.
     pub(crate) fn new(body: Bytes, unscheduled: u32, priority: Priority, birth: u64) -> Self {
+        //= docs/wire.md#W12
+        let (body, marks) = match body.is_empty() {
+            true => (Bytes::from_static(&[0]), DataFlags::EMPTY),
+            false => (body, DataFlags::NONE),
+        };
         let length = u32::try_from(body.len()).expect("length was checked against the limit");
         //= docs/protocol.md#unsched-1
         let unscheduled = unscheduled.clamp(1, length);
         Self {
             body,
+            marks,
             next: 0,
             granted: unscheduled,
             unscheduled,
@@ -174,6 +183,11 @@ impl Outgoing {
             began: Time::ZERO,
             long: None,
         }
+    }
+
+    /// The message, as the application has given it.
+    pub(crate) fn message(&self) -> Bytes {
+        if self.marks == DataFlags::NONE { self.body.clone() } else { Bytes::new() }
     }
 
     #[inline]

@@ -48,6 +48,8 @@ pub(crate) struct Peer {
     pub(crate) native: bool,
     /// What the network said of it since its last packet.
     refused: Option<Refused>,
+    /// When the network was last believed that the peer cannot be reached.
+    pub(crate) believed: Time,
     /// Last time a packet came from there.
     pub(crate) last_rx: Time,
     /// Of the network: from a grant to its data.
@@ -116,6 +118,10 @@ pub(crate) enum Refusal {
     /// It was probed often enough and for long enough, and no packet of it was received.
     Believe,
 }
+
+/// A peer from which nothing was received for this long may have forgotten us: half of the time after which
+/// idle peers are forgotten. It is probed before it is sent anything new.
+pub(crate) const CERTAIN_FOR: Duration = Duration::from_secs(60);
 
 /// Probes that must have been refused, half an RTO apart, before the network is believed.
 const REFUSALS_MIN: u8 = 2;
@@ -200,6 +206,7 @@ impl Peer {
             loopback: path.is_loopback(),
             native: path.is_native(),
             refused: None,
+            believed: Time::ZERO,
             last_rx: now,
             delay: Delay::new(),
             answers: Delay::new(),
@@ -341,6 +348,13 @@ impl Peer {
             self.answers.rto_nanos().map_or(initial, |measured| measured.min(initial))
         });
         rto.max(nanos(config.resend_min)).min(nanos(config.rto_max()))
+    }
+
+    /// Whether the peer is to be asked for its token before it is sent anything new.
+    #[inline]
+    pub(crate) fn is_doubtful(&self, now: Time) -> bool {
+        //= docs/protocol.md#life-5
+        now.saturating_since(self.last_rx) >= CERTAIN_FOR || self.believed > self.last_rx
     }
 
     /// The network says that the peer cannot be reached. Anybody can make it say so, so that alone only

@@ -304,6 +304,11 @@ impl Rpc {
         }
     }
 
+    /// Client: whether the server may have executed the request, because all of it was sent.
+    pub(crate) fn has_sent_request(&self) -> bool {
+        self.phase.is_incoming() || self.outgoing().is_some_and(Outgoing::is_sent)
+    }
+
     /// Named in the error when the peer stays silent.
     pub(crate) fn awaited(&self) -> Awaited {
         match &self.phase {

@@ -13,6 +13,16 @@ use crate::time::Time;
 
 /// Width of a slot. Deadlines are kept to this accuracy, never early.
 pub(crate) const TICK: Duration = Duration::from_micros(500);
+
+/// Whether the time of a call is over that began at `started`: by this node's clock, or by that of its server, which is told the time
+/// that remains, rounded down.
+pub(crate) fn is_over(now: Time, started: Time, expires: Time) -> bool {
+    let rounding = expires.saturating_since(started) / TIME_ROUNDING;
+    expires <= now + TICK + rounding
+}
+
+/// A time that is told is at most this part too short. Two nodes tell it where an engine is between them.
+const TIME_ROUNDING: u32 = 100_000;
 const TICK_NANOS: u64 = TICK.as_nanos() as u64;
 /// Slots on the wheel: deadlines up to 512 ms away go straight to their slot, others come by early
 /// and are put back.

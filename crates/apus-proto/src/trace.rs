@@ -364,13 +364,14 @@ pub const FAILURE_CAUSES: &[&str] = &[
     "the response is longer than this node takes",
     "the shared engine has ended",
     "the path within the host ended before the request was sent",
+    "the request is empty, which the Linux module does not take",
 ];
 
 /// The number of a cause in the trace: its place in [`FAILURE_CAUSES`].
 pub(crate) fn cause(error: &CallFailed) -> u32 {
     match error {
         CallFailed::PeerTimeout { .. } => 1,
-        CallFailed::Unreachable(_) => 2,
+        CallFailed::Unreachable { .. } => 2,
         CallFailed::NoSuchPort => 3,
         CallFailed::ResponseLost => 4,
         CallFailed::MayHaveExecuted => 5,
@@ -382,6 +383,7 @@ pub(crate) fn cause(error: &CallFailed) -> u32 {
         CallFailed::ResponseTooLarge { .. } => 11,
         CallFailed::EngineEnded => 12,
         CallFailed::NotSent => 13,
+        CallFailed::EmptyForLinux => 14,
     }
 }
 

@@ -322,13 +322,38 @@ fn what_cannot_be_sent_is_refused_at_once() {
         config.message_max(1_000).calls_max(2);
     });
     let mut call = |body: Bytes| pair.try_call(CLIENT, SERVER, body, CallOptions::default());
-    assert_eq!(call(Bytes::new()), Err(CallError::EmptyMessage));
     let too_large = CallError::MessageTooLarge { length: 1_001, limit: 1_000 };
     assert_eq!(call(body(1_001, 1)), Err(too_large));
     assert!(call(body(1_000, 1)).is_ok() && call(body(1, 1)).is_ok());
     assert_eq!(call(body(1, 1)), Err(CallError::TooManyCalls { limit: 2 }));
     pair.drive();
     pair.assert_clean();
+}
+
+//= docs/protocol.md#life-1
+#[test]
+fn empty_messages_arrive_empty_and_once_whatever_is_lost() {
+    for lost in 0..8u32 {
+        let mut pair = Pair::acquainted(|_| {});
+        pair.hold();
+        let mut data = 0u32;
+        // Some of the DATA of the request and of the response.
+        pair.hook = Some(Box::new(move |packet| {
+            if packet.packet.packet_type() != PacketType::Data {
+                return Fate::Pass;
+            }
+            data += 1;
+            if lost >> (data - 1).min(3) & 1 == 1 { Fate::Drop } else { Fate::Pass }
+        }));
+        let call = pair.try_call(CLIENT, SERVER, Bytes::new(), CallOptions::default()).unwrap();
+        pair.drive_for(millis(100));
+        assert_eq!(pair.nodes[SERVER].requests.len(), 1, "lost {lost:b}");
+        assert_eq!(pair.nodes[SERVER].requests[0].body, Bytes::new());
+        pair.reply_from(SERVER, Bytes::new());
+        pair.drive();
+        assert_eq!(pair.response(call), &Bytes::new());
+        pair.assert_clean();
+    }
 }
 
 #[test]
@@ -341,7 +366,6 @@ fn a_refused_reply_leaves_the_request_in_service() {
     pair.drive_for(millis(1));
     let (now, rpc) = (pair.now, pair.nodes[SERVER].requests[0].rpc);
     let mut reply = |body: Bytes| pair.endpoint(SERVER).reply(now, rpc, body);
-    assert_eq!(reply(Bytes::new()), Err(ReplyError::EmptyMessage));
     let too_large = ReplyError::MessageTooLarge { length: 1_001, limit: 1_000 };
     assert_eq!(reply(body(1_001, 1)), Err(too_large));
     assert_eq!(reply(body(7, 7)), Ok(()));

@@ -137,6 +137,9 @@ fn messages_the_module_would_not_take_are_refused_with_a_reason() {
     let error = node.call(PORT, longest + 1).unwrap_err();
     assert_eq!(error, CallError::TooLargeForLinux { length: longest + 1 });
     assert!(error.to_string().contains("Linux module (homa://) takes at most 1000000"), "{error}");
+    let error = node.call(PORT, 0).unwrap_err();
+    assert_eq!(error, CallError::EmptyForLinux);
+    assert!(error.to_string().contains("Linux module (homa://) takes at least 1 byte"), "{error}");
     let apus = Remote::new(PathId::new(3, 3), PORT);
     let body = Bytes::from(vec![1; longest + 1]);
     let to_apus =
@@ -146,6 +149,8 @@ fn messages_the_module_would_not_take_are_refused_with_a_reason() {
     let Some(Event::Request { rpc, .. }) = node.endpoint.poll_event() else { panic!("no request") };
     let error = node.endpoint.reply(node.now, rpc, body).unwrap_err();
     assert_eq!(error, ReplyError::TooLargeForLinux { length: longest + 1 });
+    let error = node.endpoint.reply(node.now, rpc, Bytes::new()).unwrap_err();
+    assert_eq!(error, ReplyError::EmptyForLinux);
     assert!(node.endpoint.reply(node.now, rpc, Bytes::from_static(b"short")).is_ok());
 }
 

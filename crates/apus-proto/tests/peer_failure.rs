@@ -58,6 +58,10 @@ fn ten_thousand_calls_to_a_dead_peer_all_end_in_bounded_time() {
     assert!(pair.counters(CLIENT).resends_sent < 120_000);
 }
 
+fn unreachable(error: PathError, sent: bool) -> CallFailed {
+    CallFailed::Unreachable { error, sent }
+}
+
 /// The network says that a node's peer cannot be reached, several times at once, every millisecond.
 fn refuse(net: &mut Net, node: usize, peer: usize, error: PathError, times: usize) {
     for _ in 0..times {
@@ -79,7 +83,7 @@ fn what_the_network_says_ends_all_calls_to_a_silent_peer_and_no_others() {
     let fine = net.call_from(0, 2, body(100, 1));
     net.drive_for(millis(1));
     refuse(&mut net, 0, 1, PathError::PortUnreachable, 20);
-    let expected = Outcome::Failed(CallFailed::Unreachable(PathError::PortUnreachable));
+    let expected = Outcome::Failed(unreachable(PathError::PortUnreachable, true));
     assert!(gone.iter().all(|&call| net.outcome(0, call) == Some(&expected)));
     assert_eq!(net.outcome(0, fine), None);
     assert_eq!(net.active(0), 1);
@@ -113,7 +117,7 @@ fn that_this_node_has_no_link_to_the_peer_ends_its_calls_at_once_and_no_later_on
     pair.now = now + micros(1);
     let after = pair.call(100);
     pair.drive();
-    assert_eq!(pair.failure(before), CallFailed::Unreachable(PathError::NoLink));
+    assert_eq!(pair.failure(before), unreachable(PathError::NoLink, false));
     pair.response(after);
 }
 
@@ -157,8 +161,30 @@ fn calls_to_a_port_where_nobody_listens_end_when_three_questions_were_refused() 
         refused = sent;
         assert!(now < apus_proto::Time::ZERO + millis(20), "{:?}", pair.counters(CLIENT));
     }
-    let expected = CallFailed::Unreachable(PathError::PortUnreachable);
+    let expected = unreachable(PathError::PortUnreachable, false);
     assert!(calls.iter().all(|&call| pair.failure(call) == expected));
+}
+
+//= docs/protocol.md#life-5
+#[test]
+fn a_call_after_those_that_the_network_has_ended_is_sent_only_once_the_peer_is_back() {
+    for back in [false, true] {
+        let mut pair = Pair::acquainted(|_| {});
+        pair.nodes[SERVER].up = false;
+        let first = pair.call(100);
+        pair.drive_for(millis(1));
+        refuse(&mut pair, CLIENT, SERVER, PathError::PortUnreachable, 20);
+        assert_eq!(pair.failure(first), unreachable(PathError::PortUnreachable, true));
+        let second = pair.call(100);
+        if back {
+            pair.nodes[SERVER].up = true;
+            pair.drive();
+            pair.response(second);
+        } else {
+            refuse(&mut pair, CLIENT, SERVER, PathError::PortUnreachable, 60);
+            assert_eq!(pair.failure(second), unreachable(PathError::PortUnreachable, false));
+        }
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -30,6 +31,8 @@ pub struct PeerProcess {
     uid: u32,
     /// `None` where the kernel is older than 6.5.
     pidfd: Option<OwnedFd>,
+    /// Inode number of its user namespace, if this process may read that.
+    user_namespace: Option<u64>,
 }
 
 impl PeerProcess {
@@ -41,7 +44,13 @@ impl PeerProcess {
     pub fn of(socket: BorrowedFd<'_>) -> Result<Self, Errno> {
         let credentials = getsockopt(&socket, sockopt::PeerCredentials)?;
         let pidfd = getsockopt(&socket, sockopt::PeerPidfd).ok();
-        Ok(Self { pid: credentials.pid(), uid: credentials.uid(), pidfd })
+        let (pid, uid) = (credentials.pid(), credentials.uid());
+        let peer = Self { pid, uid, pidfd, user_namespace: None };
+        let namespace = (pid > 0).then(|| fs::metadata(format!("/proc/{pid}/ns/user")).ok());
+        // The pid is of this process as long as it has not ended: look after what was read by it.
+        let is_its = peer.pidfd.is_some() && !peer.has_ended();
+        let user_namespace = namespace.flatten().filter(|_| is_its).map(|found| found.ino());
+        Ok(Self { user_namespace, ..peer })
     }
 
     /// Readable when the process has ended. `None` where the kernel is older than 6.5: then only the end of the socket tells, which
@@ -61,6 +70,13 @@ impl PeerProcess {
     #[must_use]
     pub fn uid(&self) -> u32 {
         self.uid
+    }
+
+    /// The inode number of its user namespace, as in `/proc/PID/ns/user`, when it connected. `None` if this process may not read that
+    /// link, as of processes of other users, or the kernel is older than 6.5.
+    #[must_use]
+    pub fn user_namespace(&self) -> Option<u64> {
+        self.user_namespace
     }
 
     /// Whether the process has ended, as far as can be known.
@@ -131,6 +147,8 @@ mod tests {
         let peer = PeerProcess::of(a.as_fd()).unwrap();
         assert_eq!(peer.pid, std::process::id().cast_signed());
         assert!(!peer.has_ended());
+        let own = fs::metadata("/proc/self/ns/user").unwrap().ino();
+        assert_eq!(peer.user_namespace(), peer.pidfd.is_some().then_some(own));
         let may_write = may_write_each_other(&|path| fs::read_to_string(path).ok());
         let in_place = peer.pidfd.is_some() && may_write;
         let expected = if in_place { Trust::InPlace } else { Trust::Copy };

@@ -29,6 +29,8 @@ impl DataFlags {
     /// In a request: the client awaits many responses at once, so the server should send only a small part of the response
     /// unscheduled (SIGCOMM 2018, section 3.6).
     pub const INCAST: Self = Self(1);
+    /// The message has no bytes, and travels as one byte (rule W12). Has no meaning in a longer message.
+    pub const EMPTY: Self = Self(2);
     /// An extension lies between header and payload (rule W35).
     pub const EXTENDED: Self = Self(0x80);
 
@@ -60,7 +62,24 @@ pub struct Data {
     pub offset: u32,
 }
 
+impl DataFlags {
+    /// The flags of both.
+    #[inline]
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
 impl Data {
+    /// Whether the message has no bytes. Its only byte does not count.
+    #[inline]
+    #[must_use]
+    pub const fn is_of_empty_message(&self) -> bool {
+        //= docs/wire.md#W12
+        self.message_length == 1 && self.flags.contains(DataFlags::EMPTY)
+    }
+
     /// Bytes before the payload.
     pub const LEN: usize = DATA_HEADER_LEN;
 
@@ -318,6 +337,7 @@ mod tests {
         assert_eq!(flags, DataFlags(0x43));
         assert!(flags.contains(DataFlags::INCAST) && flags.contains(DataFlags::NONE));
         assert!(!DataFlags::NONE.contains(DataFlags::INCAST));
+        assert_eq!(DataFlags::INCAST.with(DataFlags::EMPTY), DataFlags(3));
     }
 
     //= docs/wire.md#W35

@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut stream = Stream::connect(&node, address)?;
     println!("connected to {} from {}", stream.peer_addr(), stream.local_addr());
     stream.write_all(b"hello")?;
-    stream.shutdown(Shutdown::Write)?;
+    stream.end(Shutdown::Write)?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     println!("{answer}");
@@ -32,5 +32,5 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// Sends back what comes, and ends its half when the client does.
 fn echo(mut stream: &Stream) -> io::Result<()> {
     io::copy(&mut { stream }, &mut stream)?;
-    stream.shutdown(Shutdown::Write)
+    stream.end(Shutdown::Write)
 }

@@ -6,7 +6,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apus_proto::Time;
+use apus_proto::{Endpoint, Time};
 use bytes::Bytes;
 
 use crate::address::Address;
@@ -48,7 +48,7 @@ pub struct Response {
 
 impl Message for Response {
     #[inline]
-    fn take(queue: &mut Queue, _: &Arc<SocketInner>) -> Option<Self> {
+    fn take(queue: &mut Queue, _: &mut Endpoint, _: &Arc<SocketInner>) -> Option<Self> {
         let WaitingResponse { cookie, result, span, .. } = queue.pop_response()?;
         Some(Self { cookie, result, span })
     }
@@ -88,8 +88,8 @@ impl Client {
     ///
     /// If a process of this host listens where the node would ([`Node`](crate::Node#within-one-host)), this also waits until
     /// memory is shared with it, or until it is clear that none will be. A process that has shared no memory after 0.5 s is
-    /// given up. The deadline of `options` limits first contact only: the wait for such a process may last up to 0.5 s longer,
-    /// whatever the deadline is.
+    /// given up. This returns by the deadline of `options`, if there is one: without an error if the node is known, even if no memory
+    /// is shared with it yet.
     ///
     /// # Errors
     ///
@@ -101,7 +101,16 @@ impl Client {
         let call = engine.connect(now, end.key, to, options.deadline_from(now))?;
         engine.transmit(now);
         let mut awaited = AwaitCall { call, socket: end.key };
-        let ended = end.shared.wait(engine, &mut awaited, now, None)?;
+        let until = options.deadline_from(now);
+        let mut ended = end.shared.wait(engine, &mut awaited, now, until)?;
+        if ended.is_none() {
+            let mut engine = end.shared.lock()?;
+            if engine.give_up_meeting(call) {
+                return Ok(());
+            }
+            // Its deadline ends it within a tick.
+            ended = end.shared.wait(engine, &mut awaited, clock::now(), None)?;
+        }
         ended.expect("a wait without end has a result").map(drop).inspect_err(trace::call_failed)
     }
 

@@ -27,6 +27,7 @@ use crate::attached::Attached;
 use crate::delivery::{Delivery, Leadership, Leaving};
 use crate::error::{CallError, ReplyError};
 use crate::handlers::Handlers;
+use crate::local_caller::LocalCaller;
 use crate::mail::{CallKey, CompletionMode, Mail};
 use crate::neighbours::Neighbours;
 use crate::parker::{Parker, Waiter, WaiterId};
@@ -485,6 +486,18 @@ impl Engine {
         }
     }
 
+    /// Forgets a call of [`connect`](Self::connect) of which the node is known and memory is not shared yet. False if there is no such
+    /// call.
+    #[cold]
+    pub(crate) fn give_up_meeting(&mut self, call: CallKey) -> bool {
+        let is_known =
+            self.neighbours.as_mut().is_some_and(|neighbours| neighbours.give_up_meeting(call));
+        if is_known {
+            self.mail.forget_call(call);
+        }
+        is_known
+    }
+
     /// Gives a response; nothing is transmitted yet.
     #[inline]
     pub(crate) fn reply(
@@ -633,6 +646,12 @@ impl Engine {
     /// What the engine's threads sleep on, beside the link.
     pub(crate) fn near_descriptor(&self) -> Option<RawFd> {
         self.neighbours.as_ref().map(|neighbours| neighbours.descriptor())
+    }
+
+    /// The process of this host at the end of a path within the host.
+    pub(crate) fn process(&self, local: PathId) -> Option<LocalCaller> {
+        let process = self.neighbours.as_ref()?.process(local)?;
+        Some(LocalCaller::of(process))
     }
 
     /// Whether messages to the node at an address go through shared memory.

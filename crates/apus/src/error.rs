@@ -95,15 +95,23 @@ impl OpenError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// Misuse: a message has at least one byte. Nothing was sent.
-    #[error("a request needs at least one byte")]
-    EmptyMessage,
-    /// Misuse: the request is longer than the limit, or the response is. In the latter case the request was executed.
-    #[error("message of {length} bytes: at most {limit} are allowed")]
+    /// Misuse: the request is empty, which a peer with the Linux module does not accept. Nothing was sent.
+    #[error("empty request: a peer with the Linux module (homa://) takes at least 1 byte")]
+    EmptyForLinux,
+    /// Misuse: the request is longer than the limit of this node. Nothing was sent.
+    #[error("request of {length} bytes: at most {limit} are allowed")]
     MessageTooLarge {
-        /// Length of the message, in bytes.
+        /// Length of the request, in bytes.
         length: usize,
         /// The limit (configuration `message_max`), in bytes.
+        limit: u32,
+    },
+    /// Local: the response is longer than this node takes (its `message_max` or budgets). The request was executed.
+    #[error("response of {length} bytes: at most {limit} are allowed")]
+    ResponseTooLarge {
+        /// Length of the response, in bytes.
+        length: u32,
+        /// The longest response that would fit, in bytes.
         limit: u32,
     },
     /// Misuse: the request is longer than a peer with the Linux module accepts. Nothing was sent.
@@ -157,7 +165,7 @@ pub enum CallError {
         /// The limit (configuration `peers_max`).
         limit: usize,
     },
-    /// Peer: it was silent and left probes unanswered. The request may have been executed.
+    /// Peer: it was silent and left probes unanswered. The request may have been executed, unless a part of it was not sent.
     ///
     /// The peer may be down, cut off, or too busy to answer. It is also possible that no node is at its UDP port. A host
     /// reports that by ICMP, but limits the rate (Linux: `net.ipv4.icmp_ratelimit`, and 1,000 messages per second to all
@@ -177,8 +185,13 @@ pub enum CallError {
         story: Box<CallStory>,
     },
     /// Peer: the network reports that the peer cannot be reached, or that no node is there.
-    #[error("peer unreachable: {0}")]
-    PeerUnreachable(PathError),
+    #[error("peer unreachable: {error}{note}", note = if *.sent { "" } else { "; the request was not executed" })]
+    PeerUnreachable {
+        /// What the network reports.
+        error: PathError,
+        /// Whether the whole request was sent, so that the server may have executed it.
+        sent: bool,
+    },
     /// Peer: the node does not serve the port. The request was not executed.
     #[error("nobody serves this port on the peer")]
     NoSuchPort,
@@ -218,7 +231,7 @@ pub enum CallError {
         /// What had happened to the call.
         story: Box<CallStory>,
     },
-    /// The deadline given with the call passed. The request may have been executed, unless nothing of it was sent.
+    /// The deadline given with the call passed. The request may have been executed, unless a part of it was not sent.
     #[error("deadline exceeded after {after:?}: {story}")]
     Deadline {
         /// Time from the start of the call to its deadline.
@@ -260,7 +273,8 @@ impl CallError {
     #[must_use]
     pub const fn may_have_executed(&self) -> bool {
         match self {
-            Self::EmptyMessage
+            Self::EmptyForLinux
+            | Self::MessageTooLarge { .. }
             | Self::TooLargeForLinux { .. }
             | Self::UnspecifiedAddress(_)
             | Self::TooManyCalls { .. }
@@ -271,15 +285,15 @@ impl CallError {
             | Self::NoSuchPort
             | Self::OtherVersion { .. }
             | Self::RequestTooLarge { .. }
-            | Self::Overloaded { .. }
-            | Self::PeerTimeout { waited_for: Awaited::Token, .. } => false,
-            Self::Deadline { story, .. } => story.began(),
-            Self::MessageTooLarge { .. }
+            | Self::Overloaded { .. } => false,
+            Self::Deadline { story, .. } | Self::PeerTimeout { story, .. } => {
+                story.may_have_executed()
+            }
+            Self::PeerUnreachable { sent, .. } => *sent,
+            Self::ResponseTooLarge { .. }
             | Self::OwnService { .. }
             | Self::Forked
             | Self::NodePanicked
-            | Self::PeerTimeout { .. }
-            | Self::PeerUnreachable(_)
             | Self::HandlerPanicked
             | Self::ResponseLost
             | Self::MayHaveExecuted
@@ -306,7 +320,7 @@ impl CallError {
     pub(crate) fn refused(error: apus_proto::CallError) -> Self {
         use apus_proto::CallError as Refused;
         match error {
-            Refused::EmptyMessage => Self::EmptyMessage,
+            Refused::EmptyForLinux => Self::EmptyForLinux,
             Refused::MessageTooLarge { length, limit } => Self::MessageTooLarge { length, limit },
             Refused::TooLargeForLinux { length } => Self::TooLargeForLinux { length },
             Refused::TooManyCalls { limit } => Self::TooManyCalls { limit },
@@ -323,19 +337,20 @@ impl CallError {
             CallFailed::PeerTimeout { waited_for, silent_for, probes_unanswered, story } => {
                 Self::PeerTimeout { waited_for, silent_for, probes_unanswered, story }
             }
-            CallFailed::Unreachable(error) => Self::PeerUnreachable(error),
+            CallFailed::Unreachable { error, sent } => Self::PeerUnreachable { error, sent },
             CallFailed::NoSuchPort => Self::NoSuchPort,
             CallFailed::ResponseLost => Self::ResponseLost,
             CallFailed::MayHaveExecuted => Self::MayHaveExecuted,
             CallFailed::EngineEnded => Self::EngineEnded,
             CallFailed::NotSent => Self::NotSent,
+            CallFailed::EmptyForLinux => Self::EmptyForLinux,
             CallFailed::OtherVersion { ours, theirs } => Self::OtherVersion { ours, theirs },
             CallFailed::HandlerPanicked => Self::HandlerPanicked,
             CallFailed::RequestTooLarge { length } => Self::RequestTooLarge { length },
             CallFailed::Overloaded { after, story } => Self::Overloaded { after, story },
             CallFailed::DeadlineExceeded { after, story } => Self::Deadline { after, story },
             CallFailed::ResponseTooLarge { length, limit } => {
-                Self::MessageTooLarge { length: length as usize, limit }
+                Self::ResponseTooLarge { length, limit }
             }
             _ => Self::Other,
         }
@@ -346,9 +361,9 @@ impl CallError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplyError {
-    /// Misuse: a message has at least one byte.
-    #[error("a response needs at least one byte")]
-    EmptyMessage,
+    /// Misuse: the response is empty, which a peer with the Linux module does not accept.
+    #[error("empty response: a peer with the Linux module (homa://) takes at least 1 byte")]
+    EmptyForLinux,
     /// Misuse: the response is longer than the limit.
     #[error("response of {length} bytes: at most {limit} are allowed")]
     MessageTooLarge {
@@ -391,7 +406,7 @@ impl ReplyError {
     pub(crate) fn refused(error: apus_proto::ReplyError) -> Self {
         use apus_proto::ReplyError as Refused;
         match error {
-            Refused::EmptyMessage => Self::EmptyMessage,
+            Refused::EmptyForLinux => Self::EmptyForLinux,
             Refused::MessageTooLarge { length, limit } => Self::MessageTooLarge { length, limit },
             Refused::TooLargeForLinux { length } => Self::TooLargeForLinux { length },
             Refused::OverBudget { length, room } => Self::OverBudget { length, room },

@@ -106,6 +106,7 @@ mod error;
 mod flush;
 mod handlers;
 mod links;
+mod local_caller;
 mod mail;
 mod memory_limit;
 mod missing_files;
@@ -115,6 +116,7 @@ mod neighbour_key;
 mod neighbours;
 mod no_link;
 mod node;
+mod on_thread;
 mod parker;
 mod postponed;
 mod probe;
@@ -162,13 +164,14 @@ pub use config::{
 pub use delivery::{Delivery, DeliveryError};
 pub use error::{CallError, CloseError, OpenError, RecvError, ReplyError, StartError};
 pub use flush::Flush;
+pub use local_caller::LocalCaller;
 pub use missing_files::missing_files;
 pub use node::{Node, Route};
 pub use probe::{Presence, probe, probe_with};
 pub use request::{ReplyFailed, Request};
 #[cfg(feature = "stream")]
 pub use requests::Requests;
-pub use resolve::{ResolveError, resolve};
+pub use resolve::{ResolveError, resolve, resolve_all, resolve_all_async, resolve_async};
 pub use service::Service;
 pub use shared_engine::{AttachedProcess, EngineAccess, SharedEngine};
 pub use stats::{

@@ -130,6 +130,8 @@ pub(crate) struct Mail {
     exchanged: usize,
     /// What all sockets have counted, those that are closed as well.
     all: PortStats,
+    /// Services skip requests whose responses nobody waits for.
+    pub(crate) skips_unwanted: bool,
 }
 
 impl Mail {
@@ -145,6 +147,7 @@ impl Mail {
             tasks: 0,
             exchanged: 0,
             all: PortStats { messages: 0, handoffs: 0 },
+            skips_unwanted: true,
         }
     }
 
@@ -160,7 +163,7 @@ impl Mail {
         }
         self.boxes[index] = Some(Mailbox {
             key,
-            queue: Queue::new(),
+            queue: Queue::new(self.skips_unwanted),
             results: Untaken::default(),
             told: Untaken::default(),
             changed: false,

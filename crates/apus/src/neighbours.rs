@@ -15,7 +15,7 @@ use std::time::Duration;
 use apus_net::{Link, Process};
 use apus_proto::slab::{Handle, Slab};
 use apus_proto::{CallFailed, Endpoint, MessageSink, Moved, Time, Words, sooner};
-use apus_shm::{Listener, PairError, Watch};
+use apus_shm::{Listener, PairError, PeerProcess, Watch};
 use apus_wire::PathId;
 use bytes::Bytes;
 
@@ -189,6 +189,15 @@ impl Neighbours {
         }
         match self.paired(NeighbourKey::from_bits(local.name()))?.role {
             Role::Node { address, .. } => Some(address),
+            Role::Process | Role::Engine => None,
+        }
+    }
+
+    /// The process at the end of a path. An engine that is used is none that calls.
+    pub(crate) fn process(&self, local: PathId) -> Option<&PeerProcess> {
+        let paired = self.paired(NeighbourKey::from_bits(local.name()))?;
+        match paired.role {
+            Role::Node { .. } => Some(paired.pair.process()),
             Role::Process | Role::Engine => None,
         }
     }

@@ -1,6 +1,7 @@
 //! A handle to everything that runs for a node.
 
 use std::fmt;
+use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use crate::clock;
 use crate::config::{Config, EngineAt};
 use crate::error::{CloseError, OpenError, StartError, Unusable};
 use crate::links;
+use crate::on_thread::OnThread;
 use crate::service::Service;
 use crate::shards::{Near, Shards};
 use crate::shared::Shared;
@@ -221,6 +223,19 @@ impl Node {
         };
         trace::node_closed(self.shards.local_addr, &closed);
         closed
+    }
+
+    /// [`close`](Self::close) as a future, for any executor. The node is closed on a thread of its own, which goes on if the future
+    /// is dropped.
+    ///
+    /// # Errors
+    ///
+    /// As [`close`](Self::close).
+    pub fn close_async(
+        self,
+        deadline: Duration,
+    ) -> impl Future<Output = Result<(), CloseError>> + Send + Unpin {
+        OnThread::begin(move || self.close(deadline))
     }
 }
 

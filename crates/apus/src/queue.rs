@@ -1,12 +1,14 @@
 //! What waits at a socket for the application, and in which order it is taken.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
-use apus_proto::{RpcKey, Time, TraceEvent, TraceMark};
+use apus_proto::{Endpoint, RpcKey, Time, TraceEvent, TraceMark};
 use apus_wire::{PathId, TraceContext};
 use bytes::Bytes;
 
 use crate::address::Address;
+use crate::clock;
 use crate::error::CallError;
 use crate::spans::SpanNumber;
 use crate::time_trace;
@@ -26,6 +28,15 @@ pub(crate) struct WaitingRequest {
     pub(crate) mark: Option<TraceMark>,
 }
 
+impl WaitingRequest {
+    /// The number of its peer. A request that was given up may wait when the index of its path is another peer's. The two then share
+    /// their turns.
+    #[inline]
+    fn line(&self) -> usize {
+        self.path.index() * 2 + usize::from(self.path.is_local())
+    }
+}
+
 /// A response that waits.
 #[derive(Debug)]
 pub(crate) struct WaitingResponse {
@@ -42,6 +53,12 @@ pub(crate) struct WaitingResponse {
 pub(crate) struct Queue {
     /// In turns of the peers that they are from, so that a peer with very many of them delays those of others by its share only.
     requests: Turns<WaitingRequest>,
+    /// Requests whose responses would probably come after their deadlines. They are taken when no others wait.
+    late: Turns<WaitingRequest>,
+    /// Time that the service takes for a request with a deadline, in nanoseconds: a moving average.
+    service_time: u64,
+    /// Requests whose responses nobody waits for are skipped.
+    skips: bool,
     /// Oldest first.
     responses: VecDeque<WaitingResponse>,
     untaken: Untaken,
@@ -69,9 +86,13 @@ impl Untaken {
 }
 
 impl Queue {
-    pub(crate) const fn new() -> Self {
+    /// `skips`: requests whose responses nobody waits for are skipped.
+    pub(crate) const fn new(skips: bool) -> Self {
         Self {
+            skips,
             requests: Turns::new(),
+            late: Turns::new(),
+            service_time: 0,
             responses: VecDeque::new(),
             untaken: Untaken { responses: 0, bytes: 0 },
         }
@@ -84,7 +105,7 @@ impl Queue {
 
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.requests.len() + self.responses.len()
+        self.requests.len() + self.late.len() + self.responses.len()
     }
 
     /// Of the responses in it.
@@ -95,9 +116,7 @@ impl Queue {
 
     #[inline]
     pub(crate) fn push_request(&mut self, request: WaitingRequest) {
-        // A request that was given up may wait when the index of its path is another peer's. The two then share their turns.
-        let line = request.path.index() * 2 + usize::from(request.path.is_local());
-        self.requests.push(line, request);
+        self.requests.push(request.line(), request);
     }
 
     #[inline]
@@ -108,9 +127,60 @@ impl Queue {
 
     #[inline]
     pub(crate) fn pop_request(&mut self) -> Option<WaitingRequest> {
-        let request = self.requests.pop()?;
+        let request = self.requests.pop().or_else(|| self.late.pop())?;
         time_trace::record_request(request.mark, request.body.len(), self.requests.len());
         Some(request)
+    }
+
+    /// The next request for the application. Requests before it whose responses nobody waits for are skipped.
+    #[inline]
+    pub(crate) fn next_request(&mut self, endpoint: &mut Endpoint) -> Option<WaitingRequest> {
+        if !self.skips {
+            return self.pop_request();
+        }
+        while let Some(request) = self.requests.pop() {
+            if !endpoint.is_active(request.rpc) {
+                skip(endpoint, request);
+                continue;
+            }
+            if let Some(deadline) = request.deadline {
+                let remaining = deadline.as_nanos().saturating_sub(clock::now().as_nanos());
+                if remaining == 0 {
+                    skip(endpoint, request);
+                    continue;
+                }
+                if remaining < self.service_time {
+                    self.late.push(request.line(), request);
+                    continue;
+                }
+            }
+            time_trace::record_request(request.mark, request.body.len(), self.requests.len());
+            return Some(request);
+        }
+        if self.late.len() == 0 { None } else { self.pop_late(endpoint) }
+    }
+
+    /// The next request that has little time left.
+    #[cold]
+    fn pop_late(&mut self, endpoint: &mut Endpoint) -> Option<WaitingRequest> {
+        while let Some(request) = self.late.pop() {
+            let is_over = request.deadline.is_some_and(|deadline| deadline <= clock::now());
+            if !is_over && endpoint.is_active(request.rpc) {
+                time_trace::record_request(request.mark, request.body.len(), self.late.len());
+                return Some(request);
+            }
+            skip(endpoint, request);
+        }
+        None
+    }
+
+    /// The service took this long for a request with a deadline.
+    pub(crate) fn note_service_time(&mut self, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.service_time = match self.service_time {
+            0 => took,
+            average => average - average / SERVICE_TIME_WEIGHT + took / SERVICE_TIME_WEIGHT,
+        };
     }
 
     #[inline]
@@ -125,17 +195,28 @@ impl Queue {
     }
 }
 
+/// A service does not execute a request.
+#[cold]
+fn skip(endpoint: &mut Endpoint, request: WaitingRequest) {
+    endpoint.skip(request.rpc);
+    endpoint.discard(request.body);
+}
+
+/// One part in this many of the average time of a service is that of its last request.
+const SERVICE_TIME_WEIGHT: u64 = 8;
+
 #[cfg(test)]
 mod tests {
     use std::iter;
 
     use apus_proto::slab::Handle;
+    use apus_proto::{Event, MessageKind};
 
     use super::*;
 
     #[test]
     fn each_neighbour_and_each_node_of_the_network_is_a_peer() {
-        let mut queue = Queue::new();
+        let mut queue = Queue::new(true);
         let mut push = |path, number| {
             let from = Address::new("10.0.0.1:4000".parse().unwrap(), 32_768);
             let rpc = RpcKey::new(number, 0);
@@ -158,8 +239,43 @@ mod tests {
     }
 
     #[test]
+    fn requests_with_enough_time_go_first_and_unwanted_ones_never() {
+        let mut endpoint = Endpoint::new(apus_proto::Config::default(), 1);
+        endpoint.open(Some(7)).unwrap();
+        let path = PathId::new(0, 0).local();
+        let now = clock::now();
+        endpoint.add_local(now, path);
+        let mut queue = Queue::new(true);
+        let hour = Duration::from_secs(3_600);
+        for (id, hours) in
+            [(1, Some(1)), (2, None), (3, Some(3)), (4, Some(0)), (5, Some(1)), (6, None)]
+        {
+            let remaining = hours.map(|hours| hour * hours);
+            let kind = MessageKind::Request { from: 40_000, to: 7, remaining };
+            endpoint.handle_message(now, path, kind.encode(id), Bytes::from_static(b"?"));
+            let Some(Event::Request { rpc, deadline, body, .. }) = endpoint.poll_event() else {
+                panic!("a request has come");
+            };
+            let from = Address::new("10.0.0.1:4000".parse().unwrap(), 40_000);
+            let (trace, mark) = (None, None);
+            queue.push_request(WaitingRequest { rpc, from, path, deadline, trace, body, mark });
+        }
+        endpoint.handle_message(now, path, MessageKind::Abort.encode(5), Bytes::new());
+        endpoint.handle_message(now, path, MessageKind::Abort.encode(6), Bytes::new());
+        (0..9).for_each(|_| queue.note_service_time(2 * hour));
+        let next = |queue: &mut Queue, endpoint: &mut Endpoint| {
+            let rpc = queue.next_request(endpoint)?.rpc;
+            endpoint.rpc_id(rpc)
+        };
+        let order: Vec<_> = iter::from_fn(|| next(&mut queue, &mut endpoint)).collect();
+        assert_eq!(order, [2, 3, 1]);
+        assert_eq!(endpoint.counters().requests_skipped, 3);
+        assert!(queue.is_empty() && endpoint.active_rpcs() == 3);
+    }
+
+    #[test]
     fn responses_are_counted_until_they_are_taken() {
-        let mut queue = Queue::new();
+        let mut queue = Queue::new(true);
         for (cookie, body) in [(1, "four"), (2, "longer")] {
             let result = Ok(Bytes::from_static(body.as_bytes()));
             queue.push_response(WaitingResponse {

@@ -511,6 +511,7 @@ impl Relay {
             | CallError::TooLargeForLinux { length: bytes } => {
                 Err(CallFailed::RequestTooLarge { length: length(bytes) })
             }
+            CallError::EmptyForLinux => Err(CallFailed::EmptyForLinux),
             CallError::PathEnded | CallError::SocketClosed => Err(CallFailed::NotSent),
             // The process tries again until there is room.
             _ => Ok(UnknownReason::OverBudget),

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, mem, thread};
 
-use apus_proto::{RpcKey, Time};
+use apus_proto::{Endpoint, RpcKey, Time};
 use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
 use crate::address::Address;
 use crate::clock;
+use crate::engine::Engine;
 use crate::error::ReplyError;
 use crate::flush::{Flush, operate};
+use crate::local_caller::LocalCaller;
 use crate::queue::{Queue, WaitingRequest};
 use crate::shared::Shared;
 use crate::socket::{Message, Socket, SocketInner};
@@ -30,6 +32,8 @@ pub struct Request {
     /// The way to the client.
     path: PathId,
     deadline: Option<Time>,
+    /// When the application took it, if it has a deadline.
+    taken: Option<Time>,
     trace: RequestTrace,
     body: Bytes,
     answered: bool,
@@ -37,11 +41,13 @@ pub struct Request {
 
 impl Message for Request {
     #[inline]
-    fn take(queue: &mut Queue, end: &Arc<SocketInner>) -> Option<Self> {
-        let WaitingRequest { rpc, from, path, deadline, trace, body, .. } = queue.pop_request()?;
+    fn take(queue: &mut Queue, endpoint: &mut Endpoint, end: &Arc<SocketInner>) -> Option<Self> {
+        let request = queue.next_request(endpoint)?;
+        let WaitingRequest { rpc, from, path, deadline, trace, body, .. } = request;
         let socket = Arc::clone(end);
         let trace = RequestTrace::new(trace);
-        Some(Self { socket, rpc, from, path, deadline, trace, body, answered: false })
+        let taken = deadline.map(|_| clock::now());
+        Some(Self { socket, rpc, from, path, deadline, taken, trace, body, answered: false })
     }
 
     #[inline]
@@ -83,7 +89,19 @@ impl Request {
         self.from
     }
 
-    /// The bytes of the request, at least one.
+    /// The process that has made the request, if it is on this host and the request came through memory that is shared with it. The
+    /// kernel has checked what it says. `None` for a request over the network, also from a node of this host with which no memory is
+    /// shared (yet), for one through a shared engine ([`Config::engine`](crate::Config::engine)), and when the process has ended. A
+    /// service that admits callers by this must refuse requests without one.
+    #[must_use]
+    pub fn caller(&self) -> Option<LocalCaller> {
+        if !self.path.is_local() {
+            return None;
+        }
+        self.socket.shared.enter().ok()?.process(self.path)
+    }
+
+    /// The bytes of the request, which may be none.
     #[must_use]
     pub fn body(&self) -> &Bytes {
         &self.body
@@ -154,6 +172,7 @@ impl Request {
         let result = self.socket.shared.enter_by(self.path).map_err(ReplyError::from);
         let result = result.and_then(|engine| {
             operate(&self.socket.shared, engine, flush, |engine, now| {
+                self.note_service_time(engine, now);
                 engine.reply(now, self.socket.key, self.rpc, self.path, body)
             })
         });
@@ -170,6 +189,16 @@ impl Request {
         }
     }
 
+    /// Has the time measured that the service took.
+    #[inline]
+    fn note_service_time(&self, engine: &mut Engine, now: Time) {
+        if let Some(taken) = self.taken
+            && let Some(mailbox) = engine.mail.mailbox(self.socket.key)
+        {
+            mailbox.queue.note_service_time(now.saturating_since(taken));
+        }
+    }
+
     /// Gives the request up, as dropping it does.
     pub fn abandon(self) {}
 }
@@ -182,6 +211,7 @@ impl Drop for Request {
         self.trace.give_up();
         let Ok(mut engine) = self.socket.shared.enter() else { return };
         let now = clock::now();
+        self.note_service_time(&mut engine, now);
         let given_up = if thread::panicking() {
             engine.endpoint.reject(self.rpc, UnknownReason::HandlerPanicked)
         } else {

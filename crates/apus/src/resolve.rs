@@ -1,23 +1,48 @@
 //! From names to addresses.
 
+use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use crate::address::{Address, Scheme};
+use crate::on_thread::OnThread;
 
-/// Resolves a text to an address: `HOST:PORT` or `HOST:PORT@UDPPORT`, optionally with the prefix `apus://`. HOST is an IP
-/// address or a name, PORT the Homa port of the service, and UDPPORT the node's UDP port if it is not 20146. `homa://HOST:PORT`
-/// is a service that is reached by IP protocol 146, on a host with the Linux module or an Apus node with a raw link.
+/// Resolves a text to an address, the first of [`resolve_all`].
 ///
-/// A name is looked up with the system's resolver, which may block for seconds. Of several addresses the first IPv4 address is
-/// used, because nodes listen on IPv4 by default. The `FromStr` of [`Address`] parses numeric addresses without blocking.
+/// # Errors
+///
+/// As [`resolve_all`].
+pub fn resolve(text: &str) -> Result<Address, ResolveError> {
+    resolve_all(text).map(first)
+}
+
+/// [`resolve`] as a future, for any executor.
+///
+/// # Errors
+///
+/// As [`resolve_all`].
+pub fn resolve_async(
+    text: &str,
+) -> impl Future<Output = Result<Address, ResolveError>> + Send + Unpin + use<> {
+    resolving(text, resolve)
+}
+
+/// Resolves a text to all addresses of both families, at least one: `HOST:PORT` or `HOST:PORT@UDPPORT`, optionally with the prefix
+/// `apus://`. HOST is an IP address or a name, PORT the Homa port of the service, and UDPPORT the node's UDP port if it is not
+/// 20146. `homa://HOST:PORT` is a service that is reached by IP protocol 146, on a host with the Linux module or an Apus node with a
+/// raw link.
+///
+/// A name is looked up with the system's resolver, which may block for seconds. IPv4 addresses come first, because nodes listen on
+/// IPv4 by default, otherwise the order is the resolver's. The `FromStr` of [`Address`] parses numeric addresses without blocking.
 ///
 /// # Errors
 ///
 /// [`ResolveError::Form`] for a text of another form, [`ResolveError::Lookup`] if the resolver does not know the name.
-pub fn resolve(text: &str) -> Result<Address, ResolveError> {
+pub fn resolve_all(text: &str) -> Result<Vec<Address>, ResolveError> {
     if let Ok(address) = text.parse() {
-        return Ok(address);
+        return Ok(vec![address]);
     }
     let form = || ResolveError::Form { text: text.to_owned() };
     let (service, udp) = Scheme::split(text).ok_or_else(form)?;
@@ -27,12 +52,68 @@ pub fn resolve(text: &str) -> Result<Address, ResolveError> {
         return Err(form());
     }
     let lookup = |source| ResolveError::Lookup { host: host.to_owned(), source };
-    let found: Vec<SocketAddr> = (host, udp).to_socket_addrs().map_err(lookup)?.collect();
-    let first = found.iter().find(|address| address.is_ipv4()).or_else(|| found.first());
-    match first {
-        Some(node) => Ok(Address::new(*node, port)),
-        None => Err(lookup(io::ErrorKind::NotFound.into())),
+    let nodes = in_order((host, udp).to_socket_addrs().map_err(lookup)?);
+    if nodes.is_empty() {
+        return Err(lookup(io::ErrorKind::NotFound.into()));
     }
+    Ok(nodes.into_iter().map(|node| Address::new(node, port)).collect())
+}
+
+/// [`resolve_all`] as a future, for any executor. A name is looked up on a thread of its own, which goes on if the future is dropped.
+///
+/// # Errors
+///
+/// As [`resolve_all`].
+pub fn resolve_all_async(
+    text: &str,
+) -> impl Future<Output = Result<Vec<Address>, ResolveError>> + Send + Unpin + use<> {
+    resolving(text, resolve_all)
+}
+
+/// Looks a name up on a thread of its own. A numeric address needs none.
+fn resolving<T: Send + Unpin + 'static>(
+    text: &str,
+    resolve: fn(&str) -> Result<T, ResolveError>,
+) -> impl Future<Output = Result<T, ResolveError>> + Send + Unpin + use<T> {
+    if text.parse::<Address>().is_ok() {
+        return Resolving::Ready(Some(resolve(text)));
+    }
+    let text = text.to_owned();
+    Resolving::Looked(OnThread::begin(move || resolve(&text)))
+}
+
+enum Resolving<T> {
+    Ready(Option<T>),
+    Looked(OnThread<T>),
+}
+
+impl<T: Unpin> Future for Resolving<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        match &mut *self {
+            Self::Ready(output) => {
+                Poll::Ready(output.take().expect("a future is not polled after it was ready"))
+            }
+            Self::Looked(looked) => Pin::new(looked).poll(context),
+        }
+    }
+}
+
+/// The resolver's answers, each once, those of IPv4 first.
+fn in_order(found: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    let mut nodes: Vec<SocketAddr> = Vec::new();
+    for node in found {
+        if !nodes.contains(&node) {
+            nodes.push(node);
+        }
+    }
+    nodes.sort_by_key(SocketAddr::is_ipv6);
+    nodes
+}
+
+fn first(addresses: Vec<Address>) -> Address {
+    addresses.into_iter().next().expect("there is at least one")
 }
 
 /// Nobody is at this address: it is one to listen at.
@@ -76,6 +157,18 @@ mod tests {
         assert_eq!((named.host.port(), named.port), (7000, 4000));
         assert_eq!(resolve("apus://localhost:1").unwrap().host.port(), DEFAULT_UDP_PORT);
         assert_eq!(resolve("homa://localhost:1").unwrap().host.port(), 0);
+    }
+
+    #[test]
+    fn both_families_are_given_each_address_once_and_ipv4_first() {
+        let found =
+            ["[2001:db8::2]:7", "10.0.0.2:7", "[2001:db8::1]:7", "10.0.0.2:7", "10.0.0.1:7"];
+        let found = in_order(found.iter().map(|text| text.parse().unwrap()));
+        let texts: Vec<_> = found.iter().map(SocketAddr::to_string).collect();
+        assert_eq!(texts, ["10.0.0.2:7", "10.0.0.1:7", "[2001:db8::2]:7", "[2001:db8::1]:7"]);
+        let all = resolve_all("localhost:4000@7000").unwrap();
+        assert_eq!(all[0], resolve("localhost:4000@7000").unwrap());
+        assert!(all.iter().all(|address| address.host.ip().is_loopback() && address.port == 4000));
     }
 
     #[test]

@@ -127,6 +127,7 @@ impl Shards {
                 let mut engine =
                     Engine::new(endpoint, link, neighbours, delivery, background, shard_loads, now);
                 engine.publication = publication;
+                engine.mail.skips_unwanted = config.skip_unwanted;
                 let publishes = engine.publication.is_some();
                 if let Some(relay) = engine.relaying() {
                     relay.publishes = publishes;

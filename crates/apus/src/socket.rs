@@ -2,6 +2,7 @@
 //! came to it.
 
 use std::future::Future;
+use std::iter;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -10,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use apus_net::shard_of;
-use apus_proto::{FIRST_CLIENT_PORT, SocketKey, Time};
+use apus_proto::{Endpoint, FIRST_CLIENT_PORT, SocketKey, Time};
 
 use crate::attach::Opened;
 use crate::attached::{Attached, ENGINE_PATIENCE};
@@ -44,7 +45,7 @@ pub(crate) struct Socket {
 /// What comes out of a port.
 pub(crate) trait Message: Sized {
     /// Takes the next one of the queue of `end`.
-    fn take(queue: &mut Queue, end: &Arc<SocketInner>) -> Option<Self>;
+    fn take(queue: &mut Queue, endpoint: &mut Endpoint, end: &Arc<SocketInner>) -> Option<Self>;
 
     /// Whether it has to be told that it is [delivered](Self::delivered).
     fn is_noted(&self) -> bool;
@@ -191,7 +192,7 @@ impl Socket {
 
     /// Waits for the next message, no longer than `timeout`.
     pub(crate) fn recv<M: Message>(&self, timeout: Option<Duration>) -> Result<M, RecvError> {
-        let mut came = self.receive(timeout, next);
+        let mut came = self.receive(timeout, M::take);
         self.deliver(&mut came);
         came
     }
@@ -202,7 +203,7 @@ impl Socket {
         for shard in 0..self.ends.len() {
             let end = &self.ends[(home + shard) % self.ends.len()];
             let engine = end.shared.enter()?;
-            if let Some(mut came) = end.look_in_passing(engine, &mut next) {
+            if let Some(mut came) = end.look_in_passing(engine, &mut M::take) {
                 self.deliver(&mut came);
                 return came;
             }
@@ -218,10 +219,11 @@ impl Socket {
         max: usize,
         timeout: Option<Duration>,
     ) -> Result<usize, RecvError> {
-        let count = self.receive(timeout, |queue, end| {
-            let count = queue.len().min(max.max(1));
-            batch.extend((0..count).map(|_| next::<M>(queue, end)));
-            count
+        let count = self.receive(timeout, |queue, endpoint, end| {
+            let before = batch.len();
+            let messages = iter::from_fn(|| M::take(queue, endpoint, end));
+            batch.extend(messages.take(max.max(1)));
+            Some(batch.len() - before).filter(|&count| count > 0)
         })?;
         if cfg!(feature = "tracing") {
             let first = batch.len() - count;
@@ -236,7 +238,7 @@ impl Socket {
     fn receive<T>(
         &self,
         timeout: Option<Duration>,
-        mut take: impl FnMut(&mut Queue, &Arc<SocketInner>) -> T,
+        mut take: impl FnMut(&mut Queue, &mut Endpoint, &Arc<SocketInner>) -> Option<T>,
     ) -> Result<T, RecvError> {
         let home = &self.ends[self.home()];
         let mut engine = home.shared.enter()?;
@@ -270,7 +272,7 @@ impl Socket {
     fn receive_busy<T>(
         &self,
         until: Option<Time>,
-        mut take: impl FnMut(&mut Queue, &Arc<SocketInner>) -> T,
+        mut take: impl FnMut(&mut Queue, &mut Endpoint, &Arc<SocketInner>) -> Option<T>,
     ) -> Result<T, RecvError> {
         loop {
             for end in &*self.ends {
@@ -304,8 +306,10 @@ impl Socket {
             let nobody_sleeps = shared.regime == Regime::NobodySleeps;
             if engine.corked().is_some() || nobody_sleeps {
                 engine.turn(now);
+            } else {
+                end.look_around(&mut engine, now);
             }
-            if let Some(mut came) = end.look(&mut engine, true, &mut next) {
+            if let Some(mut came) = end.look(&mut engine, true, &mut M::take) {
                 drop(engine);
                 self.leave(waiting);
                 self.deliver(&mut came);
@@ -376,12 +380,6 @@ impl<M> Drop for Recv<'_, M> {
     }
 }
 
-/// The next of a queue.
-#[inline]
-fn next<M: Message>(queue: &mut Queue, end: &Arc<SocketInner>) -> M {
-    M::take(queue, end).expect("looked at a moment ago: it is not empty")
-}
-
 impl SocketInner {
     /// What `take` takes of the queue, if anything is there. `home`: the thread waits in this shard.
     #[inline]
@@ -389,12 +387,16 @@ impl SocketInner {
         self: &Arc<Self>,
         engine: &mut Engine,
         home: bool,
-        take: &mut impl FnMut(&mut Queue, &Arc<Self>) -> T,
+        take: &mut impl FnMut(&mut Queue, &mut Endpoint, &Arc<Self>) -> Option<T>,
     ) -> Option<Result<T, RecvError>> {
-        let Some(mailbox) = engine.mail.mailbox(self.key) else {
+        let Engine { mail, endpoint, .. } = engine;
+        let Some(mailbox) = mail.mailbox(self.key) else {
             return Some(Err(RecvError::Closed));
         };
-        let output = (!mailbox.queue.is_empty()).then(|| take(&mut mailbox.queue, self));
+        let output = match mailbox.queue.is_empty() {
+            true => None,
+            false => take(&mut mailbox.queue, endpoint, self),
+        };
         mailbox.looked(home);
         if output.is_some() {
             engine.mail.note_change(self.key);
@@ -406,8 +408,9 @@ impl SocketInner {
     fn look_in_passing<T>(
         self: &Arc<Self>,
         mut engine: Guard<'_>,
-        take: &mut impl FnMut(&mut Queue, &Arc<Self>) -> T,
+        take: &mut impl FnMut(&mut Queue, &mut Endpoint, &Arc<Self>) -> Option<T>,
     ) -> Option<Result<T, RecvError>> {
+        self.look_around(&mut engine, clock::now());
         let mut output = self.look(&mut engine, true, take);
         if output.is_none() {
             let now = clock::now();
@@ -448,7 +451,9 @@ enum Mail<T> {
     Elsewhere,
 }
 
-impl<T, F: FnMut(&mut Queue, &Arc<SocketInner>) -> T> Awaited for AwaitMail<'_, F> {
+impl<T, F: FnMut(&mut Queue, &mut Endpoint, &Arc<SocketInner>) -> Option<T>> Awaited
+    for AwaitMail<'_, F>
+{
     type Output = Result<Mail<T>, RecvError>;
 
     #[inline]

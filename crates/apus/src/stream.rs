@@ -70,7 +70,7 @@ use crate::socket::Socket;
 /// let node = Node::start(&config)?;
 /// let mut stream = Stream::connect(&node, address)?;
 /// stream.write_all(b"hello")?;
-/// stream.shutdown(Shutdown::Write)?;
+/// stream.end(Shutdown::Write)?;
 /// let mut answer = String::new();
 /// stream.read_to_string(&mut answer)?;
 /// assert_eq!(answer, "hello");
@@ -93,7 +93,7 @@ use crate::socket::Socket;
 ///
 /// # Ending
 ///
-/// [`shutdown`](Self::shutdown) ends one half. [`close`](Self::close) also waits until the peer's node has all bytes. When the last
+/// [`end`](Self::end) ends one half. [`close`](Self::close) also waits until the peer's node has all bytes. When the last
 /// clone is dropped, what was written is still sent in the background while the process runs. A process that may exit right away
 /// must call `close`. If bytes were not read, or come later, the peer's operations fail with
 /// [`ConnectionReset`](io::ErrorKind::ConnectionReset), as over TCP.
@@ -181,7 +181,8 @@ impl Stream {
         self.connection().local()
     }
 
-    /// Ends one half of the stream, or both.
+    /// Ends one half of the stream, or both, as `shutdown` of [`TcpStream`](std::net::TcpStream) does. It has another name than
+    /// `AsyncWriteExt::shutdown` of tokio, which would be hidden otherwise.
     ///
     /// * `Write`: the peer reads the end of the stream after everything that was written. Later writes fail with
     ///   [`BrokenPipe`](io::ErrorKind::BrokenPipe).
@@ -190,7 +191,7 @@ impl Stream {
     /// # Errors
     ///
     /// Only in a forked child of the process, and after a panic inside the node.
-    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+    pub fn end(&self, how: Shutdown) -> io::Result<()> {
         if how != Shutdown::Read {
             self.connection().finish()?;
         }

@@ -24,11 +24,11 @@ use crate::error::CallError;
 /// use tower::{ServiceBuilder, ServiceExt};
 ///
 /// let limited = ServiceBuilder::new().concurrency_limit(8).service(client);
-/// let response = limited.oneshot((to, "hello", CallOptions::new())).await?;
+/// let response = limited.oneshot((to, "hello".into(), CallOptions::new())).await?;
 /// # Ok(())
 /// # }
 /// ```
-impl<B: Into<Bytes>> Service<(Address, B, CallOptions)> for Client {
+impl Service<(Address, Bytes, CallOptions)> for Client {
     type Response = Bytes;
     type Error = CallError;
     type Future = CallFuture;
@@ -37,7 +37,7 @@ impl<B: Into<Bytes>> Service<(Address, B, CallOptions)> for Client {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, (to, body, options): (Address, B, CallOptions)) -> CallFuture {
+    fn call(&mut self, (to, body, options): (Address, Bytes, CallOptions)) -> CallFuture {
         CallFuture { call: self.start_with(to, body, &options) }
     }
 }

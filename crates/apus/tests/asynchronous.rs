@@ -5,9 +5,10 @@ mod pair;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use apus::{Delivery, RecvError};
-use pair::{pair, pattern, serve_echo};
+use pair::{Pair, pair, pattern, serve_echo};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_and_requests_are_futures() {
@@ -103,4 +104,25 @@ async fn shutdown_ends_a_receive() {
     tokio::task::yield_now().await;
     pair.service.shutdown();
     assert_eq!(receive.await.unwrap(), Err(RecvError::Closed));
+}
+
+#[tokio::test]
+async fn a_node_is_closed_while_other_tasks_of_its_thread_go_on() {
+    let Pair { client_node, service, address, .. } = pair(Delivery::suspend());
+    let call = client_node.client().unwrap().start(address, "outstanding").unwrap();
+    let request = service.recv_async().await.unwrap();
+    let closing = tokio::spawn(client_node.close_async(Duration::from_secs(60)));
+    tokio::task::yield_now().await;
+    assert!(!closing.is_finished(), "a call is outstanding");
+    request.reply("answer").unwrap();
+    assert_eq!(call.await.unwrap(), "answer");
+    assert_eq!(closing.await.unwrap(), Ok(()));
+}
+
+#[tokio::test]
+async fn names_are_looked_up_without_blocking_the_task() {
+    let all = apus::resolve_all_async("localhost:4000@7000").await.unwrap();
+    assert_eq!(all, apus::resolve_all("localhost:4000@7000").unwrap());
+    assert_eq!(apus::resolve_async("10.0.0.1:4000").await.unwrap().to_string(), "10.0.0.1:4000");
+    apus::resolve_async("no colon").await.unwrap_err();
 }

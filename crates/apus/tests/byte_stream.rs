@@ -81,7 +81,7 @@ fn what_is_written_is_read_in_every_delivery_mode() {
             client.write_all(&sent).unwrap();
             assert!(back.join().unwrap() == sent, "{delivery}: {length} bytes");
         }
-        client.shutdown(Shutdown::Write).unwrap();
+        client.end(Shutdown::Write).unwrap();
         assert_eq!(read_all(&client), []);
         echo.join().unwrap();
     }
@@ -122,7 +122,7 @@ fn threads_write_and_read_both_halves_at_once() {
                 for part in sent.chunks(10_007 * seed as usize) {
                     writer.write_all(part).unwrap();
                 }
-                writer.shutdown(Shutdown::Write).unwrap();
+                writer.end(Shutdown::Write).unwrap();
             });
             scope.spawn(move || assert!(read_all(reader) == pattern(seed, LENGTH)));
         }
@@ -135,7 +135,7 @@ fn threads_write_and_read_both_halves_at_once() {
 fn each_half_ends_by_itself() {
     let Streams { mut client, mut server, .. } = streams(Delivery::default());
     client.write_all(b"question").unwrap();
-    client.shutdown(Shutdown::Write).unwrap();
+    client.end(Shutdown::Write).unwrap();
     assert_eq!(client.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
     assert_eq!(read_all(&server), b"question");
     assert_eq!(server.read(&mut [0; 8]).unwrap(), 0, "the end stays");
@@ -249,7 +249,7 @@ fn bytes_that_come_after_a_drop_reset_the_stream() {
 #[test]
 fn a_half_that_is_not_read_does_not_hold_up_the_peer() {
     let Streams { mut client, mut server, .. } = streams(Delivery::default());
-    server.shutdown(Shutdown::Read).unwrap();
+    server.end(Shutdown::Read).unwrap();
     client.write_all(&pattern(1, 4 << 20)).unwrap();
     client.close().unwrap();
     assert_eq!(server.read(&mut [0; 1]).unwrap(), 0);
@@ -287,7 +287,7 @@ fn a_listener_has_a_bounded_backlog() {
     assert_eq!(third.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     let mut first = &waiting[0];
     first.write_all(b"still here").unwrap();
-    first.shutdown(Shutdown::Write).unwrap();
+    first.end(Shutdown::Write).unwrap();
     assert_eq!(read_all(&accepted), b"still here");
 }
 
@@ -306,7 +306,7 @@ fn many_streams_share_a_listener() {
             scope.spawn(move || {
                 let sent = pattern(seed, 50_000);
                 stream.write_all(&sent).unwrap();
-                stream.shutdown(Shutdown::Write).unwrap();
+                stream.end(Shutdown::Write).unwrap();
                 assert!(read_all(&stream) == sent);
             });
         }
@@ -390,7 +390,7 @@ fn echoes(client_node: &Node, server_node: &Node, trips: u64) {
         client.read_exact(&mut back).unwrap();
         assert_eq!(sent, back);
     }
-    client.shutdown(Shutdown::Write).unwrap();
+    client.end(Shutdown::Write).unwrap();
     assert_eq!(read_all(&client), []);
     echo.join().unwrap();
 }

@@ -50,6 +50,22 @@ async fn tasks_write_and_read_both_halves_at_once() {
 }
 
 #[tokio::test]
+async fn shutdown_is_that_of_tokio() {
+    let pair = pair(Delivery::default());
+    let (listener, address) = listen(&pair);
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept_async().await.unwrap();
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).await.unwrap();
+        all
+    });
+    let mut stream = connect(&pair, address).await;
+    stream.write_all(b"all").await.unwrap();
+    stream.shutdown().await.unwrap();
+    assert_eq!(server.await.unwrap(), b"all");
+}
+
+#[tokio::test]
 async fn one_task_may_wait_for_each_answer() {
     let pair = pair(Delivery::default());
     let (listener, address) = listen(&pair);

@@ -12,7 +12,7 @@ fn messages_of_any_size_come_back_as_they_went() {
     let pair = pair(Delivery::suspend());
     serve_echo(&pair.service);
     let client = pair.client_node.client().unwrap();
-    for length in [1, 2, 99, 1_400, 1_500, 40_000, 65_000, 70_000, 1_000_000, 5_000_000] {
+    for length in [0, 1, 2, 99, 1_400, 1_500, 40_000, 65_000, 70_000, 1_000_000, 5_000_000] {
         let body = pattern(length as u64, length);
         let response = client.call(pair.address, body.clone()).unwrap();
         assert!(response == body, "{length} bytes");
@@ -25,7 +25,7 @@ fn every_delivery_mode_delivers() {
         let pair = pair(delivery);
         serve_echo(&pair.service);
         let client = pair.client_node.client().unwrap();
-        for length in [1, 100, 10_000, 300_000] {
+        for length in [0, 1, 100, 10_000, 300_000] {
             for seed in 0..20 {
                 let body = pattern(seed, length);
                 let response = client.call(pair.address, body.clone()).unwrap();

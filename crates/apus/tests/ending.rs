@@ -153,7 +153,24 @@ fn a_host_without_a_node_fails_calls_at_once() {
         let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let client = pair.client_node.client().unwrap();
         let error = client.call(Address::new(nobody, 1), "x").unwrap_err();
-        assert!(matches!(error, CallError::PeerUnreachable(_)), "{delivery}: {error:?}");
+        assert!(matches!(error, CallError::PeerUnreachable { .. }), "{delivery}: {error:?}");
+        assert!(!error.may_have_executed(), "{delivery}: {error:?}");
+    }
+}
+
+#[test]
+fn after_the_first_call_to_a_server_that_has_ended_no_call_may_have_been_executed() {
+    let Pair { client_node, server_node, service, address } = pair(Delivery::suspend());
+    let serving = serve_echo(&service);
+    let client = client_node.client().unwrap();
+    client.call(address, "known").unwrap();
+    server_node.close(Duration::from_secs(5)).unwrap();
+    drop(service);
+    serving.join().unwrap();
+    let first = client.call(address, "x").unwrap_err();
+    for _ in 0..3 {
+        let error = client.call(address, "x").unwrap_err();
+        assert!(!error.may_have_executed(), "{error:?} after {first:?}");
     }
 }
 

@@ -166,7 +166,7 @@ fn a_closed_port_is_noticed_in_every_shard() {
             "anybody there?",
             CallOptions::new().deadline(FAULT_AFTER),
         );
-        assert!(matches!(error, Err(CallError::PeerUnreachable(_))), "{error:?}");
+        assert!(matches!(error, Err(CallError::PeerUnreachable { sent: false, .. })), "{error:?}");
     }
     let errors = client_node.stats().link.port_unreachable;
     assert!(errors >= 8, "{errors}");

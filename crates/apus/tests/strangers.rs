@@ -298,7 +298,7 @@ fn nodes_of_other_network_namespaces_are_not_found_by_name() {
     let node = Node::start(&patient(anywhere())).unwrap();
     let address = Address::new(address.parse().unwrap(), PORT);
     let error = node.client().unwrap().call(address, "who is there").unwrap_err();
-    assert!(matches!(error, apus::CallError::PeerUnreachable(_)), "{error}");
+    assert!(matches!(error, apus::CallError::PeerUnreachable { .. }), "{error}");
     let memory = node.stats().memory;
     assert_eq!((memory.pairs_met, memory.meetings_failed), (0, 0));
     let report = server.report();

@@ -5,7 +5,7 @@ mod pair;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use apus::{Address, CallError, CallOptions, Delivery};
+use apus::{Address, Bytes, CallError, CallOptions, Delivery};
 use futures_util::future::join_all;
 use pair::{acquaint, echo, pair, pattern, serve, serve_echo};
 use tower::{Service, ServiceBuilder, ServiceExt};
@@ -18,9 +18,9 @@ async fn a_client_is_a_service_for_calls() {
         let mut client = pair.client_node.client().unwrap();
         for seed in 0..20 {
             let body = pattern(seed, 300);
-            let client = ServiceExt::<(Address, Vec<u8>, CallOptions)>::ready(&mut client);
-            let request = (pair.address, body.clone(), CallOptions::new());
-            assert_eq!(client.await.unwrap().call(request).await.unwrap(), body, "{delivery}");
+            let request = (pair.address, body.clone().into(), CallOptions::new());
+            let ready = client.ready().await.unwrap();
+            assert_eq!(ready.call(request).await.unwrap(), body, "{delivery}");
         }
     }
 }
@@ -33,7 +33,7 @@ async fn a_layer_limits_the_calls_outstanding() {
     let (outstanding, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (taken, highest) = (Arc::clone(&outstanding), Arc::clone(&most));
     let client = pair.client_node.client().unwrap();
-    let counted = tower::service_fn(move |request: (Address, &'static str, CallOptions)| {
+    let counted = tower::service_fn(move |request: (Address, Bytes, CallOptions)| {
         highest.fetch_max(taken.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         let (call, taken) = (client.clone().oneshot(request), Arc::clone(&taken));
         async move {
@@ -44,8 +44,8 @@ async fn a_layer_limits_the_calls_outstanding() {
     });
     serve(&pair.service, echo);
     let limited = ServiceBuilder::new().concurrency_limit(LIMIT).service(counted);
-    let request = (pair.address, "limited", CallOptions::new());
-    let responses = join_all((0..40).map(|_| limited.clone().oneshot(request))).await;
+    let request = (pair.address, "limited".into(), CallOptions::new());
+    let responses = join_all((0..40).map(|_| limited.clone().oneshot(request.clone()))).await;
     assert!(responses.iter().all(|response| response.as_deref() == Ok(b"limited")));
     assert!((1..=LIMIT).contains(&most.load(Ordering::Relaxed)));
 }
@@ -54,6 +54,7 @@ async fn a_layer_limits_the_calls_outstanding() {
 async fn a_call_that_cannot_start_is_an_error_of_its_future() {
     let pair = pair(Delivery::suspend());
     let client = pair.client_node.client().unwrap();
-    let refused = client.oneshot((pair.address, "", CallOptions::new())).await;
-    assert_eq!(refused, Err(CallError::EmptyMessage));
+    let nobody = Address::new(([0; 4], 1).into(), 1);
+    let refused = client.oneshot((nobody, "x".into(), CallOptions::new())).await;
+    assert_eq!(refused, Err(CallError::UnspecifiedAddress(nobody)));
 }

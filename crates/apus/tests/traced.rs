@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use apus::{CallError, Delivery, Flush};
+use apus::{Address, CallError, Delivery, Flush};
 use pair::{pair, serve};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -63,7 +63,8 @@ fn nodes_failed_calls_and_panics_of_handlers_are_told_and_nothing_else() {
     let client = pair.client_node.client().unwrap();
     client.call(pair.address, "succeeds").unwrap();
     assert_eq!(client.call(pair.address, "panic"), Err(CallError::HandlerPanicked));
-    assert_eq!(client.start(pair.address, "").map(drop), Err(CallError::EmptyMessage));
+    let wrong = Address::new(([0; 4], 1).into(), 1);
+    assert_eq!(client.start(wrong, "x").map(drop), Err(CallError::UnspecifiedAddress(wrong)));
     client.send(pair.address, "panic", 1, Flush::Now).unwrap();
     assert_eq!(client.recv().unwrap().result, Err(CallError::HandlerPanicked));
     pair.service.shutdown();
@@ -74,7 +75,7 @@ fn nodes_failed_calls_and_panics_of_handlers_are_told_and_nothing_else() {
         "DEBUG message=node started local_addr=127.0.0.1:",
         "ERROR message=handler panicked port=4000",
         "DEBUG message=call failed error=the server's handler panicked may_have_executed=true",
-        "DEBUG message=call failed error=a request needs at least one byte may_have_executed=false",
+        "DEBUG message=call failed error=cannot call 0.0.0.0:1@1: 0.0.0.0 is an address to listen at may_have_executed=false",
         "DEBUG message=node closed local_addr=127.0.0.1:",
     ] {
         assert!(lines.iter().any(|line| line.starts_with(part)), "no {part}: {lines:#?}");

@@ -13,6 +13,7 @@ use crate::error::CallFailed;
 use crate::rpc::{Phase, Preempted, Waiting};
 use crate::slab::PeerKey;
 use crate::time::Time;
+use crate::timer::is_over;
 
 /// A server of a native link that does not know a request begun so long ago may have forgotten that it
 /// executed it: half of the time after which it forgets an idle client.
@@ -224,7 +225,7 @@ impl Step<'_> {
         //= docs/protocol.md#life-9
         match (reason, &self.rpc.phase) {
             (UnknownReason::NoSuchPort, _) => return Some(End::Failed(CallFailed::NoSuchPort)),
-            (UnknownReason::Finished, _) => return Some(End::Failed(CallFailed::ResponseLost)),
+            (UnknownReason::Finished, _) => return Some(End::Failed(self.given_up(now))),
             //= docs/protocol.md#handler-1
             (UnknownReason::HandlerPanicked, _) => {
                 return Some(End::Failed(CallFailed::HandlerPanicked));
@@ -245,6 +246,18 @@ impl Step<'_> {
             return Some(End::Failed(CallFailed::ResponseLost));
         }
         self.send_request_again(now)
+    }
+
+    /// Why a call ends whose request the server has given up.
+    fn given_up(&self, now: Time) -> CallFailed {
+        //= docs/protocol.md#life-3
+        match self.rpc.expires {
+            Some(expires) if is_over(now, self.rpc.started, expires) => {
+                let after = expires.saturating_since(self.rpc.started);
+                CallFailed::DeadlineExceeded { after, story: self.story(now) }
+            }
+            _ => CallFailed::ResponseLost,
+        }
     }
 
     /// The server does not have the request: the part that was sent is sent once more.

@@ -1,7 +1,5 @@
 //! Calls: how they begin, and how they end.
 
-use std::time::Duration;
-
 use apus_wire::{Header, MAX_LINUX_MESSAGE, PathId, RpcId, Token};
 use bytes::Bytes;
 
@@ -14,17 +12,13 @@ use crate::endpoint::step::{Ended, connecting};
 use crate::error::{CallError, CallFailed};
 use crate::local::is_local;
 use crate::outgoing::Outgoing;
-use crate::peer::Peer;
+use crate::peer::{CERTAIN_FOR, Peer};
 use crate::remote::Remote;
 use crate::rpc::{Phase, Rpc};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::time::Time;
 use crate::trace::TraceEvent;
 use crate::usage::{Account, RPC_BYTES};
-
-/// A peer from which nothing was received for this long may have forgotten us: half of the time after which
-/// idle peers are forgotten. It is probed before it is sent anything new.
-const CERTAIN_FOR: Duration = Duration::from_secs(60);
 
 /// A call that may begin: its peer is found, and nothing is changed yet.
 pub(super) struct Admitted {
@@ -40,7 +34,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// When the request is empty or too large, the socket is closed, or a limit is reached.
+    /// When the request is too large, or empty and for a Linux host, the socket is closed, or a limit is reached.
     pub fn call(
         &mut self,
         now: Time,
@@ -99,8 +93,9 @@ impl Endpoint {
     /// Whether a request of this length can be sent there.
     pub(super) fn check_length(&self, to: Remote, length: usize) -> Result<(), CallError> {
         let limit = self.parts.config.message_max;
-        if length == 0 {
-            return Err(CallError::EmptyMessage);
+        //= docs/protocol.md#linux-1
+        if length == 0 && to.path.is_native() {
+            return Err(CallError::EmptyForLinux);
         }
         if length > limit as usize {
             return Err(CallError::MessageTooLarge { length, limit });
@@ -196,7 +191,7 @@ impl Endpoint {
         let (peer, header) = (step.rpc.peer, step.rpc.header());
         if !step.peer.contact.may_send() {
             self.defer_until_met(now, key);
-        } else if !step.peer.native && now.saturating_since(step.peer.last_rx) >= CERTAIN_FOR {
+        } else if !step.peer.native && step.peer.is_doubtful(now) {
             self.doubt(now, peer, header);
             self.defer_until_met(now, key);
         } else if step.rpc.phase.is_connecting() {
@@ -256,11 +251,11 @@ impl Endpoint {
             self.remove_rpc(key);
             return;
         }
-        let sent = rpc.outgoing().is_some_and(Outgoing::is_sent);
+        let sent = rpc.has_sent_request();
         let is_current = |peer: &Peer| !peer.contact.is_over();
         match successor.filter(|&key| self.peers.get(key).is_some_and(is_current)) {
             //= docs/protocol.md#once-3
-            _ if sent || rpc.phase.is_incoming() => self.fail(key, CallFailed::MayHaveExecuted),
+            _ if sent => self.fail(key, CallFailed::MayHaveExecuted),
             Some(successor) => self.begin_anew(now, key, successor),
             None => self.fail(key, CallFailed::NoSuchPort),
         }
@@ -271,8 +266,8 @@ impl Endpoint {
         let Some(mut step) = self.step(key) else { return };
         step.parts.counters.calls_begun_anew += 1;
         let request = step.rpc.outgoing();
-        let request = request
-            .map(|message| (message.body.clone(), message.unscheduled_priority, message.birth));
+        let request =
+            request.map(|message| (message.message(), message.unscheduled_priority, message.birth));
         step.leave_peer();
         let (peer, parts) = (&mut self.peers[successor], &self.parts);
         peer.rpcs = peer.rpcs.saturating_add(1);

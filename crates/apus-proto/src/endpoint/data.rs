@@ -42,6 +42,17 @@ impl Arrival<'_> {
         self.payload.len() == self.data.message_length as usize
     }
 
+    /// The message, which is in this packet.
+    #[inline]
+    fn whole_message(&self, native: bool) -> Bytes {
+        //= docs/protocol.md#linux-2
+        // The flags are padding to the Linux module.
+        if self.data.is_of_empty_message() && !native {
+            return Bytes::new();
+        }
+        Bytes::copy_from_slice(self.payload)
+    }
+
     /// Bytes of the message that come without a grant, as its sender says.
     fn unasked(&self) -> u32 {
         self.data.incoming.max(self.payload.len() as u32)
@@ -306,7 +317,7 @@ impl Endpoint {
         let due = now + step.parts.config.resend_min;
         let due = step.rpc.expires.map_or(due, |expires| due.min(expires));
         step.parts.arm_at(now, due, key, step.rpc);
-        step.deliver_request(Bytes::copy_from_slice(arrival.payload));
+        step.deliver_request(arrival.whole_message(step.peer.native));
     }
 
     fn on_response(&mut self, now: Time, peer: PeerKey, arrival: &Arrival<'_>) {
@@ -338,7 +349,7 @@ impl Endpoint {
             parts.downlink.arrived(now, Priority::HIGHEST, DATA_HEADER_LEN + length as usize);
             parts.counters.data_bytes_received += u64::from(length);
             parts.counters.message_received(length.into());
-            let body = Bytes::copy_from_slice(arrival.payload);
+            let body = arrival.whole_message(step.peer.native);
             return self.end(now, key, Some(End::Responded(body)));
         }
         if !self.admits(peer, socket, Account::Own, length, arrival.unasked()) {

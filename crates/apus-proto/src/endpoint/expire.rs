@@ -83,7 +83,8 @@ impl Endpoint {
             Refusal::Probe => self.probe_last(now, key),
             Refusal::Wait => {}
             Refusal::Believe => {
-                let error = CallFailed::Unreachable(error);
+                self.peers[key].believed = now;
+                let error = CallFailed::Unreachable { error, sent: true };
                 self.sweeps.push_error(Swept::Failed(key, now, error));
             }
         }
@@ -95,7 +96,10 @@ impl Endpoint {
         if peer.contact.opening().is_some() {
             return self.send_open(now, key);
         }
-        if let Some(mut step) = peer.flight.last().and_then(|key| self.step(key)) {
+        if let Some(asking) = peer.contact.met().and_then(|met| met.doubted) {
+            self.send_open(now, asking);
+        }
+        if let Some(mut step) = self.peers[key].flight.last().and_then(|key| self.step(key)) {
             step.probe(now);
             step.arm(now);
         }
@@ -253,7 +257,7 @@ impl Step<'_> {
 
     /// What has happened to the call until now.
     #[cold]
-    fn story(&self, now: Time) -> Box<CallStory> {
+    pub(super) fn story(&self, now: Time) -> Box<CallStory> {
         let (rpc, peer) = (&*self.rpc, &*self.peer);
         // A response can only arrive when the whole request has.
         let (request, sent, granted) = rpc.outgoing().map_or((0, 0, 0), |request| {

@@ -15,6 +15,7 @@ use crate::local::{
 use crate::remote::Remote;
 use crate::slab::{Handle, RpcKey, SocketKey};
 use crate::time::{Time, sooner};
+use crate::timer::is_over;
 use crate::usage::{Account, Change, Charge, RPC_BYTES};
 
 /// Sends the trace context of a request that follows.
@@ -257,12 +258,15 @@ impl Endpoint {
     #[cold]
     fn local_story(&mut self, now: Time, key: RpcKey) -> Option<Box<CallStory>> {
         let (call, peer) = self.local.with_peer(key)?;
-        let length = u32::try_from(call.client_mut()?.body.len()).unwrap_or(u32::MAX);
+        let client = call.client_mut()?;
+        let length = u32::try_from(client.body.len()).unwrap_or(u32::MAX);
+        // A request that waits to be sent again was refused.
+        let sent = if client.waits { 0 } else { length };
         Some(Box::new(CallStory {
             id: call.id as u32,
             waited_for: Awaited::Response,
             request: length,
-            sent: length,
+            sent,
             granted: length,
             response: None,
             received: 0,
@@ -393,15 +397,13 @@ impl Endpoint {
         let Some(peer) = self.local.peer_mut(path) else { return };
         (peer.last_rx, peer.probes) = (now, 0);
         match MessageKind::decode(words) {
-            Some((MessageKind::Request { from, to, remaining }, id)) if !body.is_empty() => {
+            Some((MessageKind::Request { from, to, remaining }, id)) => {
                 let from = Remote::new(path, from);
                 let deadline = remaining.map(|remaining| now + remaining);
                 let trace = peer.take_trace(id);
                 return self.on_local_request(now, from, to, id, (deadline, trace), body);
             }
-            Some((MessageKind::Response, id)) if !body.is_empty() => {
-                return self.on_local_response(path, id, body);
-            }
+            Some((MessageKind::Response, id)) => return self.on_local_response(path, id, body),
             Some((MessageKind::Refused(reason), id)) => {
                 self.on_local_refused(now, path, id, reason)
             }
@@ -482,7 +484,8 @@ impl Endpoint {
     fn on_local_refused(&mut self, now: Time, path: PathId, id: u64, reason: UnknownReason) {
         let Some(key) = self.answered(path, id) else { return };
         let Some(call) = self.local.get_mut(key) else { return };
-        let (started, Some(client)) = (call.started, call.client_mut()) else { return };
+        let (started, expires) = (call.started, call.expires);
+        let Some(client) = call.client_mut() else { return };
         let length = u32::try_from(client.body.len()).unwrap_or(u32::MAX);
         let error = match reason {
             UnknownReason::NoSuchPort => CallFailed::NoSuchPort,
@@ -501,6 +504,12 @@ impl Endpoint {
                 }
                 let Some(story) = self.local_story(now, key) else { return };
                 CallFailed::Overloaded { after, story }
+            }
+            //= docs/protocol.md#life-3
+            _ if expires.is_some_and(|expires| is_over(now, started, expires)) => {
+                let after = expires.map_or(Duration::ZERO, |at| at.saturating_since(started));
+                let Some(story) = self.local_story(now, key) else { return };
+                CallFailed::DeadlineExceeded { after, story }
             }
             _ => CallFailed::ResponseLost,
         };
@@ -563,7 +572,6 @@ impl Endpoint {
     fn check_local_reply(&self, key: RpcKey, length: usize) -> Result<(), ReplyError> {
         let limit = self.parts.config.message_max;
         match self.local.get(key).map(|call| &call.side) {
-            Some(Side::Server { cancelled: false }) if length == 0 => Err(ReplyError::EmptyMessage),
             Some(Side::Server { cancelled: false }) if length > limit as usize => {
                 Err(ReplyError::MessageTooLarge { length, limit })
             }
@@ -636,6 +644,7 @@ impl Endpoint {
             return;
         }
         if !is_client {
+            self.parts.counters.requests_expired += u64::from(self.is_local_active(key));
             return self.cancel_local(key);
         }
         //= docs/protocol.md#local-5

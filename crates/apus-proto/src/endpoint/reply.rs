@@ -26,7 +26,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// When the request is not in service any more, or the response is empty, too large, or does not
+    /// When the request is not in service any more, or the response is too large, empty and for a Linux host, or does not
     /// fit the budgets; in the latter cases it can be answered again.
     pub fn reply(&mut self, now: Time, key: RpcKey, body: Bytes) -> Result<(), ReplyError> {
         if is_local(key) {
@@ -51,8 +51,8 @@ impl Endpoint {
         let limit = self.parts.config.message_max;
         let in_service = self.step(key).filter(|step| step.rpc.phase.is_in_service());
         let step = in_service.ok_or(ReplyError::NotInService)?;
-        if length == 0 {
-            return Err(ReplyError::EmptyMessage);
+        if length == 0 && step.peer.native {
+            return Err(ReplyError::EmptyForLinux);
         }
         if length > limit as usize {
             return Err(ReplyError::MessageTooLarge { length, limit });

@@ -285,6 +285,18 @@ impl Endpoint {
         self.rpcs.get(key).is_some_and(|rpc| !rpc.cancelled)
     }
 
+    /// Ends a request in service that the application has not begun to execute, because nobody waits for its response: its client has
+    /// given the call up or is lost, or its deadline has passed. The client is told nothing, because its call has ended too.
+    pub fn skip(&mut self, key: RpcKey) {
+        //= docs/protocol.md#life-11
+        self.parts.counters.requests_skipped += 1;
+        if is_local(key) {
+            self.end_local(key);
+        } else {
+            self.remove_rpc(key);
+        }
+    }
+
     /// Nothing is under way and nothing waits to be sent or told. MEETs that wait do not count, because a peer may send them
     /// without end.
     #[must_use]
@@ -395,7 +407,7 @@ impl Endpoint {
     }
 
     /// Tells the server of a call that it is given up, unless the server knows nothing of it.
-    fn tell_aborted(&mut self, key: RpcKey) {
+    pub(super) fn tell_aborted(&mut self, key: RpcKey) {
         let Some(mut step) = self.step(key) else { return };
         let request = step.rpc.outgoing();
         let is_known = step.rpc.phase.is_incoming() || request.is_some_and(Outgoing::has_begun);

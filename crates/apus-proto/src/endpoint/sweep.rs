@@ -31,9 +31,18 @@ impl Endpoint {
         let is_client = self.rpcs.get(key).is_some_and(Rpc::is_client);
         match swept {
             Swept::Run(_, successor) => self.end_with_run(now, key, *successor),
+            &Swept::Failed(_, _, CallFailed::Unreachable { error, .. }) if is_client => {
+                let sent = self.rpcs.get(key).is_some_and(Rpc::has_sent_request);
+                self.fail(key, CallFailed::Unreachable { error, sent });
+            }
             Swept::Failed(_, _, error) if is_client => self.fail(key, error.clone()),
             //= docs/protocol.md#linux-3
             Swept::Service(..) if is_client => self.fail(key, CallFailed::NoSuchPort),
+            //= docs/protocol.md#life-8
+            Swept::Socket(_) if is_client => {
+                self.tell_aborted(key);
+                self.remove_rpc(key);
+            }
             _ => {
                 self.remove_rpc(key);
             }

@@ -227,6 +227,7 @@ impl Step<'_> {
         let (is_client, expires) = (rpc.is_client(), rpc.expires);
         let told = Told::of(now, rpc.trace.as_deref(), expires, is_client && !peer.native);
         let Some(message) = rpc.phase.outgoing_mut() else { return (0, false) };
+        let flags = flags.with(message.marks);
         if !peer.contact.may_send() {
             if !message.is_deferred() {
                 parts.order.unrank(key, message); // The run of its peer is over, and it will end.

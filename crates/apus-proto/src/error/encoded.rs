@@ -24,7 +24,10 @@ impl CallFailed {
             Self::PeerTimeout { waited_for, silent_for, probes_unanswered, .. } => {
                 (1, [encode_awaited(waited_for), nanos(silent_for), probes_unanswered.into()])
             }
-            Self::Unreachable(error) => (2, encode_path_error(error)),
+            Self::Unreachable { error, sent } => {
+                let [code, port, _] = encode_path_error(error);
+                (2, [code, port, sent.into()])
+            }
             Self::NoSuchPort => (3, [0; 3]),
             Self::ResponseLost => (4, [0; 3]),
             Self::MayHaveExecuted => (5, [0; 3]),
@@ -36,6 +39,7 @@ impl CallFailed {
             Self::ResponseTooLarge { length, limit } => (11, [length.into(), limit.into(), 0]),
             Self::EngineEnded => (12, [0; 3]),
             Self::NotSent => (13, [0; 3]),
+            Self::EmptyForLinux => (14, [0; 3]),
         };
         let story = self.story().map_or([0; STORY], |story| story.encode());
         let mut bytes = [code; LENGTH];
@@ -64,7 +68,10 @@ impl CallFailed {
                 probes_unanswered: short(2)?,
                 story: story()?,
             },
-            2 => Self::Unreachable(decode_path_error(number(0), number(1))?),
+            2 => Self::Unreachable {
+                error: decode_path_error(number(0), number(1))?,
+                sent: number(2) != 0,
+            },
             3 => Self::NoSuchPort,
             4 => Self::ResponseLost,
             5 => Self::MayHaveExecuted,
@@ -76,6 +83,7 @@ impl CallFailed {
             11 => Self::ResponseTooLarge { length: short(0)?, limit: short(1)? },
             12 => Self::EngineEnded,
             13 => Self::NotSent,
+            14 => Self::EmptyForLinux,
             _ => return None,
         })
     }
@@ -175,8 +183,8 @@ mod tests {
             story: Box::new(story),
         };
         let errors = [
-            CallFailed::Unreachable(PathError::NoService(4_000)),
-            CallFailed::Unreachable(PathError::NoLink),
+            CallFailed::Unreachable { error: PathError::NoService(4_000), sent: true },
+            CallFailed::Unreachable { error: PathError::NoLink, sent: false },
             CallFailed::NoSuchPort,
             CallFailed::ResponseLost,
             CallFailed::MayHaveExecuted,

@@ -38,6 +38,12 @@ impl CallStory {
     pub const fn began(&self) -> bool {
         self.sent > 0
     }
+
+    /// Whether the server may have executed the request: all of it was sent.
+    #[must_use]
+    pub const fn may_have_executed(&self) -> bool {
+        !matches!(self.waited_for, Awaited::Token) && self.sent >= self.request
+    }
 }
 
 impl fmt::Display for CallStory {

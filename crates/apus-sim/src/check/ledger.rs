@@ -201,16 +201,24 @@ impl Entry {
     /// The call failed: what the error says of the execution is so.
     pub(super) fn fail(&mut self, call: usize, error: CallFailed) -> Result<(), Violation> {
         use CallFailed::{
-            DeadlineExceeded, NoSuchPort, OtherVersion, Overloaded, RequestTooLarge, ResponseLost,
+            DeadlineExceeded, NoSuchPort, OtherVersion, Overloaded, PeerTimeout, RequestTooLarge,
+            ResponseLost, Unreachable,
         };
         match error {
             ResponseLost if self.executed_by.is_none() => Err(Violation::NeverExecuted { call }),
-            DeadlineExceeded { ref story, .. } if story.began() => Ok(()),
+            DeadlineExceeded { ref story, .. } | PeerTimeout { ref story, .. }
+                if story.may_have_executed() =>
+            {
+                Ok(())
+            }
+            Unreachable { sent: true, .. } => Ok(()),
             NoSuchPort
             | OtherVersion { .. }
             | Overloaded { .. }
             | RequestTooLarge { .. }
-            | DeadlineExceeded { .. } => {
+            | DeadlineExceeded { .. }
+            | PeerTimeout { .. }
+            | Unreachable { .. } => {
                 self.denied = Some(error);
                 self.truthful(call)
             }

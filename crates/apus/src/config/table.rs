@@ -34,6 +34,11 @@ macro_rules! node_settings {
             /// Whether small packets for one peer share a datagram. Received bundles are accepted either way.
             bundles: bool = true;
 
+            /// Whether services skip requests whose responses nobody waits for: the client has given the call up or is lost, or its
+            /// deadline has passed. A request whose response would probably come after the deadline yields to others. Switch it off
+            /// for a service whose requests are to be executed even if nobody waits.
+            skip_unwanted: bool = true;
+
             /// Longest packet, header and payload, even if the path carries more; at least 556 bytes on a raw link.
             max_packet: usize = 65_507 B, 548 B ..= 65_507 B;
         }

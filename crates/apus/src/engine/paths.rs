@@ -22,7 +22,10 @@ impl Engine {
     pub(crate) fn resolve(&mut self, host: SocketAddr) -> Result<PathId, CallError> {
         let Self { neighbours, endpoint, link, .. } = self;
         match neighbours.as_mut().and_then(|neighbours| neighbours.attached.as_mut()) {
-            None => link.resolve(host).ok_or(CallError::PeerUnreachable(PathError::NoLink)),
+            None => {
+                let (error, sent) = (PathError::NoLink, false);
+                link.resolve(host).ok_or(CallError::PeerUnreachable { error, sent })
+            }
             Some(attached) if !attached.is_attached() => Err(CallError::NoEngine),
             Some(attached) => attached
                 .path_to(clock::now(), host, endpoint)

@@ -91,7 +91,7 @@ impl Engine {
         let key = RelayKey::from_bits(words[1]);
         match MessageKind::decode(words) {
             Some((kind @ MessageKind::Request { from: own, .. }, id))
-                if !body.is_empty() && own >= FIRST_CLIENT_PORT =>
+                if own >= FIRST_CLIENT_PORT =>
             {
                 match relay.take_told(from, id) {
                     Some((to, trace)) => {
@@ -101,7 +101,7 @@ impl Engine {
                     None => self.endpoint.discard(body),
                 }
             }
-            Some((MessageKind::Response, _)) if !body.is_empty() => {
+            Some((MessageKind::Response, _)) => {
                 self.relay_response(now, relay, from, key, body);
             }
             Some((MessageKind::Refused(reason), _)) => {
@@ -189,7 +189,8 @@ impl Engine {
         process.counters.calls += 1;
         let Some(path) = self.link.resolve(to) else {
             self.endpoint.discard(body);
-            return relay.fail(client, CallFailed::Unreachable(PathError::NoLink));
+            let (error, sent) = (PathError::NoLink, false);
+            return relay.fail(client, CallFailed::Unreachable { error, sent });
         };
         if self.is_this_node(to, path) {
             return self.relay_directly(relay, client, (to, kind), trace, body);

@@ -341,6 +341,19 @@ impl Neighbours {
         }
     }
 
+    /// Such a call waits for no meeting any more. True if its peer is known.
+    pub(crate) fn give_up_meeting(&mut self, call: CallKey) -> bool {
+        let mut is_known = false;
+        for index in 0..self.meetings.len() {
+            if let Some(meeting) = self.meeting_mut(self.meetings[index]) {
+                is_known |= meeting.connected.contains(&call);
+                meeting.connected.retain(|connected| *connected != call);
+                meeting.waiting.retain(|waiting| *waiting != call);
+            }
+        }
+        is_known
+    }
+
     /// The peer of such a call is known. True if the call waits on for a meeting.
     pub(crate) fn waits_for_meeting(&mut self, call: CallKey) -> bool {
         for index in 0..self.meetings.len() {

@@ -35,8 +35,8 @@ impl AsyncWrite for Stream {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends the writing half, as [`Stream::shutdown`] does. Does not wait for the peer; [`Stream::poll_close`] does.
+    /// Ends the writing half, as [`Stream::end`] does. Does not wait for the peer; [`Stream::poll_close`] does.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.shutdown(Shutdown::Write))
+        Poll::Ready(self.end(Shutdown::Write))
     }
 }

@@ -210,7 +210,7 @@ fn passes(error: &CallError) -> bool {
             | CallError::OverBudget { .. }
             | CallError::TooManyPeers { .. }
             | CallError::PeerTimeout { .. }
-            | CallError::PeerUnreachable(HostUnreachable | PermissionDenied)
+            | CallError::PeerUnreachable { error: HostUnreachable | PermissionDenied, .. }
             | CallError::ResponseLost
             | CallError::MayHaveExecuted
             | CallError::Overloaded { .. }

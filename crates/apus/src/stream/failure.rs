@@ -52,11 +52,13 @@ pub(crate) fn broken(broken: &Broken) -> Error {
 #[cold]
 pub(crate) fn call_failed(error: CallError) -> Error {
     let kind = match error {
-        CallError::NoSuchPort | CallError::PeerUnreachable(PathError::PortUnreachable) => {
-            ErrorKind::ConnectionRefused
-        }
-        CallError::PeerUnreachable(PathError::HostUnreachable) => ErrorKind::HostUnreachable,
-        CallError::PeerUnreachable(PathError::PermissionDenied) => ErrorKind::PermissionDenied,
+        CallError::NoSuchPort => ErrorKind::ConnectionRefused,
+        CallError::PeerUnreachable { error, .. } => match error {
+            PathError::PortUnreachable => ErrorKind::ConnectionRefused,
+            PathError::HostUnreachable => ErrorKind::HostUnreachable,
+            PathError::PermissionDenied => ErrorKind::PermissionDenied,
+            _ => ErrorKind::Other,
+        },
         CallError::PeerTimeout { .. } => ErrorKind::TimedOut,
         CallError::UnspecifiedAddress(_) => ErrorKind::InvalidInput,
         CallError::MayHaveExecuted | CallError::ResponseLost => ErrorKind::ConnectionReset,
