@@ -11,6 +11,7 @@ mod demo;
 mod deploy;
 mod doctor;
 mod emulated;
+mod installed;
 mod irq;
 mod irq_preload;
 mod irq_programs;
