@@ -140,9 +140,7 @@ fn is_there(directory: &OwnedFd, name: &str, bytes: &[u8]) -> bool {
             && found.len() == bytes.len() as u64
     });
     let mut found = Vec::new();
-    is_right
-        && file.take(bytes.len() as u64 + 1).read_to_end(&mut found).is_ok()
-        && found == bytes
+    is_right && file.take(bytes.len() as u64 + 1).read_to_end(&mut found).is_ok() && found == bytes
 }
 
 /// Writes the file under another name, then renames it: it appears whole or not at all.

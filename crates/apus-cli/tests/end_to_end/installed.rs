@@ -37,10 +37,11 @@ impl Installed {
 
     /// Runs it, with an environment of its own.
     fn apus(&self, arguments: &[&str]) -> Output {
-        output(clean(&mut Command::new(self.path())).args(arguments).env(
-            "XDG_RUNTIME_DIR",
-            self.directory.file("runtime"),
-        ))
+        output(
+            clean(&mut Command::new(self.path()))
+                .args(arguments)
+                .env("XDG_RUNTIME_DIR", self.directory.file("runtime")),
+        )
     }
 
     /// The file that the dynamic linker loads into a program.

@@ -28,6 +28,7 @@ mod run_differ;
 mod run_trust;
 mod run_waits;
 mod shown;
+mod simulated;
 #[path = "../../../apus-net/tests/skipped/mod.rs"]
 mod skipped;
 mod stat;
