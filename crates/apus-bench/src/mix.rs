@@ -67,8 +67,9 @@ struct Subject {
     gbps: f64,
     /// Names the load in rows and plots.
     load: String,
-    /// Of all runs.
+    /// Of all runs that are not refused.
     by_size: BySize,
+    /// Of all runs that are refused.
     lateness: Lateness,
     unfinished: u64,
 }
@@ -90,8 +91,8 @@ pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFi
         steps.add_shares_of_capacity(&mut subjects)?;
     }
     let whole = steps.measure(&mut subjects);
-    subjects.retain(|subject| !subject.by_size.total().is_empty());
     subjects.iter().for_each(|subject| subject.warn(result));
+    subjects.retain(|subject| !subject.by_size.total().is_empty());
     plot(&options.comparison.pin, &subjects, result);
     whole
 }
@@ -122,7 +123,7 @@ impl Subject {
     /// What may be wrong with the figures.
     fn warn(&self, result: &mut ResultFile) {
         let who = format!("{} at {}", self.transport.name(), self.load);
-        // Part of it is the transport's own doing, when handing over a long message takes long; a caller would see that too.
+        // Part of it is the transport's own doing, when handing over a long message takes long. The calls behind it are late all the same.
         if let Some(warning) = self.lateness.warning(&who) {
             result.warn(warning);
         }
@@ -160,6 +161,7 @@ impl Steps<'_> {
                     .begin(&format!("mix: {} over {connections} connections", transport.name()));
                 let trial =
                     &mut Subject::new((transport, pin), connections, options.gbps, String::new());
+                // Where no number of connections keeps to the times, the most connections are taken.
                 measure_once(options, trial, run, result)
             },
         )
@@ -261,10 +263,14 @@ fn measure_once(
             let outcome = open_loop::offer(client, &load)?;
             Ok((outcome, meter.read()? - before))
         })?;
-    subject.by_size.merge(&outcome.by_size);
-    subject.lateness.merge(&outcome.lateness);
+    let row = note_health(row(options, subject, run, &outcome, cpu), health, result);
     subject.unfinished += outcome.unfinished;
-    Ok(note_health(row(options, subject, run, &outcome, cpu), health, result))
+    if outcome.lateness.is_refused() {
+        subject.lateness.merge(&outcome.lateness);
+        return Ok(row.refused_as_late());
+    }
+    subject.by_size.merge(&outcome.by_size);
+    Ok(row)
 }
 
 /// The latencies of the shortest class of sizes, 100 B of the usual mix.

@@ -73,6 +73,8 @@ enum Command {
     DemoLab {
         /// Length of a run between two processes, of which all times are multiples
         seconds: f64,
+        /// Rate of the emulated links
+        link_mbps: f64,
     },
     /// Serve and generate load as one host of a lab, controlled over standard input and output
     #[command(hide = true, name = apus_lab::emulated::AGENT_COMMAND)]
@@ -105,7 +107,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Completions(args) => completions::run(&args, Cli::command()),
         Command::Man(args) => man::run(&args, Cli::command()),
         Command::BenchPeer { role, options } => roles::serve(&role, &options, &mut stdout()),
-        Command::DemoLab { seconds } => demo::lab(seconds),
+        Command::DemoLab { seconds, link_mbps } => demo::lab(seconds, link_mbps),
         Command::LabAgent => agent::run(&mut stdout()),
     }
 }

@@ -4,16 +4,21 @@
 //! standard output early (`apus … | head`) is content with what it got: that is no error.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process;
 
 use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use apus_bench::report::CONVENTIONS;
+use apus_bench::report::{CONVENTIONS, failed_checks};
 use apus_load::ResultFile;
 use apus_load::misuse::Misuse;
+use apus_load::misuse::Misuse;
+use apus_load::record::record;
 use apus_load::record::record;
 use apus_load::report::{self, Style};
+use apus_load::stop::{CUT_SHORT, Stopped};
 use apus_load::stop::{CUT_SHORT, Stopped};
 use serde::Serialize;
 
@@ -30,6 +35,9 @@ pub(crate) struct OutputArgs {
     /// Write a self-contained HTML report with tables and plots to FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    /// Write the rows of the result as CSV to FILE, with a column for each key; - is standard output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
     /// Show all columns of the tables, even beyond 80 characters
     #[arg(long)]
     pub(crate) wide: bool,
@@ -38,12 +46,15 @@ pub(crate) struct OutputArgs {
 impl OutputArgs {
     /// Whether standard output belongs to one of the files.
     pub(crate) fn stdout_is_taken(&self) -> bool {
-        [&self.json, &self.html].into_iter().any(|path| path.as_deref() == Some(Path::new("-")))
+        [&self.json, &self.html, &self.csv]
+            .into_iter()
+            .any(|path| path.as_deref() == Some(Path::new("-")))
     }
 
     /// The arguments that name files, for [`different`].
-    pub(crate) fn paths(&self) -> [(&'static str, Option<&Path>); 2] {
-        [("--json", self.json.as_deref()), ("--html", self.html.as_deref())]
+    pub(crate) fn paths(&self) -> [(&'static str, Option<&Path>); 3] {
+        let Self { json, html, csv, .. } = self;
+        [("--json", json.as_deref()), ("--html", html.as_deref()), ("--csv", csv.as_deref())]
     }
 
     /// Opens the files, measures with a bar that shows how far it is, shows the result and writes the files.
@@ -69,6 +80,7 @@ impl OutputArgs {
             tables: (!self.stdout_is_taken()).then(|| Style::for_stdout().wide(self.wide)),
             json: open(&self.json)?,
             html: open(&self.html)?,
+            csv: open(&self.csv)?,
         })
     }
 }
@@ -80,6 +92,7 @@ pub(crate) struct Output {
     tables: Option<Style>,
     json: Option<OutputFile>,
     html: Option<OutputFile>,
+    csv: Option<OutputFile>,
 }
 
 impl Output {
@@ -107,6 +120,9 @@ impl Output {
         if let Some(file) = self.html {
             file.write(&report::html(std::slice::from_ref(result), &CONVENTIONS)?)?;
         }
+        if let Some(file) = self.csv {
+            file.write(&report::csv(std::slice::from_ref(result))?)?;
+        }
         Ok(())
     }
 }
@@ -126,7 +142,7 @@ pub(crate) fn measured(
 /// What a result that was shown means for the exit code.
 ///
 /// # Errors
-/// When it was cut short, or part of it is refused as a measurement.
+/// When it was cut short, part of it is refused as a measurement, or a check of it fails.
 pub(crate) fn conclude(result: &ResultFile) -> Result<()> {
     conclude_whole(result)?;
     let refused = result.rows.iter().filter(|row| row.is_refused()).count();
@@ -134,7 +150,10 @@ pub(crate) fn conclude(result: &ResultFile) -> Result<()> {
         let why = "others or the load kept the machine too busy, see the warnings";
         return Err(Refused(format!("{refused} measurements are refused: {why}")).into());
     }
-    Ok(())
+    match failed_checks(&result.rows) {
+        0 => Ok(()),
+        failed => Err(anyhow!("{failed} checks FAIL, see the table")),
+    }
 }
 
 /// As [`conclude`], where the table says which measurements are refused and the others count.
@@ -245,15 +264,34 @@ impl OutputFile {
     ///
     /// # Errors
     /// When it cannot be written, for another reason than a reader that left.
-    pub(crate) fn write(mut self, text: &str) -> Result<()> {
+    pub(crate) fn write(self, text: &str) -> Result<()> {
+        self.write_by(|to| to.write_all(text.as_bytes()))
+    }
+
+    /// Has `write` write all that the file will have.
+    ///
+    /// # Errors
+    /// When `write` fails, for another reason than a reader that left.
+    pub(crate) fn write_by(
+        mut self,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<()> {
+        let whole = |to: &mut dyn Write| {
+            let mut to = BufWriter::new(to);
+            write(&mut to).and_then(|()| to.flush())
+        };
+        let or_left = |written: io::Result<()>| match written {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            other => other,
+        };
         let written = match &mut self.target {
-            Target::Stdout => return print(text),
-            Target::Device(file) => match file.write_all(text.as_bytes()) {
-                Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-                other => other,
-            },
+            Target::Stdout => {
+                return or_left(whole(&mut io::stdout().lock()))
+                    .context("cannot write to standard output");
+            }
+            Target::Device(file) => or_left(whole(file)),
             Target::Part { file, path, place } => {
-                file.write_all(text.as_bytes()).and_then(|()| fs::rename(path, place))
+                whole(file).and_then(|()| fs::rename(path, place))
             }
         };
         written.with_context(|| format!("cannot write `{}`", self.path.display()))
@@ -399,6 +437,16 @@ mod tests {
         assert!(conclude(&result).is_ok());
         result.rows.push(row.set("verdict", apus_load::REFUSED));
         assert!(conclude(&result).unwrap_err().is::<Refused>());
+        let slow = |transport: &str, p50_us: f64| {
+            let row = apus_load::Row::new(transport).set("bench", "sockets rr").set("pin", "split");
+            row.set("size_bytes", 1000).set("p50_us", p50_us)
+        };
+        let mut failed = ResultFile::new("apus bench sockets", apus_load::Machine::default());
+        failed.rows = vec![slow("apus-run", 1.0), slow("raw-shm", 0.3)];
+        assert!(conclude(&failed).is_ok());
+        failed.rows[0] = slow("apus-run", 900.0);
+        let error = conclude(&failed).unwrap_err();
+        assert!(error.to_string().contains("1 checks FAIL") && !error.is::<Refused>(), "{error}");
         result.warn(CUT_SHORT);
         assert!(conclude(&result).unwrap_err().is::<Stopped>());
     }

@@ -16,6 +16,7 @@ use crate::output;
   apus report rtt.json mix.json
   apus report *.json --html report.html
   apus report delivery.json --markdown delivery-table.md --svg images/
+  apus report results/*.json --csv points.csv
   apus bench rtt --json - | apus report -")]
 pub(crate) struct Args {
     /// Result files written by --json; - is standard input
@@ -33,6 +34,9 @@ pub(crate) struct Args {
     /// Write all rows, warnings and series as one JSON array to FILE; - is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write the rows of all results as one CSV table to FILE, with a column for each key; - is standard output
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
     /// Show all columns of the tables, even beyond 80 characters
     #[arg(long)]
     wide: bool,
@@ -47,6 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ("--html", args.html.as_deref()),
         ("--markdown", args.markdown.as_deref()),
         ("--json", args.json.as_deref()),
+        ("--csv", args.csv.as_deref()),
     ])?;
     let results =
         args.results.iter().map(|path| ResultFile::read(path)).collect::<Result<Vec<_>, _>>()?;
@@ -55,6 +60,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if let Some(path) = &args.json {
         output::write_json(path, &results)?;
+    }
+    if let Some(path) = &args.csv {
+        output::write_text(path, &report::csv(&results)?)?;
     }
     if let Some(path) = &args.markdown {
         let texts: Vec<String> =
@@ -70,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             }
         }
     }
-    let to_file = [&args.html, &args.json, &args.markdown, &args.svg];
+    let to_file = [&args.html, &args.json, &args.csv, &args.markdown, &args.svg];
     if to_file.iter().all(|path| path.is_none()) {
         for result in &results {
             let style = Style::for_stdout().wide(args.wide);

@@ -152,14 +152,21 @@ impl Lateness {
         self.max_ns as f64 / 1e3
     }
 
+    /// Whether the run tells more of the generator than of the transport or server: more than [`LATE_SHARE_MAX`] of the starts were
+    /// late. Such a run is refused.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.share() > LATE_SHARE_MAX
+    }
+
     /// What to say about the run when more than [`LATE_SHARE_MAX`] of the starts were late; `who` names the
     /// generator (a transport, say).
     #[must_use]
     pub fn warning(&self, who: &str) -> Option<String> {
-        (self.share() > LATE_SHARE_MAX).then(|| {
+        self.is_refused().then(|| {
             format!(
                 "{who}: the generator was late: {:.1} % of calls started more than {} µs after \
-                 their time (worst {:.0} µs), so the offered load came in bursts",
+                 their time (worst {:.0} µs), so the offered load came in bursts; the run is refused",
                 self.share() * 100.0,
                 LATE_NS / 1000,
                 self.max_us(),

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use anyhow::{Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::machine::Machine;
 use crate::row::Row;
@@ -30,6 +31,9 @@ pub struct ResultFile {
     pub machine: Machine,
     /// When it began: RFC 3339 in UTC, to the second (`2026-11-20T18:40:00Z`).
     pub started: String,
+    /// What was asked for, complete, where one value says that: the plan of a simulation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Value>,
     /// What may be wrong with the run, one sentence each. Empty when nothing was noticed.
     #[serde(default)]
     pub warnings: Vec<String>,
@@ -49,6 +53,7 @@ impl ResultFile {
             command: command.to_owned(),
             machine,
             started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            plan: None,
             warnings: Vec::new(),
             rows: Vec::new(),
             series: Vec::new(),

@@ -56,6 +56,19 @@ impl Row {
         self.set("calls", latency.count())
     }
 
+    /// The row of a run whose generator was late: it keeps what was offered and counted, and has no times and rates.
+    #[must_use]
+    pub fn refused_as_late(mut self) -> Self {
+        const FIGURES: [&str; 4] = ["_us", "_gbps", "_mbps", "_per_s"];
+        for (key, value) in &mut self.0 {
+            let is_figure = FIGURES.iter().any(|end| key.ends_with(end));
+            if is_figure && !key.starts_with("offered") && !key.starts_with("late") {
+                *value = Value::Null;
+            }
+        }
+        self.set("verdict", REFUSED_LATE)
+    }
+
     /// The transport this row is about.
     #[must_use]
     pub fn transport(&self) -> &str {
@@ -150,6 +163,15 @@ mod tests {
         let keys: Vec<&str> = row.values().map(|(key, _)| key).collect();
         assert_eq!(keys, ["transport", "p50_us", "p99_us", "p99_9_us", "max_us", "calls"]);
         assert_eq!(row.value("calls"), Some(&Value::from(1)));
+    }
+
+    #[test]
+    fn a_late_run_has_no_figures() {
+        let row = Row::new("x").set("offered_gbps", 2).set("p50_us", 4.5).set("calls", 9);
+        let row = row.set("late_max_us", 80.0).refused_as_late();
+        assert!(row.is_refused() && row.value("p50_us") == Some(&Value::Null));
+        let kept = ["offered_gbps", "calls", "late_max_us"].map(|key| row.number(key));
+        assert_eq!(kept, [Some(2.0), Some(9.0), Some(80.0)]);
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use apus_load::arrival::LATE_SHARE_MAX;
 
 use super::agents::{Agents, seed_of};
 use super::generator::Edge;
@@ -86,7 +85,7 @@ impl Client {
 impl Outcome {
     /// Whether a run tells more of the generator than of the server.
     pub fn was_late(&self) -> bool {
-        self.lateness.share() > LATE_SHARE_MAX
+        self.lateness.is_refused()
     }
 }
 

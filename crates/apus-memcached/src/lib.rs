@@ -33,7 +33,6 @@ mod text;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use apus_load::arrival::LATE_SHARE_MAX;
 use apus_load::{Latency, Lateness, REFUSED_LATE, ResultFile, Row, Scale, Series, stats};
 
 pub use self::agents::{AgentOptions, serve_agent};
@@ -125,7 +124,7 @@ impl Whole {
     fn of(parts: Vec<(String, Outcome)>) -> Self {
         let mut whole = Self { sum: Outcome::default(), late: Vec::new() };
         for (host, part) in parts {
-            if part.lateness.share() > LATE_SHARE_MAX {
+            if part.lateness.is_refused() {
                 whole.late.push((host, part.lateness));
             }
             whole.sum.merge(part);
@@ -188,8 +187,7 @@ fn warn(qps: f64, run: u32, outcome: &Whole, result: &mut ResultFile) {
     let who = format!("{}, run {run}", load_in_words(qps));
     for (host, lateness) in &outcome.late {
         let who = if host == HERE { who.clone() } else { format!("{who}, {host}") };
-        let late = lateness.warning(&who).unwrap_or_default();
-        result.warn(format!("{late}; the run is refused"));
+        lateness.warning(&who).into_iter().for_each(|warning| result.warn(warning));
     }
     if !outcome.late.is_empty() {
         return;

@@ -258,16 +258,16 @@ fn report(options: &Options, measured: &Measured, load: &Load, result: &mut Resu
         .set("outstanding", options.port_max() * u32::from(options.ports));
     row = row.set_latency(&latency).set("mean_us", latency.mean_us());
     row = record.errors.set(row);
-    result.rows.push(
-        row.set("calls_per_s", latency.count() as f64 / seconds)
-            .set("out_gbps", gbps(record.out_bytes))
-            .set("in_gbps", gbps(record.in_bytes))
-            .set("cpu_s", cpu::process_time().as_secs_f64())
-            .set("elapsed_s", seconds)
-            .set("lag_pct", lag)
-            .set("late_pct", record.lateness.share() * 100.0)
-            .set("unfinished", unfinished),
-    );
+    let row = row
+        .set("calls_per_s", latency.count() as f64 / seconds)
+        .set("out_gbps", gbps(record.out_bytes))
+        .set("in_gbps", gbps(record.in_bytes))
+        .set("cpu_s", cpu::process_time().as_secs_f64())
+        .set("elapsed_s", seconds)
+        .set("lag_pct", lag)
+        .set("late_pct", record.lateness.share() * 100.0)
+        .set("unfinished", unfinished);
+    result.rows.push(if record.lateness.is_refused() { row.refused_as_late() } else { row });
     result.series.push(Series::latency_cdf("Latency of all calls", name, &latency));
     for percent in [50.0, 99.0] {
         let title = format!("Latency by size, p{percent}");

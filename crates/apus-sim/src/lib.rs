@@ -8,7 +8,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `plan`, `sizes`, `topology`, `framing` | what is simulated: TOML, message lengths, networks, bytes on the wire |
+//! | `plan`, `sizes`, `size_table`, `topology`, `framing` | what is simulated: TOML, message lengths, networks, bytes on the wire |
 //! | `queue`, `fabric`, `chance` | the engine: events in order, packets at ports, random numbers |
 //! | `transport` | what hosts speak: the production core, and rivals |
 //! | `trace` | load from a file |
@@ -32,6 +32,7 @@ mod plan;
 mod queue;
 pub mod results;
 mod run;
+mod size_table;
 mod sizes;
 mod slowdown;
 pub mod sweep;
@@ -45,6 +46,7 @@ pub use framing::Framing;
 pub use layout::{Layout, Link, Switch};
 pub use plan::{Arrivals, Exchange, HomaPlan, Pattern, Plan, PlanError, Profile, Protocol};
 pub use run::{LayerOutcome, Outcome, Progress, run, run_traced};
+pub use size_table::SizeTable;
 pub use sizes::Sizes;
 pub use slowdown::{BATCHES, Decile, SizeClass};
 pub use topology::{Links, Topology};

@@ -8,10 +8,12 @@ use apus_proto::{Config, SettingError};
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr};
 use thiserror::Error;
+use toml::{Table, Value};
 
 use crate::fabric::Buffers;
 use crate::framing::Framing;
 use crate::sizes::Sizes;
+use crate::sweep;
 use crate::topology::{Links, Topology};
 
 /// One simulation, as read from TOML. All fields have defaults: Homa on the paper's network with
@@ -279,6 +281,31 @@ impl Plan {
     #[must_use]
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("all of a plan's fields have a form in TOML")
+    }
+
+    /// The plan as JSON, with all values that have defaults.
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::to_value(self).expect("all of a plan's fields have a form in JSON")
+    }
+
+    /// The plan with some values set by their names, `homa.priorities = 4`; a value is TOML, or a text without quotes.
+    ///
+    /// # Errors
+    ///
+    /// When a name is unknown or a value is not possible.
+    pub fn with(&self, settings: &[(String, String)]) -> Result<Self, PlanError> {
+        let toml = |source| PlanError::Toml(Box::new(source));
+        let mut table = Table::try_from(self).expect("all of a plan's fields have a form in TOML");
+        for (name, text) in settings {
+            let read = toml::from_str::<Table>(&format!("value = {text}"));
+            let value = read.ok().and_then(|mut table| table.remove("value"));
+            let value = value.unwrap_or_else(|| Value::String(text.clone()));
+            sweep::set(&mut table, name, value)?;
+        }
+        let plan: Self = Value::Table(table).try_into().map_err(toml)?;
+        plan.validate()?;
+        Ok(plan)
     }
 
     /// Whether the plan can be run.
@@ -569,6 +596,21 @@ mod tests {
         assert_eq!(error("[homa]\npriorities = 9"), wrong);
         let wrong = "homa: resend_min = 1 µs: expected a time from 100 µs to 10 s";
         assert_eq!(error("[homa]\nresend_min_us = 1"), wrong);
+    }
+
+    #[test]
+    fn values_are_set_by_name() {
+        let set =
+            |name: &str, value: &str| Plan::default().with(&[(name.to_owned(), value.to_owned())]);
+        assert_eq!(set("homa.priorities", "4").unwrap().homa.priorities, Some(4));
+        assert_eq!(set("homa.profile", "production").unwrap().homa.profile, Profile::Production);
+        assert_eq!(set("arrivals", "{ closed = 3 }").unwrap().arrivals, Arrivals::Closed(3));
+        assert_eq!(set("load", "1").unwrap().load, 1.0);
+        for (name, value) in
+            [("homa.nothing", "4"), ("load", "high"), ("seed.x", "1"), ("load", "9")]
+        {
+            assert!(set(name, value).is_err(), "{name}");
+        }
     }
 
     #[test]

@@ -118,6 +118,7 @@ pub fn record(outcome: &Outcome, result: &mut ResultFile) {
     }
     let run = row(outcome, "sim run")
         .set("topology", outcome.plan.topology.to_string())
+        .set("seed", outcome.plan.seed)
         .set("messages", outcome.messages)
         .set("unfinished", outcome.unfinished)
         .set("goodput_gbps", outcome.goodput_gbps)
@@ -129,7 +130,8 @@ pub fn record(outcome: &Outcome, result: &mut ResultFile) {
         .set("event_hash", format!("{:016x}", outcome.hash));
     result.rows.push(run);
     let mut counters = row(outcome, "sim counters");
-    for &(name, value) in outcome.counters.iter().filter(|(_, value)| *value > 0) {
+    // Those that counted nothing as well: a reader tells "none" from "not measured".
+    for &(name, value) in &outcome.counters {
         counters.put(name, value);
     }
     result.rows.push(counters);

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::framing::Framing;
 use crate::paper::PaperWorkload;
+use crate::size_table::SizeTable;
 
 /// Bytes of a GRANT.
 const GRANT: u32 = 33;
@@ -17,7 +18,7 @@ const GRANT: u32 = 33;
 ///
 /// Text forms: `w1` to `w5`, the sizes of the Homa paper's simulations; `cp-w1` to `cp-w5`, the same
 /// workloads as `apus bench` and the Homa authors' `cp_node` draw them; a number of bytes (`10kB`);
-/// or a mix (`90:100,10:1MB`).
+/// a mix (`90:100,10:1MB`); or `csv:PATH`, also `PATH.csv`: a [table](SizeTable) of sizes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Sizes {
@@ -25,7 +26,12 @@ pub enum Sizes {
     Paper(PaperWorkload),
     /// Anything `apus-load` knows.
     Load(Workload),
+    /// Those of a file.
+    Table(SizeTable),
 }
+
+/// Sizes of a table that have classes of their own at most; more are put together.
+const CLASSES_MAX: usize = 100;
 
 impl Sizes {
     /// The paper's workload this is, if it is one.
@@ -33,7 +39,7 @@ impl Sizes {
     pub fn paper(&self) -> Option<PaperWorkload> {
         match self {
             Self::Paper(workload) => Some(*workload),
-            Self::Load(_) => None,
+            Self::Load(_) | Self::Table(_) => None,
         }
     }
 
@@ -41,6 +47,7 @@ impl Sizes {
         match self {
             Self::Paper(workload) => workload.sample(rng),
             Self::Load(workload) => workload.sample(rng, None).max(1),
+            Self::Table(table) => table.sample(rng),
         }
     }
 
@@ -50,6 +57,7 @@ impl Sizes {
                 workload.bins().last().map_or(1, |bin| bin.bytes.div_ceil(1442) * 1442)
             }
             Self::Load(workload) => workload.longest(),
+            Self::Table(table) => table.lengths().last().unwrap_or(1),
         }
     }
 
@@ -57,6 +65,7 @@ impl Sizes {
     fn each_size(&self, mut visit: impl FnMut(u32, f64)) {
         match self {
             Self::Paper(workload) => workload.each_size(visit),
+            Self::Table(table) => table.each_size(visit),
             Self::Load(workload) => {
                 const POINTS: u32 = 100_000;
                 for point in 0..POINTS {
@@ -79,7 +88,9 @@ impl Sizes {
     pub(crate) fn mean_wire(&self, framing: Framing) -> f64 {
         match self {
             Self::Paper(workload) => self.mean() / workload.payload_share(),
-            Self::Load(_) => self.mean_of(|bytes| framing.message_wire(bytes) as f64),
+            Self::Load(_) | Self::Table(_) => {
+                self.mean_of(|bytes| framing.message_wire(bytes) as f64)
+            }
         }
     }
 
@@ -126,7 +137,8 @@ impl Sizes {
         match self {
             Self::Paper(workload) => workload.bins().iter().map(|bin| bin.bytes).collect(),
             Self::Load(Workload::Fixed(bytes)) => vec![*bytes],
-            Self::Load(_) => Self::classes_of_any(),
+            Self::Table(table) if table.lengths().len() <= CLASSES_MAX => table.lengths().collect(),
+            Self::Load(_) | Self::Table(_) => Self::classes_of_any(),
         }
     }
 
@@ -151,6 +163,7 @@ impl fmt::Display for Sizes {
                 | Workload::W5),
             ) => write!(f, "cp-{workload}"),
             Self::Load(workload) => workload.fmt(f),
+            Self::Table(table) => write!(f, "csv:{}", table.path().display()),
         }
     }
 }
@@ -163,9 +176,13 @@ impl FromStr for Sizes {
         if let Some(workload) = paper.and_then(PaperWorkload::new) {
             return Ok(Self::Paper(workload));
         }
+        let is_file = |path: &&str| path.ends_with(".csv");
+        if let Some(path) = text.strip_prefix("csv:").or_else(|| Some(text).filter(is_file)) {
+            return SizeTable::read(path).map(Self::Table);
+        }
         let load = text.strip_prefix("cp-").unwrap_or(text);
         load.parse().map(Self::Load).map_err(|_| {
-            format!("`{text}` is no workload; known are w1 to w5, cp-w1 to cp-w5, a size such as 10kB, and mixes such as 90:100,10:1MB")
+            format!("`{text}` is no workload; known are w1 to w5, cp-w1 to cp-w5, a size such as 10kB, mixes such as 90:100,10:1MB, and a file such as sizes.csv")
         })
     }
 }
@@ -180,7 +197,10 @@ impl TryFrom<String> for Sizes {
 
 impl From<Sizes> for String {
     fn from(sizes: Sizes) -> Self {
-        sizes.to_string()
+        match sizes {
+            Sizes::Table(table) => format!("csv:{}", table.name()),
+            sizes => sizes.to_string(),
+        }
     }
 }
 

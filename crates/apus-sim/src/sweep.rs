@@ -1,5 +1,6 @@
 //! Grids of plans: one simulation for every combination of values, in shards.
 
+use apus_load::ResultFile;
 use toml::{Table, Value};
 
 use crate::plan::{Plan, PlanError};
@@ -14,6 +15,45 @@ pub struct Point {
     pub index: usize,
     /// What to simulate.
     pub plan: Plan,
+    /// Its value on each axis of the grid, in the order of the axes.
+    pub axes: Vec<(String, Value)>,
+}
+
+impl Point {
+    /// Its values in words: "load = 0.5, homa.priorities = 4". Empty without axes.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let words = self.axes.iter().map(|(name, value)| match value {
+            Value::String(text) => format!("{name} = {text}"),
+            value => format!("{name} = {value}"),
+        });
+        words.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Says in a result which point it is of: the complete plan, and in each row a column for each axis.
+    pub fn label(&self, result: &mut ResultFile) {
+        result.plan = Some(self.plan.to_json());
+        for row in &mut result.rows {
+            for (name, value) in &self.axes {
+                // Rows have the transport, the workload and the load anyhow.
+                if row.value(name).is_none() {
+                    row.put(name, in_json(value));
+                }
+            }
+            row.put("point", self.name());
+        }
+    }
+}
+
+/// A value of a plan in a row, which is flat.
+fn in_json(value: &Value) -> serde_json::Value {
+    match value {
+        Value::String(text) => text.clone().into(),
+        Value::Integer(number) => (*number).into(),
+        Value::Float(number) => (*number).into(),
+        Value::Boolean(flag) => (*flag).into(),
+        other => other.to_string().into(),
+    }
 }
 
 /// The points of a plan whose `[sweep]` table names lists of values, as in
@@ -38,7 +78,7 @@ pub fn points(text: &str) -> Result<Vec<Point>, PlanError> {
         Some(Value::Table(axes)) => axes,
         Some(other) => return Err(wrong("sweep", &other, "a table of lists")),
     };
-    let mut tables = vec![base];
+    let mut tables = vec![(base, Vec::new())];
     for (name, values) in &axes {
         let Some(values) = values.as_array().filter(|values| !values.is_empty()) else {
             return Err(wrong("an axis of [sweep]", values, "a list of values"));
@@ -49,19 +89,20 @@ pub fn points(text: &str) -> Result<Vec<Point>, PlanError> {
             return Err(wrong("points of the grid", &count, "up to 100000"));
         }
         let mut next = Vec::with_capacity(tables.len() * values.len());
-        for table in &tables {
+        for (table, known) in &tables {
             for value in values {
-                let mut table = table.clone();
+                let (mut table, mut known) = (table.clone(), known.clone());
                 set(&mut table, name, value.clone())?;
-                next.push(table);
+                known.push((name.clone(), value.clone()));
+                next.push((table, known));
             }
         }
         tables = next;
     }
-    let point = |(index, table): (usize, Table)| {
+    let point = |(index, (table, axes)): (usize, (Table, Vec<_>))| {
         let plan: Plan = Value::Table(table).try_into().map_err(toml)?;
         plan.validate()?;
-        Ok(Point { index, plan })
+        Ok(Point { index, plan, axes })
     };
     tables.into_iter().enumerate().map(point).collect()
 }
@@ -75,7 +116,8 @@ fn wrong(what: &'static str, value: &Value, allowed: &'static str) -> PlanError 
     PlanError::Value { what, value: value.to_string(), allowed }
 }
 
-fn set(table: &mut Table, name: &str, value: Value) -> Result<(), PlanError> {
+/// Sets a value of a plan by its name, whose parts are separated by points.
+pub(crate) fn set(table: &mut Table, name: &str, value: Value) -> Result<(), PlanError> {
     match name.split_once('.') {
         None => {
             table.insert(name.to_owned(), value);
@@ -109,6 +151,20 @@ mod tests {
             seen,
             [(0, 0.5, Some(1)), (1, 0.8, Some(1)), (2, 0.5, Some(8)), (3, 0.8, Some(8))]
         );
+    }
+
+    #[test]
+    fn a_result_tells_its_point() {
+        let point = points(GRID).unwrap().remove(1);
+        let mut result = ResultFile::new("apus", apus_load::Machine::default());
+        result.rows.push(apus_load::Row::new("apus").set("load", 0.8));
+        point.label(&mut result);
+        let row = &result.rows[0];
+        assert_eq!(row.number("homa.priorities"), Some(1.0));
+        assert_eq!(row.text("point"), Some(&*point.name()));
+        let plan = result.plan.unwrap();
+        assert_eq!((plan["load"].as_f64(), plan["seed"].as_u64()), (Some(0.8), Some(1)));
+        assert_eq!(plan["homa"]["priorities"].as_u64(), Some(1));
     }
 
     #[test]

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use apus::Delivery;
-use apus_load::arrival::LATE_SHARE_MAX;
-use apus_load::{Lateness, REFUSED_LATE, ResultFile, Row, stats};
+use apus_load::{REFUSED_LATE, ResultFile, Row, stats};
 
 use super::generator::{self, Arrival, Offer, Outcome, Records, Starts};
 use super::server;
@@ -241,7 +240,7 @@ impl<'a> Experiment<'a> {
             // Every case meets the same queries at the same times; every run and repetition other ones.
             let seed = u64::from(run * (REPEATS_MAX + 1) + refused);
             let (outcome, health) = self.once(point, base_qps, seed)?;
-            if was_late(&outcome.lateness) {
+            if outcome.lateness.is_refused() {
                 refused += 1;
                 if refused <= REPEATS_MAX {
                     continue;
@@ -253,7 +252,7 @@ impl<'a> Experiment<'a> {
             }
             let row = point.row(run).set("arrival", self.options.arrival.name());
             let row = row.set("offered_qps", self.offered(point.load, base_qps));
-            let row = if was_late(&outcome.lateness) {
+            let row = if outcome.lateness.is_refused() {
                 row.set("qps", None::<f64>).set("verdict", REFUSED_LATE)
             } else {
                 figures(row, &outcome)
@@ -302,11 +301,6 @@ impl<'a> Experiment<'a> {
     }
 }
 
-/// Whether a run tells more of the generator than of the server.
-fn was_late(lateness: &Lateness) -> bool {
-    lateness.share() > LATE_SHARE_MAX
-}
-
 /// Adds what was measured to a row.
 fn figures(row: Row, outcome: &Outcome) -> Row {
     let server = &outcome.server;
@@ -327,6 +321,7 @@ fn figures(row: Row, outcome: &Outcome) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use apus_load::Lateness;
 
     #[test]
     fn loads_are_percentages_or_max() {
@@ -351,7 +346,7 @@ mod tests {
         for query in 0..100 {
             lateness.record(query * 1_000, query * 1_000 + if query < 2 { 60_000 } else { 0 });
         }
-        assert!(was_late(&lateness));
-        assert!(!was_late(&Lateness::new()), "a closed loop has no schedule");
+        assert!(lateness.is_refused());
+        assert!(!Lateness::new().is_refused(), "a closed loop has no schedule");
     }
 }

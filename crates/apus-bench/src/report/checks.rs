@@ -14,6 +14,13 @@ struct Check {
     value: f64,
 }
 
+impl Check {
+    /// The verdict is about the figure that is shown.
+    fn holds(&self) -> bool {
+        self.wanted.holds((self.value * 1e3).round() / 1e3)
+    }
+}
+
 /// What a value must be.
 #[derive(Clone, Copy)]
 enum Wanted {
@@ -40,20 +47,28 @@ impl Wanted {
     }
 }
 
-/// The checks that the rows have figures for, as a table; `None` when there are none.
-pub(super) fn table(rows: &[Row]) -> Option<Table> {
+/// How many of the checks that the rows have figures for fail.
+pub(super) fn failed(rows: &[Row]) -> usize {
+    all(rows).iter().filter(|check| !check.holds()).count()
+}
+
+fn all(rows: &[Row]) -> Vec<Check> {
     let mut checks = of_delivery(rows);
     checks.extend(of_handoffs(rows));
     checks.extend(of_scale(rows));
     checks.extend(of_round_trips(rows));
     checks.extend(of_streams(rows));
+    checks
+}
+
+/// The checks that the rows have figures for, as a table; `None` when there are none.
+pub(super) fn table(rows: &[Row]) -> Option<Table> {
+    let checks = all(rows);
     if checks.is_empty() {
         return None;
     }
     let line = |check: &Check| {
-        // The verdict is about the figure that stands before it.
-        let shown = (check.value * 1e3).round() / 1e3;
-        let verdict = if check.wanted.holds(shown) { "holds" } else { "FAILS" };
+        let verdict = if check.holds() { "holds" } else { "FAILS" };
         vec![
             check.claim.clone(),
             check.wanted.in_words(),

@@ -8,9 +8,11 @@
 //! * `memcached`: the table of a server for keys and values against load;
 //! * `placements`: benchmarks in several placements of client and server;
 //! * `sockets`: tables and curves by size of an ordinary sockets program;
+//! * `counters`: the counters of a simulation, a line each;
 //! * `checks`: claims about Apus that a result bears out or not.
 
 mod checks;
+mod counters;
 pub(crate) mod delivery;
 pub(crate) mod irq;
 pub(crate) mod memcached;
@@ -84,13 +86,27 @@ pub const CONVENTIONS: Conventions = Conventions {
     ],
     set_up: &["choosing", "lab choice"],
     terms: include_str!("terms.txt"),
-    own_forms: &[delivery::BENCH, irq::BENCH, memcached::BENCH, sockets::RR, sockets::STREAM],
+    own_forms: &[
+        delivery::BENCH,
+        irq::BENCH,
+        memcached::BENCH,
+        sockets::RR,
+        sockets::STREAM,
+        counters::BENCH,
+    ],
     own_tables,
 };
+
+/// How many claims about Apus the rows of a result do not bear out: lines of the table `checks` with the verdict FAILS.
+#[must_use]
+pub fn failed_checks(rows: &[Row]) -> usize {
+    checks::failed(rows)
+}
 
 fn own_tables(rows: &[Row]) -> Vec<Table> {
     let tables = delivery::tables(rows).into_iter().chain(sockets::tables(rows));
     let tables = tables.chain(irq::tables(rows)).chain(memcached::tables(rows));
+    let tables = tables.chain(counters::tables(rows));
     tables.chain(placements::tables(rows)).chain(checks::table(rows)).collect()
 }
 

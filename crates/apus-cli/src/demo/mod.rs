@@ -14,7 +14,9 @@ use apus_load::report::{Style, short_warnings};
 use apus_load::stop;
 
 use self::local::Options;
+use self::table::conclusion;
 use crate::output::{OutputArgs, conclude_whole, measured, print};
+use crate::wrap::wrap;
 
 pub(crate) use self::network::{LAB_COMMAND, lab};
 
@@ -47,10 +49,10 @@ pub(crate) struct Args {
 /// When a measurement fails or a file cannot be written.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let html = (!args.no_html).then(|| args.html.clone());
-    let output = OutputArgs { json: args.json.clone(), html, wide: false };
+    let output = OutputArgs { json: args.json.clone(), html, ..OutputArgs::default() };
     let (quiet, files) = (output.stdout_is_taken(), output.open()?);
     let mut result = measured(|progress, result| local::measure(&args.options, progress, result))?;
-    let (mut lines, mut notes) = (Vec::from(local::lines()), vec![local::DESCRIPTION.to_owned()]);
+    let (mut lines, mut notes) = (Vec::from(local::lines()), vec![local::description(&result)]);
     if !stop::requested() {
         let network = network::measure(args.options.seconds, &mut result)?;
         lines.extend(network.lines);
@@ -58,13 +60,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if !quiet {
         let style = Style::for_stdout();
-        let (table, notes) = (table::table(&result, &lines).text(style), notes.join("\n"));
+        let notes: Vec<String> = notes.iter().map(|note| wrapped(note)).collect();
+        let (table, notes) = (table::table(&result, &lines).text(style), notes.concat());
         let warnings = short_warnings(&result, style);
-        print(&format!("{}\n\n{table}{notes}\n{warnings}", result.machine))?;
+        let conclusion = wrapped(&conclusion(&result, &lines));
+        print(&format!("{}\n\n{table}{notes}{warnings}\n{conclusion}", result.machine))?;
     }
     files.write(&result)?;
     if !quiet && !args.no_html {
-        print(&format!("\nEverything, with plots: {}\n", args.html.display()))?;
+        print(&format!("Everything, with plots: {}\n", args.html.display()))?;
     }
     conclude_whole(&result)
+}
+
+/// A text in lines that fit a terminal.
+fn wrapped(words: &str) -> String {
+    let mut text = String::new();
+    wrap("", words, &mut text);
+    text
 }

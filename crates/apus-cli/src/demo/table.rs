@@ -23,7 +23,7 @@ pub(super) struct Contenders {
     pub(super) apus: &'static str,
     pub(super) tcp: &'static [&'static str],
     pub(super) other: &'static [&'static str],
-    /// Stands before the figure of the other rival where it is no unix socket.
+    /// What the other rival is called in a sentence.
     pub(super) other_name: &'static str,
 }
 
@@ -45,30 +45,91 @@ pub(super) fn is_of(row: &Row, bench: &str, transport: &str) -> bool {
 
 /// The lines of which there is a figure of Apus.
 pub(super) fn table(result: &ResultFile, lines: &[Line]) -> Table {
-    let heads = [("", false), ("Apus", true), ("TCP", true), ("unix", true), ("Apus is", false)];
+    let heads = [
+        ("", false),
+        ("Apus", true),
+        ("TCP", true),
+        ("unix", true),
+        ("Apus than TCP", false),
+        ("Apus than unix", false),
+    ];
     Table::of_texts("", NOTE, &heads, lines.iter().filter_map(|line| line.texts(result)))
 }
 
 /// What holds for all lines.
-const NOTE: &str = "Typical: the median. Less is better, except for Gb/s. Apus is compared with the better rival; \
-    TCP and unix sockets (unix) block or spin, whichever is better.";
+const NOTE: &str = "p50: the typical call; p99: 99 of 100 calls take at most this long. Less is better, except for Gb/s. TCP and \
+    unix sockets (unix) block or spin, whichever is better.";
+
+/// What a reader takes home: one or two sentences that say no more than the table.
+pub(super) fn conclusion(result: &ResultFile, lines: &[Line]) -> String {
+    let is_network = |line: &&Line| line.name.starts_with("network: ");
+    let alone = lines.first().and_then(|line| line.sentence(result, "Between two processes here"));
+    let network = lines.iter().filter(is_network);
+    let refused = network.clone().any(|line| line.refused);
+    let network = match network.clone().find(|line| line.name == "network: 100 B, p99") {
+        Some(_) if refused => Some(
+            "This machine is too small or too busy to emulate a loaded network; `apus sim run --workload mix --html sim.html` \
+             simulates one, which needs no quiet machine."
+                .to_owned(),
+        ),
+        Some(line) => line.sentence(result, "In the loaded network"),
+        None => None,
+    };
+    [alone, network].into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
 
 impl Line {
     fn texts(&self, result: &ResultFile) -> Option<Vec<String>> {
-        let Contenders { apus, tcp, other, other_name } = self.contenders;
-        let ours = self.best(result, &[apus])?;
-        let (tcp, other) = (self.best(result, tcp), self.best(result, other));
-        let figure = |best: &Option<Best>, name: &str| {
-            let text = best.as_ref().map_or_else(|| "—".into(), |best| self.figure(best.median));
-            format!("{name} {text}").trim_start().to_owned()
+        let Contenders { apus, tcp, other, .. } = self.contenders;
+        let ours = self.best(result, &[apus]);
+        if ours.is_none() && !result.rows.iter().any(|row| (self.is_in)(row, apus)) {
+            return None;
+        }
+        let rivals = [self.best(result, tcp), self.best(result, other)];
+        let figure = |best: Option<&Best>| {
+            best.map_or_else(|| "—".to_owned(), |best| self.figure(best.median))
         };
-        let mut texts = vec![self.name.to_owned(), self.figure(ours.median)];
-        texts.extend([figure(&tcp, ""), figure(&other, other_name)]);
-        texts.push(match self.better(tcp, other) {
-            _ if self.refused => "refused".to_owned(),
-            rival => self.compared(&ours, rival.as_ref()),
+        let mut texts = vec![self.name.to_owned(), figure(ours.as_ref())];
+        texts.extend(rivals.iter().map(|rival| figure(rival.as_ref())));
+        // A transport that was measured and has no figure was refused.
+        let measured = [tcp, other].map(|kind| {
+            kind.iter().any(|transport| result.rows.iter().any(|row| (self.is_in)(row, transport)))
         });
+        texts.extend(rivals.iter().zip(measured).map(|(rival, measured)| match (&ours, rival) {
+            _ if !measured => "—".to_owned(),
+            (Some(ours), Some(rival)) if !self.refused => self.compared(ours, Some(rival)),
+            _ => "refused".to_owned(),
+        }));
         Some(texts)
+    }
+
+    /// "a 100 B call over Apus takes 2.0 µs: 5.0× faster than over TCP, 3.1× slower than over unix sockets."
+    fn sentence(&self, result: &ResultFile, begin: &str) -> Option<String> {
+        let Contenders { apus, tcp, other, other_name } = self.contenders;
+        let ours = self.best(result, &[apus]).filter(|_| !self.refused)?;
+        let against = |kind, name: &str| {
+            let rival = self.best(result, kind)?;
+            match &*self.compared(&ours, Some(&rival)) {
+                "same" => Some(format!("as fast as over {name}")),
+                words if words.ends_with("faster") || words.ends_with("slower") => {
+                    Some(format!("{words} than over {name}"))
+                }
+                _ => None,
+            }
+        };
+        let words = [against(tcp, "TCP"), against(other, other_name)];
+        let words: Vec<String> = words.into_iter().flatten().collect();
+        let colon = if words.is_empty() { "" } else { ": " };
+        let which = if self.key.starts_with("p99") || self.key.ends_with("p99_us") {
+            "99 of 100 calls of 100 B over Apus take at most"
+        } else {
+            "a 100 B call over Apus takes"
+        };
+        let figure = match self.unit {
+            Unit::Slowdown => format!("{} the time of an idle network", self.figure(ours.median)),
+            _ => self.figure(ours.median),
+        };
+        Some(format!("{begin}, {which} {figure}{colon}{}.", words.join(", ")))
     }
 
     /// The best of some transports; `None` when none was measured.
@@ -116,7 +177,7 @@ mod tests {
     use apus_load::report::Style;
 
     const LINE: Line = Line {
-        name: "100-byte call, typical",
+        name: "100 B call, p50",
         key: "p50_us",
         unit: Unit::Time,
         is_in: |row, transport| is_of(row, "rtt", transport),
@@ -124,7 +185,7 @@ mod tests {
             apus: "apus-udp",
             tcp: &["tcp-block", "tcp-poll"],
             other: &["unix-block"],
-            other_name: "",
+            other_name: "unix sockets",
         },
         refused: false,
     };
@@ -138,11 +199,11 @@ mod tests {
     }
 
     #[test]
-    fn apus_is_compared_with_the_best_rival() {
+    fn apus_is_compared_with_each_rival() {
         let figures =
             [("apus-udp", 6.0), ("tcp-block", 54.0), ("tcp-poll", 7.0), ("unix-block", 3.0)];
         let text = text(&[LINE], &figures);
-        assert!(text.contains("6 µs  7 µs  3 µs  2.0× slower"), "{text}");
+        assert!(text.contains("6 µs  7 µs  3 µs  1.2× faster    2.0× slower"), "{text}");
     }
 
     #[test]
@@ -168,7 +229,35 @@ mod tests {
     }
 
     #[test]
+    fn a_rival_without_a_figure_is_refused() {
+        let mut result = ResultFile::new("apus demo", Machine::default());
+        let row = |transport: &str| Row::new(transport).set("bench", "rtt").set("p50_us", 6.0);
+        result.rows = vec![row("apus-udp"), row("tcp-block").refused_as_late(), row("unix-block")];
+        let text = table(&result, &[LINE]).text(Style::PLAIN);
+        assert!(text.contains("6 µs    —  6 µs  refused"), "{text}");
+    }
+
+    #[test]
     fn a_line_without_a_figure_of_apus_is_left_out() {
         assert!(!text(&[LINE], &[("tcp-block", 54.0)]).contains("54"));
+    }
+
+    #[test]
+    fn the_conclusion_says_no_more_than_the_table() {
+        let mut result = ResultFile::new("apus demo", Machine::default());
+        let figures = [("apus-udp", 6.0), ("tcp-block", 54.0), ("unix-block", 3.0)];
+        for (transport, us) in figures {
+            let row = Row::new(transport).set("bench", "rtt").set("p50_us", us);
+            result.rows.push(row.set("p99_us", us));
+        }
+        let network = Line { name: "network: 100 B, p99", key: "p99_us", ..LINE };
+        let said = conclusion(&result, &[LINE, network]);
+        let alone = "Between two processes here, a 100 B call over Apus takes 6 µs: 9.0× faster than over TCP, 2.0× slower than over \
+            unix sockets.";
+        assert!(said.starts_with(alone), "{said}");
+        assert!(said.contains("In the loaded network, 99 of 100 calls"), "{said}");
+        let refused = Line { name: "network: 100 B, p99", refused: true, ..LINE };
+        let said = conclusion(&result, &[LINE, refused]);
+        assert!(said.contains("too small or too busy") && said.contains("apus sim run"), "{said}");
     }
 }

@@ -38,9 +38,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let options = &args.options;
     options.check()?;
     pin(options.pin)?;
-    let [json, html] = args.output.paths();
+    let [json, html, csv] = args.output.paths();
     let (dump, capture) = (options.dump.as_deref(), options.link.capture.file());
-    different(&[json, html, ("--dump", dump), ("--capture", capture)])?;
+    different(&[json, html, csv, ("--dump", dump), ("--capture", capture)])?;
     let (output, dump) = (args.output.open()?, dump.map(OutputFile::open).transpose()?);
     let mut outcome = client::Measured::default();
     let result = measured(|_, result| {

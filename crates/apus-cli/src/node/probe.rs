@@ -38,8 +38,8 @@ pub(crate) struct Args {
 /// # Errors
 /// When the address is none, no link can be opened, or nobody answered.
 pub(super) fn run(args: &Args) -> Result<()> {
-    let [json, html] = args.output.paths();
-    different(&[json, html, ("--capture", args.capture.file())])?;
+    let [json, html, csv] = args.output.paths();
+    different(&[json, html, csv, ("--capture", args.capture.file())])?;
     let output = args.output.open()?;
     let mut config = Config::new();
     args.capture.apply(&mut config)?;

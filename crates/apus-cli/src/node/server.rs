@@ -38,8 +38,8 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args) -> Result<()> {
     args.options.check()?;
     pin(args.options.pin)?;
-    let [json, html] = args.output.paths();
-    different(&[json, html, ("--capture", args.options.link.capture.file())])?;
+    let [json, html, csv] = args.output.paths();
+    different(&[json, html, csv, ("--capture", args.options.link.capture.file())])?;
     let output = args.output.open()?;
     output.deliver(&measured(|_, result| {
         server::run(&args.options, result, &mut |line| say(&args.output, line))

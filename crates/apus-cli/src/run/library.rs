@@ -1,14 +1,22 @@
-//! Where libapus_preload.so is, and how the dynamic linker is told.
+//! Which file libapus_preload.so is, and how the dynamic linker is told.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result};
 use anyhow::{Context, Result, bail};
 use apus_load::misuse::Misuse;
 
+use super::place::{self, is_listable};
+use crate::failure::NotStarted;
+
 const NAME: &str = "libapus_preload.so";
+
+/// The library, which is part of this program.
+const BYTES: Option<&[u8]> = apus_preload_bytes::library!();
 
 /// The value of `LD_PRELOAD` with the library behind those that are there. Tools such as sanitizers insist on being the first, and
 /// calls that a library in front of ours passes on come to ours.
@@ -18,7 +26,7 @@ const NAME: &str = "libapus_preload.so";
 pub(super) fn preloaded() -> Result<OsString> {
     let library = find()?;
     let text = library.as_os_str().as_bytes();
-    if text.iter().any(|byte| b": \t\n".contains(byte)) {
+    if !is_listable(&library) {
         let path = library.display();
         return Err(Misuse(format!(
             "`{path}` has a colon or a space, which LD_PRELOAD cannot hold"
@@ -34,36 +42,47 @@ pub(super) fn preloaded() -> Result<OsString> {
     Ok([before.as_os_str(), separator, library.as_os_str()].into_iter().collect())
 }
 
-/// Finds the library: as `APUS_PRELOAD` says, else beside this program or where packages put it.
+/// Finds the library: as `APUS_PRELOAD` says, else a file with the bytes in this program, which is made if there is none.
 ///
 /// # Errors
-/// When it is in none of these places.
+/// When there is none and none can be made.
 fn find() -> Result<PathBuf> {
     if let Some(path) = env::var_os("APUS_PRELOAD").filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
-        return path
-            .canonicalize()
-            .with_context(|| format!("APUS_PRELOAD is `{}`", path.display()));
+        return path.canonicalize().map_err(|error| {
+            let why = format!("APUS_PRELOAD is `{}`: {error}", path.display());
+            NotStarted { code: NotStarted::CANNOT, why }.into()
+        });
     }
     let program = env::current_exe().context("cannot tell where this program is")?;
     let directory = program.parent().unwrap_or_else(|| Path::new("/"));
-    let found = candidates(directory).into_iter().find(|path| path.is_file());
-    let Some(path) = found else {
-        bail!(
-            "`{NAME}` is neither beside `{}` nor in ../lib/apus; in a checkout, `cargo build --release -p apus-preload` makes it, \
-             and the variable APUS_PRELOAD can name it",
-            program.display()
-        );
-    };
-    path.canonicalize().with_context(|| format!("cannot resolve `{}`", path.display()))
+    let installed = candidates(directory).into_iter().filter_map(|path| path.canonicalize().ok());
+    match BYTES {
+        Some(bytes) => {
+            let mut same = installed.filter(|path| is_listable(path) && has(path, bytes));
+            same.next().map_or_else(|| place::put(bytes), Ok)
+        }
+        None => installed.into_iter().find(|path| path.is_file()).ok_or_else(|| {
+            let why = format!(
+                "this `apus` was built without {NAME}, and there is none beside `{}` or in ../lib/apus; APUS_PRELOAD can name it",
+                program.display()
+            );
+            NotStarted { code: NotStarted::CANNOT, why }.into()
+        }),
+    }
 }
 
-/// `deps` is in target directories only: there cargo puts the library when it builds this program. The copy beside the program may be
-/// older, because only a build of the library itself renews it.
+/// Where packages put the library. `deps` is in target directories only: there cargo puts it when it builds this program.
 fn candidates(directory: &Path) -> [PathBuf; 3] {
     [
         directory.join("deps").join(NAME),
         directory.join(NAME),
         directory.join("../lib/apus").join(NAME),
     ]
+}
+
+/// Whether a file has these bytes. One of another version of Apus has not.
+fn has(path: &Path, bytes: &[u8]) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == bytes.len() as u64)
+        && fs::read(path).is_ok_and(|found| found == bytes)
 }

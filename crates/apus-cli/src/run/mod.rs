@@ -1,6 +1,7 @@
 //! `apus run`: starts a program with the library that carries its sockets.
 
 mod library;
+mod place;
 mod program;
 
 use std::ffi::{OsStr, OsString};
@@ -9,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 use crate::carrier;
 use crate::failure::{self, NotStarted};
@@ -22,11 +23,14 @@ use crate::failure::{self, NotStarted};
 programs run under `apus run --net` as one user each; `apus carrier --help` says more. docs/sockets.md lists the calls that are \
 carried, and what ends carrying.
 
+The library is part of apus, which writes it to a directory of this user: $XDG_RUNTIME_DIR/apus, /run/apus-preload for root,
+~/.cache/apus, /dev/shm or /tmp, whichever comes first and is neither read-only nor noexec.
+
 A program that is statically linked, uses musl or gains privileges when it starts cannot be preloaded. It runs plain, and one line
 on standard error says so.
 
 Environment:
-  APUS_PRELOAD  path of libapus_preload.so, if it is neither beside apus nor in ../lib/apus
+  APUS_PRELOAD  path of libapus_preload.so, in place of the one that apus contains
   APUS_EXPLAIN  as --explain, if set and not empty
   APUS_CARRIER  UDP port of the carriers, for --net [default: 20147]
   APUS_SOCKETS  off: nothing is carried
@@ -39,7 +43,7 @@ Examples:
   apus run --explain -- curl -s http://localhost:8000/
   apus run --net redis-server --bind 0.0.0.0                   # and at another host
   apus run --net redis-benchmark -h 10.0.0.1
-  LD_PRELOAD=/usr/lib/apus/libapus_preload.so redis-server     # the same by hand"
+  apus run sh -c 'echo $LD_PRELOAD'                            # the library, to preload it by hand"
 )]
 pub(crate) struct Args {
     /// At the end of each process, print for each TCP connection whether it was carried, and why not
@@ -107,7 +111,7 @@ pub(crate) fn preload(program: &Path) -> Result<OsString> {
     if let Some(why) = program::why_not_preloaded(program)? {
         bail!("`{}` cannot be preloaded: {why}", program.display());
     }
-    library::preloaded()
+    library::preloaded().map_err(of_a_measurement)
 }
 
 /// The same for a program by its name or path.
@@ -115,5 +119,13 @@ pub(crate) fn preload(program: &Path) -> Result<OsString> {
 /// # Errors
 /// As [`preload`], and when there is no such program.
 pub(crate) fn preload_by_name(name: &str) -> Result<OsString> {
-    preload(&program::find(name.as_ref())?)
+    preload(&program::find(name.as_ref()).map_err(of_a_measurement)?)
+}
+
+/// An error whose exit code is not that of a shell: only a command that becomes a program has those.
+fn of_a_measurement(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast::<NotStarted>() {
+        Ok(error) => anyhow!(error.why),
+        Err(error) => error,
+    }
 }

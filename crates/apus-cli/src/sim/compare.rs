@@ -4,7 +4,10 @@ use anyhow::Result;
 use apus_load::ResultFile;
 use apus_load::misuse::Misuse;
 use apus_load::progress::Progress as _;
+use apus_load::progress::Progress as _;
 use apus_load::stop::{CUT_SHORT, Stopped};
+use apus_load::stop::{CUT_SHORT, Stopped};
+use apus_node::arguments::within;
 use apus_node::arguments::within;
 use apus_sim::{Plan, Protocol, Sizes, results};
 
@@ -35,6 +38,9 @@ pub(crate) struct Args {
     /// Simulated time, as a multiple of the time that makes the figures stable
     #[arg(long, allow_negative_numbers = true, default_value_t = 1.0, value_parser = parse_scale)]
     scale: f64,
+    /// A value of the plans by its name in plans; can be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = super::simulate::parse_setting)]
+    set: Vec<(String, String)>,
     /// Seed of all random numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -94,7 +100,7 @@ fn simulate(args: &Args, result: &mut ResultFile, higher: &mut usize) -> Result<
                 drain_ms: Some(sim_ms * args.scale / 2.0),
                 ..Plan::default()
             };
-            plan.validate().map_err(|error| Misuse(error.to_string()))?;
+            let plan = super::simulate::with_settings(&plan, &args.set)?;
             let outcome = super::simulate::simulate(&plan, &progress)?;
             let cells = results::record_comparison(&outcome, result);
             if transport == Protocol::Apus {

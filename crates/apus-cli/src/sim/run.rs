@@ -1,7 +1,5 @@
 //! `apus sim run`: one simulation.
 
-use std::fs::File;
-use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -10,7 +8,7 @@ use apus_load::progress::Progress as _;
 use apus_sim::{Outcome, Plan, Protocol, Sizes, Topology, results};
 
 use super::simulate::{STEPS, simulate};
-use crate::output::OutputArgs;
+use crate::output::{OutputArgs, OutputFile, different};
 use crate::progress::Bar;
 
 /// Run one simulation: of a plan, of options, or of a plan changed by options
@@ -18,7 +16,9 @@ use crate::progress::Bar;
 #[command(after_help = "Examples:
   apus sim run --workload w4 --load 0.8 --sim-ms 100
   apus sim run --topology single-16 --transport dctcp --workload w3 --sim-ms 20 --html dctcp.html
-  apus sim run plans/sim-w5-80.toml --json w5.json
+  apus sim run plans/sim-w5-80.toml --json w5.json --csv w5.csv
+  apus sim run --workload w3 --sim-ms 20 --set homa.priorities=4 --set links.host_gbps=100
+  apus sim run --workload sizes.csv --load 0.5 --sim-ms 20
   apus sim run --topology single-4 --workload 100 --sim-ms 1 --time-trace sim.trace")]
 pub(crate) struct Args {
     /// A plan in TOML; see docs/simulator.md
@@ -27,7 +27,8 @@ pub(crate) struct Args {
     /// Network: leafspine-144 (the Homa paper's), leafspine-RxHxS, single-N, fattree-K
     #[arg(long)]
     topology: Option<Topology>,
-    /// Message lengths: w1 to w5 (the paper's), cp-w1 to cp-w5, a size, or a mix such as 90:100,10:1MB
+    /// Message lengths: w1 to w5 (the paper's), cp-w1 to cp-w5, a size, a mix such as 90:100,10:1MB, or a file such as sizes.csv with
+    /// bytes,weight or bytes,cdf a line
     #[arg(long)]
     workload: Option<Sizes>,
     /// Share of each host's link that messages fill
@@ -45,6 +46,9 @@ pub(crate) struct Args {
     /// Simulated milliseconds of warm-up
     #[arg(long, allow_negative_numbers = true, value_parser = super::simulate::parse_ms)]
     warmup_ms: Option<f64>,
+    /// A value of the plan by its name in plans; can be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = super::simulate::parse_setting)]
+    set: Vec<(String, String)>,
     /// Write the time trace of all hosts to FILE, for `apus trace`; only the transport apus records
     #[arg(long, value_name = "FILE")]
     time_trace: Option<PathBuf>,
@@ -69,34 +73,41 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     plan.seed = args.seed.unwrap_or(plan.seed);
     plan.sim_ms = args.sim_ms.unwrap_or(plan.sim_ms);
     plan.warmup_ms = args.warmup_ms.or(plan.warmup_ms);
-    plan.validate().map_err(|error| Misuse(error.to_string()))?;
+    let plan = super::simulate::with_settings(&plan, &args.set)?;
+    let [json, html, csv] = args.output.paths();
+    different(&[json, html, csv, ("--time-trace", args.time_trace.as_deref())])?;
     let output = args.output.open()?;
+    let trace = args.time_trace.as_deref().map(|path| time_trace(&plan, path)).transpose()?;
     let mut result = super::simulate::new_result();
     let progress = Bar::new();
     progress.lengthen(STEPS);
-    let outcome = match &args.time_trace {
+    let outcome = match trace {
         None => simulate(&plan, &progress)?,
-        Some(path) => traced(&plan, &progress, path)?,
+        Some(file) => traced(&plan, &progress, file)?,
     };
     drop(progress);
     results::record(&outcome, &mut result);
+    result.plan = Some(plan.to_json());
     if let (Some(row), Some(mib)) = (result.rows.last_mut(), super::simulate::memory_mib()) {
         row.put("memory_mib", mib);
     }
     output.deliver(&result)
 }
 
-/// Simulates, and writes the time trace.
-fn traced(plan: &Plan, progress: &Bar, path: &Path) -> Result<Outcome> {
+/// Simulates, and writes the time trace, whole or not at all.
+fn traced(plan: &Plan, progress: &Bar, file: OutputFile) -> Result<Outcome> {
+    let (outcome, trace) = super::simulate::simulate_traced(plan, progress)?;
+    if let Some(trace) = trace {
+        file.write_by(|to| trace.write(to)).context("cannot write the time trace")?;
+    }
+    Ok(outcome)
+}
+
+/// The file of the time trace, opened before the simulation.
+fn time_trace(plan: &Plan, path: &Path) -> Result<OutputFile> {
     if plan.transport != Protocol::Apus {
         let message = format!("--time-trace: the transport {} records none", plan.transport);
         return Err(Misuse(format!("{message}; allowed is apus")).into());
     }
-    let cannot = || format!("cannot write the time trace '{}'", path.display());
-    let file = File::create(path).with_context(cannot)?;
-    let (outcome, trace) = super::simulate::simulate_traced(plan, progress)?;
-    if let Some(trace) = trace {
-        trace.write(BufWriter::new(file)).with_context(cannot)?;
-    }
-    Ok(outcome)
+    OutputFile::open(path).context("cannot write the time trace")
 }

@@ -44,13 +44,35 @@ pub(super) fn parse_ms(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("it must be a number of ms from 0 to {MS_MAX}"))
 }
 
+/// A value of a plan as an argument: `homa.priorities=4`.
+pub(super) fn parse_setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) =
+        text.split_once('=').ok_or("it must be NAME=VALUE, as in homa.priorities=4")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+/// A plan with the values of `--set`.
+pub(super) fn with_settings(plan: &Plan, settings: &[(String, String)]) -> Result<Plan> {
+    if settings.is_empty() {
+        plan.validate().map_err(|error| Misuse(error.to_string()))?;
+        return Ok(plan.clone());
+    }
+    let names: Vec<&str> = settings.iter().map(|(name, _)| &**name).collect();
+    let said = |error| Misuse(format!("--set {}: {}", names.join(", "), in_words(error)));
+    Ok(plan.with(settings).map_err(said)?)
+}
+
 /// What is wrong with a plan, in one line.
 pub(super) fn misuse(path: &Path, error: PlanError) -> Misuse {
+    Misuse(format!("`{}`: {}", path.display(), in_words(error)))
+}
+
+fn in_words(error: PlanError) -> String {
     let error = match error {
         PlanError::Toml(error) => anyhow::Error::new(*error).context("not a plan"),
         other => other.into(),
     };
-    Misuse(format!("`{}`: {}", path.display(), failure::message(&error)))
+    failure::message(&error)
 }
 
 /// Steps of progress that a plan has.

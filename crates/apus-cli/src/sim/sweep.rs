@@ -9,6 +9,7 @@ use apus_load::progress::Progress as _;
 use apus_load::record::read_kept;
 use apus_sim::sweep::Point;
 use apus_sim::{Outcome, results, sweep};
+use serde_json::Value;
 use toml::Table;
 
 use super::simulate::{STEPS, simulate};
@@ -21,7 +22,10 @@ use crate::progress::Bar;
   apus sim sweep plans/sim-priorities.toml --dir results
   apus sim sweep plans/sim-priorities.toml --dir results --jobs 4
   apus sim sweep plans/sim-priorities.toml --dir results --shard 3/16
-  apus report results/*.json --html priorities.html
+  apus report results/*.json --html priorities.html --csv priorities.csv
+
+Each file has the plan of its point, and each of its rows a column for each axis. A file in DIR of another plan is an error, unless --anew
+is given.
 
 Array jobs run the same command with one shard each; see deploy/.")]
 pub(crate) struct Args {
@@ -37,6 +41,9 @@ pub(crate) struct Args {
     /// Simulations that run at a time, each on a core of its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: u16,
+    /// Measure points anew whose file is of another plan, and remove files of points that the plan has not
+    #[arg(long)]
+    anew: bool,
 }
 
 fn parse_shard(text: &str) -> Result<(usize, usize), String> {
@@ -67,12 +74,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let total = points.len();
     std::fs::create_dir_all(&args.dir)
         .with_context(|| format!("cannot make `{}`", args.dir.display()))?;
+    let others = others(&args.dir, total)?;
+    if let (Some(path), false) = (others.first(), args.anew) {
+        let path = path.display();
+        return Err(Misuse(format!(
+            "`{path}` is of another plan, since this one has {total} points; --anew removes it, another --dir keeps it"
+        ))
+        .into());
+    }
     let path_of = |point: &Point| args.dir.join(format!("{:05}.json", point.index));
-    let mut left = sweep::of_shard(points, shard, shards);
-    // A file that is no result would be taken for a point that is done.
-    let kept = left.iter().map(path_of).filter(|path| path.exists());
-    kept.map(|path| read_kept(&path)).try_for_each(|kept| kept.map(drop))?;
-    left.retain(|point| !path_of(point).exists());
+    let mut left = Vec::new();
+    for point in sweep::of_shard(points, shard, shards) {
+        if !is_kept(&point, &path_of(&point), args.anew)? {
+            left.push(point);
+        }
+    }
+    for path in others {
+        std::fs::remove_file(&path)
+            .with_context(|| format!("cannot remove `{}`", path.display()))?;
+    }
     let progress = Bar::new();
     progress.lengthen(left.len() as u64 * STEPS);
     if args.jobs == 1 {
@@ -98,10 +118,67 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
+/// Files of points that a grid of `total` points has not.
+fn others(directory: &Path, total: usize) -> Result<Vec<PathBuf>> {
+    let cannot = || format!("cannot read `{}`", directory.display());
+    let mut others = Vec::new();
+    for entry in std::fs::read_dir(directory).with_context(cannot)? {
+        let path = entry.with_context(cannot)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".json"));
+        let index = name.filter(|name| name.len() >= 5 && name.bytes().all(|b| b.is_ascii_digit()));
+        if index.is_some_and(|index| index.parse::<usize>().is_ok_and(|index| index >= total)) {
+            others.push(path);
+        }
+    }
+    others.sort();
+    Ok(others)
+}
+
+/// Whether the result of a point is there already. One of another plan is none with `anew`.
+///
+/// # Errors
+/// When the file is no result, or is of another plan.
+fn is_kept(point: &Point, path: &Path, anew: bool) -> Result<bool> {
+    if !path.exists() {
+        return Ok(false);
+    }
+    let kept = read_kept(path)?.plan;
+    if kept == Some(point.plan.to_json()) {
+        return Ok(true);
+    }
+    if anew {
+        return Ok(false);
+    }
+    let why = match kept {
+        None => "does not say its plan".to_owned(),
+        Some(kept) => format!("is of another plan ({})", difference(&point.plan.to_json(), &kept)),
+    };
+    let path = path.display();
+    Err(Misuse(format!("`{path}` {why}; --anew measures it again, another --dir keeps it")).into())
+}
+
+/// The first value in which two plans differ: "load = 0.5 there, 0.8 here".
+fn difference(here: &Value, there: &Value) -> String {
+    let (Some(ours), Some(theirs)) = (here.as_object(), there.as_object()) else {
+        return format!("{there} there, {here} here");
+    };
+    let differs = ours.iter().find(|(name, value)| theirs.get(*name) != Some(value));
+    let null = Value::Null;
+    match differs {
+        Some((name, value)) => {
+            let nested = difference(value, theirs.get(name).unwrap_or(&null));
+            let separator = if value.is_object() { "." } else { " = " };
+            format!("{name}{separator}{nested}")
+        }
+        None => "it has more values".to_owned(),
+    }
+}
+
 /// Writes a point's result; a file is there only once it is complete.
 fn finish(point: &Point, path: &Path, total: usize, outcome: Outcome) -> Result<()> {
     let mut result = super::simulate::new_result();
     results::record(&outcome, &mut result);
+    point.label(&mut result);
     result.write(path)?;
     output::print(&format!("{} of {total}: {}\n", point.index + 1, path.display()))?;
     Ok(())

@@ -11,6 +11,7 @@ mod demo;
 mod deploy;
 mod doctor;
 mod emulated;
+mod installed;
 mod irq;
 mod irq_preload;
 mod irq_programs;
@@ -27,6 +28,7 @@ mod run_differ;
 mod run_trust;
 mod run_waits;
 mod shown;
+mod simulated;
 #[path = "../../../apus-net/tests/skipped/mod.rs"]
 mod skipped;
 mod stat;

@@ -7,12 +7,12 @@ use std::{env, fs, process};
 
 use serde_json::Value;
 
-use crate::program::{self, Server, command, fails, json, stderr};
+use crate::program::{self, Server, command, fails, json, json_perhaps_refused, stderr};
 
 /// The only row of what a client measured, after `arguments` and with JSON on standard output.
 fn client(server: &Server, arguments: &str) -> Value {
-    json(&format!("node client --servers {} {arguments} --json -", server.address))["rows"][0]
-        .clone()
+    let client = format!("node client --servers {} {arguments} --json -", server.address);
+    json_perhaps_refused(&client)["rows"][0].clone()
 }
 
 #[test]
@@ -45,7 +45,10 @@ fn an_open_loop_over_tcp() {
         (row["transport"].as_str(), row["unfinished"].as_u64()),
         (Some("tcp-epoll"), Some(0))
     );
-    assert!(row["out_gbps"].as_f64() > row["in_gbps"].as_f64(), "{row}");
+    // A generator that was late on a busy machine has no figures.
+    let is_late = row["late_pct"].as_f64().is_some_and(|percent| percent > 1.0);
+    assert_eq!(row["out_gbps"].is_null(), is_late, "{row}");
+    assert!(is_late || row["out_gbps"].as_f64() > row["in_gbps"].as_f64(), "{row}");
 }
 
 #[test]

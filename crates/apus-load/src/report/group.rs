@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::result::ResultFile;
-use crate::row::{REFUSED, Row};
+use crate::row::{REFUSED, REFUSED_LATE, Row};
 use crate::size::Size;
 use crate::stats;
 
@@ -15,7 +15,7 @@ use super::conventions::Conventions;
 use super::table::{Entry, Head, Headline, Table, Verdict};
 
 /// Keys in which rows of one table agree.
-const CONDITIONS: [&str; 10] = [
+const CONDITIONS: [&str; 11] = [
     "bench",
     "workload",
     "size_bytes",
@@ -26,11 +26,18 @@ const CONDITIONS: [&str; 10] = [
     "setting",
     "pin",
     "loss_pct",
+    "point",
 ];
 
 /// Numbers that say how a transport was set up.
 const SETTINGS: [&str; 7] =
     ["connections", "priorities", "threads", "receivers", "ports", "calls_held", "peers"];
+
+/// How keys begin of the load that was offered.
+const OFFERED: &str = "offered";
+
+/// Loads that are this far apart are the same.
+const OFFERED_SAME: f64 = 1.01;
 
 /// What the first column is called, nearly always.
 const TRANSPORT: &str = "transport";
@@ -89,12 +96,12 @@ impl Line {
     /// How this line's figure compares with that of `reference`.
     fn comparison(&self, reference: &Self, column: &Column) -> Comparison {
         let key = &column.key;
-        let (Some(ours), Some(theirs)) = (self.median(key), reference.median(key)) else {
-            return Comparison::Missing;
-        };
         if self.is_refused() || reference.is_refused() {
             return Comparison::Refused;
         }
+        let (Some(ours), Some(theirs)) = (self.median(key), reference.median(key)) else {
+            return Comparison::Missing;
+        };
         Comparison::of(column, ours, theirs, self.ratio_by_run(reference, key))
     }
 
@@ -108,7 +115,7 @@ impl Line {
 
     /// Whether it measured something else than it was to.
     fn is_refused(&self) -> bool {
-        self.label("verdict") == REFUSED
+        [REFUSED, REFUSED_LATE].contains(&self.label("verdict"))
     }
 }
 
@@ -159,7 +166,7 @@ impl<'a> Group<'a> {
     fn table(&self, conditions: &[Option<Value>]) -> Table {
         let first_head = self.first_head(conditions);
         let of_transports = first_head == TRANSPORT;
-        let headline = self.headline(conditions).filter(|_| of_transports);
+        let headline = self.headline(conditions).filter(|_| of_transports && self.has_one_load());
         let reference = headline.and_then(|column| self.reference(column));
         let runs = self
             .lines
@@ -197,7 +204,7 @@ impl<'a> Group<'a> {
             headline: headline.map(|column| Headline {
                 column: column.clone(),
                 values: self.values(column),
-                verdict: reference.and_then(|reference| self.verdict(column, reference)),
+                verdicts: self.verdicts(column, reference),
             }),
         }
     }
@@ -238,6 +245,17 @@ impl<'a> Group<'a> {
             entries.push(plain(words));
         }
         entries
+    }
+
+    /// Whether the same load was offered to all lines. Figures under different loads are not compared.
+    fn has_one_load(&self) -> bool {
+        let offered = self.columns.iter().filter(|column| column.key.starts_with(OFFERED));
+        offered.into_iter().all(|column| {
+            let values = self.lines.iter().filter_map(|line| line.median(&column.key));
+            let (least, most) = values
+                .fold((f64::MAX, 0.0), |(least, most), value| (value.min(least), value.max(most)));
+            most <= least * OFFERED_SAME
+        })
     }
 
     /// The unit of all values of a column, when there is one.
@@ -324,6 +342,23 @@ impl<'a> Group<'a> {
         valued.map(|(line, value)| (self.name(line), line.transport.clone(), value)).collect()
     }
 
+    /// One verdict against the best rival of each name, that against the best of all first.
+    fn verdicts(&self, column: &Column, reference: Option<&Line>) -> Vec<Verdict> {
+        let Some(reference) = reference else { return Vec::new() };
+        let name_of = |line: &Line| self.conventions.name_of(&line.transport).to_owned();
+        let mut names = vec![name_of(reference)];
+        let mut references = vec![reference];
+        for line in self.lines.iter().filter(|line| self.is_rival(line)) {
+            let name = name_of(line);
+            if !names.contains(&name) {
+                let best = self.best_valid(column, |it| self.is_rival(it) && name_of(it) == name);
+                references.extend(best);
+                names.push(name);
+            }
+        }
+        references.into_iter().filter_map(|line| self.verdict(column, line)).collect()
+    }
+
     fn verdict(&self, column: &Column, reference: &Line) -> Option<Verdict> {
         let subject =
             self.lines.iter().find(|line| !self.is_floor(line) && !self.is_rival(line))?;
@@ -348,6 +383,9 @@ impl<'a> Group<'a> {
 
     fn note(&self, runs: usize) -> String {
         let mut parts = self.constants.clone();
+        if !self.has_one_load() {
+            parts.push("the loads differ, so nothing is compared".to_owned());
+        }
         if runs > 1 {
             parts.push(format!(
                 "medians of {runs} runs, ± half the distance between quartiles, ratios of the medians"
@@ -420,11 +458,16 @@ fn bench_of(conditions: &[Option<Value>]) -> &str {
 /// The conditions in words: "rtt · 100 B · 8 outstanding".
 fn title(conditions: &[Option<Value>]) -> String {
     let bench = conditions[0].as_ref();
+    let point = conditions.iter().zip(CONDITIONS).find(|(_, key)| *key == "point");
+    let point = point.and_then(|(value, _)| value.as_ref()?.as_str()).unwrap_or_default();
+    let tells_load = point.split(", ").any(|value| value.starts_with("load = "));
     let parts: Vec<String> = CONDITIONS
         .iter()
         .zip(conditions)
         // The benchmark `mix` has the workload `mix`; once is enough.
         .filter(|(key, value)| **key != "workload" || value.as_ref() != bench)
+        // A point of a sweep tells its load among its values.
+        .filter(|(key, _)| **key != "load" || !tells_load)
         .filter_map(|(key, value)| {
             let text = in_words(value.as_ref()?)?;
             Some(match *key {

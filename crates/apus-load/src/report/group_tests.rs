@@ -50,6 +50,40 @@ fn rows_under_other_conditions_stand_in_another_table() {
 }
 
 #[test]
+fn figures_under_different_loads_are_not_compared() {
+    let mix = |transport, offered: f64, p99_us: f64| {
+        let row = Row::new(transport).set("bench", "mix").set("load", "60 % of own capacity");
+        row.set("offered_gbps", offered).set("p99_us", p99_us)
+    };
+    let differ =
+        &tables_of(&result(vec![mix("apus-udp", 31.9, 90.0), mix("tcp-epoll", 3.25, 31.0)]))[0];
+    assert!(heads(differ).iter().all(|head| !head.contains("against")), "{:?}", heads(differ));
+    assert!(differ.note.contains("the loads differ, so nothing is compared"), "{}", differ.note);
+    assert!(differ.headline.is_none() && differ.lines.iter().flatten().all(|entry| !entry.best));
+
+    let same = &tables_of(&result(vec![mix("apus-udp", 2.0, 9.0), mix("tcp-epoll", 2.0, 31.0)]))[0];
+    assert_eq!(heads(same).last(), Some(&"p99 against tcp-epoll"));
+    let late = mix("apus-udp", 2.0, 9.0).refused_as_late();
+    let refused = &tables_of(&result(vec![late, mix("tcp-epoll", 2.0, 31.0)]))[0];
+    assert_eq!(line(refused, 0).last(), Some(&"refused"));
+}
+
+#[test]
+fn the_subject_is_compared_with_each_kind_of_rival() {
+    let conventions = Conventions {
+        rivals: &["tcp", "unix"],
+        names: &[("apus", "Apus"), ("tcp", "kernel TCP"), ("unix", "unix sockets")],
+        ..sample::CONVENTIONS
+    };
+    let rows = vec![rtt("apus-shm", 6.0), rtt("tcp-a", 54.0), rtt("tcp-b", 60.0), rtt("unix", 3.0)];
+    let tables = tables(&result(rows), &conventions);
+    let verdicts = &tables[0].headline.as_ref().unwrap().verdicts;
+    let said: Vec<(&str, Side)> =
+        verdicts.iter().map(|verdict| (&*verdict.rival, verdict.side)).collect();
+    assert_eq!(said, [("unix", Side::Behind), ("tcp-a", Side::Ahead)]);
+}
+
+#[test]
 fn conditions_read_as_words() {
     let row = Row::new("a")
         .set("bench", "mix")
@@ -83,7 +117,7 @@ fn the_reference_is_the_best_tcp_and_the_floor_is_no_contender() {
     assert_eq!(line(table, 3), ["raw-udp (floor)", "4", "1.9× faster"]);
     let best: Vec<bool> = table.lines.iter().map(|line| line[1].best).collect();
     assert_eq!(best, [true, false, false, false]);
-    let verdict = table.headline.as_ref().unwrap().verdict.as_ref().unwrap();
+    let verdict = table.headline.as_ref().unwrap().verdicts.first().unwrap();
     assert_eq!(
         (verdict.headline.as_str(), verdict.side),
         ("Apus is 1.5× faster than kernel TCP", Side::Ahead)
@@ -165,7 +199,7 @@ fn the_subject_is_the_first_transport_in_its_best_setting() {
         rtt("tcp-busy", 10.0),
     ];
     let table = &tables_of(&result(rows))[0];
-    let verdict = table.headline.as_ref().unwrap().verdict.as_ref().unwrap();
+    let verdict = table.headline.as_ref().unwrap().verdicts.first().unwrap();
     assert_eq!(verdict.ours, "apus-udp, fullbusy 5 µs");
 }
 
@@ -197,7 +231,7 @@ fn nothing_to_compare_gives_no_verdict() {
     let table = &tables_of(&result(vec![rtt("tcp-busy", 5.0)]))[0];
     assert_eq!(heads(table), ["transport", "p50 µs"]);
     let table = &tables_of(&result(vec![rtt("apus-udp", 5.0)]))[0];
-    assert!(table.headline.as_ref().unwrap().verdict.is_none());
+    assert!(table.headline.as_ref().unwrap().verdicts.is_empty());
     let table = &tables_of(&result(vec![
         Row::new("a").set("calls", 5_u32),
         Row::new("b").set("calls", 6_u32),
@@ -221,7 +255,7 @@ fn no_card_says_what_its_figures_deny() {
     }
     let table = &tables_of(&result(rows))[0];
     assert_eq!(line(table, 0)[3], "runs disagree");
-    let verdict = table.headline.as_ref().unwrap().verdict.as_ref().unwrap();
+    let verdict = table.headline.as_ref().unwrap().verdicts.first().unwrap();
     assert_eq!(
         (verdict.headline.as_str(), verdict.side),
         ("Apus or kernel TCP: the runs disagree", Side::Unclear)
@@ -237,7 +271,7 @@ fn a_refused_run_has_no_headline_to_be_proud_of() {
     let words: Vec<&str> = table.lines.iter().map(|line| line[3].text.as_str()).collect();
     assert_eq!(words, ["refused", "reference"]);
     assert!(!table.lines[0].iter().any(|entry| entry.best));
-    let verdict = table.headline.as_ref().unwrap().verdict.as_ref().unwrap();
+    let verdict = table.headline.as_ref().unwrap().verdicts.first().unwrap();
     assert_eq!(
         (verdict.headline.as_str(), verdict.side),
         ("The machine was too busy to compare", Side::Unclear)
@@ -249,7 +283,7 @@ fn a_refused_run_has_no_headline_to_be_proud_of() {
         lab("tcp-epoll", "good", 50.0),
     ];
     let table = &tables_of(&result(rows))[0];
-    let verdict = table.headline.as_ref().unwrap().verdict.as_ref().unwrap();
+    let verdict = table.headline.as_ref().unwrap().verdicts.first().unwrap();
     assert_eq!(
         (verdict.headline.as_str(), verdict.side),
         ("Apus is 10× faster than kernel TCP", Side::Ahead)

@@ -119,13 +119,15 @@ impl Page<'_> {
             .iter()
             .filter_map(|table| {
                 let headline = table.headline.as_ref()?;
-                Some((*table, headline.column.name.as_str(), headline.verdict.as_ref()?))
+                Some((*table, headline.column.name.as_str(), headline.verdicts.first()?))
             })
             .collect();
         if compared.is_empty() {
             return markup! {};
         }
-        let verdicts: Vec<&Verdict> = compared.iter().map(|(_, _, verdict)| *verdict).collect();
+        // The cards have the best rival; the sentence counts each kind of rival.
+        let headlines = tables.iter().filter_map(|table| table.headline.as_ref());
+        let verdicts: Vec<&Verdict> = headlines.flat_map(|headline| &headline.verdicts).collect();
         markup! {
             h2 { "At a glance" }
             p.lead { (self.balance(&verdicts)) }

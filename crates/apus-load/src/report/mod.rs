@@ -21,6 +21,7 @@ mod axis;
 mod column;
 mod comparison;
 mod conventions;
+mod csv;
 mod glossary;
 mod group;
 mod html;
@@ -35,6 +36,7 @@ mod warnings;
 
 pub use column::figure;
 pub use conventions::Conventions;
+pub use csv::csv;
 pub use html::html;
 pub use markdown::markdown;
 pub use svg::{SvgFile, svg};

@@ -89,8 +89,8 @@ pub(crate) struct Headline {
     pub(crate) column: Column,
     /// One per line that has it, in order: label, transport, value.
     pub(crate) values: Vec<(String, String, f64)>,
-    /// How the table's subject stands against the reference.
-    pub(crate) verdict: Option<Verdict>,
+    /// How the table's subject stands against the best of each kind of rival; the best of all is the first.
+    pub(crate) verdicts: Vec<Verdict>,
 }
 
 /// The sentence a reader should take home from a table.
