@@ -8,17 +8,12 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process;
 
-use anyhow::{Context, Result};
 use anyhow::{Context, Result, anyhow};
-use apus_bench::report::CONVENTIONS;
 use apus_bench::report::{CONVENTIONS, failed_checks};
 use apus_load::ResultFile;
 use apus_load::misuse::Misuse;
-use apus_load::misuse::Misuse;
-use apus_load::record::record;
 use apus_load::record::record;
 use apus_load::report::{self, Style};
-use apus_load::stop::{CUT_SHORT, Stopped};
 use apus_load::stop::{CUT_SHORT, Stopped};
 use serde::Serialize;
 

@@ -5,11 +5,9 @@ use apus::Delivery;
 use apus_bench::comparison::{Comparison, Connections};
 use apus_bench::pin::Pin;
 use apus_bench::transport::Transport;
-use apus_bench::{arguments, mix, rtt, stream};
 use apus_bench::{mix, rtt, stream};
 use apus_load::progress::Progress;
 use apus_load::{ResultFile, Row, Workload};
-use apus_load::{ResultFile, Workload};
 use apus_node::arguments;
 
 use super::table::{Contenders, Line, Unit, is_of};

@@ -7,7 +7,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use anyhow::{Context, Result, bail};
 use apus_load::misuse::Misuse;
 
 use super::place::{self, is_listable};
