@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use apus_load::ResultFile;
+use apus_load::progress::Progress as _;
 use apus_load::stop::{CUT_SHORT, Stopped};
 use apus_node::arguments::within;
 use apus_sim::{Plan, Protocol, Sizes, results};
