@@ -237,6 +237,13 @@ pub(crate) struct Address {
 pub(crate) static VFORK: Address = Address::new(c"vfork");
 pub(crate) static DPRINTF: Address = Address::new(c"dprintf");
 pub(crate) static DPRINTF_CHK: Address = Address::new(c"__dprintf_chk");
+/// `longjmp`, `_longjmp`, `siglongjmp`, `__longjmp_chk`: signal handlers call them, so they are looked up before.
+pub(crate) static JUMPS: [Address; 4] = [
+    Address::new(c"longjmp"),
+    Address::new(c"_longjmp"),
+    Address::new(c"siglongjmp"),
+    Address::new(c"__longjmp_chk"),
+];
 
 impl Address {
     const fn new(name: &'static CStr) -> Self {

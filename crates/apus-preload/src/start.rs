@@ -24,6 +24,7 @@ extern "C" fn at_exit() {
 
 extern "C" fn start(_: c_int, _: *const *const c_char, _: *const *const c_char) {
     originals::resolve();
+    originals::JUMPS.iter().for_each(|jump| _ = jump.get());
     descriptors::take_over();
     report::start();
     polling::begin();

@@ -12,6 +12,7 @@
 //! | [`readiness`], [`select`], [`scratch`] | `poll` and `select` with members that are carried; memory for long lists |
 //! | [`sets`], [`member`], [`nested`], [`early`] | epoll sets with such members, with sets, and with sockets that are not connected yet |
 //! | [`interest`], [`waiting`], [`events`], [`sleep`] | `epoll_ctl` and `epoll_wait` |
+//! | [`holds`] | what the calls of each thread hold, until they end or are left by a jump |
 //! | [`holders`], [`children`] | children of `fork`, which have the connections as well, and those that become programs |
 //! | [`returning`] | the way back to TCP |
 //! | [`kernel`] | what the kernel knows of a connection |
@@ -27,6 +28,7 @@ mod diagnosis;
 pub(crate) mod early;
 mod events;
 mod holders;
+pub(crate) mod holds;
 pub(crate) mod inner;
 pub(crate) mod interest;
 mod kernel;
@@ -58,6 +60,7 @@ use libc::{c_int, iovec, ssize_t};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use self::holds::{RECEIVES, SENDS};
 pub(crate) use self::kernel::spec;
 use self::meeting::Addresses;
 pub(crate) use self::parts::total;
@@ -87,6 +90,7 @@ pub(crate) fn begin(may: bool) {
     IS_ON.store(!is_off, Ordering::Relaxed);
     if !is_off {
         holders::begin();
+        holds::begin();
         net::begin();
     }
 }
@@ -97,6 +101,7 @@ pub(crate) fn begin_in_child() {
     spin::SLEEPERS.store(0, Ordering::Relaxed);
     answering::forget();
     children::forget();
+    holds::begin_in_child();
     slots::begin_in_child();
     sets::forget_all();
     scratch::forget_all();
@@ -245,7 +250,7 @@ pub(crate) unsafe fn receive(
             answering::start();
             transfer::receive(&used, side, fd, list, count, flags)
         }),
-        None => transfer::by_kernel(&used, 0, original),
+        None => transfer::by_kernel(&used, RECEIVES, original),
     }
 }
 
@@ -273,7 +278,7 @@ pub(crate) unsafe fn send(
             answering::start();
             transfer::send(&used, side, fd, list, count, flags)
         }),
-        None => transfer::by_kernel(&used, 1, original),
+        None => transfer::by_kernel(&used, SENDS, original),
     }
 }
 

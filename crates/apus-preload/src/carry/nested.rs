@@ -122,7 +122,7 @@ impl Set {
     /// Other threads may sleep that were to be woken by the bells that were emptied.
     fn wake_others(&self) {
         let Ok(mut members) = self.members() else { return };
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
+        if self.has_sleepers() {
             members.wake();
         }
     }
@@ -222,7 +222,7 @@ impl Members<'_> {
         if nested.asked
             && let Ok(mut members) = nested.set.members()
         {
-            members.get_up();
+            members.end_sleep_of_set();
         }
         nested
     }
@@ -279,7 +279,7 @@ impl Members<'_> {
                 if std::mem::replace(&mut nested.asked, true) {
                     members.ask();
                 } else {
-                    members.prepare_sleep();
+                    members.prepare_sleep_of_set();
                 }
             }
         }
@@ -291,7 +291,7 @@ impl Members<'_> {
             if std::mem::take(&mut nested.asked)
                 && let Ok(mut members) = nested.set.members()
             {
-                members.get_up();
+                members.end_sleep_of_set();
             }
         }
     }

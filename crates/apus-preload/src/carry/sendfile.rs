@@ -2,6 +2,7 @@
 
 use libc::{c_int, iovec, off_t, ssize_t};
 
+use super::holds::SENDS;
 use super::scratch::Scratch;
 use super::slots::Use;
 use super::transfer;
@@ -25,7 +26,7 @@ pub(crate) unsafe fn sendfile(
     original: impl FnOnce() -> ssize_t,
 ) -> Option<ssize_t> {
     let used = Use::of(to)?;
-    let Some(side) = used.side() else { return Some(transfer::by_kernel(&used, 1, original)) };
+    let Some(side) = used.side() else { return Some(transfer::by_kernel(&used, SENDS, original)) };
     // SAFETY: the caller's promise.
     let given = unsafe { offset.as_mut() };
     let start = given.as_ref().map_or_else(|| position(from), |offset| **offset);

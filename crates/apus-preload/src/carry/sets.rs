@@ -14,6 +14,7 @@ use libc::{c_int, epoll_event};
 
 use super::early::Early;
 use super::events::{Events, Kind, tag, tagged};
+use super::holds::{self, Hold, SLEEPS};
 use super::inner;
 use super::member::{ALWAYS, EXCLUSIVE, IN, Member, ONCE, OUT, PRIVATE};
 use super::nested::Nested;
@@ -49,8 +50,8 @@ pub(crate) struct Set {
     pub(crate) attached: AtomicUsize,
     /// Members that are sets.
     pub(crate) nested: AtomicUsize,
-    /// Waits that sleep.
-    pub(super) sleepers: AtomicU32,
+    /// Sets that have it as a member, and sleep.
+    sleepers: AtomicU32,
     /// It is waited for in a way that only the kernel knows: its members are not carried.
     pub(super) is_kernels: AtomicBool,
     /// It is the parent's, and this process has not used it.
@@ -97,6 +98,8 @@ impl Lists {
 /// The members of a set, for one thread.
 pub(crate) struct Members<'a> {
     pub(super) set: &'a Set,
+    /// A call that is left by a jump gives the members back.
+    _hold: Hold,
 }
 
 /// The calling thread has the members already: a signal handler interrupted it.
@@ -132,6 +135,7 @@ impl Set {
     /// Takes the members. Their holder never sleeps with them.
     pub(crate) fn members(&self) -> Result<Members<'_>, Interrupted> {
         let me = token::thread();
+        let hold = Hold::token(&self.holder);
         while let Err(holder) =
             self.holder.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
         {
@@ -141,13 +145,24 @@ impl Set {
             // SAFETY: the call has no arguments.
             unsafe { own::sched_yield() };
         }
-        Ok(Members { set: self })
+        Ok(Members { set: self, _hold: hold })
     }
 
     /// Whether a wait has to look at rings.
     #[inline]
     pub(crate) fn has_rings(&self) -> bool {
         self.attached.load(Ordering::SeqCst) > 0 || self.nested.load(Ordering::SeqCst) > 0
+    }
+
+    /// The number of the set, from 1.
+    pub(super) fn number(&self) -> usize {
+        let bytes = std::ptr::from_ref(self).addr() - SETS.as_ptr().addr();
+        bytes / size_of::<Self>() + 1
+    }
+
+    /// Whether a wait sleeps.
+    pub(super) fn has_sleepers(&self) -> bool {
+        self.sleepers.load(Ordering::SeqCst) > 0 || holds::sleep_in(self.number())
     }
 
     fn is_used(&self) -> bool {
@@ -269,7 +284,7 @@ impl Members<'_> {
             }
             for what in [Bell::Bytes, Bell::Room] {
                 if std::mem::take(&mut member.asked[what as usize]) {
-                    side.get_up(what, false);
+                    side.remove_sleeper(what);
                 }
             }
         }
@@ -444,7 +459,13 @@ impl Members<'_> {
     }
 
     /// Before a wait sleeps in the kernel. The caller looks once more.
-    pub(crate) fn prepare_sleep(&mut self) {
+    pub(super) fn prepare_sleep(&mut self, hold: &Hold) {
+        hold.add(SLEEPS[0]);
+        self.ask();
+    }
+
+    /// The same for a set that has this one as a member.
+    pub(super) fn prepare_sleep_of_set(&mut self) {
         self.set.sleepers.fetch_add(1, Ordering::SeqCst);
         self.ask();
     }
@@ -458,7 +479,7 @@ impl Members<'_> {
 
     /// A member has changed while other threads may sleep: it is asked for them, and wakes them if something is there.
     pub(super) fn tell_sleepers(&mut self, index: usize) {
-        if self.set.sleepers.load(Ordering::SeqCst) == 0 {
+        if !self.set.has_sleepers() {
             return;
         }
         let member = &mut self.list()[index];
@@ -471,8 +492,20 @@ impl Members<'_> {
     }
 
     /// After a wait slept.
-    pub(crate) fn get_up(&mut self) {
-        if self.set.sleepers.fetch_sub(1, Ordering::SeqCst) != 1 {
+    pub(super) fn end_sleep(&mut self, hold: &Hold) {
+        hold.remove(SLEEPS[0]);
+        self.get_up();
+    }
+
+    /// The same for a set that has this one as a member.
+    pub(super) fn end_sleep_of_set(&mut self) {
+        let less = |count: u32| count.checked_sub(1);
+        let _ = self.set.sleepers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        self.get_up();
+    }
+
+    fn get_up(&mut self) {
+        if self.set.has_sleepers() {
             if self.set.is_watched() && self.is_any_ready() {
                 self.wake(); // The kernel may have told this one only.
             }
@@ -483,7 +516,7 @@ impl Members<'_> {
                 if std::mem::take(&mut member.asked[what as usize])
                     && let Some(side) = member.slot.side()
                 {
-                    side.get_up(what, false);
+                    side.remove_sleeper(what);
                 }
             }
         }
@@ -592,7 +625,7 @@ pub(crate) fn ask_kernel_for_room(slot: &Slot, asks: bool) {
 /// A write found no room: threads that sleep in sets, and are to know when there is room, did not ask for it while there was some.
 #[cold]
 pub(crate) fn is_full(slot: &Slot) {
-    for set in all().filter(|set| set.sleepers.load(Ordering::SeqCst) > 0) {
+    for set in all().filter(|set| set.has_sleepers()) {
         let Ok(mut members) = set.members() else { continue };
         for index in 0..members.list().len() {
             if members.list()[index].wants & OUT != 0 && members.is_at(index, slot) {

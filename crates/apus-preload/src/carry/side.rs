@@ -7,7 +7,9 @@ mod waking;
 pub(super) use self::waking::HEARD_AT_ONCE;
 
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 
 use apus_shm::{Memory, PeerSegment};
 use apus_sockets::direction::{Lie, Receiver, ReceiverState, ReceiverWords, Sender, SenderState};
@@ -54,10 +56,10 @@ pub(crate) struct Side {
     pub(crate) peer_is_dead: AtomicBool,
     /// The peer's words at the last wake-ups.
     woken: [AtomicU64; 2],
-    /// How many of this process sleep.
+    /// The number of its slot, by which calls are known that sleep here.
+    number: AtomicUsize,
+    /// How many members of sets sleep.
     sleepers: [AtomicU32; 2],
-    /// How many of those have not asked the kernel, which does not know.
-    relying: [AtomicU32; 2],
     /// What a signal handler has written while it interrupted a write.
     aside: Aside,
     copying: Copying,
@@ -137,7 +139,7 @@ impl Side {
             peer_is_dead: AtomicBool::new(false),
             woken: Default::default(),
             sleepers: Default::default(),
-            relying: Default::default(),
+            number: AtomicUsize::new(0),
             aside: Aside::new(),
             copying: Copying::new(),
             was_full: AtomicBool::new(false),
@@ -160,9 +162,12 @@ impl Side {
 
     /// In a child of fork: threads of the parent that sleep are not the child's.
     pub(crate) fn begin_in_child(&self) {
-        for count in self.sleepers.iter().chain(&self.relying) {
-            count.store(0, Ordering::Relaxed);
-        }
+        self.sleepers.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+
+    /// The side is that of this slot from now on.
+    pub(super) fn set_number(&self, number: usize) {
+        self.number.store(number, Ordering::Relaxed);
     }
 
     fn receiver(&self) -> Receiver {
@@ -598,7 +603,7 @@ impl Side {
             self.wake_peer();
             // Another thread may wait for room in the ring, and has to ask the kernel now.
             fence(Ordering::SeqCst);
-            if self.sleepers[Bell::Room as usize].load(Ordering::SeqCst) > 0 {
+            if self.has_sleepers(Bell::Room) {
                 self.nudge();
             }
         }

@@ -1,11 +1,11 @@
 //! Calls that move bytes of a carried connection, and wait as the kernel's would.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use apus_sockets::direction::ReceiverState;
 use libc::{c_int, iovec, pollfd, ssize_t, timeval};
 
+use super::holds::{RECEIVES, SENDS};
 use super::parts::Parts;
 use super::side::{Bell, NotNow, Side};
 use super::slots::Use;
@@ -101,7 +101,7 @@ pub(crate) unsafe fn send(
     let mut patience = Patience::new(flags, libc::SO_SNDTIMEO);
     // Bytes of a call that began before are in TCP first.
     let may_switch = || {
-        let may = used.slot.may_begin() && used.slot.in_kernel[1].load(Ordering::SeqCst) == 0;
+        let may = used.slot.may_begin() && !used.slot.is_in_kernel(SENDS);
         if may {
             sets::ask_kernel_for_room(used.slot, false);
         }
@@ -157,15 +157,10 @@ pub(crate) unsafe fn send(
 }
 
 /// A call of the kernel about a connection that may come to be carried.
-pub(crate) fn by_kernel(
-    used: &Use,
-    direction: usize,
-    original: impl FnOnce() -> ssize_t,
-) -> ssize_t {
-    let in_kernel = &used.slot.in_kernel[direction];
-    in_kernel.fetch_add(1, Ordering::SeqCst);
+pub(crate) fn by_kernel(used: &Use, direction: u64, original: impl FnOnce() -> ssize_t) -> ssize_t {
+    used.enter_kernel(direction);
     let result = original();
-    in_kernel.fetch_sub(1, Ordering::SeqCst);
+    used.leave_kernel(direction);
     if result > 0 && used.slot.note_call() {
         answering::start(); // A child of fork has none yet.
         answering::wake();
@@ -186,7 +181,7 @@ fn part_or_error(done: usize, error: c_int) -> ssize_t {
 fn offer(used: &Use, side: &Side) {
     if side.receiver_state() == ReceiverState::Tcp
         && used.slot.may_begin()
-        && used.slot.in_kernel[0].load(Ordering::SeqCst) == 0
+        && !used.slot.is_in_kernel(RECEIVES)
         && !side.peer_is_gone()
     {
         side.offer();
@@ -275,7 +270,7 @@ impl Patience {
             let most = if waits_for_us { STUCK } else { STUCK_BY_OTHERS };
             let left = self.left(fd)?;
             let time = left.map_or(most, |left| left.min(most));
-            match sleep(fd, side, Bell::Room, Some(time), is_there, left.is_some()) {
+            match sleep(used, fd, side, Bell::Room, Some(time), is_there, left.is_some()) {
                 Err(libc::EAGAIN) => _ = self.left(fd)?,
                 slept => return slept,
             }
@@ -301,12 +296,13 @@ impl Patience {
             return Ok(());
         }
         let left = if left.is_some() { self.left(fd)? } else { None };
-        sleep(fd, side, what, left, is_there, left.is_some())
+        sleep(used, fd, side, what, left, is_there, left.is_some())
     }
 }
 
 /// Sleeps until the bell rings, or until the kernel's socket has something.
 fn sleep(
+    used: &Use,
     fd: c_int,
     side: &Side,
     what: Bell,
@@ -314,9 +310,9 @@ fn sleep(
     is_there: impl Fn() -> bool,
     has_time: bool,
 ) -> Result<(), c_int> {
-    side.add_sleeper(what);
+    used.begin_sleep(what);
     side.ask(what);
-    let relies = side.relies_on_bell(what);
+    let relies = used.relies_on_bell(side, what);
     let waits_for = if what == Bell::Bytes { libc::POLLIN } else { libc::POLLOUT };
     // An end that the kernel reports again and again says nothing new.
     let socket = if what == Bell::Bytes && side.awaits_end() { -1 } else { fd };
@@ -328,12 +324,15 @@ fn sleep(
     let woken = if is_there() || side.changed(what) || is_over {
         Ok(1)
     } else {
-        kernel::wait(&mut members, timeout.map(kernel::spec))
+        spin::note_sleep(true);
+        let woken = kernel::wait(&mut members, timeout.map(kernel::spec));
+        spin::note_sleep(false);
+        woken
     };
     if members[0].revents | members[1].revents != 0 {
         side.hear();
     }
-    side.get_up(what, relies);
+    used.get_up(side, what);
     match woken {
         Ok(0) => Err(libc::EAGAIN),
         Ok(_) => Ok(()),

@@ -12,27 +12,24 @@ use apus_sockets::layout;
 use libc::c_int;
 
 use super::{ANSWER, Bell, Side};
+use crate::carry::holds::{self, RELIES, SLEEPS};
 use crate::carry::inner::{Heard, InnerChannel};
 use crate::carry::sleep;
-use crate::carry::spin::SLEEPERS;
 use crate::errno;
 use crate::originals::own as originals;
 
 impl Side {
-    /// One more of this process sleeps until there is something. The caller [asks](Self::ask) before each sleep.
+    /// One more member of a set sleeps until there is something. The caller [asks](Self::ask) before each sleep.
     pub(crate) fn add_sleeper(&self, what: Bell) {
         self.sleepers[what as usize].fetch_add(1, Ordering::SeqCst);
-        SLEEPERS.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One of the sleepers does not ask the kernel if it [need not](Self::only_bell_tells). True if it does not; it looks once more
-    /// whether that still holds.
-    pub(crate) fn relies_on_bell(&self, what: Bell) -> bool {
-        let relies = self.only_bell_tells(what);
-        if relies {
-            self.relying[what as usize].fetch_add(1, Ordering::SeqCst);
-        }
-        relies
+    /// A member of a set does not sleep any more.
+    pub(crate) fn remove_sleeper(&self, what: Bell) {
+        let sleepers = &self.sleepers[what as usize];
+        let less = |count: u32| count.checked_sub(1);
+        let _ = sleepers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        self.get_up(what);
     }
 
     /// Asks to be woken for this; the caller looks once more before it sleeps.
@@ -40,13 +37,8 @@ impl Side {
         sleep::ask(self.own.word(layout::BELLS[what as usize]));
     }
 
-    /// One that slept has got up. `relied`: it had not asked the kernel.
-    pub(crate) fn get_up(&self, what: Bell, relied: bool) {
-        SLEEPERS.fetch_sub(1, Ordering::Relaxed);
-        if relied {
-            self.relying[what as usize].fetch_sub(1, Ordering::SeqCst);
-        }
-        self.sleepers[what as usize].fetch_sub(1, Ordering::SeqCst);
+    /// One that slept has got up, and is not counted any more.
+    pub(crate) fn get_up(&self, what: Bell) {
         sleep::withdraw(self.own.word(layout::BELLS[what as usize]), || self.others_sleep(what));
         self.pass_on();
     }
@@ -60,7 +52,13 @@ impl Side {
 
     /// Whether somebody else of this side may sleep for this. Other processes of the side do not say.
     fn others_sleep(&self, what: Bell) -> bool {
-        self.sleepers[what as usize].load(Ordering::SeqCst) != 0 || self.is_shared()
+        self.is_shared() || self.has_sleepers(what)
+    }
+
+    /// Whether somebody of this process sleeps for this.
+    pub(super) fn has_sleepers(&self, what: Bell) -> bool {
+        self.sleepers[what as usize].load(Ordering::SeqCst) != 0
+            || holds::have(self.number.load(Ordering::Relaxed), SLEEPS[what as usize])
     }
 
     /// Whether there is something for which others of this side may sleep, or they have not asked the kernel, which knows now.
@@ -69,7 +67,8 @@ impl Side {
             Bell::Bytes => self.has_bytes(),
             Bell::Room => self.is_writable() == Some(true),
         };
-        let rely = || self.relying[what as usize].load(Ordering::SeqCst) > 0;
+        let number = self.number.load(Ordering::Relaxed);
+        let rely = || holds::have(number, RELIES[what as usize]);
         self.others_sleep(what) && (is_there() || rely() && !self.only_bell_tells(what))
     }
 
