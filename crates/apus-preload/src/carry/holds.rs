@@ -29,7 +29,7 @@ const ASKED_MAX: usize = 8;
 struct Record {
     /// The thread; 0: the record is free.
     owner: AtomicU64,
-    next: AtomicPtr<Record>,
+    next: AtomicPtr<Self>,
     /// Entries from this one on are free.
     length: AtomicUsize,
     /// Entries before this one stay, since one of them is being written.
@@ -169,12 +169,11 @@ impl Record {
         // The capacity is never too large for the list: a longer list comes first.
         let capacity = self.capacity.load(Ordering::SeqCst);
         let many = self.many.load(Ordering::SeqCst);
-        // SAFETY: a list has at least that many entries, and stays.
         if many.is_null() {
-            &self.few
-        } else {
-            unsafe { std::slice::from_raw_parts(many, capacity) }
+            return &self.few;
         }
+        // SAFETY: a list has at least that many entries, and stays.
+        unsafe { std::slice::from_raw_parts(many, capacity) }
     }
 
     #[inline]
