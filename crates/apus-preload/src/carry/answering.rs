@@ -352,6 +352,7 @@ impl Answering {
                 sets::follow_room(slot, side);
                 let _ = side.finish_shut(held.fd);
                 if slot.state() == State::Carried && side.peer_has_left(held.fd) {
+                    let _ = side.finish_shut(held.fd); // All of the ring is in TCP now.
                     leave(slot);
                 }
             }
@@ -405,6 +406,7 @@ fn is_leaving(slot: &'static Slot, side: &Side, fd: c_int) -> bool {
         true => report::switched_off(fd),
         false => report::returned(fd, "more than its limit of descriptors allows"),
     }
+    let _ = side.finish_shut(fd);
     side.leave();
     leave(slot);
     false

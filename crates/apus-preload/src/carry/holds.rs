@@ -16,7 +16,7 @@ use std::sync::atomic::{
 use libc::c_int;
 
 use super::spin::SLEEPERS;
-use super::{scratch, token};
+use super::{scratch, slots, token};
 use crate::originals::own;
 
 /// Entries of a record. One of a call with a longer list has memory of its own.
@@ -66,6 +66,8 @@ enum Kind {
     Token,
     /// A descriptor that this library has made for a call.
     Descriptor,
+    /// The number of a connection that a call has return to TCP.
+    Return,
 }
 
 impl Kind {
@@ -121,6 +123,11 @@ impl Hold {
     /// A descriptor that is to be closed.
     pub(super) fn descriptor(fd: c_int) -> Self {
         own_record().push_for_itself(Kind::Descriptor.entry(fd as u64 & NUMBER))
+    }
+
+    /// A connection that returns to TCP. If the call is left, the connection goes on to be carried.
+    pub(super) fn returning(number: usize) -> Self {
+        own_record().push_for_itself(Kind::Return.entry(number as u64))
     }
 
     /// Adds flags to the entry of a connection or a set.
@@ -271,6 +278,8 @@ impl Record {
                 // SAFETY: the word is static, or that of a side, which the same call used: it is there until the entry of that goes.
                 let word = unsafe { &*word };
                 let _ = word.compare_exchange(owner, 0, Ordering::Release, Ordering::Relaxed);
+            } else if Kind::Return.has(what) {
+                slots::carry_on(of as usize);
             } else if Kind::Descriptor.has(what) {
                 // SAFETY: the descriptor is this library's, and nobody uses it any more.
                 let _ = unsafe { own::close((what & NUMBER) as c_int) };

@@ -14,7 +14,7 @@
 //! | [`interest`], [`waiting`], [`events`], [`sleep`] | `epoll_ctl` and `epoll_wait` |
 //! | [`holds`] | what the calls of each thread hold, until they end or are left by a jump |
 //! | [`holders`], [`children`] | children of `fork`, which have the connections as well, and those that become programs |
-//! | [`returning`] | the way back to TCP |
+//! | [`returning`], [`rest`] | the way back to TCP; what a peer has left behind |
 //! | [`kernel`] | what the kernel knows of a connection |
 //! | [`returns`] | returns at random offsets, for tests |
 //! | [`inner`], [`process`] | descriptors of this library; the process it is in |
@@ -40,6 +40,7 @@ pub(crate) mod net;
 mod parts;
 pub(crate) mod process;
 pub(crate) mod readiness;
+mod rest;
 mod returning;
 mod returns;
 mod scratch;
@@ -65,7 +66,7 @@ pub(crate) use self::kernel::spec;
 use self::meeting::Addresses;
 pub(crate) use self::parts::total;
 use self::returning::return_inherited;
-pub(crate) use self::returning::{return_all, return_to_kernel};
+pub(crate) use self::returning::{give_away, return_all, return_to_kernel};
 pub(crate) use self::sendfile::sendfile;
 use self::side::Side;
 use self::slots::{Slot, Use};
@@ -239,7 +240,10 @@ pub(crate) unsafe fn receive(
 ) -> ssize_t {
     let Some(used) = Use::of(fd) else { return original() };
     if flags & !transfer::RECEIVE_FLAGS != 0
-        || flags & libc::MSG_PEEK != 0 && flags & libc::MSG_WAITALL != 0
+        || flags & libc::MSG_PEEK != 0
+            && flags & libc::MSG_WAITALL != 0
+            // SAFETY: the caller's promise.
+            && !has_all(&used, fd, unsafe { total(list, count) })
     {
         return_to_kernel(fd, "a call with flags that receives");
         return original();
@@ -252,6 +256,13 @@ pub(crate) unsafe fn receive(
         }),
         None => transfer::by_kernel(&used, RECEIVES, original),
     }
+}
+
+/// Whether a look at so many bytes need not wait for more.
+fn has_all(used: &Use, fd: c_int, bytes: usize) -> bool {
+    let Some(side) = used.side() else { return false };
+    let waits = !side.peer_is_gone() && !used.slot.blocking.is_off(fd);
+    !waits || side.readable() >= bytes as u64
 }
 
 /// A call that sends, likewise.
@@ -298,6 +309,13 @@ pub(crate) fn error_of(fd: c_int) -> Option<c_int> {
 /// A descriptor of a connection is about to be closed.
 #[cold]
 pub(crate) fn close(fd: c_int) {
+    // The kernel goes on to report the connection for its other descriptors, and knows nothing of the ring.
+    if Use::of(fd).is_some_and(|used| used.slot.has_other_descriptors()) && sets::have(fd) {
+        return_to_kernel(
+            fd,
+            "close of a descriptor that an epoll set has, while a duplicate is open",
+        );
+    }
     end(fd, |side| {
         if side.close(fd) {
             kernel::reset_at_close(fd);
@@ -348,6 +366,9 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
     let used = Use::of(fd)?;
     let side = used.side()?;
     side.shut();
+    if how == libc::SHUT_RDWR {
+        side.stop_reading();
+    }
     let ended = side.finish_shut(fd);
     if ended.is_none() {
         answering::wake(); // Bytes may wait to be put back into TCP.

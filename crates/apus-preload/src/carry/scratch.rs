@@ -80,6 +80,10 @@ impl Scratch {
         Some(Self { memory: memory?, bytes, block: Some((block, hold)) })
     }
 
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        self.memory
+    }
+
     /// The first byte; it is aligned for any type.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.memory

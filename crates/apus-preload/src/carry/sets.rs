@@ -657,6 +657,16 @@ pub(crate) fn follow_room(slot: &Slot, side: &Side) {
     }
 }
 
+/// Whether a set has a descriptor as a member.
+#[cold]
+pub(crate) fn have(fd: c_int) -> bool {
+    all().any(|set| {
+        set.members().is_ok_and(|mut members| {
+            members.find(fd).is_ok_and(|index| members.list()[index].is_in)
+        })
+    })
+}
+
 /// Before a descriptor of a connection is closed. `is_last`: no other descriptor stands for it. False if the members were busy, since
 /// a signal handler closes it.
 pub(crate) fn closing(fd: c_int, is_last: bool) -> bool {

@@ -41,6 +41,8 @@ pub(crate) struct Side {
     /// Bytes of it wake this side, and the peer. It is a socket of this process, as the channel is.
     bell: InnerChannel,
     bell_has_ended: AtomicBool,
+    /// The program has shut down what comes in.
+    reads_nothing: AtomicBool,
     /// It returns for good once it can: the program may need its descriptors, or the carrier was switched off.
     gives_way: AtomicBool,
     /// Bytes of it that epoll sets have told of, and that may be there still.
@@ -130,6 +132,7 @@ impl Side {
             peer,
             bell,
             bell_has_ended: AtomicBool::new(false),
+            reads_nothing: AtomicBool::new(false),
             gives_way: AtomicBool::new(false),
             unheard: AtomicU32::new(0),
             nudge,
@@ -253,15 +256,20 @@ impl Side {
                 let takes = flags & libc::MSG_PEEK == 0;
                 // SAFETY: the caller's promise.
                 unsafe {
-                    self.copy_out(receiver.read(), bytes as usize, parts, |bytes| {
+                    self.copy_out(receiver.read(), bytes as usize, parts, flags, |bytes| {
                         if takes {
                             receiver.took(bytes as u64, &mut Own(&self.own));
                             self.ring(Bell::Room);
                         }
                     });
                 }
-                if takes && self.peer_has_shut() && !self.has_bytes() {
-                    self.ask_peer(); // Its TCP ends now.
+                if takes && !self.has_bytes() {
+                    if self.reads_nothing() {
+                        receiver.recall(&theirs, &mut Own(&self.own));
+                    }
+                    if self.reads_nothing() || self.peer_has_shut() {
+                        self.ask_peer(); // Its TCP ends now, or goes on.
+                    }
                 }
                 Ok(bytes as usize)
             }
@@ -380,21 +388,26 @@ impl Side {
         let rest = receiver.rest(&theirs, total)?;
         let bytes = (rest.end - rest.start).min(room as u64);
         // SAFETY: the caller's promise.
-        unsafe { self.copy_out(rest.start, bytes as usize, parts, |_| {}) };
+        unsafe { self.copy_out(rest.start, bytes as usize, parts, flags, |_| {}) };
         if flags & libc::MSG_PEEK == 0 && bytes > 0 {
             receiver.took(rest.start + bytes - receiver.read(), &mut Own(&self.own));
         }
         Ok(bytes as usize)
     }
 
-    /// Copies from the ring. `took` is told of each piece, so that the peer writes while the next one is copied.
+    /// Copies from the ring, unless the flags say that the bytes are dropped. `took` is told of each piece, so that the peer writes while
+    /// the next one is copied.
     unsafe fn copy_out(
         &self,
         position: u64,
         bytes: usize,
         parts: &mut [iovec],
+        flags: c_int,
         mut took: impl FnMut(usize),
     ) {
+        if flags & libc::MSG_TRUNC != 0 {
+            return took(bytes);
+        }
         let (mut position, mut left) = (position, bytes);
         let mut piece = 0;
         for part in parts {
@@ -487,6 +500,7 @@ impl Side {
             && self.own.word(layout::LEFT).load(Ordering::Relaxed) == 0
             && !self.peer_is_gone()
             && may_switch()
+            && !kernel::has_shut(fd) // It may have been shut down before it was carried.
             && let Some(offset) = self.written_by_tcp(fd)
         {
             sender.switch(&theirs, || offset, own);

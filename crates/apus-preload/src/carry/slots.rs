@@ -61,17 +61,20 @@ pub(crate) enum State {
     /// The peer is being looked for.
     Meeting,
     Carried,
+    /// It returns to TCP.
+    Returning,
     /// It is not carried any more, or never will be. The slot is free once nobody uses it.
     Over,
 }
 
-const STATES: [State; 7] = [
+const STATES: [State; 8] = [
     State::Free,
     State::Reserved,
     State::Candidate,
     State::Wanted,
     State::Meeting,
     State::Carried,
+    State::Returning,
     State::Over,
 ];
 
@@ -182,6 +185,11 @@ impl Slot {
         self.state() == State::Carried
     }
 
+    /// Whether several descriptors of this process stand for the connection.
+    pub(crate) fn has_other_descriptors(&self) -> bool {
+        self.descriptors.load(Ordering::SeqCst) > 1
+    }
+
     /// Whether another process has the connection as well.
     pub(crate) fn is_shared(&self) -> bool {
         self.holders().are_several()
@@ -215,7 +223,12 @@ impl Slot {
 
     /// The connection begins to return. False if it was not carried, or another thread has it return.
     pub(crate) fn end_carrying(&self) -> bool {
-        self.change(State::Carried, State::Over)
+        self.change(State::Carried, State::Returning)
+    }
+
+    /// The connection goes on to be carried, since bytes are left that only this process can read.
+    pub(crate) fn carry_on(&self) {
+        self.change(State::Returning, State::Carried);
     }
 
     /// Calls about its descriptors are the kernel's from now on.
@@ -385,6 +398,13 @@ pub(crate) fn word_of(index: usize) -> u64 {
     (index as u64 + 1) << SHIFT
 }
 
+/// A connection does not return to TCP, since the call was left that wanted it.
+pub(super) fn carry_on(number: usize) {
+    if let Some(slot) = SLOTS.get(number.wrapping_sub(1)) {
+        slot.carry_on();
+    }
+}
+
 /// Makes a connection a candidate. `fork`: the last one. False if it is one, or if a table is full.
 pub(crate) fn add(fd: c_int, accepted: bool, fork: u32) -> bool {
     if slot_of(descriptors::word(fd)).is_some() {
@@ -491,6 +511,8 @@ pub(crate) fn begin_in_child() {
                 slot.calls.store(0, Ordering::Relaxed);
                 slot.state.store(State::Candidate as u32, Ordering::Release);
             }
+            // A thread of the parent was about to have it return, which goes on in the parent.
+            State::Returning => slot.carry_on(),
             // A thread of the parent was about to set it up, or to free it.
             State::Reserved => slot.state.store(State::Free as u32, Ordering::Release),
             State::Free | State::Candidate | State::Carried | State::Over => {}

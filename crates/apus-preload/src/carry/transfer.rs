@@ -15,6 +15,7 @@ use crate::{errno, originals};
 
 /// Flags that are carried. A call with another one is the kernel's, after the connection has returned.
 pub(crate) const RECEIVE_FLAGS: c_int = libc::MSG_PEEK
+    | libc::MSG_TRUNC
     | libc::MSG_DONTWAIT
     | libc::MSG_WAITALL
     | libc::MSG_NOSIGNAL
@@ -39,6 +40,9 @@ pub(crate) unsafe fn receive(
     // SAFETY: the caller's promise.
     let mut parts = unsafe { Parts::new(list, count) };
     let wanted = parts.left();
+    if wanted == 0 {
+        return receive_nothing(used, side, fd, flags);
+    }
     let may_wait = flags & libc::MSG_DONTWAIT == 0 && !used.slot.blocking.is_off(fd);
     let target = match flags & libc::MSG_WAITALL != 0 {
         true => wanted,
@@ -51,13 +55,20 @@ pub(crate) unsafe fn receive(
         offer(used, side);
         let done = wanted - parts.left();
         let (mut window, count, room) = parts.window();
-        let peek = flags & libc::MSG_PEEK;
+        let kind = flags & (libc::MSG_PEEK | libc::MSG_TRUNC);
         // SAFETY: the window is of the caller's buffers.
-        match unsafe { side.receive(fd, &mut window[..count], room, peek, asks_kernel) } {
+        match unsafe { side.receive(fd, &mut window[..count], room, kind, asks_kernel) } {
             Ok(bytes) => {
                 parts.advance(bytes);
                 returns::moved(side, Bell::Bytes, bytes);
                 let done = done + bytes;
+                if flags & libc::MSG_PEEK != 0 && done < target && side.is_spilled() {
+                    // Behind the ring more is there.
+                    let (mut window, count, _) = parts.window();
+                    // SAFETY: the window is of the caller's buffers.
+                    let more = unsafe { kernel::receive(fd, &mut window[..count], kind) };
+                    return (done + more.unwrap_or(0)) as ssize_t;
+                }
                 let is_enough = done >= target && bytes < room; // More may be there for more buffers.
                 if bytes == 0 || is_enough || parts.left() == 0 || flags & libc::MSG_PEEK != 0 {
                     return done as ssize_t;
@@ -80,6 +91,16 @@ pub(crate) unsafe fn receive(
             Err(NotNow::Error(error)) => return part_or_error(wanted - parts.left(), error),
         }
     }
+}
+
+/// Receives 0 bytes as `recvmsg` does: it waits until there are some, or the end.
+#[cold]
+fn receive_nothing(used: &Use, side: &Side, fd: c_int, flags: c_int) -> ssize_t {
+    let mut byte = 0_u8;
+    let part = iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let flags = flags & !(libc::MSG_WAITALL | libc::MSG_TRUNC) | libc::MSG_PEEK;
+    // SAFETY: the part is a variable of this function.
+    unsafe { receive(used, side, fd, &raw const part, 1, flags).min(0) }
 }
 
 /// Sends as `sendmsg` does.
@@ -183,6 +204,7 @@ fn offer(used: &Use, side: &Side) {
         && used.slot.may_begin()
         && !used.slot.is_in_kernel(RECEIVES)
         && !side.peer_is_gone()
+        && !side.reads_nothing()
     {
         side.offer();
     }
