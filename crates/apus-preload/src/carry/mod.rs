@@ -96,8 +96,9 @@ pub(crate) fn begin(may: bool) {
     }
 }
 
-/// In a child of fork: the connections are the child's as well, and the epoll sets are the parent's.
-pub(crate) fn begin_in_child() {
+/// In a child of fork: the connections are the child's as well, and the epoll sets are the parent's. `may_allocate`: no handler has
+/// forked.
+pub(crate) fn begin_in_child(may_allocate: bool) {
     process::note();
     spin::SLEEPERS.store(0, Ordering::Relaxed);
     answering::forget();
@@ -106,7 +107,7 @@ pub(crate) fn begin_in_child() {
     slots::begin_in_child();
     sets::forget_all();
     scratch::forget_all();
-    inner::close_all();
+    inner::close_all(may_allocate);
     net::register();
 }
 
@@ -148,6 +149,7 @@ pub(crate) fn after_failed_fork() {
 pub(crate) fn before_exec() {
     return_inherited("exec");
     hand_over(returning::is_closed_by_exec);
+    errno::kept(inner::before_exec);
 }
 
 /// This process ends, or becomes a program, and has these descriptors no more: other processes go on with the connections.
@@ -163,6 +165,7 @@ pub(crate) fn hand_over(closes: impl Fn(c_int) -> bool) {
 #[cold]
 pub(crate) fn take_back() {
     slots::all().for_each(Slot::take_back);
+    errno::kept(inner::after_exec_failed);
 }
 
 /// Whether new connections have to be looked at.
