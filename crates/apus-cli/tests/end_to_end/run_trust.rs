@@ -283,6 +283,14 @@ fn a_process_for_each_connection_is_carried() {
 }
 
 #[test]
+fn processes_that_share_a_connection_sleep_while_nothing_comes() {
+    let directory = Directory::new("idle");
+    let program = directory.program("idle.c", &[]);
+    let text = same_and_carried(&program, &[], 2);
+    assert_eq!(text.matches("idle").count(), 6, "{text}");
+}
+
+#[test]
 fn what_a_peer_has_written_before_it_closed_is_read_whatever_ends_carrying() {
     let directory = Directory::new("rest");
     let program = directory.program("rest.c", &[]);

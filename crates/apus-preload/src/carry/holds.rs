@@ -272,6 +272,11 @@ impl Record {
                 continue;
             }
             let of = what & ADDRESS;
+            for sleeps in [0, 1] {
+                if Kind::Connection.has(what) && what & SLEEPS[sleeps] != 0 {
+                    slots::got_up((what & NUMBER) as usize, sleeps, owner);
+                }
+            }
             entry.what.store(0, Ordering::SeqCst);
             if Kind::Token.has(what) && !self.any(&|other| other == what) {
                 let word: *const AtomicU64 = ptr::with_exposed_provenance(of as usize);

@@ -617,7 +617,7 @@ impl Side {
             self.wake_peer();
             // Another thread may wait for room in the ring, and has to ask the kernel now.
             fence(Ordering::SeqCst);
-            if self.has_sleepers(Bell::Room) {
+            if self.others_sleep(Bell::Room) {
                 self.nudge();
             }
         }

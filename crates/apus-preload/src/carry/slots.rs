@@ -9,6 +9,7 @@ use super::blocking::Blocking;
 use super::holders::Holders;
 use super::holds::{self, Hold, RELIES, SLEEPS};
 use super::side::{Bell, Side};
+use super::token;
 use crate::descriptors::{self, CANDIDATE, CARRIED, INHERITED, SET, SHARED};
 
 /// Connections of a process that are candidates or carried at a time.
@@ -362,6 +363,7 @@ impl Use {
     /// The call sleeps until there is something. The caller [asks](Side::ask) before each sleep.
     pub(super) fn begin_sleep(&self, what: Bell) {
         self.hold.add(SLEEPS[what as usize]);
+        self.slot.holders().add_sleeper(what as usize, token::thread());
     }
 
     /// The call does not ask the kernel if it [need not](Side::only_bell_tells). True if it does not; it looks once more whether that
@@ -376,6 +378,7 @@ impl Use {
 
     /// The call has got up.
     pub(super) fn get_up(&self, side: &Side, what: Bell) {
+        self.slot.holders().remove_sleeper(what as usize, token::thread());
         self.hold.remove(SLEEPS[what as usize] | RELIES[what as usize]);
         side.get_up(what);
     }
@@ -396,6 +399,13 @@ pub(crate) fn number(word: u64) -> usize {
 /// The number of a place, as part of a word.
 pub(crate) fn word_of(index: usize) -> u64 {
     (index as u64 + 1) << SHIFT
+}
+
+/// A call does not sleep any more, since a thread has left it.
+pub(super) fn got_up(number: usize, what: usize, thread: u64) {
+    if let Some(slot) = SLOTS.get(number.wrapping_sub(1)) {
+        slot.holders().remove_sleeper(what, thread);
+    }
 }
 
 /// A connection does not return to TCP, since the call was left that wanted it.

@@ -12,23 +12,30 @@ use apus_sockets::layout;
 use libc::c_int;
 
 use super::{ANSWER, Bell, Side};
-use crate::carry::holds::{self, RELIES, SLEEPS};
+use crate::carry::holds::{self, RELIES};
 use crate::carry::inner::{Heard, InnerChannel};
-use crate::carry::sleep;
+use crate::carry::{process, sleep, token};
 use crate::errno;
 use crate::originals::own as originals;
 
 impl Side {
     /// One more member of a set sleeps until there is something. The caller [asks](Self::ask) before each sleep.
     pub(crate) fn add_sleeper(&self, what: Bell) {
-        self.sleepers[what as usize].fetch_add(1, Ordering::SeqCst);
+        if self.sleepers[what as usize].fetch_add(1, Ordering::SeqCst) == 0 {
+            self.holders.add_sleeper(what as usize, all_threads());
+        }
     }
 
     /// A member of a set does not sleep any more.
     pub(crate) fn remove_sleeper(&self, what: Bell) {
         let sleepers = &self.sleepers[what as usize];
         let less = |count: u32| count.checked_sub(1);
-        let _ = sleepers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        if sleepers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) == Ok(1) {
+            self.holders.remove_sleeper(what as usize, all_threads());
+            if sleepers.load(Ordering::SeqCst) > 0 {
+                self.holders.add_sleeper(what as usize, all_threads()); // Another one began meanwhile.
+            }
+        }
         self.get_up(what);
     }
 
@@ -50,15 +57,10 @@ impl Side {
         }
     }
 
-    /// Whether somebody else of this side may sleep for this. Other processes of the side do not say.
-    fn others_sleep(&self, what: Bell) -> bool {
-        self.is_shared() || self.has_sleepers(what)
-    }
-
-    /// Whether somebody of this process sleeps for this.
-    pub(super) fn has_sleepers(&self, what: Bell) -> bool {
+    /// Whether somebody else of this side sleeps for this, in this process or another one.
+    pub(super) fn others_sleep(&self, what: Bell) -> bool {
         self.sleepers[what as usize].load(Ordering::SeqCst) != 0
-            || holds::have(self.number.load(Ordering::Relaxed), SLEEPS[what as usize])
+            || self.holders.have_sleepers(what as usize, token::thread())
     }
 
     /// Whether there is something for which others of this side may sleep, or they have not asked the kernel, which knows now.
@@ -156,6 +158,12 @@ impl Side {
         self.wake_peer();
         tell(self.channel.as_raw_fd());
     }
+}
+
+/// The number of a process, as that of its threads together.
+fn all_threads() -> u64 {
+    let process = u64::from(process::id());
+    process << 32 | process
 }
 
 /// Sends a byte. A socket that is full has messages enough.
