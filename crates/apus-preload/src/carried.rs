@@ -3,7 +3,7 @@
 use crate::{carry, descriptors};
 
 pub(crate) use crate::carry::leaving::children::passed_on;
-pub(crate) use crate::carry::{after_failed_fork, return_to_kernel};
+pub(crate) use crate::carry::{after_failed_fork, give_away, return_to_kernel};
 
 /// Before the process starts or becomes a program, which may inherit descriptors: lets all of them return. `call` does that.
 #[inline]

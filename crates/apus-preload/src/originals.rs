@@ -205,6 +205,12 @@ pub(crate) mod own {
         fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
         fn send(fd: c_int, buffer: *const c_void, bytes: size_t, flags: c_int) -> ssize_t;
         fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+        fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+        fn bind(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
+        fn listen(fd: c_int, backlog: c_int) -> c_int;
+        fn accept4(fd: c_int, peer: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int;
+        fn getsockname(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int;
+        fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
         fn connect(fd: c_int, peer: *const sockaddr, length: socklen_t) -> c_int;
         fn shutdown(fd: c_int, how: c_int) -> c_int;
         fn close(fd: c_int) -> c_int;
@@ -237,6 +243,13 @@ pub(crate) struct Address {
 pub(crate) static VFORK: Address = Address::new(c"vfork");
 pub(crate) static DPRINTF: Address = Address::new(c"dprintf");
 pub(crate) static DPRINTF_CHK: Address = Address::new(c"__dprintf_chk");
+/// `longjmp`, `_longjmp`, `siglongjmp`, `__longjmp_chk`: signal handlers call them, so they are looked up before.
+pub(crate) static JUMPS: [Address; 4] = [
+    Address::new(c"longjmp"),
+    Address::new(c"_longjmp"),
+    Address::new(c"siglongjmp"),
+    Address::new(c"__longjmp_chk"),
+];
 
 impl Address {
     const fn new(name: &'static CStr) -> Self {

@@ -24,6 +24,7 @@ extern "C" fn at_exit() {
 
 extern "C" fn start(_: c_int, _: *const *const c_char, _: *const *const c_char) {
     originals::resolve();
+    originals::JUMPS.iter().for_each(|jump| _ = jump.get());
     descriptors::take_over();
     report::start();
     polling::begin();
@@ -48,7 +49,7 @@ unsafe extern "C" fn in_parent() {
 
 /// In a child of `fork`, `daemon` or `forkpty`, before the call returns.
 unsafe extern "C" fn in_child() {
-    in_child_of_fork();
+    in_child_of_fork(true);
 }
 
 /// Before a fork by the calling thread.
@@ -65,14 +66,14 @@ pub(crate) fn after_this_thread_forked(failed: bool) {
     }
 }
 
-/// In a child that has a copy of the memory of its parent.
-pub(crate) extern "C" fn in_child_of_fork() {
+/// In a child that has a copy of the memory of its parent. `may_allocate`: no handler has forked.
+pub(crate) extern "C" fn in_child_of_fork(may_allocate: bool) {
     if HAS_ENDED.load(Ordering::Relaxed) {
         return;
     }
     descriptors::take_over();
     report::forget();
-    carry::begin_in_child();
+    carry::begin_in_child(may_allocate);
 }
 
 /// The library does nothing any more.

@@ -75,6 +75,22 @@ pub fn left_open() -> u64 {
     CLOSER.left_open.load(Ordering::Relaxed)
 }
 
+/// Before this process becomes another program: descriptors that wait for a thread are not closed by that, which would sleep. The program
+/// has them, by numbers of which it does not know. Allocates nothing.
+pub fn spare_from_exec() {
+    if !CLOSER.is_of(std::process::id()) {
+        return;
+    }
+    for place in &CLOSER.queue {
+        let fd = place.load(Ordering::SeqCst) - 1;
+        if fd >= 0 {
+            // SAFETY: the command has a number as its argument. A descriptor that a thread has closed meanwhile may be another one, whose
+            // flag a program has to set that shares its table of descriptors at exec anyway.
+            unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Closer {
     /// The process whose threads and queue these are, shifted by a bit that says whether they are ready.

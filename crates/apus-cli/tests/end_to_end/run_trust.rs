@@ -282,6 +282,27 @@ fn a_process_for_each_connection_is_carried() {
     assert_eq!(same_and_carried(&program, &["forks", "8"], 8), "8 connections: right\n");
 }
 
+#[test]
+fn processes_that_share_a_connection_sleep_while_nothing_comes() {
+    let directory = Directory::new("idle");
+    let program = directory.program("idle.c", &[]);
+    let text = same_and_carried(&program, &[], 2);
+    assert_eq!(text.matches("idle").count(), 6, "{text}");
+}
+
+#[test]
+fn what_a_peer_has_written_before_it_closed_is_read_whatever_ends_carrying() {
+    let directory = Directory::new("rest");
+    let program = directory.program("rest.c", &[]);
+    for bytes in ["9000", "60000"] {
+        let plain = output(Command::new(&program).arg(bytes));
+        let carried = output(carried(&program).arg(bytes));
+        assert_eq!(stdout(&carried), stdout(&plain), "{}", stderr(&carried));
+        assert_eq!(stdout(&plain).matches("right").count(), 40, "{}", stdout(&plain));
+        assert_eq!(stderr(&carried).matches(": carried").count(), 72, "{}", stderr(&carried));
+    }
+}
+
 /// What a shell does before it becomes a program that is carried.
 fn limited(limit: &str, program: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new("sh");

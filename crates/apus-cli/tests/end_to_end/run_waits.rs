@@ -35,6 +35,17 @@ fn sets_that_are_members_or_polled_wake_for_carried_connections() {
 }
 
 #[test]
+fn calls_may_be_left_by_jumps() {
+    let directory = Directory::new("jumps");
+    let program = directory.program("jumps.c", &["-pthread"]);
+    let plain = output(Command::new(&program).arg("5000"));
+    let carried = output(explained(&program).arg("5000"));
+    assert_eq!(stdout(&carried), stdout(&plain), "{}", stderr(&carried));
+    assert!(stdout(&plain).ends_with("descriptors: 0 too many\n"), "{}", stderr(&plain));
+    all_carried(&stderr(&carried), 16);
+}
+
+#[test]
 fn each_member_of_a_set_has_its_turn() {
     let directory = Directory::new("fair");
     let program = directory.program("fair.c", &[]);

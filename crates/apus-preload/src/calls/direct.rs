@@ -184,7 +184,7 @@ fn after(number: c_long, [a, b, c]: [c_long; 3], result: c_long) {
 
 fn after_fork(child: c_long) {
     if child == 0 {
-        start::in_child_of_fork();
+        start::in_child_of_fork(false);
     } else {
         start::after_this_thread_forked(child < 0);
     }

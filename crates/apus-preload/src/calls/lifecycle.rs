@@ -371,7 +371,7 @@ pub(super) fn duplicates(command: c_int) -> bool {
 #[cold]
 extern "C" fn let_go(fd: c_int) {
     if descriptors::is_carried(fd) {
-        carried::return_to_kernel(fd, "fdopen");
+        carried::give_away(fd, "fdopen");
     }
     forget(fd);
 }

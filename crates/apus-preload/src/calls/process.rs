@@ -119,7 +119,7 @@ unsafe extern "C-unwind" fn _Fork() -> pid_t {
     // SAFETY: there are no arguments.
     let child = unsafe { originals::_Fork() };
     if child == 0 {
-        start::in_child_of_fork();
+        start::in_child_of_fork(false);
     } else {
         start::after_this_thread_forked(child < 0);
     }

@@ -20,8 +20,10 @@ macro_rules! preadv2_by_names {
             let original = || unsafe { originals::preadv2(fd, parts, count, offset, flags) };
             match vector_flags(fd, count, offset, flags) {
                 // SAFETY: the caller's buffers.
-                Some(flags) => unsafe { carry::receive(fd, parts, count as usize, flags, original) },
-                None => original(),
+                Some(flags) if unsafe { carry::total(parts, count as usize) } > 0 => unsafe {
+                    carry::receive(fd, parts, count as usize, flags, original)
+                },
+                _ => original(),
             }
         }
     )*};
@@ -135,9 +137,10 @@ macro_rules! into_a_buffer {
 }
 
 into_a_buffer! {
-    fn read() = read, flags 0, if |_| true;
-    fn __read() = read, flags 0, if |_| true;
-    fn __read_chk(size: size_t) = __read_chk, flags 0, if |bytes| bytes <= size;
+    // The kernel reads 0 bytes of a file without a look at it.
+    fn read() = read, flags 0, if |bytes| bytes > 0;
+    fn __read() = read, flags 0, if |bytes| bytes > 0;
+    fn __read_chk(size: size_t) = __read_chk, flags 0, if |bytes| bytes > 0 && bytes <= size;
     fn recv(flags: c_int) = recv, flags flags, if |_| true;
     fn __recv_chk(size: size_t, flags: c_int) = __recv_chk, flags flags, if |bytes| bytes <= size;
 }
@@ -157,8 +160,10 @@ unsafe fn receive(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-    if descriptors::is_ours(fd) && (0..=UIO_MAXIOV).contains(&count) {
-        // SAFETY: the caller's buffers.
+    let may_be = descriptors::is_ours(fd) && (0..=UIO_MAXIOV).contains(&count);
+    // SAFETY: the caller's buffers.
+    if may_be && unsafe { carry::total(parts, count as usize) } > 0 {
+        // SAFETY: as above.
         return unsafe {
             carry::receive(fd, parts, count as usize, 0, || originals::readv(fd, parts, count))
         };

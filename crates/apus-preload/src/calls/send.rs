@@ -286,7 +286,7 @@ unsafe fn return_passed(control: *const libc::cmsghdr) {
         // SAFETY: a chunk has the size of a descriptor.
         let fd = unsafe { ptr::read_unaligned(fd.as_ptr().cast()) };
         if descriptors::is_ours(fd) {
-            carried::return_to_kernel(fd, "sendmsg, which passed it to another process");
+            carried::give_away(fd, "sendmsg, which passed it to another process");
         } else if let Some(set) = carry::sets::table::Set::of(fd) {
             carry::sets::giving_up::give_up(set);
         } else {

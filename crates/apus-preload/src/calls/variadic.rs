@@ -1,4 +1,5 @@
-//! Calls with any number of arguments, which a Rust function cannot take: a few instructions of assembly for each.
+//! Calls that a Rust function cannot stand for: those with any number of arguments, and those that do not return as others do. A few
+//! instructions of assembly for each.
 //!
 //! - `execl`, `execlp`, `execle`: arguments in registers are stored in front of those on the stack. They are a list then, as `execv`
 //!   takes it.
@@ -6,6 +7,7 @@
 //!   written over. Therefore the original is jumped to, so that it returns to the caller.
 //! - `dprintf`: the C library writes with a call of its own, which does not come here. The original is jumped to as well, with all
 //!   registers that may hold arguments as they were.
+//! - `longjmp` and its relatives: calls that are left by a jump give back what they [hold](crate::carry::holds).
 
 use std::arch::naked_asm;
 use std::ffi::c_void;
@@ -13,7 +15,8 @@ use std::ffi::c_void;
 use libc::c_int;
 
 use super::process::{exec_list, exec_list_searched, exec_list_with_environment};
-use crate::originals::{DPRINTF, DPRINTF_CHK, VFORK};
+use crate::carry::holds;
+use crate::originals::{DPRINTF, DPRINTF_CHK, JUMPS, VFORK};
 use crate::{carried, descriptors};
 
 macro_rules! of_a_list {
@@ -98,6 +101,68 @@ macro_rules! of_vfork {
 }
 
 of_vfork! { vfork __vfork }
+
+macro_rules! of_a_jump {
+    ($($name:ident = $before:path;)*) => {$(
+        #[cfg(target_arch = "x86_64")]
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C-unwind" fn $name() {
+            naked_asm!(
+                "push rdi",
+                "push rsi",
+                "sub rsp, 8",
+                "call {before}",
+                "add rsp, 8",
+                "pop rsi",
+                "pop rdi",
+                "jmp rax",
+                before = sym $before,
+            )
+        }
+
+        #[cfg(target_arch = "aarch64")]
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C-unwind" fn $name() {
+            naked_asm!(
+                "stp x29, x30, [sp, #-32]!",
+                "stp x0, x1, [sp, #16]",
+                "bl {before}",
+                "mov x16, x0",
+                "ldp x0, x1, [sp, #16]",
+                "ldp x29, x30, [sp], #32",
+                "br x16",
+                before = sym $before,
+            )
+        }
+    )*};
+}
+
+of_a_jump! {
+    longjmp = before_longjmp;
+    _longjmp = before_underscore_longjmp;
+    siglongjmp = before_siglongjmp;
+    __longjmp_chk = before_longjmp_chk;
+}
+
+/// What is done before a jump, and where the jump is then.
+macro_rules! before_jumps {
+    ($($name:ident = $which:literal;)*) => {$(
+        unsafe extern "C" fn $name(buffer: *const u64) -> *const c_void {
+            // SAFETY: the caller's buffer.
+            unsafe { holds::before_jump(buffer) };
+            JUMPS[$which].get()
+        }
+    )*};
+}
+
+before_jumps! {
+    before_longjmp = 0;
+    before_underscore_longjmp = 1;
+    before_siglongjmp = 2;
+    before_longjmp_chk = 3;
+}
 
 macro_rules! of_a_format {
     ($($name:ident = $before:path;)*) => {$(

@@ -234,15 +234,154 @@ pub(super) fn own(descriptor: OwnedFd) -> Inner {
 }
 
 /// In a child of fork: closes all of them but those of connections that the child has as well, and those by which parents learn that it
-/// ends. The parent has its own.
-pub(crate) fn close_all() {
+/// ends. The parent has its own. `may_allocate`: no handler has forked.
+pub(crate) fn close_all(may_allocate: bool) {
     for fd in descriptors::used_in(0..=u32::MAX) {
         let word = descriptors::word(fd);
         let kept = descriptors::WITNESS | descriptors::OF_SIDE;
-        if word & kept == descriptors::INNER {
-            descriptors::set(fd, 0, descriptors::INNER);
-            // SAFETY: the descriptor is this library's, and nobody uses it in the child.
-            let _ = unsafe { originals::close(fd) };
+        if word & kept != descriptors::INNER {
+            continue;
         }
+        match (may_sleep_in_close(fd), may_allocate) {
+            (true, true) => close_elsewhere(fd),
+            // It stays open until the child ends, and no call of the program touches it.
+            (true, false) => continue,
+            // SAFETY: the descriptor is this library's, and nobody uses it in the child.
+            (false, _) => _ = unsafe { originals::close(fd) },
+        }
+        descriptors::set(fd, 0, descriptors::INNER);
+    }
+}
+
+/// Whether descriptors of strangers may be closed with this one: the last process that has it would sleep in that.
+fn may_sleep_in_close(fd: RawFd) -> bool {
+    let (mut listens, mut size): (libc::c_int, _) =
+        (0, size_of::<libc::c_int>() as libc::socklen_t);
+    let value = (&raw mut listens).cast();
+    // SAFETY: there is room for the number.
+    let result = unsafe {
+        originals::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, value, &raw mut size)
+    };
+    if result != 0 {
+        return false; // It is no socket.
+    }
+    let mut member = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: there is one member.
+    let mut is_readable = || unsafe { originals::poll(&raw mut member, 1, 0) } > 0;
+    if listens != 0 { is_readable() } else { peeks_descriptors(fd) }
+}
+
+/// Before this process becomes another program, which closes the descriptors of this library: none of them sleeps in that.
+#[cold]
+pub(crate) fn before_exec() {
+    let may_sleep =
+        |fd: &RawFd| descriptors::word(*fd) & descriptors::INNER != 0 && may_sleep_in_close(*fd);
+    for fd in descriptors::used_in(0..=u32::MAX).filter(may_sleep) {
+        // SAFETY: the argument is a number. The program has the descriptor, and does not know of it.
+        let _ = unsafe { originals::fcntl(fd, libc::F_SETFD, 0) };
+    }
+    closer::spare_from_exec();
+}
+
+/// This process has not become a program.
+#[cold]
+pub(crate) fn after_exec_failed() {
+    let is_inner = |fd: &RawFd| descriptors::word(*fd) & descriptors::WITNESS == descriptors::INNER;
+    for fd in descriptors::used_in(0..=u32::MAX).filter(is_inner) {
+        // SAFETY: as above.
+        let _ = unsafe { originals::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as libc::c_ulong) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+    use std::time::{Duration, Instant};
+
+    /// A TCP socket whose close sleeps, and the end that does not read.
+    fn sleeper() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let linger = libc::linger { l_onoff: 1, l_linger: 60 };
+        let size = size_of_val(&linger) as libc::socklen_t;
+        // SAFETY: the value has that size.
+        let set = unsafe {
+            let value = (&raw const linger).cast();
+            libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, value, size)
+        };
+        assert_eq!(set, 0);
+        socket.set_nonblocking(true).unwrap();
+        let other = listener.accept().unwrap().0;
+        while (&socket).write(&[0; 1 << 16]).is_ok() {}
+        (socket, other)
+    }
+
+    /// Forks a child that is the last to have a unix socket in which a socket lies whose close sleeps. What became of it within 20 seconds.
+    fn child_that_closes(work: impl FnOnce()) -> Option<ExitStatus> {
+        use nix::sys::socket::{self, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType};
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let pair =
+            socket::socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
+        let (socket, other) = sleeper();
+        let rights = [socket.as_raw_fd()];
+        let parts = [io::IoSlice::new(b"x")];
+        let control = [ControlMessage::ScmRights(&rights)];
+        let one = pair.0.as_raw_fd();
+        socket::sendmsg::<()>(one, &parts, &control, MsgFlags::empty(), None).unwrap();
+        drop((socket, pair.0));
+        let held = keep(pair.1).unwrap();
+        let fd = held.as_raw_fd();
+        let (mut goes, mut go) = io::pipe().unwrap();
+        // SAFETY: the child makes system calls, and those of the library that a child makes.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            drop(go);
+            let _ = goes.read(&mut [0]); // The parent has closed its descriptor then.
+            work();
+            // SAFETY: the call has no pointers.
+            unsafe { libc::_exit(7) };
+        }
+        assert!(child > 0);
+        mem::forget(held);
+        descriptors::set(fd, 0, descriptors::INNER);
+        // SAFETY: the child has it as well, so this does not sleep.
+        unsafe { libc::close(fd) };
+        go.write_all(b"x").unwrap();
+        let began = Instant::now();
+        let mut status = 0;
+        while began.elapsed() < Duration::from_secs(20) {
+            // SAFETY: there is room for the status.
+            if unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == child {
+                drop(other);
+                return Some(ExitStatus::from_raw(status));
+            }
+            std::thread::yield_now();
+        }
+        // SAFETY: the child is this process's.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, &raw mut status, 0);
+        }
+        None
+    }
+
+    #[test]
+    fn neither_a_child_nor_a_program_sleeps_in_the_close_of_what_strangers_pass() {
+        for may_allocate in [true, false] {
+            let ended = child_that_closes(|| close_all(may_allocate));
+            assert_eq!(ended.and_then(|status| status.code()), Some(7), "a child");
+        }
+        let program = || {
+            before_exec();
+            let arguments = [c"true".as_ptr(), std::ptr::null()];
+            // SAFETY: the list ends with a null pointer.
+            unsafe { libc::execvp(c"true".as_ptr(), arguments.as_ptr()) };
+        };
+        let ended = child_that_closes(program);
+        assert_eq!(ended.and_then(|status| status.code()), Some(0), "a program");
     }
 }

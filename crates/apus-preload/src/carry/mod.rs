@@ -12,11 +12,13 @@
 //! | [`inner`], [`process`] | descriptors of this library; the process it is in |
 //! | [`kernel`], [`sleep`], [`spin`] | what the kernel knows of a connection; waits in the kernel, and before it |
 //! | [`token`], [`scratch`] | which thread has something; memory for long lists |
+//! | [`holds`] | what the calls of each thread hold, until they end or are left by a jump |
 //!
 //! `leaving` stands on `sets`, these on `connection`. Calls of the program enter here, or in `bytes`, `waits` and `sets`.
 
 pub(crate) mod bytes;
 mod connection;
+pub(crate) mod holds;
 pub(crate) mod inner;
 mod kernel;
 pub(crate) mod leaving;
@@ -40,9 +42,10 @@ use self::bytes::transfer;
 use self::connection::holders;
 use self::connection::side::Side;
 use self::connection::slots::{self, Slot, Use};
+use self::holds::{RECEIVES, SENDS};
 pub(crate) use self::kernel::spec;
 use self::leaving::returning::{self, return_inherited};
-pub(crate) use self::leaving::returning::{return_all, return_to_kernel};
+pub(crate) use self::leaving::returning::{give_away, return_all, return_to_kernel};
 use self::leaving::{children, returns};
 use self::peers::meeting::{self, Addresses};
 use self::peers::{answering, net};
@@ -67,20 +70,23 @@ pub(crate) fn begin(may: bool) {
     IS_ON.store(!is_off, Ordering::Relaxed);
     if !is_off {
         holders::begin();
+        holds::begin();
         net::begin();
     }
 }
 
-/// In a child of fork: the connections are the child's as well, and the epoll sets are the parent's.
-pub(crate) fn begin_in_child() {
+/// In a child of fork: the connections are the child's as well, and the epoll sets are the parent's. `may_allocate`: no handler has
+/// forked.
+pub(crate) fn begin_in_child(may_allocate: bool) {
     process::note();
     spin::SLEEPERS.store(0, Ordering::Relaxed);
     answering::forget();
     children::forget();
+    holds::begin_in_child();
     slots::begin_in_child();
     table::forget_all();
     scratch::forget_all();
-    inner::close_all();
+    inner::close_all(may_allocate);
     net::register();
 }
 
@@ -122,6 +128,7 @@ pub(crate) fn after_failed_fork() {
 pub(crate) fn before_exec() {
     return_inherited("exec");
     hand_over(returning::is_closed_by_exec);
+    errno::kept(inner::before_exec);
 }
 
 /// This process ends, or becomes a program, and has these descriptors no more: other processes go on with the connections.
@@ -137,6 +144,7 @@ pub(crate) fn hand_over(closes: impl Fn(c_int) -> bool) {
 #[cold]
 pub(crate) fn take_back() {
     slots::all().for_each(Slot::take_back);
+    errno::kept(inner::after_exec_failed);
 }
 
 /// Whether new connections have to be looked at.
@@ -214,7 +222,10 @@ pub(crate) unsafe fn receive(
 ) -> ssize_t {
     let Some(used) = Use::of(fd) else { return original() };
     if flags & !transfer::RECEIVE_FLAGS != 0
-        || flags & libc::MSG_PEEK != 0 && flags & libc::MSG_WAITALL != 0
+        || flags & libc::MSG_PEEK != 0
+            && flags & libc::MSG_WAITALL != 0
+            // SAFETY: the caller's promise.
+            && !has_all(&used, fd, unsafe { total(list, count) })
     {
         return_to_kernel(fd, "a call with flags that receives");
         return original();
@@ -225,8 +236,15 @@ pub(crate) unsafe fn receive(
             answering::start();
             transfer::receive(&used, side, fd, list, count, flags)
         }),
-        None => transfer::by_kernel(&used, 0, original),
+        None => transfer::by_kernel(&used, RECEIVES, original),
     }
+}
+
+/// Whether a look at so many bytes need not wait for more.
+fn has_all(used: &Use, fd: c_int, bytes: usize) -> bool {
+    let Some(side) = used.side() else { return false };
+    let waits = !side.peer_is_gone() && !used.slot.blocking.is_off(fd);
+    !waits || side.readable() >= bytes as u64
 }
 
 /// A call that sends, likewise.
@@ -253,7 +271,7 @@ pub(crate) unsafe fn send(
             answering::start();
             transfer::send(&used, side, fd, list, count, flags)
         }),
-        None => transfer::by_kernel(&used, 1, original),
+        None => transfer::by_kernel(&used, SENDS, original),
     }
 }
 
@@ -273,6 +291,13 @@ pub(crate) fn error_of(fd: c_int) -> Option<c_int> {
 /// A descriptor of a connection is about to be closed.
 #[cold]
 pub(crate) fn close(fd: c_int) {
+    // The kernel goes on to report the connection for its other descriptors, and knows nothing of the ring.
+    if Use::of(fd).is_some_and(|used| used.slot.has_other_descriptors()) && attaching::have(fd) {
+        return_to_kernel(
+            fd,
+            "close of a descriptor that an epoll set has, while a duplicate is open",
+        );
+    }
     end(fd, |side| {
         if side.close(fd) {
             kernel::reset_at_close(fd);
@@ -323,6 +348,9 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
     let used = Use::of(fd)?;
     let side = used.side()?;
     side.shut();
+    if how == libc::SHUT_RDWR {
+        side.stop_reading();
+    }
     let ended = side.finish_shut(fd);
     if ended.is_none() {
         answering::wake(); // Bytes may wait to be put back into TCP.

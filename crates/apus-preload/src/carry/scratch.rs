@@ -1,12 +1,12 @@
 //! Memory for calls whose lists are too long for small stacks.
 //!
 //! A call takes a block and gives it back; a signal handler that interrupts it takes another one. Blocks stay for the calls that follow,
-//! of any thread. A call that a handler leaves by a jump gives nothing back: the next one of its thread finds the block abandoned, since
-//! its own frame is further up the stack.
+//! of any thread. Of a call that a handler leaves by a jump, [`holds`](crate::carry::holds) gives the block back.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
+use crate::carry::holds::Hold;
 use crate::carry::token;
 use crate::originals::own;
 
@@ -18,8 +18,6 @@ static POOL: [Block; BLOCKS] = [const { Block::new() }; BLOCKS];
 struct Block {
     /// The thread that has it; 0: it is free.
     owner: AtomicU64,
-    /// Where the frame of the call is that has it.
-    frame: AtomicUsize,
     memory: AtomicPtr<u8>,
     bytes: AtomicUsize,
 }
@@ -28,22 +26,18 @@ impl Block {
     const fn new() -> Self {
         Self {
             owner: AtomicU64::new(0),
-            frame: AtomicUsize::new(0),
             memory: AtomicPtr::new(ptr::null_mut()),
             bytes: AtomicUsize::new(0),
         }
     }
 
-    fn take(&self, me: u64, frame: usize) -> bool {
-        let owner = self.owner.load(Ordering::Relaxed);
-        let may =
-            owner == 0 || owner == me && is_abandoned(self.frame.load(Ordering::Relaxed), frame);
-        let taken = may
-            && self.owner.compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        if taken {
-            self.frame.store(frame, Ordering::Relaxed);
+    fn take(&self, me: u64) -> Option<Hold> {
+        if self.owner.load(Ordering::Relaxed) != 0 {
+            return None;
         }
-        taken
+        let hold = Hold::token(&self.owner);
+        let taken = self.owner.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then_some(hold)
     }
 
     /// Its memory, with room for so many bytes.
@@ -66,24 +60,28 @@ impl Block {
 pub(crate) struct Scratch {
     memory: *mut u8,
     bytes: usize,
-    block: Option<&'static Block>,
+    block: Option<(&'static Block, Hold)>,
 }
 
 impl Scratch {
     /// Memory for so many bytes, which have any values. `None` if there is no memory.
     #[inline(never)]
     pub(crate) fn new(bytes: usize) -> Option<Self> {
-        let mark = 0_u8;
-        let (me, frame) = (token::thread(), (&raw const mark).addr());
+        let me = token::thread();
         let bytes = bytes.next_multiple_of(4096);
-        let Some(block) = POOL.iter().find(|block| block.take(me, frame)) else {
+        let taken = POOL.iter().find_map(|block| Some((block, block.take(me)?)));
+        let Some((block, hold)) = taken else {
             return Some(Self { memory: map(bytes)?, bytes, block: None });
         };
         let memory = block.memory(bytes);
         if memory.is_none() {
             block.owner.store(0, Ordering::Release);
         }
-        Some(Self { memory: memory?, bytes, block: Some(block) })
+        Some(Self { memory: memory?, bytes, block: Some((block, hold)) })
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        self.memory
     }
 
     /// The first byte; it is aligned for any type.
@@ -94,22 +92,18 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        match self.block {
-            Some(block) => block.owner.store(0, Ordering::Release),
+        match &self.block {
+            Some((block, _)) => block.owner.store(0, Ordering::Release),
             None => unmap(self.memory, self.bytes),
         }
     }
 }
 
-/// Whether the call with a frame at `taken` has ended, for a call of the same thread with one at `here`.
-#[cold]
-fn is_abandoned(taken: usize, here: usize) -> bool {
-    // SAFETY: zero is a value of each field.
-    let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
-    // SAFETY: without a new stack the call only tells the present one.
-    let result = unsafe { libc::sigaltstack(ptr::null(), &raw mut stack) };
-    // A handler on a stack of its own has a frame anywhere.
-    here >= taken && result == 0 && stack.ss_flags & libc::SS_ONSTACK == 0
+/// Blocks of a thread that has ended are free.
+pub(super) fn give_back(owner: u64) {
+    for block in &POOL {
+        let _ = block.owner.compare_exchange(owner, 0, Ordering::Release, Ordering::Relaxed);
+    }
 }
 
 /// In a child of fork: other threads of the parent had blocks.
@@ -155,11 +149,5 @@ mod tests {
         let scratch = Scratch::new(100 + usize::from(room[0])).unwrap();
         std::hint::black_box(&room);
         scratch
-    }
-
-    #[test]
-    fn a_block_that_was_left_by_a_jump_is_found() {
-        assert!(is_abandoned(1_000, 1_000) && is_abandoned(1_000, 2_000));
-        assert!(!is_abandoned(2_000, 1_000), "the call was interrupted");
     }
 }

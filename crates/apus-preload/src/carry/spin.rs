@@ -86,6 +86,12 @@ pub(crate) fn until(spin: &Spin, is_there: impl Fn() -> bool) -> bool {
 /// Threads of this process that sleep until a carried connection wakes them. One that looks at memory lets them run.
 pub(crate) static SLEEPERS: AtomicU32 = AtomicU32::new(0);
 
+/// This thread begins to sleep, or has slept.
+pub(super) fn note_sleep(begins: bool) {
+    let next = |count: u32| if begins { Some(count + 1) } else { count.checked_sub(1) };
+    let _ = SLEEPERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+}
+
 /// The right to look at memory on a processor: one thread of a process and its relatives at a time. If another one has it, that one was
 /// put aside in the middle, so there are more threads than processors.
 struct Place(&'static AtomicU64);

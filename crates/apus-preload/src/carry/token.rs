@@ -7,9 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use apus_shm::Memory;
 
+use crate::carry::holds::Hold;
+
 /// A token that is held; dropping it gives it back.
 pub(crate) struct Token<'a> {
     word: &'a AtomicU64,
+    /// A call that is left by a jump gives the token back.
+    _hold: Hold,
 }
 
 /// The calling thread has the token already: a signal handler interrupted it.
@@ -20,14 +24,15 @@ impl<'a> Token<'a> {
     #[inline]
     pub(crate) fn take(memory: &'a Memory, offset: usize) -> Result<Self, Interrupted> {
         let (word, me) = (memory.word(offset), thread());
+        let hold = Hold::token(word);
         match word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Ok(Self { word }),
-            Err(_) => Self::contend(word, me),
+            Ok(_) => Ok(Self { word, _hold: hold }),
+            Err(_) => Self::contend(word, me, hold),
         }
     }
 
     #[cold]
-    fn contend(word: &'a AtomicU64, me: u64) -> Result<Self, Interrupted> {
+    fn contend(word: &'a AtomicU64, me: u64, hold: Hold) -> Result<Self, Interrupted> {
         let mut tries = 0_u32;
         loop {
             let holder = word.load(Ordering::Relaxed);
@@ -38,7 +43,7 @@ impl<'a> Token<'a> {
             let taken = is_free
                 && word.compare_exchange(holder, me, Ordering::Acquire, Ordering::Relaxed).is_ok();
             if taken {
-                return Ok(Self { word });
+                return Ok(Self { word, _hold: hold });
             }
             tries = tries.wrapping_add(1);
             if tries > SPINS {

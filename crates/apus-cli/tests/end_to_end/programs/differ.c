@@ -67,6 +67,8 @@ struct answer {
 static struct end {
     int fd[CONNECTIONS], set, outer, orders[2], answers[2], pipe[2], file;
     int is_second;
+    /* Members of the set that report changes only. */
+    int is_edge[CONNECTIONS];
 } ends[2];
 
 static int listener;
@@ -362,15 +364,20 @@ static void ask_poll(struct end *end, const struct order *o, struct answer *to) 
     }
 }
 
-static void say_set(struct answer *to, int set, int timeout, int kind) {
+/* `quiet`: members that may be reported although nothing has come, or not. */
+static void say_set(struct answer *to, int set, int timeout, int kind, int quiet) {
     struct epoll_event events[2 * CONNECTIONS + 2];
     int count;
     struct timespec time = {0, 0};
     if (kind == 0) count = epoll_wait(set, events, 2 * CONNECTIONS + 2, timeout);
     if (kind == 1) count = epoll_pwait(set, events, 2 * CONNECTIONS + 2, timeout, NULL);
     if (kind == 2) count = epoll_pwait2(set, events, 2 * CONNECTIONS + 2, timeout ? NULL : &time, NULL);
-    say_result(to, count);
-    for (int data = 0; data < 100; data++)
+    int told = 0;
+    for (int i = 0; i < count; i++)
+        if (events[i].data.u64 < CONNECTIONS && quiet >> events[i].data.u64 & 1) events[i].data.u64 = 99;
+        else told++;
+    say_result(to, count < 0 ? count : told);
+    for (int data = 0; data < 99; data++)
         for (int i = 0; i < count; i++)
             if (events[i].data.u64 == (unsigned)data) {
                 say(to, " | %d:", data);
@@ -652,19 +659,29 @@ static void act(struct end *end, const struct order *o, struct answer *to) {
     case EPOLL_CONTROL: {
         static const char *names[] = {"add", "del", "mod"};
         int result = epoll_ctl(end->set, o->kind, fd, o->kind == EPOLL_CTL_DEL ? NULL : &event);
+        if (result == 0) end->is_edge[o->connection] = o->kind != EPOLL_CTL_DEL && o->flags & EPOLLET;
         say(to, "%s %x", names[o->kind - 1], o->kind == EPOLL_CTL_DEL ? 0 : o->flags);
         say_result(to, result);
         break;
     }
     case EPOLL_WAIT:
         say(to, o->size ? "wait for the outer set" : "wait for the set");
-        say_set(to, o->size ? end->outer : end->set, 0, o->kind % 3);
+        {
+            /* A member that reports changes only may report what it has reported once more. */
+            int quiet = 0;
+            for (int i = 0; i < CONNECTIONS; i++) quiet |= (end->is_edge[i] && !(o->flags >> i & 1)) << i;
+            if (o->size && quiet) {
+                struct epoll_event event;
+                epoll_wait(end->outer, &event, 1, 0);
+            } else
+                say_set(to, o->size ? end->outer : end->set, 0, o->kind % 3, quiet);
+        }
         break;
     case WAIT_FRESH: {
         int set = epoll_create1(0);
         epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
         say(to, "wait for a new set %x", o->flags);
-        say_set(to, set, -1, o->kind % 3);
+        say_set(to, set, -1, o->kind % 3, 0);
         close(set);
         break;
     }
@@ -809,6 +826,7 @@ static long order(int who, const struct order *o) {
 static struct state {
     uint64_t sent[2], read[2];      /* of each direction; direction 0 is from the first end */
     int is_shut[2], is_closed[2], is_over, is_shut_for_reading[2];
+    uint64_t seen[2];               /* What had come for an end when it waited for its set last. */
 } states[CONNECTIONS];
 
 static int on_way(struct state *s, int direction) { return s->sent[direction] - s->read[direction]; }
@@ -901,6 +919,8 @@ static void one_step(uint64_t draw, int two_processes, int messages) {
         o.size = 1 + below(&draw, below(&draw, 2) ? 100 : 6000);
         if (o.kind == 5 && o.size < 2) o.size = 2;
         if (on_way(s, out) + o.size + 1 > MOST) return;
+        /* Bytes that such an end has not read come before its refusal. */
+        if (s->is_shut[in] && s->is_shut_for_reading[peer] && on_way(s, out)) return;
         s->sent[out] += order(who, &o);
         if (o.flags == MSG_MORE && takes_flags(o.kind)) {
             struct order last = {.what = SEND, .connection = c, .kind = 2, .size = 1, .position = s->sent[out], .flags = MSG_NOSIGNAL};
@@ -946,6 +966,11 @@ static void one_step(uint64_t draw, int two_processes, int messages) {
         o.what = EPOLL_WAIT;
         o.in_child = 0;
         o.size = below(&draw, 5) == 0;
+        for (int i = 0; i < CONNECTIONS; i++) {
+            uint64_t now = states[i].sent[!who] * 4 + states[i].is_shut[!who] + 2 * (states[i].is_closed[!who] | states[i].is_over);
+            o.flags |= (now != states[i].seen[who]) << i;
+            if (!o.size) states[i].seen[who] = now;
+        }
         order(who, &o);
     } else if (choice < 84) {
         if (has_end || there || s->is_closed[peer]) return;

@@ -4,6 +4,7 @@ use libc::{c_int, iovec, off_t, ssize_t};
 
 use super::transfer;
 use crate::carry::connection::slots::Use;
+use crate::carry::holds::SENDS;
 use crate::carry::scratch::Scratch;
 use crate::errno;
 use crate::originals::own;
@@ -25,7 +26,7 @@ pub(crate) unsafe fn sendfile(
     original: impl FnOnce() -> ssize_t,
 ) -> Option<ssize_t> {
     let used = Use::of(to)?;
-    let Some(side) = used.side() else { return Some(transfer::by_kernel(&used, 1, original)) };
+    let Some(side) = used.side() else { return Some(transfer::by_kernel(&used, SENDS, original)) };
     // SAFETY: the caller's promise.
     let given = unsafe { offset.as_mut() };
     let start = given.as_ref().map_or_else(|| position(from), |offset| **offset);

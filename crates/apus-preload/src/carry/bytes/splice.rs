@@ -7,6 +7,7 @@ use libc::{c_int, c_short, c_uint, iovec, pollfd, ssize_t};
 
 use super::transfer;
 use crate::carry::connection::slots::Use;
+use crate::carry::holds::{Hold, RECEIVES, SENDS};
 use crate::carry::scratch::Scratch;
 use crate::errno;
 use crate::originals::own;
@@ -27,21 +28,21 @@ pub(crate) fn splice(
     original: impl FnOnce() -> ssize_t,
 ) -> Option<ssize_t> {
     let (used, direction) = match (Use::of(from), Use::of(to)) {
-        (Some(used), None) => (used, 0),
-        (None, Some(used)) => (used, 1),
+        (Some(used), None) => (used, RECEIVES),
+        (None, Some(used)) => (used, SENDS),
         _ => return None,
     };
     if used.side().is_none() {
         return Some(transfer::by_kernel(&used, direction, original));
     }
-    if !is_pipe(if direction == 0 { to } else { from }) || bytes == 0 {
+    if !is_pipe(if direction == RECEIVES { to } else { from }) || bytes == 0 {
         return None;
     }
     let mut room = Scratch::new(STEP)?;
     let part = iovec { iov_base: room.as_mut_ptr().cast(), iov_len: bytes.min(STEP) };
     let waits = flags & libc::SPLICE_F_NONBLOCK == 0;
     Some(errno::kept_on_success(|| {
-        if direction == 0 {
+        if direction == RECEIVES {
             into_pipe(&used, from, to, part, waits)
         } else {
             out_of_pipe(&used, from, to, part, flags)
@@ -92,12 +93,14 @@ fn into_pipe(used: &Use, from: c_int, to: c_int, part: iovec, waits: bool) -> ss
 fn out_of_pipe(used: &Use, from: c_int, to: c_int, part: iovec, flags: c_uint) -> ssize_t {
     let Some(side) = used.side() else { return failed(libc::EAGAIN) };
     let Ok((copy, end)) = pipe() else { return failed(libc::ENOMEM) };
+    let holds = [copy, end].map(Hold::descriptor);
     // SAFETY: the call has no pointers. It waits as `splice` does.
     let found = unsafe { libc::tee(from, end, part.iov_len, flags & libc::SPLICE_F_NONBLOCK) };
     // SAFETY: there is room for so many bytes.
     let read = unsafe {
         let read = if found > 0 { own::read(copy, part.iov_base, found as usize) } else { found };
         let number = errno::current();
+        drop(holds);
         own::close(copy);
         own::close(end);
         errno::set(number);

@@ -1,14 +1,14 @@
 //! Calls that move bytes of a carried connection, and wait as the kernel's would.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use apus_sockets::direction::ReceiverState;
 use libc::{c_int, iovec, pollfd, ssize_t, timeval};
 
-use super::parts::Parts;
+use crate::carry::bytes::parts::Parts;
 use crate::carry::connection::side::{Bell, NotNow, Side};
 use crate::carry::connection::slots::Use;
+use crate::carry::holds::{RECEIVES, SENDS};
 use crate::carry::kernel;
 use crate::carry::leaving::returns;
 use crate::carry::peers::answering;
@@ -18,6 +18,7 @@ use crate::{errno, originals};
 
 /// Flags that are carried. A call with another one is the kernel's, after the connection has returned.
 pub(crate) const RECEIVE_FLAGS: c_int = libc::MSG_PEEK
+    | libc::MSG_TRUNC
     | libc::MSG_DONTWAIT
     | libc::MSG_WAITALL
     | libc::MSG_NOSIGNAL
@@ -42,6 +43,9 @@ pub(crate) unsafe fn receive(
     // SAFETY: the caller's promise.
     let mut parts = unsafe { Parts::new(list, count) };
     let wanted = parts.left();
+    if wanted == 0 {
+        return receive_nothing(used, side, fd, flags);
+    }
     let may_wait = flags & libc::MSG_DONTWAIT == 0 && !used.slot.blocking.is_off(fd);
     let target = match flags & libc::MSG_WAITALL != 0 {
         true => wanted,
@@ -54,13 +58,20 @@ pub(crate) unsafe fn receive(
         offer(used, side);
         let done = wanted - parts.left();
         let (mut window, count, room) = parts.window();
-        let peek = flags & libc::MSG_PEEK;
+        let kind = flags & (libc::MSG_PEEK | libc::MSG_TRUNC);
         // SAFETY: the window is of the caller's buffers.
-        match unsafe { side.receive(fd, &mut window[..count], room, peek, asks_kernel) } {
+        match unsafe { side.receive(fd, &mut window[..count], room, kind, asks_kernel) } {
             Ok(bytes) => {
                 parts.advance(bytes);
                 returns::moved(side, Bell::Bytes, bytes);
                 let done = done + bytes;
+                if flags & libc::MSG_PEEK != 0 && done < target && side.is_spilled() {
+                    // Behind the ring more is there.
+                    let (mut window, count, _) = parts.window();
+                    // SAFETY: the window is of the caller's buffers.
+                    let more = unsafe { kernel::receive(fd, &mut window[..count], kind) };
+                    return (done + more.unwrap_or(0)) as ssize_t;
+                }
                 let is_enough = done >= target && bytes < room; // More may be there for more buffers.
                 if bytes == 0 || is_enough || parts.left() == 0 || flags & libc::MSG_PEEK != 0 {
                     return done as ssize_t;
@@ -85,6 +96,16 @@ pub(crate) unsafe fn receive(
     }
 }
 
+/// Receives 0 bytes as `recvmsg` does: it waits until there are some, or the end.
+#[cold]
+fn receive_nothing(used: &Use, side: &Side, fd: c_int, flags: c_int) -> ssize_t {
+    let mut byte = 0_u8;
+    let part = iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let flags = flags & !(libc::MSG_WAITALL | libc::MSG_TRUNC) | libc::MSG_PEEK;
+    // SAFETY: the part is a variable of this function.
+    unsafe { receive(used, side, fd, &raw const part, 1, flags).min(0) }
+}
+
 /// Sends as `sendmsg` does.
 ///
 /// # Safety
@@ -104,7 +125,7 @@ pub(crate) unsafe fn send(
     let mut patience = Patience::new(flags, libc::SO_SNDTIMEO);
     // Bytes of a call that began before are in TCP first.
     let may_switch = || {
-        let may = used.slot.may_begin() && used.slot.in_kernel[1].load(Ordering::SeqCst) == 0;
+        let may = used.slot.may_begin() && !used.slot.is_in_kernel(SENDS);
         if may {
             attaching::ask_kernel_for_room(used.slot, false);
         }
@@ -160,15 +181,10 @@ pub(crate) unsafe fn send(
 }
 
 /// A call of the kernel about a connection that may come to be carried.
-pub(crate) fn by_kernel(
-    used: &Use,
-    direction: usize,
-    original: impl FnOnce() -> ssize_t,
-) -> ssize_t {
-    let in_kernel = &used.slot.in_kernel[direction];
-    in_kernel.fetch_add(1, Ordering::SeqCst);
+pub(crate) fn by_kernel(used: &Use, direction: u64, original: impl FnOnce() -> ssize_t) -> ssize_t {
+    used.enter_kernel(direction);
     let result = original();
-    in_kernel.fetch_sub(1, Ordering::SeqCst);
+    used.leave_kernel(direction);
     if result > 0 && used.slot.note_call() {
         answering::start(); // A child of fork has none yet.
         answering::wake();
@@ -189,8 +205,9 @@ fn part_or_error(done: usize, error: c_int) -> ssize_t {
 fn offer(used: &Use, side: &Side) {
     if side.receiver_state() == ReceiverState::Tcp
         && used.slot.may_begin()
-        && used.slot.in_kernel[0].load(Ordering::SeqCst) == 0
+        && !used.slot.is_in_kernel(RECEIVES)
         && !side.peer_is_gone()
+        && !side.reads_nothing()
     {
         side.offer();
     }
@@ -278,7 +295,7 @@ impl Patience {
             let most = if waits_for_us { STUCK } else { STUCK_BY_OTHERS };
             let left = self.left(fd)?;
             let time = left.map_or(most, |left| left.min(most));
-            match sleep(fd, side, Bell::Room, Some(time), is_there, left.is_some()) {
+            match sleep(used, fd, side, Bell::Room, Some(time), is_there, left.is_some()) {
                 Err(libc::EAGAIN) => _ = self.left(fd)?,
                 slept => return slept,
             }
@@ -304,12 +321,13 @@ impl Patience {
             return Ok(());
         }
         let left = if left.is_some() { self.left(fd)? } else { None };
-        sleep(fd, side, what, left, is_there, left.is_some())
+        sleep(used, fd, side, what, left, is_there, left.is_some())
     }
 }
 
 /// Sleeps until the bell rings, or until the kernel's socket has something.
 fn sleep(
+    used: &Use,
     fd: c_int,
     side: &Side,
     what: Bell,
@@ -317,9 +335,9 @@ fn sleep(
     is_there: impl Fn() -> bool,
     has_time: bool,
 ) -> Result<(), c_int> {
-    side.add_sleeper(what);
+    used.begin_sleep(what);
     side.ask(what);
-    let relies = side.relies_on_bell(what);
+    let relies = used.relies_on_bell(side, what);
     let waits_for = if what == Bell::Bytes { libc::POLLIN } else { libc::POLLOUT };
     // An end that the kernel reports again and again says nothing new.
     let socket = if what == Bell::Bytes && side.awaits_end() { -1 } else { fd };
@@ -331,12 +349,15 @@ fn sleep(
     let woken = if is_there() || side.changed(what) || is_over {
         Ok(1)
     } else {
-        kernel::wait(&mut members, timeout.map(kernel::spec))
+        spin::note_sleep(true);
+        let woken = kernel::wait(&mut members, timeout.map(kernel::spec));
+        spin::note_sleep(false);
+        woken
     };
     if members[0].revents | members[1].revents != 0 {
         side.hear();
     }
-    side.get_up(what, relies);
+    used.get_up(side, what);
     match woken {
         Ok(0) => Err(libc::EAGAIN),
         Ok(_) => Ok(()),

@@ -1,13 +1,19 @@
 //! How many processes have a connection: that which made or accepted it, and children of `fork`.
 //!
 //! The counts lie in memory that a process shares with its children. A process that is killed stays counted; so a count is at least the
-//! number of processes that have the connection. In the same memory are the [places](place) of threads that look at memory.
+//! number of processes that have the connection. In the same memory are the [places](place) of threads that look at memory, and who sleeps
+//! for a connection ([`Holders::add_sleeper`]).
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use crate::carry::token;
+use crate::errno;
+
 /// Connections that are counted at a time, of a process and its relatives.
 const COUNTS_MAX: usize = 1 << 16;
+
+const SLEEPERS_AT: usize = COUNTS_MAX * size_of::<AtomicU32>() + PLACES * PLACE;
 
 static COUNTS: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
@@ -23,6 +29,11 @@ pub(crate) fn place(processor: usize) -> Option<&'static AtomicU64> {
     (!first.is_null()).then(|| unsafe { &*first.add(at).cast::<AtomicU64>() })
 }
 
+/// Words that say who sleeps for bytes of a connection, and as many for room: behind the places.
+const SLEEPERS: usize = 8;
+/// The last of them: there were more than fit, who are not known.
+const MANY: usize = SLEEPERS - 1;
+
 /// Where to look for a free count first.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -35,7 +46,7 @@ pub(crate) struct Holders(u32);
 
 /// At the start of the process, before it forks.
 pub(crate) fn begin() {
-    let size = COUNTS_MAX * size_of::<AtomicU32>() + PLACES * PLACE;
+    let size = SLEEPERS_AT + COUNTS_MAX * 2 * SLEEPERS * size_of::<AtomicU64>();
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: the call makes memory of its own.
@@ -52,7 +63,10 @@ impl Holders {
             let index = NEXT.fetch_add(1, Ordering::Relaxed) % COUNTS_MAX as u32;
             let count = Self(index).count()?;
             if count.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
-                return Some(Self(index));
+                let one = Self(index);
+                let words = [0, 1].into_iter().filter_map(|what| one.sleepers(what)).flatten();
+                words.for_each(|word| word.store(0, Ordering::Relaxed));
+                return Some(one);
             }
         }
         None
@@ -72,6 +86,55 @@ impl Holders {
         let index = self.0 as usize % COUNTS_MAX;
         // SAFETY: there are that many counts, and they stay mapped.
         (!first.is_null()).then(|| unsafe { &*first.add(index) })
+    }
+
+    fn sleepers(self, what: usize) -> Option<&'static [AtomicU64; SLEEPERS]> {
+        let first = COUNTS.load(Ordering::Acquire).cast::<u8>();
+        let index = self.0 as usize % COUNTS_MAX * 2 + what % 2;
+        let at = SLEEPERS_AT + index * SLEEPERS * size_of::<AtomicU64>();
+        // SAFETY: there are that many words, which stay mapped; their places are multiples of 64.
+        (!first.is_null()).then(|| unsafe { &*first.add(at).cast() })
+    }
+
+    /// A thread, or all of a process that wait by epoll sets, begin to sleep until there are bytes, or room. Other processes see that.
+    pub(crate) fn add_sleeper(self, what: usize, who: u64) {
+        let Some(words) = self.sleepers(what) else { return };
+        let take = |word: &AtomicU64| {
+            let (taken, relaxed) = (Ordering::SeqCst, Ordering::Relaxed);
+            word.compare_exchange(0, who, taken, relaxed).is_ok()
+        };
+        if !words[..MANY].iter().any(take) {
+            words[MANY].store(1, Ordering::SeqCst);
+        }
+    }
+
+    /// It has got up.
+    pub(crate) fn remove_sleeper(self, what: usize, who: u64) {
+        let Some(words) = self.sleepers(what) else { return };
+        let free = |word: &AtomicU64| {
+            let (freed, relaxed) = (Ordering::SeqCst, Ordering::Relaxed);
+            word.load(Ordering::Relaxed) == who
+                && word.compare_exchange(who, 0, freed, relaxed).is_ok()
+        };
+        let _ = words[..MANY].iter().any(free);
+    }
+
+    /// Whether somebody but this thread may sleep. Those that were killed meanwhile do not.
+    pub(crate) fn have_sleepers(self, what: usize, me: u64) -> bool {
+        let Some(words) = self.sleepers(what) else { return true };
+        let sleeps = |word: &AtomicU64| {
+            let who = word.load(Ordering::SeqCst);
+            if who == 0 || who == me {
+                return false;
+            }
+            let is_dead = who >> 32 != me >> 32 && errno::kept(|| token::is_dead(who));
+            if is_dead {
+                let _ = word.compare_exchange(who, 0, Ordering::SeqCst, Ordering::Relaxed);
+            }
+            !is_dead
+        };
+        words[..MANY].iter().any(sleeps)
+            || words[MANY].load(Ordering::SeqCst) != 0 && self.are_several()
     }
 
     /// Whether another process has the connection as well.
@@ -110,5 +173,22 @@ mod tests {
         assert!(!one.remove());
         assert!(one.remove());
         assert!(other.remove());
+    }
+
+    #[test]
+    fn sleepers_are_seen_by_others_until_they_get_up_or_die() {
+        begin();
+        let (it, me) = (Holders::one().unwrap(), token::thread());
+        assert!(!it.have_sleepers(0, me));
+        it.add_sleeper(0, me);
+        assert!(!it.have_sleepers(0, me) && it.have_sleepers(0, me + 1) && !it.have_sleepers(1, 0));
+        it.add_sleeper(0, 1 << 62 | 1); // No process has that number.
+        it.remove_sleeper(0, me);
+        assert!(!it.have_sleepers(0, me));
+        (1..=9).for_each(|other| it.add_sleeper(1, me + other));
+        (1..=9).for_each(|other| it.remove_sleeper(1, me + other));
+        assert!(!it.have_sleepers(1, me), "one process has it");
+        it.add();
+        assert!(it.have_sleepers(1, me), "somebody is not known");
     }
 }

@@ -3,8 +3,8 @@
 use apus_sockets::layout;
 use libc::c_int;
 
-use super::side::Side;
-use super::slots::Slot;
+use crate::carry::connection::side::Side;
+use crate::carry::connection::slots::Slot;
 use crate::carry::kernel;
 
 /// Whether a read finds as many bytes as the program waits for, or the end.

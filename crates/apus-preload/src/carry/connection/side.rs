@@ -7,18 +7,20 @@ mod waking;
 pub(crate) use self::waking::HEARD_AT_ONCE;
 
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 
 use apus_shm::{Memory, PeerSegment};
 use apus_sockets::direction::{Lie, Receiver, ReceiverState, ReceiverWords, Sender, SenderState};
 use apus_sockets::layout;
 use libc::{c_int, iovec};
 
-use super::aside::Aside;
-use super::copying::{self, Copying};
-use super::holders::Holders;
-use super::last_words::Ending;
-use super::words::{self, Own};
+use crate::carry::connection::aside::Aside;
+use crate::carry::connection::copying::{self, Copying};
+use crate::carry::connection::holders::Holders;
+use crate::carry::connection::last_words::Ending;
+use crate::carry::connection::words::{self, Own};
 use crate::carry::inner;
 use crate::carry::inner::{Inner, InnerChannel};
 use crate::carry::kernel;
@@ -40,6 +42,8 @@ pub(crate) struct Side {
     /// Bytes of it wake this side, and the peer. It is a socket of this process, as the channel is.
     bell: InnerChannel,
     bell_has_ended: AtomicBool,
+    /// The program has shut down what comes in.
+    reads_nothing: AtomicBool,
     /// It returns for good once it can: the program may need its descriptors, or the carrier was switched off.
     gives_way: AtomicBool,
     /// Bytes of it that epoll sets have told of, and that may be there still.
@@ -55,10 +59,10 @@ pub(crate) struct Side {
     pub(crate) peer_is_dead: AtomicBool,
     /// The peer's words at the last wake-ups.
     woken: [AtomicU64; 2],
-    /// How many of this process sleep.
+    /// The number of its slot, by which calls are known that sleep here.
+    number: AtomicUsize,
+    /// How many members of sets sleep.
     sleepers: [AtomicU32; 2],
-    /// How many of those have not asked the kernel, which does not know.
-    relying: [AtomicU32; 2],
     /// What a signal handler has written while it interrupted a write.
     aside: Aside,
     copying: Copying,
@@ -129,6 +133,7 @@ impl Side {
             peer,
             bell,
             bell_has_ended: AtomicBool::new(false),
+            reads_nothing: AtomicBool::new(false),
             gives_way: AtomicBool::new(false),
             unheard: AtomicU32::new(0),
             nudge,
@@ -138,7 +143,7 @@ impl Side {
             peer_is_dead: AtomicBool::new(false),
             woken: Default::default(),
             sleepers: Default::default(),
-            relying: Default::default(),
+            number: AtomicUsize::new(0),
             aside: Aside::new(),
             copying: Copying::new(),
             was_full: AtomicBool::new(false),
@@ -161,9 +166,12 @@ impl Side {
 
     /// In a child of fork: threads of the parent that sleep are not the child's.
     pub(crate) fn begin_in_child(&self) {
-        for count in self.sleepers.iter().chain(&self.relying) {
-            count.store(0, Ordering::Relaxed);
-        }
+        self.sleepers.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+
+    /// The side is that of this slot from now on.
+    pub(super) fn set_number(&self, number: usize) {
+        self.number.store(number, Ordering::Relaxed);
     }
 
     fn receiver(&self) -> Receiver {
@@ -249,15 +257,20 @@ impl Side {
                 let takes = flags & libc::MSG_PEEK == 0;
                 // SAFETY: the caller's promise.
                 unsafe {
-                    self.copy_out(receiver.read(), bytes as usize, parts, |bytes| {
+                    self.copy_out(receiver.read(), bytes as usize, parts, flags, |bytes| {
                         if takes {
                             receiver.took(bytes as u64, &mut Own(&self.own));
                             self.ring(Bell::Room);
                         }
                     });
                 }
-                if takes && self.peer_has_shut() && !self.has_bytes() {
-                    self.ask_peer(); // Its TCP ends now.
+                if takes && !self.has_bytes() {
+                    if self.reads_nothing() {
+                        receiver.recall(&theirs, &mut Own(&self.own));
+                    }
+                    if self.reads_nothing() || self.peer_has_shut() {
+                        self.ask_peer(); // Its TCP ends now, or goes on.
+                    }
                 }
                 Ok(bytes as usize)
             }
@@ -376,21 +389,26 @@ impl Side {
         let rest = receiver.rest(&theirs, total)?;
         let bytes = (rest.end - rest.start).min(room as u64);
         // SAFETY: the caller's promise.
-        unsafe { self.copy_out(rest.start, bytes as usize, parts, |_| {}) };
+        unsafe { self.copy_out(rest.start, bytes as usize, parts, flags, |_| {}) };
         if flags & libc::MSG_PEEK == 0 && bytes > 0 {
             receiver.took(rest.start + bytes - receiver.read(), &mut Own(&self.own));
         }
         Ok(bytes as usize)
     }
 
-    /// Copies from the ring. `took` is told of each piece, so that the peer writes while the next one is copied.
+    /// Copies from the ring, unless the flags say that the bytes are dropped. `took` is told of each piece, so that the peer writes while
+    /// the next one is copied.
     unsafe fn copy_out(
         &self,
         position: u64,
         bytes: usize,
         parts: &mut [iovec],
+        flags: c_int,
         mut took: impl FnMut(usize),
     ) {
+        if flags & libc::MSG_TRUNC != 0 {
+            return took(bytes);
+        }
         let (mut position, mut left) = (position, bytes);
         let mut piece = 0;
         for part in parts {
@@ -483,6 +501,7 @@ impl Side {
             && self.own.word(layout::LEFT).load(Ordering::Relaxed) == 0
             && !self.peer_is_gone()
             && may_switch()
+            && !kernel::has_shut(fd) // It may have been shut down before it was carried.
             && let Some(offset) = self.written_by_tcp(fd)
         {
             sender.switch(&theirs, || offset, own);
@@ -599,7 +618,7 @@ impl Side {
             self.wake_peer();
             // Another thread may wait for room in the ring, and has to ask the kernel now.
             fence(Ordering::SeqCst);
-            if self.sleepers[Bell::Room as usize].load(Ordering::SeqCst) > 0 {
+            if self.others_sleep(Bell::Room) {
                 self.nudge();
             }
         }

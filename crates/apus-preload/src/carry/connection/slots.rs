@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize
 
 use libc::c_int;
 
-use super::blocking::Blocking;
-use super::holders::Holders;
-use super::side::Side;
+use crate::carry::connection::blocking::Blocking;
+use crate::carry::connection::holders::Holders;
+use crate::carry::connection::side::{Bell, Side};
+use crate::carry::holds::{self, Hold, RELIES, SLEEPS};
+use crate::carry::token;
 use crate::descriptors::{self, CANDIDATE, CARRIED, INHERITED, SET, SHARED};
 
 /// Connections of a process that are candidates or carried at a time.
@@ -29,12 +31,8 @@ pub(crate) struct Slot {
     pub(crate) accepted: AtomicBool,
     /// Calls that moved bytes, until the peer was looked for.
     calls: AtomicU32,
-    /// Calls to the kernel that began before the connection was carried, and may wait there: those that receive, and those that send.
-    pub(crate) in_kernel: [AtomicU32; 2],
     /// Whether its calls wait.
     pub(crate) blocking: Blocking,
-    /// Calls that use the side.
-    users: AtomicU32,
     /// All epoll sets that have it wake for it, so bytes may come through a ring.
     attached: AtomicBool,
     /// Writes go into the ring: whether there is room, the kernel does not know.
@@ -64,17 +62,20 @@ pub(crate) enum State {
     /// The peer is being looked for.
     Meeting,
     Carried,
+    /// It returns to TCP.
+    Returning,
     /// It is not carried any more, or never will be. The slot is free once nobody uses it.
     Over,
 }
 
-const STATES: [State; 7] = [
+const STATES: [State; 8] = [
     State::Free,
     State::Reserved,
     State::Candidate,
     State::Wanted,
     State::Meeting,
     State::Carried,
+    State::Returning,
     State::Over,
 ];
 
@@ -93,9 +94,7 @@ impl Slot {
             descriptors: AtomicU32::new(0),
             accepted: AtomicBool::new(false),
             calls: AtomicU32::new(0),
-            in_kernel: [const { AtomicU32::new(0) }; 2],
             blocking: Blocking::new(),
-            users: AtomicU32::new(0),
             attached: AtomicBool::new(false),
             ring_takes_writes: AtomicBool::new(false),
             since: AtomicU32::new(0),
@@ -113,6 +112,17 @@ impl Slot {
     fn change(&self, from: State, to: State) -> bool {
         let (from, to) = (from as u32, to as u32);
         self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// The number of the slot, from 1.
+    pub(crate) fn number(&self) -> usize {
+        let bytes = ptr::from_ref(self).addr() - SLOTS.as_ptr().addr();
+        bytes / size_of::<Self>() + 1
+    }
+
+    /// Whether calls to the kernel may wait there that began before the connection was carried: `RECEIVES`, or `SENDS`.
+    pub(crate) fn is_in_kernel(&self, direction: u64) -> bool {
+        holds::have(self.number(), direction)
     }
 
     /// A call moved bytes. True if the peer is to be looked for from now on.
@@ -147,6 +157,7 @@ impl Slot {
     /// The connection is carried from now on. False if it was closed meanwhile. Bytes do not come through a ring before
     /// [`begin`](Self::begin).
     pub(crate) fn carry(&self, side: Box<Side>) -> bool {
+        side.set_number(self.number());
         self.side.store(Box::into_raw(side), Ordering::Release);
         let is_wanted = self.change(State::Meeting, State::Carried);
         if is_wanted {
@@ -173,6 +184,11 @@ impl Slot {
     /// Whether epoll sets may have the bells.
     pub(crate) fn may_be_attached(&self) -> bool {
         self.state() == State::Carried
+    }
+
+    /// Whether several descriptors of this process stand for the connection.
+    pub(crate) fn has_other_descriptors(&self) -> bool {
+        self.descriptors.load(Ordering::SeqCst) > 1
     }
 
     /// Whether another process has the connection as well.
@@ -208,7 +224,12 @@ impl Slot {
 
     /// The connection begins to return. False if it was not carried, or another thread has it return.
     pub(crate) fn end_carrying(&self) -> bool {
-        self.change(State::Carried, State::Over)
+        self.change(State::Carried, State::Returning)
+    }
+
+    /// The connection goes on to be carried, since bytes are left that only this process can read.
+    pub(crate) fn carry_on(&self) {
+        self.change(State::Returning, State::Carried);
     }
 
     /// Calls about its descriptors are the kernel's from now on.
@@ -270,7 +291,7 @@ impl Slot {
     }
 
     fn is_used(&self) -> bool {
-        self.descriptors.load(Ordering::SeqCst) > 0 || self.users.load(Ordering::SeqCst) > 0
+        self.descriptors.load(Ordering::SeqCst) > 0 || holds::use_connection(self.number())
     }
 }
 
@@ -283,7 +304,7 @@ pub(crate) struct Released {
 impl Released {
     /// Whether it is freed, since no call uses it.
     pub(crate) fn is_over(&self) -> bool {
-        let is_over = self.slot.users.load(Ordering::SeqCst) == 0;
+        let is_over = !holds::use_connection(self.slot.number());
         if is_over {
             // SAFETY: the pointer is that of a box. Calls that began before it was taken out of the slot have ended, and this value
             // is dropped next.
@@ -308,15 +329,16 @@ impl Drop for Held<'_> {
 /// A call that uses a connection.
 pub(crate) struct Use {
     pub(crate) slot: &'static Slot,
+    hold: Hold,
 }
 
 impl Use {
     /// The connection of a descriptor, if it has one.
     #[inline]
     pub(crate) fn of(fd: c_int) -> Option<Self> {
-        let slot = slot_of(descriptors::word(fd))?;
-        slot.users.fetch_add(1, Ordering::SeqCst);
-        let held = Self { slot };
+        let word = descriptors::word(fd);
+        let slot = slot_of(word)?;
+        let held = Self { slot, hold: Hold::connection(number(word)) };
         // The slot may have been freed and taken again meanwhile. The connection may have come to be carried as well, which is no
         // reason to leave it to the kernel: what goes by the kernel then has to be counted.
         slot_of(descriptors::word(fd)).is_some_and(|now| ptr::eq(now, slot)).then_some(held)
@@ -325,15 +347,40 @@ impl Use {
     /// The side, if the connection is carried.
     #[inline]
     pub(crate) fn side(&self) -> Option<&Side> {
-        // SAFETY: `reclaim` does not free the side while `users` counts this call.
+        // SAFETY: `reclaim` does not free the side while this call holds the connection.
         unsafe { self.slot.side.load(Ordering::Acquire).as_ref() }
     }
-}
 
-impl Drop for Use {
-    #[inline]
-    fn drop(&mut self) {
-        self.slot.users.fetch_sub(1, Ordering::SeqCst);
+    /// The call is one of the kernel now, and may wait there: `RECEIVES`, or `SENDS`.
+    pub(crate) fn enter_kernel(&self, direction: u64) {
+        self.hold.add(direction);
+    }
+
+    pub(crate) fn leave_kernel(&self, direction: u64) {
+        self.hold.remove(direction);
+    }
+
+    /// The call sleeps until there is something. The caller [asks](Side::ask) before each sleep.
+    pub(crate) fn begin_sleep(&self, what: Bell) {
+        self.hold.add(SLEEPS[what as usize]);
+        self.slot.holders().add_sleeper(what as usize, token::thread());
+    }
+
+    /// The call does not ask the kernel if it [need not](Side::only_bell_tells). True if it does not; it looks once more whether that
+    /// still holds.
+    pub(crate) fn relies_on_bell(&self, side: &Side, what: Bell) -> bool {
+        let relies = side.only_bell_tells(what);
+        if relies {
+            self.hold.add(RELIES[what as usize]);
+        }
+        relies
+    }
+
+    /// The call has got up.
+    pub(crate) fn get_up(&self, side: &Side, what: Bell) {
+        self.slot.holders().remove_sleeper(what as usize, token::thread());
+        self.hold.remove(SLEEPS[what as usize] | RELIES[what as usize]);
+        side.get_up(what);
     }
 }
 
@@ -352,6 +399,20 @@ pub(crate) fn number(word: u64) -> usize {
 /// The number of a place, as part of a word.
 pub(crate) fn word_of(index: usize) -> u64 {
     (index as u64 + 1) << SHIFT
+}
+
+/// A call does not sleep any more, since a thread has left it.
+pub(crate) fn got_up(number: usize, what: usize, thread: u64) {
+    if let Some(slot) = SLOTS.get(number.wrapping_sub(1)) {
+        slot.holders().remove_sleeper(what, thread);
+    }
+}
+
+/// A connection does not return to TCP, since the call was left that wanted it.
+pub(crate) fn carry_on(number: usize) {
+    if let Some(slot) = SLOTS.get(number.wrapping_sub(1)) {
+        slot.carry_on();
+    }
 }
 
 /// Makes a connection a candidate. `fork`: the last one. False if it is one, or if a table is full.
@@ -375,7 +436,6 @@ pub(crate) fn add(fd: c_int, accepted: bool, fork: u32) -> bool {
         slot.since.store(fork, Ordering::Relaxed);
         slot.holders.store(holders.number(), Ordering::Relaxed);
         slot.is_handed_over.store(false, Ordering::Relaxed);
-        slot.in_kernel.iter().for_each(|count| count.store(0, Ordering::Relaxed));
         slot.state.store(State::Candidate as u32, Ordering::Release);
         descriptors::set(fd, CANDIDATE | word_of(index), MASK | CARRIED);
         return true;
@@ -455,14 +515,14 @@ pub(crate) fn unshare_all() {
 /// once no other process has it.
 pub(crate) fn begin_in_child() {
     for slot in &SLOTS[..USED.load(Ordering::Acquire)] {
-        slot.users.store(0, Ordering::Relaxed);
         slot.held.store(false, Ordering::Relaxed);
-        slot.in_kernel.iter().for_each(|count| count.store(0, Ordering::Relaxed));
         match slot.state() {
             State::Wanted | State::Meeting => {
                 slot.calls.store(0, Ordering::Relaxed);
                 slot.state.store(State::Candidate as u32, Ordering::Release);
             }
+            // A thread of the parent was about to have it return, which goes on in the parent.
+            State::Returning => slot.carry_on(),
             // A thread of the parent was about to set it up, or to free it.
             State::Reserved => slot.state.store(State::Free as u32, Ordering::Release),
             State::Free | State::Candidate | State::Carried | State::Over => {}

@@ -4,8 +4,10 @@
 //! |---|---|
 //! | [`returning`] | connections return to the kernel |
 //! | [`children`] | children of `fork` that become programs |
+//! | [`rest`] | what a peer has left behind in its ring |
 //! | [`returns`] | returns at random offsets, for tests |
 
 pub(crate) mod children;
+pub(crate) mod rest;
 pub(crate) mod returning;
 pub(crate) mod returns;

@@ -9,8 +9,10 @@ use std::time::Duration;
 use libc::c_int;
 
 use super::children;
+use super::rest;
 use crate::carry::connection::side::Side;
 use crate::carry::connection::slots::{State, Use};
+use crate::carry::holds;
 use crate::carry::kernel;
 use crate::carry::sets::attaching;
 use crate::carry::spin::Clock;
@@ -24,6 +26,26 @@ const RETURN_MAX: Duration = Duration::from_millis(500);
 #[cold]
 pub(crate) fn return_to_kernel(fd: c_int, call: &'static str) {
     errno::kept(|| return_by(fd, call, Clock::now() + RETURN_MAX));
+}
+
+/// The same before the descriptor is used past this library, by another process or by the C library: nothing is left in a ring.
+#[cold]
+pub(crate) fn give_away(fd: c_int, call: &'static str) {
+    return_to_kernel(fd, call);
+    leave_nothing(fd);
+}
+
+/// What only this process could read is put into the socket. If that cannot be, the connection is reset: bytes would be lost in silence.
+fn leave_nothing(fd: c_int) {
+    if descriptors::is_carried(fd) && !rest::put_into_socket(fd) {
+        errno::kept(|| {
+            let Some(used) = Use::of(fd) else { return };
+            used.slot.give_up();
+            attaching::detach(used.slot);
+            used.slot.uncarry();
+            kernel::reset(fd);
+        });
+    }
 }
 
 /// Before the process starts another one that may have its connections: everything is the kernel's. All connections return at the same
@@ -50,11 +72,21 @@ pub(crate) fn return_inherited(call: &'static str) {
             let shared = || ours().filter(outlives).filter(is_shared);
             begin_to_return(shared(), |side| side.begin_to_share(fork));
             shared().for_each(|fd| share_by(fd, until));
+            shared().filter(has_rest).for_each(|fd| _ = rest::put_into_socket(fd));
             return_these(|| ours().filter(outlives).filter(|fd| !is_shared(fd)), call);
         } else {
             return_these(|| ours().filter(outlives), call);
         }
+        ours().filter(outlives).filter(|fd| !is_shared(fd)).for_each(leave_nothing);
     });
+}
+
+/// Whether bytes are left that a peer which is gone has written, and only this process can read.
+fn has_rest(fd: &c_int) -> bool {
+    let used = Use::of(*fd);
+    used.is_some_and(|used| {
+        used.side().is_some_and(|side| side.peer_is_gone() && side.keeps_rest(*fd))
+    })
 }
 
 /// Before a fork: connections between hosts return, since the carrier knows one process only.
@@ -114,8 +146,12 @@ fn return_by(fd: c_int, call: &'static str, until: Duration) {
     report::returned(fd, call);
     match used.side() {
         Some(side) if used.slot.end_carrying() => {
+            let _hold = holds::Hold::returning(used.slot.number());
             side.begin_to_leave();
-            step_back(side, fd, until);
+            if !step_back(side, fd, until) {
+                return used.slot.carry_on();
+            }
+            used.slot.give_up();
             attaching::detach(used.slot);
             used.slot.uncarry();
             side.leave();
@@ -123,7 +159,7 @@ fn return_by(fd: c_int, call: &'static str, until: Duration) {
         // Another thread has it return.
         Some(_) if descriptors::is_carried(fd) => {
             let step = kernel::spec(Duration::from_micros(50));
-            while descriptors::is_carried(fd) && Clock::now() < until {
+            while used.slot.state() == State::Returning && Clock::now() < until {
                 let _ = kernel::wait(&mut [], Some(step));
             }
         }
@@ -135,13 +171,17 @@ fn return_by(fd: c_int, call: &'static str, until: Duration) {
     }
 }
 
-/// Waits until TCP has all bytes that this side has not read. If it does not get them, the connection is reset: they would be lost in
-/// silence.
-fn step_back(side: &Side, fd: c_int, until: Duration) {
+/// Waits until TCP has all bytes that this side has not read. False if bytes stay in the ring that only this process can read. If TCP
+/// does not get the others, the connection is reset: they would be lost in silence.
+fn step_back(side: &Side, fd: c_int, until: Duration) -> bool {
     if !wait_for_peer(side, fd, until) {
         side.spill();
+        if side.keeps_rest(fd) {
+            return false;
+        }
         if !side.step_back(fd) {
-            return kernel::reset(fd);
+            kernel::reset(fd);
+            return true;
         }
     }
     let _ = side.finish_shut(fd);
@@ -150,9 +190,7 @@ fn step_back(side: &Side, fd: c_int, until: Duration) {
         let _ = kernel::wait(&mut [], Some(kernel::spec(wait)));
         wait = (wait * 2).min(LONGEST_WAIT);
     }
-    if side.has_rest(fd) {
-        kernel::reset(fd);
-    }
+    !side.has_rest(fd)
 }
 
 /// False if the peer has not answered in time, or never will, and bytes are left.

@@ -11,13 +11,13 @@ use apus_sockets::introduction;
 use libc::{c_int, c_short, pollfd};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::meeting::{self, Addresses, Listener, Offer};
 use super::net;
 use crate::carry::connection::side::{HEARD_AT_ONCE, Side};
 use crate::carry::connection::slots::{self, Released, Slot, State};
 use crate::carry::inner::{self, Heard, Inner};
 use crate::carry::kernel;
 use crate::carry::leaving::children;
+use crate::carry::peers::meeting::{self, Addresses, Listener, Offer};
 use crate::carry::sets::attaching::{self, Attached};
 use crate::carry::spin::Clock;
 use crate::originals::own as originals;
@@ -352,6 +352,7 @@ impl Answering {
                 attaching::follow_room(slot, side);
                 let _ = side.finish_shut(held.fd);
                 if slot.state() == State::Carried && side.peer_has_left(held.fd) {
+                    let _ = side.finish_shut(held.fd); // All of the ring is in TCP now.
                     leave(slot);
                 }
             }
@@ -405,6 +406,7 @@ fn is_leaving(slot: &'static Slot, side: &Side, fd: c_int) -> bool {
         true => report::switched_off(fd),
         false => report::returned(fd, "more than its limit of descriptors allows"),
     }
+    let _ = side.finish_shut(fd);
     side.leave();
     leave(slot);
     false

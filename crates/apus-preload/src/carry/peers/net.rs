@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use apus_sockets::introduction;
 use libc::c_int;
 
-use super::meeting::{self, Addresses};
+use crate::carry::peers::meeting::{self, Addresses};
 use crate::{errno, report};
 
 /// UDP port of the carriers; 0: connections between hosts are not carried.

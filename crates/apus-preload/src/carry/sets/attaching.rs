@@ -4,11 +4,11 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 
-use super::events::{Kind, tag};
-use super::member::{EXCLUSIVE, Member, ONCE, OUT, PRIVATE};
 use super::table::{MEMBERS_MAX, Members, Set, all};
 use crate::carry::connection::side::{Bell, Side};
 use crate::carry::connection::slots::Slot;
+use crate::carry::sets::events::{Kind, tag};
+use crate::carry::sets::member::{EXCLUSIVE, Member, ONCE, OUT, PRIVATE};
 
 impl Members<'_> {
     /// Changes what the kernel reports of a socket, and with which data.
@@ -80,7 +80,7 @@ impl Members<'_> {
             }
             for what in [Bell::Bytes, Bell::Room] {
                 if std::mem::take(&mut member.asked[what as usize]) {
-                    side.get_up(what, false);
+                    side.remove_sleeper(what);
                 }
             }
         }
@@ -168,7 +168,7 @@ pub(crate) fn ask_kernel_for_room(slot: &Slot, asks: bool) {
 /// A write found no room: threads that sleep in sets, and are to know when there is room, did not ask for it while there was some.
 #[cold]
 pub(crate) fn is_full(slot: &Slot) {
-    for set in all().filter(|set| set.sleepers.load(Ordering::SeqCst) > 0) {
+    for set in all().filter(|set| set.has_sleepers()) {
         let Ok(mut members) = set.members() else { continue };
         for index in 0..members.list().len() {
             if members.list()[index].wants & OUT != 0 && members.is_at(index, slot) {
@@ -198,6 +198,16 @@ pub(crate) fn follow_room(slot: &Slot, side: &Side) {
     if slot.ring_takes_writes.load(Ordering::SeqCst) && side.is_writable().is_none() {
         ask_kernel_for_room(slot, true);
     }
+}
+
+/// Whether a set has a descriptor as a member.
+#[cold]
+pub(crate) fn have(fd: c_int) -> bool {
+    all().any(|set| {
+        set.members().is_ok_and(|mut members| {
+            members.find(fd).is_ok_and(|index| members.list()[index].is_in)
+        })
+    })
 }
 
 /// Before a descriptor of a connection is closed. `is_last`: no other descriptor stands for it. False if the members were busy, since

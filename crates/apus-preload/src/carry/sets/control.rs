@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use libc::{c_int, epoll_event};
 
 use super::giving_up::{give_up, note_foreign_use};
-use super::member::{EXCLUSIVE, Member, PRIVATE};
 use super::table::{Members, Set};
 use crate::carry::connection::slots;
 use crate::carry::leaving::returning::return_to_kernel;
 use crate::carry::peers::answering;
+use crate::carry::sets::member::{EXCLUSIVE, Member, PRIVATE};
 use crate::descriptors::{self, EARLY, WATCHED};
 use crate::{errno, originals, report};
 

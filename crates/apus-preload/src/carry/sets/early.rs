@@ -2,9 +2,9 @@
 
 use libc::{c_int, epoll_event};
 
-use super::member::{Early, Member};
 use super::table::{Members, all};
 use crate::carry::connection::slots::Slot;
+use crate::carry::sets::member::{Early, Member};
 use crate::descriptors::{self, EARLY, WATCHED};
 
 impl Members<'_> {

@@ -78,8 +78,9 @@ impl Member {
             [self.wants & IN != 0, self.wants & OUT != 0 && side.is_writable() == Some(false)];
         for what in [Bell::Bytes, Bell::Room] {
             if wanted[what as usize] {
-                if !std::mem::replace(&mut self.asked[what as usize], true) {
+                if !self.asked[what as usize] {
                     side.add_sleeper(what);
+                    self.asked[what as usize] = true; // A call that is left in between is counted, which does no harm.
                 }
                 side.ask(what);
             }

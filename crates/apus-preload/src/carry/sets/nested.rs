@@ -12,11 +12,11 @@ use std::sync::atomic::Ordering;
 
 use libc::{c_int, epoll_event, pollfd};
 
-use super::events::{Kind, tag, tagged};
-use super::member::{ALWAYS, EDGE, IN, ONCE, PRIVATE};
 use super::table::{Members, Nested, Set};
 use crate::carry::connection::side::Side;
 use crate::carry::inner;
+use crate::carry::sets::events::{Kind, tag, tagged};
+use crate::carry::sets::member::{ALWAYS, EDGE, IN, ONCE, PRIVATE};
 use crate::originals::own;
 
 /// Batches of bells that are emptied at a time: two bells for each member that a set may have, in batches of 16.
@@ -101,7 +101,7 @@ impl Set {
     /// Other threads may sleep that were to be woken by the bells that were emptied.
     fn wake_others(&self) {
         let Ok(mut members) = self.members() else { return };
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
+        if self.has_sleepers() {
             members.wake();
         }
     }
@@ -201,7 +201,7 @@ impl Members<'_> {
         if nested.asked
             && let Ok(mut members) = nested.set.members()
         {
-            members.get_up();
+            members.end_sleep_of_set();
         }
         nested
     }
@@ -258,7 +258,7 @@ impl Members<'_> {
                 if std::mem::replace(&mut nested.asked, true) {
                     members.ask();
                 } else {
-                    members.prepare_sleep();
+                    members.prepare_sleep_of_set();
                 }
             }
         }
@@ -270,7 +270,7 @@ impl Members<'_> {
             if std::mem::take(&mut nested.asked)
                 && let Ok(mut members) = nested.set.members()
             {
-                members.get_up();
+                members.end_sleep_of_set();
             }
         }
     }

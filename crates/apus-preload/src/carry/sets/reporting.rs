@@ -4,10 +4,11 @@ use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
 
-use super::events::{Events, Kind, tagged};
-use super::member::{ALWAYS, IN, Member, ONCE};
 use super::table::Members;
 use crate::carry::connection::side::{Bell, Side};
+use crate::carry::holds::{Hold, SLEEPS};
+use crate::carry::sets::events::{Events, Kind, tagged};
+use crate::carry::sets::member::{ALWAYS, IN, Member, ONCE};
 
 impl Members<'_> {
     /// Whether a member has something to report from its ring.
@@ -167,7 +168,13 @@ impl Members<'_> {
     }
 
     /// Before a wait sleeps in the kernel. The caller looks once more.
-    pub(crate) fn prepare_sleep(&mut self) {
+    pub(crate) fn prepare_sleep(&mut self, hold: &Hold) {
+        hold.add(SLEEPS[0]);
+        self.ask();
+    }
+
+    /// The same for a set that has this one as a member.
+    pub(super) fn prepare_sleep_of_set(&mut self) {
         self.set.sleepers.fetch_add(1, Ordering::SeqCst);
         self.ask();
     }
@@ -181,7 +188,7 @@ impl Members<'_> {
 
     /// A member has changed while other threads may sleep: it is asked for them, and wakes them if something is there.
     pub(super) fn tell_sleepers(&mut self, index: usize) {
-        if self.set.sleepers.load(Ordering::SeqCst) == 0 {
+        if !self.set.has_sleepers() {
             return;
         }
         let member = &mut self.list()[index];
@@ -194,8 +201,20 @@ impl Members<'_> {
     }
 
     /// After a wait slept.
-    pub(crate) fn get_up(&mut self) {
-        if self.set.sleepers.fetch_sub(1, Ordering::SeqCst) != 1 {
+    pub(crate) fn end_sleep(&mut self, hold: &Hold) {
+        hold.remove(SLEEPS[0]);
+        self.get_up();
+    }
+
+    /// The same for a set that has this one as a member.
+    pub(super) fn end_sleep_of_set(&mut self) {
+        let less = |count: u32| count.checked_sub(1);
+        let _ = self.set.sleepers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        self.get_up();
+    }
+
+    fn get_up(&mut self) {
+        if self.set.has_sleepers() {
             if self.set.is_watched() && self.is_any_ready() {
                 self.wake(); // The kernel may have told this one only.
             }
@@ -206,7 +225,7 @@ impl Members<'_> {
                 if std::mem::take(&mut member.asked[what as usize])
                     && let Some(side) = member.slot.side()
                 {
-                    side.get_up(what, false);
+                    side.remove_sleeper(what);
                 }
             }
         }

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize
 
 use libc::{c_int, epoll_event};
 
-use super::member::{Early, Member};
 use super::shared::{self, SETS_MAX};
 use crate::carry::connection::slots::{self, Slot};
+use crate::carry::holds::{self, Hold};
+use crate::carry::sets::member::{Early, Member};
 use crate::carry::spin::Spin;
 use crate::carry::token;
 use crate::descriptors::{self, EARLY, INHERITED, SET, WATCHED};
@@ -36,7 +37,7 @@ pub(crate) struct Set {
     pub(crate) attached: AtomicUsize,
     /// Members that are sets.
     pub(crate) nested: AtomicUsize,
-    /// Waits that sleep.
+    /// Sets that have it as a member, and sleep.
     pub(super) sleepers: AtomicU32,
     /// It is waited for in a way that only the kernel knows: its members are not carried.
     pub(crate) is_kernels: AtomicBool,
@@ -105,6 +106,8 @@ impl Nested {
 /// The members of a set, for one thread.
 pub(crate) struct Members<'a> {
     pub(super) set: &'a Set,
+    /// A call that is left by a jump gives the members back.
+    _hold: Hold,
 }
 
 /// The calling thread has the members already: a signal handler interrupted it.
@@ -140,6 +143,7 @@ impl Set {
     /// Takes the members. Their holder never sleeps with them.
     pub(crate) fn members(&self) -> Result<Members<'_>, Interrupted> {
         let me = token::thread();
+        let hold = Hold::token(&self.holder);
         while let Err(holder) =
             self.holder.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
         {
@@ -149,13 +153,24 @@ impl Set {
             // SAFETY: the call has no arguments.
             unsafe { own::sched_yield() };
         }
-        Ok(Members { set: self })
+        Ok(Members { set: self, _hold: hold })
     }
 
     /// Whether a wait has to look at rings.
     #[inline]
     pub(crate) fn has_rings(&self) -> bool {
         self.attached.load(Ordering::SeqCst) > 0 || self.nested.load(Ordering::SeqCst) > 0
+    }
+
+    /// The number of the set, from 1.
+    pub(crate) fn number(&self) -> usize {
+        let bytes = std::ptr::from_ref(self).addr() - SETS.as_ptr().addr();
+        bytes / size_of::<Self>() + 1
+    }
+
+    /// Whether a wait sleeps.
+    pub(super) fn has_sleepers(&self) -> bool {
+        self.sleepers.load(Ordering::SeqCst) > 0 || holds::sleep_in(self.number())
     }
 
     fn is_used(&self) -> bool {

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use libc::{c_int, epoll_event, sigset_t, timespec};
 
-use super::events::Events;
 use super::table::Set;
+use crate::carry::holds::Hold;
 use crate::carry::kernel;
+use crate::carry::sets::events::Events;
 use crate::carry::spin::{self, Clock};
 use crate::originals::own;
 use crate::{errno, originals};
@@ -111,15 +112,23 @@ fn spin(set: &Set, fd: c_int) -> Option<bool> {
 
 /// Sleeps in the kernel's set, unless a ring has something. 0: nothing to report so far.
 fn sleep(set: &Set, call: &Wait, events: &mut Events, left: Option<Duration>) -> Option<c_int> {
+    let hold = Hold::set(set.number());
     let is_there = {
         let mut members = set.members().ok()?;
-        members.prepare_sleep();
+        members.prepare_sleep(&hold);
         members.is_any_ready()
     };
-    let result = if is_there { Ok(0) } else { ask_kernel(call, events, left) };
+    let result = if is_there {
+        Ok(0)
+    } else {
+        spin::note_sleep(true);
+        let result = ask_kernel(call, events, left);
+        spin::note_sleep(false);
+        result
+    };
     errno::kept(|| {
         if let Ok(mut members) = set.members() {
-            members.get_up();
+            members.end_sleep(&hold);
         }
     });
     match result {

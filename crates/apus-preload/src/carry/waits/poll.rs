@@ -11,6 +11,7 @@ use libc::{c_int, c_short, pollfd, sigset_t};
 use crate::carry::connection::readable::is_readable;
 use crate::carry::connection::side::{Bell, Side};
 use crate::carry::connection::slots::{Slot, Use};
+use crate::carry::holds::{Hold, RECEIVES, SLEEPS};
 use crate::carry::kernel;
 use crate::carry::scratch::Scratch;
 use crate::carry::sets::giving_up;
@@ -38,7 +39,7 @@ enum Of {
     /// The kernel alone tells of it.
     Kernel,
     Connection(Use),
-    Set(&'static Set),
+    Set(&'static Set, Hold),
 }
 
 /// What the call has done about a member.
@@ -47,12 +48,8 @@ struct Done(u8);
 
 impl Done {
     const NOTHING: Self = Self(0);
-    /// It was not carried, so that the kernel alone tells of it.
-    const ENTERED: u8 = 1;
     /// Its bells are in the list, since bytes are waited for, or room.
     const ASKED: [u8; 2] = [2, 4];
-    /// The kernel was not asked about the socket itself.
-    const RELIES: [u8; 2] = [8, 16];
     /// A set: its members were asked.
     const SLEEPS: u8 = 32;
     /// Its bells are in the list, since the end of what comes in is waited for: the peer rings then in any case.
@@ -162,7 +159,7 @@ impl Members<'_> {
     fn side(&self, index: usize) -> Option<&Side> {
         match &self.of[index] {
             Of::Connection(used) => used.side(),
-            Of::Kernel | Of::Set(_) => None,
+            Of::Kernel | Of::Set(..) => None,
         }
     }
 
@@ -193,8 +190,7 @@ impl Members<'_> {
             if descriptors::is_ours(member.fd) {
                 let Some(used) = Use::of(member.fd) else { continue };
                 if used.side().is_none() {
-                    used.slot.in_kernel[0].fetch_add(1, Ordering::SeqCst);
-                    self.done[index].0 |= Done::ENTERED;
+                    used.enter_kernel(RECEIVES);
                 }
                 self.of[index] = Of::Connection(used);
             } else if let Some(set) = Set::of(member.fd) {
@@ -210,8 +206,8 @@ impl Members<'_> {
                 let fd = self.list[index].fd;
                 used.side().map_or(0, |side| is_ready(used.slot, side, fd))
             }
-            Of::Set(set) if set.has_ready_ring() => BELLS[0].1,
-            Of::Set(_) => 0,
+            Of::Set(set, _) if set.has_ready_ring() => BELLS[0].1,
+            Of::Set(..) => 0,
         };
         events & self.list[index].events
     }
@@ -227,7 +223,7 @@ impl Members<'_> {
             return !side.shares_processor() && spin::until(&side.spin, is_there);
         }
         let set = self.of.iter().find_map(|of| match of {
-            Of::Set(set) => Some(set),
+            Of::Set(set, _) => Some(set),
             Of::Kernel | Of::Connection(_) => None,
         });
         set.is_some_and(|set| {
@@ -241,12 +237,12 @@ impl Members<'_> {
         let (mut end, mut is_over) = (self.list.len(), false);
         for index in 0..self.list.len() {
             self.kernels[index] = pollfd { revents: 0, ..self.list[index] };
-            self.done[index].0 &= Done::ENTERED;
+            self.done[index] = Done::NOTHING;
             match &self.of[index] {
                 Of::Kernel => {}
-                Of::Set(set) => {
+                Of::Set(set, hold) => {
                     if let Ok(mut members) = set.members() {
-                        members.prepare_sleep();
+                        members.prepare_sleep(hold);
                         self.done[index].0 |= Done::SLEEPS;
                     }
                 }
@@ -256,13 +252,12 @@ impl Members<'_> {
                         if self.list[index].events & its == 0 {
                             continue;
                         }
-                        side.add_sleeper(what);
+                        used.begin_sleep(what);
                         side.ask(what);
                         self.done[index].0 |= Done::ASKED[bell];
-                        if side.relies_on_bell(what) {
+                        if used.relies_on_bell(side, what) {
                             is_over |= !side.only_bell_tells(what);
                             self.kernels[index].events &= !its;
-                            self.done[index].0 |= Done::RELIES[bell];
                         }
                     }
                     if self.list[index].events & libc::POLLRDHUP != 0 {
@@ -281,7 +276,12 @@ impl Members<'_> {
         let timeout = timeout.map(kernel::spec);
         let time = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
         // SAFETY: the list has that many members.
-        let result = unsafe { originals::ppoll(self.kernels.as_mut_ptr(), end as _, time, mask) };
+        let result = unsafe {
+            spin::note_sleep(true);
+            let result = originals::ppoll(self.kernels.as_mut_ptr(), end as _, time, mask);
+            spin::note_sleep(false);
+            result
+        };
         errno::kept(|| self.get_up());
         if result < 0 { result } else { errno::kept(|| self.report()) }
     }
@@ -291,11 +291,10 @@ impl Members<'_> {
         let mut bells = self.kernels[self.list.len()..].iter();
         for (of, done) in self.of.iter().zip(&*self.done) {
             match of {
-                Of::Set(set) if done.has(Done::SLEEPS) => {
-                    if let Ok(mut members) = set.members() {
-                        members.get_up();
-                    }
-                }
+                Of::Set(set, hold) if done.has(Done::SLEEPS) => match set.members() {
+                    Ok(mut members) => members.end_sleep(hold),
+                    Err(_) => hold.remove(SLEEPS[0]),
+                },
                 Of::Connection(used) => {
                     let Some(side) = used.side() else { continue };
                     // It may not have been carried then, or not waited for.
@@ -304,14 +303,14 @@ impl Members<'_> {
                     }
                     for (bell, (what, _)) in BELLS.into_iter().enumerate() {
                         if done.has(Done::ASKED[bell]) {
-                            side.get_up(what, done.has(Done::RELIES[bell]));
+                            used.get_up(side, what);
                         }
                     }
                     if done.has(Done::LISTENS) {
                         side.pass_on();
                     }
                 }
-                Of::Kernel | Of::Set(_) => {}
+                Of::Kernel | Of::Set(..) => {}
             }
         }
     }
@@ -324,10 +323,10 @@ impl Members<'_> {
             let (its, wanted) = (BELLS[0].1, self.list[index].events);
             let revents = match &self.of[index] {
                 // The kernel's answer may be about a bell.
-                Of::Set(set) if wanted & its != 0 && set.is_ready(kernel & its != 0) => {
+                Of::Set(set, _) if wanted & its != 0 && set.is_ready(kernel & its != 0) => {
                     kernel | its & wanted
                 }
-                Of::Set(_) => kernel & !its,
+                Of::Set(..) => kernel & !its,
                 Of::Kernel | Of::Connection(_) => kernel | self.is_ready(index),
             };
             self.list[index].revents = revents;
@@ -339,13 +338,8 @@ impl Members<'_> {
 
 impl Drop for Members<'_> {
     fn drop(&mut self) {
-        for (of, done) in self.of.iter_mut().zip(&*self.done) {
-            if let Of::Connection(used) = std::mem::replace(of, Of::Kernel)
-                && done.has(Done::ENTERED)
-            {
-                used.slot.in_kernel[0].fetch_sub(1, Ordering::SeqCst);
-            }
-        }
+        // The last one comes first, as everywhere.
+        self.of.iter_mut().rev().for_each(|of| *of = Of::Kernel);
     }
 }
 
@@ -376,7 +370,7 @@ fn enter_set(fd: c_int, set: &'static Set) -> Of {
         giving_up::give_up(set);
         return Of::Kernel;
     }
-    Of::Set(set)
+    Of::Set(set, Hold::set(set.number()))
 }
 
 /// The time of `poll`.

@@ -126,12 +126,38 @@ impl Side {
         self.peer_is_gone() && rest().is_ok_and(|rest| !rest.is_empty())
     }
 
+    /// Bytes that the peer had taken back from the ring, and did not put into TCP because it is gone.
+    pub(crate) fn rest(&self, fd: c_int) -> usize {
+        let theirs = words::sender_of(&self.peer);
+        let total = kernel::consumed(fd).unwrap_or(0) + kernel::unread(fd).unwrap_or(0);
+        let rest = self.receiver().rest(&theirs, total);
+        rest.map_or(0, |rest| (rest.end - rest.start) as usize)
+    }
+
+    /// Whether bytes are in the ring, or follow there, that nobody puts into TCP: the peer is gone, or has gone on by TCP behind them.
+    pub(crate) fn keeps_rest(&self, fd: c_int) -> bool {
+        self.is_spilled() || self.peer_is_gone() && (self.unread() > 0 || self.has_rest(fd))
+    }
+
     /// This side sends nothing more. TCP ends by [`finish_shut`](Self::finish_shut).
     pub(crate) fn shut(&self) {
         let _token = Token::take(&self.own, layout::TOKENS[1]);
         if !self.has_shut() {
             self.end(if self.has_aside() { layout::WILL_END } else { layout::ENDS });
         }
+    }
+
+    /// The program has ended what comes in as well. From now on the peer writes into TCP, where the kernel refuses its bytes. If bytes are
+    /// in the ring, the program may go on to read them.
+    pub(crate) fn stop_reading(&self) {
+        self.reads_nothing.store(true, Ordering::Relaxed);
+        if !self.has_bytes() {
+            self.recall();
+        }
+    }
+
+    pub(crate) fn reads_nothing(&self) -> bool {
+        self.reads_nothing.load(Ordering::Relaxed)
     }
 
     fn end(&self, how: u64) {

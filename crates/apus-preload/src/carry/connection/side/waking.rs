@@ -12,27 +12,33 @@ use apus_sockets::layout;
 use libc::c_int;
 
 use super::{ANSWER, Bell, Side};
+use crate::carry::holds::{self, RELIES};
 use crate::carry::inner::{Heard, InnerChannel};
+use crate::carry::process;
 use crate::carry::sleep;
-use crate::carry::spin::SLEEPERS;
+use crate::carry::token;
 use crate::errno;
 use crate::originals::own as originals;
 
 impl Side {
-    /// One more of this process sleeps until there is something. The caller [asks](Self::ask) before each sleep.
+    /// One more member of a set sleeps until there is something. The caller [asks](Self::ask) before each sleep.
     pub(crate) fn add_sleeper(&self, what: Bell) {
-        self.sleepers[what as usize].fetch_add(1, Ordering::SeqCst);
-        SLEEPERS.fetch_add(1, Ordering::Relaxed);
+        if self.sleepers[what as usize].fetch_add(1, Ordering::SeqCst) == 0 {
+            self.holders.add_sleeper(what as usize, all_threads());
+        }
     }
 
-    /// One of the sleepers does not ask the kernel if it [need not](Self::only_bell_tells). True if it does not; it looks once more
-    /// whether that still holds.
-    pub(crate) fn relies_on_bell(&self, what: Bell) -> bool {
-        let relies = self.only_bell_tells(what);
-        if relies {
-            self.relying[what as usize].fetch_add(1, Ordering::SeqCst);
+    /// A member of a set does not sleep any more.
+    pub(crate) fn remove_sleeper(&self, what: Bell) {
+        let sleepers = &self.sleepers[what as usize];
+        let less = |count: u32| count.checked_sub(1);
+        if sleepers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) == Ok(1) {
+            self.holders.remove_sleeper(what as usize, all_threads());
+            if sleepers.load(Ordering::SeqCst) > 0 {
+                self.holders.add_sleeper(what as usize, all_threads()); // Another one began meanwhile.
+            }
         }
-        relies
+        self.get_up(what);
     }
 
     /// Asks to be woken for this; the caller looks once more before it sleeps.
@@ -40,13 +46,8 @@ impl Side {
         sleep::ask(self.own.word(layout::BELLS[what as usize]));
     }
 
-    /// One that slept has got up. `relied`: it had not asked the kernel.
-    pub(crate) fn get_up(&self, what: Bell, relied: bool) {
-        SLEEPERS.fetch_sub(1, Ordering::Relaxed);
-        if relied {
-            self.relying[what as usize].fetch_sub(1, Ordering::SeqCst);
-        }
-        self.sleepers[what as usize].fetch_sub(1, Ordering::SeqCst);
+    /// One that slept has got up, and is not counted any more.
+    pub(crate) fn get_up(&self, what: Bell) {
         sleep::withdraw(self.own.word(layout::BELLS[what as usize]), || self.others_sleep(what));
         self.pass_on();
     }
@@ -58,9 +59,10 @@ impl Side {
         }
     }
 
-    /// Whether somebody else of this side may sleep for this. Other processes of the side do not say.
-    fn others_sleep(&self, what: Bell) -> bool {
-        self.sleepers[what as usize].load(Ordering::SeqCst) != 0 || self.is_shared()
+    /// Whether somebody else of this side sleeps for this, in this process or another one.
+    pub(super) fn others_sleep(&self, what: Bell) -> bool {
+        self.sleepers[what as usize].load(Ordering::SeqCst) != 0
+            || self.holders.have_sleepers(what as usize, token::thread())
     }
 
     /// Whether there is something for which others of this side may sleep, or they have not asked the kernel, which knows now.
@@ -69,7 +71,8 @@ impl Side {
             Bell::Bytes => self.has_bytes(),
             Bell::Room => self.is_writable() == Some(true),
         };
-        let rely = || self.relying[what as usize].load(Ordering::SeqCst) > 0;
+        let number = self.number.load(Ordering::Relaxed);
+        let rely = || holds::have(number, RELIES[what as usize]);
         self.others_sleep(what) && (is_there() || rely() && !self.only_bell_tells(what))
     }
 
@@ -157,6 +160,12 @@ impl Side {
         self.wake_peer();
         tell(self.channel.as_raw_fd());
     }
+}
+
+/// The number of a process, as that of its threads together.
+fn all_threads() -> u64 {
+    let process = u64::from(process::id());
+    process << 32 | process
 }
 
 /// Sends a byte. A socket that is full has messages enough.

@@ -1,0 +1,603 @@
+//! What the calls of each thread hold: connections and sets that they use or sleep for, tokens, memory, descriptors.
+//!
+//! A program may leave a call by `siglongjmp` from a signal handler, for ever: nothing that the call had begun is ended then. So what a
+//! call holds is not counted where it is held. It stands in a record of the thread, and others look through the records. A jump
+//! ([`before_jump`]) strikes out what was written down by the functions that it leaves, which lie below its aim on the stack. A child of
+//! `fork` has the record of the thread that forked, and strikes out all others.
+//!
+//! What stands in a record is written by its thread alone, and by handlers that interrupt it and are over before it goes on.
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::{
+    AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
+};
+
+use libc::c_int;
+
+use crate::carry::connection::slots;
+use crate::carry::scratch;
+use crate::carry::spin::SLEEPERS;
+use crate::carry::token;
+use crate::originals::own;
+
+/// Entries of a record. One of a call with a longer list has memory of its own.
+const FEW: usize = 240;
+/// Records that need no memory to be made.
+const FIRST: usize = 64;
+/// Records of which a new thread asks whether their threads have ended.
+const ASKED_MAX: usize = 8;
+
+struct Record {
+    /// The thread; 0: the record is free.
+    owner: AtomicU64,
+    next: AtomicPtr<Self>,
+    /// Entries from this one on are free.
+    length: AtomicUsize,
+    /// Entries before this one stay, since one of them is being written.
+    floor: AtomicUsize,
+    few: [Entry; FEW],
+    /// A longer list, which takes the place of the other one; it never becomes shorter.
+    many: AtomicPtr<Entry>,
+    capacity: AtomicUsize,
+}
+
+/// Something that a thread holds.
+struct Entry {
+    /// What it is; 0: nothing.
+    what: AtomicU64,
+    /// Where on the stack the function is that holds it.
+    position: AtomicUsize,
+}
+
+/// Above this bit of an entry is its kind, and below it a number or an address.
+const KIND: u32 = 58;
+const FLAGS: u32 = 32;
+const NUMBER: u64 = (1 << FLAGS) - 1;
+const ADDRESS: u64 = (1 << KIND) - 1;
+
+/// What an entry is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
+enum Kind {
+    /// The number of a connection, with flags.
+    Connection = 1,
+    /// The number of an epoll set, with flags.
+    Set,
+    /// The address of a word that has the thread's number, or is about to.
+    Token,
+    /// A descriptor that this library has made for a call.
+    Descriptor,
+    /// The number of a connection that a call has return to TCP.
+    Return,
+}
+
+impl Kind {
+    fn entry(self, of: u64) -> u64 {
+        (self as u64) << KIND | of
+    }
+
+    fn has(self, entry: u64) -> bool {
+        entry >> KIND == self as u64
+    }
+}
+
+/// The call is one of the kernel that receives, and the connection was not carried then.
+pub(super) const RECEIVES: u64 = 1 << FLAGS;
+/// The same of a call that sends.
+pub(super) const SENDS: u64 = 2 << FLAGS;
+/// The call sleeps until there are bytes, or room; for a set, until a member has something.
+pub(super) const SLEEPS: [u64; 2] = [4 << FLAGS, 8 << FLAGS];
+/// A call that sleeps, and has not asked the kernel, which does not know.
+pub(super) const RELIES: [u64; 2] = [16 << FLAGS, 32 << FLAGS];
+
+static RECORDS: [Record; FIRST] = [const { Record::new() }; FIRST];
+/// Further records.
+static MORE: AtomicPtr<Record> = AtomicPtr::new(ptr::null_mut());
+
+thread_local! {
+    static OWN: Cell<Option<&'static Record>> = const { Cell::new(None) };
+}
+
+/// Something that the calling thread holds; dropping it ends that.
+pub(crate) struct Hold {
+    index: u32,
+}
+
+impl Hold {
+    /// A connection is used.
+    #[inline]
+    pub(super) fn connection(number: usize) -> Self {
+        own_record().push(Kind::Connection.entry(number as u64))
+    }
+
+    /// A set is waited for.
+    pub(super) fn set(number: usize) -> Self {
+        own_record().push(Kind::Set.entry(number as u64))
+    }
+
+    /// A word is about to have the thread's number. Only this thread looks at the entry.
+    #[inline]
+    pub(super) fn token(word: &AtomicU64) -> Self {
+        own_record().push_for_itself(Kind::Token.entry(ptr::from_ref(word).addr() as u64 & ADDRESS))
+    }
+
+    /// A descriptor that is to be closed.
+    pub(super) fn descriptor(fd: c_int) -> Self {
+        own_record().push_for_itself(Kind::Descriptor.entry(fd as u64 & NUMBER))
+    }
+
+    /// A connection that returns to TCP. If the call is left, the connection goes on to be carried.
+    pub(super) fn returning(number: usize) -> Self {
+        own_record().push_for_itself(Kind::Return.entry(number as u64))
+    }
+
+    /// Adds flags to the entry of a connection or a set.
+    #[inline]
+    pub(super) fn add(&self, flags: u64) {
+        let entry = own_record().at(self.index as usize);
+        let what = entry.what.load(Ordering::Relaxed);
+        if what & flags != flags {
+            entry.what.swap(what | flags, Ordering::SeqCst);
+        }
+    }
+
+    /// Takes flags from it.
+    #[inline]
+    pub(super) fn remove(&self, flags: u64) {
+        let entry = own_record().at(self.index as usize);
+        let what = entry.what.load(Ordering::Relaxed);
+        if what & flags != 0 {
+            entry.what.swap(what & !flags, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Drop for Hold {
+    #[inline]
+    fn drop(&mut self) {
+        own_record().remove(self.index as usize);
+    }
+}
+
+impl Record {
+    const fn new() -> Self {
+        Self {
+            owner: AtomicU64::new(0),
+            next: AtomicPtr::new(ptr::null_mut()),
+            length: AtomicUsize::new(0),
+            floor: AtomicUsize::new(0),
+            few: [const { Entry { what: AtomicU64::new(0), position: AtomicUsize::new(0) } }; FEW],
+            many: AtomicPtr::new(ptr::null_mut()),
+            capacity: AtomicUsize::new(FEW),
+        }
+    }
+
+    #[inline]
+    fn entries(&self) -> &[Entry] {
+        // The capacity is never too large for the list: a longer list comes first.
+        let capacity = self.capacity.load(Ordering::SeqCst);
+        let many = self.many.load(Ordering::SeqCst);
+        if many.is_null() {
+            return &self.few;
+        }
+        // SAFETY: a list has at least that many entries, and stays.
+        unsafe { std::slice::from_raw_parts(many, capacity) }
+    }
+
+    #[inline]
+    fn at(&self, index: usize) -> &Entry {
+        &self.entries()[index]
+    }
+
+    /// An entry that other threads see before the caller looks at what it is about once more.
+    #[inline]
+    fn push(&self, what: u64) -> Hold {
+        self.write(|entry| _ = entry.what.swap(what, Ordering::SeqCst))
+    }
+
+    #[inline]
+    fn push_for_itself(&self, what: u64) -> Hold {
+        self.write(|entry| entry.what.store(what, Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn write(&self, write: impl FnOnce(&Entry)) -> Hold {
+        let mark = 0_u8;
+        let index = self.length.load(Ordering::Relaxed);
+        let floor = self.floor.load(Ordering::Relaxed);
+        self.floor.store(index + 1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        self.length.store(index + 1, Ordering::Relaxed);
+        if index >= self.entries().len() {
+            self.grow();
+        }
+        let entry = self.at(index);
+        entry.position.store((&raw const mark).addr(), Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst); // A handler that jumps finds the position.
+        write(entry);
+        compiler_fence(Ordering::SeqCst);
+        self.floor.store(floor, Ordering::Relaxed);
+        Hold { index: index as u32 }
+    }
+
+    /// Makes a list that is twice as long. Threads that look at the other one may be in the middle of it, so it stays.
+    #[cold]
+    fn grow(&self) {
+        let before = self.entries();
+        let capacity = 2 * before.len();
+        let list: *mut Entry = map(capacity * size_of::<Entry>()).cast();
+        for (index, entry) in before.iter().enumerate() {
+            // SAFETY: the list has room for them, and zeros are entries.
+            let new = unsafe { &*list.add(index) };
+            new.position.store(entry.position.load(Ordering::Relaxed), Ordering::Relaxed);
+            new.what.store(entry.what.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.many.store(list, Ordering::SeqCst);
+        self.capacity.store(capacity, Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn remove(&self, index: usize) {
+        let entries = self.entries();
+        entries[index].what.store(0, Ordering::Release);
+        compiler_fence(Ordering::SeqCst);
+        let floor = self.floor.load(Ordering::Relaxed);
+        let mut length = self.length.load(Ordering::Relaxed);
+        while length > floor && entries[length - 1].what.load(Ordering::Relaxed) == 0 {
+            length -= 1;
+        }
+        self.length.store(length, Ordering::Relaxed);
+    }
+
+    /// Whether an entry is one of these.
+    fn any(&self, is_one: &impl Fn(u64) -> bool) -> bool {
+        // A thread that writes an entry makes it known after the length.
+        let length = self.length.load(Ordering::SeqCst);
+        self.entries().iter().take(length).any(|entry| is_one(entry.what.load(Ordering::SeqCst)))
+    }
+
+    /// Ends what entries are about that were written by functions of which `is_left` says that they are left.
+    #[cold]
+    fn strike_out(&self, is_left: impl Fn(usize) -> bool) {
+        let owner = self.owner.load(Ordering::Relaxed);
+        let length = self.length.load(Ordering::Relaxed);
+        let mut kept = 0;
+        for index in (0..length.min(self.entries().len())).rev() {
+            let entry = self.at(index);
+            let what = entry.what.load(Ordering::Relaxed);
+            if what == 0 {
+                continue;
+            }
+            if !is_left(entry.position.load(Ordering::Relaxed)) {
+                kept = kept.max(index + 1);
+                continue;
+            }
+            let of = what & ADDRESS;
+            for sleeps in [0, 1] {
+                if Kind::Connection.has(what) && what & SLEEPS[sleeps] != 0 {
+                    slots::got_up((what & NUMBER) as usize, sleeps, owner);
+                }
+            }
+            entry.what.store(0, Ordering::SeqCst);
+            if Kind::Token.has(what) && !self.any(&|other| other == what) {
+                let word: *const AtomicU64 = ptr::with_exposed_provenance(of as usize);
+                // SAFETY: the word is static, or that of a side, which the same call used: it is there until the entry of that goes.
+                let word = unsafe { &*word };
+                let _ = word.compare_exchange(owner, 0, Ordering::Release, Ordering::Relaxed);
+            } else if Kind::Return.has(what) {
+                slots::carry_on(of as usize);
+            } else if Kind::Descriptor.has(what) {
+                // SAFETY: the descriptor is this library's, and nobody uses it any more.
+                let _ = unsafe { own::close((what & NUMBER) as c_int) };
+            }
+        }
+        self.length.store(kept, Ordering::Relaxed);
+        self.floor.fetch_min(kept, Ordering::Relaxed);
+        if kept == 0 {
+            self.floor.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+fn records() -> impl Iterator<Item = &'static Record> {
+    let mut next = MORE.load(Ordering::Acquire);
+    let more = std::iter::from_fn(move || {
+        // SAFETY: records stay for ever.
+        let record: &'static Record = unsafe { next.as_ref()? };
+        next = record.next.load(Ordering::Acquire);
+        Some(record)
+    });
+    RECORDS.iter().chain(more)
+}
+
+#[inline]
+fn own_record() -> &'static Record {
+    OWN.get().unwrap_or_else(claim)
+}
+
+/// Finds a record for this thread: a free one, that of a thread that has ended, or a new one.
+#[cold]
+fn claim() -> &'static Record {
+    /// The next record of which it is asked whether its thread has ended.
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let me = token::thread();
+    let take = |record: &&Record, owner: u64| {
+        record.owner.compare_exchange(owner, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    let mut found = records().find(|record| take(record, 0));
+    for _ in 0..if found.is_some() { 0 } else { ASKED_MAX } {
+        let count = records().count();
+        let at = NEXT.fetch_add(1, Ordering::Relaxed) % count;
+        let record = records().nth(at);
+        let owner = record.map_or(0, |record| record.owner.load(Ordering::Relaxed));
+        found = record.filter(|it| (owner == me || token::is_dead(owner)) && take(it, owner));
+        if found.is_some() {
+            scratch::give_back(owner);
+            break;
+        }
+    }
+    let record = found.unwrap_or_else(|| {
+        let memory: *mut Record = map(size_of::<Record>()).cast();
+        // SAFETY: the memory has room for the record, and nobody else knows of it.
+        let record: &'static Record = unsafe {
+            memory.write(Record::new());
+            &*memory
+        };
+        record.owner.store(me, Ordering::Relaxed);
+        let link = |first| {
+            record.next.store(first, Ordering::Relaxed);
+            Some(memory)
+        };
+        let _ = MORE.fetch_update(Ordering::AcqRel, Ordering::Acquire, link);
+        record
+    });
+    for entry in record.entries() {
+        // A token of a thread that has ended is taken over by whoever waits for it; its word may be gone.
+        if Kind::Token.has(entry.what.load(Ordering::Relaxed)) {
+            entry.what.store(0, Ordering::Relaxed);
+        }
+    }
+    record.strike_out(|_| true);
+    OWN.set(Some(record));
+    record
+}
+
+/// Zeros, in memory that stays. Without a page of memory no call can be made safely.
+fn map(bytes: usize) -> *mut u8 {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: the call makes memory of its own.
+    let memory = unsafe { own::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
+    if memory == libc::MAP_FAILED {
+        std::process::abort();
+    }
+    memory.cast()
+}
+
+/// Whether a thread holds something like this. The fence orders what the caller has changed before.
+fn any(is_one: impl Fn(u64) -> bool) -> bool {
+    fence(Ordering::SeqCst);
+    records().any(|record| record.any(&is_one))
+}
+
+/// Whether a thread that lives uses a connection.
+pub(super) fn use_connection(number: usize) -> bool {
+    let its = Kind::Connection.entry(number as u64);
+    let is_its = |what: u64| what & !(ADDRESS ^ NUMBER) == its;
+    fence(Ordering::SeqCst);
+    records()
+        .any(|record| record.any(&is_its) && !token::is_dead(record.owner.load(Ordering::Relaxed)))
+}
+
+/// Whether calls about a connection have these flags.
+pub(super) fn have(number: usize, flags: u64) -> bool {
+    let its = Kind::Connection.entry(number as u64);
+    any(|what| what & !(ADDRESS ^ NUMBER) == its && what & flags != 0)
+}
+
+/// Whether a thread sleeps in a set.
+pub(super) fn sleep_in(number: usize) -> bool {
+    let its = Kind::Set.entry(number as u64);
+    any(|what| what & !(ADDRESS ^ NUMBER) == its && what & SLEEPS[0] != 0)
+}
+
+/// In a child of fork, which has one thread: what the others held is the parent's.
+pub(super) fn begin_in_child() {
+    let own = OWN.get();
+    for record in records() {
+        if own.is_some_and(|own| ptr::eq(own, record)) {
+            record.owner.store(token::thread(), Ordering::Relaxed);
+        } else if record.owner.swap(0, Ordering::Relaxed) != 0 {
+            // Tokens are words that both processes have.
+            record.entries().iter().for_each(|entry| entry.what.store(0, Ordering::Relaxed));
+            record.length.store(0, Ordering::Relaxed);
+            record.floor.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What a thread knows of jumps: how the C library hides the stack pointer that `setjmp` stores.
+static GUARD: AtomicU64 = AtomicU64::new(0);
+static IS_KNOWN: AtomicI32 = AtomicI32::new(0);
+
+/// Learns that, from two calls of `setjmp` at different places.
+pub(crate) fn begin() {
+    let [one, other] = [guard(), deeper()];
+    if let Some(guard) = one.filter(|_| one == other) {
+        GUARD.store(guard, Ordering::Relaxed);
+        IS_KNOWN.store(1, Ordering::Release);
+    }
+}
+
+#[inline(never)]
+fn deeper() -> Option<u64> {
+    let room = std::hint::black_box([0_u8; 200]);
+    let guard = guard();
+    std::hint::black_box(&room);
+    guard
+}
+
+/// Words of a `jmp_buf`, which has room for a mask of signals as well.
+const WORDS: usize = 64;
+/// The word with the stack pointer (`JB_RSP`, `JB_SP` of glibc).
+const STACK: usize = if cfg!(target_arch = "x86_64") { 6 } else { 13 };
+
+unsafe extern "C" {
+    fn _setjmp(buffer: *mut u64) -> c_int;
+}
+
+#[inline(never)]
+fn guard() -> Option<u64> {
+    let mut words = [0_u64; WORDS];
+    let at: u64;
+    // SAFETY: the function stores registers into the words, which have room for them. Nobody jumps there.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!(
+            "mov r12, rsp",
+            "call {set}",
+            set = in(reg) _setjmp as *const () as usize,
+            in("rdi") words.as_mut_ptr(),
+            out("r12") at,
+            clobber_abi("C"),
+        );
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!(
+            "mov x20, sp",
+            "blr {set}",
+            set = in(reg) _setjmp as *const () as usize,
+            in("x0") words.as_mut_ptr(),
+            out("x20") at,
+            clobber_abi("C"),
+        );
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    return None;
+    Some(shown(words[STACK]) ^ at)
+}
+
+/// The word without the rotation that x86-64 adds.
+fn shown(word: u64) -> u64 {
+    if cfg!(target_arch = "x86_64") { word.rotate_right(17) } else { word }
+}
+
+/// Before `longjmp` or one of its relatives: what the functions that it leaves hold is nobody's any more.
+///
+/// # Safety
+///
+/// The buffer is one that `setjmp` has filled.
+pub(crate) unsafe extern "C" fn before_jump(buffer: *const u64) {
+    let Some(record) = OWN.get().filter(|record| record.length.load(Ordering::Relaxed) > 0) else {
+        return; // No call of this thread is under way.
+    };
+    let aim = if IS_KNOWN.load(Ordering::Acquire) != 0 {
+        // SAFETY: the caller's promise.
+        shown(unsafe { *buffer.add(STACK) }) ^ GUARD.load(Ordering::Relaxed)
+    } else {
+        u64::MAX // It is likely to leave the handler, and with it all calls.
+    };
+    let handlers = HandlerStack::of_this_thread();
+    let aim = aim as usize;
+    record.strike_out(|position| match (handlers.has(position), handlers.has(aim)) {
+        (true, false) => true,
+        (false, true) => false,
+        _ => position < aim,
+    });
+    recount_sleepers();
+}
+
+fn recount_sleepers() {
+    let sleeps = |what: u64| what & (SLEEPS[0] | SLEEPS[1]) != 0;
+    let may = |what: u64| Kind::Connection.has(what) || Kind::Set.has(what);
+    let count = records().filter(|it| it.any(&|what| may(what) && sleeps(what))).count();
+    SLEEPERS.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
+}
+
+/// The stack that the thread has for signal handlers, if it has one.
+struct HandlerStack {
+    first: usize,
+    bytes: usize,
+}
+
+impl HandlerStack {
+    fn of_this_thread() -> Self {
+        // SAFETY: zero is a value of each field.
+        let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
+        // SAFETY: without a new stack the call only tells the present one.
+        let result = unsafe { libc::sigaltstack(ptr::null(), &raw mut stack) };
+        let has_one = result == 0 && stack.ss_flags & libc::SS_DISABLE == 0;
+        Self { first: stack.ss_sp.addr(), bytes: if has_one { stack.ss_size } else { 0 } }
+    }
+
+    fn has(&self, position: usize) -> bool {
+        position.wrapping_sub(self.first) < self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A function further down the stack that takes a token and is left.
+    #[inline(never)]
+    fn take_and_leave(word: &AtomicU64) {
+        let room = std::hint::black_box([0_u8; 16_384]);
+        word.store(token::thread(), Ordering::Relaxed);
+        std::mem::forget((Hold::connection(7), Hold::token(word)));
+        std::hint::black_box(&room);
+    }
+
+    #[test]
+    fn a_jump_gives_back_what_deeper_functions_hold_and_nothing_else() {
+        let (own, left) = (AtomicU64::new(token::thread()), AtomicU64::new(0));
+        let (used, held) = (Hold::connection(5), Hold::token(&own));
+        used.add(RECEIVES | SLEEPS[1]);
+        take_and_leave(&left);
+        assert!(use_connection(5) && use_connection(7) && !use_connection(6));
+        assert!(have(5, RECEIVES) && have(5, SLEEPS[1]) && !have(5, SENDS) && !have(7, RECEIVES));
+
+        let here = 0_u8;
+        let above = (&raw const here).addr() - 8_192;
+        own_record().strike_out(|position| position < above);
+        assert!(use_connection(5) && !use_connection(7));
+        assert_eq!(
+            (own.load(Ordering::Relaxed), left.load(Ordering::Relaxed)),
+            (token::thread(), 0)
+        );
+
+        used.remove(RECEIVES);
+        assert!(!have(5, RECEIVES) && have(5, SLEEPS[1]));
+        drop((used, held));
+        assert!(!use_connection(5));
+        assert_eq!(own_record().length.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_record_has_room_for_any_number_and_is_used_again() {
+        let used: Vec<Hold> = (0..3 * FEW).map(|number| Hold::connection(1_000 + number)).collect();
+        assert!((0..3 * FEW).all(|number| use_connection(1_000 + number)));
+        drop(used);
+        assert!(!use_connection(1_000) && !use_connection(1_000 + 3 * FEW - 1));
+        let ended = std::thread::spawn(|| std::mem::forget(Hold::connection(999)));
+        ended.join().unwrap();
+        // The system takes a moment to end the thread.
+        while use_connection(999) {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn the_stack_pointer_of_a_jump_is_known() {
+        begin();
+        assert_eq!(IS_KNOWN.load(Ordering::Relaxed), 1);
+        let mut words = [0_u64; WORDS];
+        // SAFETY: nobody jumps there.
+        unsafe { _setjmp(words.as_mut_ptr()) };
+        let here = (shown(words[STACK]) ^ GUARD.load(Ordering::Relaxed)) as usize;
+        assert!((&raw const words).addr().abs_diff(here) < 4096);
+    }
+}
