@@ -3,7 +3,7 @@
 //! Words that change together, and words that the peer polls, have cache lines of their own.
 
 /// Says that the segment is one of these, and which layout it has.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"apustcp3");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"apustcp4");
 
 /// The magic word.
 pub const START: usize = 0;
@@ -65,12 +65,12 @@ pub const PROCESSOR: usize = 336;
 /// Who writes, and who reads, for this side: only this side's processes look at these.
 pub const TOKENS: [usize; 2] = [384, 448];
 
-/// The ring.
-pub const RING: usize = 4096;
+/// The ring. It follows the words.
+pub const RING: usize = 512;
 
-/// Bytes of the ring: what 1,000 connections may hold (64 MiB) is a limit of the two segments of each, and several writes must fit
-/// beside each other.
-pub const CAPACITY: usize = 28 << 10;
+/// Bytes of the segment, whole pages: what 1,000 idle connections may hold (64 MiB) is a limit of the two segments of each, and several
+/// writes must fit beside each other.
+pub const SIZE: usize = 28 << 10;
 
-/// Bytes of the segment.
-pub const SIZE: usize = RING + CAPACITY;
+/// Bytes of the ring.
+pub const CAPACITY: usize = SIZE - RING;

@@ -71,6 +71,21 @@ fn a_server_may_write_back_while_its_client_writes() {
     assert_eq!(count_carried(&said), 1, "{said}");
 }
 
+/// What connections take that nobody uses: 64 MiB for 1,000, both processes together, and no thread wakes up.
+#[test]
+fn idle_connections_take_little_memory_and_no_time() {
+    let directory = Directory::new("idle-many");
+    let program = directory.program("idle_many.c", &[]);
+    let ends = output(carried(&program).arg("200"));
+    let said = stderr(&ends);
+    assert!(ends.status.success(), "{}: {said}", ends.status);
+    assert_eq!(count_carried(&said), 400, "{said}");
+    let text = stdout(&ends);
+    let numbers: Vec<u64> = text.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let [segments, all, woken] = numbers[..] else { panic!("it says {text}") };
+    assert!(segments > 0 && all <= 200 * (64 << 10) / 1000 && woken == 0, "{text}");
+}
+
 /// A program whose input and output are lines.
 struct Lines {
     process: Server,

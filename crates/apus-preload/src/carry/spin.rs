@@ -1,5 +1,6 @@
 //! How long a thread looks at memory before it sleeps.
 
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -32,6 +33,13 @@ impl Spin {
     pub(crate) const fn new() -> Self {
         Self { budget: AtomicU32::new(BUDGET_MAX), skipped: AtomicU32::new(0) }
     }
+
+    /// Whether the next wait here looks at memory.
+    #[inline]
+    pub(crate) fn looks_next(&self) -> bool {
+        self.budget.load(Ordering::Relaxed) >= BUDGET_MIN
+            || self.skipped.load(Ordering::Relaxed).is_multiple_of(TRY_AGAIN)
+    }
 }
 
 /// Looks until `is_there` is true, for as long as that has paid of late. False if it never was.
@@ -55,12 +63,13 @@ pub(crate) fn until(spin: &Spin, is_there: impl Fn() -> bool) -> bool {
     }
     let began = Clock::now();
     let (budget, mut last) = (Duration::from_micros(budget.into()), began);
+    let mut yielded = began;
     loop {
-        let is_there = (0..LOOKS).any(|_| {
+        let has_come = (0..LOOKS).any(|_| {
             std::hint::spin_loop();
             is_there()
         });
-        if !is_there && SLEEPERS.load(Ordering::Relaxed) > 0 {
+        if !has_come && SLEEPERS.load(Ordering::Relaxed) > 0 {
             // SAFETY: the call has no arguments.
             unsafe { own::sched_yield() };
         }
@@ -68,9 +77,9 @@ pub(crate) fn until(spin: &Spin, is_there: impl Fn() -> bool) -> bool {
         if now - last > PREEMPTED {
             // Others want this processor, and the time that was spent here counts against this thread.
             spin.budget.store(0, Ordering::Relaxed);
-            return is_there;
+            return has_come;
         }
-        if is_there {
+        if has_come {
             let next = ((now - began).as_micros() as u32 * 7).clamp(BUDGET_FIRST, BUDGET_MAX);
             spin.budget.store(next, Ordering::Relaxed);
             return true;
@@ -80,6 +89,33 @@ pub(crate) fn until(spin: &Spin, is_there: impl Fn() -> bool) -> bool {
             return false;
         }
         last = now;
+        if now - yielded > YIELD_EVERY {
+            if others_have_run() {
+                // They would have waited for this one to sleep.
+                spin.budget.store(0, Ordering::Relaxed);
+                return is_there();
+            }
+            yielded = Clock::now();
+            last = yielded;
+        }
+    }
+}
+
+/// Lets threads that want this processor run. True if there was one, of any process.
+fn others_have_run() -> bool {
+    let before = switches();
+    // SAFETY: the call has no arguments.
+    unsafe { own::sched_yield() };
+    switches() != before
+}
+
+/// How often this thread was put aside while it could run. The kernel counts that.
+fn switches() -> libc::c_long {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: there is room for the usage, of which zero is a value, and the call has no other effect.
+    unsafe {
+        let _ = libc::syscall(libc::SYS_getrusage, libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init().ru_nivcsw
     }
 }
 
@@ -138,5 +174,7 @@ const LOOKS: u32 = 16;
 const LOOK_FOR_HOLDER: u32 = 256;
 /// A thread that looked for the last time so long ago was not running meanwhile.
 const PREEMPTED: Duration = Duration::from_micros(300);
+/// A thread that looks for longer lets others run. One that waits for a program on another processor has its answer before, most often.
+const YIELD_EVERY: Duration = Duration::from_micros(10);
 /// Looks before the clock is read.
 const FIRST_LOOKS: u32 = 64;

@@ -848,6 +848,19 @@ impl Side {
             && is_open(self.receiver_state())
     }
 
+    /// Whether the kernel has nothing to tell of the socket that is not in memory, unless the peer has died: both directions go through
+    /// their rings, and neither end has begun to leave or to end.
+    pub(crate) fn kernel_has_nothing(&self) -> bool {
+        let has_left = self.own.word(layout::LEFT).load(Ordering::Relaxed)
+            | self.peer.load(layout::LEFT, Ordering::Acquire);
+        let is_open = has_left == 0 && !self.has_shut() && !self.peer_has_shut();
+        is_open
+            && !self.is_between_hosts
+            && !self.peer_is_gone()
+            && self.receiver_state() == ReceiverState::Ring
+            && self.sender().state() == SenderState::Ring
+    }
+
     /// Where bytes come from.
     pub(crate) fn receiver_state(&self) -> ReceiverState {
         self.receiver().state(&words::sender_of(&self.peer))

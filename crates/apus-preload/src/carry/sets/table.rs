@@ -45,6 +45,8 @@ pub(crate) struct Set {
     is_inherited: AtomicBool,
     /// When the kernel was asked last, in nanoseconds.
     pub(crate) asked_kernel: AtomicU64,
+    /// It had something to report then.
+    pub(crate) kernel_told: AtomicBool,
     /// It had so much to report that rings had no turn.
     pub(crate) kernel_took_all: AtomicBool,
     pub(crate) spin: Spin,
@@ -127,6 +129,7 @@ impl Set {
             is_kernels: AtomicBool::new(false),
             is_inherited: AtomicBool::new(false),
             asked_kernel: AtomicU64::new(0),
+            kernel_told: AtomicBool::new(false),
             kernel_took_all: AtomicBool::new(false),
             spin: Spin::new(),
         }

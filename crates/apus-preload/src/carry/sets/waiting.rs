@@ -33,7 +33,7 @@ pub(crate) struct Wait {
 /// The kernel is asked at least this often.
 const KERNEL_EVERY: Duration = Duration::from_micros(50);
 /// Looks at a member between two looks at the kernel's set.
-const LOOKS: usize = 2_048;
+const LOOKS: usize = 1_024;
 
 /// Waits. `None`: the call is the kernel's.
 ///
@@ -64,20 +64,26 @@ pub(crate) unsafe fn wait(set: &Set, call: &Wait) -> Option<c_int> {
         }
         let asked = Duration::from_nanos(set.asked_kernel.load(Ordering::Relaxed));
         let is_rings_turn = set.kernel_took_all.swap(false, Ordering::Relaxed);
-        if is_rings_turn || now.saturating_sub(asked) < KERNEL_EVERY {
+        let was_asked = now.saturating_sub(asked) < KERNEL_EVERY;
+        if is_rings_turn || was_asked {
             match report(set, &mut events, 0)? {
                 0 => {}
                 count => return Some(count),
             }
         }
-        set.asked_kernel.store(now.as_nanos() as u64, Ordering::Relaxed);
-        let Ok(count) = ask_kernel(call, &mut events, Some(Duration::ZERO)) else {
-            return Some(-1);
-        };
-        set.kernel_took_all.store(count == limit, Ordering::Relaxed);
-        let count = report(set, &mut events, count)?;
-        if count > 0 || left == Some(Duration::ZERO) {
-            return Some(count);
+        // A wait that sleeps at once asks the kernel by that.
+        let is_quiet = was_asked && !set.kernel_told.load(Ordering::Relaxed);
+        if left == Some(Duration::ZERO) || is_to_ask(set, has_spun, is_quiet)? {
+            set.asked_kernel.store(now.as_nanos() as u64, Ordering::Relaxed);
+            let Ok(count) = ask_kernel(call, &mut events, Some(Duration::ZERO)) else {
+                return Some(-1);
+            };
+            set.kernel_took_all.store(count == limit, Ordering::Relaxed);
+            set.kernel_told.store(count > 0, Ordering::Relaxed);
+            let count = report(set, &mut events, count)?;
+            if count > 0 || left == Some(Duration::ZERO) {
+                return Some(count);
+            }
         }
         if !std::mem::replace(&mut has_spun, true) && spin(set, call.fd)? {
             continue;
@@ -87,6 +93,14 @@ pub(crate) unsafe fn wait(set: &Set, call: &Wait) -> Option<c_int> {
             result => return Some(result),
         }
     }
+}
+
+/// Whether a wait asks the kernel before it looks at the rings for a while, or since there is something in a ring. `is_quiet`: the
+/// kernel had nothing to report a moment ago, and is asked again soon.
+fn is_to_ask(set: &Set, has_spun: bool, is_quiet: bool) -> Option<bool> {
+    let spins = !has_spun && !is_quiet && set.spin.looks_next();
+    let mut members = set.members().ok()?;
+    Some(spins && !members.shares_processor() || members.is_any_ready())
 }
 
 /// Looks at the rings for a while. True if something is there, in a ring or for the kernel.
@@ -126,6 +140,10 @@ fn sleep(set: &Set, call: &Wait, events: &mut Events, left: Option<Duration>) ->
         spin::note_sleep(false);
         result
     };
+    if !is_there {
+        set.asked_kernel.store(Clock::now().as_nanos() as u64, Ordering::Relaxed);
+        set.kernel_told.store(result != Ok(0), Ordering::Relaxed);
+    }
     errno::kept(|| {
         if let Ok(mut members) = set.members() {
             members.end_sleep(&hold);

@@ -1,5 +1,6 @@
 //! `poll` with members that are carried, or may come to be, or that are epoll sets with such members.
 
+use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::slice;
@@ -22,6 +23,14 @@ use crate::{errno, originals};
 
 /// Members of nearly all lists. They need 3 kB of the stack; longer lists are in memory of [`Scratch`].
 pub(crate) const FEW: usize = 64;
+
+thread_local! {
+    /// When the last `poll` of this thread that asked the kernel has done so, in nanoseconds.
+    static ASKED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The kernel is asked at least this often about members that are in their rings: it alone may know that the peer has died.
+const KERNEL_EVERY: Duration = Duration::from_micros(500);
 
 /// The kernel has no descriptors beyond this number.
 const MANY: usize = 1 << 20;
@@ -169,12 +178,12 @@ impl Members<'_> {
         let mut first = true;
         loop {
             let left = until.map(|until| until.saturating_sub(Clock::now()));
-            let ready = self.is_any_ready();
-            let time = if ready || (first && left != Some(Duration::ZERO) && self.spin()) {
-                Some(Duration::ZERO)
-            } else {
-                left
-            };
+            let is_there =
+                self.is_any_ready() || first && left != Some(Duration::ZERO) && self.spin();
+            if is_there && self.kernel_has_nothing_else() {
+                return self.report();
+            }
+            let time = if is_there { Some(Duration::ZERO) } else { left };
             first = false;
             let result = self.look(time, mask);
             let is_over = until.is_some_and(|until| until <= Clock::now());
@@ -214,6 +223,17 @@ impl Members<'_> {
 
     fn is_any_ready(&self) -> bool {
         (0..self.list.len()).any(|index| self.is_ready(index) != 0)
+    }
+
+    /// Whether all that the members wait for is in their rings, and the kernel was asked a moment ago.
+    fn kernel_has_nothing_else(&self) -> bool {
+        const KNOWN: c_short = BELLS[0].1 | BELLS[1].1;
+        let is_in_ring = |index: usize| {
+            let is_known = self.list[index].events & !KNOWN == 0;
+            is_known && self.side(index).is_some_and(Side::kernel_has_nothing)
+        };
+        let asked = Duration::from_nanos(ASKED.get());
+        Clock::now().saturating_sub(asked) < KERNEL_EVERY && (0..self.list.len()).all(is_in_ring)
     }
 
     /// Looks at the rings for a while. True if something is there.
@@ -282,6 +302,7 @@ impl Members<'_> {
             spin::note_sleep(false);
             result
         };
+        ASKED.set(Clock::now().as_nanos() as u64);
         errno::kept(|| self.get_up());
         if result < 0 { result } else { errno::kept(|| self.report()) }
     }
