@@ -275,6 +275,14 @@ pub(crate) fn expect_between_hosts() {
     BETWEEN_HOSTS.store(true, Ordering::Relaxed);
 }
 
+/// Ends in other network namespaces of this host are met in a directory.
+static CONTAINERS: AtomicBool = AtomicBool::new(false);
+
+/// Says that connections between network namespaces of this host are carried as well.
+pub(crate) fn expect_containers() {
+    CONTAINERS.store(true, Ordering::Relaxed);
+}
+
 /// Why nothing of this process is carried.
 static NOTHING: Text = Text::new();
 
@@ -291,6 +299,8 @@ fn reason(local: IpAddr, peer: IpAddr) -> &'static str {
         "it ended before it was worth it, or the peer does not run under Apus"
     } else if BETWEEN_HOSTS.load(Ordering::Relaxed) {
         "it ended before it was worth it, the peer does not run under `apus run --net`, or a carrier does not reach the other one"
+    } else if CONTAINERS.load(Ordering::Relaxed) {
+        "it ended before it was worth it, the peer does not run under Apus by the same user and with a directory APUS_SHM_DIR, or addresses are translated"
     } else {
         "the peer is not at an address of this host"
     }

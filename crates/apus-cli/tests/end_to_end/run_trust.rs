@@ -72,14 +72,14 @@ fn a_server_may_write_back_while_its_client_writes() {
 }
 
 /// A program whose input and output are lines.
-struct Lines {
+pub(crate) struct Lines {
     process: Server,
-    input: ChildStdin,
+    pub(crate) input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
 impl Lines {
-    fn start(command: &mut Command) -> Self {
+    pub(crate) fn start(command: &mut Command) -> Self {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = Server(command.spawn().expect("it starts"));
         let input = process.0.stdin.take().expect("it is piped");
@@ -88,14 +88,14 @@ impl Lines {
     }
 
     /// The next line that it says; empty if it has ended.
-    fn said(&mut self) -> String {
+    pub(crate) fn said(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("it says text");
         line.trim().to_owned()
     }
 
     /// Says a line to it, and returns its answer.
-    fn ask(&mut self, line: &str) -> String {
+    pub(crate) fn ask(&mut self, line: &str) -> String {
         // If it has ended, its answer is empty.
         let _ = writeln!(self.input, "{line}");
         self.said()

@@ -6,6 +6,7 @@
 //! | [`slots`] | connections that are carried or may come to be |
 //! | [`answering`] | the thread that looks for peers, and answers them while the program computes |
 //! | [`meeting`], [`diagnosis`] | how two ends find each other, and prove who they are |
+//! | [`containers`] | connections between network namespaces of a host |
 //! | [`net`], [`last_words`] | connections between hosts; their end |
 //! | [`side`], [`words`], [`token`] | one end in shared memory |
 //! | [`transfer`], [`mod@sendfile`], [`mod@splice`], [`parts`], [`spin`], [`blocking`], [`copying`], [`aside`] | calls that move bytes, and wait |
@@ -22,6 +23,7 @@ pub(crate) mod answering;
 mod aside;
 mod blocking;
 pub(crate) mod children;
+mod containers;
 mod copying;
 mod diagnosis;
 pub(crate) mod early;
@@ -87,6 +89,7 @@ pub(crate) fn begin(may: bool) {
     IS_ON.store(!is_off, Ordering::Relaxed);
     if !is_off {
         holders::begin();
+        containers::begin();
         net::begin();
     }
 }
