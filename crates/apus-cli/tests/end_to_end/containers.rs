@@ -217,7 +217,7 @@ fn connections_with_the_same_addresses_are_not_taken_for_each_other() {
     assert_eq!(accepts.file(), connects.file());
     assert_eq!(accepts.connects.ask("go"), "done");
     assert_eq!(connects.connects.ask("go"), "done");
-    accepts.both("send 8", "receive 8");
+    accepts.both("receive 8", "send 8");
     let file = shared.join(accepts.file());
     wait_until("the end that accepts listens", || file.exists());
     connects.both("send 8", "receive 8");
