@@ -205,7 +205,8 @@ fn print_lines() {
     let beyond = BEYOND.swap(0, Ordering::Relaxed);
     if beyond > 0 {
         let mut line = Line::new();
-        let _ = writeln!(line, "{beyond} more connections, without a record of what became of them");
+        let _ =
+            writeln!(line, "{beyond} more connections, without a record of what became of them");
         line.print();
     }
 }

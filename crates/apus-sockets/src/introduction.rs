@@ -147,7 +147,7 @@ impl Tuple {
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
-        bytes[..8].copy_from_slice(&layout::MAGIC.to_le_bytes());
+        bytes[..8].copy_from_slice(&CARRIERS.to_le_bytes());
         put(&mut bytes[8..8 + ADDRESS], self.client);
         put(&mut bytes[8 + ADDRESS..], self.server);
         bytes
@@ -156,12 +156,15 @@ impl Tuple {
     /// What such a message says; `None` if it is none, or of another version.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::BYTES]) -> Option<Self> {
-        bytes.starts_with(&layout::MAGIC.to_le_bytes()).then(|| Self {
+        bytes.starts_with(&CARRIERS.to_le_bytes()).then(|| Self {
             client: get(&bytes[8..8 + ADDRESS]),
             server: get(&bytes[8 + ADDRESS..]),
         })
     }
 }
+
+/// Says which words and how long frames carriers know.
+const CARRIERS: u64 = u64::from_le_bytes(*b"apuscar4");
 
 /// Bytes of an address: as IPv6, and the port in network byte order.
 const ADDRESS: usize = 18;

@@ -136,8 +136,8 @@ struct Own {
 }
 
 impl Own {
-    fn new(fd: c_int) -> io::Result<Self> {
-        let segment = Segment::create_inherited(layout::SIZE)?;
+    fn new(fd: c_int, size: usize) -> io::Result<Self> {
+        let segment = Segment::create_inherited(size)?;
         segment.memory().word(layout::START).store(layout::MAGIC, Ordering::Release);
         Ok(Self { segment, nudge: nudge()?, proof: diagnosis::proof(fd)? })
     }
@@ -160,7 +160,7 @@ fn refused() -> io::Error {
     io::ErrorKind::InvalidData.into()
 }
 
-/// The segment of the peer, if it has shown that it has the socket at the other end.
+/// The segment of the peer, if it has shown that it has the socket at the other end. Without `addresses` the peer is a carrier.
 fn segment_of_peer(
     channel: &Channel,
     parcel: Parcel,
@@ -187,7 +187,8 @@ fn segment_of_peer(
         proof.into_iter().chain(segment).for_each(closer::close_elsewhere);
         return Err(refused());
     }
-    open(segment.ok_or_else(refused)?)
+    let size = if addresses.is_some() { layout::SIZE } else { layout::FAR_SIZE };
+    open(segment.ok_or_else(refused)?, size)
 }
 
 /// A stranger in another network namespace, which is to show that it is the peer.
@@ -220,7 +221,7 @@ impl Stranger {
             closer::close_elsewhere(segment);
             return Err(refused());
         };
-        let segment = open(segment)?;
+        let segment = open(segment, layout::SIZE)?;
         claim.send_number(ground);
         Ok(Self { channel, segment, claim, number })
     }
@@ -230,8 +231,8 @@ impl Stranger {
     }
 }
 
-fn open(segment: OwnedFd) -> io::Result<PeerSegment> {
-    let peer = match PeerSegment::open(segment.as_fd(), layout::SIZE) {
+fn open(segment: OwnedFd, size: usize) -> io::Result<PeerSegment> {
+    let peer = match PeerSegment::open(segment.as_fd(), size) {
         Ok(peer) => peer,
         Err(error) => {
             closer::close_elsewhere(segment);
@@ -371,7 +372,7 @@ impl Listener {
     fn answer(&mut self, channel: InnerChannel, peer: PeerSegment, number: u128, fd: c_int) {
         let ground = self.directory.as_ref().map(|(ground, _)| ground);
         let hello = Hello::Channel(number).to_bytes();
-        if let Ok(own) = Own::new(fd)
+        if let Ok(own) = Own::new(fd, layout::SIZE)
             && let Ok((own, nudge)) = own.send(&channel, &hello, ground)
         {
             self.peer = Some((Met { own, nudge, peer, channel }, number));
@@ -462,7 +463,7 @@ impl Offer {
             Where::Directory => Some(Ground::new(addresses.local)?),
         };
         let hello = |number| Hello::Channel(number).to_bytes().to_vec();
-        Self::new(sockets, fd, addresses, ground, hello)
+        Self::new(sockets, fd, addresses, layout::SIZE, ground, hello)
     }
 
     /// Says to a carrier what this end has. `accepted`: this end accepted the connection.
@@ -474,7 +475,8 @@ impl Offer {
     ) -> io::Result<Self> {
         let Addresses { local, peer } = addresses;
         let cookie = diagnosis::cookie(fd).ok_or(io::ErrorKind::Unsupported)?;
-        let offer = Self::new(sockets, fd, addresses, None, |number| {
+        let size = layout::FAR_SIZE;
+        let offer = Self::new(sockets, fd, addresses, size, None, |number| {
             Introduction { cookie, number, accepted, local, peer }.to_bytes().to_vec()
         })?;
         Ok(Self { between_hosts: Some(accepted), ..offer })
@@ -484,12 +486,13 @@ impl Offer {
         sockets: [Inner; 2],
         fd: c_int,
         addresses: Addresses,
+        size: usize,
         ground: Option<Ground>,
         hello: impl FnOnce(u128) -> Vec<u8>,
     ) -> io::Result<Self> {
         let [channel, bell] = sockets.map(InnerChannel::new);
         let number = random()?;
-        let (own, nudge) = Own::new(fd)?.send(&channel, &hello(number), ground.as_ref())?;
+        let (own, nudge) = Own::new(fd, size)?.send(&channel, &hello(number), ground.as_ref())?;
         bell.send(&Hello::Bell(number).to_bytes(), &[])?;
         let other = Other::Silent(channel);
         Ok(Self { other, bell, own, nudge, addresses, between_hosts: None, ground })
