@@ -88,9 +88,9 @@ fn programs_of_two_network_namespaces_share_memory() {
 }
 
 /// Two honest ends in network namespaces of their own, of which the one that connects says its port before.
-struct Ends {
-    accepts: Lines,
-    connects: Lines,
+pub(crate) struct Ends {
+    pub(crate) accepts: Lines,
+    pub(crate) connects: Lines,
     ports: [String; 2],
 }
 
@@ -105,7 +105,7 @@ impl Ends {
     }
 
     /// The end that accepts, and the one that connects, by these commands.
-    fn of(mut accepts: Command, mut connects: Command) -> Self {
+    pub(crate) fn of(mut accepts: Command, mut connects: Command) -> Self {
         let mut accepts = Lines::start(accepts.arg("accepts"));
         let port = accepts.said();
         let mut connects = Lines::start(connects.args(["connects", &port]));
@@ -120,7 +120,7 @@ impl Ends {
         file_name(client, server)
     }
 
-    fn both(&mut self, connects: &str, accepts: &str) {
+    pub(crate) fn both(&mut self, connects: &str, accepts: &str) {
         let _ = writeln!(self.connects.input, "{connects}");
         let _ = writeln!(self.accepts.input, "{accepts}");
         assert_eq!((self.connects.said(), self.accepts.said()), ("done".into(), "done".into()));
@@ -136,7 +136,7 @@ impl Ends {
     }
 }
 
-const ADDRESSES: [(&str, &str); 2] = [("CLIENT_IP", CLIENT), ("SERVER_IP", SERVER)];
+pub(crate) const ADDRESSES: [(&str, &str); 2] = [("CLIENT_IP", CLIENT), ("SERVER_IP", SERVER)];
 
 #[test]
 fn another_user_gets_no_byte_of_a_connection_between_network_namespaces() {

@@ -11,7 +11,7 @@
  * With the variables SERVER_IP, CLIENT_IP and MEETING the ends are in network namespaces of their own and meet at the file MEETING. An
  * impostor then shows a UDP socket and one for sock_diag as well, or those that it was shown.
  *
- * Lines: "send N" and "receive N" move secret bytes; "tcp" says how many bytes TCP has carried.
+ * Lines: "send N" and "receive N" move secret bytes; "fill" sends until the socket takes no more, and says how many; "tcp" says how many bytes TCP has carried.
  */
 #define _GNU_SOURCE
 #include <poll.h>
@@ -24,7 +24,8 @@
 #include "meet.h"
 
 static void obey(int fd) {
-    char line[64], bytes[65536];
+    static char bytes[1 << 20];
+    char line[64];
     while (fgets(line, sizeof line, stdin)) {
         int count = 0;
         if (sscanf(line, "send %d", &count) == 1) {
@@ -38,7 +39,13 @@ static void obey(int fd) {
         } else if (!strcmp(line, "serve\n")) {
             meet(fd, 1);
         }
-        if (!strcmp(line, "tcp\n")) printf("%llu\n", (unsigned long long)by_tcp(fd));
+        if (!strcmp(line, "fill\n")) {
+            /* Bytes that the socket takes although nobody reads them. */
+            memset(bytes, 'S', sizeof bytes);
+            ssize_t taken, all = 0;
+            while ((taken = send(fd, bytes, 4096, MSG_DONTWAIT)) > 0) all += taken;
+            printf("%zd\n", all);
+        } else if (!strcmp(line, "tcp\n")) printf("%llu\n", (unsigned long long)by_tcp(fd));
         else puts("done");
         fflush(stdout);
     }
