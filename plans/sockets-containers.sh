@@ -50,6 +50,6 @@ for row in "rr 1000" "stream 1000" "stream 65536"; do
         once "$what" "$size" >>"$work/$what$size.tcp"
         once "$what" "$size" "$apus" run >>"$work/$what$size.apus"
     done
-    printf '%-14s TCP  %s' "$row" "$(median <"$work/$what$size.tcp")"
-    printf '\n%-14s apus run  %s\n' "" "$(median <"$work/$what$size.apus")"
+    printf "%-14s TCP       %s\n" "$row" "$(median <"$work/$what$size.tcp")"
+    printf "%-14s apus run  %s\n" "" "$(median <"$work/$what$size.apus")"
 done

@@ -77,7 +77,7 @@ pub const SIZE: usize = RING + CAPACITY;
 
 /// Bytes of the ring of a connection between hosts: what it may have on its way, as a byte stays in the ring of its sender until it was
 /// read.
-pub const FAR_CAPACITY: usize = 252 << 10;
+pub const FAR_CAPACITY: usize = 124 << 10;
 
 /// Bytes of the segment of a connection between hosts.
 pub const FAR_SIZE: usize = RING + FAR_CAPACITY;

@@ -128,7 +128,7 @@ fn a_connection_between_hosts_has_much_on_its_way() {
     let by_tcp = ends.connects.ask("tcp");
     let filled = ends.connects.ask("fill");
     assert_eq!(ends.connects.ask("tcp"), by_tcp, "TCP has taken bytes");
-    assert!(filled.parse::<u32>().expect("a number") > 200_000, "{filled} bytes");
+    assert!(filled.parse::<u32>().expect("a number") > 100_000, "{filled} bytes");
     assert_eq!(ends.accepts.ask(&format!("receive {filled}")), "done");
     ends.both("receive 8", "send 8");
 }
