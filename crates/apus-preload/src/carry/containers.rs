@@ -19,7 +19,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -91,8 +91,10 @@ impl File {
             bound => bound?,
         }
         let found = fs::symlink_metadata(&path)?;
-        // Whatever the umask is: who reaches the directory may connect. Another file under this name keeps its mode unless it is of
-        // this user.
+        if !found.file_type().is_socket() {
+            return Err(io::ErrorKind::AlreadyExists.into()); // Somebody has put another file there.
+        }
+        // Whatever the umask is: who reaches the directory may connect.
         let everyone = Mode::from_bits_truncate(0o666);
         fchmodat(AT_FDCWD, &path, everyone, FchmodatFlags::NoFollowSymlink)?;
         Ok(Self { path, is: (found.dev(), found.ino()) })
