@@ -6,9 +6,12 @@ use std::task::{Context, Poll, ready};
 use apus::Stream;
 use apus_sockets::introduction::LEAVE;
 
-use crate::frame::{FRAME_MAX, Frame};
+use crate::frame::Frame;
 use crate::mirror::Mirror;
 use crate::program::ProgramChannel;
+
+/// Bytes of room for frames that a connection without messages keeps in each direction.
+const KEPT: usize = 16 << 10;
 
 /// How a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +38,7 @@ pub(crate) struct Carried {
 
 impl Carried {
     pub(crate) fn new(mirror: Mirror, stream: Stream) -> Self {
-        let (incoming, outgoing) = (Vec::new(), Vec::with_capacity(FRAME_MAX));
+        let (incoming, outgoing) = (Vec::new(), Vec::new());
         Self { mirror, stream, incoming, outgoing, sent: 0, asks: false, died: false, told: false }
     }
 
@@ -66,6 +69,8 @@ impl Carried {
             self.mirror.ask_to_ring();
             self.look()?;
             if self.outgoing.is_empty() {
+                self.outgoing.shrink_to(KEPT);
+                self.incoming.shrink_to(KEPT);
                 return Poll::Pending;
             }
             self.mirror.withdraw();

@@ -19,7 +19,7 @@ fn find(introduction: &Introduction) -> io::Result<Option<Found>> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let protocol = SockProtocol::NetlinkSockDiag;
     let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
-    let request = diagnosis::request(introduction.local, introduction.peer);
+    let request = diagnosis::request(introduction.local, introduction.peer, 0);
     send(socket.as_raw_fd(), &request, MsgFlags::empty())?;
     let mut answer = [0; 512];
     // The kernel answers before `send` returns.

@@ -8,7 +8,7 @@
 //! | 0 | flags | ASK 1: the program asks its peer to follow. DIED 2: the program has ended, and this is the last frame |
 //! | 1 | – | 0 |
 //! | 2–3 | changed | one bit for each word that follows, in the order of [`ORDER`](crate::words::ORDER) |
-//! | 4–7 | length | bytes of the ring, 0 to 28,160; they end at the position that WRITTEN says |
+//! | 4–7 | length | bytes of the ring, 0 to 130,560; they end at the position that WRITTEN says |
 //! | 8– | words | 8 bytes each |
 //! | | bytes | of the ring |
 
@@ -21,7 +21,7 @@ const ASK: u8 = 1;
 const DIED: u8 = 2;
 
 /// Bytes of the longest frame.
-pub(crate) const FRAME_MAX: usize = HEADER + 8 * COUNT + layout::CAPACITY;
+pub(crate) const FRAME_MAX: usize = HEADER + 8 * COUNT + layout::FAR_CAPACITY;
 
 /// What a frame says beside its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -68,7 +68,7 @@ impl Frame {
         let length = u32::from_be_bytes([header[4], header[5], header[6], header[7]]) as usize;
         let is_known = flags & !(ASK | DIED) == 0 && *zero == 0 && changed >> COUNT == 0;
         let has_place = length == 0 || changed >> WRITTEN & 1 == 1;
-        if !is_known || !has_place || length > layout::CAPACITY {
+        if !is_known || !has_place || length > layout::FAR_CAPACITY {
             return Err(Malformed);
         }
         let start = HEADER + 8 * changed.count_ones() as usize;
@@ -118,7 +118,7 @@ mod tests {
         (frame.words[WRITTEN], frame.words[READ]) = (0x0102, 7);
         let bytes = encoded(&frame, b"abc");
         let expected = [
-            &[1, 0, 0x04, 0x20, 0, 0, 0, 3][..],
+            &[1, 0, 0x08, 0x40, 0, 0, 0, 3][..],
             &[0, 0, 0, 0, 0, 0, 1, 2],
             &[0, 0, 0, 0, 0, 0, 0, 7],
             b"abc",
@@ -132,17 +132,17 @@ mod tests {
 
     #[test]
     fn all_words_and_a_full_ring_fit() {
-        let mut frame = Frame { died: true, changed: 0x7ff, ..Frame::default() };
-        frame.length = layout::CAPACITY;
+        let mut frame = Frame { died: true, changed: 0xfff, ..Frame::default() };
+        frame.length = layout::FAR_CAPACITY;
         frame.words = std::array::from_fn(|place| u64::MAX - place as u64);
-        let bytes = encoded(&frame, &vec![9; layout::CAPACITY]);
+        let bytes = encoded(&frame, &vec![9; layout::FAR_CAPACITY]);
         assert_eq!(bytes.len(), FRAME_MAX);
-        assert_eq!(Frame::decode(&bytes), Ok(Some((frame, FRAME_MAX - layout::CAPACITY))));
+        assert_eq!(Frame::decode(&bytes), Ok(Some((frame, FRAME_MAX - layout::FAR_CAPACITY))));
     }
 
     #[test]
     fn what_is_no_frame_is_refused() {
-        let too_long = (layout::CAPACITY as u32 + 1).to_be_bytes();
+        let too_long = (layout::FAR_CAPACITY as u32 + 1).to_be_bytes();
         let cases: [[u8; 8]; 5] = [
             [4, 0, 0, 0, 0, 0, 0, 0],
             [0, 1, 0, 0, 0, 0, 0, 0],

@@ -25,7 +25,7 @@ use crate::program::ProgramChannel;
 use crate::reactor::Source;
 use crate::words::{self, COUNT, EPOCH, READ, WRITTEN, Words};
 
-const CAPACITY: u64 = layout::CAPACITY as u64;
+const CAPACITY: u64 = layout::FAR_CAPACITY as u64;
 
 /// Bytes that the other program may have written and this one may have read before the other one is told: with less room than that a
 /// sender may be waiting.
@@ -96,7 +96,7 @@ impl Mirror {
 
     fn copy_out(&self, position: u64, length: usize, out: &mut Vec<u8>) {
         let at = (position % CAPACITY) as usize;
-        let first = length.min(layout::CAPACITY - at);
+        let first = length.min(layout::FAR_CAPACITY - at);
         self.program.copy_out(layout::RING + at..layout::RING + at + first, out);
         self.program.copy_out(layout::RING..layout::RING + length - first, out);
     }
@@ -137,7 +137,7 @@ impl Mirror {
 
     fn copy_in(&mut self, position: u64, bytes: &[u8]) {
         let at = (position % CAPACITY) as usize;
-        let (first, rest) = bytes.split_at(bytes.len().min(layout::CAPACITY - at));
+        let (first, rest) = bytes.split_at(bytes.len().min(layout::FAR_CAPACITY - at));
         self.shown.copy_in(layout::RING + at, first);
         self.shown.copy_in(layout::RING, rest);
     }

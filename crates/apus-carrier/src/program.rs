@@ -88,7 +88,7 @@ impl ProgramChannel {
             return Ok(Purpose::Bell(number));
         }
         let segment = segment.ok_or_else(refused)?;
-        let opened = PeerSegment::open(segment.as_fd(), layout::SIZE);
+        let opened = PeerSegment::open(segment.as_fd(), layout::FAR_SIZE);
         close_elsewhere(segment);
         let segment = opened.map_err(io::Error::other)?;
         if segment.load(layout::START, Ordering::Acquire) != layout::MAGIC {
@@ -110,7 +110,7 @@ impl ProgramChannel {
 
     /// Shows the program a segment as that of its peer. Returns the segment's memory.
     pub(crate) fn show(&self) -> io::Result<Memory> {
-        let segment = Segment::create(layout::SIZE)?;
+        let segment = Segment::create(layout::FAR_SIZE)?;
         segment.memory().word(layout::START).store(layout::MAGIC, Ordering::Release);
         self.send(&Hello::Channel(0).to_bytes(), &[segment.descriptor()])?;
         Ok(segment.into_memory())

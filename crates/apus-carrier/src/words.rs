@@ -3,7 +3,7 @@
 use apus_sockets::layout;
 
 /// How many there are.
-pub(crate) const COUNT: usize = 11;
+pub(crate) const COUNT: usize = 12;
 
 /// Where the words lie, in the order in which they are loaded: each tells that those behind it are at least as new as itself. The program
 /// stores them in the opposite order, and so does a carrier that shows them to the program at the other end.
@@ -14,6 +14,7 @@ pub(crate) const ORDER: [usize; COUNT] = [
     layout::LEFT,
     layout::CLOSED,
     layout::SHUT,
+    layout::REFILLED,
     layout::ENDED,
     layout::EPOCH,
     layout::WRITTEN,

@@ -4,6 +4,10 @@
 //! program. A connection of a socket that does not block has no addresses before it is established; it is looked at again when the
 //! program asks for `SO_ERROR`, when it closes the descriptor, and at the end.
 //!
+//! The records lie in memory that a process shares with its children. A child of `fork` writes into the record of a connection that it has
+//! from its parent, and the process that made or accepted the connection prints the line: so a server that forks for each connection tells
+//! what has become of them.
+//!
 //! The lines go to standard error, one write each, if it is still the file that it was at the start: a daemon closes it, and may have
 //! data there instead.
 
@@ -13,7 +17,9 @@ use std::fmt::{self, Write};
 use std::mem;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering,
+};
 
 use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
@@ -24,12 +30,35 @@ use crate::originals;
 /// The variable that `apus run --explain` sets.
 const VARIABLE: &std::ffi::CStr = c"APUS_EXPLAIN";
 
-/// Connections that the report names; those beyond are counted.
+/// Connections of a process and its children that reports name; those beyond are counted.
 const CONNECTIONS_MAX: usize = 4096;
 
 static WANTED: AtomicBool = AtomicBool::new(false);
-static CONNECTIONS: [Connection; CONNECTIONS_MAX] = [const { Connection::new() }; CONNECTIONS_MAX];
+
+/// Connections of this process since the last report.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Those of them that have no record.
+static BEYOND: AtomicUsize = AtomicUsize::new(0);
+
+/// What a process and its children have recorded. Zeroes are the state before.
+struct Records {
+    count: AtomicUsize,
+    connections: [Connection; CONNECTIONS_MAX],
+    texts: [Known; TEXTS_MAX],
+}
+
+static RECORDS: AtomicPtr<Records> = AtomicPtr::new(ptr::null_mut());
+
+/// The records; `None` if there is to be no report.
+fn records() -> Option<&'static Records> {
+    // SAFETY: the memory stays mapped, and any thread and process may use it at any time.
+    unsafe { RECORDS.load(Ordering::Acquire).as_ref() }
+}
+
+fn own_process() -> libc::pid_t {
+    // SAFETY: the call has no arguments and cannot fail.
+    unsafe { libc::getpid() }
+}
 
 /// Device and inode of standard error at the start.
 static TERMINAL: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
@@ -47,20 +76,24 @@ pub(crate) fn start() {
     // SAFETY: a value ends with a zero, so its first byte can be read.
     let is_set = !value.is_null() && unsafe { *value } != 0;
     if let Some(file) = standard_error().filter(|_| is_set) {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: the call makes memory of its own, which is zero.
+        let memory =
+            unsafe { libc::mmap(ptr::null_mut(), size_of::<Records>(), access, flags, -1, 0) };
+        if memory == libc::MAP_FAILED {
+            return;
+        }
+        RECORDS.store(memory.cast(), Ordering::Release);
         TERMINAL.iter().zip(file).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
         WANTED.store(true, Ordering::Relaxed);
     }
 }
 
-/// In a child: the connections so far are those of the parent, which prints them.
+/// In a child: the connections so far are those of the parent, which prints them. What becomes of them here is recorded all the same.
 pub(crate) fn forget() {
-    if !is_wanted() {
-        return;
-    }
     COUNT.store(0, Ordering::Relaxed);
-    for fd in descriptors::used_in(0..=u32::MAX) {
-        descriptors::set(fd, 0, REPORTED | PLACE);
-    }
+    BEYOND.store(0, Ordering::Relaxed);
 }
 
 /// Where the place of a record lies in the word of a descriptor.
@@ -115,7 +148,7 @@ pub(crate) fn returned(fd: c_int, why: &'static str) {
 
 fn connection(fd: c_int) -> Option<&'static Connection> {
     let word = descriptors::word(fd);
-    CONNECTIONS.get((word >> 32) as usize).filter(|_| word & REPORTED != 0)
+    records()?.connections.get((word >> 32) as usize).filter(|_| word & REPORTED != 0)
 }
 
 /// Completes the record of a descriptor, if the connection is established by now. Keeps errno.
@@ -137,10 +170,10 @@ pub(crate) extern "C" fn print() {
             descriptors::set(fd, 0, REPORTED | PLACE);
         }
     }
-    let count = COUNT.swap(0, Ordering::Acquire);
+    COUNT.store(0, Ordering::Relaxed);
     errno::kept(|| {
         if standard_error() == Some(TERMINAL.each_ref().map(|word| word.load(Ordering::Relaxed))) {
-            without_sigpipe(|| print_lines(count));
+            without_sigpipe(print_lines);
         }
     });
 }
@@ -157,22 +190,41 @@ pub(crate) fn end() {
     ));
 }
 
-fn print_lines(count: usize) {
-    for connection in &CONNECTIONS[..count.min(CONNECTIONS_MAX)] {
+fn print_lines() {
+    let own = own_process();
+    let Some(records) = records() else { return };
+    let count = records.count.load(Ordering::Acquire).min(CONNECTIONS_MAX);
+    let is_own = |it: &&Connection| {
+        it.owner.compare_exchange(own, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    for connection in records.connections[..count].iter().filter(is_own) {
         let mut line = Line::new();
         let _ = connection.describe(&mut line);
         line.print();
     }
-    if count > CONNECTIONS_MAX {
+    let beyond = BEYOND.swap(0, Ordering::Relaxed);
+    if beyond > 0 {
         let mut line = Line::new();
-        let _ = writeln!(line, "{} more connections: not carried", count - CONNECTIONS_MAX);
+        let _ =
+            writeln!(line, "{beyond} more connections, without a record of what became of them");
         line.print();
     }
 }
 
 fn record(fd: c_int, role: Role) {
-    let place = COUNT.fetch_add(1, Ordering::AcqRel);
-    let Some(connection) = CONNECTIONS.get(place) else { return };
+    let Some(records) = records() else { return };
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    let place = records.count.load(Ordering::Relaxed);
+    // Beyond the records the count stands still.
+    let place = match place < CONNECTIONS_MAX {
+        true => records.count.fetch_add(1, Ordering::AcqRel),
+        false => place,
+    };
+    let Some(connection) = records.connections.get(place) else {
+        BEYOND.fetch_add(1, Ordering::Relaxed);
+        descriptors::set(fd, 0, REPORTED | PLACE);
+        return;
+    };
     connection.begin(role);
     connection.complete(fd);
     descriptors::set(fd, REPORTED | (place as u64) << 32, PLACE);
@@ -187,6 +239,8 @@ enum Role {
 
 /// A record; any thread may read it while another one writes it.
 struct Connection {
+    /// The process that is to print it; 0: it has done so.
+    owner: AtomicI32,
     /// 0 when the connection is not established, then 1 for an accepted one and 2 for one that this process made.
     role: AtomicU8,
     is_complete: AtomicBool,
@@ -199,20 +253,10 @@ struct Connection {
 }
 
 impl Connection {
-    const fn new() -> Self {
-        Self {
-            role: AtomicU8::new(0),
-            is_complete: AtomicBool::new(false),
-            local: Address::new(),
-            peer: Address::new(),
-            was_carried: AtomicU8::new(0),
-            why: Text::new(),
-        }
-    }
-
     fn begin(&self, role: Role) {
         self.is_complete.store(false, Ordering::Relaxed);
         self.role.store(role as u8, Ordering::Relaxed);
+        self.owner.store(own_process(), Ordering::Relaxed);
         self.was_carried.store(0, Ordering::Relaxed);
         self.why.clear();
     }
@@ -275,6 +319,14 @@ pub(crate) fn expect_between_hosts() {
     BETWEEN_HOSTS.store(true, Ordering::Relaxed);
 }
 
+/// Ends in other network namespaces of this host are met in a directory.
+static CONTAINERS: AtomicBool = AtomicBool::new(false);
+
+/// Says that connections between network namespaces of this host are carried as well.
+pub(crate) fn expect_containers() {
+    CONTAINERS.store(true, Ordering::Relaxed);
+}
+
 /// Why nothing of this process is carried.
 static NOTHING: Text = Text::new();
 
@@ -291,12 +343,14 @@ fn reason(local: IpAddr, peer: IpAddr) -> &'static str {
         "it ended before it was worth it, or the peer does not run under Apus"
     } else if BETWEEN_HOSTS.load(Ordering::Relaxed) {
         "it ended before it was worth it, the peer does not run under `apus run --net`, or a carrier does not reach the other one"
+    } else if CONTAINERS.load(Ordering::Relaxed) {
+        "it ended before it was worth it, or the peer does not run under Apus by the same user and with APUS_SHM_DIR"
     } else {
         "the peer is not at an address of this host"
     }
 }
 
-/// A text that is set once, by any thread: the number of one of the [`TEXTS`], so that no thread sees half of it.
+/// A text that is set once, by any thread: the number of one of those in [`Records`], so that no thread sees half of it.
 struct Text(AtomicU8);
 
 impl Text {
@@ -314,44 +368,41 @@ impl Text {
 
     fn get(&self) -> Option<&'static str> {
         let number = usize::from(self.0.load(Ordering::Acquire));
-        Some(TEXTS.get(number.checked_sub(1)?).map_or(OTHER, Known::text))
+        let texts = records().map_or(&[][..], |records| &records.texts);
+        Some(texts.get(number.checked_sub(1)?).map_or(OTHER, Known::text))
     }
 }
 
 /// Texts that were set so far: one for each call that ends carrying, and for each other reason.
-static TEXTS: [Known; TEXTS_MAX] = [const { Known::new() }; TEXTS_MAX];
 const TEXTS_MAX: usize = 254;
 
 /// What is shown beyond that number.
 const OTHER: &str = "another call";
 
+/// A text, which lies where all children of this process have it as well.
 struct Known {
     /// 0: the place is free; 1: somebody writes it; 2: it stays as it is.
     state: AtomicU8,
-    text: UnsafeCell<&'static str>,
+    text: UnsafeCell<Option<&'static str>>,
 }
 
 // SAFETY: the text is written by the thread that changes the state from 0 to 1, and read when the state is 2.
 unsafe impl Sync for Known {}
 
 impl Known {
-    const fn new() -> Self {
-        Self { state: AtomicU8::new(0), text: UnsafeCell::new(OTHER) }
-    }
-
     fn text(&self) -> &'static str {
         if self.state.load(Ordering::Acquire) != 2 {
             return OTHER;
         }
         // SAFETY: nobody writes it any more.
-        unsafe { *self.text.get() }
+        unsafe { *self.text.get() }.unwrap_or(OTHER)
     }
 
     fn take(&self, text: &'static str) -> bool {
         let taken = self.state.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if taken {
             // SAFETY: nobody else reads or writes it in this state.
-            unsafe { *self.text.get() = text };
+            unsafe { *self.text.get() = Some(text) };
             self.state.store(2, Ordering::Release);
         }
         taken
@@ -364,17 +415,14 @@ fn number(text: &'static str) -> u8 {
     let is_its = |known: &Known| {
         known.state.load(Ordering::Acquire) == 2 && ptr::eq(known.text(), text) || known.take(text)
     };
-    TEXTS.iter().position(is_its).unwrap_or(TEXTS_MAX) as u8 + 1
+    let texts = records().map_or(&[][..], |records| &records.texts);
+    texts.iter().position(is_its).unwrap_or(TEXTS_MAX) as u8 + 1
 }
 
 /// An address and a port, as three words.
 struct Address([AtomicU64; 3]);
 
 impl Address {
-    const fn new() -> Self {
-        Self([const { AtomicU64::new(0) }; 3])
-    }
-
     fn store(&self, address: SocketAddr) {
         let (ip, is_v4) = match address.ip() {
             IpAddr::V4(ip) => (ip.to_ipv6_mapped(), true),
@@ -493,9 +541,7 @@ struct Line {
 impl Line {
     fn new() -> Self {
         let mut line = Self { bytes: [0; 256], used: 0 };
-        // SAFETY: the call has no arguments and cannot fail.
-        let process = unsafe { libc::getpid() };
-        let _ = write!(line, "apus[{process}]: ");
+        let _ = write!(line, "apus[{}]: ", own_process());
         line
     }
 

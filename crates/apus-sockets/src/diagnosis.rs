@@ -23,15 +23,17 @@ const HEADER: usize = 16;
 const COOKIE: usize = 40;
 const ID: usize = 48;
 
-/// The message that asks for the socket that is bound to `local` and connected to `peer`. Both are [`canonical`].
+/// The message that asks for the socket that is bound to `local` and connected to `peer`. Both are [`canonical`]. The answer has the
+/// [`sequence`].
 #[must_use]
-pub fn request(local: SocketAddr, peer: SocketAddr) -> Vec<u8> {
+pub fn request(local: SocketAddr, peer: SocketAddr, sequence: u32) -> Vec<u8> {
     let family = if local.is_ipv4() { AF_INET } else { AF_INET6 };
     let mut request = Vec::with_capacity(HEADER + 8 + ID);
     request.extend(((HEADER + 8 + ID) as u32).to_ne_bytes());
     request.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     request.extend(NLM_F_REQUEST.to_ne_bytes());
-    request.extend([0; 8]); // Sequence and sender.
+    request.extend(sequence.to_ne_bytes());
+    request.extend([0; 4]); // The sender.
     request.extend([family, IPPROTO_TCP, 0, 0]);
     request.extend(u32::MAX.to_ne_bytes()); // In any state.
     request.extend(local.port().to_be_bytes());
@@ -45,6 +47,12 @@ pub fn request(local: SocketAddr, peer: SocketAddr) -> Vec<u8> {
     request.extend([0; 4]); // At any interface.
     request.extend([0xff; 8]); // With any cookie.
     request
+}
+
+/// The sequence number of an answer: that of its request.
+#[must_use]
+pub fn sequence(answer: &[u8]) -> Option<u32> {
+    Some(u32::from_ne_bytes(answer.get(8..12)?.try_into().ok()?))
 }
 
 /// What the kernel's answer says; `None` if there is no such socket.

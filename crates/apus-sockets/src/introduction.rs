@@ -1,7 +1,10 @@
 //! What the two ends of a connection say to each other when they meet, what a program says to the carrier of its host, and what a
 //! carrier says about it to the carrier of the other host.
 
+use std::hash::Hasher;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use siphasher::sip128::{Hasher128, SipHasher24};
 
 use crate::layout;
 
@@ -15,6 +18,15 @@ pub const PORT_VARIABLE: &std::ffi::CStr = c"APUS_CARRIER";
 #[must_use]
 pub fn carrier_name(uid: u32, port: u16) -> String {
     format!("apus-carrier/{uid}/{port}")
+}
+
+/// The name of the file by which the ends of a connection meet in a directory that their network namespaces share. It has 41 bytes,
+/// whatever the addresses are: that of the end that made the connection, and that of the one that accepted it.
+#[must_use]
+pub fn file_name(client: SocketAddr, server: SocketAddr) -> String {
+    let mut hasher = SipHasher24::new();
+    hasher.write(format!("{client}/{server}").as_bytes());
+    format!("apus-tcp-{:032x}", hasher.finish128().as_u128())
 }
 
 /// The message by which a carrier asks a program to have a connection return to TCP for good.
@@ -135,7 +147,7 @@ impl Tuple {
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
-        bytes[..8].copy_from_slice(&layout::MAGIC.to_le_bytes());
+        bytes[..8].copy_from_slice(&CARRIERS.to_le_bytes());
         put(&mut bytes[8..8 + ADDRESS], self.client);
         put(&mut bytes[8 + ADDRESS..], self.server);
         bytes
@@ -144,12 +156,15 @@ impl Tuple {
     /// What such a message says; `None` if it is none, or of another version.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::BYTES]) -> Option<Self> {
-        bytes.starts_with(&layout::MAGIC.to_le_bytes()).then(|| Self {
+        bytes.starts_with(&CARRIERS.to_le_bytes()).then(|| Self {
             client: get(&bytes[8..8 + ADDRESS]),
             server: get(&bytes[8 + ADDRESS..]),
         })
     }
 }
+
+/// Says which words and how long frames carriers know.
+const CARRIERS: u64 = u64::from_le_bytes(*b"apuscar4");
 
 /// Bytes of an address: as IPv6, and the port in network byte order.
 const ADDRESS: usize = 18;

@@ -74,3 +74,10 @@ pub const SIZE: usize = 28 << 10;
 
 /// Bytes of the ring.
 pub const CAPACITY: usize = SIZE - RING;
+
+/// Bytes of the segment of a connection between hosts, whole pages.
+pub const FAR_SIZE: usize = 128 << 10;
+
+/// Bytes of the ring of a connection between hosts: what it may have on its way, as a byte stays in the ring of its sender until it was
+/// read.
+pub const FAR_CAPACITY: usize = FAR_SIZE - RING;

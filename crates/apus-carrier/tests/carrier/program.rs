@@ -87,7 +87,7 @@ impl Program {
             peer: of(server.peer_addr()),
         };
         let channel = Channel::new(came(port));
-        let segment = Segment::create(layout::SIZE).expect("there is memory");
+        let segment = Segment::create(layout::FAR_SIZE).expect("there is memory");
         segment.memory().word(layout::START).store(layout::MAGIC, Ordering::Release);
         let descriptors = [segment.descriptor()];
         channel.send(&introduction.to_bytes(), &descriptors).expect("the carrier is there");

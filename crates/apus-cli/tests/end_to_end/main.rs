@@ -5,6 +5,7 @@ mod between_hosts;
 mod browser;
 mod captured;
 mod carrier;
+mod containers;
 mod cp_node;
 mod daemon;
 mod demo;

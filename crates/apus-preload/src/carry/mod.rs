@@ -48,7 +48,7 @@ use self::leaving::returning::{self, return_inherited};
 pub(crate) use self::leaving::returning::{give_away, return_all, return_to_kernel};
 use self::leaving::{children, returns};
 use self::peers::meeting::{self, Addresses};
-use self::peers::{answering, net};
+use self::peers::{answering, containers, net};
 use self::sets::{attaching, early, giving_up, table};
 pub(crate) use self::spin::Clock;
 use crate::descriptors::{self, WATCHED};
@@ -71,6 +71,7 @@ pub(crate) fn begin(may: bool) {
     if !is_off {
         holders::begin();
         holds::begin();
+        containers::begin();
         net::begin();
     }
 }

@@ -33,10 +33,14 @@ static volatile unsigned long long *word(volatile unsigned char *segment, int at
     return (volatile unsigned long long *)(segment + at);
 }
 
-/* The abstract name of the connection between two ports. */
+/* The abstract name of the connection between two ports, or the path MEETING. */
 static socklen_t name_of(int client, int server, struct sockaddr_un *name) {
     memset(name, 0, sizeof *name);
     name->sun_family = AF_UNIX;
+    if (getenv("MEETING")) {
+        strncpy(name->sun_path, getenv("MEETING"), sizeof name->sun_path - 1);
+        return sizeof *name;
+    }
     int length = sprintf(name->sun_path + 1, "apus-tcp/127.0.0.1:%d/127.0.0.1:%d", client, server);
     return offsetof(struct sockaddr_un, sun_path) + 1 + length;
 }
@@ -65,6 +69,7 @@ static int bind_name(int client, int server) {
     socklen_t size = name_of(client, server, &name);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     check(fd >= 0, "socket");
+    umask(0); /* others may connect to a file as well */
     if (!bind(fd, (struct sockaddr *)&name, size) && !listen(fd, 8)) return fd;
     close(fd);
     return -1;
@@ -84,16 +89,20 @@ static int pass(int fd, const void *bytes, size_t count, const int *descriptors,
     return sendmsg(fd, &message, flags | MSG_NOSIGNAL);
 }
 
-/* Takes a message and at most two descriptors with it, which are -1 if there are none. */
-static int take(int fd, void *bytes, size_t count, int descriptors[2]) {
-    char room[CMSG_SPACE(2 * sizeof(int))] = {0};
+/* Takes a message and at most so many descriptors with it, which are -1 if there are none. */
+static int take_several(int fd, void *bytes, size_t count, int *descriptors, int most) {
+    char room[CMSG_SPACE(16 * sizeof(int))] = {0};
     struct iovec part = {bytes, count};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
-    descriptors[0] = descriptors[1] = -1;
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = CMSG_SPACE(most * sizeof(int))};
+    for (int i = 0; i < most; i++) descriptors[i] = -1;
     int length = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
     struct cmsghdr *head = CMSG_FIRSTHDR(&message);
     if (length >= 0 && head && head->cmsg_type == SCM_RIGHTS) memcpy(descriptors, CMSG_DATA(head), head->cmsg_len - CMSG_LEN(0));
     return length;
+}
+
+static int take(int fd, void *bytes, size_t count, int descriptors[2]) {
+    return take_several(fd, bytes, count, descriptors, 2);
 }
 
 /* A descriptor that names the file of another one and nothing more. */

@@ -8,11 +8,15 @@
  *     impostor relays PORT CLIENT          has the name until the end that connects has come, and passes on what that end has shown
  *
  * HOW is what an impostor shows: own (its own socket), file, nothing, stale (a socket of the server that it has closed).
- * Lines: "send N" and "receive N" move secret bytes; "tcp" says how many bytes TCP has carried.
+ * With the variables SERVER_IP, CLIENT_IP and MEETING the ends are in network namespaces of their own and meet at the file MEETING. An
+ * impostor then shows a UDP socket and one for sock_diag as well, or those that it was shown.
+ *
+ * Lines: "send N" and "receive N" move secret bytes; "fill" sends until the socket takes no more, and says how many; "tcp" says how many bytes TCP has carried.
  */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <signal.h>
+#include <linux/netlink.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 
@@ -20,7 +24,8 @@
 #include "meet.h"
 
 static void obey(int fd) {
-    char line[64], bytes[65536];
+    static char bytes[1 << 20];
+    char line[64];
     while (fgets(line, sizeof line, stdin)) {
         int count = 0;
         if (sscanf(line, "send %d", &count) == 1) {
@@ -34,7 +39,13 @@ static void obey(int fd) {
         } else if (!strcmp(line, "serve\n")) {
             meet(fd, 1);
         }
-        if (!strcmp(line, "tcp\n")) printf("%llu\n", (unsigned long long)by_tcp(fd));
+        if (!strcmp(line, "fill\n")) {
+            /* Bytes that the socket takes although nobody reads them. */
+            memset(bytes, 'S', sizeof bytes);
+            ssize_t taken, all = 0;
+            while ((taken = send(fd, bytes, 4096, MSG_DONTWAIT)) > 0) all += taken;
+            printf("%zd\n", all);
+        } else if (!strcmp(line, "tcp\n")) printf("%llu\n", (unsigned long long)by_tcp(fd));
         else puts("done");
         fflush(stdout);
     }
@@ -48,13 +59,30 @@ static int proof(const char *how, int server) {
     return shown;
 }
 
+static int socket_of(int family, int type, int protocol) {
+    return socket(family, type | SOCK_CLOEXEC, protocol);
+}
+
 static int own;
 static volatile unsigned char *memory;
 
-static void show(int socket, struct hello hello, const char *how, int server) {
-    int shown[] = {own, proof(how, server)};
-    pass(socket, &hello, sizeof hello, shown, shown[1] < 0 ? 1 : 2, 0);
-    if (shown[1] >= 0) close(shown[1]);
+/* Shows the own segment, a proof, and where it is: what it was shown, or the sockets of an address. */
+static void show_with(int socket, struct hello hello, int proof, const int *ground, const char *ip) {
+    int shown[] = {own, proof, -1, -1}, count = proof < 0 ? 1 : 2;
+    if (getenv("MEETING") && proof >= 0) {
+        struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = ip_of(ip)};
+        shown[2] = ground ? ground[0] : socket_of(AF_INET, SOCK_DGRAM, 0);
+        shown[3] = ground ? ground[1] : socket_of(AF_NETLINK, SOCK_RAW, NETLINK_SOCK_DIAG);
+        if (!ground) bind(shown[2], (struct sockaddr *)&at, sizeof at); /* fails in another network namespace */
+        count = shown[2] < 0 || shown[3] < 0 ? 2 : 4;
+    }
+    pass(socket, &hello, sizeof hello, shown, count, 0);
+}
+
+static void show(int socket, struct hello hello, const char *how, int server, const char *ip) {
+    int shown = proof(how, server);
+    show_with(socket, hello, shown, NULL, ip);
+    if (shown >= 0) close(shown);
 }
 
 /* Whether bytes of the connection are in the segment. */
@@ -76,11 +104,12 @@ static void look(void) {
     }
 }
 
-/* Takes what a peer says: its segment is looked at from now on. Its proof is returned, or -1. */
-static int hear(int socket, struct hello *hello) {
-    int descriptors[2];
+/* Takes what a peer says: its segment is looked at from now on. Its proof is returned, or -1, and its other sockets. */
+static int hear(int socket, struct hello *hello, int ground[2]) {
+    int descriptors[4];
     struct pollfd wait = {socket, POLLIN};
-    if (poll(&wait, 1, 2000) != 1 || take(socket, hello, sizeof *hello, descriptors) <= 0) return -1;
+    if (poll(&wait, 1, 2000) != 1 || take_several(socket, hello, sizeof *hello, descriptors, 4) <= 0) return -1;
+    ground[0] = descriptors[2], ground[1] = descriptors[3];
     if (descriptors[0] >= 0 && count_seen < 64) seen[count_seen++] = peer_segment(descriptors[0]);
     return descriptors[1];
 }
@@ -95,10 +124,10 @@ static void binds(const char *how, int server, int client) {
     puts("bound"), fflush(stdout);
     /* Both sockets of the end that connects. */
     struct hello hello;
-    int first = accept(name, NULL, NULL), second = accept(name, NULL, NULL);
-    hear(first, &hello);
-    hear(second, &(struct hello){0});
-    show(first, hello, how, server);
+    int first = accept(name, NULL, NULL), second = accept(name, NULL, NULL), ground[2];
+    hear(first, &hello, ground);
+    hear(second, &(struct hello){0}, ground);
+    show(first, hello, how, server, "SERVER_IP");
     agree();
     puts("met"), fflush(stdout);
     look();
@@ -116,11 +145,11 @@ static void knocks(const char *how, int server, int client) {
     }
     struct hello hello = channel_hello(), answer;
     agree();
-    show(sockets[0], hello, how, server);
+    show(sockets[0], hello, how, server, "CLIENT_IP");
     sockets[1] = knock(client, server);
     hello = bell_hello(hello);
     if (sockets[1] >= 0) pass(sockets[1], &hello, sizeof hello, NULL, 0, 0);
-    hear(sockets[0], &answer);
+    hear(sockets[0], &answer, (int[2]){0});
     look();
 }
 
@@ -132,22 +161,20 @@ static void relays(int server, int client) {
     struct hello hello, answer;
     int first = accept(name, NULL, NULL), second = accept(name, NULL, NULL);
     close(name);
-    int proof_of_client = hear(first, &hello), other = -1, bell;
-    hear(second, &(struct hello){0});
+    if (getenv("MEETING")) unlink(getenv("MEETING"));
+    int of_client[2] = {-1, -1}, of_server[2] = {-1, -1};
+    int proof_of_client = hear(first, &hello, of_client), other = -1, bell;
+    hear(second, &(struct hello){0}, (int[2]){0});
     puts("met"), fflush(stdout);
     for (int tries = 0; (other = knock(client, server)) < 0 && tries < 3000; tries++) poll(NULL, 0, 1);
     if (other >= 0 && proof_of_client >= 0) {
-        int shown[] = {own, proof_of_client};
-        pass(other, &hello, sizeof hello, shown, 2, 0);
+        show_with(other, hello, proof_of_client, of_client, "CLIENT_IP");
         bell = knock(client, server);
         struct hello its = bell_hello(hello);
         if (bell >= 0) pass(bell, &its, sizeof its, NULL, 0, 0);
-        int proof_of_server = hear(other, &answer);
+        int proof_of_server = hear(other, &answer, of_server);
         agree();
-        if (proof_of_server >= 0) {
-            int back[] = {own, proof_of_server};
-            pass(first, &hello, sizeof hello, back, 2, 0);
-        }
+        if (proof_of_server >= 0) show_with(first, hello, proof_of_server, of_server, "SERVER_IP");
     }
     puts("relayed"), fflush(stdout);
     look();
@@ -164,13 +191,13 @@ int main(int count, char **arguments) {
     }
     if (count == 3) {
         char line[16];
-        struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(atoi(arguments[2]))};
+        struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = ip_of("CLIENT_IP")};
         int fd = socket(AF_INET, SOCK_STREAM, 0);
-        to.sin_port = 0;
+        to.sin_port = port_in("CLIENT_PORT");
         check(!bind(fd, (struct sockaddr *)&to, sizeof to), "bind");
         printf("%d\n", port_of(fd, 0)), fflush(stdout);
         check(fgets(line, sizeof line, stdin) != NULL, "go");
-        to.sin_port = htons(atoi(arguments[2]));
+        to.sin_addr.s_addr = ip_of("SERVER_IP"), to.sin_port = htons(atoi(arguments[2]));
         check(!connect(fd, (struct sockaddr *)&to, sizeof to), "connect");
         puts("done"), fflush(stdout);
         return obey(fd), 0;

@@ -18,18 +18,29 @@ static void check(int holds, const char *what) {
     exit(1);
 }
 
-/* A listener at a port that the system chooses. */
+/* The address of an end, by the name of a variable; the loopback address without it. */
+static in_addr_t ip_of(const char *variable) {
+    const char *text = getenv(variable);
+    return text ? inet_addr(text) : htonl(INADDR_LOOPBACK);
+}
+
+static in_port_t port_in(const char *variable) {
+    const char *text = getenv(variable);
+    return htons(text ? atoi(text) : 0);
+}
+
+/* A listener at SERVER_IP and SERVER_PORT, or at a port that the system chooses. */
 static int listen_at(struct sockaddr_in *at) {
     socklen_t length = sizeof *at;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    *at = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    *at = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = ip_of("SERVER_IP"), .sin_port = port_in("SERVER_PORT")};
     check(!bind(fd, (struct sockaddr *)at, length) && !listen(fd, 1000), "listen");
     getsockname(fd, (struct sockaddr *)at, &length);
     return fd;
 }
 
 static int connect_to(int port) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = ip_of("SERVER_IP"), .sin_port = htons(port)};
     int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
     check(fd >= 0 && !connect(fd, (struct sockaddr *)&at, sizeof at), "connect");
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);

@@ -27,10 +27,8 @@ use crate::carry::kernel;
 use crate::carry::spin::Spin;
 use crate::carry::token::Token;
 
-const CAPACITY: u64 = layout::CAPACITY as u64;
-
-/// Bytes after which the peer is told while the rest is copied. Both ends copy at the same time then.
-const PIECE: usize = layout::CAPACITY / 4;
+/// The peer is told after each of so many parts of the ring, while the rest is copied. Both ends copy at the same time then.
+const PIECES: usize = 4;
 
 /// Looks of the thread that answers at a ring that stays full, until it is stuck.
 const LOOKS_MAX: u32 = 4;
@@ -174,14 +172,32 @@ impl Side {
         self.number.store(number, Ordering::Relaxed);
     }
 
+    /// Bytes of each of the two rings.
+    #[inline]
+    fn capacity(&self) -> usize {
+        if self.is_between_hosts { layout::FAR_CAPACITY } else { layout::CAPACITY }
+    }
+
+    /// Where a position lies in a ring.
+    #[inline]
+    fn place(&self, position: u64) -> usize {
+        // Divisions by numbers that the compiler knows are multiplications.
+        let at = if self.is_between_hosts {
+            position % layout::FAR_CAPACITY as u64
+        } else {
+            position % layout::CAPACITY as u64
+        };
+        at as usize
+    }
+
     fn receiver(&self) -> Receiver {
         // A peer that has left answers nothing, as if it were dead. All that it wrote is in TCP.
         let sender_lives = !self.peer_is_gone() && !self.peer_left();
-        Receiver::new(Own(&self.own).receiver(), CAPACITY, sender_lives)
+        Receiver::new(Own(&self.own).receiver(), self.capacity() as u64, sender_lives)
     }
 
     fn sender(&self) -> Sender {
-        Sender::new(Own(&self.own).sender(), CAPACITY)
+        Sender::new(Own(&self.own).sender(), self.capacity() as u64)
     }
 
     /// Receives what is there, into `parts`, which have room for `room` bytes. Asks the kernel about the end if the ring is empty and
@@ -410,13 +426,13 @@ impl Side {
             return took(bytes);
         }
         let (mut position, mut left) = (position, bytes);
-        let mut piece = 0;
+        let (mut piece, full) = (0, self.capacity() / PIECES);
         for part in parts {
             let (mut to, mut room) = (part.iov_base.cast::<u8>(), part.iov_len.min(left));
             left -= room;
             while room > 0 {
-                let at = (position % CAPACITY) as usize;
-                let step = room.min(layout::CAPACITY - at).min(PIECE - piece);
+                let at = self.place(position);
+                let step = room.min(self.capacity() - at).min(full - piece);
                 let start = layout::RING + at;
                 // SAFETY: the caller vouches for the part, of which `room` bytes are left.
                 unsafe {
@@ -426,7 +442,7 @@ impl Side {
                 position += step as u64;
                 room -= step;
                 piece += step;
-                if piece == PIECE {
+                if piece == full {
                     took(std::mem::take(&mut piece));
                 }
             }
@@ -634,14 +650,14 @@ impl Side {
         mut wrote: impl FnMut(usize),
     ) {
         let (mut position, mut left) = (position, bytes);
-        let mut piece = 0;
+        let (mut piece, full) = (0, self.capacity() / PIECES);
         let is_past_caches = self.copying.is_past_caches(bytes);
         for part in parts {
             let (mut from, mut length) = (part.iov_base.cast::<u8>(), part.iov_len.min(left));
             left -= length;
             while length > 0 {
-                let at = (position % CAPACITY) as usize;
-                let step = length.min(layout::CAPACITY - at).min(PIECE - piece);
+                let at = self.place(position);
+                let step = length.min(self.capacity() - at).min(full - piece);
                 // SAFETY: the write token is held, so nobody else writes into the ring, and the peer does not read there before
                 // it is told. The caller vouches for the part, of which `length` bytes are left.
                 unsafe {
@@ -651,7 +667,7 @@ impl Side {
                 position += step as u64;
                 length -= step;
                 piece += step;
-                if piece == PIECE {
+                if piece == full {
                     wrote(std::mem::take(&mut piece));
                 }
             }
@@ -670,8 +686,8 @@ impl Side {
             if left.is_empty() {
                 continue;
             }
-            let at = (left.start % CAPACITY) as usize;
-            let length = ((left.end - left.start) as usize).min(layout::CAPACITY - at);
+            let at = self.place(left.start);
+            let length = ((left.end - left.start) as usize).min(self.capacity() - at);
             let from = self.own.address(layout::RING + at, length);
             let mut part = [iovec { iov_base: from.cast_mut().cast(), iov_len: length }];
             // SAFETY: the part is memory of this side.
@@ -757,10 +773,9 @@ impl Side {
                 let theirs = words::sender_of(&self.peer);
                 let looked = receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own);
                 let is_answered = receiver.state(&theirs) == ReceiverState::Tcp;
-                // Between hosts the peer does not tell when what it has taken back is in TCP.
-                let may =
-                    if self.is_between_hosts { is_answered } else { receiver.may_leave(&theirs) };
-                looked.is_ok() && may
+                // A peer at another host may have written before it sees the recall, so it has to answer.
+                let may = is_answered || !self.is_between_hosts;
+                looked.is_ok() && may && receiver.may_leave(&theirs)
             }
             Err(_) => false,
         };
@@ -871,8 +886,9 @@ impl Side {
         let sender = self.sender();
         match sender.state() {
             SenderState::Ring if !self.peer_is_gone() => {
-                let room = sender.room(&words::receiver_of(&self.peer)).unwrap_or(CAPACITY);
-                Some(room >= CAPACITY / 3) // As the kernel does: not for a few bytes.
+                let capacity = self.capacity() as u64;
+                let room = sender.room(&words::receiver_of(&self.peer)).unwrap_or(capacity);
+                Some(room >= capacity / 3) // As the kernel does: not for a few bytes.
             }
             // What is to be put back first waits for room in TCP.
             SenderState::Tcp | SenderState::Ring | SenderState::Refill => None,

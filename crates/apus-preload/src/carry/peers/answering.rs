@@ -11,13 +11,14 @@ use apus_sockets::introduction;
 use libc::{c_int, c_short, pollfd};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use super::containers;
+use super::meeting::{self, Addresses, Listener, Offer, Where};
 use super::net;
 use crate::carry::connection::side::{HEARD_AT_ONCE, Side};
 use crate::carry::connection::slots::{self, Released, Slot, State};
 use crate::carry::inner::{self, Heard, Inner};
 use crate::carry::kernel;
 use crate::carry::leaving::children;
-use crate::carry::peers::meeting::{self, Addresses, Listener, Offer};
 use crate::carry::sets::attaching::{self, Attached};
 use crate::carry::spin::Clock;
 use crate::originals::own as originals;
@@ -176,10 +177,36 @@ pub(crate) fn forget() {
 struct Search {
     slot: &'static Slot,
     addresses: Addresses,
+    way: Way,
     step: Step,
     /// When to do something although nothing came, and how often that was.
     due: Duration,
     tries: u32,
+}
+
+/// By which the other end is looked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Meeting(Where),
+    /// The carrier of this host.
+    Carrier,
+}
+
+impl Way {
+    /// The likeliest one.
+    fn first(addresses: &Addresses) -> Self {
+        match addresses.are_here() {
+            true => Self::Meeting(Where::Here),
+            false if containers::is_wanted() => Self::Meeting(Where::Directory),
+            false => Self::Carrier,
+        }
+    }
+
+    /// The one that is tried after this one.
+    fn next(self) -> Option<Self> {
+        let is_last = self != Self::Meeting(Where::Directory) || net::port().is_none();
+        (!is_last).then_some(Self::Carrier)
+    }
 }
 
 enum Step {
@@ -192,14 +219,14 @@ enum Step {
 }
 
 impl Step {
-    fn first(slot: &Slot, addresses: Addresses) -> std::io::Result<Self> {
+    fn first(slot: &Slot, addresses: Addresses, way: Way) -> std::io::Result<Self> {
         let accepted = slot.accepted.load(Ordering::Relaxed);
-        if addresses.are_here() {
-            return if accepted {
-                Listener::new(&addresses).map(Self::Listens)
-            } else {
-                Ok(Self::Knocks)
-            };
+        match way {
+            Way::Meeting(at) if accepted => {
+                return Listener::new(&addresses, at).map(Self::Listens);
+            }
+            Way::Meeting(_) => return Ok(Self::Knocks),
+            Way::Carrier => {}
         }
         let unknown = std::io::ErrorKind::NotConnected;
         let port = net::port().filter(|_| net::may_carry(&addresses)).ok_or(unknown)?;
@@ -267,7 +294,7 @@ impl Answering {
                 Step::Knocks => (None, None),
                 Step::Offers(offer) => (None, offer.as_ref()),
             };
-            let offer = offer.map(|offer| offer.descriptor().as_raw_fd());
+            let offer = offer.map(Offer::descriptor);
             listener.into_iter().flat_map(Listener::descriptors).chain(offer)
         });
         let carried = self.carried.iter().filter_map(|slot| {
@@ -287,12 +314,10 @@ impl Answering {
             let has_room = inner::has_room();
             let addresses =
                 slot.hold().filter(|_| has_room).and_then(|held| Addresses::of(held.fd));
-            match addresses.map(|addresses| (addresses, Step::first(slot, addresses))) {
-                Some((addresses, Ok(step))) => {
-                    let due = Clock::now();
-                    self.searches.push(Search { slot, addresses, step, due, tries: 0 });
-                }
-                Some((_, Err(_))) | None => leave(slot),
+            let search = addresses.and_then(|addresses| Search::new(slot, addresses));
+            match search {
+                Some(search) => self.searches.push(search),
+                None => leave(slot),
             }
         }
     }
@@ -457,7 +482,30 @@ enum Progress {
 }
 
 impl Search {
+    fn new(slot: &'static Slot, addresses: Addresses) -> Option<Self> {
+        let way = Way::first(&addresses);
+        let begun = |way| {
+            let step = Step::first(slot, addresses, way).ok()?;
+            Some(Self { slot, addresses, way, step, due: Clock::now(), tries: 0 })
+        };
+        begun(way).or_else(|| begun(way.next()?))
+    }
+
+    /// Goes on with the next way if the other end cannot be met by one.
     fn advance(&mut self, now: Duration) -> Progress {
+        match (self.try_to_advance(now), self.way.next()) {
+            (Progress::Failed, Some(way)) if self.slot.state() == State::Meeting => {
+                let Ok(step) = Step::first(self.slot, self.addresses, way) else {
+                    return Progress::Failed;
+                };
+                (self.way, self.step, self.due, self.tries) = (way, step, now, 0);
+                Progress::Goes
+            }
+            (progress, _) => progress,
+        }
+    }
+
+    fn try_to_advance(&mut self, now: Duration) -> Progress {
         if self.slot.state() != State::Meeting {
             return Progress::Failed; // The program has closed it.
         }
@@ -470,8 +518,10 @@ impl Search {
                 }
             }
             Step::Knocks if now >= self.due => {
-                if let Ok(sockets) = meeting::connect(&self.addresses) {
-                    return self.offer(sockets);
+                if let Way::Meeting(at) = self.way
+                    && let Ok(sockets) = meeting::connect(&self.addresses, at)
+                {
+                    return self.offer(sockets, at);
                 }
             }
             Step::Knocks => {}
@@ -487,8 +537,13 @@ impl Search {
         }
         if now >= self.due {
             let is_last = self.tries == STEPS;
-            if is_last && self.addresses.are_here() {
+            if is_last && self.way != Way::Carrier {
                 return Progress::Failed; // Between hosts the carrier gives up.
+            }
+            match &self.step {
+                Step::Listens(listener) => listener.repeat(),
+                Step::Offers(Some(offer)) => offer.repeat(),
+                Step::Knocks | Step::Offers(None) => {}
             }
             self.due = now + FIRST_STEP * (1 << self.tries);
             self.tries += u32::from(!is_last);
@@ -496,9 +551,9 @@ impl Search {
         Progress::Goes
     }
 
-    fn offer(&mut self, sockets: [Inner; 2]) -> Progress {
+    fn offer(&mut self, sockets: [Inner; 2], at: Where) -> Progress {
         let Some(held) = self.slot.hold() else { return Progress::Failed };
-        match Offer::send(sockets, held.fd, self.addresses) {
+        match Offer::send(sockets, held.fd, self.addresses, at) {
             Ok(offer) => {
                 self.step = Step::Offers(Some(offer));
                 Progress::Goes

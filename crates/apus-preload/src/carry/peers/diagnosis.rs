@@ -11,7 +11,7 @@
 
 use std::ffi::c_void;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::{io, mem};
 
 pub(crate) use apus_sockets::diagnosis::canonical;
@@ -32,20 +32,59 @@ pub(crate) fn find(local: SocketAddr, peer: SocketAddr) -> Option<Found> {
         }
         inner::own(OwnedFd::from_raw_fd(fd))
     };
+    find_by(socket.as_fd(), local, peer)
+}
+
+/// The same for the network namespace of a socket for `sock_diag`, which others may have as well. Nothing that they have sent to it, or
+/// asked by it, is taken for the answer.
+pub(crate) fn find_by(
+    socket: BorrowedFd<'_>,
+    local: SocketAddr,
+    peer: SocketAddr,
+) -> Option<Found> {
     let (local, peer) = (canonical(local), canonical(peer));
-    let request = diagnosis::request(local, peer);
-    let mut answer = [0_u8; 512];
+    let sequence = sequence()?;
+    let request = diagnosis::request(local, peer, sequence);
+    // SAFETY: zero is a value of each field.
+    let mut kernel: libc::sockaddr_nl = unsafe { mem::zeroed() };
+    kernel.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+    let size = size_of_val(&kernel) as libc::socklen_t;
+    let mut part =
+        libc::iovec { iov_base: request.as_ptr().cast_mut().cast(), iov_len: request.len() };
+    // SAFETY: as above.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    (message.msg_name, message.msg_namelen) = ((&raw mut kernel).cast(), size);
+    (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
     let fd = socket.as_raw_fd();
-    let (bytes, room): (*const c_void, *mut c_void) =
-        (request.as_ptr().cast(), answer.as_mut_ptr().cast());
-    // SAFETY: the buffers have those lengths. The kernel answers before the call returns.
-    let length = unsafe {
-        if originals::send(fd, bytes, request.len(), 0) < 0 {
-            return None;
+    // SAFETY: the message, its address and its part live here. The kernel answers before the call returns.
+    if unsafe { originals::sendmsg(fd, &raw const message, libc::MSG_DONTWAIT) } < 0 {
+        return None;
+    }
+    for _ in 0..ANSWERS_MAX {
+        let mut answer = [0_u8; 512];
+        (part.iov_base, part.iov_len) = (answer.as_mut_ptr().cast(), answer.len());
+        kernel.nl_pid = 1;
+        (message.msg_name, message.msg_namelen) = ((&raw mut kernel).cast(), size);
+        message.msg_iov = &raw mut part;
+        // SAFETY: as above, and there is room for the answer.
+        let length = unsafe { originals::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) };
+        let answer = &answer[..usize::try_from(length).ok()?];
+        if kernel.nl_pid == 0 && diagnosis::sequence(answer) == Some(sequence) {
+            return diagnosis::answer(answer);
         }
-        originals::recv(fd, room, answer.len(), libc::MSG_DONTWAIT)
-    };
-    diagnosis::answer(answer.get(..usize::try_from(length).ok()?)?)
+    }
+    None
+}
+
+/// Messages that are looked at for the kernel's answer.
+const ANSWERS_MAX: usize = 64;
+
+/// A number by which an answer is known.
+fn sequence() -> Option<u32> {
+    let mut bytes = [0_u8; 4];
+    // SAFETY: there is room for the bytes.
+    let filled = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    (filled == 4).then_some(u32::from_ne_bytes(bytes))
 }
 
 /// A descriptor that shows that this process has a socket.
@@ -74,33 +113,51 @@ pub(crate) fn is_other_end(
     local: SocketAddr,
     peer: SocketAddr,
 ) -> bool {
+    shown(proof, fd).is_some_and(|shown| {
+        inode_and_user(peer, local)
+            .is_some_and(|(inode, user)| u64::from(inode) == shown.inode && user == stranger)
+    })
+}
+
+/// What a proof names.
+pub(crate) struct Shown {
+    /// The number of the socket's file.
+    pub(crate) inode: u64,
+    /// The user who made the socket.
+    pub(crate) user: u32,
+}
+
+/// What a stranger's proof names, if that is a socket. `fd`: any socket.
+pub(crate) fn shown(proof: BorrowedFd<'_>, fd: c_int) -> Option<Shown> {
     let status = |fd: c_int| {
         let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
         // SAFETY: zero is a value of each field.
         let mut status: libc::statx = unsafe { mem::zeroed() };
-        let wanted = libc::STATX_TYPE | libc::STATX_INO;
+        let wanted = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_UID;
         // SAFETY: the path is empty and ends with a zero byte, and there is room for the status.
         let result = unsafe { libc::statx(fd, c"".as_ptr(), flags, wanted, &raw mut status) };
         (result == 0).then_some(status)
     };
-    // Closing a descriptor that names a file and nothing more never sleeps.
-    // SAFETY: the command has no argument.
-    let flags = unsafe { originals::fcntl(proof.as_raw_fd(), libc::F_GETFL, 0) };
-    if flags < 0 || flags & libc::O_PATH == 0 {
-        return false;
+    if !is_path(proof) {
+        return None;
     }
-    let (Some(theirs), Some(own)) = (status(proof.as_raw_fd()), status(fd)) else { return false };
+    let (theirs, own) = (status(proof.as_raw_fd())?, status(fd)?);
     let device = |status: &libc::statx| (status.stx_dev_major, status.stx_dev_minor);
     let is_socket = u32::from(theirs.stx_mode) & libc::S_IFMT == libc::S_IFSOCK;
     // All sockets are of one file system, which nobody can mount.
-    is_socket
-        && device(&theirs) == device(&own)
-        && inode_and_user(peer, local)
-            .is_some_and(|(inode, user)| u64::from(inode) == theirs.stx_ino && user == stranger)
+    (is_socket && device(&theirs) == device(&own))
+        .then_some(Shown { inode: theirs.stx_ino, user: theirs.stx_uid })
+}
+
+/// Whether a descriptor names a file and nothing more. Closing it never sleeps.
+pub(crate) fn is_path(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: the command has no argument.
+    let flags = unsafe { originals::fcntl(fd.as_raw_fd(), libc::F_GETFL, 0) };
+    flags >= 0 && flags & libc::O_PATH != 0
 }
 
 /// Users that have no number in this user namespace have this one together.
-const NOBODY: u32 = 65_534;
+pub(crate) const NOBODY: u32 = 65_534;
 
 /// Descriptors of a process that are looked at.
 const DESCRIPTORS_MAX: usize = 16_384;

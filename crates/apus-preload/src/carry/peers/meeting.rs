@@ -7,13 +7,17 @@
 //! Anyone may listen at a name, or connect to it. Therefore each end shows that it has the socket at the other end of the connection
 //! ([`diagnosis::proof`]), before anything that it says is believed. Strangers are heard beside the peer, so they do not keep it away.
 //!
+//! If the other end is in another network namespace of this host, the unix socket is in a directory that both see, and an end shows more
+//! of itself ([`containers`]).
+//!
 //! If the other end is at another host, the carrier of this host takes its place ([`carrier`]): a process of the same user, which
 //! shows the segment of the other end as it was a moment ago. It checks who is there.
 
 use std::io;
 use std::mem::ManuallyDrop;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use apus_shm::{Channel, Memory, Parcel, PeerProcess, PeerSegment, Segment, closer};
@@ -24,6 +28,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 
+use super::containers::{self, Claim, File, Ground, Known};
 use super::diagnosis;
 use crate::carry::connection::holders::Holders;
 use crate::carry::connection::side::Side;
@@ -60,10 +65,20 @@ impl Addresses {
         !self.peer.ip().is_loopback() && !ends.iter().any(is_of_link)
     }
 
+    /// The addresses of the end that made the connection, and of the one that accepted it.
+    fn ends(&self, accepted: bool) -> (SocketAddr, SocketAddr) {
+        if accepted { (self.peer, self.local) } else { (self.local, self.peer) }
+    }
+
     fn name(&self, accepted: bool) -> nix::Result<UnixAddr> {
-        let (client, server) =
-            if accepted { (self.peer, self.local) } else { (self.local, self.peer) };
+        let (client, server) = self.ends(accepted);
         UnixAddr::new_abstract(format!("apus-tcp/{client}/{server}").as_bytes())
+    }
+
+    /// The file by which the ends of two network namespaces meet.
+    fn place(&self, accepted: bool) -> io::Result<PathBuf> {
+        let (client, server) = self.ends(accepted);
+        containers::place(client, server).ok_or(io::ErrorKind::NotFound.into())
     }
 }
 
@@ -78,9 +93,21 @@ pub(crate) fn is_local(fd: c_int) -> bool {
     report::local_address(fd).is_some_and(|local| local.ip().to_canonical().is_loopback())
 }
 
+/// Where the ends of a connection meet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Where {
+    /// In the network namespace of both.
+    Here,
+    /// In a directory that several network namespaces share.
+    Directory,
+}
+
 /// Connects to the end that accepted the connection, if it listens: the channel, and the bell.
-pub(crate) fn connect(addresses: &Addresses) -> io::Result<[Inner; 2]> {
-    let name = addresses.name(false)?;
+pub(crate) fn connect(addresses: &Addresses, at: Where) -> io::Result<[Inner; 2]> {
+    let name = match at {
+        Where::Here => addresses.name(false)?,
+        Where::Directory => UnixAddr::new(&addresses.place(false)?)?,
+    };
     let connected = || {
         let socket = socket()?;
         socket::connect(socket.as_raw_fd(), &name)?;
@@ -110,14 +137,21 @@ struct Own {
 }
 
 impl Own {
-    fn new(fd: c_int) -> io::Result<Self> {
-        let segment = Segment::create_inherited(layout::SIZE)?;
+    fn new(fd: c_int, size: usize) -> io::Result<Self> {
+        let segment = Segment::create_inherited(size)?;
         segment.memory().word(layout::START).store(layout::MAGIC, Ordering::Release);
         Ok(Self { segment, nudge: nudge()?, proof: diagnosis::proof(fd)? })
     }
 
-    fn send(self, channel: &Channel, message: &[u8]) -> io::Result<(Memory, Inner)> {
-        channel.send(message, &[self.segment.descriptor(), self.proof.as_fd()])?;
+    fn send(
+        self,
+        channel: &Channel,
+        message: &[u8],
+        ground: Option<&Ground>,
+    ) -> io::Result<(Memory, Inner)> {
+        let mut descriptors = vec![self.segment.descriptor(), self.proof.as_fd()];
+        descriptors.extend(ground.into_iter().flat_map(Ground::descriptors));
+        channel.send(message, &descriptors)?;
         // The descriptor of the segment has a low number, which the program may close.
         Ok((self.segment.into_memory(), self.nudge))
     }
@@ -127,7 +161,7 @@ fn refused() -> io::Error {
     io::ErrorKind::InvalidData.into()
 }
 
-/// The segment of the peer, if it has shown that it has the socket at the other end.
+/// The segment of the peer, if it has shown that it has the socket at the other end. Without `addresses` the peer is a carrier.
 fn segment_of_peer(
     channel: &Channel,
     parcel: Parcel,
@@ -154,8 +188,52 @@ fn segment_of_peer(
         proof.into_iter().chain(segment).for_each(closer::close_elsewhere);
         return Err(refused());
     }
-    let segment = segment.ok_or_else(refused)?;
-    let peer = match PeerSegment::open(segment.as_fd(), layout::SIZE) {
+    let size = if addresses.is_some() { layout::SIZE } else { layout::FAR_SIZE };
+    open(segment.ok_or_else(refused)?, size)
+}
+
+/// A stranger in another network namespace, which is to show that it is the peer.
+struct Stranger {
+    channel: InnerChannel,
+    segment: PeerSegment,
+    claim: Claim,
+    /// The number that its bell says.
+    number: u128,
+}
+
+impl Stranger {
+    /// The process that has sent a message over a channel. Its address gets a number at once.
+    fn new(
+        channel: InnerChannel,
+        parcel: Parcel,
+        addresses: &Addresses,
+        ground: &Ground,
+        number: u128,
+    ) -> io::Result<Self> {
+        let four: [OwnedFd; 4] = parcel.descriptors.try_into().map_err(|all: Vec<_>| {
+            all.into_iter().for_each(closer::close_elsewhere);
+            refused()
+        })?;
+        let [segment, claimed @ ..] = four;
+        let credentials = socket::getsockopt(&channel.descriptor(), PeerCredentials)?;
+        let claim = Claim::new(claimed, credentials.uid(), addresses.peer, random()?)
+            .filter(|claim| claim.may_have(credentials.pid(), credentials.uid()));
+        let Some(claim) = claim else {
+            closer::close_elsewhere(segment);
+            return Err(refused());
+        };
+        let segment = open(segment, layout::SIZE)?;
+        claim.send_number(ground);
+        Ok(Self { channel, segment, claim, number })
+    }
+
+    fn look(&self, fd: c_int, addresses: &Addresses) -> Known {
+        self.claim.look(fd, addresses.local, addresses.peer)
+    }
+}
+
+fn open(segment: OwnedFd, size: usize) -> io::Result<PeerSegment> {
+    let peer = match PeerSegment::open(segment.as_fd(), size) {
         Ok(peer) => peer,
         Err(error) => {
             closer::close_elsewhere(segment);
@@ -190,8 +268,12 @@ pub(crate) struct Listener {
     strangers: Vec<InnerChannel>,
     /// Sockets that are to be bells, and of which connection of a peer.
     bells: Vec<(InnerChannel, u128)>,
+    /// Those of other network namespaces, which have not shown yet that they are the peer.
+    claims: Vec<Stranger>,
     /// The peer, which has shown that it is, and the number that its bell says.
     peer: Option<(Met, u128)>,
+    /// If the peer is in another network namespace: what this end shows of its own one, and the file of the socket.
+    directory: Option<(Ground, File)>,
 }
 
 /// What both ends have.
@@ -214,18 +296,36 @@ impl Met {
 
 impl Listener {
     /// Listens for the end that made the connection.
-    pub(crate) fn new(addresses: &Addresses) -> io::Result<Self> {
+    pub(crate) fn new(addresses: &Addresses, at: Where) -> io::Result<Self> {
         let socket = socket()?;
-        socket::bind(socket.as_raw_fd(), &addresses.name(true)?)?;
+        let directory = match at {
+            Where::Here => {
+                socket::bind(socket.as_raw_fd(), &addresses.name(true)?)?;
+                None
+            }
+            Where::Directory => {
+                let ground = Ground::new(addresses.local)?;
+                Some((ground, File::bind(socket.as_fd(), addresses.place(true)?)?))
+            }
+        };
         socket::listen(&socket, Backlog::new(STRANGERS_MAX as i32)?)?;
         let socket = ManuallyDrop::new(socket);
-        Ok(Self { socket, strangers: Vec::new(), bells: Vec::new(), peer: None })
+        let (strangers, bells, claims) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { socket, strangers, bells, claims, peer: None, directory })
     }
 
     /// Readable when somebody has come, or says something.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = c_int> {
         let strangers = self.strangers.iter().map(|it| it.descriptor().as_raw_fd());
-        std::iter::once(self.socket.as_raw_fd()).chain(strangers)
+        let claims = self.claims.iter().map(|it| it.claim.descriptor());
+        std::iter::once(self.socket.as_raw_fd()).chain(strangers).chain(claims)
+    }
+
+    /// Sends again what may have been lost on its way.
+    pub(crate) fn repeat(&self) {
+        if let Some((ground, _)) = &self.directory {
+            self.claims.iter().for_each(|stranger| stranger.claim.send_number(ground));
+        }
     }
 
     /// Hears all that have come. The side, once the peer is among them.
@@ -248,10 +348,36 @@ impl Listener {
                 Err(_) => {}
             }
         }
+        self.believe(fd, addresses);
         let number = self.peer.as_ref()?.1;
         let index = self.bells.iter().position(|(_, its)| *its == number)?;
         let (bell, _) = self.bells.swap_remove(index);
         self.peer.take().map(|(met, _)| met.side(holders, bell, true))
+    }
+
+    /// Believes whoever has shown that it is the peer.
+    fn believe(&mut self, fd: c_int, addresses: &Addresses) {
+        for stranger in std::mem::take(&mut self.claims) {
+            match stranger.look(fd, addresses) {
+                Known::Nothing => self.claims.push(stranger),
+                Known::IsNoPeer => {}
+                Known::IsPeer => {
+                    let Stranger { channel, segment, number, .. } = stranger;
+                    self.answer(channel, segment, number, fd);
+                }
+            }
+        }
+    }
+
+    /// Says to the peer what this end has.
+    fn answer(&mut self, channel: InnerChannel, peer: PeerSegment, number: u128, fd: c_int) {
+        let ground = self.directory.as_ref().map(|(ground, _)| ground);
+        let hello = Hello::Channel(number).to_bytes();
+        if let Ok(own) = Own::new(fd, layout::SIZE)
+            && let Ok((own, nudge)) = own.send(&channel, &hello, ground)
+        {
+            self.peer = Some((Met { own, nudge, peer, channel }, number));
+        }
     }
 
     fn accept(&self) -> io::Result<Inner> {
@@ -278,14 +404,22 @@ impl Listener {
                 }
                 self.bells.push((channel, number));
             }
-            Hello::Channel(number) => {
-                if let Ok(peer) = segment_of_peer(&channel, parcel, fd, Some(addresses))
-                    && let Ok(own) = Own::new(fd)
-                    && let Ok((own, nudge)) = own.send(&channel, &Hello::Channel(number).to_bytes())
-                {
-                    self.peer = Some((Met { own, nudge, peer, channel }, number));
+            Hello::Channel(number) => match &self.directory {
+                None => {
+                    if let Ok(peer) = segment_of_peer(&channel, parcel, fd, Some(addresses)) {
+                        self.answer(channel, peer, number, fd);
+                    }
                 }
-            }
+                Some((ground, _)) => {
+                    if let Ok(stranger) = Stranger::new(channel, parcel, addresses, ground, number)
+                    {
+                        if self.claims.len() == STRANGERS_MAX {
+                            self.claims.remove(0);
+                        }
+                        self.claims.push(stranger);
+                    }
+                }
+            },
         }
     }
 }
@@ -298,19 +432,39 @@ impl Drop for Listener {
 
 /// An end that has said what it has, and waits for the other one.
 pub(crate) struct Offer {
-    channel: InnerChannel,
+    other: Other,
     bell: InnerChannel,
     own: Memory,
     nudge: Inner,
     addresses: Addresses,
     /// If the other end is at another host: whether this one accepted the connection. The carrier is to be believed.
     between_hosts: Option<bool>,
+    /// If the other end is in another network namespace: what this end shows of its own one.
+    ground: Option<Ground>,
+}
+
+/// What is known of the other end.
+enum Other {
+    /// It has said nothing.
+    Silent(InnerChannel),
+    /// It has said what it has, and is to show that it is the peer.
+    Claims(Stranger),
 }
 
 impl Offer {
     /// Says to the other end what this one has.
-    pub(crate) fn send(sockets: [Inner; 2], fd: c_int, addresses: Addresses) -> io::Result<Self> {
-        Self::new(sockets, fd, addresses, |number| Hello::Channel(number).to_bytes().to_vec())
+    pub(crate) fn send(
+        sockets: [Inner; 2],
+        fd: c_int,
+        addresses: Addresses,
+        at: Where,
+    ) -> io::Result<Self> {
+        let ground = match at {
+            Where::Here => None,
+            Where::Directory => Some(Ground::new(addresses.local)?),
+        };
+        let hello = |number| Hello::Channel(number).to_bytes().to_vec();
+        Self::new(sockets, fd, addresses, layout::SIZE, ground, hello)
     }
 
     /// Says to a carrier what this end has. `accepted`: this end accepted the connection.
@@ -322,7 +476,8 @@ impl Offer {
     ) -> io::Result<Self> {
         let Addresses { local, peer } = addresses;
         let cookie = diagnosis::cookie(fd).ok_or(io::ErrorKind::Unsupported)?;
-        let offer = Self::new(sockets, fd, addresses, |number| {
+        let size = layout::FAR_SIZE;
+        let offer = Self::new(sockets, fd, addresses, size, None, |number| {
             Introduction { cookie, number, accepted, local, peer }.to_bytes().to_vec()
         })?;
         Ok(Self { between_hosts: Some(accepted), ..offer })
@@ -332,26 +487,64 @@ impl Offer {
         sockets: [Inner; 2],
         fd: c_int,
         addresses: Addresses,
+        size: usize,
+        ground: Option<Ground>,
         hello: impl FnOnce(u128) -> Vec<u8>,
     ) -> io::Result<Self> {
         let [channel, bell] = sockets.map(InnerChannel::new);
         let number = random()?;
-        let (own, nudge) = Own::new(fd)?.send(&channel, &hello(number))?;
+        let (own, nudge) = Own::new(fd, size)?.send(&channel, &hello(number), ground.as_ref())?;
         bell.send(&Hello::Bell(number).to_bytes(), &[])?;
-        Ok(Self { channel, bell, own, nudge, addresses, between_hosts: None })
+        let other = Other::Silent(channel);
+        Ok(Self { other, bell, own, nudge, addresses, between_hosts: None, ground })
     }
 
-    /// Readable when the other end has said what it has.
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.channel.descriptor()
+    /// Readable when the other end has said what it has, or shows that it is the peer.
+    pub(crate) fn descriptor(&self) -> c_int {
+        match &self.other {
+            Other::Silent(channel) => channel.as_raw_fd(),
+            Other::Claims(stranger) => stranger.claim.descriptor(),
+        }
+    }
+
+    /// Sends again what may have been lost on its way.
+    pub(crate) fn repeat(&self) {
+        if let (Other::Claims(stranger), Some(ground)) = (&self.other, &self.ground) {
+            stranger.claim.send_number(ground);
+        }
     }
 
     /// The side, once the other end has said what it has. `Ok(Err(self))`: not yet. `fd`: a descriptor of the connection.
-    pub(crate) fn complete(self, fd: c_int, holders: Holders) -> io::Result<Result<Side, Self>> {
-        let Some((_, parcel)) = message(&self.channel)? else { return Ok(Err(self)) };
-        let addresses = self.between_hosts.is_none().then_some(&self.addresses);
-        let peer = segment_of_peer(&self.channel, parcel, fd, addresses)?;
-        let Self { channel, bell, own, nudge, between_hosts, .. } = self;
+    pub(crate) fn complete(
+        mut self,
+        fd: c_int,
+        holders: Holders,
+    ) -> io::Result<Result<Side, Self>> {
+        let (channel, peer) = match self.other {
+            Other::Silent(channel) => {
+                let Some((_, parcel)) = message(&channel)? else {
+                    self.other = Other::Silent(channel);
+                    return Ok(Err(self));
+                };
+                if let Some(ground) = &self.ground {
+                    let stranger = Stranger::new(channel, parcel, &self.addresses, ground, 0)?;
+                    self.other = Other::Claims(stranger);
+                    return self.complete(fd, holders);
+                }
+                let addresses = self.between_hosts.is_none().then_some(&self.addresses);
+                let peer = segment_of_peer(&channel, parcel, fd, addresses)?;
+                (channel, peer)
+            }
+            Other::Claims(stranger) => match stranger.look(fd, &self.addresses) {
+                Known::Nothing => {
+                    self.other = Other::Claims(stranger);
+                    return Ok(Err(self));
+                }
+                Known::IsNoPeer => return Err(refused()),
+                Known::IsPeer => (stranger.channel, stranger.segment),
+            },
+        };
+        let Self { bell, own, nudge, between_hosts, .. } = self;
         let accepted = between_hosts.unwrap_or(false);
         let side = Met { own, nudge, peer, channel }.side(holders, bell, accepted);
         Ok(Ok(if between_hosts.is_some() { side.between_hosts() } else { side }))

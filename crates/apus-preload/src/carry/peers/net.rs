@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use apus_sockets::introduction;
 use libc::c_int;
 
-use crate::carry::peers::meeting::{self, Addresses};
+use super::containers;
+use super::meeting::{self, Addresses};
 use crate::{errno, report};
 
 /// UDP port of the carriers; 0: connections between hosts are not carried.
@@ -30,14 +31,18 @@ pub(crate) fn port() -> Option<u16> {
     u16::try_from(PORT.load(Ordering::Relaxed)).ok().filter(|port| *port != 0)
 }
 
-/// Whether a connection between hosts may come to be carried.
+/// Whether a connection to another host, or to another network namespace of this one, may come to be carried.
 pub(crate) fn may_carry(addresses: &Addresses) -> bool {
-    port().is_some() && addresses.are_reachable()
+    is_wanted() && addresses.are_reachable()
+}
+
+fn is_wanted() -> bool {
+    port().is_some() || containers::is_wanted()
 }
 
 /// Whether a TCP socket that begins to connect may come to be carried.
 pub(crate) fn may_begin(fd: c_int) -> bool {
-    port().is_some() && report::local_address(fd).is_some()
+    is_wanted() && report::local_address(fd).is_some()
 }
 
 /// Connects to the carrier, which ends some time after the last process that is connected to it. Each process does so for itself, a

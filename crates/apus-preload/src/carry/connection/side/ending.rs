@@ -7,7 +7,7 @@ use apus_sockets::direction::SenderState;
 use apus_sockets::layout;
 use libc::c_int;
 
-use super::{CAPACITY, Side};
+use super::Side;
 use crate::carry::connection::words;
 use crate::carry::kernel;
 use crate::carry::token::Token;
@@ -182,7 +182,9 @@ impl Side {
         let theirs = words::receiver_of(&self.peer);
         let is_empty = match self.sender().state() {
             SenderState::Tcp => true, // What was spilled comes before the end: the peer reads the ring first.
-            SenderState::Ring => self.peer_is_gone() || self.sender().room(&theirs) == Ok(CAPACITY),
+            SenderState::Ring => {
+                self.peer_is_gone() || self.sender().room(&theirs) == Ok(self.capacity() as u64)
+            }
             SenderState::Refill => false,
         };
         is_empty.then(|| {
