@@ -13,7 +13,6 @@ use toml::{Table, Value};
 use crate::fabric::Buffers;
 use crate::framing::Framing;
 use crate::sizes::Sizes;
-use crate::sweep;
 use crate::topology::{Links, Topology};
 
 /// One simulation, as read from TOML. All fields have defaults: Homa on the paper's network with
@@ -301,7 +300,7 @@ impl Plan {
             let read = toml::from_str::<Table>(&format!("value = {text}"));
             let value = read.ok().and_then(|mut table| table.remove("value"));
             let value = value.unwrap_or_else(|| Value::String(text.clone()));
-            sweep::set(&mut table, name, value)?;
+            set(&mut table, name, value)?;
         }
         let plan: Self = Value::Table(table).try_into().map_err(toml)?;
         plan.validate()?;
@@ -548,6 +547,26 @@ pub enum PlanError {
         /// Why not.
         source: std::io::Error,
     },
+}
+
+/// Sets a value of a plan by its name, whose parts are separated by points.
+pub(crate) fn set(table: &mut Table, name: &str, value: Value) -> Result<(), PlanError> {
+    match name.split_once('.') {
+        None => {
+            table.insert(name.to_owned(), value);
+            Ok(())
+        }
+        Some((first, rest)) => {
+            let inner = table.entry(first).or_insert_with(|| Value::Table(Table::new()));
+            match inner {
+                Value::Table(inner) => set(inner, rest, value),
+                other => {
+                    let (what, value) = ("a setting with parts", other.to_string());
+                    Err(PlanError::Value { what, value, allowed: "a table" })
+                }
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use apus_load::ResultFile;
 use toml::{Table, Value};
 
-use crate::plan::{Plan, PlanError};
+use crate::plan::{Plan, PlanError, set};
 
 /// Most points of a grid.
 const POINTS_MAX: usize = 100_000;
@@ -114,23 +114,6 @@ pub fn of_shard(points: Vec<Point>, shard: usize, shards: usize) -> Vec<Point> {
 
 fn wrong(what: &'static str, value: &Value, allowed: &'static str) -> PlanError {
     PlanError::Value { what, value: value.to_string(), allowed }
-}
-
-/// Sets a value of a plan by its name, whose parts are separated by points.
-pub(crate) fn set(table: &mut Table, name: &str, value: Value) -> Result<(), PlanError> {
-    match name.split_once('.') {
-        None => {
-            table.insert(name.to_owned(), value);
-            Ok(())
-        }
-        Some((first, rest)) => {
-            let inner = table.entry(first).or_insert_with(|| Value::Table(Table::new()));
-            match inner {
-                Value::Table(inner) => set(inner, rest, value),
-                other => Err(wrong("a setting with parts", other, "a table")),
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 mod lent;
 mod reload;
 mod settings;
+mod socket;
 mod status;
 
 use std::fmt::Write as _;
@@ -26,7 +27,7 @@ use crate::output;
 use lent::Lent;
 use reload::Reload;
 use settings::Settings;
-pub(crate) use status::SOCKET;
+pub(crate) use socket::SOCKET;
 
 /// Run one engine for all processes of this host, or show what it does
 #[derive(Clone, Debug, clap::Args)]

@@ -7,7 +7,7 @@ use apus::SharedEngine;
 
 use super::lent::Lent;
 use super::settings::Settings;
-use super::status::{self, SOCKET};
+use super::socket::{RELOAD, SOCKET, ask};
 use crate::output;
 
 /// Have the engine of this host read anew who may use it, and how far
@@ -30,13 +30,10 @@ pub(super) struct Args {
 /// # Errors
 /// When no daemon answers, or the file has an error.
 pub(super) fn run(args: &Args) -> Result<()> {
-    let told = status::ask(&args.socket, RELOAD)?;
+    let told = ask(&args.socket, RELOAD)?;
     ensure!(told.starts_with(DONE), "{}", told.trim_end());
     output::print(&told)
 }
-
-/// What a daemon is asked that is to read its file.
-pub(super) const RELOAD: &str = "reload";
 
 /// How the answer begins if all went well.
 const DONE: &str = "reloaded";

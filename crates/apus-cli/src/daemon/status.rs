@@ -20,7 +20,8 @@ use nix::sys::socket::sockopt::PeerCredentials;
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
-use super::reload::{RELOAD, Reload};
+use super::reload::Reload;
+use super::socket::{PATIENCE, RELOAD, SOCKET, ask, beside, no_answer};
 use crate::output::{self, OutputFile};
 
 /// Show the processes that use the engine of this host
@@ -101,13 +102,6 @@ impl From<AttachedProcess> for Process {
     }
 }
 
-/// Where the daemon answers.
-fn beside(socket: &Path) -> PathBuf {
-    let mut path = socket.as_os_str().to_owned();
-    path.push(".status");
-    path.into()
-}
-
 /// Asks the daemon and shows the answer.
 ///
 /// # Errors
@@ -123,28 +117,6 @@ pub(super) fn run(args: &Args) -> Result<()> {
         file.write(&text)?;
     }
     Ok(())
-}
-
-fn no_answer(socket: &Path) -> String {
-    format!("no daemon answers at '{}'", beside(socket).display())
-}
-
-/// Asks a daemon something, its status if that is empty. Returns what it says.
-///
-/// # Errors
-/// When no daemon answers, or only others may ask.
-pub(super) fn ask(socket: &Path, question: &str) -> Result<String> {
-    let mut text = String::new();
-    let answer = UnixStream::connect(beside(socket)).and_then(|mut stream| {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        // It may have been refused already, which the end of the stream tells.
-        let _ = stream.write_all(question.as_bytes());
-        let _ = stream.shutdown(Shutdown::Write);
-        stream.read_to_string(&mut text)
-    });
-    answer.with_context(|| no_answer(socket))?;
-    anyhow::ensure!(!text.is_empty(), "only root and the daemon's user may ask the daemon");
-    Ok(text)
 }
 
 impl Status {
@@ -340,12 +312,6 @@ fn question(stream: &UnixStream) -> io::Result<String> {
 
 /// Bytes of a question.
 const QUESTION_MAX: u64 = 64;
-
-/// Where an engine is to be found unless another place is named.
-pub(crate) const SOCKET: &str = "/run/apus/engine.sock";
-
-/// How long one who asks may take.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long to wait for a descriptor.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -15,10 +15,8 @@ use std::sync::atomic::{
 
 use libc::c_int;
 
-use crate::carry::connection::slots;
-use crate::carry::scratch;
 use crate::carry::spin::SLEEPERS;
-use crate::carry::token;
+use crate::carry::thread;
 use crate::originals::own;
 
 /// Entries of a record. One of a call with a longer list has memory of its own.
@@ -276,7 +274,7 @@ impl Record {
             let of = what & ADDRESS;
             for sleeps in [0, 1] {
                 if Kind::Connection.has(what) && what & SLEEPS[sleeps] != 0 {
-                    slots::got_up((what & NUMBER) as usize, sleeps, owner);
+                    (left().got_up)((what & NUMBER) as usize, sleeps, owner);
                 }
             }
             entry.what.store(0, Ordering::SeqCst);
@@ -286,7 +284,7 @@ impl Record {
                 let word = unsafe { &*word };
                 let _ = word.compare_exchange(owner, 0, Ordering::Release, Ordering::Relaxed);
             } else if Kind::Return.has(what) {
-                slots::carry_on(of as usize);
+                (left().carry_on)(of as usize);
             } else if Kind::Descriptor.has(what) {
                 // SAFETY: the descriptor is this library's, and nobody uses it any more.
                 let _ = unsafe { own::close((what & NUMBER) as c_int) };
@@ -321,7 +319,7 @@ fn own_record() -> &'static Record {
 fn claim() -> &'static Record {
     /// The next record of which it is asked whether its thread has ended.
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let me = token::thread();
+    let me = thread::thread();
     let take = |record: &&Record, owner: u64| {
         record.owner.compare_exchange(owner, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     };
@@ -331,9 +329,9 @@ fn claim() -> &'static Record {
         let at = NEXT.fetch_add(1, Ordering::Relaxed) % count;
         let record = records().nth(at);
         let owner = record.map_or(0, |record| record.owner.load(Ordering::Relaxed));
-        found = record.filter(|it| (owner == me || token::is_dead(owner)) && take(it, owner));
+        found = record.filter(|it| (owner == me || thread::is_dead(owner)) && take(it, owner));
         if found.is_some() {
-            scratch::give_back(owner);
+            (left().give_back)(owner);
             break;
         }
     }
@@ -387,7 +385,7 @@ pub(super) fn use_connection(number: usize) -> bool {
     let is_its = |what: u64| what & !(ADDRESS ^ NUMBER) == its;
     fence(Ordering::SeqCst);
     records()
-        .any(|record| record.any(&is_its) && !token::is_dead(record.owner.load(Ordering::Relaxed)))
+        .any(|record| record.any(&is_its) && !thread::is_dead(record.owner.load(Ordering::Relaxed)))
 }
 
 /// Whether calls about a connection have these flags.
@@ -407,7 +405,7 @@ pub(super) fn begin_in_child() {
     let own = OWN.get();
     for record in records() {
         if own.is_some_and(|own| ptr::eq(own, record)) {
-            record.owner.store(token::thread(), Ordering::Relaxed);
+            record.owner.store(thread::thread(), Ordering::Relaxed);
         } else if record.owner.swap(0, Ordering::Relaxed) != 0 {
             // Tokens are words that both processes have.
             record.entries().iter().for_each(|entry| entry.what.store(0, Ordering::Relaxed));
@@ -421,8 +419,27 @@ pub(super) fn begin_in_child() {
 static GUARD: AtomicU64 = AtomicU64::new(0);
 static IS_KNOWN: AtomicI32 = AtomicI32::new(0);
 
+/// What others do about calls that a jump has left, and about threads that have ended.
+pub(crate) struct Left {
+    /// A call of a thread sleeps no more: number of the connection, what it slept for, thread.
+    pub(crate) got_up: fn(usize, usize, u64),
+    /// A connection, by its number, does not return to TCP.
+    pub(crate) carry_on: fn(usize),
+    /// A thread has ended: its memory is free.
+    pub(crate) give_back: fn(u64),
+}
+
+static LEFT: AtomicPtr<Left> = AtomicPtr::new(ptr::null_mut());
+
+fn left() -> &'static Left {
+    const NOTHING: Left = Left { got_up: |_, _, _| {}, carry_on: |_| {}, give_back: |_| {} };
+    // SAFETY: it is null or static.
+    unsafe { LEFT.load(Ordering::Acquire).as_ref() }.unwrap_or(&NOTHING)
+}
+
 /// Learns that, from two calls of `setjmp` at different places.
-pub(crate) fn begin() {
+pub(crate) fn begin(left: &'static Left) {
+    LEFT.store(ptr::from_ref(left).cast_mut(), Ordering::Release);
     let [one, other] = [guard(), deeper()];
     if let Some(guard) = one.filter(|_| one == other) {
         GUARD.store(guard, Ordering::Relaxed);
@@ -546,14 +563,14 @@ mod tests {
     #[inline(never)]
     fn take_and_leave(word: &AtomicU64) {
         let room = std::hint::black_box([0_u8; 16_384]);
-        word.store(token::thread(), Ordering::Relaxed);
+        word.store(thread::thread(), Ordering::Relaxed);
         std::mem::forget((Hold::connection(7), Hold::token(word)));
         std::hint::black_box(&room);
     }
 
     #[test]
     fn a_jump_gives_back_what_deeper_functions_hold_and_nothing_else() {
-        let (own, left) = (AtomicU64::new(token::thread()), AtomicU64::new(0));
+        let (own, left) = (AtomicU64::new(thread::thread()), AtomicU64::new(0));
         let (used, held) = (Hold::connection(5), Hold::token(&own));
         used.add(RECEIVES | SLEEPS[1]);
         take_and_leave(&left);
@@ -566,7 +583,7 @@ mod tests {
         assert!(use_connection(5) && !use_connection(7));
         assert_eq!(
             (own.load(Ordering::Relaxed), left.load(Ordering::Relaxed)),
-            (token::thread(), 0)
+            (thread::thread(), 0)
         );
 
         used.remove(RECEIVES);
@@ -592,7 +609,8 @@ mod tests {
 
     #[test]
     fn the_stack_pointer_of_a_jump_is_known() {
-        begin();
+        static NOTHING: Left = Left { got_up: |_, _, _| {}, carry_on: |_| {}, give_back: |_| {} };
+        begin(&NOTHING);
         assert_eq!(IS_KNOWN.load(Ordering::Relaxed), 1);
         let mut words = [0_u64; WORDS];
         // SAFETY: nobody jumps there.

@@ -11,7 +11,7 @@
 //! | [`leaving`] | the way back to TCP; children of `fork` that become programs |
 //! | [`inner`], [`process`] | descriptors of this library; the process it is in |
 //! | [`kernel`], [`sleep`], [`spin`] | what the kernel knows of a connection; waits in the kernel, and before it |
-//! | [`token`], [`scratch`] | which thread has something; memory for long lists |
+//! | [`thread`], [`token`], [`scratch`] | threads by number; which one has something; memory for long lists |
 //! | [`holds`] | what the calls of each thread hold, until they end or are left by a jump |
 //!
 //! `leaving` stands on `sets`, these on `connection`. Calls of the program enter here, or in `bytes`, `waits` and `sets`.
@@ -28,6 +28,7 @@ mod scratch;
 pub(crate) mod sets;
 mod sleep;
 mod spin;
+mod thread;
 mod token;
 pub(crate) mod waits;
 
@@ -40,13 +41,13 @@ pub(crate) use self::bytes::sendfile::sendfile;
 pub(crate) use self::bytes::splice::splice;
 use self::bytes::transfer;
 use self::connection::holders;
-use self::connection::side::Side;
 use self::connection::slots::{self, Slot, Use};
 use self::holds::{RECEIVES, SENDS};
 pub(crate) use self::kernel::spec;
+pub(crate) use self::leaving::closing::closed;
 use self::leaving::returning::{self, return_inherited};
 pub(crate) use self::leaving::returning::{give_away, return_all, return_to_kernel};
-use self::leaving::{children, returns};
+use self::leaving::{children, closing, returns};
 use self::peers::meeting::{self, Addresses};
 use self::peers::{answering, containers, net};
 use self::sets::{attaching, early, giving_up, table};
@@ -56,6 +57,10 @@ use crate::{errno, originals};
 
 /// Connections of this process may be carried.
 static IS_ON: AtomicBool = AtomicBool::new(false);
+
+/// What is done about calls that a jump has left.
+static LEFT: holds::Left =
+    holds::Left { got_up: slots::got_up, carry_on: slots::carry_on, give_back: scratch::give_back };
 
 /// At the start of the process. `may`: nothing else is against carrying.
 pub(crate) fn begin(may: bool) {
@@ -70,7 +75,7 @@ pub(crate) fn begin(may: bool) {
     IS_ON.store(!is_off, Ordering::Relaxed);
     if !is_off {
         holders::begin();
-        holds::begin();
+        holds::begin(&LEFT);
         containers::begin();
         net::begin();
     }
@@ -299,36 +304,7 @@ pub(crate) fn close(fd: c_int) {
             "close of a descriptor that an epoll set has, while a duplicate is open",
         );
     }
-    end(fd, |side| {
-        if side.close(fd) {
-            kernel::reset_at_close(fd);
-        }
-    });
-}
-
-/// A descriptor of a connection was closed where this library does not see it, and is another file now.
-#[cold]
-pub(crate) fn closed(fd: c_int) {
-    end(fd, |side| _ = side.close(-1));
-}
-
-fn end(fd: c_int, close: impl FnOnce(&Side)) {
-    errno::kept(|| {
-        let Some(used) = Use::of(fd) else { return };
-        let is_last = slots::begin_to_close(&used);
-        if !attaching::closing(fd, is_last) {
-            return slots::lose(&used, fd);
-        }
-        if is_last
-            && used.slot.holders().remove()
-            && let Some(side) = used.side()
-        {
-            close(side);
-        }
-        if slots::remove(used, fd, is_last) {
-            answering::wake();
-        }
-    });
+    closing::close(fd);
 }
 
 /// A descriptor was duplicated, and its word copied.

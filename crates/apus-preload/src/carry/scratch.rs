@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use crate::carry::holds::Hold;
-use crate::carry::token;
+use crate::carry::thread;
 use crate::originals::own;
 
 /// Blocks that stay. Calls beyond have blocks that do not.
@@ -67,7 +67,7 @@ impl Scratch {
     /// Memory for so many bytes, which have any values. `None` if there is no memory.
     #[inline(never)]
     pub(crate) fn new(bytes: usize) -> Option<Self> {
-        let me = token::thread();
+        let me = thread::thread();
         let bytes = bytes.next_multiple_of(4096);
         let taken = POOL.iter().find_map(|block| Some((block, block.take(me)?)));
         let Some((block, hold)) = taken else {
@@ -108,7 +108,7 @@ pub(super) fn give_back(owner: u64) {
 
 /// In a child of fork: other threads of the parent had blocks.
 pub(crate) fn forget_all() {
-    let me = token::thread();
+    let me = thread::thread();
     for block in POOL.iter().filter(|block| block.owner.load(Ordering::Relaxed) != me) {
         block.owner.store(0, Ordering::Relaxed);
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::carry::connection::holders;
-use crate::carry::token;
+use crate::carry::thread;
 use crate::originals::own;
 
 /// The clock of timeouts.
@@ -136,7 +136,7 @@ impl Place {
     fn take() -> Option<Self> {
         // SAFETY: the call has no arguments.
         let processor = unsafe { libc::sched_getcpu() } as usize;
-        let (place, me) = (holders::place(processor)?, token::thread());
+        let (place, me) = (holders::place(processor)?, thread::thread());
         let take = |holder| {
             let (taken, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
             place.compare_exchange(holder, me, taken, relaxed).is_ok()
@@ -151,7 +151,7 @@ impl Place {
     fn was_left(holder: u64, me: u64) -> bool {
         static REFUSED: AtomicU32 = AtomicU32::new(0);
         let is_time = REFUSED.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_FOR_HOLDER);
-        holder == me || is_time && token::is_dead(holder)
+        holder == me || is_time && thread::is_dead(holder)
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use apus_shm::Memory;
 
 use crate::carry::holds::Hold;
+use crate::carry::thread::{is_dead, thread};
 
 /// A token that is held; dropping it gives it back.
 pub(crate) struct Token<'a> {
@@ -61,33 +62,6 @@ impl Drop for Token<'_> {
     fn drop(&mut self) {
         self.word.store(0, Ordering::Release);
     }
-}
-
-/// This thread: process and thread number.
-#[inline]
-pub(crate) fn thread() -> u64 {
-    thread_local! {
-        // A `const` thread local without a destructor is a load; a child of fork sees the value of its parent, so the process is
-        // looked at as well.
-        static THREAD: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-    }
-    let process = crate::carry::process::id();
-    let known = THREAD.get();
-    if known >> 32 == u64::from(process) {
-        return known;
-    }
-    // SAFETY: the call has no arguments.
-    let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u64;
-    let word = u64::from(process) << 32 | thread;
-    THREAD.set(word);
-    word
-}
-
-pub(super) fn is_dead(holder: u64) -> bool {
-    let (process, thread) = ((holder >> 32) as i64, (holder & u64::from(u32::MAX)) as i64);
-    // SAFETY: signal 0 is none; the call only looks whether the thread is there.
-    let result = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0_i64) };
-    result != 0 && crate::errno::current() == libc::ESRCH
 }
 
 const SPINS: u32 = 200;

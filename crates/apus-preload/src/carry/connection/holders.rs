@@ -7,7 +7,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use crate::carry::token;
+use crate::carry::thread;
 use crate::errno;
 
 /// Connections that are counted at a time, of a process and its relatives.
@@ -127,7 +127,7 @@ impl Holders {
             if who == 0 || who == me {
                 return false;
             }
-            let is_dead = who >> 32 != me >> 32 && errno::kept(|| token::is_dead(who));
+            let is_dead = who >> 32 != me >> 32 && errno::kept(|| thread::is_dead(who));
             if is_dead {
                 let _ = word.compare_exchange(who, 0, Ordering::SeqCst, Ordering::Relaxed);
             }
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn sleepers_are_seen_by_others_until_they_get_up_or_die() {
         begin();
-        let (it, me) = (Holders::one().unwrap(), token::thread());
+        let (it, me) = (Holders::one().unwrap(), thread::thread());
         assert!(!it.have_sleepers(0, me));
         it.add_sleeper(0, me);
         assert!(!it.have_sleepers(0, me) && it.have_sleepers(0, me + 1) && !it.have_sleepers(1, 0));

@@ -9,7 +9,7 @@ use crate::carry::connection::blocking::Blocking;
 use crate::carry::connection::holders::Holders;
 use crate::carry::connection::side::{Bell, Side};
 use crate::carry::holds::{self, Hold, RELIES, SLEEPS};
-use crate::carry::token;
+use crate::carry::thread;
 use crate::descriptors::{self, CANDIDATE, CARRIED, INHERITED, SET, SHARED};
 
 /// Connections of a process that are candidates or carried at a time.
@@ -363,7 +363,7 @@ impl Use {
     /// The call sleeps until there is something. The caller [asks](Side::ask) before each sleep.
     pub(crate) fn begin_sleep(&self, what: Bell) {
         self.hold.add(SLEEPS[what as usize]);
-        self.slot.holders().add_sleeper(what as usize, token::thread());
+        self.slot.holders().add_sleeper(what as usize, thread::thread());
     }
 
     /// The call does not ask the kernel if it [need not](Side::only_bell_tells). True if it does not; it looks once more whether that
@@ -378,7 +378,7 @@ impl Use {
 
     /// The call has got up.
     pub(crate) fn get_up(&self, side: &Side, what: Bell) {
-        self.slot.holders().remove_sleeper(what as usize, token::thread());
+        self.slot.holders().remove_sleeper(what as usize, thread::thread());
         self.hold.remove(SLEEPS[what as usize] | RELIES[what as usize]);
         side.get_up(what);
     }

@@ -152,7 +152,7 @@ fn replace(fd: c_int, new: c_int) {
         let closes = own::fcntl(fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC != 0;
         let flags = own::fcntl(fd, libc::F_GETFL, 0);
         own::fcntl(new, libc::F_SETFL, flags as libc::c_ulong);
-        crate::carry::close(fd);
+        super::closing::close(fd);
         let _ = own::dup3(new, fd, if closes { libc::O_CLOEXEC } else { 0 });
     }
 }

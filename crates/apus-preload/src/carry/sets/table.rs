@@ -10,7 +10,7 @@ use crate::carry::connection::slots::{self, Slot};
 use crate::carry::holds::{self, Hold};
 use crate::carry::sets::member::{Early, Member};
 use crate::carry::spin::Spin;
-use crate::carry::token;
+use crate::carry::thread;
 use crate::descriptors::{self, EARLY, INHERITED, SET, WATCHED};
 use crate::originals::own;
 
@@ -145,7 +145,7 @@ impl Set {
 
     /// Takes the members. Their holder never sleeps with them.
     pub(crate) fn members(&self) -> Result<Members<'_>, Interrupted> {
-        let me = token::thread();
+        let me = thread::thread();
         let hold = Hold::token(&self.holder);
         while let Err(holder) =
             self.holder.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)

@@ -16,7 +16,7 @@ use crate::carry::holds::{self, RELIES};
 use crate::carry::inner::{Heard, InnerChannel};
 use crate::carry::process;
 use crate::carry::sleep;
-use crate::carry::token;
+use crate::carry::thread;
 use crate::errno;
 use crate::originals::own as originals;
 
@@ -62,7 +62,7 @@ impl Side {
     /// Whether somebody else of this side sleeps for this, in this process or another one.
     pub(super) fn others_sleep(&self, what: Bell) -> bool {
         self.sleepers[what as usize].load(Ordering::SeqCst) != 0
-            || self.holders.have_sleepers(what as usize, token::thread())
+            || self.holders.have_sleepers(what as usize, thread::thread())
     }
 
     /// Whether there is something for which others of this side may sleep, or they have not asked the kernel, which knows now.
