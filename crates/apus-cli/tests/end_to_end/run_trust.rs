@@ -283,6 +283,25 @@ fn a_process_for_each_connection_is_carried() {
 }
 
 #[test]
+fn a_process_and_its_child_share_a_connection_in_the_midst_of_streams() {
+    let directory = Directory::new("shared");
+    let program = directory.program("shared.c", &[]);
+    for (how, ends) in [("turns", 2), ("at-once", 2), ("kept", 2), ("closed", 2)] {
+        same_and_carried(&program, &[how], ends);
+    }
+    // A process that is killed explains nothing.
+    for (how, ends) in [("kill-child", 2), ("kill-parent", 1)] {
+        let text = same_and_carried(&program, &[how], ends);
+        assert_eq!(text, "some of the one, 100000 of the other, 0 wrong\n", "{how}");
+    }
+    let plain = stdout(&output(Command::new(&program).arg("namespace")));
+    if plain == "no namespace\n" {
+        return skipped("only root has namespaces for processes");
+    }
+    same_and_carried(&program, &["namespace"], 2);
+}
+
+#[test]
 fn processes_that_share_a_connection_sleep_while_nothing_comes() {
     let directory = Directory::new("idle");
     let program = directory.program("idle.c", &[]);
