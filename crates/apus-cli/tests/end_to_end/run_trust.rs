@@ -278,7 +278,7 @@ fn what_an_end_shows_is_worth_nothing_to_another_user() {
 #[test]
 fn a_process_for_each_connection_is_carried() {
     let directory = Directory::new("forking");
-    let program = directory.program("limits.c", &[]);
+    let program = directory.program("limits.c", &["-pthread"]);
     assert_eq!(same_and_carried(&program, &["forks", "8"], 8), "8 connections: right\n");
 }
 
@@ -333,15 +333,31 @@ fn limited(limit: &str, program: &Path, arguments: &[&str]) -> Output {
 #[test]
 fn a_small_limit_of_descriptors_is_enough_to_be_carried() {
     let directory = Directory::new("limits");
-    let program = directory.program("limits.c", &[]);
+    let program = directory.program("limits.c", &["-pthread"]);
     let few = limited("ulimit -n 256", &program, &["forks", "4"]);
     assert_eq!(count_carried(&stderr(&few)), 4, "{}", stderr(&few));
 }
 
 #[test]
+fn a_program_uses_its_limits_as_plain() {
+    let directory = Directory::new("many");
+    let program = directory.program("limits.c", &["-pthread"]);
+    let many = limited("ulimit -n 1024", &program, &["many", "900"]);
+    assert_eq!(stdout(&many), "900 connections: right\n", "{}", stderr(&many));
+
+    // Root has no limit of processes.
+    let mut command = run([program.as_os_str()]);
+    if nix::unistd::geteuid().is_root() {
+        command.uid(1000).gid(1000);
+    }
+    let one = output(command.args(["one-process", "20"]));
+    assert_eq!(stdout(&one), "20 connections: right\n", "{}", stderr(&one));
+}
+
+#[test]
 fn connections_are_carried_without_netlink() {
     let directory = Directory::new("no-netlink");
-    let program = directory.program("limits.c", &[]);
+    let program = directory.program("limits.c", &["-pthread"]);
     let restricted = limited(
         &format!("set -- {} no-netlink \"$@\"", program.display()),
         &program,

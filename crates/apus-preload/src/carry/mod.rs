@@ -296,10 +296,12 @@ pub(crate) unsafe fn send(
     }
 }
 
-/// The error of a carried connection whose peer is gone, if there is one. It is reported once.
+/// The error of a connection that is not carried, or whose peer is gone, if there is one. It is reported once.
 pub(crate) fn error_of(fd: c_int) -> Option<c_int> {
     let used = Use::of(fd)?;
-    used.side().filter(|side| side.peer_is_gone())?;
+    if used.side().is_some_and(|side| !side.peer_is_gone()) {
+        return None;
+    }
     let (mut error, mut size) = (0, size_of::<c_int>() as libc::socklen_t);
     let value = (&raw mut error).cast();
     // SAFETY: there is room for the error.
