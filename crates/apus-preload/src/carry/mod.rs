@@ -299,16 +299,10 @@ pub(crate) unsafe fn send(
 /// The error of a connection that is not carried, or whose peer is gone, if there is one. It is reported once.
 pub(crate) fn error_of(fd: c_int) -> Option<c_int> {
     let used = Use::of(fd)?;
-    if used.side().is_some_and(|side| !side.peer_is_gone()) {
+    if used.side().is_some_and(|side| !side.peer_is_gone() && !side.peer_has_shut()) {
         return None;
     }
-    let (mut error, mut size) = (0, size_of::<c_int>() as libc::socklen_t);
-    let value = (&raw mut error).cast();
-    // SAFETY: there is room for the error.
-    let result = errno::kept(|| unsafe {
-        originals::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, value, &raw mut size)
-    });
-    (result == 0 && error != 0).then_some(error)
+    errno::kept(|| kernel::take_error(fd))
 }
 
 /// A descriptor of a connection is about to be closed.
@@ -377,6 +371,7 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
     let ended = side.finish_shut(fd);
     if ended.is_none() {
         answering::wake(); // Bytes may wait to be put back into TCP.
+        side.nudge(); // Waits learn of it before the kernel does.
     }
     let result = ended.unwrap_or(0);
     // SAFETY: the call has no pointers.

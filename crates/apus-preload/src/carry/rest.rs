@@ -10,6 +10,7 @@ use std::mem;
 use libc::{c_int, c_void, iovec, sockaddr, sockaddr_in, socklen_t};
 
 use super::scratch::Scratch;
+use super::side::Side;
 use super::slots::{self, Use};
 use super::{kernel, transfer};
 use crate::descriptors;
@@ -32,6 +33,10 @@ pub(super) fn put_into_socket(fd: c_int) -> bool {
             kernel::reset(fd); // As bytes are lost.
             return false;
         };
+        if used.side().is_some_and(Side::has_shut) {
+            // SAFETY: the call has no pointers.
+            let _ = unsafe { own::shutdown(new.0, libc::SHUT_WR) };
+        }
         let slot = used.slot;
         drop(used);
         let is_its = |fd: &c_int| {
