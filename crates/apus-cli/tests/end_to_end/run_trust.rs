@@ -1,9 +1,13 @@
 //! `apus run`: a connection waits for its peer only where TCP would, whatever the peer does, and nobody but its two ends has part in it.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Output, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::program::stderr;
 use crate::run::{Directory, Server, found, output, run, stdout};
@@ -320,6 +324,49 @@ fn what_a_peer_has_written_before_it_closed_is_read_whatever_ends_carrying() {
         assert_eq!(stdout(&plain).matches("right").count(), 40, "{}", stdout(&plain));
         assert_eq!(stderr(&carried).matches(": carried").count(), 72, "{}", stderr(&carried));
     }
+}
+
+/// A port that nobody has at the moment.
+fn free_port() -> String {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback interface");
+    listener.local_addr().expect("it has one").port().to_string()
+}
+
+#[test]
+fn redis_saves_beside_a_client_that_does_not_run() {
+    if found("redis-server").is_none() || found("redis-benchmark").is_none() {
+        return skipped("redis is not installed");
+    }
+    let directory = Directory::new("redis");
+    let files = directory.file("");
+    let port = free_port();
+    let arguments = ["redis-server", "--save", "", "--bind", "127.0.0.1", "--port", &port];
+    let quiet = |command: &mut Command| {
+        command.current_dir(&files).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+    };
+    let _server = Server(quiet(&mut run(arguments)).expect("it starts"));
+    let ask = |words: &[&str]| {
+        let call = ["redis-cli", "-p", &port];
+        stdout(&output(&mut run(call.iter().chain(words))))
+    };
+    let value = |name: &str| {
+        let info = ask(&["info"]);
+        let line = info.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'));
+        line.and_then(|value| value.parse::<u64>().ok()).unwrap_or(0)
+    };
+    while ask(&["ping"]) != "PONG\n" {}
+    let load = ["redis-benchmark", "-p", &port, "-c", "1", "-n", "100000", "-t", "set", "-q"];
+    let mut client = Server(quiet(&mut run(load)).expect("it starts"));
+    while value("total_commands_processed") < 5_000 {}
+    let process = Pid::from_raw(client.0.id().try_into().expect("a number of a process"));
+    kill(process, Signal::SIGSTOP).expect("it is a child of this process");
+    for _ in 0..5 {
+        assert!(ask(&["bgsave"]).starts_with("Background saving started"));
+        while value("rdb_bgsave_in_progress") > 0 {}
+        assert_eq!(ask(&["ping"]), "PONG\n");
+    }
+    kill(process, Signal::SIGCONT).expect("as above");
+    assert!(client.0.wait().expect("as above").success(), "its connection was reset");
 }
 
 /// What a shell does before it becomes a program that is carried.
