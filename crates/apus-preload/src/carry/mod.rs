@@ -367,6 +367,7 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
     side.shut();
     if how == libc::SHUT_RDWR {
         side.stop_reading();
+        side.spill(); // TCP ends now, and refuses what the peer writes from then on.
     }
     let ended = side.finish_shut(fd);
     if ended.is_none() {
