@@ -1,9 +1,13 @@
 //! `apus run`: a connection waits for its peer only where TCP would, whatever the peer does, and nobody but its two ends has part in it.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Output, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::program::stderr;
 use crate::run::{Directory, Server, found, output, run, stdout};
@@ -293,9 +297,28 @@ fn what_an_end_shows_is_worth_nothing_to_another_user() {
 #[test]
 fn a_process_for_each_connection_is_carried() {
     let directory = Directory::new("forking");
-    let program = directory.program("limits.c", &[]);
+    let program = directory.program("limits.c", &["-pthread"]);
     // The process that accepts explains what becomes of the connections in its children.
     assert_eq!(same_and_carried(&program, &["forks", "8"], 16), "8 connections: right\n");
+}
+
+#[test]
+fn a_process_and_its_child_share_a_connection_in_the_midst_of_streams() {
+    let directory = Directory::new("shared");
+    let program = directory.program("shared.c", &[]);
+    for (how, ends) in [("turns", 2), ("at-once", 2), ("kept", 2), ("closed", 2)] {
+        same_and_carried(&program, &[how], ends);
+    }
+    // A process that is killed explains nothing.
+    for (how, ends) in [("kill-child", 2), ("kill-parent", 1)] {
+        let text = same_and_carried(&program, &[how], ends);
+        assert_eq!(text, "some of the one, 100000 of the other, 0 wrong\n", "{how}");
+    }
+    let plain = stdout(&output(Command::new(&program).arg("namespace")));
+    if plain == "no namespace\n" {
+        return skipped("only root has namespaces for processes");
+    }
+    same_and_carried(&program, &["namespace"], 2);
 }
 
 #[test]
@@ -319,6 +342,49 @@ fn what_a_peer_has_written_before_it_closed_is_read_whatever_ends_carrying() {
     }
 }
 
+/// A port that nobody has at the moment.
+fn free_port() -> String {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback interface");
+    listener.local_addr().expect("it has one").port().to_string()
+}
+
+#[test]
+fn redis_saves_beside_a_client_that_does_not_run() {
+    if found("redis-server").is_none() || found("redis-benchmark").is_none() {
+        return skipped("redis is not installed");
+    }
+    let directory = Directory::new("redis");
+    let files = directory.file("");
+    let port = free_port();
+    let arguments = ["redis-server", "--save", "", "--bind", "127.0.0.1", "--port", &port];
+    let quiet = |command: &mut Command| {
+        command.current_dir(&files).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+    };
+    let _server = Server(quiet(&mut run(arguments)).expect("it starts"));
+    let ask = |words: &[&str]| {
+        let call = ["redis-cli", "-p", &port];
+        stdout(&output(&mut run(call.iter().chain(words))))
+    };
+    let value = |name: &str| {
+        let info = ask(&["info"]);
+        let line = info.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'));
+        line.and_then(|value| value.parse::<u64>().ok()).unwrap_or(0)
+    };
+    while ask(&["ping"]) != "PONG\n" {}
+    let load = ["redis-benchmark", "-p", &port, "-c", "1", "-n", "100000", "-t", "set", "-q"];
+    let mut client = Server(quiet(&mut run(load)).expect("it starts"));
+    while value("total_commands_processed") < 5_000 {}
+    let process = Pid::from_raw(client.0.id().try_into().expect("a number of a process"));
+    kill(process, Signal::SIGSTOP).expect("it is a child of this process");
+    for _ in 0..5 {
+        assert!(ask(&["bgsave"]).starts_with("Background saving started"));
+        while value("rdb_bgsave_in_progress") > 0 {}
+        assert_eq!(ask(&["ping"]), "PONG\n");
+    }
+    kill(process, Signal::SIGCONT).expect("as above");
+    assert!(client.0.wait().expect("as above").success(), "its connection was reset");
+}
+
 /// What a shell does before it becomes a program that is carried.
 fn limited(limit: &str, program: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new("sh");
@@ -330,15 +396,31 @@ fn limited(limit: &str, program: &Path, arguments: &[&str]) -> Output {
 #[test]
 fn a_small_limit_of_descriptors_is_enough_to_be_carried() {
     let directory = Directory::new("limits");
-    let program = directory.program("limits.c", &[]);
+    let program = directory.program("limits.c", &["-pthread"]);
     let few = limited("ulimit -n 256", &program, &["forks", "4"]);
     assert_eq!(count_carried(&stderr(&few)), 8, "{}", stderr(&few));
 }
 
 #[test]
+fn a_program_uses_its_limits_as_plain() {
+    let directory = Directory::new("many");
+    let program = directory.program("limits.c", &["-pthread"]);
+    let many = limited("ulimit -n 1024", &program, &["many", "900"]);
+    assert_eq!(stdout(&many), "900 connections: right\n", "{}", stderr(&many));
+
+    // Root has no limit of processes.
+    let mut command = run([program.as_os_str()]);
+    if nix::unistd::geteuid().is_root() {
+        command.uid(1000).gid(1000);
+    }
+    let one = output(command.args(["one-process", "20"]));
+    assert_eq!(stdout(&one), "20 connections: right\n", "{}", stderr(&one));
+}
+
+#[test]
 fn connections_are_carried_without_netlink() {
     let directory = Directory::new("no-netlink");
-    let program = directory.program("limits.c", &[]);
+    let program = directory.program("limits.c", &["-pthread"]);
     let restricted = limited(
         &format!("set -- {} no-netlink \"$@\"", program.display()),
         &program,

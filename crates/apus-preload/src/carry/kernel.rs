@@ -94,6 +94,17 @@ pub(crate) fn has_shut(fd: c_int) -> bool {
     tcp_info(fd).is_some_and(|info| HAS_SHUT.contains(&info.state))
 }
 
+/// The error of a socket, which is reported once.
+pub(crate) fn take_error(fd: c_int) -> Option<c_int> {
+    let (mut error, mut size) = (0, size_of::<c_int>() as libc::socklen_t);
+    let value: *mut c_void = (&raw mut error).cast();
+    // SAFETY: there is room for the error.
+    let result = unsafe {
+        originals::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, value, &raw mut size)
+    };
+    (result == 0 && error != 0).then_some(error)
+}
+
 /// Bytes that can be read from the socket.
 pub(crate) fn unread(fd: c_int) -> Option<u64> {
     let mut bytes: c_int = 0;

@@ -84,7 +84,7 @@ pub(crate) fn begin(may: bool) {
 /// In a child of fork: the connections are the child's as well, and the epoll sets are the parent's. `may_allocate`: no handler has
 /// forked.
 pub(crate) fn begin_in_child(may_allocate: bool) {
-    process::note();
+    process::note_child();
     spin::SLEEPERS.store(0, Ordering::Relaxed);
     answering::forget();
     children::forget();
@@ -281,17 +281,13 @@ pub(crate) unsafe fn send(
     }
 }
 
-/// The error of a carried connection whose peer is gone, if there is one. It is reported once.
+/// The error of a connection that is not carried, or whose peer is gone, if there is one. It is reported once.
 pub(crate) fn error_of(fd: c_int) -> Option<c_int> {
     let used = Use::of(fd)?;
-    used.side().filter(|side| side.peer_is_gone())?;
-    let (mut error, mut size) = (0, size_of::<c_int>() as libc::socklen_t);
-    let value = (&raw mut error).cast();
-    // SAFETY: there is room for the error.
-    let result = errno::kept(|| unsafe {
-        originals::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, value, &raw mut size)
-    });
-    (result == 0 && error != 0).then_some(error)
+    if used.side().is_some_and(|side| !side.peer_is_gone() && !side.peer_has_shut()) {
+        return None;
+    }
+    errno::kept(|| kernel::take_error(fd))
 }
 
 /// A descriptor of a connection is about to be closed.
@@ -327,10 +323,12 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
     side.shut();
     if how == libc::SHUT_RDWR {
         side.stop_reading();
+        side.spill(); // TCP ends now, and refuses what the peer writes from then on.
     }
     let ended = side.finish_shut(fd);
     if ended.is_none() {
         answering::wake(); // Bytes may wait to be put back into TCP.
+        side.nudge(); // Waits learn of it before the kernel does.
     }
     let result = ended.unwrap_or(0);
     // SAFETY: the call has no pointers.

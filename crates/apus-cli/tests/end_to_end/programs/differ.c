@@ -68,7 +68,7 @@ static struct end {
     int fd[CONNECTIONS], set, outer, orders[2], answers[2], pipe[2], file;
     int is_second;
     /* Members of the set that report changes only. */
-    int is_edge[CONNECTIONS];
+    int is_edge[CONNECTIONS], is_once[CONNECTIONS];
 } ends[2];
 
 static int listener;
@@ -364,7 +364,7 @@ static void ask_poll(struct end *end, const struct order *o, struct answer *to) 
     }
 }
 
-/* `quiet`: members that may be reported although nothing has come, or not. */
+/* `quiet`: members that may be reported although nothing has come, or not; above bit 8 those whose end may be. */
 static void say_set(struct answer *to, int set, int timeout, int kind, int quiet) {
     struct epoll_event events[2 * CONNECTIONS + 2];
     int count;
@@ -374,7 +374,7 @@ static void say_set(struct answer *to, int set, int timeout, int kind, int quiet
     if (kind == 2) count = epoll_pwait2(set, events, 2 * CONNECTIONS + 2, timeout ? NULL : &time, NULL);
     int told = 0;
     for (int i = 0; i < count; i++)
-        if (events[i].data.u64 < CONNECTIONS && quiet >> events[i].data.u64 & 1) events[i].data.u64 = 99;
+        if (events[i].data.u64 < CONNECTIONS && quiet >> events[i].data.u64 & (events[i].events & ~(EPOLLERR | EPOLLHUP) ? 1 : 1 | 1 << 8)) events[i].data.u64 = 99;
         else told++;
     say_result(to, count < 0 ? count : told);
     for (int data = 0; data < 99; data++)
@@ -659,6 +659,7 @@ static void act(struct end *end, const struct order *o, struct answer *to) {
     case EPOLL_CONTROL: {
         static const char *names[] = {"add", "del", "mod"};
         int result = epoll_ctl(end->set, o->kind, fd, o->kind == EPOLL_CTL_DEL ? NULL : &event);
+        if (result == 0) end->is_once[o->connection] = o->kind != EPOLL_CTL_DEL && (o->flags & EPOLLONESHOT) != 0;
         if (result == 0) end->is_edge[o->connection] = o->kind != EPOLL_CTL_DEL && o->flags & EPOLLET;
         say(to, "%s %x", names[o->kind - 1], o->kind == EPOLL_CTL_DEL ? 0 : o->flags);
         say_result(to, result);
@@ -669,7 +670,7 @@ static void act(struct end *end, const struct order *o, struct answer *to) {
         {
             /* A member that reports changes only may report what it has reported once more. */
             int quiet = 0;
-            for (int i = 0; i < CONNECTIONS; i++) quiet |= (end->is_edge[i] && !(o->flags >> i & 1)) << i;
+            for (int i = 0; i < CONNECTIONS; i++) quiet |= (end->is_edge[i] && !(o->flags >> i & 1)) << i | end->is_once[i] << i + 8;
             if (o->size && quiet) {
                 struct epoll_event event;
                 epoll_wait(end->outer, &event, 1, 0);
@@ -918,6 +919,8 @@ static void one_step(uint64_t draw, int two_processes, int messages) {
         o.position = s->sent[out];
         o.size = 1 + below(&draw, below(&draw, 2) ? 100 : 6000);
         if (o.kind == 5 && o.size < 2) o.size = 2;
+        /* A socket that is given away with bytes that TCP would refuse is another one then. */
+        if (o.kind == 10 && (s->is_shut_for_reading[who] || s->is_closed[peer])) o.kind = 0;
         if (on_way(s, out) + o.size + 1 > MOST) return;
         /* Bytes that such an end has not read come before its refusal. */
         if (s->is_shut[in] && s->is_shut_for_reading[peer] && on_way(s, out)) return;
@@ -987,7 +990,7 @@ static void one_step(uint64_t draw, int two_processes, int messages) {
         o.what = OPTION;
         order(who, &o);
     } else if (choice < 90) {
-        o.what = below(&draw, 4) ? DUPLICATE : PASS;
+        o.what = below(&draw, 4) || s->is_shut_for_reading[who] || s->is_closed[peer] ? DUPLICATE : PASS;
         o.in_child = 0;
         o.size = below(&draw, 1000);
         o.flags = below(&draw, 3) == 0;

@@ -15,6 +15,9 @@ const COUNTS_MAX: usize = 1 << 16;
 
 const SLEEPERS_AT: usize = COUNTS_MAX * size_of::<AtomicU32>() + PLACES * PLACE;
 
+/// Where the last of the [numbers](unique) is that processes of other namespaces have.
+const LAST_AT: usize = SLEEPERS_AT + COUNTS_MAX * 2 * SLEEPERS * size_of::<AtomicU64>();
+
 static COUNTS: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
 /// Words for processors, behind the counts, each on a cache line of its own.
@@ -34,6 +37,14 @@ const SLEEPERS: usize = 8;
 /// The last of them: there were more than fit, who are not known.
 const MANY: usize = SLEEPERS - 1;
 
+/// A number that no relative of this process has got so far.
+pub(crate) fn unique() -> u32 {
+    let first = COUNTS.load(Ordering::Acquire).cast::<u8>();
+    // SAFETY: the word is there, and stays mapped.
+    let last = (!first.is_null()).then(|| unsafe { &*first.add(LAST_AT).cast::<AtomicU32>() });
+    last.map_or(0, |last| last.fetch_add(1, Ordering::Relaxed)) & (u32::MAX >> 1)
+}
+
 /// Where to look for a free count first.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -46,7 +57,7 @@ pub(crate) struct Holders(u32);
 
 /// At the start of the process, before it forks.
 pub(crate) fn begin() {
-    let size = SLEEPERS_AT + COUNTS_MAX * 2 * SLEEPERS * size_of::<AtomicU64>();
+    let size = LAST_AT + size_of::<AtomicU32>();
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: the call makes memory of its own.

@@ -474,7 +474,7 @@ impl Side {
             self.send_aside(fd)?;
         }
         if self.has_shut() {
-            return Err(NotNow::Error(libc::EPIPE));
+            return Err(NotNow::Error(kernel::take_error(fd).unwrap_or(libc::EPIPE)));
         }
         // SAFETY: the caller's promise.
         unsafe { self.send_with_token(fd, parts, bytes, flags, may_switch) }
@@ -859,7 +859,10 @@ impl Side {
             matches!(state, Offered | Switching | Ring)
         };
         let left = self.peer.load(layout::LEFT, Ordering::Acquire);
-        (left == layout::LEAVES || left == layout::SHARES || left != 0 && self.is_between_hosts)
+        !self.refuses_rest()
+            && (left == layout::LEAVES
+                || left == layout::SHARES
+                || left != 0 && self.is_between_hosts)
             && is_open(self.receiver_state())
     }
 

@@ -10,6 +10,7 @@ use std::mem;
 use libc::{c_int, c_void, iovec, sockaddr, sockaddr_in, socklen_t};
 
 use crate::carry::bytes::transfer;
+use crate::carry::connection::side::Side;
 use crate::carry::connection::slots::{self, Use};
 use crate::carry::kernel;
 use crate::carry::scratch::Scratch;
@@ -33,6 +34,10 @@ pub(super) fn put_into_socket(fd: c_int) -> bool {
             kernel::reset(fd); // As bytes are lost.
             return false;
         };
+        if used.side().is_some_and(Side::has_shut) {
+            // SAFETY: the call has no pointers.
+            let _ = unsafe { own::shutdown(new.0, libc::SHUT_WR) };
+        }
         let slot = used.slot;
         drop(used);
         let is_its = |fd: &c_int| {

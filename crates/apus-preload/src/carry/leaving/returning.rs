@@ -145,6 +145,9 @@ fn return_by(fd: c_int, call: &'static str, until: Duration) {
     let Some(used) = Use::of(fd) else { return };
     report::returned(fd, call);
     match used.side() {
+        Some(side) if side.refuses_rest() && used.slot.state() == State::Carried => {
+            side.spill();
+        }
         Some(side) if used.slot.end_carrying() => {
             let _hold = holds::Hold::returning(used.slot.number());
             side.begin_to_leave();

@@ -12,13 +12,13 @@ use libc::{c_int, c_short, pollfd};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::containers;
-use super::meeting::{self, Addresses, Listener, Offer, Where};
 use super::net;
 use crate::carry::connection::side::{HEARD_AT_ONCE, Side};
 use crate::carry::connection::slots::{self, Released, Slot, State};
 use crate::carry::inner::{self, Heard, Inner};
 use crate::carry::kernel;
 use crate::carry::leaving::children;
+use crate::carry::peers::meeting::{self, Addresses, Listener, Offer, Where};
 use crate::carry::sets::attaching::{self, Attached};
 use crate::carry::spin::Clock;
 use crate::originals::own as originals;

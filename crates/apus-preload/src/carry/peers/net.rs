@@ -6,7 +6,7 @@ use apus_sockets::introduction;
 use libc::c_int;
 
 use super::containers;
-use super::meeting::{self, Addresses};
+use crate::carry::peers::meeting::{self, Addresses};
 use crate::{errno, report};
 
 /// UDP port of the carriers; 0: connections between hosts are not carried.

@@ -179,7 +179,8 @@ fn modify(members: &mut Members<'_>, call: &Control, event: epoll_event) -> Opti
     };
     let member = &mut members.list()[index];
     if done {
-        (member.seen, member.seen_room, member.seen_end) = (u64::MAX, false, false);
+        (member.seen, member.seen_room) = (u64::MAX, false);
+        (member.seen_end, member.seen_hangup) = (false, false);
         errno::kept(|| members.tell_sleepers(index));
     } else {
         (member.wants, member.data, member.armed) = before;

@@ -12,6 +12,8 @@ use crate::carry::connection::slots::Slot;
 const END: u32 = libc::EPOLLRDHUP as u32;
 pub(super) const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 pub(super) const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+/// Both directions have ended.
+const HANGUP: u32 = libc::EPOLLHUP as u32;
 /// What the kernel reports although nobody asks for it.
 pub(super) const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 pub(super) const EDGE: u32 = libc::EPOLLET as u32;
@@ -45,6 +47,8 @@ pub(super) struct Member {
     pub(super) seen_room: bool,
     /// The end of what comes in was reported.
     pub(super) seen_end: bool,
+    /// The end of both directions was reported.
+    pub(super) seen_hangup: bool,
     /// It asked to be woken for bytes, for room.
     pub(super) asked: [bool; 2],
 }
@@ -64,6 +68,7 @@ impl Member {
             seen: u64::MAX,
             seen_room: false,
             seen_end: false,
+            seen_hangup: false,
             asked: [false; 2],
         }
     }
@@ -109,19 +114,21 @@ impl Member {
         let has_room = self.wants & OUT != 0 && side.is_writable() == Some(true);
         // The kernel tells of it when the ring was read.
         let has_end = self.wants & END != 0 && side.peer_has_shut();
-        if !has_bytes && !has_room && !has_end {
+        let has_hung_up = side.has_hung_up();
+        if !has_bytes && !has_room && !has_end && !has_hung_up {
             return 0;
         }
         if self.wants & EDGE != 0 {
             let more = has_bytes && side.arrived() != self.seen;
             let room = has_room && (!self.seen_room || side.was_full());
-            if !more && !room && (!has_end || self.seen_end) {
+            let is_old = (!has_end || self.seen_end) && (!has_hung_up || self.seen_hangup);
+            if !more && !room && is_old {
                 return 0;
             }
         }
-        let bits = [(has_bytes, IN), (has_room, OUT), (has_end, END)];
+        let bits = [(has_bytes, IN), (has_room, OUT), (has_end, END), (has_hung_up, HANGUP)];
         bits.iter().filter(|(is_there, _)| *is_there).fold(0, |all, (_, bit)| all | bit)
-            & self.wants
+            & (self.wants | HANGUP)
     }
 
     /// These events of it were reported.
@@ -135,6 +142,9 @@ impl Member {
             }
             if events & END != 0 {
                 self.seen_end = true;
+            }
+            if events & HANGUP != 0 {
+                self.seen_hangup = true;
             }
             if events & OUT != 0 {
                 self.seen_room = true;

@@ -218,7 +218,7 @@ impl Members<'_> {
             Of::Set(set, _) if set.has_ready_ring() => BELLS[0].1,
             Of::Set(..) => 0,
         };
-        events & self.list[index].events
+        events & (self.list[index].events | libc::POLLHUP)
     }
 
     fn is_any_ready(&self) -> bool {
@@ -376,6 +376,9 @@ fn is_ready(slot: &Slot, side: &Side, fd: c_int) -> c_short {
     // The kernel tells of it when the ring was read.
     if side.peer_has_shut() {
         events |= libc::POLLRDHUP;
+    }
+    if side.has_hung_up() {
+        events |= libc::POLLHUP;
     }
     events
 }

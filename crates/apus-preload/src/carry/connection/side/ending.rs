@@ -156,6 +156,16 @@ impl Side {
         }
     }
 
+    /// Whether bytes are in the ring that TCP would refuse.
+    pub(crate) fn refuses_rest(&self) -> bool {
+        self.reads_nothing() && self.has_bytes()
+    }
+
+    /// Whether both directions have ended, of which the kernel may not know so far.
+    pub(crate) fn has_hung_up(&self) -> bool {
+        self.has_shut() && (self.reads_nothing() || self.peer_has_shut())
+    }
+
     pub(crate) fn reads_nothing(&self) -> bool {
         self.reads_nothing.load(Ordering::Relaxed)
     }
@@ -194,7 +204,7 @@ impl Side {
         })
     }
 
-    pub(super) fn has_shut(&self) -> bool {
+    pub(crate) fn has_shut(&self) -> bool {
         self.own.word(layout::SHUT).load(Ordering::Relaxed) != 0
     }
 
