@@ -237,8 +237,7 @@ impl Members<'_> {
             is_known && self.side(index).is_some_and(Side::kernel_has_nothing)
         };
         let asked = Duration::from_nanos(ASKED.get());
-        Clock::now().saturating_sub(asked) < KERNEL_EVERY
-            && (0..self.list.len()).all(is_in_ring)
+        Clock::now().saturating_sub(asked) < KERNEL_EVERY && (0..self.list.len()).all(is_in_ring)
     }
 
     /// Looks at the rings for a while. True if something is there.
