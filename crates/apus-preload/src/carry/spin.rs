@@ -1,6 +1,5 @@
 //! How long a thread looks at memory before it sleeps.
 
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -53,7 +52,7 @@ pub(crate) fn until(spin: &Spin, is_there: impl Fn() -> bool) -> bool {
         }
         budget = BUDGET_MAX;
     }
-    let Some(_place) = Place::take() else { return false };
+    let Some(place) = Place::take() else { return false };
     for _ in 0..FIRST_LOOKS {
         if is_there() {
             spin.budget.store(BUDGET_FIRST, Ordering::Relaxed);
@@ -63,7 +62,6 @@ pub(crate) fn until(spin: &Spin, is_there: impl Fn() -> bool) -> bool {
     }
     let began = Clock::now();
     let (budget, mut last) = (Duration::from_micros(budget.into()), began);
-    let mut yielded = began;
     loop {
         let has_come = (0..LOOKS).any(|_| {
             std::hint::spin_loop();
@@ -89,33 +87,11 @@ pub(crate) fn until(spin: &Spin, is_there: impl Fn() -> bool) -> bool {
             return false;
         }
         last = now;
-        if now - yielded > YIELD_EVERY {
-            if others_have_run() {
-                // They would have waited for this one to sleep.
-                spin.budget.store(0, Ordering::Relaxed);
-                return is_there();
-            }
-            yielded = Clock::now();
-            last = yielded;
+        if place.is_wanted() {
+            // A relative wants to look here as well: there are more threads than processors, and they run when this one sleeps.
+            spin.budget.store(0, Ordering::Relaxed);
+            return is_there();
         }
-    }
-}
-
-/// Lets threads that want this processor run. True if there was one, of any process.
-fn others_have_run() -> bool {
-    let before = switches();
-    // SAFETY: the call has no arguments.
-    unsafe { own::sched_yield() };
-    switches() != before
-}
-
-/// How often this thread was put aside while it could run. The kernel counts that.
-fn switches() -> libc::c_long {
-    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: there is room for the usage, of which zero is a value, and the call has no other effect.
-    unsafe {
-        let _ = libc::syscall(libc::SYS_getrusage, libc::RUSAGE_THREAD, usage.as_mut_ptr());
-        usage.assume_init().ru_nivcsw
     }
 }
 
@@ -142,8 +118,18 @@ impl Place {
             place.compare_exchange(holder, me, taken, relaxed).is_ok()
         };
         let holder = place.load(Ordering::Relaxed);
-        let is_free = holder == 0 || Self::was_left(holder, me);
-        (is_free && take(holder)).then_some(Self(place))
+        let is_free = holder == 0 || Self::was_left(holder & !WANTED, me);
+        let has_taken = is_free && take(holder);
+        if !has_taken && holder & WANTED == 0 && holder != 0 {
+            let (before, now) = (holder, holder | WANTED);
+            let _ = place.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        has_taken.then_some(Self(place))
+    }
+
+    /// Whether another thread wanted to look here since this one does.
+    fn is_wanted(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & WANTED != 0
     }
 
     /// Whether the holder has jumped out of a call, or has died. That is asked now and then.
@@ -174,7 +160,7 @@ const LOOKS: u32 = 16;
 const LOOK_FOR_HOLDER: u32 = 256;
 /// A thread that looked for the last time so long ago was not running meanwhile.
 const PREEMPTED: Duration = Duration::from_micros(300);
-/// A thread that looks for longer lets others run. One that waits for a program on another processor has its answer before, most often.
-const YIELD_EVERY: Duration = Duration::from_micros(10);
+/// In the word of a place: another thread wants it. Numbers of threads have fewer bits.
+const WANTED: u64 = 1 << 31;
 /// Looks before the clock is read.
 const FIRST_LOOKS: u32 = 64;

@@ -13,10 +13,10 @@
 enum {
     EPOCH = 64, OFFSET = 72, ENDED = 88, END = 96, REFILLED = 104, WRITTEN = 128, OFFERED = 192, RECALLED = 200, DRAINED = 208,
     CLOSED = 216, SHUT = 224, LEFT = 232, DIED = 240, FORK = 248, READ = 256, BELL_OF_BYTES = 320, BELL_OF_ROOM = 328, PROCESSOR = 336,
-    RING = 4096, CAPACITY = 28 << 10, SIZE = RING + CAPACITY
+    RING = 512, SIZE = 28 << 10, CAPACITY = SIZE - RING
 };
 
-#define MAGIC 0x3370637473757061ull /* apustcp3 */
+#define MAGIC 0x3470637473757061ull /* apustcp4 */
 
 struct hello {
     unsigned long long kind, number[2];
