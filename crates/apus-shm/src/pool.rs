@@ -166,7 +166,9 @@ impl Pool {
     fn give_back(&self) {
         let count = self.segments.len();
         self.share.taken.fetch_sub(count, Ordering::Relaxed);
-        self.of_user.iter().for_each(|taken| drop(taken.fetch_sub(count, Ordering::Relaxed)));
+        if let Some(taken) = &self.of_user {
+            taken.fetch_sub(count, Ordering::Relaxed);
+        }
     }
 
     fn may_grow(&self) -> bool {
@@ -216,7 +218,9 @@ impl Pool {
 
     pub(crate) fn add(&mut self, memory: Memory) {
         self.share.taken.fetch_add(1, Ordering::Relaxed);
-        self.of_user.iter().for_each(|taken| drop(taken.fetch_add(1, Ordering::Relaxed)));
+        if let Some(taken) = &self.of_user {
+            taken.fetch_add(1, Ordering::Relaxed);
+        }
         self.segments.push(Part { memory, free: u64::MAX, lent: Vec::new() });
     }
 
