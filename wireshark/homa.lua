@@ -227,14 +227,14 @@ local function new_message()
 end
 
 -- The RPC of a packet: by both nodes and the id, which is unique per client node. The token of packets to the server tells two runs
--- of the nodes apart, once the RPC has ended.
+-- of the nodes apart, once the request is complete: a client that has restarted uses the same ids.
 local function rpc_of(packet, context)
     local client, server = context.from, context.to
     if not packet.from_client then client, server = server, client end
     local key = client .. " " .. server .. " " .. packet.even_key
     local rpc = rpc_by_key[key]
     local token = packet.from_client and packet.kind == DATA and packet.token_key or nil
-    local again = rpc and token and rpc.token and token ~= rpc.token and rpc.response.done_in
+    local again = rpc and token and rpc.token and token ~= rpc.token and (rpc.request.done_in or rpc.response.done_in)
     if not rpc or again then
         rpc = { number = rpc_count, request = new_message(), response = new_message() }
         rpc_count = rpc_count + 1

@@ -1,6 +1,8 @@
 //! The bytes of a file of counters as values. A file may be anything: what cannot be right is an error or left out, and a reading takes
 //! memory in proportion to the file.
 
+use std::sync::Arc;
+
 use crate::layout::{FIXED, Kind, MAGIC, SECTION_HEADER, Start, VERSION, word};
 
 /// Counters of one process, as they were when they were written last.
@@ -18,15 +20,15 @@ pub struct Reading {
     pub sequences: Vec<u64>,
 }
 
-/// A counter as a file names it.
+/// A counter as a file names it. Those of all processes share the names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Counter {
     /// What it belongs to.
-    pub group: String,
+    pub group: Arc<str>,
     /// Its name.
-    pub name: String,
+    pub name: Arc<str>,
     /// What it counts.
-    pub unit: String,
+    pub unit: Arc<str>,
     /// How many there were.
     pub value: u64,
 }
@@ -75,6 +77,10 @@ pub const FILE_MAX: usize = 16 << 20;
 
 /// Most counters that a file names, and most sections that are looked at.
 const MOST: usize = 16_384;
+
+/// Most processes that use an engine, and most counters of each of them: a counter takes many times the 8 bytes of its value.
+const ATTACHED_MAX: usize = 4_096;
+const ATTACHED_COUNTERS_MAX: usize = 64;
 
 /// Longest name.
 const NAME_MAX: usize = 64;
@@ -154,8 +160,9 @@ impl Reading {
                     counter.value = counter.value.wrapping_add(value);
                 }
             }
+            Kind::Attached | Kind::Detached if self.attached.len() >= ATTACHED_MAX => {}
             Kind::Attached | Kind::Detached => {
-                let counters = named.iter().zip(values);
+                let counters = named.iter().zip(values).take(ATTACHED_COUNTERS_MAX);
                 let counters = counters.map(|(named, value)| Counter { value, ..named.clone() });
                 let owner = whole(section, word::OWNER)?;
                 self.attached.push(Attached {
@@ -173,7 +180,7 @@ impl Reading {
     #[must_use]
     pub fn value(&self, group: &str, name: &str) -> u64 {
         let mut counters = self.counters.iter();
-        counters.find(|it| it.group == group && it.name == name).map_or(0, |it| it.value)
+        counters.find(|it| *it.group == *group && *it.name == *name).map_or(0, |it| it.value)
     }
 
     /// Whether `self` and `other`, read one after the other from one file, say that nothing was written meanwhile.
@@ -202,7 +209,7 @@ fn parse_names(text: &[u8]) -> Option<Vec<Counter>> {
     let text = std::str::from_utf8(text).ok()?;
     let mut counters = Vec::new();
     for line in text.lines() {
-        let mut words = line.split(' ').map(|word| is_name(word).then(|| word.to_owned()));
+        let mut words = line.split(' ').map(|word| is_name(word).then(|| Arc::from(word)));
         let (group, name, unit) = (words.next()??, words.next()??, words.next()??);
         if counters.len() == MOST {
             return None;
@@ -264,11 +271,27 @@ mod tests {
         let [attached] = reading.attached.as_slice() else { panic!("{reading:?}") };
         let first = process_metrics().next().unwrap();
         assert_eq!((attached.pid, attached.uid, attached.ended), (5, 1000, false));
-        assert_eq!(
-            (attached.counters[0].name.as_str(), attached.counters[0].value),
-            (first.name, 3)
-        );
+        assert_eq!((&*attached.counters[0].name, attached.counters[0].value), (first.name, 3));
         assert!(reading.is_steady(&reading));
+    }
+
+    /// A file may have sections without end for processes that use an engine.
+    #[test]
+    fn a_long_file_takes_no_more_memory_than_a_few_times_its_length() {
+        let mut long = file();
+        long.truncate(header(&Start::default()).len());
+        let values = vec![1; process_metrics().count()];
+        let first = engine_metrics().count();
+        let sections = 2 * ATTACHED_MAX;
+        long[20..24].copy_from_slice(&u32::try_from(sections).unwrap().to_ne_bytes());
+        long.extend(section(Kind::Attached, 1, first, &values).repeat(sections));
+        let reading = Reading::parse(&long).unwrap();
+        assert_eq!(reading.attached.len(), ATTACHED_MAX);
+        let counters = reading.attached.iter().map(|it| it.counters.len()).sum::<usize>();
+        assert!(counters * size_of::<Counter>() < 4 * long.len());
+        // All of them have one name.
+        let [one, other] = [0, ATTACHED_MAX - 1].map(|at| &reading.attached[at].counters[0].name);
+        assert!(Arc::ptr_eq(one, other));
     }
 
     #[test]

@@ -145,7 +145,7 @@ impl Offer {
         Ok(Ok(Pair {
             producer: Producer::new(ring),
             consumer: Consumer::new(peer.clone(), layout::RING, layout::RING_SIZE),
-            pool: Pool::default(),
+            pool: Pool::for_user(self.process.uid()),
             sending: Sending::default(),
             streams: Vec::new(),
             spare: Arc::default(),

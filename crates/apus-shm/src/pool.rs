@@ -4,8 +4,11 @@
 //! writing the run's generation to a word of its own. A peer that releases a run too early reads another message's bytes, and
 //! harms nobody but itself.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use crate::process::own_user;
 use crate::segment::{Memory, Segment};
 
 /// Bytes of a chunk. A run is a whole number of chunks.
@@ -28,10 +31,14 @@ pub(crate) const SEGMENTS_MAX: usize = 8;
 /// | less than the limit | 2 |
 /// | less than twice the limit | 1 |
 /// | more | none |
+///
+/// Pools for the processes of another user count twice among those of that user, so that a user has half of this at most.
 #[derive(Debug)]
 pub(crate) struct Share {
     taken: AtomicUsize,
     limit: AtomicUsize,
+    /// Segments of pools for processes of other users, by their uids, while there are such pools.
+    by_user: Mutex<BTreeMap<u32, Weak<AtomicUsize>>>,
 }
 
 static SHARE: Share = Share::new(256);
@@ -54,13 +61,27 @@ pub fn pool_bytes() -> (u64, u64) {
 
 impl Share {
     const fn new(segments: usize) -> Self {
-        Self { taken: AtomicUsize::new(0), limit: AtomicUsize::new(segments) }
+        let (taken, limit) = (AtomicUsize::new(0), AtomicUsize::new(segments));
+        Self { taken, limit, by_user: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// What is counted for the pools of another user.
+    fn of_user(&self, uid: u32) -> Arc<AtomicUsize> {
+        let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(taken) = by_user.get(&uid).and_then(Weak::upgrade) {
+            return taken;
+        }
+        by_user.retain(|_, taken| taken.strong_count() > 0);
+        let taken = Arc::new(AtomicUsize::new(0));
+        by_user.insert(uid, Arc::downgrade(&taken));
+        taken
     }
 
     /// Segments that a pool may have now.
-    fn of_pool(&self) -> usize {
+    fn of_pool(&self, of_user: Option<&AtomicUsize>) -> usize {
         let limit = self.limit.load(Ordering::Relaxed);
-        match self.taken.load(Ordering::Relaxed) {
+        let of_user = of_user.map_or(0, |taken| taken.load(Ordering::Relaxed));
+        match self.taken.load(Ordering::Relaxed).max(2 * of_user) {
             taken if taken < limit / 2 => SEGMENTS_MAX,
             taken if taken < limit => 2,
             taken => usize::from(taken < 2 * limit),
@@ -108,6 +129,8 @@ fn mask(first: u32, chunks: u32) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Pool {
     share: &'static Share,
+    /// What its user has of the share, if that is not the user of this process.
+    of_user: Option<Arc<AtomicUsize>>,
     segments: Vec<Part>,
     generation: u32,
     /// How often the pool was given up.
@@ -123,21 +146,33 @@ struct Part {
     lent: Vec<Run>,
 }
 
-impl Default for Pool {
-    fn default() -> Self {
-        Self::of(&SHARE)
-    }
-}
-
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.share.taken.fetch_sub(self.segments.len(), Ordering::Relaxed);
+        self.give_back();
     }
 }
 
 impl Pool {
-    fn of(share: &'static Share) -> Self {
-        Self { share, segments: Vec::new(), generation: 0, epoch: 0 }
+    /// For a process of this user.
+    pub(crate) fn for_user(uid: u32) -> Self {
+        Self::of(&SHARE, (uid != own_user()).then_some(uid))
+    }
+
+    fn of(share: &'static Share, other: Option<u32>) -> Self {
+        let of_user = other.map(|uid| share.of_user(uid));
+        Self { share, of_user, segments: Vec::new(), generation: 0, epoch: 0 }
+    }
+
+    fn give_back(&self) {
+        let count = self.segments.len();
+        self.share.taken.fetch_sub(count, Ordering::Relaxed);
+        if let Some(taken) = &self.of_user {
+            taken.fetch_sub(count, Ordering::Relaxed);
+        }
+    }
+
+    fn may_grow(&self) -> bool {
+        self.segments.len() < self.share.of_pool(self.of_user.as_deref())
     }
 
     /// A run of at least `bytes`, which are 1 to [`SEGMENT_SIZE`]. `None`: there is none until the peer has released some, or
@@ -172,7 +207,7 @@ impl Pool {
     /// Adds a segment of [`SEGMENT_SIZE`] and returns its descriptor's owner for the peer; `None` if the pool has all that
     /// it may.
     pub(crate) fn grow(&mut self) -> std::io::Result<Option<std::os::fd::OwnedFd>> {
-        if self.segments.len() >= self.share.of_pool() {
+        if !self.may_grow() {
             return Ok(None);
         }
         let segment = Segment::create(SEGMENT_SIZE)?;
@@ -183,6 +218,9 @@ impl Pool {
 
     pub(crate) fn add(&mut self, memory: Memory) {
         self.share.taken.fetch_add(1, Ordering::Relaxed);
+        if let Some(taken) = &self.of_user {
+            taken.fetch_add(1, Ordering::Relaxed);
+        }
         self.segments.push(Part { memory, free: u64::MAX, lent: Vec::new() });
     }
 
@@ -198,7 +236,7 @@ impl Pool {
 
     /// Gives all memory up, of which nothing is lent.
     pub(crate) fn clear(&mut self) {
-        self.share.taken.fetch_sub(self.segments.len(), Ordering::Relaxed);
+        self.give_back();
         self.segments.clear();
         self.epoch = self.epoch.wrapping_add(1);
     }
@@ -247,7 +285,7 @@ mod tests {
     use crate::segment::PAGE;
 
     fn pool(segments: usize) -> Pool {
-        let mut pool = Pool::default();
+        let mut pool = Pool::for_user(own_user());
         (0..segments).for_each(|_| pool.add(Memory::private(SEGMENT_SIZE)));
         pool
     }
@@ -273,12 +311,12 @@ mod tests {
     fn the_pools_of_a_process_share_a_limit() {
         static SHARE: Share = Share::new(16);
         let grow = |pool: &mut Pool| {
-            while pool.segments.len() < pool.share.of_pool() {
+            while pool.may_grow() {
                 pool.add(Memory::private(PAGE));
             }
             pool.segments.len()
         };
-        let mut pools: Vec<_> = (0..40).map(|_| Pool::of(&SHARE)).collect();
+        let mut pools: Vec<_> = (0..40).map(|_| Pool::of(&SHARE, None)).collect();
         let sizes: Vec<_> = pools.iter_mut().map(grow).collect();
         assert_eq!(sizes[..6], [8, 2, 2, 2, 2, 1], "the first has all that it wants");
         assert_eq!(sizes.iter().sum::<usize>(), 32);
@@ -287,6 +325,28 @@ mod tests {
         assert_eq!(grow(&mut pools[30]), 1, "one gets what another one gives up");
         drop(pools);
         assert_eq!(SHARE.taken.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn the_pools_of_another_user_have_half_of_it() {
+        static SHARE: Share = Share::new(16);
+        let grow = |pool: &mut Pool| {
+            while pool.may_grow() {
+                pool.add(Memory::private(PAGE));
+            }
+            pool.segments.len()
+        };
+        let mut greedy: Vec<_> = (0..40).map(|_| Pool::of(&SHARE, Some(7))).collect();
+        let sizes: Vec<_> = greedy.iter_mut().map(grow).collect();
+        assert_eq!(sizes.iter().sum::<usize>(), 16);
+        let mut others = [Pool::of(&SHARE, Some(8)), Pool::of(&SHARE, None)];
+        assert_eq!(others.iter_mut().map(grow).collect::<Vec<_>>(), [1, 1]);
+        greedy.clear();
+        others[0].clear();
+        assert_eq!(grow(&mut others[0]), 4, "until it has a quarter of the limit");
+        drop(others);
+        assert_eq!(SHARE.taken.load(Ordering::Relaxed), 0);
+        assert!(SHARE.by_user.lock().unwrap().values().all(|taken| taken.strong_count() == 0));
     }
 
     #[test]

@@ -91,7 +91,7 @@ pub(crate) struct Layer {
     /// Bytes times picoseconds.
     pub(crate) area: u128,
     pub(crate) max: u64,
-    /// Packets that found this many KiB (rounded up, 1024 and more together) waiting. Exact to a KiB at every length, and one
+    /// Packets that found this many KiB (rounded up) waiting, up to the most that any has found. Exact to a KiB at every length, and one
     /// addition for each packet, which a histogram of relative precision is not.
     pub(crate) found: Vec<u64>,
     /// Packets sent, bytes sent, packets lost.
@@ -100,9 +100,16 @@ pub(crate) struct Layer {
     pub(crate) lost: u64,
 }
 
-const FOUND: usize = 4097;
-
 impl Layer {
+    /// A packet finds so many bytes waiting.
+    fn note_found(&mut self, bytes: u64) {
+        let kib = bytes.div_ceil(1024) as usize;
+        if kib >= self.found.len() {
+            self.found.resize(kib + 1, 0);
+        }
+        self.found[kib] += 1;
+    }
+
     /// The waiting bytes that `percent` of the arriving packets found at most.
     pub(crate) fn percentile(&self, percent: f64) -> u64 {
         let total: u64 = self.found.iter().sum();
@@ -159,8 +166,7 @@ pub(crate) struct Treatment {
 
 impl<H: Copy> Fabric<H> {
     pub(crate) fn new(graph: Graph, links: &Links, treatment: Treatment, seed: u64) -> Self {
-        let mut layers =
-            vec![Layer { found: vec![0; FOUND], ..Layer::default() }; graph.layers.len()];
+        let mut layers = vec![Layer::default(); graph.layers.len()];
         let port = |outlet: &crate::topology::Outlet| {
             layers[outlet.layer].ports += 1;
             let is_nic = matches!(outlet.at, Node::Host(_));
@@ -288,7 +294,7 @@ impl<H: Copy> Fabric<H> {
             layer.lost += 1;
             return self.remove(index);
         }
-        layer.found[(place.queued.div_ceil(1024) as usize).min(FOUND - 1)] += 1;
+        layer.note_found(place.queued);
         if !place.waking && place.busy_until <= now {
             return self.start(port, index);
         }
@@ -462,5 +468,20 @@ impl<H: Copy> Fabric<H> {
             (flow.wrapping_mul(0x9E37_79B9) >> 16) % count
         };
         ways[choice as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_of_any_length_are_measured() {
+        let mut layer = Layer { max: 6_800_000, ..Layer::default() };
+        for found in [0, 1_000, 5_000_000, 6_800_000] {
+            layer.note_found(found);
+        }
+        let percentiles = [25.0, 50.0, 75.0, 100.0].map(|percent| layer.percentile(percent));
+        assert_eq!(percentiles, [0, 1_024, 5_000_192, 6_800_000]);
     }
 }

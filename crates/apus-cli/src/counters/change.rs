@@ -36,7 +36,10 @@ impl Change {
             let (grown, is_new) = (grown.collect(), earlier.is_none());
             ProcessChange { process: process.clone(), grown, is_new }
         });
-        let time = Duration::from_nanos(after.taken_ns.saturating_sub(before.taken_ns));
+        // The clock of the day may have been set between the readings.
+        let monotonic = after.monotonic.as_ref().zip(before.monotonic.as_ref());
+        let by_day = || Duration::from_nanos(after.taken_ns.saturating_sub(before.taken_ns));
+        let time = monotonic.and_then(|(after, before)| after.since(before)).unwrap_or_else(by_day);
         Self { time, taken_ns: after.taken_ns, processes: processes.collect() }
     }
 
@@ -45,5 +48,26 @@ impl Change {
     pub(crate) fn rate(&self, grown: u64) -> Option<f64> {
         let seconds = self.time.as_secs_f64();
         (seconds > 0.0).then(|| grown as f64 / seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::snapshot::Moment;
+
+    #[test]
+    fn a_clock_that_is_set_changes_no_rate() {
+        let at = |taken_ns, boot: &str, ns| Snapshot {
+            taken_ns,
+            monotonic: Some(Moment { boot: boot.to_owned(), ns }),
+            processes: Vec::new(),
+        };
+        let time = |before, after| Change::between(&before, &after).time;
+        let second = 1_000_000_000;
+        assert_eq!(time(at(900 * second, "a", 5), at(2, "a", second + 5)), Duration::from_secs(1));
+        assert_eq!(time(at(second, "a", 5), at(3 * second, "b", 9)), Duration::from_secs(2));
+        let file = serde_json::from_str("{\"taken_ns\": 1, \"processes\": []}").unwrap();
+        assert_eq!(time(file, at(second + 1, "a", 7)), Duration::from_secs(1));
     }
 }

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use apus_metrics::reading::FILE_MAX;
 use apus_metrics::{Counter, Reading};
 use apus_shm::{CounterDirectory, ProcessName};
+use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 /// The counters of processes as they were read.
@@ -17,7 +18,32 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Snapshot {
     /// When: nanoseconds since the epoch.
     pub(crate) taken_ns: u64,
+    /// The same by the clock that nobody sets; files of before have none.
+    #[serde(default)]
+    pub(crate) monotonic: Option<Moment>,
     pub(crate) processes: Vec<Process>,
+}
+
+/// A moment of `CLOCK_MONOTONIC`, which begins anew with the host.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Moment {
+    /// The boot id of the host.
+    pub(crate) boot: String,
+    pub(crate) ns: u64,
+}
+
+impl Moment {
+    fn now() -> Option<Self> {
+        let time = clock_gettime(ClockId::CLOCK_MONOTONIC).ok()?;
+        let ns = u64::try_from(Duration::from(time).as_nanos()).ok()?;
+        Some(Self { boot: format!("{:032x}", u128::from_be_bytes(apus_trace::machine())), ns })
+    }
+
+    /// The time since another moment, if the host has run since.
+    pub(crate) fn since(&self, before: &Self) -> Option<Duration> {
+        let ns = self.ns.checked_sub(before.ns).filter(|_| self.boot == before.boot)?;
+        Some(Duration::from_nanos(ns))
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -60,7 +86,8 @@ impl Snapshot {
     /// # Errors
     /// When the directory cannot be used.
     pub(crate) fn take(directory: &CounterDirectory) -> io::Result<(Self, Unreadable)> {
-        let mut snapshot = Self { taken_ns: now_ns(), processes: Vec::new() };
+        let mut snapshot =
+            Self { taken_ns: now_ns(), monotonic: Moment::now(), processes: Vec::new() };
         let mut unreadable = Vec::new();
         for name in directory.list()? {
             match read_steady(directory, &name) {

@@ -51,7 +51,7 @@ impl Reload {
     pub(super) fn told(&self) -> String {
         match self.reload() {
             Ok(detached) => {
-                let from = self.config.as_deref().unwrap_or(Path::new("no file")).display();
+                let from = self.config.as_deref().unwrap_or_else(|| Path::new("no file")).display();
                 format!("{DONE} [access] of {from}; {detached} programs were detached")
             }
             Err(error) => format!("not reloaded, nothing is changed: {error:#}"),

@@ -357,6 +357,7 @@ mod tests {
             processes: vec![process],
         };
         let text = status.table(Style::PLAIN);
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
             text.contains("1m 1s")
                 && text.contains("70 of at most 700")

@@ -44,7 +44,7 @@ fn answer(mut stream: TcpStream, directory: &CounterDirectory) -> io::Result<()>
     let (status, kind, body) = match (method, path) {
         ("GET" | "HEAD", "/metrics" | "/") => {
             let format = Format::wanted(&head);
-            let empty = Snapshot { taken_ns: now_ns(), processes: Vec::new() };
+            let empty = Snapshot { taken_ns: now_ns(), monotonic: None, processes: Vec::new() };
             let snapshot = Snapshot::take(directory).map_or(empty, |(snapshot, _)| snapshot);
             ("200 OK", format.content_type(), page(&snapshot, format))
         }
@@ -265,7 +265,7 @@ mod tests {
             ]),
             attached: Vec::new(),
         };
-        let snapshot = Snapshot { taken_ns: 0, processes: vec![process] };
+        let snapshot = Snapshot { taken_ns: 0, monotonic: None, processes: vec![process] };
         let text = page(&snapshot, Format::OpenMetrics);
         assert!(text.contains("# UNIT apus_delivery_polling_seconds seconds\n"), "{text}");
         assert!(text.contains("program=\"a\\\"b\\\\\"} 1.500000000\n"), "{text}");

@@ -34,7 +34,7 @@ pub(super) fn sample(seconds: f64, processes: impl IntoIterator<Item = Process>)
     let usage: BTreeMap<_, _> = running.map(|it| (it.identity(), usage())).collect();
     Sample {
         at: Duration::from_secs_f64(seconds),
-        counters: Snapshot { taken_ns: 0, processes },
+        counters: Snapshot { taken_ns: 0, monotonic: None, processes },
         unreadable: Vec::new(),
         usage,
         host: Host::default(),

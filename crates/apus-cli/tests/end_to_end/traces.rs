@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -198,24 +198,23 @@ fn every_call_is_recorded_on_demand() {
     let directory = Directory::new("traces-on-demand");
     let server = Server::start("--link udp");
     let to = directory.0.display();
-    let record =
-        command(&format!("trace record --pid {} --to {to} --calls all --for 300ms", server.id()));
-    let recording = std::thread::spawn(move || {
-        let mut record = record;
-        record.output()
-    });
-    let client = format!(
-        "node client --link udp --servers {} --workload 100 --client-max 1 --seconds 0.5",
+    let arguments = format!(
+        "node client --link udp --servers {} --workload 100 --client-max 1 --seconds 3600",
         server.address
     );
-    let output = command(&client).output().expect("the program starts");
-    assert!(output.status.success(), "{}", stderr(&output));
-    let recorded = recording.join().expect("it does not panic").expect("the program starts");
-    assert!(recorded.status.success(), "{}", stderr(&recorded));
-    let calls = json(&format!("trace rpcs --json {}", directory.files()));
-    let ids = calls["rpcs"].as_array().expect("calls are a list").iter();
-    let ids: Vec<_> = ids.map(|call| call["id"].as_u64().expect("an id is a number")).collect();
-    assert!(ids.iter().any(|id| id % 128 >= 2), "{ids:?}");
+    let mut client = command(&arguments);
+    let mut client = client.stdout(Stdio::null()).spawn().expect("the program starts");
+    // The client begins to call when the machine lets it.
+    wait_until("calls that are not one in 64 are recorded", || {
+        let record = format!("trace record --pid {} --to {to} --calls all --for 50ms", server.id());
+        let recorded = apus(&record);
+        assert!(recorded.status.success(), "{}", stderr(&recorded));
+        let calls = json(&format!("trace rpcs --json {}", directory.files()));
+        let mut ids = calls["rpcs"].as_array().expect("calls are a list").iter();
+        ids.any(|call| call["id"].as_u64().expect("an id is a number") % 128 >= 2)
+    });
+    client.kill().expect("it is still running");
+    client.wait().expect("it is a child of this process");
 }
 
 /// The simulator's traces are read by the same analyses.

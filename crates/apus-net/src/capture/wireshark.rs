@@ -230,6 +230,22 @@ fn packets_of_a_call_are_told_together() {
     assert_eq!(capture.matching("homa.rpc == 1 && homa.response_in == 8"), Some(11));
 }
 
+/// A client that has restarted uses the ids of the run before, and another token.
+#[test]
+fn requests_of_two_runs_of_a_client_are_two_calls_although_no_response_was_captured() {
+    let request = |length: u32, token| {
+        let (message_length, incoming) = (length, length);
+        let request = Data { message_length, incoming, ..REQUEST };
+        let mut packet = data(client(8), request, length as usize);
+        Stamp::new(Token(token)).write(&mut packet);
+        packet
+    };
+    let packets = [request(200, 5), request(200, 5), request(100, 6)];
+    let capture = Capture::new("runs", ["10.0.0.1:7000", "10.0.0.2:7001"], &packets);
+    let Some(text) = capture.fields(&["homa.rpc", "homa.rpc.id"]) else { return };
+    assert_eq!(text, "0|8\n0|8\n1|8\n");
+}
+
 #[test]
 fn long_packets_in_any_order_make_a_message() {
     let piece = |offset, length| {
