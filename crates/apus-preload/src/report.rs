@@ -567,7 +567,7 @@ mod tests {
 
     #[test]
     fn addresses_are_kept_as_they_are() {
-        let kept = Address::new();
+        let kept = Address([const { AtomicU64::new(0) }; 3]);
         for text in ["127.0.0.1:80", "[::1]:65535", "[::ffff:10.0.0.1]:1", "[2001:db8::1]:443"] {
             let address: SocketAddr = text.parse().unwrap();
             kept.store(address);
