@@ -76,18 +76,24 @@ pub(crate) fn start() {
     // SAFETY: a value ends with a zero, so its first byte can be read.
     let is_set = !value.is_null() && unsafe { *value } != 0;
     if let Some(file) = standard_error().filter(|_| is_set) {
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: the call makes memory of its own, which is zero.
-        let memory =
-            unsafe { libc::mmap(ptr::null_mut(), size_of::<Records>(), access, flags, -1, 0) };
-        if memory == libc::MAP_FAILED {
+        if !make_records() {
             return;
         }
-        RECORDS.store(memory.cast(), Ordering::Release);
         TERMINAL.iter().zip(file).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
         WANTED.store(true, Ordering::Relaxed);
     }
+}
+
+/// Makes the memory of the records. False if there is none.
+fn make_records() -> bool {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: the call makes memory of its own, which is zero.
+    let memory = unsafe { libc::mmap(ptr::null_mut(), size_of::<Records>(), access, flags, -1, 0) };
+    if memory != libc::MAP_FAILED {
+        RECORDS.store(memory.cast(), Ordering::Release);
+    }
+    memory != libc::MAP_FAILED
 }
 
 /// In a child: the connections so far are those of the parent, which prints them. What becomes of them here is recorded all the same.
@@ -589,6 +595,7 @@ mod tests {
     #[test]
     fn a_text_is_never_seen_by_halves() {
         const ALL: [&str; 3] = ["a", "a text that is longer", "another one"];
+        assert!(make_records());
         let text = Text::new();
         std::thread::scope(|scope| {
             for mine in ALL {

@@ -78,7 +78,7 @@ impl Addresses {
     /// The file by which the ends of two network namespaces meet.
     fn place(&self, accepted: bool) -> io::Result<PathBuf> {
         let (client, server) = self.ends(accepted);
-        containers::place(client, server).ok_or(io::ErrorKind::NotFound.into())
+        containers::place(client, server).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
