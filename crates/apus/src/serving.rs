@@ -114,7 +114,7 @@ pub(crate) fn serves_itself(
         served.is_port(caller, to.port).then(|| Arc::clone(takers))
     });
     let takers = served.or_else(|| received(caller, to.port))?;
-    is_own(link, to.host).then_some(takers)
+    (caller.node_addr() == to.host || is_own(link, to.host)).then_some(takers)
 }
 
 #[inline]

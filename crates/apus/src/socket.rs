@@ -123,6 +123,11 @@ impl SocketInner {
         }
     }
 
+    /// The address of the node, which is that of the engine if that is another process's.
+    pub(crate) fn node_addr(&self) -> SocketAddr {
+        self.node.local_addr
+    }
+
     /// Where it is, for [`is_at`](Self::is_at).
     pub(crate) fn place(&self) -> Place {
         (self.port, Arc::downgrade(&self.node))

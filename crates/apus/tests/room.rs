@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use apus::{Bytes, Call, CallError, CallOptions, Client, Config, Delivery, Flush, Request};
-use pair::{Pair, acquaint, pair_with, serve, wait_until};
+use pair::{Pair, acquaint, pair_with, serve};
 use tower::{Service, ServiceExt};
 
 /// Two requests of this length fit.

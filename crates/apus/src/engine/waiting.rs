@@ -61,10 +61,11 @@ impl Engine {
         let may_wait = is_want_of_room(&refusal)
             && self.endpoint.has_calls()
             && self.waiting.calls.len() < WAITING_MAX;
-        let Some((to, body)) = to.filter(|_| may_wait).zip(self.endpoint.take_refused()) else {
+        let Some(to) = to.filter(|_| may_wait) else {
             self.mail.forget_call(call);
             return Err(refusal);
         };
+        let body = self.endpoint.take_refused().unwrap_or_default();
         self.counters.calls_waited += 1;
         self.waiting.calls.push_back(WaitingCall { call, socket, to, body, options, refusal });
         self.waiting.tried = self.room_mark();
@@ -171,6 +172,16 @@ impl Engine {
     fn end_waiting(&mut self, waiting: WaitingCall, body: Bytes) {
         self.endpoint.discard(body);
         self.mail.fail(waiting.call, waiting.refusal);
+    }
+
+    /// Waiting calls have ended with their sockets.
+    pub(super) fn forget_waiting(&mut self) {
+        for waiting in mem::take(&mut self.waiting.calls) {
+            self.endpoint.discard(waiting.body);
+        }
+        for task in mem::take(&mut self.waiting.tasks) {
+            self.mail.wake_registered(task);
+        }
     }
 
     /// Whether no call waits for room. Otherwise the task is woken when none does any more.
