@@ -223,7 +223,7 @@ impl Client {
         let (mut engine, to) = end.shared.enter_towards(to)?;
         let now = clock::now();
         let options = options.with_trace(now, trace);
-        let call = engine.call(now, end.key, to, body, CompletionMode::Handle, options, waits)?;
+        let call = engine.call(now, end.key, (to, waits), body, CompletionMode::Handle, options)?;
         span.note_id(|| engine.rpc_id(call));
         engine.transmit(now);
         Ok((end, engine, now, call))
@@ -284,7 +284,7 @@ impl Client {
             operate(&end.shared, engine, flush, |engine, now| {
                 let options = options.with_trace(now, trace);
                 let completion = CompletionMode::Queue(cookie);
-                let call = engine.call(now, end.key, to, body, completion, options, None)?;
+                let call = engine.call(now, end.key, (to, None), body, completion, options)?;
                 if span.is_wanted() {
                     span.note_id(|| engine.rpc_id(call));
                     let span = mem::replace(&mut span, CallSpan::none());

@@ -410,11 +410,10 @@ impl Engine {
         &mut self,
         now: Time,
         socket: SocketKey,
-        to: Remote,
+        (to, waits): (Remote, Option<Address>),
         body: Bytes,
         completion: CompletionMode,
         options: CallOptions,
-        waits: Option<Address>,
     ) -> Result<CallKey, CallError> {
         let to = self.route(now, to);
         self.tell_untaken();
