@@ -428,7 +428,6 @@ impl SocketInner {
         mut engine: Guard<'_>,
         take: &mut impl FnMut(&mut Queue, &mut Endpoint, &Arc<Self>) -> Option<T>,
     ) -> Option<Result<T, RecvError>> {
-        self.look_around(&mut engine, clock::now());
         let mut output = self.look(&mut engine, true, take);
         if output.is_none() {
             let now = clock::now();
