@@ -74,6 +74,13 @@ pub(crate) fn note(message: &str) {
     print_line(message);
 }
 
+/// Tells variables of the environment that are probably misspelt.
+pub(crate) fn warn_of_variables() {
+    for variable in apus::Config::misspelt_variables() {
+        note(&format!("warning: {variable}"));
+    }
+}
+
 /// Writes the error as one line to standard error.
 pub(crate) fn print(error: &anyhow::Error) {
     print_line(&one_line(&message(error)));

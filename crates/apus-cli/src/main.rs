@@ -38,6 +38,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 fn main() -> ExitCode {
+    failure::warn_of_variables();
     let code = match cli::Cli::try_parse() {
         Ok(cli) => match cli::run(cli) {
             Ok(()) => 0,

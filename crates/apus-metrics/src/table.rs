@@ -363,6 +363,8 @@ macro_rules! delivery_counters {
             spins_lost: waits,
             /// Panics of handlers in `Service::serve`.
             handler_panics: panics,
+            /// Calls that waited for room, because the limits and budgets of the node had none for them.
+            calls_waited: calls,
             /// Waits for a message that was there already.
             found_at_once: waits,
             /// Time that waiting threads polled. Only in the modes in which threads turn the engine while they wait.

@@ -340,6 +340,11 @@ impl LocalCalls {
         Some(self.peers.get(index)?.as_ref()?.path)
     }
 
+    /// Whether calls of this node are under way.
+    pub(crate) fn has_calls(&self) -> bool {
+        self.peers.iter().flatten().any(|peer| peer.calls > 0)
+    }
+
     pub(crate) fn peers(&mut self) -> impl Iterator<Item = &mut LocalPeer> {
         self.peers.iter_mut().flatten()
     }

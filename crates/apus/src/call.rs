@@ -36,13 +36,29 @@ use crate::wait::Awaited;
 pub struct CallOptions {
     deadline: Option<Duration>,
     trace: Option<TraceContext>,
+    /// The call ends at once if there is no room for it.
+    refused: bool,
 }
 
 impl CallOptions {
-    /// The defaults: no deadline, no trace context.
+    /// The defaults: no deadline, no trace context, and the call waits for room.
     #[must_use]
     pub const fn new() -> Self {
-        Self { deadline: None, trace: None }
+        Self { deadline: None, trace: None, refused: false }
+    }
+
+    /// Whether a call for which the limits and budgets of the node have no room waits until other calls of the node have ended, at
+    /// most until its deadline. Then, or at once with `false`, it ends with [`CallError::OverBudget`] or [`CallError::TooManyCalls`].
+    /// The same holds when no call is under way, or nothing moves for the setting `peer_timeout` and the call has no deadline, while
+    /// responses that the application has not taken are in the way; and for calls beyond 1,024 that wait. Calls of [`Client::send`](crate::Client::send) never wait. Default `true`.
+    pub const fn wait_for_room(&mut self, waits: bool) -> &mut Self {
+        self.refused = !waits;
+        self
+    }
+
+    #[inline]
+    pub(crate) const fn waits(&self) -> bool {
+        !self.refused
     }
 
     /// Ends the call with [`CallError::Deadline`] if it has no response this long after its start. Zero ends it at once; its

@@ -4,6 +4,8 @@ use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::sync::Arc;
+#[cfg(feature = "tower")]
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use apus_proto::{Endpoint, Time};
@@ -12,6 +14,8 @@ use bytes::Bytes;
 use crate::address::Address;
 use crate::call::{AwaitCall, Call, CallOptions};
 use crate::clock;
+#[cfg(feature = "tower")]
+use crate::error::Unusable;
 use crate::error::{CallError, RecvError};
 use crate::flush::{Flush, operate};
 use crate::mail::{CallKey, CompletionMode};
@@ -160,7 +164,7 @@ impl Client {
             if let Some(result) = result {
                 return result;
             }
-            if takers.is_one() {
+            if takers.is_only_this_thread() {
                 drop(Call::new(Arc::clone(end), call, CallSpan::none()));
                 return Err(CallError::OwnService { after: OWN_SERVICE });
             }
@@ -215,13 +219,29 @@ impl Client {
     ) -> Result<(&Arc<SocketInner>, Guard<'_>, Time, CallKey), CallError> {
         let trace = span.context(options.given_trace());
         let end = self.socket.end(to.host);
+        let waits = options.waits().then_some(to);
         let (mut engine, to) = end.shared.enter_towards(to)?;
         let now = clock::now();
         let options = options.with_trace(now, trace);
-        let call = engine.call(now, end.key, to, body, CompletionMode::Handle, options)?;
+        let call = engine.call(now, end.key, (to, waits), body, CompletionMode::Handle, options)?;
         span.note_id(|| engine.rpc_id(call));
         engine.transmit(now);
         Ok((end, engine, now, call))
+    }
+
+    /// Whether no call of the node waits for room. Otherwise the task is woken when none does any more.
+    #[cfg(feature = "tower")]
+    pub(crate) fn poll_room(&self, context: &Context<'_>) -> Poll<Result<(), Unusable>> {
+        for end in self.socket.ends() {
+            let mut engine = end.shared.enter()?;
+            let now = clock::now();
+            let has_room = engine.has_room(context.waker());
+            engine.see_to(now);
+            if !has_room {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Sends a request. [`recv`](Self::recv) returns its result, with `cookie`: a completion queue for threads with many
@@ -264,7 +284,7 @@ impl Client {
             operate(&end.shared, engine, flush, |engine, now| {
                 let options = options.with_trace(now, trace);
                 let completion = CompletionMode::Queue(cookie);
-                let call = engine.call(now, end.key, to, body, completion, options)?;
+                let call = engine.call(now, end.key, (to, None), body, completion, options)?;
                 if span.is_wanted() {
                     span.note_id(|| engine.rpc_id(call));
                     let span = mem::replace(&mut span, CallSpan::none());

@@ -12,6 +12,8 @@ use apus_wire::DEFAULT_UDP_PORT;
 use serde_core::de::{Deserialize, Deserializer, Error as _};
 
 use crate::delivery::{Delivery, DeliveryError};
+#[cfg(feature = "tracing")]
+use crate::trace;
 
 mod capture;
 mod engine_at;
@@ -19,6 +21,7 @@ mod links;
 mod metrics_at;
 mod quantity;
 mod shm_dir;
+mod variables;
 #[macro_use]
 mod table;
 
@@ -27,6 +30,7 @@ pub use links::{Links, LinksError};
 pub use metrics_at::{MetricsAt, MetricsAtError};
 pub(crate) use quantity::parse_number;
 pub use quantity::{QuantityError, parse_duration, parse_size};
+pub use variables::MisspeltVariable;
 
 node_settings! { define_settings! {
     /// Settings of a [`Node`](crate::Node). Every setter returns the configuration, so that they chain:
@@ -325,14 +329,27 @@ impl Config {
         Ok(self)
     }
 
-    /// Changes the settings that environment variables name: `APUS_` and a key in capitals. Other variables are ignored. Call
-    /// it after reading a file, so that the environment takes precedence.
+    /// Changes the settings that environment variables name: `APUS_` and a key in capitals. Other variables are ignored; misspelt
+    /// ones are told ([`misspelt_variables`](Self::misspelt_variables)). Call it after reading a file, so that the environment takes
+    /// precedence.
     ///
     /// # Errors
     ///
     /// [`ConfigError::Value`], with the name of the variable as key.
     pub fn apply_environment(&mut self) -> Result<&mut Self, ConfigError> {
+        #[cfg(feature = "tracing")]
+        Self::misspelt_variables().iter().for_each(|variable| trace::variable_misspelt(variable));
         self.apply_variables(|name| std::env::var(name).ok())
+    }
+
+    /// Variables of the environment whose names are similar to that of one that means something to Apus, but not the same. Other names
+    /// that begin with `APUS_` may be another program's. [`apply_environment`](Self::apply_environment) tells these by a warning of
+    /// `tracing`, with the feature `tracing`.
+    #[must_use]
+    pub fn misspelt_variables() -> Vec<MisspeltVariable> {
+        let settings: Vec<_> = Self::settings().map(|setting| setting.variable).collect();
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        names.filter_map(|name| variables::misspelt(&name, &settings)).collect()
     }
 
     /// [`apply_environment`](Self::apply_environment) with the given variables.

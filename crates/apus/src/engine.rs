@@ -6,6 +6,7 @@
 //! | `handling` | requests for handlers, which whoever turns the engine calls |
 //! | `paths` | what the link knows of the ways to peers |
 //! | `relaying` | work for other processes, of a shared engine |
+//! | `waiting` | calls that wait for room |
 //! | `publication` | counters, for other processes to read |
 //! | `after_unlock`, `ending` | what must wait until the lock is let go; how an engine ends |
 
@@ -23,6 +24,7 @@ use apus_proto::{
 use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathError, PathId, ReceiveTarget};
 use bytes::Bytes;
 
+use crate::address::Address;
 use crate::attached::Attached;
 use crate::delivery::{Delivery, Leadership, Leaving};
 use crate::error::{CallError, ReplyError};
@@ -44,6 +46,9 @@ mod handling;
 mod paths;
 mod publication;
 mod relaying;
+mod waiting;
+
+use waiting::WaitingCalls;
 
 pub(crate) use after_unlock::AfterUnlock;
 pub(crate) use publication::CountedOutside;
@@ -107,6 +112,7 @@ pub(crate) struct Engine {
     /// Paths to be examined after the unlock.
     examinations: Vec<Examination>,
     following: Following,
+    waiting: WaitingCalls,
     /// No further calls are taken: the node is draining.
     pub(crate) draining: bool,
     /// Who sleeps until everything has ended.
@@ -152,6 +158,7 @@ impl Engine {
             corked: None,
             told: Vec::new(),
             examinations: Vec::new(),
+            waiting: WaitingCalls::default(),
             draining: false,
             drainer: None,
             stopped: false,
@@ -202,6 +209,9 @@ impl Engine {
             self.transmit(now);
         }
         self.deliver();
+        if !self.waiting.is_empty() {
+            self.retry_waiting(now);
+        }
         self.give_up_requests();
         if let Some(neighbours) = &mut self.neighbours {
             neighbours.transmit_others(now, &mut self.endpoint);
@@ -378,7 +388,10 @@ impl Engine {
     /// to be sent; protocol timers are met within a [`TICK`].
     #[inline]
     pub(crate) fn due(&self, now: Time) -> Option<Time> {
-        let timer = self.endpoint.poll_timeout().map(|due| due.max(now + TICK));
+        let timer = match self.waiting.is_empty() {
+            true => self.endpoint.poll_timeout().map(|due| due.max(now + TICK)),
+            false => Some(now + TICK),
+        };
         sooner(self.ready(now), timer)
     }
 
@@ -391,13 +404,13 @@ impl Engine {
         sooner(sooner(self.endpoint.poll_ready(), handlers), sooner(link, near))
     }
 
-    /// Starts a call; nothing is transmitted yet.
+    /// Starts a call; nothing is transmitted yet. `waits`: where it goes, if it may wait for room.
     #[inline]
     pub(crate) fn call(
         &mut self,
         now: Time,
         socket: SocketKey,
-        to: Remote,
+        (to, waits): (Remote, Option<Address>),
         body: Bytes,
         completion: CompletionMode,
         options: CallOptions,
@@ -405,6 +418,7 @@ impl Engine {
         let to = self.route(now, to);
         self.tell_untaken();
         let call = self.mail.expect_call(socket, completion);
+        let again = options.clone();
         let options = CallOptions { cookie: call.to_bits(), ..options };
         match self.endpoint.call(now, socket, to, body, options) {
             Ok(rpc) => {
@@ -413,10 +427,7 @@ impl Engine {
                 self.endpoint.tell_paths(&mut *self.link);
                 Ok(call)
             }
-            Err(error) => {
-                self.mail.forget_call(call);
-                Err(CallError::refused(error))
-            }
+            Err(error) => self.wait_for_room(call, socket, waits, again, CallError::refused(error)),
         }
     }
 
@@ -535,6 +546,9 @@ impl Engine {
     #[inline]
     pub(crate) fn see_to(&mut self, now: Time) {
         self.deliver();
+        if !self.waiting.is_empty() {
+            self.retry_waiting(now);
+        }
         self.run_handlers(now);
         let mut due = self.due(now);
         if self.turned_in_passing.is_some_and(|at| now.saturating_since(at) < PASSING) {
@@ -627,7 +641,7 @@ impl Engine {
 
     /// All calls and requests have ended, and everything was handed over.
     pub(crate) fn is_idle(&self) -> bool {
-        self.endpoint.is_idle() && !self.is_sending_near()
+        self.endpoint.is_idle() && !self.is_sending_near() && self.waiting.is_empty()
     }
 
     /// Before the lock is let go: if whoever turns the engine next sleeps, neighbours are to end the sleep. Wakes the sleeper if one

@@ -126,8 +126,8 @@ pub enum CallError {
     /// Nothing was sent.
     #[error("cannot call {0}: {ip} is an address to listen at", ip = .0.host.ip())]
     UnspecifiedAddress(Address),
-    /// Misuse: a handler called the service that its thread serves, and no other thread takes requests there. The request waits
-    /// for the handler to return, and is executed then.
+    /// Misuse: a thread called the service that it serves itself, in a handler or a task, and no other thread takes requests there. The
+    /// call is given up: its request is skipped, unless the setting `skip_unwanted` is off.
     #[error(
         "the call waited {after:?} for the thread that makes it: no other serves the handler's own service"
     )]
@@ -142,7 +142,8 @@ pub enum CallError {
     /// Local: a thread panicked inside the node and left it unusable. The request may have been executed.
     #[error("a thread panicked inside the node: start another one")]
     NodePanicked,
-    /// Local: the number of outstanding calls to this peer is at its limit. Nothing was sent. Wait for calls to end, or raise
+    /// Local: the number of outstanding calls to this peer is at its limit, and the call has waited for room until its deadline or does
+    /// not wait ([`CallOptions::wait_for_room`](crate::CallOptions::wait_for_room)). Nothing was sent. Wait for calls to end, or raise
     /// `calls_max`.
     #[error("{limit} calls to this peer are outstanding, the most allowed")]
     TooManyCalls {
@@ -150,7 +151,8 @@ pub enum CallError {
         limit: u32,
     },
     /// Local: the request does not fit the budgets beside the outstanding requests and the responses that the application has
-    /// not taken. Nothing was sent. Wait for calls to end and take their responses, or raise `peer_budget`, `socket_budget` and
+    /// not taken, and the call has waited for room until its deadline or does not wait
+    /// ([`CallOptions::wait_for_room`](crate::CallOptions::wait_for_room)). Nothing was sent. Take responses, or raise `peer_budget`, `socket_budget` and
     /// `total_budget`. Requests may use half of each.
     #[error("request of {length} bytes: the budgets leave room for {room}")]
     OverBudget {

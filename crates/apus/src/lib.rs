@@ -159,7 +159,7 @@ pub use call::{Call, CallOptions, Canceller};
 pub use client::{Client, Response};
 pub use config::{
     Config, ConfigError, EngineAt, EngineAtError, Links, LinksError, MetricsAt, MetricsAtError,
-    QuantityError, Setting, parse_duration, parse_size,
+    MisspeltVariable, QuantityError, Setting, parse_duration, parse_size,
 };
 pub use delivery::{Delivery, DeliveryError};
 pub use error::{CallError, CloseError, OpenError, RecvError, ReplyError, StartError};

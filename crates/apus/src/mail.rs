@@ -252,6 +252,22 @@ impl Mail {
         }
     }
 
+    /// Whether a call has not ended, and somebody waits for it.
+    pub(crate) fn is_expected(&self, call: CallKey) -> bool {
+        self.calls.get(call).is_some_and(|slot| slot.result.is_none())
+    }
+
+    /// Whether responses wait for the application.
+    pub(crate) fn has_untaken(&self) -> bool {
+        let mut boxes = self.boxes.iter().flatten();
+        boxes.any(|mailbox| mailbox.results.responses + mailbox.queue.untaken().responses > 0)
+    }
+
+    /// A call ends that has not begun.
+    pub(crate) fn fail(&mut self, call: CallKey, error: CallError) {
+        self.finish(call, Err(error));
+    }
+
     /// The RPC of a call that has not ended.
     pub(crate) fn rpc(&self, call: CallKey) -> Option<RpcKey> {
         self.calls.get(call)?.rpc

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_core::Stream;
@@ -9,6 +10,7 @@ use futures_core::stream::FusedStream;
 
 use crate::parker::WaiterId;
 use crate::request::Request;
+use crate::serving::Takers;
 use crate::socket::Socket;
 
 /// The requests of a service, as a stream. From [`Service::requests`](crate::Service::requests).
@@ -18,14 +20,15 @@ use crate::socket::Socket;
 #[must_use = "a stream does nothing unless polled"]
 pub struct Requests {
     socket: Socket,
+    takers: Arc<Takers>,
     /// The id under which a waker is registered.
     waiting: Option<WaiterId>,
     is_terminated: bool,
 }
 
 impl Requests {
-    pub(crate) fn new(socket: Socket) -> Self {
-        Self { socket, waiting: None, is_terminated: false }
+    pub(crate) fn new(socket: Socket, takers: Arc<Takers>) -> Self {
+        Self { socket, takers, waiting: None, is_terminated: false }
     }
 }
 
@@ -33,7 +36,8 @@ impl Stream for Requests {
     type Item = Request;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Self { socket, waiting, is_terminated } = &mut *self;
+        let Self { socket, takers, waiting, is_terminated } = &mut *self;
+        takers.note_other(socket.first());
         let request = socket.poll_recv(waiting, context).map(Result::ok);
         *is_terminated = matches!(request, Poll::Ready(None));
         request

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::future::Future;
 use std::panic::{self, AssertUnwindSafe};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::clock;
@@ -66,7 +68,7 @@ impl Service {
     /// The socket, for receiving by other means than `serve`.
     #[inline]
     fn receiving(&self) -> &Socket {
-        self.takers.note_other();
+        self.takers.note_other(self.socket.first());
         &self.socket
     }
 
@@ -117,7 +119,7 @@ impl Service {
     pub fn recv_async(
         &self,
     ) -> impl Future<Output = Result<Request, RecvError>> + Send + Sync + Unpin {
-        Recv::new(self.receiving())
+        RecvRequest { recv: Recv::new(&self.socket), service: self }
     }
 
     /// The requests as a [`Stream`](futures_core::Stream), for any executor. It ends when the service is closed or its node is
@@ -136,7 +138,7 @@ impl Service {
     /// ```
     #[cfg(feature = "stream")]
     pub fn requests(&self) -> crate::requests::Requests {
-        crate::requests::Requests::new(self.receiving().clone())
+        crate::requests::Requests::new(self.socket.clone(), Arc::clone(&self.takers))
     }
 
     /// Gives each request to `handler`, until the service or the node is closed.
@@ -157,7 +159,9 @@ impl Service {
     /// # A handler that calls its own service
     ///
     /// Such a call waits for another thread to serve it. If no other thread serves, [`Client::call`](crate::Client::call)
-    /// detects this after a second and returns [`CallError::OwnService`](crate::CallError::OwnService). A call that
+    /// detects this after a second and returns [`CallError::OwnService`](crate::CallError::OwnService). The same holds for a thread that
+    /// receives in a loop of its own, or whose tasks do ([`recv_async`](Self::recv_async), [`requests`](Self::requests)), as long as no
+    /// other thread has received from the service: a blocking call in a runtime with one thread, for example. A call that
     /// [`Client::start`](crate::Client::start) began, and two services that call each other, are not detected and may wait for
     /// ever. Use more threads than calls can be nested, futures, or plain functions.
     pub fn serve(&self, mut handler: impl FnMut(Request)) {
@@ -204,6 +208,22 @@ impl Service {
 impl fmt::Debug for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Service").field("port", &self.port()).finish_non_exhaustive()
+    }
+}
+
+/// Waiting for the next request, as a future.
+struct RecvRequest<'a> {
+    recv: Recv<'a, Request>,
+    service: &'a Service,
+}
+
+impl Future for RecvRequest<'_> {
+    type Output = Result<Request, RecvError>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.service.receiving();
+        Pin::new(&mut self.recv).poll(context)
     }
 }
 

@@ -3,34 +3,71 @@
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use apus_net::Link;
 
 use crate::address::Address;
-use crate::socket::SocketInner;
+use crate::parker;
+use crate::socket::{Place, SocketInner};
 
 /// Who takes the requests of a service.
 #[derive(Debug, Default)]
 pub(crate) struct Takers {
     /// Threads in `serve`.
     serving: AtomicU32,
-    /// Somebody has received by other means.
-    others: AtomicBool,
+    /// The thread that has received by other means: [`NOBODY`], its id, or [`SEVERAL`].
+    other: AtomicU64,
 }
 
+/// No thread has this id.
+const NOBODY: u64 = 0;
+const SEVERAL: u64 = u64::MAX;
+
 impl Takers {
-    /// Somebody receives by other means than `serve`.
+    /// The calling thread receives by other means than `serve`. `served` is the service's end in the first shard.
     #[inline]
-    pub(crate) fn note_other(&self) {
-        self.others.store(true, Ordering::Relaxed);
+    pub(crate) fn note_other(self: &Arc<Self>, served: &Arc<SocketInner>) {
+        let other = self.other.load(Ordering::Relaxed);
+        if other != SEVERAL && other != parker::thread_id() {
+            self.note_new(served);
+        }
     }
 
-    /// One thread takes everything that comes.
-    pub(crate) fn is_one(&self) -> bool {
-        self.serving.load(Ordering::Relaxed) == 1 && !self.others.load(Ordering::Relaxed)
+    #[cold]
+    fn note_new(self: &Arc<Self>, served: &Arc<SocketInner>) {
+        let (me, relaxed) = (parker::thread_id(), Ordering::Relaxed);
+        if self.other.compare_exchange(NOBODY, me, relaxed, relaxed).is_err() {
+            return self.other.store(SEVERAL, relaxed);
+        }
+        RECEIVED.with_borrow_mut(|received| {
+            received.retain(|received| received.served.strong_count() > 0);
+            received.push(Received {
+                served: Arc::downgrade(served),
+                place: served.place(),
+                takers: Arc::clone(self),
+            });
+        });
     }
+
+    /// The calling thread takes everything that comes.
+    pub(crate) fn is_only_this_thread(&self) -> bool {
+        let serves = SERVED.with_borrow(|served| {
+            served.as_ref().is_some_and(|(_, takers)| std::ptr::eq(&raw const **takers, self))
+        });
+        let other = self.other.load(Ordering::Relaxed);
+        let receives = other == parker::thread_id();
+        self.serving.load(Ordering::Relaxed) == u32::from(serves)
+            && (receives || other == NOBODY && serves)
+    }
+}
+
+/// A service from which a thread has received. Looked at under the engine's lock, so nothing here may be the last reference.
+struct Received {
+    served: Weak<SocketInner>,
+    place: Place,
+    takers: Arc<Takers>,
 }
 
 /// A service: its end in the first shard, and who takes its requests.
@@ -39,6 +76,8 @@ type Served = (Arc<SocketInner>, Arc<Takers>);
 thread_local! {
     /// What the calling thread serves.
     static SERVED: RefCell<Option<Served>> = const { RefCell::new(None) };
+    /// Services of which the calling thread was the first to receive by other means, as a task or in a loop of its own.
+    static RECEIVED: RefCell<Vec<Received>> = const { RefCell::new(Vec::new()) };
 }
 
 /// While it lives, the calling thread serves a service.
@@ -62,18 +101,27 @@ impl Drop for Serving {
     }
 }
 
-/// Who takes the requests of the service that the calling thread serves, if a call through `caller` to `to` is one to
-/// that very service.
+/// Who takes the requests of the service that a call through `caller` to `to` is for, if the calling thread serves it or has received
+/// from it.
 #[inline]
 pub(crate) fn serves_itself(
     caller: &SocketInner,
     link: &mut dyn Link,
     to: Address,
 ) -> Option<Arc<Takers>> {
-    SERVED.with_borrow(|served| {
+    let served = SERVED.with_borrow(|served| {
         let (served, takers) = served.as_ref()?;
-        let is_it = served.is_port(caller, to.port) && is_own(link, to.host);
-        is_it.then(|| Arc::clone(takers))
+        served.is_port(caller, to.port).then(|| Arc::clone(takers))
+    });
+    let takers = served.or_else(|| received(caller, to.port))?;
+    (caller.node_addr() == to.host || is_own(link, to.host)).then_some(takers)
+}
+
+#[inline]
+fn received(caller: &SocketInner, port: u16) -> Option<Arc<Takers>> {
+    RECEIVED.with_borrow(|received| {
+        let is_it = |it: &&Received| it.served.strong_count() > 0 && caller.is_at(&it.place, port);
+        received.iter().find(is_it).map(|it| Arc::clone(&it.takers))
     })
 }
 

@@ -6,7 +6,7 @@ use std::iter;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -65,6 +65,9 @@ pub(crate) struct SocketInner {
     node: Arc<Shards>,
 }
 
+/// A port and its node, which it does not keep running.
+pub(crate) type Place = (u16, Weak<Shards>);
+
 impl Drop for SocketInner {
     fn drop(&mut self) {
         let Ok(mut engine) = self.shared.enter() else { return };
@@ -118,6 +121,21 @@ impl SocketInner {
             Some(Some(Opened::Forbidden)) => Err(OpenError::PortForbidden(self.port)),
             Some(None) | None => Err(OpenError::NoEngine),
         }
+    }
+
+    /// The address of the node, which is that of the engine if that is another process's.
+    pub(crate) fn node_addr(&self) -> SocketAddr {
+        self.node.local_addr
+    }
+
+    /// Where it is, for [`is_at`](Self::is_at).
+    pub(crate) fn place(&self) -> Place {
+        (self.port, Arc::downgrade(&self.node))
+    }
+
+    /// Whether a place is the port with that number of the node that this is a port of.
+    pub(crate) fn is_at(&self, (port, node): &Place, wanted: u16) -> bool {
+        *port == wanted && node.as_ptr() == Arc::as_ptr(&self.node)
     }
 
     /// This is the port with that number of the node that `other` is a port of.
@@ -410,7 +428,6 @@ impl SocketInner {
         mut engine: Guard<'_>,
         take: &mut impl FnMut(&mut Queue, &mut Endpoint, &Arc<Self>) -> Option<T>,
     ) -> Option<Result<T, RecvError>> {
-        self.look_around(&mut engine, clock::now());
         let mut output = self.look(&mut engine, true, take);
         if output.is_none() {
             let now = clock::now();

@@ -15,8 +15,8 @@ use crate::error::CallError;
 /// A request is the arguments of [`Client::start_with`], and the answer is the response of the call, so that calls can pass
 /// through layers of `tower`: limits, retries, load balancing.
 ///
-/// The service is always ready. A call for which the limits and budgets of the node have no room ends at once with
-/// [`CallError::TooManyCalls`] or [`CallError::OverBudget`], and is not sent.
+/// The service is ready unless calls of its node wait for room ([`CallOptions::wait_for_room`]). It becomes ready when none of them
+/// waits any more.
 ///
 /// ```no_run
 /// # async fn example(client: apus::Client, to: apus::Address) -> Result<(), apus::CallError> {
@@ -33,8 +33,8 @@ impl Service<(Address, Bytes, CallOptions)> for Client {
     type Error = CallError;
     type Future = CallFuture;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), CallError>> {
-        Poll::Ready(Ok(()))
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), CallError>> {
+        self.poll_room(context).map_err(CallError::from)
     }
 
     fn call(&mut self, (to, body, options): (Address, Bytes, CallOptions)) -> CallFuture {

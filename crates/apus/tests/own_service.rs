@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use apus::{Address, CallError, Client, Config, Delivery, Node, Request};
+use futures_util::StreamExt;
 use pair::{pair, serve_echo, wait_until};
 
 /// Answers with what a call to `at` gives, or its error; a second nested request is echoed.
@@ -49,4 +50,46 @@ fn whoever_receives_by_other_means_may_come_at_any_time() {
     wait_until("the inner request is there", || pair.server_node.stats().protocol.requests >= 2);
     serve_echo(&pair.service);
     assert_eq!(outer.wait().unwrap(), "inner");
+}
+
+#[tokio::test]
+async fn a_blocking_call_in_the_only_thread_of_a_runtime_is_told() {
+    for streamed in [false, true] {
+        let pair = pair(Delivery::suspend());
+        let (service, own) = (pair.service.clone(), pair.server_node.client().unwrap());
+        let serving = tokio::spawn(async move {
+            if streamed {
+                service.requests().for_each(async |request| pair::echo(request)).await;
+            } else {
+                while let Ok(request) = service.recv_async().await {
+                    pair::echo(request);
+                }
+            }
+        });
+        tokio::task::yield_now().await; // The other task begins to wait for requests.
+        let told = CallError::OwnService { after: Duration::from_secs(1) };
+        assert_eq!(own.call(pair.address, "blocks"), Err(told));
+        assert_eq!(own.start(pair.address, "waits").unwrap().await.unwrap(), "waits");
+        pair.service.shutdown();
+        serving.await.unwrap();
+    }
+}
+
+#[test]
+fn a_call_that_another_thread_will_receive_waits() {
+    let pair = pair(Delivery::suspend());
+    let (service, own) = (pair.service.clone(), pair.server_node.client().unwrap());
+    assert!(pair.service.try_recv().is_err());
+    let other = thread::spawn(move || {
+        assert!(service.try_recv().is_err());
+        service
+    });
+    let service = other.join().unwrap();
+    let (node, address) = (pair.server_node, pair.address);
+    let answering = thread::spawn(move || {
+        wait_until("the request is there", || node.stats().protocol.requests >= 1);
+        pair::echo(service.recv().unwrap());
+    });
+    assert_eq!(own.call(address, "answered").unwrap(), "answered");
+    answering.join().unwrap();
 }

@@ -205,6 +205,16 @@ fn a_deadline_and_a_trace_context_are_shown() {
 }
 
 #[test]
+fn an_empty_message_is_shown_as_such() {
+    let message = Data { message_length: 1, incoming: 1, ..REQUEST };
+    let empty = Data { flags: DataFlags::EMPTY, ..message };
+    let packets = [data(client(2), empty, 1), data(client(4), message, 1)];
+    let capture = Capture::udp("empty", &packets);
+    let Some(text) = capture.fields(&["homa.rpc.id", "homa.data_flags.empty"]) else { return };
+    assert_eq!(text, "2|1\n4|0\n");
+}
+
+#[test]
 fn packets_of_a_call_are_told_together() {
     let capture = Capture::udp("call", &of_each_type());
     let fields =

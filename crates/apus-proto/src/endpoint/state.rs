@@ -168,6 +168,17 @@ impl Endpoint {
         true
     }
 
+    /// Takes back the body of a call that was refused just now.
+    pub fn take_refused(&mut self) -> Option<Bytes> {
+        self.parts.spent.0.pop()
+    }
+
+    /// Whether calls of this node are under way.
+    #[must_use]
+    pub fn has_calls(&self) -> bool {
+        self.parts.outstanding > 0 || self.local.has_calls()
+    }
+
     /// Keeps a body that is not needed any more until [`take_spent`](Self::take_spent).
     #[inline]
     pub fn discard(&mut self, body: Bytes) {

@@ -20,6 +20,7 @@ impl Engine {
         for socket in self.mail.sockets() {
             self.close(socket);
         }
+        self.forget_waiting();
         if let Some(mut neighbours) = self.neighbours.take() {
             let now = clock::now();
             neighbours.transmit(now, &mut self.endpoint);

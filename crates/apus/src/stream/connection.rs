@@ -659,7 +659,7 @@ impl Connection {
             let completion = CompletionMode::Queue(segment.unwrap_or(NO_SEGMENT));
             let begun = engine.resolve(self.peer.host).and_then(|path| {
                 let to = Remote::new(path, self.peer.port);
-                engine.call(now, self.end.key, to, body, completion, CallOptions::default())
+                engine.call(now, self.end.key, (to, None), body, completion, CallOptions::default())
             });
             if let Err(error) = begun {
                 caller.handle_failure(now, segment, error);

@@ -1,0 +1,208 @@
+//! Calls that wait for room: the limits and budgets of the node have none for them beside the calls under way.
+
+use std::collections::VecDeque;
+use std::mem;
+#[cfg(feature = "tower")]
+use std::task::Waker;
+
+use apus_proto::slab::Handle;
+use apus_proto::{CallOptions, Remote, SocketKey, Time};
+use bytes::Bytes;
+
+use super::Engine;
+use crate::address::Address;
+use crate::clock;
+use crate::error::CallError;
+use crate::mail::CallKey;
+#[cfg(feature = "tower")]
+use crate::parker;
+use crate::parker::Waiter;
+
+/// Calls of an engine that wait for room, in the order in which they were made.
+#[derive(Default)]
+pub(super) struct WaitingCalls {
+    calls: VecDeque<WaitingCall>,
+    /// Tasks that are to be woken when no call waits any more.
+    tasks: Vec<Waiter>,
+    /// Calls that had ended, and bytes that were charged, when they were last tried.
+    tried: (u64, u64),
+    /// When something last went on, and what had gone on by then.
+    progress: (Time, u64),
+}
+
+struct WaitingCall {
+    call: CallKey,
+    socket: SocketKey,
+    to: Address,
+    body: Bytes,
+    options: CallOptions,
+    /// Why it could not begin.
+    refusal: CallError,
+}
+
+impl WaitingCalls {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+}
+
+impl Engine {
+    /// Has a call that was refused for want of room wait, if the end of another one may make room. Returns the refusal otherwise.
+    #[cold]
+    pub(super) fn wait_for_room(
+        &mut self,
+        call: CallKey,
+        socket: SocketKey,
+        to: Option<Address>,
+        options: CallOptions,
+        refusal: CallError,
+    ) -> Result<CallKey, CallError> {
+        let may_wait = is_want_of_room(&refusal)
+            && self.endpoint.has_calls()
+            && self.waiting.calls.len() < WAITING_MAX;
+        let Some(to) = to.filter(|_| may_wait) else {
+            self.mail.forget_call(call);
+            return Err(refusal);
+        };
+        let body = self.endpoint.take_refused().unwrap_or_default();
+        self.counters.calls_waited += 1;
+        self.waiting.calls.push_back(WaitingCall { call, socket, to, body, options, refusal });
+        self.waiting.tried = self.room_mark();
+        self.waiting.progress = (clock::now(), self.progress());
+        self.need_progress();
+        Ok(call)
+    }
+
+    /// Changes when there is more room.
+    fn room_mark(&self) -> (u64, u64) {
+        let counters = self.endpoint.counters();
+        let ended = counters.calls_completed + counters.calls_failed + counters.calls_aborted;
+        (ended, self.endpoint.held_bytes())
+    }
+
+    /// Changes while messages move.
+    fn progress(&self) -> u64 {
+        let counters = self.endpoint.counters();
+        let moved = counters.data_bytes_sent + counters.data_bytes_received;
+        let (ended, held) = self.room_mark();
+        moved.wrapping_add(ended).wrapping_add(held)
+    }
+
+    /// Nothing moves, and responses that the application has not taken are in the way: perhaps of the calls under way as well.
+    fn is_stuck(&mut self, now: Time) -> bool {
+        let progress = self.progress();
+        if self.waiting.progress.1 != progress {
+            self.waiting.progress = (now, progress);
+        }
+        let since = self.waiting.progress.0;
+        now.saturating_since(since) >= self.endpoint.peer_timeout() && self.mail.has_untaken()
+    }
+
+    /// Begins waiting calls for which there is room, and ends those whose deadline has passed or for which no room will be made.
+    #[cold]
+    pub(super) fn retry_waiting(&mut self, now: Time) {
+        self.tell_untaken();
+        let mark = self.room_mark();
+        let has_room = mem::replace(&mut self.waiting.tried, mark) != mark;
+        let is_stuck = self.is_stuck(now);
+        let mut began = false;
+        for _ in 0..self.waiting.calls.len() {
+            let Some(mut waiting) = self.waiting.calls.pop_front() else { break };
+            if !self.mail.is_expected(waiting.call) {
+                self.endpoint.discard(waiting.body); // It was given up.
+                continue;
+            }
+            let is_over = waiting.options.deadline.map_or(is_stuck, |deadline| deadline <= now);
+            let body = mem::take(&mut waiting.body);
+            if is_over || !has_room && self.endpoint.has_calls() {
+                match is_over {
+                    true => self.end_waiting(waiting, body),
+                    false => self.waiting.calls.push_back(WaitingCall { body, ..waiting }),
+                }
+                continue;
+            }
+            match self.try_waiting(now, &waiting, body) {
+                Ok(()) => began = true,
+                Err((body, refusal)) if is_want_of_room(&refusal) && self.endpoint.has_calls() => {
+                    self.waiting.calls.push_back(WaitingCall { body, refusal, ..waiting });
+                }
+                Err((body, refusal)) => self.end_waiting(WaitingCall { refusal, ..waiting }, body),
+            }
+        }
+        if began {
+            self.transmit(now);
+        }
+        if self.waiting.is_empty() {
+            for task in mem::take(&mut self.waiting.tasks) {
+                self.mail.wake_registered(task);
+            }
+        }
+    }
+
+    /// Begins a call that has waited, unless there is no room for it. Nothing is transmitted yet.
+    fn try_waiting(
+        &mut self,
+        now: Time,
+        waiting: &WaitingCall,
+        body: Bytes,
+    ) -> Result<(), (Bytes, CallError)> {
+        let path = match self.resolve(waiting.to.host) {
+            Ok(path) => path,
+            Err(error) => return Err((body, error)),
+        };
+        let to = self.route(now, Remote::new(path, waiting.to.port));
+        let cookie = waiting.call.to_bits();
+        let options = CallOptions { cookie, ..waiting.options.clone() };
+        match self.endpoint.call(now, waiting.socket, to, body, options) {
+            Ok(rpc) => {
+                let mark = self.endpoint.take_trace_mark(rpc);
+                self.mail.call_started(waiting.call, rpc, mark);
+                self.endpoint.tell_paths(&mut *self.link);
+                Ok(())
+            }
+            Err(error) => {
+                let body = self.endpoint.take_refused().unwrap_or_default();
+                Err((body, CallError::refused(error)))
+            }
+        }
+    }
+
+    /// A call ends that has waited in vain.
+    fn end_waiting(&mut self, waiting: WaitingCall, body: Bytes) {
+        self.endpoint.discard(body);
+        self.mail.fail(waiting.call, waiting.refusal);
+    }
+
+    /// Waiting calls have ended with their sockets.
+    pub(super) fn forget_waiting(&mut self) {
+        for waiting in mem::take(&mut self.waiting.calls) {
+            self.endpoint.discard(waiting.body);
+        }
+        for task in mem::take(&mut self.waiting.tasks) {
+            self.mail.wake_registered(task);
+        }
+    }
+
+    /// Whether no call waits for room. Otherwise the task is woken when none does any more.
+    #[cfg(feature = "tower")]
+    pub(crate) fn has_room(&mut self, task: &Waker) -> bool {
+        let is_known =
+            |waiter: &Waiter| matches!(waiter, Waiter::Task(_, it) if it.will_wake(task));
+        if !self.waiting.is_empty() && !self.waiting.tasks.iter().any(is_known) {
+            let task = Waiter::Task(parker::next_id(), task.clone());
+            self.mail.register(&task);
+            self.waiting.tasks.push(task);
+            self.need_progress();
+        }
+        self.waiting.is_empty()
+    }
+}
+
+/// Whether a call may begin later that cannot begin now.
+fn is_want_of_room(refusal: &CallError) -> bool {
+    matches!(refusal, CallError::OverBudget { .. } | CallError::TooManyCalls { .. })
+}
+
+/// Calls of an engine that may wait: a program that makes more without an end is to be refused.
+const WAITING_MAX: usize = 1_024;
