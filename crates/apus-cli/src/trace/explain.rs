@@ -28,7 +28,7 @@ The error of a call that a deadline or a silent peer has ended names the id: \"d
 Of calls that were not chosen (63 of 64 are not, unless APUS_TRACE_CALLS or `apus trace record --calls` says otherwise) the traces have \
 only the failure. Give the traces of both ends.")]
 pub(crate) struct Args {
-    /// Lower half of the id, of the client or the server; or `failed`: the last calls that failed, at most 10; or `slowest`: the call \
+    /// Lower half of the id, of the client or the server; or `failed`: the last calls that failed, at most 10; or `slowest`: the call
     /// that took longest
     #[arg(value_name = "RPCID")]
     which: Which,

@@ -251,8 +251,12 @@ fn processes_that_run_are_told_apart_and_ended_ones_are_asked_for() {
     assert!(line.contains("apus node") && line.contains(&port), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert!(text.contains("1 more have ended") && !text.contains(" ended 0s ago"), "{text}");
-    let all = apus(&format!("stat --ended --dir {} --interval 50ms", directory.path()));
-    let all = String::from_utf8_lossy(&all.stdout).into_owned();
+    let all = command(&format!("stat --ended --dir {} --interval 50ms", directory.path()));
+    let all = {
+        let mut all = all;
+        all.output().expect("it runs").stdout
+    };
+    let all = String::from_utf8_lossy(&all).into_owned();
     let place = |id: u32| all.find(&format!("{id} ")).unwrap_or_else(|| panic!("no {id}: {all}"));
     assert!(place(server.id()) < place(ended.id()), "{all}");
 }
