@@ -131,8 +131,8 @@ impl Status {
         Ok(Self {
             lab,
             hosts: Some(addresses.len()),
-            first: addresses.first().map(|address| IpAddr::from(*address)),
-            last: addresses.last().map(|address| IpAddr::from(*address)),
+            first: addresses.first().copied(),
+            last: addresses.last().copied(),
             processes,
         })
     }

@@ -78,6 +78,9 @@ fn list(change: &Change, with_ended: bool, style: Style) -> String {
             format!("{others} more have ended or are in another pid namespace; --ended shows them")
         }
     };
+    if shown.is_empty() {
+        return format!("No process with a node runs. {note}\n");
+    }
     let title = if with_ended { "Processes that show counters" } else { "Processes that run" };
     let mut text = Table::of_texts(title, &note, &heads, shown.iter().map(line)).text(style);
     for it in shown.iter().filter(|it| !it.is_new) {

@@ -76,7 +76,7 @@ fn a_process_that_was_killed_shows_its_last_counters() {
     );
     let shown = text(&format!("stat {pid} --dir {}", directory.path()));
     assert!(shown.contains("ended") && shown.contains("protocol.requests"), "{shown}");
-    let listed = text(&format!("stat --dir {}", directory.path()));
+    let listed = text(&format!("stat --ended --dir {}", directory.path()));
     assert!(listed.contains(&pid.to_string()) && listed.contains("ended"), "{listed}");
 }
 
@@ -102,7 +102,7 @@ fn rates_and_changes_are_shown() {
     assert_eq!(text(&format!("stat --diff {same}")), "No counter changed.\n");
     let watched =
         text(&format!("stat --watch --count 2 --interval 10ms --dir {}", directory.path()));
-    assert_eq!(watched.matches("Processes that show counters").count(), 2, "{watched}");
+    assert_eq!(watched.matches("Processes that run").count(), 2, "{watched}");
     let one = directory.path();
     fails(2, &format!("stat --diff {} --dir {one}", after.display()), &["--diff", "two files"]);
     fails(1, &format!("stat 1 --dir {one}"), &["process 1", &one]);
@@ -245,18 +245,13 @@ fn processes_that_run_are_told_apart_and_ended_ones_are_asked_for() {
     let mut ended = directory.server();
     ended.kill();
     let port = server.address.rsplit('@').next().expect("a UDP port").to_owned();
-    let text = text(&format!("stat --dir {} --interval 50ms", directory.path()));
-    let line = text.lines().find(|line| line.trim_start().starts_with(&server.id().to_string()));
-    let line = line.unwrap_or_else(|| panic!("no line of the server: {text}"));
-    assert!(line.contains("apus node") && line.contains(&port), "{text}");
-    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    assert!(text.contains("1 more have ended") && !text.contains(" ended 0s ago"), "{text}");
-    let all = command(&format!("stat --ended --dir {} --interval 50ms", directory.path()));
-    let all = {
-        let mut all = all;
-        all.output().expect("it runs").stdout
-    };
-    let all = String::from_utf8_lossy(&all).into_owned();
+    let listed = text(&format!("stat --dir {} --interval 50ms", directory.path()));
+    let line = listed.lines().find(|line| line.trim_start().starts_with(&server.id().to_string()));
+    let line = line.unwrap_or_else(|| panic!("no line of the server: {listed}"));
+    assert!(line.contains("apus node") && line.contains(&port), "{listed}");
+    assert!(listed.lines().all(|line| line.chars().count() <= 80), "{listed}");
+    assert!(listed.contains("1 more have ended") && !listed.contains(" ended 0s ago"), "{listed}");
+    let all = text(&format!("stat --ended --dir {} --interval 50ms", directory.path()));
     let place = |id: u32| all.find(&format!("{id} ")).unwrap_or_else(|| panic!("no {id}: {all}"));
     assert!(place(server.id()) < place(ended.id()), "{all}");
 }

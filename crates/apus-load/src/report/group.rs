@@ -280,7 +280,7 @@ impl<'a> Group<'a> {
         self.columns
             .iter()
             .find(|column| Some(column.key.as_str()) == usual)
-            .or_else(|| self.columns.iter().find(|column| column.better != Better::Neither))
+            .or_else(|| self.columns.iter().find(|column| is_result(column)))
     }
 
     /// The best of the rivals, if there is another line to compare with it; a refused one only where there is no other.
@@ -401,6 +401,11 @@ impl<'a> Group<'a> {
     }
 }
 
+/// Whether a figure may be the main one: how late calls were tells of the generator.
+fn is_result(column: &Column) -> bool {
+    column.better != Better::Neither && !column.key.starts_with("late")
+}
+
 /// Texts, flags and settings of a row that are no condition: what makes it this line and not another.
 fn identity_of(row: &Row) -> Vec<(String, String)> {
     let of_interest =
@@ -480,6 +485,11 @@ fn title(conditions: &[Option<Value>]) -> String {
                 "size_bytes" => size_in_words(&text),
                 "outstanding" => format!("{text} outstanding"),
                 "workload" => format!("workload {text}"),
+                // A share of the links. Texts are loads in words.
+                "load" => match value {
+                    Some(Value::Number(share)) => format!("load {share}"),
+                    _ => text,
+                },
                 "pin" => format!("pin {text}"),
                 "hosts" => format!("{text} hosts"),
                 "link_mbps" => format!("{text} Mb/s links"),
