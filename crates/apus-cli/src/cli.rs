@@ -26,7 +26,15 @@ use crate::{carrier, completions, daemon, demo, doctor, man, report, run, settin
     arg_required_else_help = true,
     after_help = "Start with `apus demo`. Every command has --help with examples.
 
-Exit status: 0 done, 1 failed or stopped, 2 wrong use, 3 measured but refused (the machine was too busy)."
+Exit status:
+    0  done
+    1  failed or stopped, or a check FAILS
+    2  wrong use
+    3  measured but refused, because the machine or the load generator was too busy
+  126  apus run, apus irq run: the program or its library cannot be used
+  127  apus run, apus irq run: there is no such program
+
+apus run and apus irq run end with the exit status of the program otherwise."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -119,6 +127,23 @@ mod tests {
     #[test]
     fn the_tree_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn json_is_a_file_everywhere() {
+        fn check(command: &clap::Command, path: &str) {
+            for argument in command.get_arguments().filter(|it| it.get_long() == Some("json")) {
+                let names: Vec<&str> =
+                    argument.get_value_names().into_iter().flatten().map(|name| &**name).collect();
+                assert_eq!(names, ["FILE"], "--json of `{path}` takes a file, or -");
+            }
+            for sub in command.get_subcommands() {
+                check(sub, &format!("{path} {}", sub.get_name()));
+            }
+        }
+        let mut command = Cli::command();
+        command.build();
+        check(&command, "apus");
     }
 
     #[test]

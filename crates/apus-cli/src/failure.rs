@@ -121,6 +121,11 @@ pub(crate) fn print_usage(error: &clap::Error) {
     let text = error.render().to_string();
     let body = text.split("\nUsage:").next().unwrap_or_default();
     let body = body.split("\nFor more information").next().unwrap_or_default();
+    // The standard library does not say what it expects.
+    let body = body.replace(
+        "invalid socket address syntax",
+        "expected IP:PORT, as in 127.0.0.1:20146; a name is not resolved here",
+    );
     print_line(&one_line(body.trim_start_matches("error: ")));
 }
 

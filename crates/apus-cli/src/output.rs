@@ -80,6 +80,67 @@ impl OutputArgs {
     }
 }
 
+/// `--json` of a command whose result is one value and not a result file.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct JsonArgs {
+    /// Write the result as JSON to FILE; - is standard output, which then has no text
+    #[arg(long, value_name = "FILE", value_parser = json_file)]
+    json: Option<PathBuf>,
+}
+
+/// A file that JSON may replace. A trace in its place is a slip: `--json *.trace`.
+fn json_file(text: &str) -> Result<PathBuf, String> {
+    if text.ends_with(".trace") {
+        return Err(format!(
+            "a trace would be overwritten; `--json - {text}` writes to standard output"
+        ));
+    }
+    Ok(text.into())
+}
+
+impl JsonArgs {
+    pub(crate) fn is_given(&self) -> bool {
+        self.json.is_some()
+    }
+
+    /// Whether the JSON goes to standard output.
+    pub(crate) fn takes_stdout(&self) -> bool {
+        self.json.as_deref() == Some(Path::new("-"))
+    }
+
+    /// As [`deliver`](Self::deliver), for a value.
+    ///
+    /// # Errors
+    /// As [`deliver`](Self::deliver).
+    pub(crate) fn deliver_value(
+        &self,
+        value: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> Result<()> {
+        let json = json_text(value)?;
+        self.deliver(|| json, text)
+    }
+
+    /// Writes the JSON where it was asked for, and the text to standard output unless that has the JSON.
+    ///
+    /// # Errors
+    /// When one cannot be written.
+    pub(crate) fn deliver(
+        &self,
+        json: impl FnOnce() -> String,
+        text: impl FnOnce() -> String,
+    ) -> Result<()> {
+        match &self.json {
+            None => print(&text()),
+            Some(path) if path == Path::new("-") => print(&json()),
+            Some(path) => {
+                OutputFile::open(path)?.write(&json())?;
+                print(&text())
+            }
+        }
+    }
+}
+
 /// The files for a result, opened.
 #[derive(Debug)]
 pub(crate) struct Output {

@@ -3,8 +3,9 @@
 use anyhow::Result;
 use apus::Config;
 use apus_load::report::{Style, Table};
+use serde_json::json;
 
-use crate::output;
+use crate::output::JsonArgs;
 
 /// List the settings of a node: key, default, range, purpose
 #[derive(Clone, Debug, clap::Args)]
@@ -15,12 +16,15 @@ and a setter of apus::Config. Settings marked † follow the rate of a slow link
 Examples:
   apus settings
   apus settings budget
+  apus settings --json - | jq '.settings[] | {key, default}'
   APUS_PEER_TIMEOUT=300ms APUS_PRIORITIES=4 apus bench rtt"
 )]
 pub(crate) struct Args {
     /// Only settings whose key contains PART
     #[arg(value_name = "PART", default_value = "", hide_default_value = true)]
     part: String,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 /// Prints the list.
@@ -30,7 +34,21 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let text = list(&args.part, Style::for_stdout());
     anyhow::ensure!(!text.is_empty(), "no setting has '{}' in its key", args.part);
-    output::print(&text)
+    args.json.deliver_value(&as_json(&args.part), || text)
+}
+
+fn as_json(part: &str) -> serde_json::Value {
+    let found = Config::settings().filter(|setting| setting.key.contains(part));
+    let one = |setting: apus::Setting| {
+        json!({
+            "key": setting.key,
+            "variable": setting.variable,
+            "default": setting.default,
+            "range": setting.range,
+            "meaning": setting.text,
+        })
+    };
+    json!({ "settings": found.map(one).collect::<Vec<_>>() })
 }
 
 fn list(part: &str, style: Style) -> String {

@@ -35,6 +35,9 @@ const TCP_PORT: u16 = 5000;
 /// A call on an idle network that takes longer has failed.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How the error begins of a call without a reply.
+pub(crate) const SILENCE: &str = "no reply to";
+
 /// Between calls on an idle network: the links must be idle again, and nobody may still poll for the last reply.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -425,7 +428,7 @@ impl Generator {
             while self.ended.is_empty() {
                 self.client.receive(TICK, &mut self.ended)?;
                 if started.elapsed() > TIMEOUT {
-                    bail!("no reply to {length} bytes on an idle network within {TIMEOUT:?}");
+                    bail!("{SILENCE} {length} bytes on an idle network within {TIMEOUT:?}");
                 }
             }
             self.ended.drain(..).try_for_each(|ended| ended.map(drop))?;

@@ -1,11 +1,14 @@
 //! A lab to work in by hand: it stays until it is removed.
 
 use std::convert::Infallible;
+use std::fmt;
+use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::{Context, Error, Result, ensure};
 use apus_node::arguments;
+use serde::Serialize;
 
 use crate::network::{self, HOSTS_MAX, Links, Network};
 use crate::plan::LINK_MBPS_MAX;
@@ -51,7 +54,8 @@ pub fn up(options: &Options) -> Result<String> {
         host_discipline: HostDiscipline::probe(),
     };
     let links = Links { mtu: options.mtu, ports };
-    describe(&options.lab, &Network::up(&options.lab, options.hosts.into(), &links)?)
+    Network::up(&options.lab, options.hosts.into(), &links)?;
+    Ok(format!("{}\n", Status::of(options.lab.clone())?))
 }
 
 /// Removes a lab, or all of them, with the processes in them; returns a line that tells what was removed.
@@ -94,31 +98,56 @@ pub fn exec(lab: &str, host: &str, program: &[String]) -> Result<Infallible> {
 ///
 /// # Errors
 /// When `ip` fails.
-pub fn status() -> Result<String> {
-    let labs = network::labs()?;
-    if labs.is_empty() {
-        return Ok("there is no lab\n".to_owned());
-    }
-    let line = |lab: &String| match Network::find(lab) {
-        Ok(network) => describe(lab, &network),
-        Err(_) => Ok(format!("{lab}: remains only; `apus lab down {lab}` removes them\n")),
-    };
-    labs.iter().map(line).collect()
+pub fn status() -> Result<Vec<Status>> {
+    network::labs()?.into_iter().map(Status::of).collect()
 }
 
-fn describe(lab: &str, network: &Network) -> Result<String> {
-    let addresses = network.addresses();
-    let processes = if privilege::is_root() {
+/// A lab of this machine.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Status {
+    /// Its name.
+    pub lab: String,
+    /// How many hosts it has; none where a lab was not removed whole.
+    pub hosts: Option<usize>,
+    /// Address of h0.
+    pub first: Option<IpAddr>,
+    /// Address of the last host.
+    pub last: Option<IpAddr>,
+    /// Processes on its hosts; only root can see them.
+    pub processes: Option<usize>,
+}
+
+impl Status {
+    fn of(lab: String) -> Result<Self> {
+        let Ok(network) = Network::find(&lab) else {
+            return Ok(Self { lab, hosts: None, first: None, last: None, processes: None });
+        };
+        let addresses = network.addresses();
         let count = |place| Ok(network::processes(&network.host(place))?.len());
-        let all = (0..addresses.len()).map(count).sum::<Result<usize>>()?;
-        format!("{all} processes")
-    } else {
-        "processes are for root to see".to_owned()
-    };
-    let (first, last) = (addresses[0], addresses[addresses.len() - 1]);
-    Ok(format!(
-        "{lab}: {} hosts, h0 {first} to h{} {last}, {processes}\n",
-        addresses.len(),
-        addresses.len() - 1
-    ))
+        let processes = match privilege::is_root() {
+            true => Some((0..addresses.len()).map(count).sum::<Result<usize>>()?),
+            false => None,
+        };
+        Ok(Self {
+            lab,
+            hosts: Some(addresses.len()),
+            first: addresses.first().copied(),
+            last: addresses.last().copied(),
+            processes,
+        })
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lab, .. } = self;
+        let (Some(hosts), Some(first), Some(last)) = (self.hosts, self.first, self.last) else {
+            return write!(f, "{lab}: remains only; `apus lab down {lab}` removes them");
+        };
+        write!(f, "{lab}: {hosts} hosts, h0 {first} to h{} {last}, ", hosts - 1)?;
+        match self.processes {
+            Some(processes) => write!(f, "{processes} processes"),
+            None => f.write_str("processes are for root to see"),
+        }
+    }
 }

@@ -99,6 +99,19 @@ impl Workload {
         }
     }
 
+    /// All lengths that occur, rising, where they are a list; `None` for W1–W5.
+    #[must_use]
+    pub fn lengths(&self) -> Option<Vec<u32>> {
+        match self {
+            Self::Fixed(bytes) => Some(vec![*bytes]),
+            Self::Mix(mix) => {
+                let lengths: BTreeSet<u32> = mix.shares.iter().map(|share| share.bytes).collect();
+                Some(lengths.into_iter().collect())
+            }
+            _ => None,
+        }
+    }
+
     /// The quantiles of W1–W5; none for the others.
     fn quantiles(&self) -> &'static [Quantile] {
         match self {

@@ -136,7 +136,11 @@ impl Sizes {
     pub(crate) fn classes(&self) -> Vec<u32> {
         match self {
             Self::Paper(workload) => workload.bins().iter().map(|bin| bin.bytes).collect(),
-            Self::Load(Workload::Fixed(bytes)) => vec![*bytes],
+            Self::Load(workload)
+                if workload.lengths().is_some_and(|it| it.len() <= CLASSES_MAX) =>
+            {
+                workload.lengths().unwrap_or_default()
+            }
             Self::Table(table) if table.lengths().len() <= CLASSES_MAX => table.lengths().collect(),
             Self::Load(_) | Self::Table(_) => Self::classes_of_any(),
         }
@@ -215,6 +219,12 @@ mod tests {
         }
         assert!("w6".parse::<Sizes>().is_err() && "x".parse::<Sizes>().is_err());
         assert_eq!("10kB".parse::<Sizes>().unwrap().longest(), 10_000);
+    }
+
+    #[test]
+    fn classes_of_a_mix_are_its_sizes() {
+        let mix = "9:100,1:5000".parse::<Sizes>().unwrap();
+        assert_eq!(mix.classes(), [100, 5_000]);
     }
 
     #[test]

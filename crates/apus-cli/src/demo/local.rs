@@ -78,7 +78,7 @@ fn is_complete(rows: &[Row]) -> bool {
         rows.iter().any(|row| is_loaded(row, transport) && row.number("p99_us").is_some())
     };
     let Contenders { apus, tcp, other, .. } = CONTENDERS;
-    [&[apus], tcp, other].iter().all(|kind| kind.iter().any(|transport| has(transport)))
+    [&[apus], tcp, other].iter().all(|kind| kind.iter().any(&has))
 }
 
 /// Whether a row is about the mix. The others of `mix` were measured to choose the connections of TCP.

@@ -2,8 +2,9 @@
 
 use anyhow::Result;
 use apus_lab::up::{self, LAB};
+use serde_json::json;
 
-use crate::output::print;
+use crate::output::{JsonArgs, print};
 
 /// Create a lab: hosts and a switch between them
 #[derive(Clone, Debug, clap::Args)]
@@ -54,8 +55,13 @@ pub(crate) struct Exec {
   sudo apus lab status
   apus lab status
 
+  apus lab status --json -
+
 Without root the processes are not shown.")]
-pub(crate) struct Status {}
+pub(crate) struct Status {
+    #[command(flatten)]
+    json: JsonArgs,
+}
 
 /// Makes a lab.
 ///
@@ -85,6 +91,11 @@ pub(super) fn exec(args: &Exec) -> Result<()> {
 ///
 /// # Errors
 /// As [`up::status`].
-pub(super) fn status(_: &Status) -> Result<()> {
-    print(&up::status()?)
+pub(super) fn status(args: &Status) -> Result<()> {
+    let labs = up::status()?;
+    let text = || match labs.is_empty() {
+        true => "there is no lab\n".to_owned(),
+        false => labs.iter().map(|lab| format!("{lab}\n")).collect(),
+    };
+    args.json.deliver_value(&json!({ "labs": labs }), text)
 }

@@ -15,7 +15,7 @@ use apus_load::progress::Progress as _;
 use apus_sim::check::{Failure, Part, Tally, check, log, minimize};
 
 use super::record::{Counts, Entry, Failed, Record};
-use crate::output;
+use crate::output::{self, JsonArgs};
 use crate::progress::Bar;
 
 /// Run the protocol on faulty networks, one for each seed, and check its promises
@@ -23,7 +23,7 @@ use crate::progress::Bar;
 #[command(after_help = "Examples:
   apus sim check --seeds 0..10000
   apus sim check --seeds 4711..4712 --log | less
-  apus sim check --seeds 0..1000 --minimize
+  apus sim check --seeds 0..1000 --minimize --json failures.json
   apus sim check --seeds 1000000..2000000 --record docs/measurements/sim-check.json
 
 A failure names its seed, the version of this program and the command that repeats it. With --record, \
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "20000")]
     range: NonZeroU64,
     /// Show every packet and event
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     log: bool,
     /// Remove calls and faults that a failure does not need
     #[arg(long)]
@@ -53,6 +53,8 @@ pub(crate) struct Args {
     /// Apply only these faults of the scenario, or none
     #[arg(long, value_name = "LIST", value_parser = parse_list)]
     faults: Option<Numbers>,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 /// Numbers as one argument.
@@ -99,13 +101,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     };
     let _ = std::panic::take_hook();
-    let Entry { counts, failures, .. } = result?;
-    let seeds = args.seeds.end - args.seeds.start;
-    let Counts { calls, answered, packets, faults, .. } = counts;
-    output::print(&format!(
-        "{seeds} seeds, {} failures: {calls} calls, {answered} answered, {packets} packets, {faults} faults\n",
-        failures.len()
-    ))?;
+    let entry = result?;
+    let text = || {
+        let Counts { calls, answered, packets, faults, .. } = entry.counts;
+        format!(
+            "{} seeds, {} failures: {calls} calls, {answered} answered, {packets} packets, {faults} faults\n",
+            args.seeds.end - args.seeds.start,
+            entry.failures.len()
+        )
+    };
+    args.json.deliver_value(&entry, text)?;
+    let (failures, seeds) = (entry.failures, args.seeds.end - args.seeds.start);
     match failures.len() {
         0 => Ok(()),
         failures => Err(anyhow!("{failures} of {seeds} seeds failed")),
@@ -129,6 +135,11 @@ struct Campaign<'a> {
 }
 
 impl Campaign<'_> {
+    /// Writes what happens meanwhile, unless standard output is for the result.
+    fn tell(&self, text: &str) -> Result<()> {
+        if self.args.json.takes_stdout() { Ok(()) } else { output::print(text) }
+    }
+
     /// Runs what the record has not, and gives what is known of all seeds.
     fn record(&self, path: &std::path::Path) -> Result<Entry> {
         if self.commit.ends_with(CHANGED) || self.commit == UNKNOWN {
@@ -145,7 +156,7 @@ impl Campaign<'_> {
         let count: u64 = left.iter().map(|part| part.end - part.start).sum();
         let known = seeds.end - seeds.start - count;
         if known > 0 {
-            output::print(&format!(
+            self.tell(&format!(
                 "{known} seeds are recorded for commit {}, {count} are left\n",
                 self.commit
             ))?;
@@ -154,7 +165,7 @@ impl Campaign<'_> {
         progress.lengthen(count);
         for part in left {
             let entry = self.range(&part, &progress)?;
-            output::print(&format!(
+            self.tell(&format!(
                 "{}..{}: {} failures, {} s\n",
                 part.start,
                 part.end,
@@ -205,12 +216,12 @@ impl Campaign<'_> {
                 match result {
                     Ok(tally) => found.0 += tally,
                     Err(failed) => {
-                        output::print(&self.told(&failed))?;
+                        self.tell(&self.told(&failed))?;
                         found.1.push(failed);
                     }
                 }
                 if self.args.log {
-                    output::print(&format!("{}\n", log(seed, &self.part).join("\n")))?;
+                    self.tell(&format!("{}\n", log(seed, &self.part).join("\n")))?;
                 }
                 progress.begin(&format!("seed {seed}, {} failures", found.1.len()));
                 progress.done();

@@ -1,5 +1,6 @@
 //! `apus stat`: the counters of processes, while they run and after they have died.
 
+mod names;
 mod prometheus;
 mod show;
 
@@ -14,6 +15,7 @@ use apus_load::misuse::Misuse;
 use apus_load::report::Style;
 use apus_shm::CounterDirectory;
 
+use self::show::Shown;
 use crate::counters::{Change, Snapshot, Unreadable};
 use crate::failure;
 use crate::output;
@@ -22,11 +24,12 @@ use crate::output;
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Each process that has a node shows its counters in a file (setting `metrics`), which stays for an hour after it has ended, \
-killed or not. Without PID, all processes of this user are listed with their main rates; with PID, all counters that are not zero. \
+killed or not. Without PID, the processes of this user that run are listed with their main rates, with --ended all of them; with PID, all counters that are not zero. \
 Warnings name counters that should not move: resends, timeouts, drops, exhausted budgets. docs/metrics.md explains every counter.
 
 Examples:
   apus stat
+  apus stat --ended
   apus stat 4711 --watch
   apus stat 4711 --diff --interval 10s
   apus stat --json before.json; sleep 60; apus stat --json after.json
@@ -55,6 +58,12 @@ pub(crate) struct Args {
     /// Serve the counters of all processes of this user to Prometheus, at this address only
     #[arg(long, value_name = "IP:PORT", conflicts_with_all = ["pid", "json"])]
     prometheus: Option<SocketAddr>,
+    /// Give Prometheus a series for each process, with its number, instead of one for each program
+    #[arg(long, requires = "prometheus")]
+    per_process: bool,
+    /// List processes that have ended as well, and those of other pid namespaces
+    #[arg(long, conflicts_with_all = ["pid", "prometheus"])]
+    ended: bool,
     /// Directory of the files [default: /dev/shm/apus-UID of this user]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -74,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let directory =
         args.dir.as_deref().map_or_else(CounterDirectory::of_user, CounterDirectory::at);
     if let Some(address) = args.prometheus {
-        return prometheus::serve(address, &directory);
+        return prometheus::serve(address, directory, args.per_process);
     }
     match args.diff.as_deref() {
         Some([before, after]) => {
@@ -106,7 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         if !args.watch {
             return show_change(args, &change, args.diff.is_some());
         }
-        if !show_again(&show::text(&change, args.pid.is_some(), false, Style::for_stdout())) {
+        if !show_again(&show::text(&change, shown(args, false), Style::for_stdout())) {
             return Ok(());
         }
         if args.count.is_some_and(|count| turn >= count) {
@@ -121,12 +130,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn show_change(args: &Args, change: &Change, changed_only: bool) -> Result<()> {
-    output::print(&show::text(
-        change,
-        args.pid.is_some() || changed_only,
-        changed_only,
-        Style::for_stdout(),
-    ))
+    output::print(&show::text(change, shown(args, changed_only), Style::for_stdout()))
+}
+
+fn shown(args: &Args, changed_only: bool) -> Shown {
+    match (args.pid, changed_only) {
+        (_, true) => Shown::Changed,
+        (Some(_), false) => Shown::Counters,
+        (None, false) if args.ended => Shown::All,
+        (None, false) => Shown::Running,
+    }
 }
 
 /// False when nobody looks any more.

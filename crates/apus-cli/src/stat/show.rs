@@ -5,54 +5,85 @@ use std::time::Duration;
 
 use apus_load::report::{Style, Table};
 
+use super::names::Name;
 use crate::counters::{Change, Process, ProcessChange, warnings};
 
-/// The list of processes, or the counters of each if `in_detail`; only those that changed if `changed_only`.
-pub(super) fn text(change: &Change, in_detail: bool, changed_only: bool, style: Style) -> String {
+/// What is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Shown {
+    /// A line for each process that runs.
+    Running,
+    /// A line for each process, those that run first.
+    All,
+    /// The counters of each process.
+    Counters,
+    /// Those that changed.
+    Changed,
+}
+
+/// The list of processes, or the counters of each.
+pub(super) fn text(change: &Change, shown: Shown, style: Style) -> String {
     if change.processes.is_empty() {
         return "No process of this user shows counters.\n".to_owned();
     }
-    if !in_detail {
-        return list(change, style);
+    if let Shown::Running | Shown::All = shown {
+        return list(change, shown == Shown::All, style);
     }
+    let changed_only = shown == Shown::Changed;
     let tables = change.processes.iter();
     let tables = tables.filter(|it| !changed_only || !it.grown.is_empty());
     let text: Vec<_> = tables.map(|it| detail(change, it, changed_only, style)).collect();
     if text.is_empty() { "No counter changed.\n".to_owned() } else { text.join("\n") }
 }
 
-fn list(change: &Change, style: Style) -> String {
-    let heads = [
-        ("pid", true),
-        ("program", false),
-        ("state", false),
+fn list(change: &Change, with_ended: bool, style: Style) -> String {
+    let mut heads = vec![("pid", true), ("command", false), ("UDP ports", false)];
+    heads.extend(with_ended.then_some(("state", false)));
+    heads.extend([
         ("calls/s", true),
         ("requests/s", true),
         ("sent B/s", true),
         ("received B/s", true),
         ("resends/s", true),
         ("all messages", true),
-    ];
-    let line = |it: &ProcessChange| {
+    ]);
+    let line = |it: &&ProcessChange| {
         let grown = |names: &[&str]| {
             let all: u64 = names.iter().filter_map(|name| it.grown.get(*name)).sum();
             rate(change, it, all)
         };
-        vec![
-            it.process.pid.to_string(),
-            it.process.program.clone(),
-            state(change, &it.process),
+        let name = Name::of(&it.process);
+        let mut line = vec![it.process.pid.to_string(), name.command, name.ports];
+        line.extend(with_ended.then(|| state(change, &it.process)));
+        line.extend([
             grown(&["protocol.calls"]),
             grown(&["protocol.requests"]),
             grown(&["link.bytes_sent", "memory.bytes_sent"]),
             grown(&["link.bytes_received", "memory.bytes_received"]),
             grown(&["protocol.resends_sent"]),
             it.process.counters.get("delivery.messages").copied().unwrap_or(0).to_string(),
-        ]
+        ]);
+        line
     };
-    let lines = change.processes.iter().map(line);
-    let mut text = Table::of_texts("Processes that show counters", "", &heads, lines).text(style);
-    for it in change.processes.iter().filter(|it| !it.is_new) {
+    let runs = |it: &&ProcessChange| it.process.alive == Some(true);
+    let (running, others): (Vec<&ProcessChange>, Vec<_>) = change.processes.iter().partition(runs);
+    let shown: Vec<&ProcessChange> = match with_ended {
+        true => running.iter().chain(&others).copied().collect(),
+        false => running,
+    };
+    let note = match others.len() {
+        0 => String::new(),
+        _ if with_ended => String::new(),
+        others => {
+            format!("{others} more have ended or are in another pid namespace; --ended shows them")
+        }
+    };
+    if shown.is_empty() {
+        return format!("No process with a node runs. {note}\n");
+    }
+    let title = if with_ended { "Processes that show counters" } else { "Processes that run" };
+    let mut text = Table::of_texts(title, &note, &heads, shown.iter().map(line)).text(style);
+    for it in shown.iter().filter(|it| !it.is_new) {
         for warning in warnings(&it.grown) {
             let _ = writeln!(text, "warning: {}: {warning}", it.process.pid);
         }

@@ -30,10 +30,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use apus_load::misuse::Misuse;
 use apus_shm::CounterDirectory;
 
 use crate::counters::Identity;
-use crate::output;
+use crate::output::JsonArgs;
 use model::Model;
 use sample::{Reader, Sample};
 use view::Look;
@@ -49,6 +50,7 @@ Examples:
   apus top
   apus top 4711 --interval 0.5
   apus top --once
+  apus top --once --json - | jq '.processes[] | {pid, program, rates}'
   sudo apus top --dir /dev/shm/apus-1000"
 )]
 pub(crate) struct Args {
@@ -61,6 +63,8 @@ pub(crate) struct Args {
     /// Write one screen as text, after one interval, and end
     #[arg(long)]
     once: bool,
+    #[command(flatten)]
+    json: JsonArgs,
     /// Directory of the files [default: /dev/shm/apus-UID of this user]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -80,6 +84,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         args.dir.as_deref().map_or_else(CounterDirectory::of_user, CounterDirectory::at);
     let mut reader = Reader::new(directory);
     let is_dumb = env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    if args.json.is_given() && !args.once {
+        return Err(
+            Misuse("'--json' goes with --once: a live screen has no result".to_owned()).into()
+        );
+    }
     if args.once || is_dumb || !stdout().is_terminal() {
         return once(args, &mut reader);
     }
@@ -102,7 +111,8 @@ fn once(args: &Args, reader: &mut Reader) -> Result<()> {
     let watched = model.watched();
     model.take(take(reader, start.elapsed(), watched)?);
     let width = env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    output::print(&view::text(&model, width.unwrap_or(view::TEXT_WIDTH).clamp(80, 1_000)))
+    let width = width.unwrap_or(view::TEXT_WIDTH).clamp(80, 1_000);
+    args.json.deliver_value(&model.as_json(), || view::text(&model, width))
 }
 
 fn take(reader: &mut Reader, at: Duration, watched: Option<Identity>) -> Result<Sample> {

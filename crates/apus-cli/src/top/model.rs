@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use apus_shm::ProcessName;
 
+use serde_json::json;
+
 use super::column::Column;
 use super::keys::Action;
 use super::rates::Rates;
@@ -51,6 +53,23 @@ pub(super) enum Flow {
 }
 
 impl Model {
+    /// What the screen shows, for programs.
+    pub(super) fn as_json(&self) -> serde_json::Value {
+        let HostLine { cpus, busy, load, processes, rates } = self.host;
+        let rows: Vec<_> = self.rows.iter().map(Row::as_json).collect();
+        json!({
+            "interval_s": self.interval.as_secs_f64(),
+            "host": {
+                "cpus": cpus,
+                "busy": busy,
+                "load": load,
+                "processes": processes,
+                "rates": rates.map(|rates| rates.as_json()),
+            },
+            "processes": rows,
+        })
+    }
+
     /// Without any sample. `selected` is a process that has its panel open from the beginning.
     pub(super) fn new(interval: Duration, selected: Option<Identity>) -> Self {
         Self {

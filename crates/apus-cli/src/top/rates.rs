@@ -2,6 +2,8 @@
 
 use std::iter;
 
+use serde_json::json;
+
 use crate::counters::Counters;
 
 /// Main figures of a process, or of all of them.
@@ -40,6 +42,19 @@ impl Rates {
             polling: ratio(polling, polling + sleeping),
             handoffs: ratio(sum(&["delivery.handoffs"]), sum(&["delivery.messages"])),
         }
+    }
+
+    pub(super) fn as_json(&self) -> serde_json::Value {
+        json!({
+            "calls_per_s": self.calls,
+            "requests_per_s": self.requests,
+            "in_mbps": self.mbit_in,
+            "out_mbps": self.mbit_out,
+            "packets_per_s": self.packets,
+            "drops_per_s": self.drops,
+            "polling_share": self.polling,
+            "handoffs_per_message": self.handoffs,
+        })
     }
 
     /// The sum with those of another process. Shares have no sum.

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use serde_json::json;
+
 use super::rates::{self, LengthClass, Rates};
 use super::recorded::Recorded;
 use crate::counters::{Counters, Identity, Process, ProcessChange, warnings};
@@ -60,6 +62,23 @@ impl Row {
         };
         row.look(process.alive, user);
         row
+    }
+
+    pub(super) fn as_json(&self) -> serde_json::Value {
+        json!({
+            "pid": self.identity.0,
+            "program": self.program,
+            "version": self.version,
+            "user": self.user,
+            "runs": match self.state {
+                State::Runs => Some(true),
+                State::Ended(_) => Some(false),
+                State::OtherNamespace => None,
+            },
+            "cpu_share": self.cpu,
+            "rates": self.rates.map(|rates| rates.as_json()),
+            "warnings": self.warnings,
+        })
     }
 
     /// Takes what the process did in an interval of so many seconds; none if that is not known. `cpu` is the share of a CPU that it used.

@@ -7,16 +7,15 @@ use apus_trace::{Cell, Merged, Report, Table};
 use serde_json::{Map, Value, json};
 
 use super::files::Files;
-use crate::output;
+use crate::output::JsonArgs;
 
 /// The arguments of every analysis.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Input {
     #[command(flatten)]
     files: Files,
-    /// Write the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 /// The arguments of an analysis that shows a course in time.
@@ -65,7 +64,7 @@ impl Input {
     /// # Errors
     /// When a file cannot be read, or standard output cannot be written.
     pub(super) fn show(&self, analyse: impl FnOnce(&Merged) -> Report) -> Result<()> {
-        print(&analyse(&self.files.merged()?), self.json)
+        print(&analyse(&self.files.merged()?), &self.json)
     }
 }
 
@@ -101,9 +100,9 @@ impl Lengths {
 /// Shows what was found.
 ///
 /// # Errors
-/// When standard output cannot be written.
-pub(super) fn print(report: &Report, json: bool) -> Result<()> {
-    output::print(&if json { format!("{:#}\n", as_json(report)) } else { as_text(report) })
+/// When standard output or the file cannot be written.
+pub(super) fn print(report: &Report, json: &JsonArgs) -> Result<()> {
+    json.deliver(|| format!("{:#}\n", as_json(report)), || as_text(report))
 }
 
 /// Findings, facts, and tables with their rows as objects.

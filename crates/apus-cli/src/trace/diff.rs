@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::analysis::print;
 use super::files::merged;
+use crate::output::JsonArgs;
 
 /// Compare two traces, two results of benchmarks, or two readings of counters
 #[derive(Clone, Debug, clap::Args)]
@@ -31,9 +32,8 @@ pub(crate) struct Args {
     /// What was measured then, a file of the same kind
     #[arg(value_name = "SECOND")]
     second: PathBuf,
-    /// Write the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 /// What a file has.
@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         let (kind, other) = (kind.name(), other.name());
         return Err(Misuse(format!("'{first}' is {kind}, and '{second}' is {other}")).into());
     }
-    print(&report(&first, &second), args.json)
+    print(&report(&first, &second), &args.json)
 }
 
 /// The numbers of a file by their names.

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::analysis::{as_json, as_text};
 use super::files::Files;
 use super::lines::hexadecimal;
-use crate::output;
+use crate::output::JsonArgs;
 
 /// Calls that are explained at once.
 const MOST: usize = 10;
@@ -22,13 +22,13 @@ const MOST: usize = 10;
 #[command(after_help = "Examples:
   apus trace explain 5762 client.4711.trace server.4712.trace
   apus trace explain failed *.trace
-  apus trace explain slowest --json *.trace
+  apus trace explain slowest --json - *.trace
 
 The error of a call that a deadline or a silent peer has ended names the id: \"deadline exceeded after 20ms: RPC 5762 waited for ...\". \
 Of calls that were not chosen (63 of 64 are not, unless APUS_TRACE_CALLS or `apus trace record --calls` says otherwise) the traces have \
 only the failure. Give the traces of both ends.")]
 pub(crate) struct Args {
-    /// Lower half of the id, of the client or the server; or `failed`: the last calls that failed, at most 10; or `slowest`: the call \
+    /// Lower half of the id, of the client or the server; or `failed`: the last calls that failed, at most 10; or `slowest`: the call
     /// that took longest
     #[arg(value_name = "RPCID")]
     which: Which,
@@ -37,9 +37,8 @@ pub(crate) struct Args {
     /// Number of the pair of nodes, in hexadecimal, where several clients have the id
     #[arg(long, value_name = "HEX", value_parser = hexadecimal)]
     pair: Option<u32>,
-    /// Write the explanations as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 /// Which calls are explained.
@@ -102,10 +101,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
     ensure!(!found.is_empty(), args.which.none());
     let reports: Vec<Report> =
         found.into_iter().map(|call| explain(&merged, call, FAILURE_CAUSES)).collect();
-    if args.json {
+    let json = || {
         let reports: Vec<_> = reports.iter().map(as_json).collect();
-        return output::print(&format!("{:#}\n", json!({ "calls": reports })));
-    }
-    let texts: Vec<_> = reports.iter().map(as_text).collect();
-    output::print(&texts.join("\n"))
+        format!("{:#}\n", json!({ "calls": reports }))
+    };
+    args.json.deliver(json, || reports.iter().map(as_text).collect::<Vec<_>>().join("\n"))
 }

@@ -8,12 +8,13 @@ use apus_trace::{analysis, taken_time};
 
 use super::analysis::print;
 use super::files::merged;
+use crate::output::JsonArgs;
 
 /// Show when threads or nodes stood still; with --live, what is taken from each CPU now
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus trace gaps client.4711.trace server.4712.trace
-  apus trace gaps --threshold 1000 --json *.trace
+  apus trace gaps --threshold 1000 --json - *.trace
   apus trace gaps --live --seconds 10
 
 From traces: a stop is a time in which a node recorded nothing while a packet waited for it, beyond the least time that a packet takes. \
@@ -42,9 +43,8 @@ pub(crate) struct Args {
         allow_negative_numbers = true
     )]
     seconds: f64,
-    /// Write the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 /// Shows the gaps.
@@ -54,7 +54,7 @@ pub(crate) struct Args {
 pub(super) fn run(args: &Args) -> Result<()> {
     if !args.live {
         let threshold = args.threshold.unwrap_or(150) * 1_000;
-        return print(&analysis::gaps(&merged(&args.files)?, threshold), args.json);
+        return print(&analysis::gaps(&merged(&args.files)?, threshold), &args.json);
     }
     let seconds = args.seconds;
     if !(seconds > 0.0 && seconds <= 3_600.0) {
@@ -63,5 +63,5 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     let threshold = Duration::from_micros(args.threshold.unwrap_or(10));
     let taken = taken_time(Duration::from_secs_f64(seconds), threshold);
-    print(&taken.context("cannot watch the CPUs")?, args.json)
+    print(&taken.context("cannot watch the CPUs")?, &args.json)
 }

@@ -9,7 +9,7 @@ or more count of which nearly all packets are recorded, as with APUS_TRACE_CALLS
 
 pub(super) const DELAY: &str = "Examples:
   apus trace delay client.4711.trace server.4712.trace
-  apus trace delay --json *.trace
+  apus trace delay --json - *.trace
 
 The stages of a packet: xmit, when the core gives it to the link; flush, when the system call that sends it has ended; receipt, when the \
 core of its receiver takes it apart; batch end, when all packets that the link gave with it are handled. Packets that were asked for \

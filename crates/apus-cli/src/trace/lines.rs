@@ -5,27 +5,26 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use apus_load::misuse::Misuse;
-use apus_trace::{Merged, Moment, STAGES, calls};
+use apus_trace::{Merged, Moment, STAGES, TracedCall, calls};
 use serde_json::{Value, json};
 
 use super::files::{Files, micros};
 use super::page::page;
-use crate::output;
+use crate::output::{self, JsonArgs};
 
 /// Show all records as lines of text, in the order of time
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus trace show client.4711.trace server.4712.trace | less
-  apus trace show --json sim.trace
+  apus trace show --json - sim.trace
 
 A line is the time since the first record, the time since the line before, the number of the thread, and the text. Threads are \
 listed first.")]
 pub(crate) struct ShowArgs {
     #[command(flatten)]
     files: Files,
-    /// Write the records as JSON, one value a line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 /// Show the records whose text contains a text; times are those between such records
@@ -37,9 +36,8 @@ pub(crate) struct GrepArgs {
     text: String,
     #[command(flatten)]
     files: Files,
-    /// Write the records as JSON, one value a line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 /// Show the records of a time range
@@ -55,9 +53,8 @@ pub(crate) struct RangeArgs {
     to: Option<f64>,
     #[command(flatten)]
     files: Files,
-    /// Write the records as JSON, one value a line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 /// Show everything about one RPC: its records at both ends, and the time of each stage
@@ -73,9 +70,8 @@ pub(crate) struct RpcidArgs {
     /// Number of the pair of nodes, in hexadecimal, where several clients have the id
     #[arg(long, value_name = "HEX", value_parser = hexadecimal)]
     pair: Option<u32>,
-    /// Write the records as JSON, one value a line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
     /// Write a self-contained HTML page to FILE instead, with the client and the server side by side; - is standard output
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     html: Option<PathBuf>,
@@ -92,7 +88,7 @@ pub(super) fn hexadecimal(text: &str) -> Result<u32, String> {
 /// When a file cannot be read, or standard output cannot be written.
 pub(super) fn show(args: &ShowArgs) -> Result<()> {
     let merged = args.files.merged()?;
-    print(&merged, args.json, |_, _| true)
+    print(&merged, &args.json, |_, _| true)
 }
 
 /// Shows records with a text.
@@ -101,7 +97,7 @@ pub(super) fn show(args: &ShowArgs) -> Result<()> {
 /// As [`show`].
 pub(super) fn grep(args: &GrepArgs) -> Result<()> {
     let merged = args.files.merged()?;
-    print(&merged, args.json, |_, text| text.contains(&args.text))
+    print(&merged, &args.json, |_, text| text.contains(&args.text))
 }
 
 /// Shows records of a time.
@@ -115,7 +111,7 @@ pub(super) fn range(args: &RangeArgs) -> Result<()> {
     }
     let merged = args.files.merged()?;
     let inside = |moment: &Moment| (from..=to).contains(&micros(moment.nanos as f64));
-    print(&merged, args.json, |moment, _| inside(moment))
+    print(&merged, &args.json, |moment, _| inside(moment))
 }
 
 /// Shows one RPC.
@@ -137,10 +133,13 @@ pub(super) fn rpcid(args: &RpcidArgs) -> Result<()> {
         let [id, pair, ..] = moment.arguments;
         names.first().is_some_and(|name| name == "id") && is_it(&(id & !1, pair))
     };
-    print(&merged, args.json, |moment, _| is_about(moment))?;
-    if args.json {
-        return Ok(());
-    }
+    let wanted = |moment: &Moment, _: &str| is_about(moment);
+    let text = || records_text(&merged, wanted) + &stages_text(&found);
+    args.json.deliver(|| records_json(&merged, wanted), text)
+}
+
+/// When a call reached each stage.
+fn stages_text(found: &[&TracedCall]) -> String {
     let mut text = String::new();
     for call in found {
         let _ = writeln!(text, "\nrpc {}, pair {:08x}", call.id, call.pair);
@@ -154,25 +153,38 @@ pub(super) fn rpcid(args: &RpcidArgs) -> Result<()> {
             let _ = writeln!(text, "  {:18}  +{:.3} us", stage.name, micros(delta));
         }
     }
-    output::print(&text)
+    text
 }
 
 /// Prints the records that are wanted.
-fn print(merged: &Merged, json: bool, wanted: impl Fn(&Moment, &str) -> bool) -> Result<()> {
+fn print(
+    merged: &Merged,
+    json: &JsonArgs,
+    wanted: impl Fn(&Moment, &str) -> bool + Copy,
+) -> Result<()> {
+    json.deliver(|| records_json(merged, wanted), || records_text(merged, wanted))
+}
+
+/// The records that are wanted, a value a line.
+fn records_json(merged: &Merged, wanted: impl Fn(&Moment, &str) -> bool) -> String {
+    let moments = merged.moments.iter();
+    let moments = moments.filter(|moment| wanted(moment, &merged.text(moment)));
+    moments.map(|moment| format!("{}\n", as_json(merged, moment))).collect()
+}
+
+fn records_text(merged: &Merged, wanted: impl Fn(&Moment, &str) -> bool) -> String {
     let mut lines = String::new();
-    if !json {
-        for (number, source) in merged.rings.iter().enumerate() {
-            let (program, pid, name) = (&source.program, source.pid, &source.name);
-            let _ = writeln!(lines, "# C{number:02} is {name} of {program}, process {pid}");
-        }
-        if merged.without_ring > 0 {
-            let count = merged.without_ring;
-            let _ = writeln!(lines, "# {count} threads found all rings of their process taken");
-        }
-        for offset in &merged.offsets {
-            let (trace, micros) = (offset.trace + 1, micros(offset.nanos as f64));
-            let _ = writeln!(lines, "# the clock of file {trace} was set {micros:.3} us further");
-        }
+    for (number, source) in merged.rings.iter().enumerate() {
+        let (program, pid, name) = (&source.program, source.pid, &source.name);
+        let _ = writeln!(lines, "# C{number:02} is {name} of {program}, process {pid}");
+    }
+    if merged.without_ring > 0 {
+        let count = merged.without_ring;
+        let _ = writeln!(lines, "# {count} threads found all rings of their process taken");
+    }
+    for offset in &merged.offsets {
+        let (trace, micros) = (offset.trace + 1, micros(offset.nanos as f64));
+        let _ = writeln!(lines, "# the clock of file {trace} was set {micros:.3} us further");
     }
     let mut before = None;
     for moment in &merged.moments {
@@ -180,15 +192,11 @@ fn print(merged: &Merged, json: bool, wanted: impl Fn(&Moment, &str) -> bool) ->
         if !wanted(moment, &text) {
             continue;
         }
-        if json {
-            let _ = writeln!(lines, "{}", as_json(merged, moment));
-            continue;
-        }
         let at = micros(moment.nanos as f64);
         let delta = at - before.replace(at).unwrap_or(at);
         let _ = writeln!(lines, "{at:12.3} us (+{delta:9.3} us) [C{:02}] {text}", moment.ring);
     }
-    output::print(&lines)
+    lines
 }
 
 fn as_json(merged: &Merged, moment: &Moment) -> Value {

@@ -15,11 +15,34 @@ const LINE: f64 = 20.0;
 /// Pixels that the time of the whole call takes at most, beyond the lines.
 const TIME: f64 = 600.0;
 
-/// Where the two ends are, from the left.
-const CLIENT: f64 = 430.0;
-const SERVER: f64 = 770.0;
-const WIDTH: f64 = 1200.0;
+/// Distance of the two ends.
+const BETWEEN: f64 = 340.0;
+
+/// Least room for the labels of each end.
+const LABELS_MIN: f64 = 430.0;
+
+/// Most pixels that a character takes: the font is one of fixed width, or narrower.
+const CHARACTER: f64 = 7.8;
+
 const TOP: f64 = 50.0;
+
+/// Where the two ends are, from the left, so that all labels are whole.
+#[derive(Clone, Copy)]
+struct Ends {
+    client: f64,
+    server: f64,
+    width: f64,
+}
+
+impl Ends {
+    /// For labels of so many characters.
+    fn of(client: usize, server: usize) -> Self {
+        let room = |characters: usize| (characters as f64 * CHARACTER + 24.0).max(LABELS_MIN);
+        let (client, right) = (room(client), room(server));
+        let server = client + BETWEEN;
+        Self { client, server, width: server + right }
+    }
+}
 
 /// A page about some calls of a trace. It needs nothing else: no script, no font, no network.
 pub(super) fn page(merged: &Merged, calls: &[&TracedCall]) -> String {
@@ -73,13 +96,20 @@ fn places(records: &[(&Moment, bool)]) -> Vec<f64> {
 fn drawing(page: &mut String, merged: &Merged, records: &[(&Moment, bool)], flights: &[Flight]) {
     let places = places(records);
     let height = places.last().copied().unwrap_or(TOP) + 2.0 * LINE;
+    let labels = labels(merged, records);
+    let longest = |of_client| {
+        let labels = labels.iter().zip(records).filter(|(_, (_, side))| *side == of_client);
+        labels.map(|((text, times), _)| text.chars().count() + times.chars().count() + 1).max()
+    };
+    let ends = Ends::of(longest(true).unwrap_or(0), longest(false).unwrap_or(0));
+    let Ends { client, server, width } = ends;
     let _ = writeln!(
         page,
-        "<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"Records of the client and the server\">\n\
+        "<svg viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"Records of the client and the server\">\n\
          <defs><marker id=\"tip\" viewBox=\"0 0 8 8\" refX=\"8\" refY=\"4\" markerWidth=\"7\" markerHeight=\"7\" orient=\"auto\">\
          <path d=\"M0 0L8 4L0 8z\"/></marker></defs>"
     );
-    for (x, name) in [(CLIENT, "client"), (SERVER, "server")] {
+    for (x, name) in [(client, "client"), (server, "server")] {
         let bottom = height - LINE;
         let _ = writeln!(
             page,
@@ -95,34 +125,47 @@ fn drawing(page: &mut String, merged: &Merged, records: &[(&Moment, bool)], flig
         index.map(|index| places[index])
     };
     for flight in flights {
-        arrow(page, flight, &place);
+        arrow(page, flight, ends, &place);
     }
-    let start = records.first().map_or(0, |(moment, _)| moment.nanos);
-    let mut before = [None; 2];
-    for ((moment, at_client), y) in records.iter().zip(&places) {
-        let since = before[usize::from(*at_client)].replace(moment.nanos).unwrap_or(moment.nanos);
-        let times = [moment.nanos - start, moment.nanos - since].map(|nanos| us(nanos as f64));
-        let [at, delta] = times;
-        let (x, anchor, dot) = if *at_client {
-            (CLIENT - 12.0, "end", CLIENT)
-        } else {
-            (SERVER + 12.0, "start", SERVER)
+    for (((_, at_client), y), (text, times)) in records.iter().zip(&places).zip(&labels) {
+        let (x, anchor, dot) = match at_client {
+            true => (client - 12.0, "end", client),
+            false => (server + 12.0, "start", server),
         };
-        let (text, baseline) = (escaped(&brief(merged, moment)), y + 4.0);
+        let (text, baseline) = (escaped(text), y + 4.0);
         let _ = writeln!(
             page,
             "<circle cx=\"{dot}\" cy=\"{y:.1}\" r=\"3\"/><text x=\"{x}\" y=\"{baseline:.1}\" text-anchor=\"{anchor}\">{text} \
-             <tspan class=\"time\">{at} (+{delta})</tspan></text>"
+             <tspan class=\"time\">{times}</tspan></text>"
         );
     }
     page.push_str("</svg>\n");
 }
 
+/// The text of each record, and its time since the first one and since the one before at its node.
+fn labels(merged: &Merged, records: &[(&Moment, bool)]) -> Vec<(String, String)> {
+    let start = records.first().map_or(0, |(moment, _)| moment.nanos);
+    let mut before = [None; 2];
+    let label = |(moment, at_client): &(&Moment, bool)| {
+        let since = before[usize::from(*at_client)].replace(moment.nanos).unwrap_or(moment.nanos);
+        let [at, delta] =
+            [moment.nanos - start, moment.nanos - since].map(|nanos| us(nanos as f64));
+        (brief(merged, moment), format!("{at} (+{delta})"))
+    };
+    records.iter().map(label).collect()
+}
+
 /// A packet; one that did not arrive ends half way.
-fn arrow(page: &mut String, flight: &Flight, place: &impl Fn(u64, bool) -> Option<f64>) {
+fn arrow(
+    page: &mut String,
+    flight: &Flight,
+    ends: Ends,
+    place: &impl Fn(u64, bool) -> Option<f64>,
+) {
     let Some(from) = place(flight.sent, flight.from_client) else { return };
     let to = flight.received.and_then(|received| place(received, !flight.from_client));
-    let (near, far) = if flight.from_client { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
+    let Ends { client, server, .. } = ends;
+    let (near, far) = if flight.from_client { (client, server) } else { (server, client) };
     let (class, x, y) = match to {
         Some(to) => ("packet", far, to),
         None => ("packet lost", f64::midpoint(near, far), from + LINE),
@@ -167,7 +210,11 @@ fn stages(page: &mut String, call: &TracedCall) {
 fn brief(merged: &Merged, moment: &Moment) -> String {
     let names = &merged.events[moment.event].arguments;
     let rest = names.iter().zip(moment.arguments).skip(2).filter(|(name, _)| !name.is_empty());
-    let rest = rest.map(|(name, value)| format!(" {name} {value}"));
+    let rest = rest.map(|(name, value)| match value {
+        // A packet that names all bytes of a message.
+        u32::MAX => format!(" {name} everything"),
+        value => format!(" {name} {value}"),
+    });
     format!("{}{}", merged.name(moment), rest.collect::<String>())
 }
 
@@ -192,6 +239,13 @@ mod tests {
         assert_eq!(places[1] - places[0], LINE);
         assert!(places[2] - places[1] > TIME * 0.9, "{places:?}");
         assert_eq!(super::places(&[]), [0.0; 0]);
+    }
+
+    #[test]
+    fn the_longest_label_has_room() {
+        let ends = Ends::of(100, 10);
+        assert!(ends.client > 100.0 * CHARACTER && ends.server - ends.client == BETWEEN);
+        assert_eq!(ends.width - ends.server, LABELS_MIN);
     }
 
     #[test]

@@ -7,13 +7,13 @@ use apus_trace::{TracedCall, calls};
 use serde_json::json;
 
 use super::files::{Files, micros};
-use crate::output;
+use crate::output::JsonArgs;
 
 /// List the RPCs of traces: when each began, how long it took, and what disturbed it
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus trace rpcs client.4711.trace server.4712.trace
-  apus trace rpcs --slowest 20 --json *.trace
+  apus trace rpcs --slowest 20 --json - *.trace
 
 Records: what the traces have of the call: all stages at both ends, or a part of them. Disturbed: packets that were \
 retransmitted, asked for again, or answered with BUSY or UNKNOWN.")]
@@ -23,9 +23,8 @@ pub(crate) struct Args {
     /// Show the N calls that took longest, longest first
     #[arg(long, value_name = "N")]
     slowest: Option<usize>,
-    /// Write the list as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 /// Lists the calls.
@@ -38,17 +37,21 @@ pub(super) fn run(args: &Args) -> Result<()> {
         calls.sort_by_key(|call| std::cmp::Reverse(call.round_trip()));
         calls.truncate(most);
     }
-    if args.json {
+    let json = || {
         let rows: Vec<_> = calls.iter().map(row).collect();
-        return output::print(&format!("{:#}\n", json!({ "rpcs": rows })));
-    }
+        format!("{:#}\n", json!({ "rpcs": rows }))
+    };
+    args.json.deliver(json, || as_text(&calls))
+}
+
+fn as_text(calls: &[TracedCall]) -> String {
     let mut text = format!(
         "{:>10}  {:8}  {:>12}  {:>12}  {:>9}  {:>9}  {:>9}  records\n",
         "id", "pair", "begun us", "took us", "request", "response", "disturbed"
     );
     let number =
         |value: Option<u32>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
-    for call in &calls {
+    for call in calls {
         let took = call.round_trip().map(|nanos| format!("{:.3}", micros(nanos as f64)));
         let _ = writeln!(
             text,
@@ -63,7 +66,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
             records(call)
         );
     }
-    output::print(&text)
+    text
 }
 
 fn records(call: &TracedCall) -> &'static str {

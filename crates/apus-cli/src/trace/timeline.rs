@@ -7,13 +7,13 @@ use apus_trace::{Timeline, TimelineStage, calls};
 use serde_json::json;
 
 use super::files::{Files, micros};
-use crate::output;
+use crate::output::JsonArgs;
 
 /// Show how long calls of one length take to each stage, as tthoma's analyzer of this name does
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus trace timeline client.4711.trace server.4712.trace
-  apus trace timeline --length 100 --json *.trace
+  apus trace timeline --length 100 --json - *.trace
   apus trace timeline --length 100-1500 *.trace
 
 Only calls count of which the traces have all stages at both ends. The stages are those of requests and responses of one packet; \
@@ -24,9 +24,8 @@ pub(crate) struct Args {
     /// Length of the requests in bytes, or least and most; the most frequent one, if none is given
     #[arg(long, value_name = "BYTES[-BYTES]", value_parser = lengths)]
     length: Option<(u32, u32)>,
-    /// Write the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 fn lengths(text: &str) -> Result<(u32, u32), String> {
@@ -56,9 +55,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
             calls.len()
         );
     };
-    if args.json {
-        return output::print(&format!("{:#}\n", as_json(&timeline)));
-    }
+    args.json.deliver(|| format!("{:#}\n", as_json(&timeline)), || as_text(&timeline))
+}
+
+fn as_text(timeline: &Timeline) -> String {
     let mut text = format!(
         "{} calls with requests of {} bytes\n\n{:18}  {:6}  {:>10}  {:>10}  {:>10}  {:>10}\n",
         timeline.calls,
@@ -82,7 +82,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
             micros(stage.p99 as f64)
         );
     }
-    output::print(&text)
+    text
 }
 
 fn side(stage: &TimelineStage) -> &'static str {

@@ -113,7 +113,7 @@ fn a_library_that_was_changed_is_not_loaded() {
 
     // Others may write to the directory, so they could put another file there.
     set_mode(&installed.place(), 0o777);
-    assert!(!installed.loaded().starts_with(&installed.directory.file("")));
+    assert!(!installed.loaded().starts_with(installed.directory.file("")));
 }
 
 /// Runs a script in a mount namespace of its own, with the path of the program in `$APUS`; none where that is not allowed.

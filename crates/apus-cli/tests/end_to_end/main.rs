@@ -12,6 +12,7 @@ mod demo;
 mod deploy;
 mod doctor;
 mod emulated;
+mod exit_codes;
 mod installed;
 mod irq;
 mod irq_preload;

@@ -382,7 +382,7 @@ fn what_cannot_be_started_is_said_in_a_line() {
 #[test]
 fn the_library_is_where_the_environment_says() {
     let missing = output(run(["true"]).env("APUS_PRELOAD", "/no/such/library.so"));
-    assert_eq!(missing.status.code(), Some(1));
+    assert_eq!(missing.status.code(), Some(126));
     assert!(
         stderr(&missing).contains("APUS_PRELOAD is `/no/such/library.so`"),
         "{}",

@@ -76,7 +76,7 @@ fn a_process_that_was_killed_shows_its_last_counters() {
     );
     let shown = text(&format!("stat {pid} --dir {}", directory.path()));
     assert!(shown.contains("ended") && shown.contains("protocol.requests"), "{shown}");
-    let listed = text(&format!("stat --dir {}", directory.path()));
+    let listed = text(&format!("stat --ended --dir {}", directory.path()));
     assert!(listed.contains(&pid.to_string()) && listed.contains("ended"), "{listed}");
 }
 
@@ -102,7 +102,7 @@ fn rates_and_changes_are_shown() {
     assert_eq!(text(&format!("stat --diff {same}")), "No counter changed.\n");
     let watched =
         text(&format!("stat --watch --count 2 --interval 10ms --dir {}", directory.path()));
-    assert_eq!(watched.matches("Processes that show counters").count(), 2, "{watched}");
+    assert_eq!(watched.matches("Processes that run").count(), 2, "{watched}");
     let one = directory.path();
     fails(2, &format!("stat --diff {} --dir {one}", after.display()), &["--diff", "two files"]);
     fails(1, &format!("stat 1 --dir {one}"), &["process 1", &one]);
@@ -141,7 +141,11 @@ struct Exporter(Child, String);
 
 impl Exporter {
     fn start(directory: &Directory) -> Self {
-        let arguments = format!("stat --prometheus 127.0.0.1:0 --dir {}", directory.path());
+        Self::start_with(directory, "")
+    }
+
+    fn start_with(directory: &Directory, more: &str) -> Self {
+        let arguments = format!("stat --prometheus 127.0.0.1:0 --dir {} {more}", directory.path());
         let mut child =
             command(&arguments).stdout(Stdio::piped()).spawn().expect("the program starts");
         let mut line = String::new();
@@ -161,7 +165,8 @@ impl Exporter {
     }
 
     fn page(&self, accept: &str) -> String {
-        let answer = self.request(&format!("GET /metrics HTTP/1.1\r\nAccept: {accept}\r\n\r\n"));
+        let answer =
+            self.request(&format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n"));
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
         answer.split_once("\r\n\r\n").expect("a head and a body").1.to_owned()
     }
@@ -179,20 +184,22 @@ fn prometheus_accepts_the_page() {
     let directory = Directory::new("prometheus");
     let server = directory.server();
     let exporter = Exporter::start(&directory);
-    let classic = exporter.page("*/*");
-    let label = format!("pid=\"{}\"", server.id());
-    assert!(classic.contains("# TYPE apus_protocol_requests_total counter"), "{classic}");
-    assert!(classic.contains(&label), "{classic}");
-    let open = exporter.page("application/openmetrics-text; version=1.0.0");
-    assert!(open.contains("# TYPE apus_protocol_requests counter") && open.ends_with("# EOF\n"));
+    let open = exporter.page("*/*");
+    assert!(
+        open.contains("# TYPE apus_protocol_requests counter") && open.ends_with("# EOF\n"),
+        "{open}"
+    );
+    assert!(open.contains("apus_processes{program=\"apus\"} 1\n"), "{open}");
+    assert!(!open.contains("pid="), "a series for each program: {open}");
+    let process = Exporter::start_with(&directory, "--per-process").page("*/*");
+    assert!(process.contains(&format!("pid=\"{}\"", server.id())), "{process}");
     let other = |request: &str| exporter.request(request).lines().next().map(str::to_owned);
     let status = |text: &str| Some(format!("HTTP/1.1 {text}"));
-    assert_eq!(other("GET /x HTTP/1.1\r\n\r\n"), status("404 Not Found"));
-    assert_eq!(other("POST / HTTP/1.1\r\n\r\n"), status("405 Method Not Allowed"));
+    assert_eq!(other("GET /x HTTP/1.1\r\nHost: x\r\n\r\n"), status("404 Not Found"));
+    assert_eq!(other("POST / HTTP/1.1\r\nHost: x\r\n\r\n"), status("405 Method Not Allowed"));
     if Command::new("promtool").arg("--version").output().is_err() {
         return skipped("the Prometheus page: promtool is not installed (Debian: prometheus)");
     }
-    check(&["check", "metrics"], &classic);
     // promtool reads OpenMetrics when it makes blocks, for which each sample needs a time.
     let timed: Vec<_> = open
         .lines()
@@ -205,6 +212,51 @@ fn prometheus_accepts_the_page() {
 }
 
 #[test]
+fn slow_clients_stop_nobody() {
+    let directory = Directory::new("slow");
+    let _server = directory.server();
+    let exporter = Exporter::start(&directory);
+    let connect = || TcpStream::connect(&exporter.1).expect("it listens");
+    let idle: Vec<TcpStream> = (0..50).map(|_| connect()).collect();
+    let mut half = connect();
+    half.write_all(b"GET /metrics HTTP/1.1\r\nHost:").expect("it reads");
+    // Each of them would have taken seconds.
+    assert!(exporter.page("*/*").contains("apus_processes"));
+    // A page that nobody reads is longer than what the kernel takes, if many ask.
+    let unread: Vec<TcpStream> = (0..20)
+        .map(|_| {
+            let mut stream = connect();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").expect("it reads");
+            stream
+        })
+        .collect();
+    assert!(exporter.page("*/*").ends_with("# EOF\n"));
+    // The server gives up on a client that says nothing.
+    let mut answer = Vec::new();
+    let ended = (&idle[0]).read_to_end(&mut answer);
+    assert!(ended.is_err() || answer.is_empty() || answer.starts_with(b"HTTP/1.1 408"));
+    drop((half, unread));
+}
+
+#[test]
+fn processes_that_run_are_told_apart_and_ended_ones_are_asked_for() {
+    let directory = Directory::new("names");
+    let server = directory.server();
+    let mut ended = directory.server();
+    ended.kill();
+    let port = server.address.rsplit('@').next().expect("a UDP port").to_owned();
+    let listed = text(&format!("stat --dir {} --interval 50ms", directory.path()));
+    let line = listed.lines().find(|line| line.trim_start().starts_with(&server.id().to_string()));
+    let line = line.unwrap_or_else(|| panic!("no line of the server: {listed}"));
+    assert!(line.contains("apus node") && line.contains(&port), "{listed}");
+    assert!(listed.lines().all(|line| line.chars().count() <= 80), "{listed}");
+    assert!(listed.contains("1 more have ended") && !listed.contains(" ended 0s ago"), "{listed}");
+    let all = text(&format!("stat --ended --dir {} --interval 50ms", directory.path()));
+    let place = |id: u32| all.find(&format!("{id} ")).unwrap_or_else(|| panic!("no {id}: {all}"));
+    assert!(place(server.id()) < place(ended.id()), "{all}");
+}
+
+#[test]
 fn the_alerts_name_counters_of_the_page() {
     let directory = Directory::new("alerts");
     let _server = directory.server();
@@ -212,12 +264,15 @@ fn the_alerts_name_counters_of_the_page() {
     let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/prometheus");
     let text = fs::read_to_string(rules.join("apus.rules.yml")).expect("it is there");
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    let names =
-        words.filter(|it| *it == "apus_up" || it.starts_with("apus_") && it.ends_with("_total"));
+    let names = words
+        .filter(|it| *it == "apus_processes" || it.starts_with("apus_") && it.ends_with("_total"));
     let names: BTreeSet<_> = names.collect();
     assert!(names.len() > 20, "{names:?}");
     for name in names {
-        assert!(page.contains(&format!("# TYPE {name} ")), "no counter {name}");
+        assert!(
+            page.contains(&format!("# TYPE {} ", name.trim_end_matches("_total"))),
+            "no counter {name}"
+        );
     }
     if Command::new("promtool").arg("--version").output().is_err() {
         return skipped("the alerts: promtool is not installed (Debian: prometheus)");

@@ -75,9 +75,9 @@ fn traces_of_two_processes_have_all_stages_of_calls() {
     server.kill();
     let files = directory.files();
     assert_eq!(files.split(' ').count(), 2, "{files}");
-    let timeline = json(&format!("trace timeline --json {files}"));
+    let timeline = json(&format!("trace timeline --json - {files}"));
     stages_add_up(&timeline);
-    let rpcs = json(&format!("trace rpcs --slowest 1 --json {files}"));
+    let rpcs = json(&format!("trace rpcs --slowest 1 --json - {files}"));
     let id = rpcs["rpcs"][0]["id"].as_u64().expect("there are calls");
     let one = apus(&format!("trace rpcid {id} {files}"));
     let text = String::from_utf8_lossy(&one.stdout).into_owned();
@@ -116,7 +116,7 @@ const ANALYSES: [(&str, &str, &str); 19] = [
 
 fn every_analysis_finds_something(files: &str, calls: u64) {
     for (analysis, table, column) in ANALYSES {
-        let report = json(&format!("trace {analysis} --json {files}"));
+        let report = json(&format!("trace {analysis} --json - {files}"));
         assert!(report[table][0][column].is_number(), "{analysis}: {report:#}");
         let text = apus(&format!("trace {analysis} {files}"));
         assert!(text.status.success() && !text.stdout.is_empty(), "{analysis}");
@@ -124,10 +124,10 @@ fn every_analysis_finds_something(files: &str, calls: u64) {
     for analysis in ["locks", "copy", "snapshot --at 1000", "timeline --length 1-200"] {
         assert!(apus(&format!("trace {analysis} {files}")).status.success(), "{analysis}");
     }
-    let short = json(&format!("trace p99short --json {files}"));
+    let short = json(&format!("trace p99short --json - {files}"));
     assert!((1..=calls).contains(&short["calls"].as_u64().unwrap_or(0)), "{short:#}");
     let one = files.split(' ').next().expect("there are files");
-    let diff = json(&format!("trace diff --json {one} {one}"));
+    let diff = json(&format!("trace diff --json - {one} {one}"));
     assert_eq!(diff["differences"].as_array().map(Vec::len), Some(0), "{diff:#}");
 }
 
@@ -136,7 +136,7 @@ fn the_files_of_analyses_are_read(directory: &Path, files: &str, timeline: &Valu
     let (both, export) = (directory.join("both.merged"), directory.join("export.json"));
     let done = apus(&format!("trace merge {files} --to {}", both.display()));
     assert!(done.status.success(), "{}", stderr(&done));
-    let merged = json(&format!("trace timeline --json {}", both.display()));
+    let merged = json(&format!("trace timeline --json - {}", both.display()));
     assert_eq!(merged["calls"], timeline["calls"]);
     let done = apus(&format!("trace export {files} --to {}", export.display()));
     assert!(done.status.success(), "{}", stderr(&done));
@@ -209,7 +209,7 @@ fn every_call_is_recorded_on_demand() {
         let record = format!("trace record --pid {} --to {to} --calls all --for 50ms", server.id());
         let recorded = apus(&record);
         assert!(recorded.status.success(), "{}", stderr(&recorded));
-        let calls = json(&format!("trace rpcs --json {}", directory.files()));
+        let calls = json(&format!("trace rpcs --json - {}", directory.files()));
         let mut ids = calls["rpcs"].as_array().expect("calls are a list").iter();
         ids.any(|call| call["id"].as_u64().expect("an id is a number") % 128 >= 2)
     });
@@ -227,7 +227,7 @@ fn a_simulation_has_a_time_trace() {
         "sim run --topology single-4 --workload 100 --load 0.1 --sim-ms 0.2 --warmup-ms 0 --time-trace {file}"
     ));
     assert!(done.status.success(), "{}", stderr(&done));
-    stages_add_up(&json(&format!("trace timeline --length 100 --json {file}")));
+    stages_add_up(&json(&format!("trace timeline --length 100 --json - {file}")));
 }
 
 #[test]

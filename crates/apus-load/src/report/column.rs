@@ -165,6 +165,7 @@ fn name_of(stem: &str) -> String {
             format!("p{whole}.{fraction}")
         };
     }
+    let stem = stem.replace("p99_9_", "p99.9_");
     let words = stem.split('_').map(|word| match word {
         "cpu" => "CPU".to_owned(),
         "rpc" | "rpcs" | "tcp" | "udp" => word.to_ascii_uppercase(),

@@ -179,15 +179,15 @@ impl<'a> Group<'a> {
         let number = |text: String, kept| Head { text, right: true, kept };
         let mut heads = vec![text(first_head.to_owned())];
         heads.extend(self.labels.iter().map(|label| text(label.replace('_', " "))));
-        for column in &self.columns {
+        for column in self.in_order(headline) {
             heads.push(number(column.heading(self.unit(column)), headline == Some(column)));
             if spread_of == Some(column) {
                 heads.push(number("±".to_owned(), true));
             }
-        }
-        if let (Some(column), Some(reference)) = (headline, reference) {
-            let against = format!("{} against {}", column.name, self.name(reference));
-            heads.push(number(against, true));
+            if let (true, Some(reference)) = (headline == Some(column), reference) {
+                let against = format!("{} against {}", column.name, self.name(reference));
+                heads.push(number(against, true));
+            }
         }
         let lines = self
             .lines
@@ -219,7 +219,7 @@ impl<'a> Group<'a> {
         let plain = |text: String| Entry { text, best: false };
         let mut entries = vec![plain(self.title(line))];
         entries.extend(self.labels.iter().map(|label| plain(line.label(label).to_owned())));
-        for column in &self.columns {
+        for column in self.in_order(headline) {
             let value = line.median(&column.key);
             let text = value.map(|value| match self.unit(column) {
                 Some(_) => column.without_unit(value),
@@ -235,16 +235,22 @@ impl<'a> Group<'a> {
                     spread.map(|share| format!("{:.0} %", share * 100.0)).unwrap_or_default(),
                 ));
             }
-        }
-        if let (Some(column), Some(reference)) = (headline, reference) {
-            let words = match line.comparison(reference, column) {
-                Comparison::Refused => Comparison::Refused.in_words(column),
-                _ if std::ptr::eq(line, reference) => "reference".to_owned(),
-                comparison => comparison.in_words(column),
-            };
-            entries.push(plain(words));
+            if let (true, Some(reference)) = (headline == Some(column), reference) {
+                let words = match line.comparison(reference, column) {
+                    Comparison::Refused => Comparison::Refused.in_words(column),
+                    _ if std::ptr::eq(line, reference) => "reference".to_owned(),
+                    comparison => comparison.in_words(column),
+                };
+                entries.push(plain(words));
+            }
         }
         entries
+    }
+
+    /// The columns, the main figure first: it and its comparison are seen on every screen.
+    fn in_order<'c>(&'c self, headline: Option<&'c Column>) -> impl Iterator<Item = &'c Column> {
+        let others = self.columns.iter().filter(move |column| headline != Some(*column));
+        headline.into_iter().chain(others)
     }
 
     /// Whether the same load was offered to all lines. Figures under different loads are not compared.
@@ -274,7 +280,7 @@ impl<'a> Group<'a> {
         self.columns
             .iter()
             .find(|column| Some(column.key.as_str()) == usual)
-            .or_else(|| self.columns.iter().find(|column| column.better != Better::Neither))
+            .or_else(|| self.columns.iter().find(|column| is_result(column)))
     }
 
     /// The best of the rivals, if there is another line to compare with it; a refused one only where there is no other.
@@ -395,6 +401,11 @@ impl<'a> Group<'a> {
     }
 }
 
+/// Whether a figure may be the main one: how late calls were tells of the generator.
+fn is_result(column: &Column) -> bool {
+    column.better != Better::Neither && !column.key.starts_with("late")
+}
+
 /// Texts, flags and settings of a row that are no condition: what makes it this line and not another.
 fn identity_of(row: &Row) -> Vec<(String, String)> {
     let of_interest =
@@ -474,6 +485,11 @@ fn title(conditions: &[Option<Value>]) -> String {
                 "size_bytes" => size_in_words(&text),
                 "outstanding" => format!("{text} outstanding"),
                 "workload" => format!("workload {text}"),
+                // A share of the links. Texts are loads in words.
+                "load" => match value {
+                    Some(Value::Number(share)) => format!("load {share}"),
+                    _ => text,
+                },
                 "pin" => format!("pin {text}"),
                 "hosts" => format!("{text} hosts"),
                 "link_mbps" => format!("{text} Mb/s links"),

@@ -66,6 +66,9 @@ fn figures_under_different_loads_are_not_compared() {
     let late = mix("apus-udp", 2.0, 9.0).refused_as_late();
     let refused = &tables_of(&result(vec![late, mix("tcp-epoll", 2.0, 31.0)]))[0];
     assert_eq!(line(refused, 0).last(), Some(&"refused"));
+    let late = |transport| mix(transport, 2.0, 9.0).set("late_pct", 90.0).refused_as_late();
+    let nothing = &tables_of(&result(vec![late("apus-udp"), late("tcp-epoll")]))[0];
+    assert!(nothing.headline.is_none(), "lateness is no result");
 }
 
 #[test]

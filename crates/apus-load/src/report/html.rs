@@ -36,7 +36,8 @@ pub fn html(results: &[ResultFile], conventions: &Conventions) -> Result<String>
     let glossary = Glossary::of(tables.iter().flatten(), conventions);
     let sections = results.iter().zip(&tables);
     let sections: Vec<Markup> = sections
-        .map(|(result, tables)| page.section(result, tables, &glossary))
+        .enumerate()
+        .map(|(number, (result, tables))| page.section(number, result, tables, &glossary))
         .collect::<Result<_>>()?;
     let heading = match results {
         [result] => subcommand(&result.command),
@@ -55,6 +56,7 @@ pub fn html(results: &[ResultFile], conventions: &Conventions) -> Result<String>
             }
             body {
                 h1 { "Results of " @if results.len() == 1 { code { (heading) } } @else { (heading) } }
+                (contents(results, &tables))
                 @for section in sections { (section) }
                 (terms(&glossary))
             }
@@ -86,6 +88,7 @@ struct Page<'a> {
 impl Page<'_> {
     fn section(
         &self,
+        number: usize,
         result: &ResultFile,
         tables: &[Table],
         glossary: &Glossary,
@@ -97,7 +100,7 @@ impl Page<'_> {
         };
         let (plots, set_up_plots) = (self.plots(&main, &result.series)?, self.plots(&set_up, &[])?);
         Ok(markup! {
-            section.run {
+            section.run id=(format!("run-{}", number + 1)) {
                 (facts(result))
                 (warning_list(&result.warnings))
                 (self.glance(&main))
@@ -207,6 +210,9 @@ impl Page<'_> {
         }
         for name in names {
             let curves: Vec<&Series> = series.iter().filter(|curve| curve.name == name).collect();
+            if is_of_one_place(&curves) {
+                continue;
+            }
             let chart = plot::chart(name, &curves, &self.palette)?;
             figures.push(figure(name, &self.legend(&curves), chart));
         }
@@ -271,6 +277,33 @@ impl Page<'_> {
     }
 }
 
+/// Whether all points are at one place of the axis, as for messages of one length. The tables have such figures.
+fn is_of_one_place(curves: &[&Series]) -> bool {
+    let mut places = curves.iter().flat_map(|curve| &curve.points).map(|(x, _)| *x);
+    let first = places.next();
+    curves.iter().any(|curve| !curve.points.is_empty()) && places.all(|x| Some(x) == first)
+}
+
+/// Links to the results of a page of several, by their commands and what their first tables are about.
+fn contents(results: &[ResultFile], tables: &[Vec<Table>]) -> Markup {
+    if results.len() < 2 {
+        return markup! {};
+    }
+    markup! {
+        nav.contents aria-label="Contents" {
+            h2 { "Contents" }
+            ol {
+                @for (number, (result, tables)) in results.iter().zip(tables).enumerate() {
+                    li {
+                        a href=(format!("#run-{}", number + 1)) { (subcommand(&result.command)) }
+                        @if let Some(table) = tables.first() { " " span.quiet { (table.title) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
 fn facts(result: &ResultFile) -> Markup {
     markup! {
         dl {
@@ -278,6 +311,9 @@ fn facts(result: &ResultFile) -> Markup {
             dt { "Machine" } dd { (result.machine) }
             dt { "Started" }
             dd { (result.started) ", load average " (format!("{:.2}", result.machine.load_average)) }
+            @if let Some(plan) = &result.plan {
+                dt { "Plan" } dd { details { summary { "all values" } code { (plan.to_string()) } } }
+            }
         }
     }
 }
@@ -423,6 +459,28 @@ mod tests {
         let page = page(result);
         assert!(page.contains("Nothing suspicious was noticed") && !page.contains("<h2>"));
         assert!(html(&[], &sample::CONVENTIONS).unwrap().contains("Results of 0 runs"));
+    }
+
+    #[test]
+    fn a_page_of_several_results_has_contents() {
+        let results = [sample::result(), sample::result()];
+        let page = html(&results, &sample::CONVENTIONS).unwrap();
+        for number in 1..=2 {
+            let (link, target) =
+                (format!("href=\"#run-{number}\""), format!("id=\"run-{number}\""));
+            assert!(page.contains(&link) && page.contains(&target), "{number}");
+        }
+        assert!(!html(&results[..1], &sample::CONVENTIONS).unwrap().contains("Contents"));
+    }
+
+    #[test]
+    fn messages_of_one_length_are_no_curve() {
+        let mut result = sample::result();
+        let curve = result.series[0].clone();
+        result.series = vec![Series { points: vec![(100.0, 1.0), (100.0, 2.0)], ..curve.clone() }];
+        assert!(!page(result.clone()).contains(&format!("<figcaption>{}", curve.name)));
+        result.series = vec![Series { points: vec![(100.0, 1.0), (200.0, 2.0)], ..curve.clone() }];
+        assert!(page(result).contains(&format!("<figcaption>{}", curve.name)));
     }
 
     #[test]

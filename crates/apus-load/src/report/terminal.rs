@@ -14,6 +14,7 @@ use crate::result::ResultFile;
 use super::conventions::Conventions;
 use super::group::tables;
 use super::table::{Entry, Table};
+use super::warnings::by_kind;
 
 /// Columns of a terminal that tables and texts fit.
 pub const WIDTH: usize = 80;
@@ -54,19 +55,18 @@ impl Style {
     }
 }
 
-/// The whole result as text that reads at a glance: command and machine, warnings, then a table for each set of
-/// rows that can be compared. Ends with a newline. Control characters in the data are replaced, so that a
+/// The whole result as text that reads at a glance: command and machine, a table for each set of rows that can be compared, and warnings,
+/// one for each kind. Ends with a newline. Control characters in the data are replaced, so that a
 /// result file cannot take over a terminal.
 #[must_use]
 pub fn text(result: &ResultFile, conventions: &Conventions, style: Style) -> String {
     let mut text = style.strong(&clean(&result.command)) + "\n";
     text += &wrapped("", &format!("{} · {}", result.machine, result.started), style);
-    text += &warnings(result, style);
     for table in tables(result, conventions) {
         text += "\n";
         text += &table.text(style);
     }
-    text
+    text + &warnings(result, style)
 }
 
 /// What may be wrong with a run, below an empty line; nothing when nothing is.
@@ -85,7 +85,11 @@ fn list_warnings(result: &ResultFile, style: Style, show: impl Fn(&str) -> Strin
     if result.warnings.is_empty() {
         return String::new();
     }
-    let list: String = result.warnings.iter().map(|text| show(text)).collect();
+    let one = |(kind, texts): (String, Vec<&str>)| match texts[..] {
+        [text] => show(text),
+        _ => show(&format!("{} × {kind}", texts.len())),
+    };
+    let list: String = by_kind(&result.warnings).into_iter().map(one).collect();
     format!("\n{}\n{list}", style.strong("What may be wrong with this run"))
 }
 
@@ -228,9 +232,6 @@ mod tests {
 apus bench rtt --runs 2
 AMD EPYC · 2 cores · 2026-11-20T18:40:00Z
 
-What may be wrong with this run
-  ! the generator was late
-
 rtt · 100 B
 transport        p50 µs    ±  p50 against tcp-busy
 ──────────────── ─────── ──── ─────────────────────
@@ -246,6 +247,9 @@ apus-udp                   40  0 %                 1.5× less
 tcp-busy                   60  0 %                 reference
 raw-udp (floor)            50  0 %                 1.2× less
 medians of 2 runs, ± half the distance between quartiles, ratios of the medians
+
+What may be wrong with this run
+  ! the generator was late
 ";
         assert_eq!(text(&sample::result(), &sample::CONVENTIONS, Style::PLAIN), wanted);
     }
@@ -291,6 +295,9 @@ medians of 2 runs, ± half the distance between quartiles, ratios of the medians
         let lines: Vec<&str> = text.lines().skip(2).collect();
         assert!(lines[0].ends_with("words…") && lines[0].width() <= WIDTH, "{text}");
         assert_eq!(lines[1..], ["  ! one \u{fffd} two"]);
+        result.warnings = vec!["a: late by 1.5 %".to_owned(), "b: late by 20 %".to_owned()];
+        let text = short_warnings(&result, Style::PLAIN);
+        assert!(text.ends_with("\n  ! 2 × late by … %\n"), "one line for a kind: {text}");
         result.warnings.clear();
         assert_eq!(short_warnings(&result, Style::PLAIN), "");
     }

@@ -193,4 +193,4 @@ const TABLE_MIN: u16 = 4;
 const TEXT_HEIGHT_MAX: u16 = 500;
 
 /// The narrowest text that has all columns.
-pub(super) const TEXT_WIDTH: u16 = 120;
+pub(super) const TEXT_WIDTH: u16 = 80;

@@ -14,7 +14,7 @@ use process::{Process, SLOW};
 
 /// The first finding of an analysis of all traces in a directory.
 fn finding(analysis: &str, directory: &Directory) -> (String, Value) {
-    let report = json(&format!("trace {analysis} --json {}", directory.files()));
+    let report = json(&format!("trace {analysis} --json - {}", directory.files()));
     let finding = report["findings"][0].as_str().unwrap_or_default().to_owned();
     (finding, report)
 }
@@ -39,7 +39,7 @@ fn a_slow_handler_is_the_cause_of_the_slowest_call() {
     let took = report["slowest"][0]["took_us"].as_f64().expect("it is a number");
     assert!(took >= SLOW.as_micros() as f64, "{took}");
     // The handler is no hand-off: its request was taken before it slept.
-    let handoffs = json(&format!("trace handoffs --json {}", directory.files()));
+    let handoffs = json(&format!("trace handoffs --json - {}", directory.files()));
     assert!(handoffs["longest"][0]["waited_us"].as_f64() < Some(took), "{handoffs:#}");
 }
 
@@ -57,7 +57,7 @@ fn a_call_that_failed_is_explained_by_its_error_and_by_the_trace() {
     assert!(error.contains("waited for the response; all 4 bytes were sent"), "{error}");
     let (_, after) = error.split_once("RPC ").expect("it has the id");
     let id: u32 = after.split(' ').next().and_then(|id| id.parse().ok()).expect("it is a number");
-    let report = json(&format!("trace explain {id} --json {}", directory.files()));
+    let report = json(&format!("trace explain {id} --json - {}", directory.files()));
     let findings = report["calls"][0]["findings"].to_string();
     assert!(findings.contains("its deadline passed"), "{findings}");
     assert!(findings.contains("in the server's application"), "{findings}");
@@ -65,7 +65,7 @@ fn a_call_that_failed_is_explained_by_its_error_and_by_the_trace() {
     let text = String::from_utf8_lossy(&failed.stdout);
     assert!(text.contains(&format!("id: {id}")), "{text}");
     // Also the first call of a node has one pair from its begin to its end.
-    let rpcs = json(&format!("trace rpcs --json {}", directory.files()));
+    let rpcs = json(&format!("trace rpcs --json - {}", directory.files()));
     assert_eq!(rpcs["rpcs"][0]["records"], "all", "{rpcs:#}");
 }
 
@@ -79,7 +79,7 @@ fn a_response_that_is_taken_late_waits_for_the_application() {
     drop(server);
     let (finding, report) = finding("p99short", &directory);
     assert!(finding.contains("the hand-off to the client's application"), "{report:#}");
-    let handoffs = json(&format!("trace handoffs --json {}", directory.files()));
+    let handoffs = json(&format!("trace handoffs --json - {}", directory.files()));
     let longest = &handoffs["longest"][0];
     assert_eq!(longest["message"], "response", "{handoffs:#}");
     assert!(longest["waited_us"].as_f64() > Some(SLOW.as_micros() as f64 / 2.0), "{handoffs:#}");
@@ -132,7 +132,7 @@ fn a_process_that_was_stopped_has_a_gap() {
 /// All watched CPUs are taken from a process that is stopped.
 #[test]
 fn a_stopped_watcher_finds_that_all_cpus_were_taken() {
-    let arguments = "trace gaps --live --seconds 3 --threshold 10000 --json";
+    let arguments = "trace gaps --live --seconds 3 --threshold 10000 --json -";
     let watcher = command(arguments).stdout(std::process::Stdio::piped()).spawn();
     let watcher = watcher.expect("the program starts");
     let signal = |name: &str| {
@@ -182,7 +182,7 @@ fn short_messages_do_not_pass_without_priorities() {
         std::fs::write(&plan, format!("{text}{priorities}\n")).expect("the directory is ours");
         let run = apus(&format!("sim run {} --time-trace {}", plan.display(), trace.display()));
         assert!(run.status.success(), "{}", stderr(&run));
-        let report = json(&format!("trace pass --json {}", trace.display()));
+        let report = json(&format!("trace pass --json - {}", trace.display()));
         report["passed_share"].as_f64().unwrap_or_else(|| panic!("{report:#}"))
     });
     let [without, with] = passed;

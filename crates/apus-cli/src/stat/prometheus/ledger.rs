@@ -1,0 +1,221 @@
+//! Which processes a page is about.
+//!
+//! By default the processes of one program are one series, so that a host has as many series as programs, however often these start. The
+//! counters of a process that has ended stay in the sum of its program: a sum that fell would look like a restart to Prometheus.
+//!
+//! With a series for each process, one that has ended is on one more page within a minute, with its last counters, and then on none.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::counters::{Counters, Identity, Process, Snapshot};
+
+/// Labels of a series: names and values.
+pub(super) type Labels = Vec<(&'static str, String)>;
+
+/// The counters of one series, and how many processes run.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Group {
+    pub(super) running: u64,
+    pub(super) counters: Counters,
+}
+
+/// What has been on pages before.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    per_process: bool,
+    /// Counters of processes that run, as they were last.
+    last: BTreeMap<Identity, (String, Counters)>,
+    /// What processes had counted that have ended, by program, and when the program last had a process.
+    ended: BTreeMap<String, (Counters, u64)>,
+    /// Processes that were on a page after their end.
+    told: BTreeSet<Identity>,
+}
+
+/// How long a program without a process stays on the page.
+const PROGRAM_KEPT_NS: u64 = 3_600_000_000_000;
+
+/// How long after its end a process may be on a page, if none was asked for before.
+const PROCESS_KEPT_NS: u64 = 60_000_000_000;
+
+/// Programs that have a series of their own; others are put together.
+const PROGRAMS_MAX: usize = 1_000;
+
+impl Ledger {
+    pub(super) fn new(per_process: bool) -> Self {
+        let (last, ended, told) = Default::default();
+        Self { per_process, last, ended, told }
+    }
+
+    /// The groups of a page, of what the processes have counted now.
+    pub(super) fn take(&mut self, now: &Snapshot) -> BTreeMap<Labels, Group> {
+        let mut groups = match self.per_process {
+            true => self.by_process(now),
+            false => self.by_program(now),
+        };
+        for process in &now.processes {
+            for (place, attached) in process.attached.iter().enumerate() {
+                let mut labels = self.labels(process);
+                labels.push(("place", place.to_string()));
+                if self.per_process {
+                    labels.push(("attached", attached.pid.to_string()));
+                }
+                labels.push(("uid", attached.uid.to_string()));
+                add(&mut groups.entry(labels).or_default().counters, &attached.counters);
+            }
+        }
+        groups
+    }
+
+    fn labels(&self, process: &Process) -> Labels {
+        let Process { pid, start, namespace, program, .. } = process;
+        let mut labels = vec![("program", program.clone())];
+        if self.per_process {
+            let number = [("pid", pid.to_string()), ("start", start.to_string())];
+            labels.extend(number);
+            labels.push(("namespace", namespace.to_string()));
+        }
+        labels
+    }
+
+    fn by_process(&mut self, now: &Snapshot) -> BTreeMap<Labels, Group> {
+        let there: BTreeSet<Identity> = now.processes.iter().map(Process::identity).collect();
+        self.told.retain(|identity| there.contains(identity));
+        let mut groups = BTreeMap::new();
+        for process in &now.processes {
+            let runs = process.alive == Some(true);
+            let is_recent = now.taken_ns.saturating_sub(process.written_ns) <= PROCESS_KEPT_NS;
+            // Whether a process of another pid namespace has ended cannot be known: one that writes nothing for so long is idle at least.
+            let is_shown = match process.alive {
+                Some(true) => true,
+                Some(false) => is_recent && self.told.insert(process.identity()),
+                None => is_recent,
+            };
+            if is_shown {
+                let group = Group { running: u64::from(runs), counters: process.counters.clone() };
+                groups.insert(self.labels(process), group);
+            }
+        }
+        groups
+    }
+
+    fn by_program(&mut self, now: &Snapshot) -> BTreeMap<Labels, Group> {
+        let mut before = std::mem::take(&mut self.last);
+        for process in &now.processes {
+            let identity = process.identity();
+            let was_there = before.remove(&identity).is_some();
+            let current = (process.program.clone(), process.counters.clone());
+            if process.alive != Some(false) {
+                self.last.insert(identity, current);
+            } else if was_there {
+                // Its file has its last counters.
+                before.insert(identity, current);
+            }
+        }
+        // What is left has ended.
+        for (program, counters) in before.into_values() {
+            add(&mut self.ended.entry(program).or_default().0, &counters);
+        }
+        let running = now.processes.iter().filter(|process| process.alive != Some(false));
+        for process in running {
+            if self.ended.len() < PROGRAMS_MAX || self.ended.contains_key(&process.program) {
+                self.ended.entry(process.program.clone()).or_default().1 = now.taken_ns;
+            }
+        }
+        self.ended.retain(|_, (_, seen)| now.taken_ns.saturating_sub(*seen) <= PROGRAM_KEPT_NS);
+        let mut groups: BTreeMap<Labels, Group> = BTreeMap::new();
+        let label = |program: &str| vec![("program", program.to_owned())];
+        for (program, (counters, _)) in &self.ended {
+            add(&mut groups.entry(label(program)).or_default().counters, counters);
+        }
+        for (program, counters) in self.last.values() {
+            let known = self.ended.contains_key(program);
+            let group = groups.entry(label(if known { program } else { "other" })).or_default();
+            group.running += 1;
+            add(&mut group.counters, counters);
+        }
+        groups
+    }
+}
+
+fn add(sum: &mut Counters, counters: &Counters) {
+    for (name, value) in counters {
+        let sum = sum.entry(name.clone()).or_default();
+        *sum = sum.wrapping_add(*value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn process(pid: u32, alive: Option<bool>, calls: u64) -> Process {
+        Process {
+            pid,
+            start: 1,
+            namespace: 2,
+            program: "shop".to_owned(),
+            version: "0.1.0".to_owned(),
+            alive,
+            written_ns: 100 * SECOND,
+            counters: BTreeMap::from([("protocol.calls".to_owned(), calls)]),
+            attached: Vec::new(),
+        }
+    }
+
+    fn at(second: u64, processes: Vec<Process>) -> Snapshot {
+        Snapshot { taken_ns: second * SECOND, processes }
+    }
+
+    fn shop(ledger: &mut Ledger, snapshot: &Snapshot) -> (u64, u64) {
+        let groups = ledger.take(snapshot);
+        assert_eq!(groups.len(), 1);
+        let group = &groups[&vec![("program", "shop".to_owned())]];
+        (group.running, group.counters["protocol.calls"])
+    }
+
+    #[test]
+    fn the_sum_of_a_program_never_falls() {
+        let mut ledger = Ledger::new(false);
+        let two = at(100, vec![process(7, Some(true), 10), process(8, Some(true), 5)]);
+        assert_eq!(shop(&mut ledger, &two), (2, 15));
+        let ended = at(101, vec![process(7, Some(false), 12), process(8, Some(true), 6)]);
+        assert_eq!(shop(&mut ledger, &ended), (1, 18));
+        assert_eq!(shop(&mut ledger, &ended), (1, 18), "it ends once");
+        // Its file goes away as well, and that of the other one, which was killed.
+        assert_eq!(shop(&mut ledger, &at(102, vec![process(9, Some(true), 1)])), (1, 19));
+        assert_eq!(shop(&mut ledger, &at(103, vec![])), (0, 19));
+        assert!(ledger.take(&at(103 + 3_601, vec![])).is_empty(), "after an hour");
+    }
+
+    #[test]
+    fn processes_that_had_ended_before_are_on_no_page() {
+        let mut ledger = Ledger::new(false);
+        let ended = (0..70).map(|pid| process(pid, Some(false), 1)).collect();
+        assert!(ledger.take(&at(100, ended)).is_empty());
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_on_one_page() {
+        let mut ledger = Ledger::new(true);
+        let pages = |ledger: &mut Ledger, second, alive| {
+            ledger.take(&at(second, vec![process(7, alive, 10)])).len()
+        };
+        assert_eq!(pages(&mut ledger, 100, Some(true)), 1);
+        assert_eq!(pages(&mut ledger, 120, Some(false)), 1);
+        assert_eq!(pages(&mut ledger, 121, Some(false)), 0);
+        assert_eq!(pages(&mut Ledger::new(true), 161, Some(false)), 0, "a minute later");
+        assert_eq!(pages(&mut Ledger::new(true), 161, None), 0);
+        assert_eq!(pages(&mut Ledger::new(true), 161, Some(true)), 1);
+    }
+
+    #[test]
+    fn many_programs_are_bounded() {
+        let mut ledger = Ledger::new(false);
+        let one = |pid| Process { program: format!("p{pid}"), ..process(pid, Some(true), 1) };
+        let groups = ledger.take(&at(100, (0..1_500).map(one).collect()));
+        assert_eq!(groups.len(), PROGRAMS_MAX + 1);
+        assert_eq!(groups[&vec![("program", "other".to_owned())]].running, 500);
+    }
+}
