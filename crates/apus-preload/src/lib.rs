@@ -45,3 +45,4 @@ mod originals;
 mod polling;
 mod report;
 mod start;
+mod sync;
