@@ -1,0 +1,203 @@
+//! Packets that are changed on their way end no node, and do not disturb the calls of others. `.ci/deep` has ten minutes of it
+//! (`APUS_MUTATED_SECONDS`), an ordinary run a second. `APUS_MUTATED_SEED` repeats what is changed and how, but not when.
+
+mod pair;
+
+use std::collections::VecDeque;
+use std::env;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use apus::{Address, CallError, CallOptions, Client, Config, Node};
+use pair::{FAULT_AFTER, PORT, pattern, serve_echo};
+
+/// A generator that a seed determines.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+}
+
+/// Values at which arithmetic overflows.
+const EXTREMES: [u64; 8] =
+    [0, 1, u64::MAX, 1 << 63, i64::MAX as u64, u32::MAX as u64, 1 << 31, 0x7fff_7fff_7fff_7fff];
+
+/// Bytes of a packet in which its header lies.
+const HEADER: usize = 96;
+
+/// Packets of either direction that may come once more.
+const KEPT: usize = 256;
+
+/// What the two threads of the proxy share.
+#[derive(Default)]
+struct Proxy {
+    passes: AtomicBool,
+    has_ended: AtomicBool,
+    changed: AtomicU64,
+}
+
+impl Proxy {
+    /// Passes packets on in one direction. `learn`: where they come from; `to`: where they go.
+    fn carry(
+        &self,
+        from: &UdpSocket,
+        by: &UdpSocket,
+        mut random: Random,
+        learn: impl Fn(SocketAddr),
+        to: impl Fn() -> Option<SocketAddr>,
+    ) {
+        let mut kept: VecDeque<Vec<u8>> = VecDeque::new();
+        let mut buffer = vec![0; 1 << 16];
+        while !self.has_ended.load(Ordering::Relaxed) {
+            let Ok((length, sender)) = from.recv_from(&mut buffer) else { continue };
+            learn(sender);
+            let packet = buffer[..length].to_vec();
+            let Some(to) = to() else { continue };
+            // A full socket loses packets, and so does a network.
+            let send = |packet: &[u8]| _ = by.send_to(packet, to);
+            if self.passes.load(Ordering::Relaxed) || random.below(3) > 0 {
+                send(&packet);
+            } else {
+                self.changed.fetch_add(1, Ordering::Relaxed);
+                change(packet.clone(), &kept, &mut random).iter().for_each(|packet| send(packet));
+            }
+            kept.push_back(packet);
+            if kept.len() > KEPT {
+                kept.pop_front();
+            }
+        }
+    }
+}
+
+/// What comes in the place of a packet.
+fn change(mut packet: Vec<u8>, kept: &VecDeque<Vec<u8>>, random: &mut Random) -> Vec<Vec<u8>> {
+    let end = packet.len().clamp(1, HEADER);
+    for _ in 0..=random.below(3) {
+        let at = random.below(end);
+        match random.below(8) {
+            0 => return Vec::new(),
+            1 => return vec![packet.clone(), packet],
+            2 if !kept.is_empty() => return vec![kept[random.below(kept.len())].clone(), packet],
+            3 => packet.truncate(random.below(packet.len() + 1)),
+            4 => {
+                let more = random.below(64);
+                packet.extend(std::iter::repeat_with(|| random.next() as u8).take(more));
+            }
+            5 => {
+                let bytes = EXTREMES[random.below(EXTREMES.len())].to_be_bytes();
+                let length = [1, 2, 4, 8][random.below(4)];
+                let places = packet.iter_mut().skip(at);
+                places.zip(&bytes[..length]).for_each(|(place, byte)| *place = *byte);
+            }
+            // The same field of another packet.
+            6 if !kept.is_empty() => {
+                let other = &kept[random.below(kept.len())];
+                let length = 1 + random.below(16);
+                let places = packet.iter_mut().zip(other).skip(at).take(length);
+                places.for_each(|(place, byte)| *place = *byte);
+            }
+            _ => {
+                if let Some(place) = packet.get_mut(at) {
+                    *place ^= 1 << random.below(8);
+                }
+            }
+        }
+    }
+    vec![packet]
+}
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    env::var(variable).map_or(otherwise, |text| text.parse().expect("a number"))
+}
+
+fn socket() -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    socket
+}
+
+/// Calls until the time has passed. Nobody knows what the answers are.
+fn call_through(client: &Client, to: Address, mut random: Random, until: Instant) {
+    while Instant::now() < until {
+        let length = [1, 100, 1_400, 20_000, 200_000][random.below(5)];
+        let options = CallOptions::new().deadline(Duration::from_millis(200));
+        let body = pattern(random.next(), length);
+        let called = client.start_with(to, body, options).and_then(apus::Call::wait);
+        assert_ne!(called, Err(CallError::NodePanicked));
+    }
+}
+
+#[test]
+fn packets_that_are_changed_on_their_way_end_nothing() {
+    let seed = number("APUS_MUTATED_SEED", getrandom::u64().unwrap()) | 1;
+    let until = Instant::now() + Duration::from_secs(number("APUS_MUTATED_SECONDS", 1));
+    println!("APUS_MUTATED_SEED={seed}");
+    let mut config = Config::new();
+    config.listen("127.0.0.1:0".parse().unwrap()).set("link", "udp").unwrap();
+    let [server, client, other] = [(); 3].map(|()| Node::start(&config).unwrap());
+    let service = server.bind(PORT).unwrap();
+    let serving = serve_echo(&service);
+
+    let (front, back) = (socket(), socket());
+    let through = Address::new(front.local_addr().unwrap(), PORT);
+    let direct = Address::new(server.local_addr(), PORT);
+    let (proxy, caller) = (Proxy::default(), std::sync::Mutex::new(None));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let learn = |from| *caller.lock().unwrap() = Some(from);
+            let to = || Some(server.local_addr());
+            proxy.carry(&front, &back, Random(seed), learn, to);
+        });
+        scope.spawn(|| {
+            let to = || *caller.lock().unwrap();
+            proxy.carry(&back, &front, Random(seed.rotate_left(20) | 1), |_| {}, to);
+        });
+        let calls: Vec<_> = (1..4)
+            .map(|number| {
+                let (client, random) = (client.client().unwrap(), Random(seed.rotate_left(number)));
+                scope.spawn(move || call_through(&client, through, random, until))
+            })
+            .collect();
+        // A client whose packets nobody changes gets what it asked for.
+        let client_of_other = other.client().unwrap();
+        let mut count = 0;
+        while Instant::now() < until {
+            count += 1;
+            let body = pattern(count, 1 + (count as usize * 7_919) % 30_000);
+            let answer = client_of_other.call(direct, body.clone()).unwrap();
+            assert!(answer == body, "the answer of call {count}");
+        }
+        for call in calls {
+            call.join().unwrap();
+        }
+
+        // Once the network is sound, so are calls through it.
+        proxy.passes.store(true, Ordering::Relaxed);
+        let (client, since) = (client.client().unwrap(), Instant::now());
+        let body = pattern(1, 50_000);
+        loop {
+            match client.call(through, body.clone()) {
+                Ok(answer) if answer == body => break,
+                Ok(_) => {} // Of packets that were on their way.
+                Err(error) => assert_ne!(error, CallError::NodePanicked),
+            }
+            assert!(since.elapsed() < FAULT_AFTER, "no call succeeds after the faults");
+        }
+        proxy.has_ended.store(true, Ordering::Relaxed);
+        println!("{} packets changed, {count} calls beside them", proxy.changed.load(Ordering::Relaxed));
+    });
+    assert!(proxy.changed.load(Ordering::Relaxed) > 0);
+    let _ = server.close(Duration::from_secs(1)); // Answers may be on their way to nobody.
+    serving.join().unwrap();
+}
