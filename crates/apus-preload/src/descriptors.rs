@@ -6,8 +6,8 @@
 //! A child of `vfork` runs in the memory of its parent. What it closes, the parent keeps; so it must change no word
 //! ([`belongs_to_this_process`]).
 
-use std::ops::RangeInclusive;
 use libc::c_int;
+use std::ops::RangeInclusive;
 
 use crate::sync::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 

@@ -218,7 +218,9 @@ mod model {
         let threads: Vec<_> = (1..5)
             .map(|me| {
                 let side = side.clone();
-                thread::spawn(move || act(&side, me, thread_rng().gen_range(0..STEPS + 3).min(STEPS)))
+                thread::spawn(move || {
+                    act(&side, me, thread_rng().gen_range(0..STEPS + 3).min(STEPS))
+                })
             })
             .collect();
         let written: u64 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();

@@ -11,7 +11,7 @@ use shuttle::sync::Arc;
 use shuttle::{Runner, thread};
 
 use super::*;
-use crate::sync::FREED;
+use crate::sync::{FREED, IS_MODEL};
 
 /// Two descriptors of a connection; the first is the next connection's as well.
 const FD: c_int = 3;
@@ -25,7 +25,7 @@ static CLOSED: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
 
 fn side() -> Box<Side> {
     let side = Box::into_raw(Box::new(MaybeUninit::<Side>::uninit())).cast::<Side>();
-    MADE.lock().unwrap().push(side.addr());
+    MADE.lock().unwrap().push(side.expose_provenance());
     // SAFETY: nothing is read of it, and `free` of the model does not drop it.
     unsafe { Box::from_raw(side) }
 }
@@ -148,15 +148,23 @@ fn connections_come_and_go() {
     assert_eq!(*freed, *made, "each side is freed once");
     for side in made.drain(..) {
         // SAFETY: it was made by `side`, and nobody uses it any more.
-        drop(unsafe { Box::from_raw(std::ptr::with_exposed_provenance_mut::<MaybeUninit<Side>>(side)) });
+        drop(unsafe { Box::from_raw(ptr::with_exposed_provenance_mut::<MaybeUninit<Side>>(side)) });
     }
 }
 
+/// The table is the process's, and one model at a time uses it.
+static TURN: Mutex<()> = Mutex::new(());
+
 fn run(scheduler: impl Scheduler + 'static) {
+    let _turn = TURN.lock().unwrap();
     super::super::holders::begin();
     let mut config = shuttle::Config::new();
     config.stack_size = 1 << 18;
-    Runner::new(scheduler, config).run(connections_come_and_go);
+    Runner::new(scheduler, config).run(|| {
+        IS_MODEL.set(true);
+        connections_come_and_go();
+        IS_MODEL.set(false);
+    });
 }
 
 const RUNS: usize = 20_000;
