@@ -197,13 +197,9 @@ mod tests {
     /// Sandboxes may have none, nor has qemu, which runs these tests for other machine types. What the kernel says is in files then.
     fn has_netlink() -> bool {
         // SAFETY: the call makes a descriptor, which nobody else has.
-        match unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG) } {
-            ..0 => false,
-            // SAFETY: as above.
-            fd => {
-                drop(unsafe { OwnedFd::from_raw_fd(fd) });
-                true
-            }
+        unsafe {
+            let fd = libc::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG);
+            (fd >= 0).then(|| OwnedFd::from_raw_fd(fd)).is_some()
         }
     }
 }

@@ -217,7 +217,7 @@ mod model {
         let side = Arc::new(Side::default());
         let threads: Vec<_> = (1..5)
             .map(|me| {
-                let side = side.clone();
+                let side = Arc::clone(&side);
                 thread::spawn(move || {
                     act(&side, me, thread_rng().gen_range(0..STEPS + 3).min(STEPS))
                 })

@@ -4,7 +4,7 @@
 //! `RUSTFLAGS="--cfg apus_model" cargo test -p apus-preload --lib --target-dir target/model model`
 
 use std::mem::MaybeUninit;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::sync::Arc;
@@ -103,7 +103,7 @@ fn connections_come_and_go() {
     descriptors::set(DUPLICATE, word, 0);
     duplicated(DUPLICATE);
     let answering = thread::spawn({
-        let is_over = is_over.clone();
+        let is_over = Arc::clone(&is_over);
         move || {
             let (mut carried, mut released) = (Vec::new(), Vec::new());
             while !is_over.load(Ordering::SeqCst) {
@@ -156,10 +156,11 @@ fn connections_come_and_go() {
 static TURN: Mutex<()> = Mutex::new(());
 
 fn run(scheduler: impl Scheduler + 'static) {
-    let _turn = TURN.lock().unwrap();
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     super::super::holders::begin();
     let mut config = shuttle::Config::new();
     config.stack_size = 1 << 18;
+    config.silence_warnings = true; // Values of a model end with it.
     Runner::new(scheduler, config).run(|| {
         IS_MODEL.set(true);
         connections_come_and_go();
