@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::{env, fs, process};
 
-use crate::program::stderr;
+use crate::program::{stderr, wait_until};
 use crate::skipped::skipped;
 
 const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/end_to_end/programs");
@@ -241,6 +241,20 @@ fn streams_arrive_whole_although_both_ends_fork() {
         };
         check_seeds(&mut with_forks(), with_forks, 40..52);
     }
+}
+
+#[test]
+fn a_connection_of_few_calls_is_carried_if_that_is_wanted() {
+    let directory = Directory::new("short");
+    let program = directory.program("short.c", &[]);
+    // The end that accepts waits for the other one, but not for ever: a machine may stand still.
+    wait_until("both ends are carried", || {
+        let output = output(run(["--explain"]).arg(&program).env("APUS_SOCKETS", "early"));
+        assert_eq!(stdout(&output), "there and back\n", "{}", stderr(&output));
+        stderr(&output).lines().filter(|line| line.ends_with(": carried")).count() == 2
+    });
+    let plain = stderr(&output(run(["--explain"]).arg(&program)));
+    assert!(!plain.contains(": carried"), "{plain}");
 }
 
 #[test]

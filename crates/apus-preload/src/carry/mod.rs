@@ -62,6 +62,9 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 static LEFT: holds::Left =
     holds::Left { got_up: slots::got_up, carry_on: slots::carry_on, give_back: scratch::give_back };
 
+/// The peer is looked for before the first call, for tests.
+static IS_EARLY: AtomicBool = AtomicBool::new(false);
+
 /// At the start of the process. `may`: nothing else is against carrying.
 pub(crate) fn begin(may: bool) {
     process::note();
@@ -70,7 +73,9 @@ pub(crate) fn begin(may: bool) {
     // SAFETY: a value ends with a zero byte.
     let value = (!value.is_null()).then(|| unsafe { std::ffi::CStr::from_ptr(value) });
     let value = value.and_then(|value| value.to_str().ok()).unwrap_or_default();
-    returns::begin(value.strip_prefix("return:").unwrap_or_default());
+    let ways = || value.split(',');
+    returns::begin(ways().find_map(|way| way.strip_prefix("return:")).unwrap_or_default());
+    IS_EARLY.store(ways().any(|way| way == "early"), Ordering::Relaxed);
     let is_off = cfg!(test) || !may || value == "off";
     IS_ON.store(!is_off, Ordering::Relaxed);
     if !is_off {
@@ -205,13 +210,35 @@ pub(crate) fn consider(fd: c_int, accepted: bool) {
             answering::wake();
         }
         if may_be && missing == 0 && slots::add(fd, accepted, children::last()) {
-            if let Some(slot) = slots::slot_of(descriptors::word(fd)) {
+            let slot = slots::slot_of(descriptors::word(fd));
+            if let Some(slot) = slot {
                 early::adopt(fd, slot);
             }
             answering::start();
+            if IS_EARLY.load(Ordering::Relaxed)
+                && let Some(slot) = slot
+            {
+                look_early(slot, accepted);
+            }
         }
     });
 }
+
+/// Looks for the peer before the first call. The end that accepts the connection waits a moment, since the other end is there: so a
+/// short test of a program, too, is carried from its first byte.
+#[cold]
+fn look_early(slot: &'static Slot, accepted: bool) {
+    if !slot.want() {
+        return;
+    }
+    answering::wake();
+    let until = Clock::now() + EARLY_WAIT;
+    while accepted && slot.is_looked_for() && Clock::now() < until {
+        let _ = kernel::wait(&mut [], Some(spec(Duration::from_micros(50))));
+    }
+}
+
+const EARLY_WAIT: Duration = Duration::from_millis(20);
 
 /// A call that receives, on a descriptor that is carried or may come to be. `None`: `original` is to be called.
 ///

@@ -11,10 +11,68 @@ use crate::carry::holds::Hold;
 use crate::carry::thread::{is_dead, thread};
 
 /// A token that is held; dropping it gives it back.
-pub(crate) struct Token<'a> {
-    word: &'a AtomicU64,
+pub(crate) struct Token<'a, W: Word = AtomicU64> {
+    word: &'a W,
     /// A call that is left by a jump gives the token back.
-    _hold: Hold,
+    _hold: W::Hold,
+}
+
+/// A word, and what is known of the threads in it. The model in the tests has another one.
+pub(crate) trait Word {
+    /// The thread in it.
+    fn holder(&self) -> u64;
+    /// Puts one thread in the place of another one.
+    fn exchange(&self, from: u64, to: u64) -> bool;
+    /// Puts no thread into it.
+    fn release(&self);
+    /// Whether a thread has ended, so that its stores are seen.
+    fn is_dead(&self, holder: u64) -> bool;
+    /// Lets others go on. `tries`: how often the caller has looked.
+    fn pause(&self, tries: u32);
+    /// How often a waiting thread looks whether the holder still lives.
+    const LOOK_EVERY: u32;
+    /// What gives the token back when a jump leaves the call.
+    type Hold;
+    /// Notes that this thread is about to take the token.
+    fn hold(&self) -> Self::Hold;
+}
+
+impl Word for AtomicU64 {
+    const LOOK_EVERY: u32 = 1_000;
+    type Hold = Hold;
+
+    #[inline]
+    fn hold(&self) -> Hold {
+        Hold::token(self)
+    }
+
+    #[inline]
+    fn holder(&self) -> u64 {
+        self.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn exchange(&self, from: u64, to: u64) -> bool {
+        self.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    #[inline]
+    fn release(&self) {
+        self.store(0, Ordering::Release);
+    }
+
+    fn is_dead(&self, holder: u64) -> bool {
+        is_dead(holder)
+    }
+
+    fn pause(&self, tries: u32) {
+        if tries > SPINS {
+            // SAFETY: the call has no arguments.
+            unsafe { crate::originals::own::sched_yield() };
+        } else {
+            std::hint::spin_loop();
+        }
+    }
 }
 
 /// The calling thread has the token already: a signal handler interrupted it.
@@ -24,46 +82,157 @@ impl<'a> Token<'a> {
     /// Takes the token whose word lies at `offset`. Waits for its holder, which never sleeps with it.
     #[inline]
     pub(crate) fn take(memory: &'a Memory, offset: usize) -> Result<Self, Interrupted> {
-        let (word, me) = (memory.word(offset), thread());
-        let hold = Hold::token(word);
-        match word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Ok(Self { word, _hold: hold }),
-            Err(_) => Self::contend(word, me, hold),
+        Self::take_for(memory.word(offset), thread())
+    }
+}
+
+impl<'a, W: Word> Token<'a, W> {
+    #[inline]
+    fn take_for(word: &'a W, me: u64) -> Result<Self, Interrupted> {
+        let hold = word.hold();
+        match word.exchange(0, me) {
+            true => Ok(Self { word, _hold: hold }),
+            false => Self::contend(word, me, hold),
         }
     }
 
     #[cold]
-    fn contend(word: &'a AtomicU64, me: u64, hold: Hold) -> Result<Self, Interrupted> {
+    fn contend(word: &'a W, me: u64, hold: W::Hold) -> Result<Self, Interrupted> {
         let mut tries = 0_u32;
         loop {
-            let holder = word.load(Ordering::Relaxed);
+            let holder = word.holder();
             if holder == me {
                 return Err(Interrupted);
             }
-            let is_free = holder == 0 || tries % LOOK_EVERY == LOOK_EVERY - 1 && is_dead(holder);
-            let taken = is_free
-                && word.compare_exchange(holder, me, Ordering::Acquire, Ordering::Relaxed).is_ok();
-            if taken {
+            let looks = tries % W::LOOK_EVERY == W::LOOK_EVERY - 1;
+            let is_free = holder == 0 || looks && word.is_dead(holder);
+            if is_free && word.exchange(holder, me) {
                 return Ok(Self { word, _hold: hold });
             }
             tries = tries.wrapping_add(1);
-            if tries > SPINS {
-                // SAFETY: the call has no arguments.
-                unsafe { crate::originals::own::sched_yield() };
-            } else {
-                std::hint::spin_loop();
-            }
+            word.pause(tries);
         }
     }
 }
 
-impl Drop for Token<'_> {
+impl<W: Word> Drop for Token<'_, W> {
     #[inline]
     fn drop(&mut self) {
-        self.word.store(0, Ordering::Release);
+        self.word.release();
     }
 }
 
 const SPINS: u32 = 200;
-/// How often a waiting thread looks whether the holder still lives.
-const LOOK_EVERY: u32 = 1_000;
+
+/// Threads of both processes of a side take its token in any order, and die at any point.
+///
+/// `RUSTFLAGS="--cfg apus_model" cargo test -p apus-preload --lib --target-dir target/model model`
+#[cfg(all(test, apus_model))]
+mod model {
+    use std::mem;
+
+    use shuttle::rand::{Rng as _, thread_rng};
+    use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+    use shuttle::sync::Arc;
+    use shuttle::sync::atomic::AtomicU64 as Modelled;
+    use shuttle::{Runner, thread};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Side {
+        word: Modelled,
+        /// A bit for each thread that has ended.
+        dead: Modelled,
+        /// The thread that acts, and what it alone may change: two words of a direction, the second of which follows the first.
+        acts: Modelled,
+        words: [Modelled; 2],
+    }
+
+    impl Word for Side {
+        const LOOK_EVERY: u32 = 2;
+        type Hold = ();
+
+        fn hold(&self) {}
+
+        fn holder(&self) -> u64 {
+            self.word.load(Ordering::SeqCst)
+        }
+
+        fn exchange(&self, from: u64, to: u64) -> bool {
+            self.word.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        }
+
+        fn release(&self) {
+            self.word.store(0, Ordering::SeqCst);
+        }
+
+        fn is_dead(&self, holder: u64) -> bool {
+            self.dead.load(Ordering::SeqCst) & 1 << holder != 0
+        }
+
+        fn pause(&self, _: u32) {
+            thread::yield_now();
+        }
+    }
+
+    /// How many steps a thread takes that does not die.
+    const STEPS: u32 = 3;
+
+    /// Acts for the side once, and dies after so many steps. Returns the bytes that it has told the peer of.
+    fn act(side: &Side, me: u64, steps: u32) -> u64 {
+        let token = Token::take_for(side, me).ok().expect("no handler interrupts it");
+        assert!(Token::take_for(side, me).is_err(), "a handler that interrupts it does not wait");
+        let before = side.acts.swap(me, Ordering::SeqCst);
+        assert!(before == 0 || side.is_dead(before), "{me} acts beside {before}");
+        let [first, second] = [0, 1].map(|word| side.words[word].load(Ordering::SeqCst));
+        assert!(first == second || first == second + 1);
+        side.words[1].store(first, Ordering::SeqCst); // One that has died may have left that.
+        if steps > 0 {
+            side.words[0].store(first + 1, Ordering::SeqCst);
+        }
+        if steps > 1 {
+            side.words[1].store(first + 1, Ordering::SeqCst);
+        }
+        assert_eq!(side.acts.load(Ordering::SeqCst), me, "another thread acts as well");
+        if steps == STEPS {
+            side.acts.store(0, Ordering::SeqCst);
+            drop(token);
+        } else {
+            mem::forget(token);
+            side.dead.fetch_or(1 << me, Ordering::SeqCst);
+        }
+        u64::from(steps > 0)
+    }
+
+    fn threads_live_and_die() {
+        let side = Arc::new(Side::default());
+        let threads: Vec<_> = (1..5)
+            .map(|me| {
+                let side = Arc::clone(&side);
+                thread::spawn(move || {
+                    act(&side, me, thread_rng().gen_range(0..STEPS + 3).min(STEPS))
+                })
+            })
+            .collect();
+        let written: u64 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+        act(&side, 5, STEPS);
+        assert_eq!(side.words[1].load(Ordering::SeqCst), written + 1);
+    }
+
+    fn run(scheduler: impl Scheduler + 'static) {
+        Runner::new(scheduler, shuttle::Config::new()).run(threads_live_and_die);
+    }
+
+    const RUNS: usize = 20_000;
+
+    #[test]
+    fn one_thread_at_a_time_acts_for_a_side() {
+        run(RandomScheduler::new(RUNS));
+    }
+
+    #[test]
+    fn nor_two_if_threads_stand_still_for_long() {
+        run(PctScheduler::new(4, RUNS));
+    }
+}

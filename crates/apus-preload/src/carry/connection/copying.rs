@@ -113,7 +113,7 @@ mod tests {
         set([0, 0]);
         let windows = || copying.windows.load(Ordering::Relaxed);
         while windows() < 3 {
-            copying.is_past_caches(64 << 10);
+            copying.count(64 << 10);
         }
         assert!(copying.took[0].load(Ordering::Relaxed) > 0);
     }

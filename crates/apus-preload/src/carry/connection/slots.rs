@@ -135,7 +135,17 @@ impl Slot {
             self.calls.store(0, Ordering::Relaxed);
             return false;
         }
+        self.want()
+    }
+
+    /// The peer is to be looked for. False if it was before.
+    pub(crate) fn want(&self) -> bool {
         self.change(State::Candidate, State::Wanted)
+    }
+
+    /// Whether the peer is being looked for, or will be.
+    pub(crate) fn is_looked_for(&self) -> bool {
+        matches!(self.state(), State::Wanted | State::Meeting)
     }
 
     /// The processes that have the connection.
