@@ -165,7 +165,7 @@ mod tests {
     }
 
     fn at(second: u64, processes: Vec<Process>) -> Snapshot {
-        Snapshot { taken_ns: second * SECOND, processes }
+        Snapshot { taken_ns: second * SECOND, monotonic: None, processes }
     }
 
     fn shop(ledger: &mut Ledger, snapshot: &Snapshot) -> (u64, u64) {

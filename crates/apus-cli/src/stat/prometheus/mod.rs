@@ -99,7 +99,7 @@ impl Exporter {
     }
 
     fn page(&self) -> String {
-        let empty = Snapshot { taken_ns: now_ns(), processes: Vec::new() };
+        let empty = Snapshot { taken_ns: now_ns(), monotonic: None, processes: Vec::new() };
         let snapshot = Snapshot::take(&self.directory).map_or(empty, |(snapshot, _)| snapshot);
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         page::of(ledger.take(&snapshot))

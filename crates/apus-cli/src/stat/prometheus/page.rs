@@ -133,7 +133,7 @@ mod tests {
     fn names_end_with_their_unit() {
         let of = |key: &str| {
             let Family { name, unit, .. } = Family::of(key);
-            unit.map_or(name.clone(), |unit| format!("{name}_{}", unit.as_str()))
+            unit.map_or_else(|| name.clone(), |unit| format!("{name}_{}", unit.as_str()))
         };
         assert_eq!(of("protocol.calls"), "apus_protocol_calls");
         assert_eq!(of("protocol.data_bytes_sent"), "apus_protocol_data_sent_bytes");
