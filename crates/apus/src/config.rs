@@ -12,8 +12,6 @@ use apus_wire::DEFAULT_UDP_PORT;
 use serde_core::de::{Deserialize, Deserializer, Error as _};
 
 use crate::delivery::{Delivery, DeliveryError};
-#[cfg(feature = "tracing")]
-use crate::trace;
 
 mod capture;
 mod engine_at;
@@ -338,7 +336,7 @@ impl Config {
     /// [`ConfigError::Value`], with the name of the variable as key.
     pub fn apply_environment(&mut self) -> Result<&mut Self, ConfigError> {
         #[cfg(feature = "tracing")]
-        Self::misspelt_variables().iter().for_each(|variable| trace::variable_misspelt(variable));
+        Self::misspelt_variables().iter().for_each(MisspeltVariable::warn);
         self.apply_variables(|name| std::env::var(name).ok())
     }
 

@@ -47,8 +47,9 @@ mod paths;
 mod publication;
 mod relaying;
 mod waiting;
+mod waiting_calls;
 
-use waiting::WaitingCalls;
+use waiting_calls::WaitingCalls;
 
 pub(crate) use after_unlock::AfterUnlock;
 pub(crate) use publication::CountedOutside;

@@ -34,11 +34,6 @@ pub(crate) fn call_failed(error: &CallError) {
 }
 
 #[cfg(feature = "tracing")]
-pub(crate) fn variable_misspelt(variable: &dyn std::fmt::Display) {
-    tracing::warn!("{variable}");
-}
-
-#[cfg(feature = "tracing")]
 pub(crate) fn call_given_up() {
     tracing::debug!("call given up");
 }

@@ -89,7 +89,7 @@ pub(crate) fn begin(may: bool) {
 /// In a child of fork: the connections are the child's as well, and the epoll sets are the parent's. `may_allocate`: no handler has
 /// forked.
 pub(crate) fn begin_in_child(may_allocate: bool) {
-    process::note_child();
+    process::note_child(holders::unique);
     spin::SLEEPERS.store(0, Ordering::Relaxed);
     answering::forget();
     children::forget();

@@ -5,7 +5,6 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::holders;
 use crate::errno;
 
 static ID: AtomicU32 = AtomicU32::new(0);
@@ -28,10 +27,10 @@ pub(crate) fn note() {
     ID.store(std::process::id(), Ordering::Relaxed);
 }
 
-/// The same in a child of fork.
-pub(crate) fn note_child() {
+/// The same in a child of fork. `unique` makes a number that no other process of its namespace has got by this.
+pub(crate) fn note_child(unique: impl FnOnce() -> u32) {
     let is_elsewhere = namespace() != NAMESPACE.load(Ordering::Relaxed);
-    let id = if is_elsewhere { ELSEWHERE | holders::unique() } else { std::process::id() };
+    let id = if is_elsewhere { ELSEWHERE | unique() } else { std::process::id() };
     ID.store(id, Ordering::Relaxed);
 }
 

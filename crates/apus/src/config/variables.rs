@@ -45,6 +45,14 @@ pub struct MisspeltVariable {
     pub nearest: String,
 }
 
+impl MisspeltVariable {
+    /// Tells it to subscribers of `tracing`.
+    #[cfg(feature = "tracing")]
+    pub(super) fn warn(&self) {
+        tracing::warn!("{self}");
+    }
+}
+
 impl fmt::Display for MisspeltVariable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the variable {} has no meaning: did you mean {}?", self.name, self.nearest)

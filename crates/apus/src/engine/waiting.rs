@@ -1,6 +1,5 @@
 //! Calls that wait for room: the limits and budgets of the node have none for them beside the calls under way.
 
-use std::collections::VecDeque;
 use std::mem;
 #[cfg(feature = "tower")]
 use std::task::Waker;
@@ -10,42 +9,13 @@ use apus_proto::{CallOptions, Remote, SocketKey, Time};
 use bytes::Bytes;
 
 use super::Engine;
+use super::waiting_calls::WaitingCall;
 use crate::address::Address;
 use crate::clock;
 use crate::error::CallError;
 use crate::mail::CallKey;
 #[cfg(feature = "tower")]
-use crate::parker;
-use crate::parker::Waiter;
-
-/// Calls of an engine that wait for room, in the order in which they were made.
-#[derive(Default)]
-pub(super) struct WaitingCalls {
-    calls: VecDeque<WaitingCall>,
-    /// Tasks that are to be woken when no call waits any more.
-    tasks: Vec<Waiter>,
-    /// Calls that had ended, and bytes that were charged, when they were last tried.
-    tried: (u64, u64),
-    /// When something last went on, and what had gone on by then.
-    progress: (Time, u64),
-}
-
-struct WaitingCall {
-    call: CallKey,
-    socket: SocketKey,
-    to: Address,
-    body: Bytes,
-    options: CallOptions,
-    /// Why it could not begin.
-    refusal: CallError,
-}
-
-impl WaitingCalls {
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.calls.is_empty()
-    }
-}
+use crate::parker::{self, Waiter};
 
 impl Engine {
     /// Has a call that was refused for want of room wait, if the end of another one may make room. Returns the refusal otherwise.
