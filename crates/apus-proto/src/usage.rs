@@ -121,8 +121,8 @@ pub(crate) struct Change {
 impl Change {
     #[inline]
     pub(crate) fn new(before: Charge, now: Charge, account: Account) -> Self {
-        let bytes = now.bytes.cast_signed().saturating_sub(before.bytes.cast_signed());
-        let ours = now.ours.cast_signed().saturating_sub(before.ours.cast_signed());
+        let bytes = now.bytes.wrapping_sub(before.bytes).cast_signed();
+        let ours = now.ours.wrapping_sub(before.ours).cast_signed();
         Self { bytes, ours, account }
     }
 

@@ -419,7 +419,8 @@ impl Engine {
         let to = self.route(now, to);
         self.tell_untaken();
         let call = self.mail.expect_call(socket, completion);
-        let again = options.clone();
+        // The core drops them with a call that it refuses.
+        let again = waits.map(|to| (to, options.clone()));
         let options = CallOptions { cookie: call.to_bits(), ..options };
         match self.endpoint.call(now, socket, to, body, options) {
             Ok(rpc) => {
@@ -428,7 +429,7 @@ impl Engine {
                 self.endpoint.tell_paths(&mut *self.link);
                 Ok(call)
             }
-            Err(error) => self.wait_for_room(call, socket, waits, again, CallError::refused(error)),
+            Err(error) => self.wait_for_room(call, socket, again, CallError::refused(error)),
         }
     }
 

@@ -31,13 +31,17 @@ pub struct Request {
     from: Address,
     /// The way to the client.
     path: PathId,
-    deadline: Option<Time>,
+    /// [`NEVER`] if it has none. Requests are moved several times, so they are kept small.
+    deadline: Time,
     /// When the application took it, if it has a deadline.
-    taken: Option<Time>,
+    taken: Time,
     trace: RequestTrace,
     body: Bytes,
     answered: bool,
 }
+
+/// A time that does not come.
+const NEVER: Time = Time::from_nanos(u64::MAX);
 
 impl Message for Request {
     #[inline]
@@ -46,7 +50,8 @@ impl Message for Request {
         let WaitingRequest { rpc, from, path, deadline, trace, body, .. } = request;
         let socket = Arc::clone(end);
         let trace = RequestTrace::new(trace);
-        let taken = deadline.map(|_| clock::now());
+        let taken = if deadline.is_some() { clock::now() } else { NEVER };
+        let deadline = deadline.unwrap_or(NEVER);
         Some(Self { socket, rpc, from, path, deadline, taken, trace, body, answered: false })
     }
 
@@ -117,7 +122,7 @@ impl Request {
     /// for this request should give them no more time. Clients on Linux hosts send no deadline.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
-        self.deadline.map(|deadline| deadline.saturating_since(clock::now()))
+        (self.deadline != NEVER).then(|| self.deadline.saturating_since(clock::now()))
     }
 
     /// Where the call belongs in a distributed trace, if the client has said so ([`CallOptions::trace_context`]). A service that
@@ -192,10 +197,10 @@ impl Request {
     /// Has the time measured that the service took.
     #[inline]
     fn note_service_time(&self, engine: &mut Engine, now: Time) {
-        if let Some(taken) = self.taken
+        if self.taken != NEVER
             && let Some(mailbox) = engine.mail.mailbox(self.socket.key)
         {
-            mailbox.queue.note_service_time(now.saturating_since(taken));
+            mailbox.queue.note_service_time(now.saturating_since(self.taken));
         }
     }
 

@@ -24,14 +24,13 @@ impl Engine {
         &mut self,
         call: CallKey,
         socket: SocketKey,
-        to: Option<Address>,
-        options: CallOptions,
+        again: Option<(Address, CallOptions)>,
         refusal: CallError,
     ) -> Result<CallKey, CallError> {
         let may_wait = is_want_of_room(&refusal)
             && self.endpoint.has_calls()
             && self.waiting.calls.len() < WAITING_MAX;
-        let Some(to) = to.filter(|_| may_wait) else {
+        let Some((to, options)) = again.filter(|_| may_wait) else {
             self.mail.forget_call(call);
             return Err(refusal);
         };
