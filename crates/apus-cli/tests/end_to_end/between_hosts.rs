@@ -6,7 +6,6 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::containers::{ADDRESSES, Ends};
 use crate::program::stderr;
 use crate::raw::Wire;
 use crate::run::{Directory, Server, output, stdout};
@@ -108,29 +107,6 @@ fn streams_between_hosts_arrive_whole() {
     check_streams(&mut carried(b, &program, ""), || meeting(a, &program, ""), 7..8, bytes);
     let by_tcp = (tcp_packets(a) - before) * packet;
     assert!(by_tcp < u64::from(bytes) / 2, "at most {by_tcp} of {bytes} bytes by TCP");
-}
-
-/// What is on its way between hosts stays in the ring of its sender, so the ring is the window.
-#[test]
-fn a_connection_between_hosts_has_much_on_its_way() {
-    let Some(wire) = Wire::new("window") else { return };
-    let directory = Directory::new("window");
-    let program = directory.program("impostor.c", &[]);
-    let [a, b] = &wire.names[..] else { unreachable!("a wire has two ends") };
-    let end = |host| {
-        let mut command = meeting(host, &program, "");
-        command.envs(ADDRESSES);
-        command
-    };
-    let mut ends = Ends::of(end(b), end(a));
-    assert_eq!(ends.connects.ask("go"), "done");
-    ends.both("meet", "serve");
-    let by_tcp = ends.connects.ask("tcp");
-    let filled = ends.connects.ask("fill");
-    assert_eq!(ends.connects.ask("tcp"), by_tcp, "TCP has taken bytes");
-    assert!(filled.parse::<u32>().expect("a number") > 100_000, "{filled} bytes");
-    assert_eq!(ends.accepts.ask(&format!("receive {filled}")), "done");
-    ends.both("receive 8", "send 8");
 }
 
 #[test]

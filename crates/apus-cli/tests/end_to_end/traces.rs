@@ -419,7 +419,7 @@ fn containers_that_share_a_directory_keep_their_traces_apart() {
     let names: Vec<_> = files.split(' ').collect();
     assert!(names.len() == 4 && names.iter().all(|name| name.ends_with(".1.trace")), "{files}");
     for name in names {
-        let sum = json(&format!("trace sum --json {name}"));
+        let sum = json(&format!("trace sum --json - {name}"));
         assert!(sum["events"].as_array().is_some_and(|events| events.len() > 3), "{sum:#}");
     }
 }
