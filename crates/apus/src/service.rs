@@ -160,7 +160,7 @@ impl Service {
     ///
     /// Such a call waits for another thread to serve it. If no other thread serves, [`Client::call`](crate::Client::call)
     /// detects this after a second and returns [`CallError::OwnService`](crate::CallError::OwnService). The same holds for a thread that
-    /// receives in a loop of its own, or whose tasks do ([`recv_async`](Self::recv_async), [`requests`](Self::requests)), as long as no
+    /// receives in a loop of its own, or whose tasks do ([`recv_async`](Self::recv_async), `requests` with the feature `stream`), as long as no
     /// other thread has received from the service: a blocking call in a runtime with one thread, for example. A call that
     /// [`Client::start`](crate::Client::start) began, and two services that call each other, are not detected and may wait for
     /// ever. Use more threads than calls can be nested, futures, or plain functions.
