@@ -156,12 +156,13 @@ mod tests {
     // The table is the process's, so one test does all.
     #[test]
     fn words_are_counted_and_bounded() {
-        assert!(!any_used() && used_in(0..=u32::MAX).next().is_none());
+        // Other tests use this process's low descriptors at the same time.
+        assert!(used_in(60_000..=u32::MAX).next().is_none());
         assert_eq!(replace(60_000, CARRIED), 0);
         assert_eq!(replace(60_002, REPORTED | 7 << 32), 0);
         assert!(any_used());
         assert!(is_carried(60_000) && !is_carried(60_001) && !is_carried(60_002));
-        assert_eq!(used_in(0..=u32::MAX).collect::<Vec<_>>(), [60_000, 60_002]);
+        assert_eq!(used_in(60_000..=u32::MAX).collect::<Vec<_>>(), [60_000, 60_002]);
         assert_eq!(used_in(60_001..=60_001).count(), 0);
         assert_eq!(used_in(60_001..=60_002).collect::<Vec<_>>(), [60_002]);
         assert_eq!(replace(60_002, REPORTED), REPORTED | 7 << 32);
@@ -176,6 +177,6 @@ mod tests {
             assert_eq!(replace(fd, CARRIED), 0);
             assert_eq!(word(fd), 0);
         }
-        assert!(!any_used() && used_in(0..=u32::MAX).next().is_none());
+        assert!(used_in(60_000..=u32::MAX).next().is_none());
     }
 }

@@ -106,7 +106,12 @@ fn a_call_waits_no_longer_than_its_deadline_and_for_no_room_that_nobody_makes() 
         let body = request.take_body();
         drop(request.reply(body));
     });
-    let untaken: Vec<_> = (0..20).map(|_| client.start(pair.address, body(5)).unwrap()).collect();
+    let begin = |_| match client.start(pair.address, body(5)) {
+        // All responses have come already.
+        Err(CallError::OverBudget { .. }) => None,
+        call => Some(call.unwrap()),
+    };
+    let untaken: Vec<_> = (0..20).filter_map(begin).collect();
     let error = client.call(pair.address, body(5)).unwrap_err();
     assert!(matches!(error, CallError::OverBudget { .. }), "{error}");
     // Some have ended, and some have waited in vain. None waits for ever.

@@ -8,7 +8,7 @@ use super::table::Members;
 use crate::carry::connection::side::{Bell, Side};
 use crate::carry::holds::{Hold, SLEEPS};
 use crate::carry::sets::events::{Events, Kind, tagged};
-use crate::carry::sets::member::{ALWAYS, IN, Member, ONCE};
+use crate::carry::sets::member::{ALWAYS, IN, Member, ONCE, OUT};
 
 impl Members<'_> {
     /// Whether a member has something to report from its ring.
@@ -182,8 +182,24 @@ impl Members<'_> {
     /// Asks all members to wake the waits that sleep.
     pub(super) fn ask(&mut self) {
         self.ask_for_bytes_again();
+        self.follow_room();
         self.list().iter_mut().for_each(Member::ask);
         self.ask_nested();
+    }
+
+    /// Has the kernel asked for room where writes go by TCP: another process that has the connection may have changed that.
+    fn follow_room(&mut self) {
+        for index in 0..self.list().len() {
+            let member = &self.list()[index];
+            let waits = member.attached && member.armed && member.is_in && member.wants & OUT != 0;
+            let Some(side) = member.slot.side().filter(|_| waits) else { continue };
+            if side.is_writable().is_none() {
+                member.slot.ring_takes_writes.store(false, Ordering::SeqCst);
+            }
+            if member.of_kernel() & !member.told != 0 {
+                self.tell_kernel(index);
+            }
+        }
     }
 
     /// A member has changed while other threads may sleep: it is asked for them, and wakes them if something is there.
