@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::thread;
 use std::time::Duration;
 
 use apus_carrier::{Request, ask};
@@ -31,6 +32,8 @@ fn bring(port: u16, descriptors: usize) -> (Channel, TcpStream) {
     let rights = vec![blocks.as_fd(); descriptors];
     channel.send(b"no introduction", &rights).expect("the carrier is there");
     let _ = channel.send(b"a second one", &rights);
+    // It may be the last one already, if the carrier was quick.
+    thread::spawn(move || drop(blocks));
     (channel, other)
 }
 
