@@ -6,8 +6,9 @@
 //! one in the same way, but its addresses are others.
 
 use std::mem;
+use std::time::Duration;
 
-use libc::{c_int, c_void, iovec, sockaddr, sockaddr_in, socklen_t};
+use libc::{c_int, c_void, iovec, pollfd, sockaddr, sockaddr_in, socklen_t};
 
 use crate::carry::bytes::transfer;
 use crate::carry::connection::side::Side;
@@ -22,7 +23,10 @@ use crate::originals::own;
 const MOST: usize = 128 << 10;
 
 /// Connections of strangers that come in between are refused.
-const STRANGERS_MAX: usize = 16;
+const STRANGERS_MAX: c_int = 16;
+
+/// The kernel connects two sockets of one process at once, unless strangers have filled the queue of the one that listens.
+const CONNECTS_WITHIN: Duration = Duration::from_millis(100);
 
 /// Before a descriptor is given away: its socket has all that is left of the stream. False if it cannot be done.
 #[cold]
@@ -88,12 +92,12 @@ impl Drop for Own {
 /// A socket that has these bytes, and then the end.
 fn filled(bytes: &Bytes) -> Option<Own> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-    let socket = || {
+    let socket = |flags| {
         // SAFETY: the call has no pointers.
-        let fd = unsafe { own::socket(libc::AF_INET, kind, 0) };
+        let fd = unsafe { own::socket(libc::AF_INET, kind | flags, 0) };
         (fd >= 0).then_some(Own(fd))
     };
-    let (listener, writer) = (socket()?, socket()?);
+    let (listener, writer) = (socket(libc::SOCK_NONBLOCK)?, socket(0)?);
     // SAFETY: zero is a value of each field.
     let mut at: sockaddr_in = unsafe { mem::zeroed() };
     at.sin_family = libc::AF_INET as _;
@@ -106,7 +110,11 @@ fn filled(bytes: &Bytes) -> Option<Own> {
         let value: *const c_void = (&raw const room).cast();
         let length = size_of::<c_int>() as socklen_t;
         own::setsockopt(writer.0, libc::SOL_SOCKET, libc::SO_SNDBUF, value, length);
-        if own::bind(listener.0, address, size) != 0 || own::listen(listener.0, 1) != 0 {
+        let time = libc::timeval { tv_sec: 0, tv_usec: CONNECTS_WITHIN.subsec_micros().into() };
+        let (value, length) = ((&raw const time).cast(), size_of_val(&time) as socklen_t);
+        own::setsockopt(writer.0, libc::SOL_SOCKET, libc::SO_SNDTIMEO, value, length); // Of `connect` too.
+        if own::bind(listener.0, address, size) != 0 || own::listen(listener.0, STRANGERS_MAX) != 0
+        {
             return None;
         }
         at = address_of(listener.0)?;
@@ -114,17 +122,22 @@ fn filled(bytes: &Bytes) -> Option<Own> {
             return None;
         }
     }
-    let port = address_of(writer.0)?.sin_port;
+    let own_address = address_of(writer.0)?;
     let mut reader = None;
     for _ in 0..STRANGERS_MAX {
         let mut peer = at;
         let mut length = size;
-        // SAFETY: there is room for the address. The connection is there already, or that of a stranger is.
+        let mut listens = [pollfd { fd: listener.0, events: libc::POLLIN, revents: 0 }];
+        kernel::wait(&mut listens, Some(kernel::spec(CONNECTS_WITHIN))).ok()?;
+        // SAFETY: there is room for the address. The call does not wait.
         let fd = unsafe {
             own::accept4(listener.0, (&raw mut peer).cast(), &raw mut length, libc::SOCK_CLOEXEC)
         };
         let new = (fd >= 0).then_some(Own(fd))?;
-        if peer.sin_port == port {
+        // A stranger may have the same port at another address of the loopback interface.
+        if (peer.sin_port, peer.sin_addr.s_addr)
+            == (own_address.sin_port, own_address.sin_addr.s_addr)
+        {
             reader = Some(new);
             break;
         }
