@@ -85,6 +85,11 @@ fn put_in(directory: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     if !is_listable(directory) {
         return Err(io::Error::other("LD_PRELOAD cannot hold a colon or a space"));
     }
+    // Before anything is made there: a path of the environment may lead through directories of others.
+    let is_missing = directory.symlink_metadata().is_err();
+    if is_missing && !directory.parent().is_some_and(|parent| stays(parent).unwrap_or(false)) {
+        return Err(io::Error::other("others could change it"));
+    }
     match DirBuilder::new().mode(DIRECTORY_MODE).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
@@ -112,14 +117,18 @@ fn put_in(directory: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
 
 /// Whether only this user and root can change a directory or move it away.
 fn is_safe(directory: &Path) -> io::Result<bool> {
-    let path = fs::canonicalize(directory)?;
-    for (depth, ancestor) in path.ancestors().enumerate() {
+    let is_changed = fs::metadata(directory)?.mode() & WRITABLE_BY_OTHERS != 0;
+    Ok(!is_changed && stays(directory)?)
+}
+
+/// Whether only this user and root can move a directory in this one, or this one itself, away.
+fn stays(directory: &Path) -> io::Result<bool> {
+    for ancestor in fs::canonicalize(directory)?.ancestors() {
         let found = fs::symlink_metadata(ancestor)?;
         let is_trusted = [0, geteuid().as_raw()].contains(&found.uid());
         let is_writable = found.mode() & WRITABLE_BY_OTHERS != 0;
         // In a sticky directory nobody moves the directory of another user.
-        let is_sticky = depth > 0 && found.mode() & STICKY != 0;
-        if !is_trusted || is_writable && !is_sticky {
+        if !is_trusted || is_writable && found.mode() & STICKY == 0 {
             return Ok(false);
         }
     }
