@@ -12,4 +12,4 @@ mod snapshot;
 
 pub(crate) use canaries::warnings;
 pub(crate) use change::{Change, ProcessChange};
-pub(crate) use snapshot::{Counters, Identity, Process, Snapshot, Unreadable, now_ns};
+pub(crate) use snapshot::{Counters, Identity, Process, Snapshot, Unreadable};

@@ -29,7 +29,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use self::ledger::Ledger;
-use crate::counters::{Snapshot, now_ns};
+use crate::counters::Snapshot;
 use crate::output;
 
 /// Serves the counters at an address until the process ends.
@@ -89,7 +89,11 @@ impl Exporter {
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         let (status, kind, body) = match request.uri().path() {
             _ if !is_read => (StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n".to_owned()),
-            "/metrics" | "/" => (StatusCode::OK, page::CONTENT_TYPE, self.page()),
+            "/metrics" | "/" => match self.page() {
+                Ok(page) => (StatusCode::OK, page::CONTENT_TYPE, page),
+                // Without the processes all would count as ended.
+                Err(error) => (StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{error}\n")),
+            },
             _ => (StatusCode::NOT_FOUND, TEXT, "see /metrics\n".to_owned()),
         };
         let mut response = Response::new(Full::from(body));
@@ -98,11 +102,10 @@ impl Exporter {
         response
     }
 
-    fn page(&self) -> String {
-        let empty = Snapshot { taken_ns: now_ns(), monotonic: None, processes: Vec::new() };
-        let snapshot = Snapshot::take(&self.directory).map_or(empty, |(snapshot, _)| snapshot);
+    fn page(&self) -> std::io::Result<String> {
+        let (snapshot, _) = Snapshot::take(&self.directory)?;
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-        page::of(ledger.take(&snapshot))
+        Ok(page::of(ledger.take(&snapshot)))
     }
 }
 
