@@ -3,6 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `engine` | turns, calls and answers, and who turns next |
+//! | `absence` | how long threads that stop waiting are away |
 //! | `paths` | what the link knows of the ways to peers |
 //! | `waiting` | calls that wait for room |
 //! | `lock` | the engine behind its lock, and the guard that wakes threads when it is dropped |
@@ -21,12 +22,12 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apus_net::{Examination, Link, cpu};
+use apus_net::Link;
 use apus_proto::slab::Handle;
 use apus_proto::{
     CallOptions, Endpoint, Event, Remote, RpcKey, SocketKey, Time, TraceEvent, sooner,
 };
-use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathError, PathId, ReceiveTarget};
+use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathId, ReceiveTarget};
 use bytes::Bytes;
 
 use crate::address::Address;
@@ -45,6 +46,7 @@ use crate::observe::time_trace::{self, Following};
 use crate::shared_engine::attached::Attached;
 use crate::shared_engine::forwarder::Forwarder;
 
+mod absence;
 mod after_unlock;
 mod ending;
 mod handlers;
@@ -66,6 +68,8 @@ pub(crate) mod no_link;
 pub(crate) mod shard_loads;
 pub(crate) mod shards;
 
+use absence::Absence;
+use paths::Paths;
 use waiting_calls::WaitingCalls;
 
 pub(crate) use after_unlock::AfterUnlock;
@@ -100,44 +104,49 @@ pub(crate) struct Engine {
     pub(crate) mail: Mail,
     handlers: Handlers<dyn Handler>,
     pub(crate) leadership: Leadership<Arc<Parker>>,
-    pub(crate) counters: DeliveryCounters,
-    pub(crate) streams: StreamCounters,
-    /// Datagrams a turn takes.
-    budget: usize,
+    absence: Absence,
+    pub(crate) turns: Turns,
+    paths: Paths,
     /// The other engines of the node, if there are any.
     shard_loads: Option<ShardLoads>,
-    /// Errors about peers of other engines: the kernel gives an error to any link of the address.
-    pub(crate) misrouted: Vec<(SocketAddr, PathError)>,
-    /// Who stopped waiting last, unless it is back.
-    left: Option<Left>,
-    /// How long those who stop waiting are away, of late.
-    absence: Duration,
-    /// When the engine was turned last.
-    pub(crate) last_turn: Time,
-    /// When the link was looked at last, and when it brought packets.
-    link_looked: Time,
-    link_used: Time,
-    /// Whoever sleeps sleeps on a timer, and is not to be woken for messages.
-    pub(crate) on_timer: bool,
-    timers: Postponed,
-    /// When it was last turned by a thread that looked for a message without waiting.
-    turned_in_passing: Option<Time>,
-    /// Since when operations are queued that nobody has transmitted yet, because another one was
-    /// to follow at once.
-    corked: Option<Time>,
-    /// Paths of which the endpoint was told what the link knows, and when, by their index.
-    told: Vec<Option<(PathId, Time)>>,
-    /// Paths to be examined after the unlock.
-    examinations: Vec<Examination>,
-    following: Following,
     waiting: WaitingCalls,
-    /// No further calls are taken: the node is draining.
-    pub(crate) draining: bool,
-    /// Who sleeps until everything has ended.
-    pub(crate) drainer: Option<Waiter>,
+    pub(crate) drain: Drain,
+    /// The node has been closed, or the link has failed.
     pub(crate) stopped: bool,
-    /// Where others can read the counters.
+    pub(crate) counters: DeliveryCounters,
+    pub(crate) streams: StreamCounters,
+    following: Following,
+    /// Where other processes can read the counters.
     pub(crate) publication: Option<Box<Publication>>,
+}
+
+/// When the engine was turned, and what the next turn takes.
+#[derive(Default)]
+pub(crate) struct Turns {
+    /// When the engine was turned last.
+    pub(crate) last: Time,
+    /// Datagrams that a turn takes.
+    budget: usize,
+    /// When the link was looked at last,
+    link_looked: Time,
+    /// and when it brought packets.
+    link_used: Time,
+    timers: Postponed,
+    /// The thread that sleeps does so on a timer, and is not to be woken for messages.
+    pub(crate) on_timer: bool,
+    /// When a thread that looked for a message without waiting turned the engine last.
+    tried_at: Option<Time>,
+    /// Since when operations are queued that have not been transmitted, because another one was to follow at once.
+    corked_at: Option<Time>,
+}
+
+/// The end of a node that lets calls and requests end first.
+#[derive(Default)]
+pub(crate) struct Drain {
+    /// No further calls are taken.
+    pub(crate) begun: bool,
+    /// The thread or task that waits until everything has ended.
+    pub(crate) waiter: Option<Waiter>,
 }
 
 impl Engine {
@@ -160,26 +169,21 @@ impl Engine {
             mail: Mail::new(),
             handlers: Handlers::new(),
             leadership: Leadership::new(delivery, background),
-            budget: delivery.budget() as usize,
+            absence: Absence::default(),
+            turns: Turns {
+                budget: delivery.budget() as usize,
+                last: now,
+                link_looked: now,
+                link_used: now,
+                ..Turns::default()
+            },
+            paths: Paths::default(),
+            shard_loads,
+            waiting: WaitingCalls::default(),
+            drain: Drain::default(),
+            stopped: false,
             counters: DeliveryCounters::default(),
             streams: StreamCounters::default(),
-            shard_loads,
-            left: None,
-            absence: ABSENCE_MAX,
-            misrouted: Vec::new(),
-            last_turn: now,
-            link_looked: now,
-            link_used: now,
-            on_timer: false,
-            timers: Postponed::default(),
-            turned_in_passing: None,
-            corked: None,
-            told: Vec::new(),
-            examinations: Vec::new(),
-            waiting: WaitingCalls::default(),
-            draining: false,
-            drainer: None,
-            stopped: false,
             publication: None,
         }
     }
@@ -189,20 +193,20 @@ impl Engine {
     /// whoever wants the lock does not wait for long.
     #[inline]
     pub(crate) fn turn(&mut self, now: Time) -> usize {
-        let paused = now.saturating_since(self.last_turn) > PAUSE;
+        let paused = now.saturating_since(self.turns.last) > PAUSE;
         if paused {
             self.link.look_everywhere();
         }
-        self.last_turn = now;
-        self.on_timer = false;
-        self.tell_untaken();
+        self.turns.last = now;
+        self.turns.on_timer = false;
+        self.report_untaken();
         self.counters.turns += 1;
         let near = self.receive_near(now, paused);
         self.forward(now);
         let (far, more) = if self.wants_link(now, paused) { self.receive(now) } else { (0, false) };
         let came = near + far;
         if far > 0 {
-            self.link_used = now;
+            self.turns.link_used = now;
             if let Self { neighbours: Some(neighbours), endpoint, link, .. } = self {
                 neighbours.packets_came(now, endpoint, &mut **link);
             }
@@ -213,16 +217,20 @@ impl Engine {
             if self.shard_loads.as_ref().is_none_or(|shard_loads| shard_loads.is_mine(peer)) {
                 self.handle_path_error(now, peer, error);
             } else {
-                self.misrouted.push((peer, error));
+                self.paths.misrouted.push((peer, error));
             }
         }
         let due = self.endpoint.poll_timeout().is_some_and(|due| due <= now);
-        let due = self.timers.run(now, due, more);
+        let due = self.turns.timers.run(now, due, more);
         if due {
             self.endpoint.handle_timeout(now);
-            self.examinations.extend(self.link.wanted_examination());
+            self.paths.examinations.extend(self.link.wanted_examination());
         }
-        if came > 0 || due || self.corked.is_some() || self.link_is_due() || self.is_sending_near()
+        if came > 0
+            || due
+            || self.turns.corked_at.is_some()
+            || self.link_is_due()
+            || self.is_sending_near()
         {
             self.transmit(now);
         }
@@ -255,10 +263,10 @@ impl Engine {
     #[inline]
     fn wants_link(&mut self, now: Time, paused: bool) -> bool {
         let busy = self.neighbours.as_ref().is_some_and(|neighbours| neighbours.are_busy(now));
-        let every = if now < self.link_used + LINK_IN_USE { LINK_EVERY } else { LINK_SELDOM };
-        let wants = paused || !busy || now.saturating_since(self.link_looked) > every;
+        let every = if now < self.turns.link_used + LINK_IN_USE { LINK_EVERY } else { LINK_SELDOM };
+        let wants = paused || !busy || now.saturating_since(self.turns.link_looked) > every;
         if wants {
-            self.link_looked = now;
+            self.turns.link_looked = now;
         }
         wants
     }
@@ -298,7 +306,7 @@ impl Engine {
                 None => mail.moved(moved),
             }
         }
-        self.told.clear(); // The endpoint has forgotten their paths.
+        self.paths.reported.clear(); // The endpoint has forgotten their paths.
         self.deliver();
     }
 
@@ -321,7 +329,7 @@ impl Engine {
             if batch == 0 || (batch < FULL_BATCH && !receiver.endpoint.sends_long()) {
                 return (came, false);
             }
-            if came + FULL_BATCH > self.budget || receiver.bytes >= BYTES_MAX {
+            if came + FULL_BATCH > self.turns.budget || receiver.bytes >= BYTES_MAX {
                 return (came, batch >= FULL_BATCH);
             }
         }
@@ -330,7 +338,7 @@ impl Engine {
     /// Sends what may go.
     #[inline]
     pub(crate) fn transmit(&mut self, now: Time) {
-        self.corked = None;
+        self.turns.corked_at = None;
         if let Some(shard_loads) = &self.shard_loads {
             self.endpoint.set_others(now, shard_loads.others());
             let endpoint = &mut self.endpoint;
@@ -358,9 +366,9 @@ impl Engine {
 
     /// Has responses that wait for the application charged.
     #[inline]
-    fn tell_untaken(&mut self) {
+    fn report_untaken(&mut self) {
         let endpoint = &mut self.endpoint;
-        self.mail.tell_untaken(|socket, untaken| {
+        self.mail.report_untaken(|socket, untaken| {
             endpoint.set_untaken(socket, untaken.responses, untaken.bytes);
         });
     }
@@ -443,7 +451,7 @@ impl Engine {
         options: CallOptions,
     ) -> Result<CallKey, CallError> {
         let to = self.route(now, to);
-        self.tell_untaken();
+        self.report_untaken();
         let call = self.mail.expect_call(socket, completion);
         // The core drops them with a call that it refuses.
         let again = waits.map(|to| (to, options.clone()));
@@ -559,27 +567,27 @@ impl Engine {
 
     /// An operation is queued, and another one follows at once.
     pub(crate) fn cork(&mut self, now: Time) {
-        self.corked.get_or_insert(now);
+        self.turns.corked_at.get_or_insert(now);
     }
 
     /// When the first of the operations that were queued and not transmitted was made.
     #[inline]
     pub(crate) fn corked(&self) -> Option<Time> {
-        self.corked
+        self.turns.corked_at
     }
 
     /// After an operation of a thread that will not wait now: it does itself what is due, messages
     /// that came of it are delivered, and if something will be due sooner than whoever leads has
     /// planned for, or a long message is half sent, somebody is woken for it.
     #[inline]
-    pub(crate) fn see_to(&mut self, now: Time) {
+    pub(crate) fn finish_operation(&mut self, now: Time) {
         self.deliver();
         if !self.waiting.is_empty() {
             self.retry_waiting(now);
         }
         self.run_handlers(now);
         let mut due = self.due(now);
-        if self.turned_in_passing.is_some_and(|at| now.saturating_since(at) < PASSING) {
+        if self.turns.tried_at.is_some_and(|at| now.saturating_since(at) < TRY_INTERVAL) {
             due = due.map(|due| due.max(now + TICK)); // The next look is not far.
         }
         for _ in 0..BURSTS {
@@ -595,11 +603,11 @@ impl Engine {
     }
 
     /// Turns the engine for a thread that looks for a message without waiting.
-    pub(crate) fn turn_in_passing(&mut self, now: Time) {
+    pub(crate) fn turn_without_waiting(&mut self, now: Time) {
         self.turn(now);
         if !self.mail.tasks_wait() {
-            self.turned_in_passing = Some(now);
-            self.leadership.turned_in_passing();
+            self.turns.tried_at = Some(now);
+            self.leadership.turned_without_lead();
         }
     }
 
@@ -609,30 +617,21 @@ impl Engine {
         self.settle();
         let leaving = match self.mail.tasks_wait() {
             true => Leaving::Wanted,
-            false if self.absence < AT_ONCE => Leaving::BackSoon,
+            false if self.absence.is_short() => Leaving::BackSoon,
             false => Leaving::Away,
         };
-        self.left = Some(Left { id, at: now, cpu: cpu::current() });
+        self.absence.begin(id, now);
         if let Some(next) = self.leadership.leave(id, leaving) {
             self.mail.wakes.push(Waiter::Thread(next));
         }
-        self.see_to(now);
+        self.finish_operation(now);
     }
 
     /// Thread `id` begins to wait. True if polling would keep the thread that left last from its
     /// work, because it left from this very core.
     #[inline]
     pub(crate) fn begin_waiting(&mut self, id: WaiterId, now: Time) -> bool {
-        match self.left {
-            Some(left) if left.id == id => {
-                let absence = now.saturating_since(left.at).min(ABSENCE_MAX);
-                self.absence = (self.absence * 7 + absence) / 8;
-                self.left = None;
-                false
-            }
-            Some(left) => left.cpu == cpu::current(),
-            None => false,
-        }
+        self.absence.end(id, now)
     }
 
     /// Thread `id` has polled in vain and will sleep: the background thread leads now.
@@ -640,7 +639,7 @@ impl Engine {
         if let Some(background) = self.leadership.leave(id, Leaving::Wanted) {
             self.mail.wakes.push(Waiter::Thread(background));
         }
-        self.see_to(now);
+        self.finish_operation(now);
     }
 
     /// Something must go on although no thread waits for it.
@@ -654,8 +653,8 @@ impl Engine {
     #[inline]
     pub(crate) fn settle(&mut self) {
         self.mail.settle();
-        if self.draining && self.is_idle() {
-            self.mail.wakes.extend(self.drainer.take());
+        if self.drain.begun && self.is_idle() {
+            self.mail.wakes.extend(self.drain.waiter.take());
         }
         if let Some(attached) =
             self.neighbours.as_mut().and_then(|it| it.attachments.attached.as_mut())
@@ -678,7 +677,7 @@ impl Engine {
     #[inline]
     pub(crate) fn rest(&mut self) {
         let Some(neighbours) = &mut self.neighbours else { return };
-        if !self.on_timer
+        if !self.turns.on_timer
             && let Some(sleeper) = self.leadership.sleeper()
             && !neighbours.prepare_sleep()
         {
@@ -747,29 +746,14 @@ const FULL_BATCH: usize = 16;
 /// meanwhile must not run before the packets that it waited for, and the thread may look only once.
 const PAUSE: Duration = Duration::from_micros(10);
 
-/// A thread that stopped waiting.
-#[derive(Clone, Copy)]
-struct Left {
-    id: WaiterId,
-    at: Time,
-    cpu: u32,
-}
-
-/// Less than it takes to wake another thread.
-const AT_ONCE: Duration = Duration::from_micros(20);
-
-/// An absence counts as this much at most, so that one that was long is forgotten in 30 short ones.
-const ABSENCE_MAX: Duration = Duration::from_millis(1);
-
 /// A turn that has taken so many bytes takes no more: copying them held the lock for some 50 µs.
 const BYTES_MAX: usize = 256 << 10;
 
 /// Bursts a thread sends itself before it leaves what remains of a long message to others.
 const BURSTS: usize = 4;
 
-/// A thread that looks for messages so often does what is to be done in passing; nobody need be
-/// woken for it.
-const PASSING: Duration = Duration::from_micros(200);
+/// A thread that looks for messages at such intervals does what is due; no thread need be woken for it.
+const TRY_INTERVAL: Duration = Duration::from_micros(200);
 
 /// A sleep that ends sooner than the kernel's own tick (4 ms at 250 Hz) has a hardware timer set for
 /// it, which costs 2 to 10 µs on a virtual machine, at every message. No protocol timer is worth

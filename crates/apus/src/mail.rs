@@ -119,7 +119,7 @@ pub(crate) struct Mail {
     boxes: Vec<Option<Mailbox>>,
     /// Mailboxes with sleepers that got messages since [`Mail::settle`].
     touched: Vec<SocketKey>,
-    /// Mailboxes whose untaken responses have changed since [`Mail::tell_untaken`].
+    /// Mailboxes whose untaken responses have changed since [`Mail::report_untaken`].
     changed: Vec<SocketKey>,
     /// Mailboxes with a handler that got messages since [`Mail::take_handled`].
     handled: Vec<SocketKey>,
@@ -339,7 +339,7 @@ impl Mail {
 
     /// Tells how much of responses waits for the application, of sockets of which that has changed.
     #[inline]
-    pub(crate) fn tell_untaken(&mut self, mut tell: impl FnMut(SocketKey, Untaken)) {
+    pub(crate) fn report_untaken(&mut self, mut tell: impl FnMut(SocketKey, Untaken)) {
         while let Some(socket) = self.changed.pop() {
             let Some(mailbox) = self.mailbox(socket) else { continue };
             mailbox.changed = false;

@@ -72,7 +72,7 @@ impl Drop for SocketInner {
     fn drop(&mut self) {
         let Ok(mut engine) = self.shared.enter() else { return };
         engine.close(self.key);
-        engine.see_to(clock::now());
+        engine.finish_operation(clock::now());
     }
 }
 
@@ -221,7 +221,7 @@ impl Socket {
         for shard in 0..self.ends.len() {
             let end = &self.ends[(home + shard) % self.ends.len()];
             let engine = end.shared.enter()?;
-            if let Some(mut came) = end.look_in_passing(engine, &mut M::take) {
+            if let Some(mut came) = end.look_once(engine, &mut M::take) {
                 self.deliver(&mut came);
                 return came;
             }
@@ -296,7 +296,7 @@ impl Socket {
             for end in &*self.ends {
                 // Whoever has the lock turns the engine.
                 let Some(engine) = end.shared.try_lock()? else { continue };
-                if let Some(output) = end.look_in_passing(engine, &mut take) {
+                if let Some(output) = end.look_once(engine, &mut take) {
                     return output;
                 }
             }
@@ -338,7 +338,7 @@ impl Socket {
                 *waiting = Some(id);
                 engine.mail.wait_for_mail(end.key, Waiter::Task(id, context.waker().clone()));
                 engine.need_progress();
-                engine.see_to(now);
+                engine.finish_operation(now);
             }
         }
         if waiting.is_none() {
@@ -363,7 +363,7 @@ impl Socket {
         for end in &*self.ends {
             let Ok(mut engine) = end.shared.enter() else { return };
             engine.close(end.key);
-            engine.see_to(clock::now());
+            engine.finish_operation(clock::now());
         }
         self.spans.give_up_all();
     }
@@ -423,7 +423,7 @@ impl SocketInner {
     }
 
     /// The same; turns the engine to see if nothing is there.
-    fn look_in_passing<T>(
+    fn look_once<T>(
         self: &Arc<Self>,
         mut engine: Guard<'_>,
         take: &mut impl FnMut(&mut Queue, &mut Endpoint, &Arc<Self>) -> Option<T>,
@@ -431,9 +431,9 @@ impl SocketInner {
         let mut output = self.look(&mut engine, true, take);
         if output.is_none() {
             let now = clock::now();
-            engine.turn_in_passing(now);
+            engine.turn_without_waiting(now);
             output = self.look(&mut engine, true, take);
-            engine.see_to(now);
+            engine.finish_operation(now);
         }
         output
     }
@@ -445,11 +445,11 @@ impl SocketInner {
     fn look_around(&self, engine: &mut Engine, now: Time) {
         if self.port < FIRST_CLIENT_PORT
             && self.shared.regime != Regime::Background
-            && now.saturating_since(engine.last_turn) > AROUND
+            && now.saturating_since(engine.turns.last) > AROUND
             && engine.mail.mailbox(self.key).is_some_and(|mailbox| !mailbox.queue.is_empty())
         {
             engine.turn(now);
-            engine.see_to(now);
+            engine.finish_operation(now);
         }
     }
 }

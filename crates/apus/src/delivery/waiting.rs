@@ -69,7 +69,7 @@ impl Shared {
         }
         if let Some(output) = awaited.take(&mut engine) {
             if corked {
-                engine.see_to(now);
+                engine.finish_operation(now);
             }
             engine.counters.found_at_once += 1;
             return Ok(Some(output));
@@ -92,7 +92,7 @@ impl Shared {
     ) -> Result<Option<A::Output>, Unusable> {
         let mut budget = PollBudget::fixed(Duration::MAX);
         let (mut engine, polled) = self.poll(engine, awaited, &mut budget, until)?;
-        let time = engine.last_turn.saturating_since(began);
+        let time = engine.turns.last.saturating_since(began);
         engine.counters.polling_ns += nanos(time);
         Ok(match polled {
             Polled::Ready(output) => Some(output),
@@ -112,7 +112,7 @@ impl Shared {
             if until.is_some_and(|until| until <= now) {
                 return Ok(None);
             }
-            engine.see_to(now);
+            engine.finish_operation(now);
             sleep.in_vain(&mut engine);
             (engine, sleep) =
                 self.sleep_parked(engine, awaited, &mut PollBudget::none(), now, until)?;
@@ -178,7 +178,7 @@ impl Shared {
                 break None;
             }
         };
-        let now = if asleep_since.is_some() { clock::now() } else { engine.last_turn };
+        let now = if asleep_since.is_some() { clock::now() } else { engine.turns.last };
         if output.is_some() {
             sleep.won(&mut engine, awaited.socket());
         }
@@ -296,7 +296,7 @@ impl Shared {
             SleepKind::Link => engine.counters.link_sleeps += 1,
             SleepKind::Timer(_) => engine.counters.deferred_sleeps += 1,
         }
-        engine.on_timer = matches!(kind, SleepKind::Timer(_));
+        engine.turns.on_timer = matches!(kind, SleepKind::Timer(_));
         drop(engine);
         let timeout = until.map(|until| until.saturating_since(now));
         let traced = [u32::from(matches!(kind, SleepKind::Timer(_))), 0, 0, 0];

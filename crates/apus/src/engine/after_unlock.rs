@@ -37,8 +37,8 @@ impl Engine {
     fn has_rare_work(&self) -> bool {
         !self.mail.wakes.is_empty()
             || !self.mail.discarded.is_empty()
-            || !self.misrouted.is_empty()
-            || !self.examinations.is_empty()
+            || !self.paths.misrouted.is_empty()
+            || !self.paths.examinations.is_empty()
             || self.handlers.has_removed()
     }
 
@@ -53,8 +53,8 @@ impl Engine {
         self.has_rare_work().then(|| AfterUnlock {
             wakes: mem::take(&mut self.mail.wakes),
             discarded: mem::take(&mut self.mail.discarded),
-            misrouted: mem::take(&mut self.misrouted),
-            examinations: mem::take(&mut self.examinations),
+            misrouted: mem::take(&mut self.paths.misrouted),
+            examinations: mem::take(&mut self.paths.examinations),
             handlers: self.handlers.take_removed(),
         })
     }
@@ -64,7 +64,7 @@ impl Engine {
     pub(crate) fn wake_all_after_panic(&mut self) -> Option<AfterUnlock> {
         self.mail.wake_all();
         self.close_handlers();
-        self.mail.wakes.extend(self.drainer.take());
+        self.mail.wakes.extend(self.drain.waiter.take());
         self.mail.wakes.extend(self.leadership.background().map(Waiter::Thread));
         self.take_after_unlock()
     }

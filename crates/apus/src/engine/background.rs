@@ -17,7 +17,7 @@ pub(crate) fn run(shared: &Shared, me: &Arc<Parker>) {
             return;
         }
         let now = clock::now();
-        let last_turn = engine.last_turn;
+        let last_turn = engine.turns.last;
         match engine.leadership.background_step(now, last_turn) {
             Step::Turn { forced } => {
                 engine.counters.background_turns += 1;
@@ -30,7 +30,7 @@ pub(crate) fn run(shared: &Shared, me: &Arc<Parker>) {
                 let until = engine.due(now).into_iter().chain(kind.until(now)).min();
                 engine.leadership.background_sleeps(until);
                 engine.counters.deferred_sleeps += u64::from(kind != SleepKind::Link);
-                engine.on_timer = kind != SleepKind::Link;
+                engine.turns.on_timer = kind != SleepKind::Link;
                 me.prepare();
                 drop(engine);
                 let timeout = until.map(|until| until.saturating_since(now));

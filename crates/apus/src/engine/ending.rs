@@ -14,7 +14,7 @@ impl Engine {
     /// closed. The second time, there is nothing left to end.
     pub(crate) fn stop(&mut self) -> Box<dyn Link> {
         self.stopped = true;
-        self.draining = true;
+        self.drain.begun = true;
         self.endpoint.acknowledge();
         self.transmit(clock::now());
         for socket in self.mail.sockets() {

@@ -97,7 +97,7 @@ impl Shared {
             engine = self.examine(engine, examination)?;
             path = engine.resolve(to.host);
         }
-        if engine.draining {
+        if engine.drain.begun {
             return Err(CallError::Closed);
         }
         Ok((engine, Remote::new(path?, to.port)))

@@ -1,9 +1,9 @@
-//! Paths to peers: what the link knows of them, and what the endpoint was told.
+//! Paths to peers: what the link knows of them, and what was reported to the endpoint.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use apus_net::Examined;
+use apus_net::{Examination, Examined};
 use apus_proto::Time;
 use apus_wire::{PathError, PathId};
 
@@ -11,6 +11,17 @@ use super::Engine;
 use crate::error::CallError;
 use crate::shared_engine::attached::REMOTES_MAX;
 use crate::sync::clock;
+
+/// Paths to peers.
+#[derive(Default)]
+pub(crate) struct Paths {
+    /// By index: the path whose properties were reported to the endpoint, and when.
+    pub(super) reported: Vec<Option<(PathId, Time)>>,
+    /// Paths to be examined after the unlock.
+    pub(super) examinations: Vec<Examination>,
+    /// Errors about peers of other engines: the kernel gives an error to any link of the address.
+    pub(super) misrouted: Vec<(SocketAddr, PathError)>,
+}
 
 impl Engine {
     /// The path to the node at an address.
@@ -33,39 +44,39 @@ impl Engine {
         }
     }
 
-    /// The endpoint was told what the link knows of this path, some time.
+    /// What the link knows of this path was reported to the endpoint at some time.
     #[inline]
     pub(crate) fn knows(&self, path: PathId) -> bool {
         path.is_local()
-            || matches!(self.told.get(path.index()), Some(Some((told, _))) if *told == path)
+            || matches!(self.paths.reported.get(path.index()), Some(Some((reported, _))) if *reported == path)
     }
 
-    /// Tells the endpoint what the link knows of a path, unless it was told lately: the endpoint forgets peers that are idle.
+    /// Reports to the endpoint what the link knows of a path, unless that was done within a second: the endpoint forgets idle peers.
     #[inline]
     pub(crate) fn know_path(&mut self, now: Time, path: PathId) {
-        match self.told.get(path.index()) {
-            Some(&Some((told, at))) if told == path && now < at + PATH_FRESH => {}
-            _ => self.tell_path(now, path),
+        match self.paths.reported.get(path.index()) {
+            Some(&Some((reported, at))) if reported == path && now < at + PATH_FRESH => {}
+            _ => self.report_path(now, path),
         }
     }
 
     #[cold]
-    fn tell_path(&mut self, now: Time, path: PathId) {
-        if self.told.len() <= path.index() {
-            self.told.resize(path.index() + 1, None);
+    fn report_path(&mut self, now: Time, path: PathId) {
+        if self.paths.reported.len() <= path.index() {
+            self.paths.reported.resize(path.index() + 1, None);
         }
-        self.told[path.index()] = Some((path, now));
+        self.paths.reported[path.index()] = Some((path, now));
         let known = self.link.path(path);
         self.endpoint.set_path(now, path, known.loopback, known.link_mbps);
-        self.examinations.extend(self.link.examination(path));
+        self.paths.examinations.extend(self.link.examination(path));
     }
 
     /// Takes what an examination of a path found out.
     pub(crate) fn examined(&mut self, examined: Examined) {
         let path = self.link.find(examined.peer());
         self.link.examined(examined);
-        if let Some(told) = path.and_then(|path| self.told.get_mut(path.index())) {
-            *told = None;
+        if let Some(reported) = path.and_then(|path| self.paths.reported.get_mut(path.index())) {
+            *reported = None;
         }
     }
 
@@ -75,13 +86,13 @@ impl Engine {
         }
     }
 
-    /// The network says this of a peer, as another engine was told.
+    /// The kernel gave this error about a peer to the link of another engine.
     pub(crate) fn handle_misrouted(&mut self, peer: SocketAddr, error: PathError) {
         let now = clock::now();
         self.handle_path_error(now, peer, error);
-        self.see_to(now);
+        self.finish_operation(now);
     }
 }
 
-/// How long a path counts as told: less than a peer has to be idle before it is forgotten.
+/// How long a report counts: less than a peer has to be idle before it is forgotten.
 const PATH_FRESH: Duration = Duration::from_secs(1);

@@ -21,7 +21,7 @@ impl Engine {
     /// The counters are to be written although nobody is about to sleep.
     #[inline]
     pub(crate) fn publication_is_due(&self) -> bool {
-        self.publication.as_ref().is_some_and(|publication| publication.next <= self.last_turn)
+        self.publication.as_ref().is_some_and(|publication| publication.next <= self.turns.last)
     }
 
     /// Before the lock is let go: writes the counters to where others can read them, if whoever turns the engine next sleeps, or they
@@ -38,7 +38,7 @@ impl Engine {
     #[inline(never)]
     fn publish_now(&mut self, outside: CountedOutside) {
         let Some(publication) = &mut self.publication else { return };
-        let now = self.last_turn;
+        let now = self.turns.last;
         publication.next = now + EVERY;
         let mut link = self.link.own_counters();
         if publication.asked == Time::ZERO || now.saturating_since(publication.asked) > ASK_EVERY {

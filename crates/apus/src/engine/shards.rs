@@ -186,7 +186,7 @@ impl Shards {
     /// Waits until everything has ended or `until` has passed, and returns the number of RPCs that have not ended.
     pub(crate) fn drain(&self, until: Time) -> Result<usize, Unusable> {
         for shard in &self.all {
-            shard.shared.enter()?.draining = true;
+            shard.shared.enter()?.drain.begun = true;
         }
         let mut active = 0;
         for Shard { shared, .. } in &self.all {
@@ -302,11 +302,11 @@ impl Awaited for AwaitIdle {
     }
 
     fn enlist(&self, engine: &mut Engine, waiter: Waiter) {
-        engine.drainer = Some(waiter);
+        engine.drain.waiter = Some(waiter);
     }
 
     fn delist(&self, engine: &mut Engine, _id: WaiterId) -> bool {
-        engine.drainer.take().is_none()
+        engine.drain.waiter.take().is_none()
     }
 
     fn socket(&self) -> Option<SocketKey> {

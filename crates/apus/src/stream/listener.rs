@@ -129,7 +129,7 @@ impl Drop for StreamListener {
             let now = clock::now();
             listening.close(&mut engine, now);
             engine.transmit(now);
-            engine.see_to(now);
+            engine.finish_operation(now);
         }
     }
 }
@@ -176,7 +176,7 @@ impl Future for Accept<'_> {
             if !nobody_sleeps {
                 engine.mail.register(&waiter);
                 engine.need_progress();
-                engine.see_to(now);
+                engine.finish_operation(now);
             }
         }
         if nobody_sleeps {
