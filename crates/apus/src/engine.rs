@@ -22,12 +22,12 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apus_net::Link;
+use apus_net::{Examination, Link};
 use apus_proto::slab::Handle;
 use apus_proto::{
     CallOptions, Endpoint, Event, Remote, RpcKey, SocketKey, Time, TraceEvent, sooner,
 };
-use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathId, ReceiveTarget};
+use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathError, PathId, ReceiveTarget};
 use bytes::Bytes;
 
 use crate::address::Address;
@@ -69,7 +69,6 @@ pub(crate) mod shard_loads;
 pub(crate) mod shards;
 
 use absence::Absence;
-use paths::Paths;
 use waiting_calls::WaitingCalls;
 
 pub(crate) use after_unlock::AfterUnlock;
@@ -138,6 +137,17 @@ pub(crate) struct Turns {
     tried_at: Option<Time>,
     /// Since when operations are queued that have not been transmitted, because another one was to follow at once.
     corked_at: Option<Time>,
+}
+
+/// Paths to peers.
+#[derive(Default)]
+struct Paths {
+    /// By index: the path whose properties were reported to the endpoint, and when.
+    reported: Vec<Option<(PathId, Time)>>,
+    /// Paths to be examined after the unlock.
+    examinations: Vec<Examination>,
+    /// Errors about peers of other engines: the kernel gives an error to any link of the address.
+    misrouted: Vec<(SocketAddr, PathError)>,
 }
 
 /// The end of a node that lets calls and requests end first.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use apus_net::{Examination, Examined};
+use apus_net::Examined;
 use apus_proto::Time;
 use apus_wire::{PathError, PathId};
 
@@ -11,17 +11,6 @@ use super::Engine;
 use crate::error::CallError;
 use crate::shared_engine::attached::REMOTES_MAX;
 use crate::sync::clock;
-
-/// Paths to peers.
-#[derive(Default)]
-pub(crate) struct Paths {
-    /// By index: the path whose properties were reported to the endpoint, and when.
-    pub(super) reported: Vec<Option<(PathId, Time)>>,
-    /// Paths to be examined after the unlock.
-    pub(super) examinations: Vec<Examination>,
-    /// Errors about peers of other engines: the kernel gives an error to any link of the address.
-    pub(super) misrouted: Vec<(SocketAddr, PathError)>,
-}
 
 impl Engine {
     /// The path to the node at an address.
