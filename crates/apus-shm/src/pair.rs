@@ -515,7 +515,7 @@ impl Pair {
     }
 
     /// Has the peer wake this process for what comes from now on. Look once more afterwards
-    /// ([`receive`](Self::receive), [`advance`](Self::advance)); if there is something, call [`get_up`](Self::get_up) instead of
+    /// ([`receive`](Self::receive), [`advance`](Self::advance)); if there is something, call [`disarm_bell`](Self::disarm_bell) instead of
     /// sleeping on the [`descriptor`](Self::descriptor).
     pub fn prepare_sleep(&self) {
         let words = &self.receipts.words;
@@ -547,7 +547,7 @@ impl Pair {
     }
 
     /// The process is awake, and needs no wake-up.
-    pub fn get_up(&self) {
+    pub fn disarm_bell(&self) {
         for bell in layout::BELLS {
             bell::withdraw(self.receipts.words.word(bell));
         }

@@ -169,7 +169,7 @@ fn a_peer_that_scribbles_ends_its_own_pair_only() {
                 .and_then(|_| pair.handle_channel());
             pair.prepare_sleep();
             pair.flush();
-            pair.get_up();
+            pair.disarm_bell();
             if honest.is_err() {
                 closed += 1;
                 break;

@@ -195,7 +195,7 @@ fn who_sleeps_is_woken_once_and_who_is_awake_is_not() {
     }
     assert!(is_woken(&b) && b.handle_channel().unwrap());
     assert!(!is_woken(&b), "one wake-up for both");
-    b.get_up();
+    b.disarm_bell();
     a.send([0, 0], &Bytes::new()).unwrap();
     a.flush();
     assert!(!is_woken(&b));
@@ -219,7 +219,7 @@ fn who_waits_for_room_is_woken_for_room() {
     assert!(!a.advance(MIB).unwrap() && !is_woken(&a));
     inbox.messages.pop_front();
     assert!(is_woken(&a), "a body was dropped");
-    a.get_up();
+    a.disarm_bell();
     settle(&mut a, &mut b, &mut inbox);
     assert_eq!(inbox.messages.len(), 8);
 }

@@ -165,9 +165,9 @@ impl Call {
         let mut result = engine.mail.take_result(self.key);
         if result.is_none() {
             let now = clock::now();
-            engine.turn_without_waiting(now);
+            engine.opportunistic_turn(now);
             result = engine.mail.take_result(self.key);
-            engine.finish_operation(now);
+            engine.transmit_due(now);
         }
         result
     }
@@ -212,7 +212,7 @@ impl Future for Call {
             let waiter = Waiter::Task(parker::next_id(), context.waker().clone());
             engine.mail.wait_for_call(self.key, waiter);
             engine.need_progress();
-            engine.finish_operation(now);
+            engine.transmit_due(now);
         }
         Poll::Pending
     }
@@ -227,7 +227,7 @@ impl Drop for Call {
         let Ok(mut engine) = self.socket.shared.enter() else { return };
         if let Some(rpc) = engine.mail.forget_call(self.key) {
             engine.endpoint.abort(rpc);
-            engine.finish_operation(clock::now());
+            engine.transmit_due(clock::now());
         }
     }
 }
@@ -252,7 +252,7 @@ impl Canceller {
         let Ok(mut engine) = self.socket.shared.enter() else { return };
         if let Some(rpc) = engine.mail.cancel_call(self.key) {
             engine.endpoint.abort(rpc);
-            engine.finish_operation(clock::now());
+            engine.transmit_due(clock::now());
         }
     }
 }

@@ -203,7 +203,7 @@ impl Client {
         let span = CallSpan::begin(to, body.len());
         let begun = self.begin(to, body, options, &span).inspect_err(|error| span.fail(error));
         let (end, mut engine, now, call) = begun?;
-        engine.finish_operation(now);
+        engine.transmit_due(now);
         drop(engine);
         Ok(Call::new(Arc::clone(end), call, span))
     }
@@ -236,7 +236,7 @@ impl Client {
             let mut engine = end.shared.enter()?;
             let now = clock::now();
             let has_room = engine.has_room(context.waker());
-            engine.finish_operation(now);
+            engine.transmit_due(now);
             if !has_room {
                 return Poll::Pending;
             }

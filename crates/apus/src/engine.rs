@@ -209,7 +209,7 @@ impl Engine {
         }
         self.turns.last = now;
         self.turns.on_timer = false;
-        self.report_untaken();
+        self.report_backlog();
         self.counters.turns += 1;
         let near = self.receive_near(now, paused);
         self.forward(now);
@@ -376,9 +376,9 @@ impl Engine {
 
     /// Has responses that wait for the application charged.
     #[inline]
-    fn report_untaken(&mut self) {
+    fn report_backlog(&mut self) {
         let endpoint = &mut self.endpoint;
-        self.mail.report_untaken(|socket, untaken| {
+        self.mail.report_backlog(|socket, untaken| {
             endpoint.set_untaken(socket, untaken.responses, untaken.bytes);
         });
     }
@@ -461,7 +461,7 @@ impl Engine {
         options: CallOptions,
     ) -> Result<CallKey, CallError> {
         let to = self.route(now, to);
-        self.report_untaken();
+        self.report_backlog();
         let call = self.mail.expect_call(socket, completion);
         // The core drops them with a call that it refuses.
         let again = waits.map(|to| (to, options.clone()));
@@ -590,7 +590,7 @@ impl Engine {
     /// that came of it are delivered, and if something will be due sooner than whoever leads has
     /// planned for, or a long message is half sent, somebody is woken for it.
     #[inline]
-    pub(crate) fn finish_operation(&mut self, now: Time) {
+    pub(crate) fn transmit_due(&mut self, now: Time) {
         self.deliver();
         if !self.waiting.is_empty() {
             self.retry_waiting(now);
@@ -613,11 +613,11 @@ impl Engine {
     }
 
     /// Turns the engine for a thread that looks for a message without waiting.
-    pub(crate) fn turn_without_waiting(&mut self, now: Time) {
+    pub(crate) fn opportunistic_turn(&mut self, now: Time) {
         self.turn(now);
         if !self.mail.tasks_wait() {
             self.turns.tried_at = Some(now);
-            self.leadership.turned_without_lead();
+            self.leadership.turned_opportunistically();
         }
     }
 
@@ -634,7 +634,7 @@ impl Engine {
         if let Some(next) = self.leadership.leave(id, leaving) {
             self.mail.wakes.push(Waiter::Thread(next));
         }
-        self.finish_operation(now);
+        self.transmit_due(now);
     }
 
     /// Thread `id` begins to wait. True if polling would keep the thread that left last from its
@@ -649,7 +649,7 @@ impl Engine {
         if let Some(background) = self.leadership.leave(id, Leaving::Wanted) {
             self.mail.wakes.push(Waiter::Thread(background));
         }
-        self.finish_operation(now);
+        self.transmit_due(now);
     }
 
     /// Something must go on although no thread waits for it.

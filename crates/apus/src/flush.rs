@@ -42,7 +42,7 @@ pub(crate) fn operate<T, E>(
     let now = clock::now();
     let result = operation(&mut engine, now)?;
     engine.transmit(now);
-    engine.finish_operation(now);
+    engine.transmit_due(now);
     Ok(result)
 }
 
@@ -71,7 +71,7 @@ impl Drop for Cork {
         if engine.corked().is_some() && !engine.stopped {
             let now = clock::now();
             engine.transmit(now);
-            engine.finish_operation(now);
+            engine.transmit_due(now);
         }
     }
 }

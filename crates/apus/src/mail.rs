@@ -63,7 +63,7 @@ pub(crate) struct Mailbox {
     /// Results of calls that somebody holds and has not asked for.
     results: Untaken,
     /// What the endpoint was told of both.
-    told: Untaken,
+    reported: Untaken,
     /// In the list of mailboxes of which the endpoint may have to be told.
     changed: bool,
     /// Who sleeps here; the one that slept last is at the end.
@@ -119,7 +119,7 @@ pub(crate) struct Mail {
     boxes: Vec<Option<Mailbox>>,
     /// Mailboxes with sleepers that got messages since [`Mail::settle`].
     touched: Vec<SocketKey>,
-    /// Mailboxes whose untaken responses have changed since [`Mail::report_untaken`].
+    /// Mailboxes whose untaken responses have changed since [`Mail::report_backlog`].
     changed: Vec<SocketKey>,
     /// Mailboxes with a handler that got messages since [`Mail::take_handled`].
     handled: Vec<SocketKey>,
@@ -169,7 +169,7 @@ impl Mail {
             key,
             queue: Queue::new(self.skips_unwanted),
             results: Untaken::default(),
-            told: Untaken::default(),
+            reported: Untaken::default(),
             changed: false,
             receivers: Vec::new(),
             coming: 0,
@@ -339,7 +339,7 @@ impl Mail {
 
     /// Tells how much of responses waits for the application, of sockets of which that has changed.
     #[inline]
-    pub(crate) fn report_untaken(&mut self, mut tell: impl FnMut(SocketKey, Untaken)) {
+    pub(crate) fn report_backlog(&mut self, mut tell: impl FnMut(SocketKey, Untaken)) {
         while let Some(socket) = self.changed.pop() {
             let Some(mailbox) = self.mailbox(socket) else { continue };
             mailbox.changed = false;
@@ -348,7 +348,7 @@ impl Mail {
                 responses: queued.responses + held.responses,
                 bytes: queued.bytes + held.bytes,
             };
-            if mem::replace(&mut mailbox.told, untaken) != untaken {
+            if mem::replace(&mut mailbox.reported, untaken) != untaken {
                 tell(socket, untaken);
             }
         }

@@ -142,8 +142,8 @@ impl Request {
     pub fn is_cancelled(&self) -> bool {
         let Ok(mut engine) = self.socket.shared.enter() else { return true };
         let now = clock::now();
-        engine.turn_without_waiting(now);
-        engine.finish_operation(now);
+        engine.opportunistic_turn(now);
+        engine.transmit_due(now);
         !engine.endpoint.is_active(self.rpc)
     }
 
@@ -224,7 +224,7 @@ impl Drop for Request {
         };
         if given_up {
             engine.transmit(now);
-            engine.finish_operation(now);
+            engine.transmit_due(now);
         }
     }
 }

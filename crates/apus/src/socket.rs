@@ -72,7 +72,7 @@ impl Drop for SocketInner {
     fn drop(&mut self) {
         let Ok(mut engine) = self.shared.enter() else { return };
         engine.close(self.key);
-        engine.finish_operation(clock::now());
+        engine.transmit_due(clock::now());
     }
 }
 
@@ -338,7 +338,7 @@ impl Socket {
                 *waiting = Some(id);
                 engine.mail.wait_for_mail(end.key, Waiter::Task(id, context.waker().clone()));
                 engine.need_progress();
-                engine.finish_operation(now);
+                engine.transmit_due(now);
             }
         }
         if waiting.is_none() {
@@ -363,7 +363,7 @@ impl Socket {
         for end in &*self.ends {
             let Ok(mut engine) = end.shared.enter() else { return };
             engine.close(end.key);
-            engine.finish_operation(clock::now());
+            engine.transmit_due(clock::now());
         }
         self.spans.give_up_all();
     }
@@ -431,9 +431,9 @@ impl SocketInner {
         let mut output = self.look(&mut engine, true, take);
         if output.is_none() {
             let now = clock::now();
-            engine.turn_without_waiting(now);
+            engine.opportunistic_turn(now);
             output = self.look(&mut engine, true, take);
-            engine.finish_operation(now);
+            engine.transmit_due(now);
         }
         output
     }
@@ -449,7 +449,7 @@ impl SocketInner {
             && engine.mail.mailbox(self.key).is_some_and(|mailbox| !mailbox.queue.is_empty())
         {
             engine.turn(now);
-            engine.finish_operation(now);
+            engine.transmit_due(now);
         }
     }
 }

@@ -203,7 +203,7 @@ impl<T: Clone> Leadership<T> {
     /// between other work. The background thread need not wake for every packet beside it: when it
     /// wakes next it sees that the engine is turned, and stays away as long as it is.
     #[inline]
-    pub(crate) fn turned_without_lead(&mut self) {
+    pub(crate) fn turned_opportunistically(&mut self) {
         let asleep = matches!(self.background, Background::Asleep(_));
         if self.regime == Regime::ThreadsLead && asleep && matches!(self.lead, Lead::Background) {
             self.lead = Lead::Vacant;

@@ -1,8 +1,8 @@
-//! How a thread waits: polling, sleeping on the link, or sleeping until it is called.
+//! How a thread waits: it polls, sleeps on the link, or parks until another thread wakes it.
 //!
-//! A waiting thread first looks whether its message is there. If not, it does what the delivery
-//! mode says; in `suspend` and `napibusy` it asks for the lead ([`crate::delivery`]). The leader turns the engine
-//! and finds its own message under the same lock it holds anyway: no wake-up, no handoff.
+//! A waiting thread first checks whether its message has arrived. If not, the delivery mode decides; in `suspend` and `napibusy` the
+//! thread asks for the lead ([`crate::delivery`]). The leader turns the engine and finds its own message under the lock that it holds
+//! already: no wake-up, no handoff.
 
 use std::time::Duration;
 
@@ -20,23 +20,23 @@ use crate::observe::time_trace;
 use crate::sync::clock;
 use crate::sync::{Ordering, thread};
 
-/// What a thread waits for.
+/// A message, or another event, for which a thread waits.
 pub(crate) trait Awaited {
     type Output;
 
-    /// Takes it, if it is there.
+    /// Takes the message, if it has arrived.
     fn take(&mut self, engine: &mut Engine) -> Option<Self::Output>;
 
-    /// `waiter`, which has prepared to sleep, is to be woken for it.
+    /// Registers a waiter, which has prepared to sleep, to be woken for the message.
     fn enlist(&self, engine: &mut Engine, waiter: Waiter);
 
-    /// The waiter is up. True if it had been chosen to be woken.
+    /// Removes a waiter that is awake. Returns true if the engine had chosen to wake it.
     fn delist(&self, engine: &mut Engine, id: WaiterId) -> bool;
 
-    /// Whose message it is; `None` when it is no message.
+    /// The socket of the message; `None` for another event.
     fn socket(&self) -> Option<SocketKey>;
 
-    /// What is known of waiting for it; `None` when it is not worth polling for.
+    /// Statistics of earlier waits; `None` if polling is not worthwhile.
     fn spin<'m>(&self, mail: &'m mut Mail) -> Option<&'m mut Spin>;
 }
 
@@ -44,13 +44,13 @@ pub(crate) trait Awaited {
 enum Polled<T> {
     Ready(T),
     TimedOut,
-    /// Nothing came for longer than the poll budget allows.
+    /// The poll budget ran out before the message came.
     InVain,
 }
 
 impl Shared {
-    /// Waits with the lock given, and lets go of it. `now`: a fresh reading of the clock. Returns
-    /// None when `until` has passed first.
+    /// Waits for a message, and releases the lock meanwhile. `now` is a fresh reading of the clock. Returns `None` if `until`
+    /// passes first.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl Shared {
         }
         if let Some(output) = awaited.take(&mut engine) {
             if corked {
-                engine.finish_operation(now);
+                engine.transmit_due(now);
             }
             engine.counters.found_at_once += 1;
             return Ok(Some(output));
@@ -112,7 +112,7 @@ impl Shared {
             if until.is_some_and(|until| until <= now) {
                 return Ok(None);
             }
-            engine.finish_operation(now);
+            engine.transmit_due(now);
             sleep.in_vain(&mut engine);
             (engine, sleep) =
                 self.sleep_parked(engine, awaited, &mut PollBudget::none(), now, until)?;
@@ -124,6 +124,17 @@ impl Shared {
         }
     }
 
+    /// Waits in a mode in which threads lead. The states of one pass:
+    ///
+    /// | state | event | next state |
+    /// |---|---|---|
+    /// | claim | the thread leads, and looks before it sleeps | poll |
+    /// | claim | the thread leads, and goes to the link at once | sleep |
+    /// | claim | another thread leads | sleep as [`SleepAs::Follower`] |
+    /// | poll | the message came, or the deadline passed | end |
+    /// | poll | the budget is used up | sleep as [`SleepAs::Leader`] (`suspend`) or [`SleepAs::HandedOver`] (`napibusy`) |
+    /// | sleep | the message came, or the deadline passed | end |
+    /// | sleep | anything else | claim |
     fn wait_leading<'a, A: Awaited>(
         &'a self,
         mut engine: Guard<'a>,
@@ -131,45 +142,31 @@ impl Shared {
         began: Time,
         until: Option<Time>,
     ) -> Result<Option<A::Output>, Unusable> {
-        let me = parker::thread_id();
-        let adaptive = self.delivery.poll_time().is_none();
-        let mut budget = match self.delivery.poll_time() {
-            Some(time) => PollBudget::fixed(time),
-            None => awaited.spin(&mut engine.mail).map_or(PollBudget::none(), Spin::begin),
-        };
-        if engine.begin_waiting(me, began) {
-            budget = PollBudget::none();
-        }
-        let polls = !budget.is_none();
-        // Without a look a thread goes to the link only, which sees what is there by itself.
-        let mut look = polls || !adaptive || engine.leadership.defers();
-        let mut asleep_since = None;
-        let mut sleep = Sleep::None;
+        let mut wait = LeadingWait::begin(self, &mut engine, awaited, began);
         let output = loop {
-            let leads = match asleep_since {
-                None => engine.leadership.claim(me),
-                Some(_) => engine.leadership.reclaim(me),
-            };
-            if leads && look {
+            let leads = wait.claim(&mut engine);
+            if leads && wait.looks {
                 let polled;
-                (engine, polled) = self.poll(engine, awaited, &mut budget, until)?;
+                (engine, polled) = self.poll(engine, awaited, &mut wait.budget, until)?;
                 match polled {
                     Polled::Ready(output) => break Some(output),
                     Polled::TimedOut => break None,
                     Polled::InVain => {}
                 }
             }
-            look = true;
+            wait.looks = true;
             let now = clock::now();
-            asleep_since.get_or_insert(now);
-            sleep.in_vain(&mut engine);
-            (engine, sleep) = if !leads {
-                self.sleep_parked(engine, awaited, &mut budget, now, until)?
-            } else if self.regime == Regime::ThreadsLead {
-                self.sleep_as_leader(engine, awaited, now, until)?
-            } else {
-                engine.hand_over(me, now);
-                self.sleep_parked(engine, awaited, &mut PollBudget::none(), now, until)?
+            wait.asleep_since.get_or_insert(now);
+            wait.sleep.in_vain(&mut engine);
+            (engine, wait.sleep) = match SleepAs::new(leads, self.regime) {
+                SleepAs::Leader => self.sleep_as_leader(engine, awaited, now, until)?,
+                SleepAs::Follower => {
+                    self.sleep_parked(engine, awaited, &mut wait.budget, now, until)?
+                }
+                SleepAs::HandedOver => {
+                    engine.hand_over(wait.me, now);
+                    self.sleep_parked(engine, awaited, &mut PollBudget::none(), now, until)?
+                }
             };
             if let Some(output) = awaited.take(&mut engine) {
                 break Some(output);
@@ -178,28 +175,12 @@ impl Shared {
                 break None;
             }
         };
-        let now = if asleep_since.is_some() { clock::now() } else { engine.turns.last };
-        if output.is_some() {
-            sleep.won(&mut engine, awaited.socket());
-        }
-        let after = now.saturating_since(began);
-        let slept = asleep_since.map(|since| now.saturating_since(since));
-        engine.counters.sleeping_ns += nanos(slept.unwrap_or_default());
-        engine.counters.polling_ns += nanos(after.saturating_sub(slept.unwrap_or_default()));
-        if adaptive && let Some(spin) = awaited.spin(&mut engine.mail) {
-            match output {
-                Some(_) => spin.ended(after, slept),
-                None => spin.given_up(after),
-            }
-        }
-        engine.counters.spins_won += u64::from(asleep_since.is_none());
-        engine.counters.spins_lost += u64::from(asleep_since.is_some() && polls);
-        engine.release_lead(me, now);
+        wait.end(&mut engine, awaited, output.is_some());
         Ok(output)
     }
 
-    /// Turns the engine until the awaited message is there, `until` has passed, or nothing came for longer
-    /// than the budget allows. Lets other threads have the lock whenever they want it.
+    /// Turns the engine until the message has arrived, `until` has passed, or the budget has run out without packets. Lets other
+    /// threads take the lock between two turns.
     #[inline]
     fn poll<'a, A: Awaited>(
         &'a self,
@@ -229,8 +210,8 @@ impl Shared {
             if until.is_some_and(|until| until <= now) {
                 return Ok((engine, Polled::TimedOut));
             }
-            // Who sleeps on the link next need not look for the rest: it would end the sleep at once, and is
-            // there too seldom to look for. Who sleeps on a timer must: the rest would wait for that.
+            // A thread that sleeps on the link next may skip the second look: a packet ends that sleep at once. A thread that
+            // sleeps on a timer needs it: the packet would wait for the timer.
             let once = budget.is_none() && !engine.leadership.defers();
             let mut gap = Duration::ZERO;
             if came > 0 && !once {
@@ -262,8 +243,7 @@ impl Shared {
         }
     }
 
-    /// Lets another thread that is ready to run have the core. Returns the time, and how long the core
-    /// was given away.
+    /// Yields the core to another runnable thread. Returns the time, and how long the core was yielded.
     fn give_way<'a>(
         &'a self,
         engine: Guard<'a>,
@@ -275,7 +255,7 @@ impl Shared {
         Ok((self.lock()?, now, Some(now.saturating_since(before))))
     }
 
-    /// The leader sleeps. Whoever takes the lead meanwhile wakes it for its message.
+    /// Sleeps as leader. A thread that takes the lead meanwhile wakes this one for its message.
     fn sleep_as_leader<'a, A: Awaited>(
         &'a self,
         mut engine: Guard<'a>,
@@ -303,10 +283,10 @@ impl Shared {
         time_trace::record(TraceEvent::Sleep, traced);
         let slept = me.sleep_as_leader(kind, self.descriptors, timeout);
         time_trace::record(TraceEvent::WakeUp, traced);
-        self.get_up(awaited, me.id(), slept)
+        self.end_sleep(awaited, me.id(), slept)
     }
 
-    /// A follower polls for its call while its budget lasts, then sleeps until it is called.
+    /// Polls for a wake-up while the budget lasts, then parks until another thread wakes this one.
     fn sleep_parked<'a, A: Awaited>(
         &'a self,
         mut engine: Guard<'a>,
@@ -331,14 +311,14 @@ impl Shared {
         if slept {
             budget.wear_out();
         }
-        let (mut engine, sleep) = self.get_up(awaited, me.id(), slept)?;
+        let (mut engine, sleep) = self.end_sleep(awaited, me.id(), slept)?;
         if polling && let Some(socket) = awaited.socket() {
             engine.mail.end_polling(socket);
         }
         Ok((engine, sleep))
     }
 
-    fn get_up<A: Awaited>(
+    fn end_sleep<A: Awaited>(
         &self,
         awaited: &A,
         id: WaiterId,
@@ -353,41 +333,137 @@ impl Shared {
                 engine.mail.count_handoff(awaited.socket());
                 Sleep::None
             }
-            (true, false) => Sleep::Unasked,
+            (true, false) => Sleep::Unexplained,
         };
         Ok((engine, sleep))
     }
 }
 
-/// What the sleep just over was, as far as it is not accounted for yet.
+/// A wait of a thread that may lead.
+struct LeadingWait {
+    me: WaiterId,
+    began: Time,
+    /// How long to poll depends on earlier waits.
+    is_adaptive: bool,
+    /// The thread polls before it sleeps.
+    polls: bool,
+    budget: PollBudget,
+    /// The thread looks at the link before it sleeps there. Without a look the sleep ends at once if a packet is there.
+    looks: bool,
+    /// When the thread fell asleep first.
+    asleep_since: Option<Time>,
+    /// How the last sleep ended.
+    sleep: Sleep,
+}
+
+impl LeadingWait {
+    #[inline]
+    fn begin<A: Awaited>(
+        shared: &Shared,
+        engine: &mut Guard<'_>,
+        awaited: &A,
+        began: Time,
+    ) -> Self {
+        let me = parker::thread_id();
+        let poll_time = shared.delivery.poll_time();
+        let mut budget = match poll_time {
+            Some(time) => PollBudget::fixed(time),
+            None => awaited.spin(&mut engine.mail).map_or(PollBudget::none(), Spin::begin),
+        };
+        if engine.begin_waiting(me, began) {
+            budget = PollBudget::none();
+        }
+        let (is_adaptive, polls) = (poll_time.is_none(), !budget.is_none());
+        let looks = polls || !is_adaptive || engine.leadership.defers();
+        let (asleep_since, sleep) = (None, Sleep::None);
+        Self { me, began, is_adaptive, polls, budget, looks, asleep_since, sleep }
+    }
+
+    /// Asks for the lead. True if the thread has it.
+    #[inline]
+    fn claim(&self, engine: &mut Engine) -> bool {
+        match self.asleep_since {
+            None => engine.leadership.claim(self.me),
+            Some(_) => engine.leadership.reclaim(self.me),
+        }
+    }
+
+    /// Accounts for the wait, and passes the lead on if the thread has it. `ready`: the message came.
+    #[inline]
+    fn end<A: Awaited>(&self, engine: &mut Engine, awaited: &A, ready: bool) {
+        let slept_at_all = self.asleep_since.is_some();
+        let now = if slept_at_all { clock::now() } else { engine.turns.last };
+        if ready {
+            self.sleep.won(engine, awaited.socket());
+        }
+        let after = now.saturating_since(self.began);
+        let slept = self.asleep_since.map(|since| now.saturating_since(since));
+        engine.counters.sleeping_ns += nanos(slept.unwrap_or_default());
+        engine.counters.polling_ns += nanos(after.saturating_sub(slept.unwrap_or_default()));
+        if self.is_adaptive
+            && let Some(spin) = awaited.spin(&mut engine.mail)
+        {
+            match ready {
+                true => spin.ended(after, slept),
+                false => spin.given_up(after),
+            }
+        }
+        engine.counters.spins_won += u64::from(!slept_at_all);
+        engine.counters.spins_lost += u64::from(slept_at_all && self.polls);
+        engine.release_lead(self.me, now);
+    }
+}
+
+/// The role in which a thread that may lead sleeps.
+enum SleepAs {
+    /// On the link or on a timer.
+    Leader,
+    /// Parked, after the lead was handed to the background thread.
+    HandedOver,
+    /// Parked, while another thread leads.
+    Follower,
+}
+
+impl SleepAs {
+    #[inline]
+    fn new(leads: bool, regime: Regime) -> Self {
+        match (leads, regime) {
+            (true, Regime::ThreadsLead) => Self::Leader,
+            (true, _) => Self::HandedOver,
+            (false, _) => Self::Follower,
+        }
+    }
+}
+
+/// How the last sleep ended, as far as no counter has it yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sleep {
-    /// There was none, or it was ended for a message, and is counted as its handoff.
+    /// There was no sleep, or a message ended it, which counts as a handoff.
     None,
-    /// It was ended by the link, a timer, or for the lead. If a message is found now, that was its
-    /// handoff; if not, it was in vain.
-    Unasked,
+    /// The link, a timer or an offer of the lead ended it. It counts as a handoff if a message is found now, else as a sleep in
+    /// vain.
+    Unexplained,
 }
 
 impl Sleep {
     fn won(self, engine: &mut Engine, socket: Option<SocketKey>) {
-        if self == Self::Unasked {
+        if self == Self::Unexplained {
             engine.mail.count_handoff(socket);
         }
     }
 
     fn in_vain(self, engine: &mut Engine) {
-        engine.counters.sleeps_in_vain += u64::from(self == Self::Unasked);
+        engine.counters.sleeps_in_vain += u64::from(self == Self::Unexplained);
     }
 }
 
-/// More than 584 years do not occur.
+/// Saturates at 584 years.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What is due within this time is waited for awake: a sleep would end later than it should.
+/// A thread stays awake for a timer that is due within this time: a sleep would end later.
 const SOON: Duration = Duration::from_micros(20);
 
-/// A thread that sleeps until it is called, in the time trace.
+/// The kind of sleep of a parked thread, in the time trace.
 const PARKED: u32 = 2;

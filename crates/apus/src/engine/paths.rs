@@ -79,7 +79,7 @@ impl Engine {
     pub(crate) fn handle_misrouted(&mut self, peer: SocketAddr, error: PathError) {
         let now = clock::now();
         self.handle_path_error(now, peer, error);
-        self.finish_operation(now);
+        self.transmit_due(now);
     }
 }
 

@@ -71,7 +71,7 @@ impl Engine {
     /// Begins waiting calls for which there is room, and ends those whose deadline has passed or for which no room will be made.
     #[cold]
     pub(super) fn retry_waiting(&mut self, now: Time) {
-        self.report_untaken();
+        self.report_backlog();
         let mark = self.room_mark();
         let has_room = mem::replace(&mut self.waiting.tried, mark) != mark;
         let is_stuck = self.is_stuck(now);

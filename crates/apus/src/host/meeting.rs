@@ -24,7 +24,7 @@ pub(crate) struct Meeting {
     /// Its socket is in the watch.
     pub(super) is_watched: bool,
     /// When a client has returned the nonce.
-    pub(super) told: Option<Time>,
+    pub(super) nonce_returned_at: Option<Time>,
     /// When it is given up.
     pub(super) until: Time,
     /// Calls that wait for its end.

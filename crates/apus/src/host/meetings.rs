@@ -99,7 +99,7 @@ impl Neighbours {
     fn pause_accepting(&mut self, now: Time) {
         let watched = self.meetings.listeners.iter().map(Listener::descriptor);
         watched.for_each(|descriptor| self.watch.remove(descriptor));
-        self.paused_until = Some(now + ACCEPT_PAUSE);
+        self.accept_paused_until = Some(now + ACCEPT_PAUSE);
     }
 
     /// A connection, if one waits at any listener.
@@ -111,7 +111,7 @@ impl Neighbours {
     /// Takes connections again, in the hope that there are descriptors.
     #[cold]
     pub(super) fn resume_accepting(&mut self) {
-        self.paused_until = None;
+        self.accept_paused_until = None;
         let listeners = self.meetings.listeners.iter().map(|listener| (listener, LISTENER));
         for (listener, number) in listeners
             .chain(self.attachments.listener.iter().map(|listener| (listener, ENGINE_LISTENER)))
@@ -136,7 +136,7 @@ impl Neighbours {
             udp,
             is_client: udp.is_some(),
             is_watched: true,
-            told: None,
+            nonce_returned_at: None,
             until: now + PATIENCE,
             waiting: Vec::new(),
             connected: Vec::new(),
@@ -203,19 +203,19 @@ impl Neighbours {
                     meeting.is_watched = false;
                 }
                 meeting.stage = Stage::Greeting(greeting);
-                if meeting.is_client && meeting.told.is_none() && theirs.is_some() {
+                if meeting.is_client && meeting.nonce_returned_at.is_none() && theirs.is_some() {
                     let Some(uid) = meeting.uid() else { return self.give_up(key) };
                     if !self.make_room(now, uid, endpoint) {
                         return self.give_up(key);
                     }
                 }
                 let Some(meeting) = self.meeting_mut(key) else { return };
-                let due = meeting.told.is_none_or(|told| told + AGAIN <= now);
+                let due = meeting.nonce_returned_at.is_none_or(|at| at + AGAIN <= now);
                 if let (Some(nonce), Some(udp), true) =
                     (theirs, meeting.udp, meeting.is_client && due)
                     && endpoint.send_meet(udp, Meet { nonce, place: meeting.place })
                 {
-                    meeting.told = Some(now);
+                    meeting.nonce_returned_at = Some(now);
                     meeting.allow_descriptors(); // The offer may come before MEET.
                 }
             }
@@ -236,7 +236,9 @@ impl Neighbours {
         }
         // A first contact may be made. Strangers that have connected are not looked at for every packet.
         let waits = |key: &NeighbourKey| match self.all.get(*key) {
-            Some(Neighbour::Meeting(meeting)) => meeting.is_client && meeting.told.is_none(),
+            Some(Neighbour::Meeting(meeting)) => {
+                meeting.is_client && meeting.nonce_returned_at.is_none()
+            }
             _ => false,
         };
         let waiting: Vec<_> = self.meetings.under_way.iter().copied().filter(waits).collect();

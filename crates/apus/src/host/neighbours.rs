@@ -59,7 +59,7 @@ pub(crate) struct Neighbours {
     pub(crate) meetings: Meetings,
     pub(crate) attachments: Attachments,
     /// No connections are taken until then.
-    pub(crate) paused_until: Option<Time>,
+    pub(crate) accept_paused_until: Option<Time>,
     /// Pairs that are looked at in every turn.
     active: Vec<NeighbourKey>,
     /// Pairs with messages that are not yet all in memory, or that the neighbour was not woken for.
@@ -107,7 +107,7 @@ impl Neighbours {
             all: Slab::new(),
             meetings: Meetings::new(places),
             attachments: Attachments::default(),
-            paused_until: None,
+            accept_paused_until: None,
             active: Vec::new(),
             sending: Vec::new(),
             more: false,
@@ -234,7 +234,7 @@ impl Neighbours {
         link: &mut dyn Link,
     ) -> usize {
         if mem::take(&mut self.asleep) {
-            self.get_up();
+            self.disarm_bells();
         }
         let mut came = self.receive_active(now, endpoint);
         if everywhere || now.saturating_since(self.looked) > LOOK_EVERY {
@@ -244,7 +244,7 @@ impl Neighbours {
         if self.meetings.due.is_some_and(|due| due <= now) {
             self.advance_meetings(now, endpoint, link);
         }
-        if self.paused_until.is_some_and(|until| until <= now) {
+        if self.accept_paused_until.is_some_and(|until| until <= now) {
             self.resume_accepting();
         }
         if self.shrink_at.is_some_and(|due| due <= now) {
@@ -331,7 +331,7 @@ impl Neighbours {
             _ => Ok(0),
         };
         match received {
-            Ok(count) if paired.tell_load(key, endpoint, self.attachments.forwarder.as_mut()) => {
+            Ok(count) if paired.charge_load(key, endpoint, self.attachments.forwarder.as_mut()) => {
                 count
             }
             Ok(count) => {
@@ -448,7 +448,7 @@ impl Neighbours {
             paired.pair.flush();
             paired.used = now;
             let waits = paired.pair.is_sending();
-            let fits = paired.tell_load(key, endpoint, self.attachments.forwarder.as_mut());
+            let fits = paired.charge_load(key, endpoint, self.attachments.forwarder.as_mut());
             match advanced {
                 Ok(_) if !fits => self.end(key, &TOO_MUCH),
                 Ok(more) => self.more |= more,
@@ -467,7 +467,7 @@ impl Neighbours {
         // Neighbours have not been asked to tell of room. They are asked anew for everything: one that has rung already for the last
         // time would not ring again.
         if waits_any && mem::take(&mut self.asleep) {
-            self.get_up();
+            self.disarm_bells();
         }
     }
 
@@ -483,7 +483,7 @@ impl Neighbours {
         if self.more || self.have_ended() {
             return Some(now);
         }
-        let own = sooner(sooner(self.meetings.due, self.paused_until), self.shrink_at);
+        let own = sooner(sooner(self.meetings.due, self.accept_paused_until), self.shrink_at);
         if self.serves_alone() { own } else { sooner(own, self.others_due(now)) }
     }
 
@@ -496,7 +496,7 @@ impl Neighbours {
             return;
         }
         if !asleep {
-            paired.pair.get_up();
+            paired.pair.disarm_bell();
         }
         self.active.push(key);
         if self.active.len() > ACTIVE_MAX {
@@ -522,7 +522,7 @@ impl Neighbours {
         if let Some(paired) = self.paired_mut(key) {
             paired.pair.prepare_sleep();
             if paired.pair.is_ready() || paired.pair.is_sending() {
-                return paired.pair.get_up();
+                return paired.pair.disarm_bell();
             }
             paired.active = false;
         }
@@ -552,15 +552,15 @@ impl Neighbours {
         if quiet {
             self.asleep = true;
         } else {
-            self.get_up();
+            self.disarm_bells();
         }
         quiet
     }
 
-    fn get_up(&mut self) {
+    fn disarm_bells(&mut self) {
         for &key in &self.active {
             if let Some(Neighbour::Paired(paired)) = self.all.get_mut(key) {
-                paired.pair.get_up();
+                paired.pair.disarm_bell();
             }
         }
     }

@@ -71,7 +71,7 @@ impl Paired {
 
     /// Has what is kept for the neighbour charged to its budget. False if that is too much.
     #[inline]
-    pub(crate) fn tell_load(
+    pub(crate) fn charge_load(
         &mut self,
         key: NeighbourKey,
         endpoint: &mut Endpoint,

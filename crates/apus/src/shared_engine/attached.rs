@@ -218,13 +218,13 @@ impl FromEngine<'_> {
     }
 
     #[cold]
-    fn told(&mut self, kind: AttachKind, body: &[u8]) {
+    fn handle_control(&mut self, kind: AttachKind, body: &[u8]) {
         self.attached.changed = true;
         match kind {
             AttachKind::Welcome { version } => self.attached.welcome(version, body),
             AttachKind::Opened { port, opened } => {
-                if let Some(told) = self.attached.ports.get_mut(&port) {
-                    *told = Some(opened);
+                if let Some(answer) = self.attached.ports.get_mut(&port) {
+                    *answer = Some(opened);
                 }
             }
             AttachKind::Address { .. } | AttachKind::Open { .. } | AttachKind::Close { .. } => {}
@@ -259,7 +259,7 @@ impl MessageReceiver for FromEngine<'_> {
                 }
                 return;
             }
-            Some(kind) => return self.told(kind, &body),
+            Some(kind) => return self.handle_control(kind, &body),
             None => {}
         }
         self.counters.messages_received += 1;

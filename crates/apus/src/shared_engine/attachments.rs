@@ -62,7 +62,7 @@ impl Neighbours {
             if closer::waiting() > CLOSING_MAX {
                 // Each stranger may leave one more descriptor that cannot be closed.
                 self.watch.remove(listener.descriptor());
-                self.paused_until = Some(now + ACCEPT_PAUSE);
+                self.accept_paused_until = Some(now + ACCEPT_PAUSE);
                 return;
             }
             let socket = match listener.accept_socket() {
@@ -71,7 +71,7 @@ impl Neighbours {
                 Err(_) => {
                     // No descriptor is left, and the listener stays readable.
                     self.watch.remove(listener.descriptor());
-                    self.paused_until = Some(now + ACCEPT_PAUSE);
+                    self.accept_paused_until = Some(now + ACCEPT_PAUSE);
                     return;
                 }
             };
@@ -324,7 +324,7 @@ impl Neighbours {
         let mut ended = Vec::new();
         for (&key, process) in &mut forwarder.processes {
             if !forwarder.limits.admit(process.uid) {
-                process.lied = true; // Nothing more that it has said counts.
+                process.expelled = true; // Nothing more that it has said counts.
                 ended.push(key);
             }
         }

@@ -86,7 +86,7 @@ pub(crate) struct Process {
     /// and of what goes to the pair in this turn.
     leaving: u64,
     /// It has said what no process says that uses an engine, or may not use it any more. Nothing more that it has said counts.
-    pub(crate) lied: bool,
+    pub(crate) expelled: bool,
     pub(crate) counters: ProcessCounters,
     /// Where others can read them,
     section: Option<Section>,
@@ -228,7 +228,7 @@ impl Forwarder {
             kept: 0,
             load: 0,
             leaving: 0,
-            lied: false,
+            expelled: false,
             counters: ProcessCounters::default(),
             section: self.publishes.then(|| Section::of_attached(pid, uid)).flatten(),
             published: ProcessCounters::default(),
@@ -489,7 +489,7 @@ impl Forwarder {
     /// A process tells which distributed trace the request with this id belongs to. False if it has told too many without a
     /// request, or this is none.
     #[must_use]
-    pub(crate) fn tell_trace(&mut self, from: NeighbourKey, id: u64, trace: &[u8]) -> bool {
+    pub(crate) fn announce_trace(&mut self, from: NeighbourKey, id: u64, trace: &[u8]) -> bool {
         let Some(process) = self.processes.get_mut(&from) else { return true };
         let Some(trace) = TraceContext::from_bytes(trace) else { return false };
         process.traces.insert(id, Box::new(trace));
@@ -498,7 +498,7 @@ impl Forwarder {
 
     /// A process tells where the request with this id will go. False if it has told too many without a request.
     #[must_use]
-    pub(crate) fn tell_address(&mut self, from: NeighbourKey, id: u64, to: SocketAddr) -> bool {
+    pub(crate) fn announce_address(&mut self, from: NeighbourKey, id: u64, to: SocketAddr) -> bool {
         let Some(process) = self.processes.get_mut(&from) else { return true };
         process.addresses.insert(id, to);
         process.addresses.len() <= ADDRESSES_MAX

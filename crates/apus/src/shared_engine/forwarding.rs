@@ -38,7 +38,7 @@ impl Engine {
                     .processes
                     .get_mut(&from)
                     .into_iter()
-                    .for_each(|process| process.lied = true);
+                    .for_each(|process| process.expelled = true);
                 self.end_process(from, "what no process sends that uses an engine");
             }
         }
@@ -71,7 +71,7 @@ impl Engine {
         words: Words,
         body: Bytes,
     ) -> bool {
-        let process = forwarder.processes.get_mut(&from).filter(|process| !process.lied);
+        let process = forwarder.processes.get_mut(&from).filter(|process| !process.expelled);
         let Some(process) = process else {
             self.endpoint.discard(body);
             return true; // It has ended, or is about to.
@@ -80,7 +80,8 @@ impl Engine {
         match AttachKind::decode(words) {
             Some(AttachKind::Address { id }) => {
                 let address = decode_address(&body);
-                return address.is_some_and(|address| forwarder.tell_address(from, id, address));
+                return address
+                    .is_some_and(|address| forwarder.announce_address(from, id, address));
             }
             Some(AttachKind::Open { port }) => {
                 self.open_port(forwarder, from, port);
@@ -113,7 +114,7 @@ impl Engine {
                 self.forward_refusal(now, forwarder, from, key, reason);
             }
             Some((MessageKind::Abort, id)) => self.forward_abort(forwarder, from, id),
-            Some((MessageKind::Trace, id)) => return forwarder.tell_trace(from, id, &body),
+            Some((MessageKind::Trace, id)) => return forwarder.announce_trace(from, id, &body),
             Some((MessageKind::Probe, _)) => {
                 forwarder.send(from, MessageKind::Alive.encode(0), Bytes::new());
             }

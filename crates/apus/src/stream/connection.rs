@@ -361,7 +361,7 @@ impl Connection {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         if !*begun {
-            self.begin()?.finish_operation(clock::now());
+            self.begin()?.transmit_due(clock::now());
             *begun = true;
         }
         self.poll_goal(Goal::Open, context)?.map(|()| self.opened())
@@ -549,7 +549,7 @@ impl Connection {
             state.waiters(goal.side()).enlist(waiter, &mut engine.mail);
             drop(state);
             engine.need_progress();
-            engine.finish_operation(now);
+            engine.transmit_due(now);
         }
         Poll::Pending
     }
@@ -564,7 +564,7 @@ impl Connection {
         let now = clock::now();
         self.pump(&mut engine, now);
         engine.transmit(now);
-        engine.finish_operation(now);
+        engine.transmit_due(now);
     }
 
     /// The application has dropped its last handle. What was written is still sent.
@@ -573,7 +573,7 @@ impl Connection {
         let now = clock::now();
         self.abandon(&mut engine, now);
         engine.transmit(now);
-        engine.finish_operation(now);
+        engine.transmit_due(now);
     }
 
     /// The same with the engine's lock. Nothing is transmitted yet.

@@ -101,7 +101,7 @@ impl Halves {
             id: self.id,
             offset,
             received: self.incoming.received(),
-            limit: self.incoming.tell_limit(),
+            limit: self.incoming.advertise_limit(),
         };
         body[..HEADER].copy_from_slice(&header.encode());
         let body = Bytes::from(body);

@@ -15,8 +15,8 @@ pub(crate) struct Incoming {
     next: u64,
     /// Read by the application.
     taken: u64,
-    /// The highest limit that the peer was told.
-    told: u64,
+    /// The highest limit that the peer was advertised.
+    advertised: u64,
     window: u64,
     /// In order, not read.
     ready: VecDeque<Bytes>,
@@ -37,7 +37,7 @@ impl Incoming {
         Self {
             next: 0,
             taken: 0,
-            told: 0,
+            advertised: 0,
             window,
             ready: VecDeque::new(),
             tail: Vec::new(),
@@ -52,7 +52,7 @@ impl Incoming {
     ///
     /// # Errors
     ///
-    /// The payload goes beyond the limit that the peer was told or beyond the end of the stream, the end moves, or there are
+    /// The payload goes beyond the limit that the peer was advertised or beyond the end of the stream, the end moves, or there are
     /// more gaps than calls can make.
     pub(crate) fn insert(
         &mut self,
@@ -61,7 +61,7 @@ impl Incoming {
         fin: bool,
     ) -> Result<(), Violation> {
         let end = offset.checked_add(payload.len() as u64).ok_or(Violation)?;
-        if end > self.told && !payload.is_empty() {
+        if end > self.advertised && !payload.is_empty() {
             return Err(Violation);
         }
         if fin {
@@ -97,7 +97,7 @@ impl Incoming {
         if let Some(before) = self.early.insert(offset, payload) {
             self.early_bytes -= before.len() as u64;
         }
-        let fits = self.early.len() <= EARLY_MAX && self.early_bytes <= self.told - self.next;
+        let fits = self.early.len() <= EARLY_MAX && self.early_bytes <= self.advertised - self.next;
         if fits { Ok(()) } else { Err(Violation) }
     }
 
@@ -167,23 +167,23 @@ impl Incoming {
         self.end == Some(self.next)
     }
 
-    /// What the peer is told that has arrived: a number that grows by one more with the end.
+    /// What the peer is advertised that has arrived: a number that grows by one more with the end.
     pub(crate) fn received(&self) -> u64 {
         self.next + u64::from(self.is_complete())
     }
 
-    /// Up to where the peer may send, which it is told now.
-    pub(crate) fn tell_limit(&mut self) -> u64 {
-        self.told = self.told.max(self.taken + self.window);
-        self.told
+    /// Up to where the peer may send, which it is advertised now.
+    pub(crate) fn advertise_limit(&mut self) -> u64 {
+        self.advertised = self.advertised.max(self.taken + self.window);
+        self.advertised
     }
 
-    /// The peer may send half a window more than it was told.
+    /// The peer may send half a window more than it was advertised.
     pub(crate) fn limit_is_due(&self) -> bool {
-        !self.is_complete() && self.taken + self.window >= self.told + self.window / 2
+        !self.is_complete() && self.taken + self.window >= self.advertised + self.window / 2
     }
 
-    /// From now on at most `window` bytes may wait here. What the peer was told before holds.
+    /// From now on at most `window` bytes may wait here. What the peer was advertised before holds.
     pub(crate) fn set_window(&mut self, window: u64) {
         self.window = window;
     }
@@ -204,7 +204,7 @@ mod tests {
 
     fn incoming(window: u64) -> Incoming {
         let mut incoming = Incoming::new(window);
-        incoming.tell_limit();
+        incoming.advertise_limit();
         incoming
     }
 
@@ -238,12 +238,12 @@ mod tests {
     fn the_limit_moves_with_the_reader() {
         let mut incoming = incoming(100);
         incoming.insert(0, vec![1; 100].into(), false).unwrap();
-        assert_eq!((incoming.tell_limit(), incoming.limit_is_due()), (100, false));
+        assert_eq!((incoming.advertise_limit(), incoming.limit_is_due()), (100, false));
         assert_eq!(incoming.take(49).unwrap().len(), 49);
         assert!(!incoming.limit_is_due());
         assert_eq!(incoming.take(1).unwrap().len(), 1);
         assert!(incoming.limit_is_due());
-        assert_eq!((incoming.tell_limit(), incoming.limit_is_due()), (150, false));
+        assert_eq!((incoming.advertise_limit(), incoming.limit_is_due()), (150, false));
     }
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
         incoming.insert(0, "abc".into(), false).unwrap();
         incoming.discard();
         incoming.insert(3, "defghij".into(), false).unwrap();
-        assert_eq!((incoming.readable(), incoming.tell_limit()), (0, 20));
+        assert_eq!((incoming.readable(), incoming.advertise_limit()), (0, 20));
     }
 
     #[test]

@@ -129,7 +129,7 @@ impl Drop for StreamListener {
             let now = clock::now();
             listening.close(&mut engine, now);
             engine.transmit(now);
-            engine.finish_operation(now);
+            engine.transmit_due(now);
         }
     }
 }
@@ -176,7 +176,7 @@ impl Future for Accept<'_> {
             if !nobody_sleeps {
                 engine.mail.register(&waiter);
                 engine.need_progress();
-                engine.finish_operation(now);
+                engine.transmit_due(now);
             }
         }
         if nobody_sleeps {

@@ -176,7 +176,7 @@ const EVENTS: [Event; 13] = [
         wake(c.leave(2, Leaving::Away))
     }),
     ("a thread turned the engine in passing", |c| {
-        c.turned_without_lead();
+        c.turned_opportunistically();
         "-".to_owned()
     }),
     ("something is due sooner than the leader planned", |c| wake(c.poke(at(10), Some(at(50))))),
