@@ -1,4 +1,4 @@
-//! The engine: protocol, link and mail, turned by whoever holds the lock.
+//! The engine: protocol, link and mail. A thread that holds the lock may turn it.
 //!
 //! | file | contents |
 //! |---|---|
@@ -8,13 +8,13 @@
 //! | `waiting` | calls that wait for room |
 //! | `lock` | the engine behind its lock, and the guard that wakes threads when it is dropped |
 //! | `background` | the thread that turns the engine while no other thread waits |
-//! | `shards`, `shard_loads` | the engines of a node, and what they tell each other about the resources of the host |
-//! | `links`, `no_link` | opens the links of a node; what is left of a link when the node has stopped |
+//! | `shards`, `shard_loads` | the engines of a node, and the use of the host's resources that they publish to each other |
+//! | `links`, `no_link` | opens the links of a node; the link that stands in once the node has stopped |
 //! | `handlers`, `handling` | sockets whose messages a handler takes when they arrive |
 //! | `postponed` | timers that wait for packets |
 //! | `memory_limit` | how much memory the control groups allow |
 //! | `publication` | when counters are written to where other processes can read them |
-//! | `after_unlock`, `ending` | what must wait until the lock is let go; how an engine ends |
+//! | `after_unlock`, `ending` | work that waits until the lock is released; the end of an engine |
 
 use std::mem;
 use std::net::SocketAddr;
@@ -74,7 +74,7 @@ use waiting_calls::WaitingCalls;
 pub(crate) use after_unlock::AfterUnlock;
 pub(crate) use publication::CountedOutside;
 
-/// Takes the messages of a socket when they arrive, under the engine's lock. Whoever turns the engine calls it.
+/// Takes the messages of a socket when they arrive. The thread that turns the engine calls it, under the lock.
 pub(crate) trait Handler: Send + Sync {
     /// Messages wait in the mailbox of the socket, or the time has come that was asked for.
     fn handle(&self, engine: &mut Engine, now: Time) -> Next;
@@ -119,7 +119,7 @@ pub(crate) struct Engine {
     pub(crate) publication: Option<Box<Publication>>,
 }
 
-/// When the engine was turned, and what the next turn takes.
+/// Times of the last turns, and limits of the next one.
 #[derive(Default)]
 pub(crate) struct Turns {
     /// When the engine was turned last.
@@ -198,9 +198,9 @@ impl Engine {
         }
     }
 
-    /// Moves everything on: messages of neighbours and packets in, timers, packets and messages out, messages to where they are
-    /// waited for. Returns how many datagrams and messages of neighbours came. Bounded: the budget in, one burst out, so that
-    /// whoever wants the lock does not wait for long.
+    /// Receives messages of neighbours and packets, runs timers, transmits, and delivers messages. Returns the number of datagrams
+    /// and of messages of neighbours. A turn is bounded by the receive budget and one transmitted burst, so that other threads get
+    /// the lock soon.
     #[inline]
     pub(crate) fn turn(&mut self, now: Time) -> usize {
         let paused = now.saturating_since(self.turns.last) > PAUSE;
@@ -221,7 +221,7 @@ impl Engine {
                 neighbours.packets_came(now, endpoint, &mut **link);
             }
         }
-        // Anybody may forge them, and as fast as they are taken.
+        // Bounded, because errors can be forged as fast as they are taken.
         for _ in 0..ERRORS {
             let Some((peer, error)) = self.link.poll_error() else { break };
             if self.shard_loads.as_ref().is_none_or(|shard_loads| shard_loads.is_mine(peer)) {
@@ -262,7 +262,7 @@ impl Engine {
         came
     }
 
-    /// Takes what neighbours have sent. Returns the number of messages and parts of messages.
+    /// Receives messages of neighbours. Returns the number of messages and parts of messages.
     #[inline]
     fn receive_near(&mut self, now: Time, paused: bool) -> usize {
         let Self { neighbours: Some(neighbours), endpoint, link, .. } = self else { return 0 };
@@ -299,7 +299,7 @@ impl Engine {
     #[cold]
     fn remove_ended(&mut self, now: Time) {
         let Self { neighbours: Some(neighbours), endpoint, .. } = self else { return };
-        // What they have sent before is delivered while it is known where it is from.
+        // Their last messages are delivered while the path to them is known.
         neighbours.take_last(now, endpoint);
         self.forward(now);
         self.deliver();
@@ -320,7 +320,7 @@ impl Engine {
         self.deliver();
     }
 
-    /// Takes what is there, within the budget. Returns the number of datagrams, and whether there are probably more.
+    /// Receives datagrams within the budget. Returns their number, and whether more are probably waiting.
     #[inline]
     fn receive(&mut self, now: Time) -> (usize, bool) {
         let mut receiver = Receiver { endpoint: &mut self.endpoint, now, bytes: 0 };
@@ -334,8 +334,8 @@ impl Engine {
                 self.following.received(&*self.link, batch, bytes);
                 self.following.look(receiver.endpoint);
             }
-            // A batch that is not full means that there is little more, and asking costs a call: little beside a burst, which what
-            // came meanwhile would have to wait for.
+            // A batch that is not full was probably the last. Another look costs a system call, which is little beside a burst that
+            // would delay the packets behind it.
             if batch == 0 || (batch < FULL_BATCH && !receiver.endpoint.sends_long()) {
                 return (came, false);
             }
@@ -345,7 +345,7 @@ impl Engine {
         }
     }
 
-    /// Sends what may go.
+    /// Transmits packets and messages that may be sent now.
     #[inline]
     pub(crate) fn transmit(&mut self, now: Time) {
         self.turns.corked_at = None;
@@ -429,8 +429,7 @@ impl Engine {
         self.link.due_in().is_some_and(|time| time.is_zero())
     }
 
-    /// When to turn the engine again at the latest although no packet comes. Punctual for what is
-    /// to be sent; protocol timers are met within a [`TICK`].
+    /// The latest time of the next turn if no packet comes. Exact for transmissions; protocol timers run up to a [`TICK`] late.
     #[inline]
     pub(crate) fn due(&self, now: Time) -> Option<Time> {
         let timer = match self.waiting.is_empty() {
@@ -487,7 +486,7 @@ impl Engine {
         self.neighbours.as_mut()?.attachments.attached.as_deref_mut()
     }
 
-    /// What is done for other processes, if they may use this engine.
+    /// Attached processes and their calls, if this engine is shared.
     pub(crate) fn forwarder(&mut self) -> Option<&mut Forwarder> {
         self.neighbours.as_mut()?.attachments.forwarder.as_deref_mut()
     }
@@ -543,7 +542,7 @@ impl Engine {
         }
     }
 
-    /// Forgets a call of [`connect`](Self::connect) of which the node is known and memory is not shared yet. False if there is no such
+    /// Forgets a call of [`connect`](Self::connect) whose node is known but shares no memory yet. Returns false if there is no such
     /// call.
     #[cold]
     pub(crate) fn give_up_meeting(&mut self, call: CallKey) -> bool {
@@ -586,9 +585,8 @@ impl Engine {
         self.turns.corked_at
     }
 
-    /// After an operation of a thread that will not wait now: it does itself what is due, messages
-    /// that came of it are delivered, and if something will be due sooner than whoever leads has
-    /// planned for, or a long message is half sent, somebody is woken for it.
+    /// Ends an operation of a thread that does not wait: transmits due packets, delivers messages that resulted, and wakes a thread
+    /// if work is due before the leader's next turn, or if a long message is partly sent.
     #[inline]
     pub(crate) fn transmit_due(&mut self, now: Time) {
         self.deliver();
@@ -659,7 +657,7 @@ impl Engine {
         }
     }
 
-    /// Chooses whom to wake for the messages nobody has taken yet.
+    /// Chooses the threads to wake for messages that are still in their queues.
     #[inline]
     pub(crate) fn settle(&mut self) {
         self.mail.settle();
@@ -682,8 +680,8 @@ impl Engine {
         self.endpoint.is_idle() && !self.is_sending_near() && self.waiting.is_empty()
     }
 
-    /// Before the lock is let go: if whoever turns the engine next sleeps, neighbours are to end the sleep. Wakes the sleeper if one
-    /// of them has something already.
+    /// Runs before the lock is released. If the next thread to turn the engine sleeps, arms the bells of the active pairs. Wakes
+    /// the sleeper if a neighbour has sent a message already.
     #[inline]
     pub(crate) fn rest(&mut self) {
         let Some(neighbours) = &mut self.neighbours else { return };
@@ -695,7 +693,7 @@ impl Engine {
         }
     }
 
-    /// What the engine's threads sleep on, beside the link.
+    /// The descriptor of the neighbours, on which the engine's threads sleep beside the link.
     pub(crate) fn near_descriptor(&self) -> Option<RawFd> {
         self.neighbours.as_ref().map(|neighbours| neighbours.descriptor())
     }
@@ -749,20 +747,20 @@ impl PacketReceiver for Receiver<'_> {
 /// Errors of the link that are handled in a turn.
 const ERRORS: usize = 2_048;
 
-/// A link that takes so many datagrams at once has more of them.
+/// A batch of at least this many datagrams means that more are waiting.
 const FULL_BATCH: usize = 16;
 
 /// A turn that comes this long after the last one looks at everything that the link receives by: a timer that became due
 /// meanwhile must not run before the packets that it waited for, and the thread may look only once.
 const PAUSE: Duration = Duration::from_micros(10);
 
-/// A turn that has taken so many bytes takes no more: copying them held the lock for some 50 µs.
+/// Upper bound on bytes received per turn. Copying 256 KiB holds the lock for about 50 µs.
 const BYTES_MAX: usize = 256 << 10;
 
-/// Bursts a thread sends itself before it leaves what remains of a long message to others.
+/// Upper bound on bursts of a long message that one operation transmits. Other threads transmit the rest.
 const BURSTS: usize = 4;
 
-/// A thread that looks for messages at such intervals does what is due; no thread need be woken for it.
+/// A thread that tries for messages at least this often also runs the timers, so no other thread is woken for them.
 const TRY_INTERVAL: Duration = Duration::from_micros(200);
 
 /// A sleep that ends sooner than the kernel's own tick (4 ms at 250 Hz) has a hardware timer set for
@@ -776,5 +774,5 @@ const LINK_EVERY: Duration = Duration::from_micros(3);
 /// The same when the link has brought nothing for a while,
 const LINK_SELDOM: Duration = Duration::from_micros(20);
 
-/// which is so long.
+/// The link counts as in use for this long after it brought packets.
 const LINK_IN_USE: Duration = Duration::from_micros(100);

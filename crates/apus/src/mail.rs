@@ -1,9 +1,8 @@
-//! Where messages wait for the application, and who waits for messages.
+//! Mail: places where messages wait for the application, and the threads and tasks that wait for messages.
 //!
-//! Each call has a slot that its result is put into; each socket has a queue of requests and of
-//! responses to [`Client::send`](crate::Client::send). A message is put in its place first; then,
-//! if somebody sleeps there, exactly one is woken for it, the one that slept last. `queue.rs` has the queue of a socket, and `turns.rs`
-//! the order of its requests: peers take turns.
+//! Each call has a slot for its result. Each socket has a queue of requests, and of responses to
+//! [`Client::send`](crate::Client::send). A message is put in its place first; then the waiter that slept last there is woken, and
+//! no other one. `queue.rs` has the queue of a socket, and `turns.rs` the order of its requests: peers take turns.
 
 pub(crate) mod queue;
 mod turns;
@@ -62,17 +61,17 @@ pub(crate) struct Mailbox {
     pub(crate) queue: Queue,
     /// Results of calls that somebody holds and has not asked for.
     results: Untaken,
-    /// What the endpoint was told of both.
+    /// The value of both that the endpoint has.
     reported: Untaken,
-    /// In the list of mailboxes of which the endpoint may have to be told.
+    /// The mailbox is in the list of those to be reported to the endpoint.
     changed: bool,
-    /// Who sleeps here; the one that slept last is at the end.
+    /// Waiters that sleep here, in the order in which they fell asleep.
     receivers: Vec<Waiter>,
     /// Receivers that were woken and have not come yet: each will take a message.
     coming: usize,
     /// The socket has ends in other shards as well; which one this is.
     cross_shard: Option<(Arc<CrossShardWaiters>, usize)>,
-    /// What the cross_shard was told that this end holds.
+    /// The bytes held by this end, as last published to the other ends.
     held: u64,
     /// Threads called from other shards that have not come yet.
     called: usize,
@@ -80,7 +79,7 @@ pub(crate) struct Mailbox {
     touched: bool,
     /// Followers that poll for their wake-up.
     polling: usize,
-    /// Messages go to a handler at once, and not to whoever waits.
+    /// Messages go to a handler, and not to waiters.
     handled: bool,
     pub(crate) stats: PortStats,
     pub(crate) receive_spin: Spin,
@@ -88,7 +87,7 @@ pub(crate) struct Mailbox {
 }
 
 impl Mailbox {
-    /// Calls threads that wait in other shards for what nobody waits for here.
+    /// Wakes threads that wait in other shards for messages that have no waiter here.
     fn note(&mut self, wakes: &mut Vec<Waiter>) {
         let Some((cross_shard, shard)) = &self.cross_shard else { return };
         while self.queue.len() > self.coming + self.called {
@@ -130,11 +129,11 @@ pub(crate) struct Mail {
     pub(crate) discarded: Vec<Waiter>,
     /// Tasks registered anywhere.
     tasks: usize,
-    /// The socket whose ends told each other last what they hold.
+    /// The socket whose ends exchanged their loads last.
     exchanged: usize,
-    /// What all sockets have counted, those that are closed as well.
+    /// Counters of all sockets, closed ones included.
     all: PortStats,
-    /// Services skip requests whose responses nobody waits for.
+    /// Services skip requests whose caller has given up.
     pub(crate) skips_unwanted: bool,
 }
 
@@ -155,7 +154,7 @@ impl Mail {
         }
     }
 
-    /// `cross_shard`: the socket has an end in each of several shards, and this is that of the one named.
+    /// Opens the mailbox of a socket. `cross_shard`: the state shared with the ends in other shards, and the number of this shard.
     pub(crate) fn open(
         &mut self,
         key: SocketKey,
@@ -185,8 +184,7 @@ impl Mail {
         });
     }
 
-    /// Ends a socket: its queue is dropped, its calls end with [`CallError::Closed`], everybody who
-    /// waits for it is woken.
+    /// Closes a socket: drops its queue, ends its calls with [`CallError::Closed`], and wakes all its waiters.
     pub(crate) fn close(&mut self, key: SocketKey) {
         let Some(mailbox) =
             self.boxes.get_mut(key.index()).and_then(|slot| slot.take_if(|open| open.key == key))
@@ -211,8 +209,8 @@ impl Mail {
         });
     }
 
-    /// Tells the ends of one socket in other shards what it holds in this one, each time of the next
-    /// socket. Returns what they hold.
+    /// Publishes the bytes that this end of a socket holds to its ends in other shards, and returns the bytes that they hold. Each
+    /// call does so for the next socket.
     pub(crate) fn exchange_held(
         &mut self,
         held: impl FnOnce(SocketKey) -> u64,
@@ -292,7 +290,7 @@ impl Mail {
         if slot.result.is_none() { slot.rpc } else { None }
     }
 
-    /// Ends a call from this side and wakes who waits for it. Returns its RPC if that has not ended.
+    /// Cancels a call and wakes its waiter. Returns its RPC if that is still active.
     pub(crate) fn cancel_call(&mut self, call: CallKey) -> Option<RpcKey> {
         let slot = self.calls.get_mut(call).filter(|slot| slot.result.is_none())?;
         let rpc = slot.rpc;
@@ -337,7 +335,7 @@ impl Mail {
         }
     }
 
-    /// Tells how much of responses waits for the application, of sockets of which that has changed.
+    /// Reports the bytes of responses that wait for the application, of each socket where they have changed.
     #[inline]
     pub(crate) fn report_backlog(&mut self, mut tell: impl FnMut(SocketKey, Untaken)) {
         while let Some(socket) = self.changed.pop() {
@@ -495,8 +493,7 @@ impl Mail {
         Self::wake(&mut self.wakes, &mut self.tasks, waiter);
     }
 
-    /// Chooses who is woken for the messages that are still there after the thread that turned the
-    /// engine has taken its own.
+    /// Chooses the waiters to wake for messages that remain after the thread that turned the engine has taken its own.
     #[inline]
     pub(crate) fn settle(&mut self) {
         while let Some(key) = self.touched.pop() {
@@ -591,7 +588,7 @@ impl Mail {
         }
     }
 
-    /// What all sockets have counted, those that are closed as well.
+    /// Counters of all sockets, closed ones included.
     pub(crate) fn stats(&self) -> PortStats {
         self.all
     }
@@ -605,8 +602,8 @@ impl Mail {
         }
     }
 
-    /// The waiter is up, and looks at the queue under this same lock. If it does not take what it
-    /// was woken for, [`pass_on`](Self::pass_on) finds somebody else. True if it had been chosen.
+    /// Removes a waiter that is awake and looks at the queue under this lock. If it does not take the message for which it was
+    /// woken, [`pass_on`](Self::pass_on) wakes another one. Returns true if the waiter was chosen.
     pub(crate) fn leave_mail(&mut self, socket: SocketKey, id: WaiterId) -> bool {
         let Some(mailbox) = self.mailbox(socket) else {
             return true;

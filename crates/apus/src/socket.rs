@@ -1,5 +1,4 @@
-//! What a client and a service have in common: a Homa port of the node, with an end in each shard, and the queue of what
-//! came to it.
+//! The common part of clients and services: a Homa port of the node, with an end in each shard, and its queue.
 
 use std::future::Future;
 use std::iter;
@@ -33,7 +32,7 @@ use crate::sync::clock;
 
 /// A port. Clones are the same port; any number of threads and tasks may use it at once.
 ///
-/// A message goes to one of those who wait for it: to a thread that is polling, else to the one that slept last.
+/// A message goes to one waiter: to a thread that polls, else to the one that slept last.
 #[derive(Clone)]
 pub(crate) struct Socket {
     /// One in each shard of the node.
@@ -42,12 +41,12 @@ pub(crate) struct Socket {
     pub(crate) spans: QueuedSpans,
 }
 
-/// What comes out of a port.
+/// A message that a port delivers.
 pub(crate) trait Message: Sized {
     /// Takes the next one of the queue of `end`.
     fn take(queue: &mut Queue, endpoint: &mut Endpoint, end: &Arc<SocketInner>) -> Option<Self>;
 
-    /// Whether it has to be told that it is [delivered](Self::delivered).
+    /// Whether [`delivered`](Self::delivered) has to be called.
     fn is_noted(&self) -> bool;
 
     /// It has come by `socket` and is about to be given to the application; the lock is free.
@@ -59,7 +58,7 @@ pub(crate) struct SocketInner {
     pub(crate) shared: Arc<Shared>,
     pub(crate) key: SocketKey,
     port: u16,
-    /// What it shares with the ends in other shards, if there are any.
+    /// State shared with the ends in other shards, if there are any.
     cross_shard: Option<Arc<CrossShardWaiters>>,
     /// Keeps the node running.
     node: Arc<Shards>,
@@ -77,8 +76,8 @@ impl Drop for SocketInner {
 }
 
 impl SocketInner {
-    /// Opens a port, or an automatic client port, in one shard. `cross_shard`: that of the socket, and the
-    /// shard's number, if there are several.
+    /// Opens a port, or an automatic client port, in one shard. `cross_shard`: the state shared with other shards and the number of
+    /// this one, if there are several.
     fn open(
         node: &Arc<Shards>,
         shared: &Arc<Shared>,
@@ -123,7 +122,7 @@ impl SocketInner {
         }
     }
 
-    /// The address of the node, which is that of the engine if that is another process's.
+    /// The address of the node. A node that uses the engine of another process has that engine's address.
     pub(crate) fn node_addr(&self) -> SocketAddr {
         self.node.local_addr
     }
@@ -198,7 +197,7 @@ impl Socket {
         stats
     }
 
-    /// What came is about to be given to the application; the lock is free.
+    /// Runs before a message is given to the application. The lock is free.
     #[inline(always)]
     fn deliver<M: Message>(&self, came: &mut Result<M, RecvError>) {
         if let Ok(message) = came
@@ -286,7 +285,7 @@ impl Socket {
         }
     }
 
-    /// Where nobody sleeps, nobody else turns the engines of other shards.
+    /// Polls all shards, because no other thread turns their engines in this mode.
     fn receive_busy<T>(
         &self,
         until: Option<Time>,
@@ -294,7 +293,7 @@ impl Socket {
     ) -> Result<T, RecvError> {
         loop {
             for end in &*self.ends {
-                // Whoever has the lock turns the engine.
+                // A thread that holds the lock turns that engine.
                 let Some(engine) = end.shared.try_lock()? else { continue };
                 if let Some(output) = end.look_once(engine, &mut take) {
                     return output;
@@ -399,7 +398,7 @@ impl<M> Drop for Recv<'_, M> {
 }
 
 impl SocketInner {
-    /// What `take` takes of the queue, if anything is there. `home`: the thread waits in this shard.
+    /// Takes messages from the queue with `take`. `home`: the thread waits in this shard.
     #[inline]
     fn look<T>(
         self: &Arc<Self>,
@@ -438,9 +437,8 @@ impl SocketInner {
         output
     }
 
-    /// Turns the engine if requests wait and nobody has turned it for a while, unless the mode leaves that to the background thread:
-    /// a handler that takes long may never see an empty queue, and those who have not called yet when it fills would wait for all
-    /// of it.
+    /// Turns the engine if requests wait and the last turn is a while ago, unless the mode leaves that to the background thread.
+    /// With a slow handler the queue may never be empty, and requests that arrive meanwhile would wait for all of it.
     #[inline]
     fn look_around(&self, engine: &mut Engine, now: Time) {
         if self.port < FIRST_CLIENT_PORT
@@ -508,5 +506,5 @@ impl<T, F: FnMut(&mut Queue, &mut Endpoint, &Arc<SocketInner>) -> Option<T>> Awa
     }
 }
 
-/// How old what is known of other peers may be when a request is taken: a turn costs a tenth of this at most.
+/// The greatest age of the knowledge of other peers when a request is taken. A turn costs a tenth of this at most.
 const AROUND: Duration = Duration::from_micros(20);

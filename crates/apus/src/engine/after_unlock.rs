@@ -32,7 +32,7 @@ impl Engine {
         self.endpoint.has_spent() || self.has_rare_work()
     }
 
-    /// There is such work beside bodies, of which nearly every call leaves one.
+    /// Returns whether there is such work other than bodies. Nearly every call leaves a body.
     #[inline]
     fn has_rare_work(&self) -> bool {
         !self.mail.wakes.is_empty()

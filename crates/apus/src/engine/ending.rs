@@ -27,7 +27,7 @@ impl Engine {
             neighbours.close(now, &mut self.endpoint, &mut *self.link);
         }
         if let Some(publication) = &mut self.publication {
-            publication.next = Time::ZERO; // With what was counted last.
+            publication.next = Time::ZERO; // Publishes the last counts.
         }
         let nothing = NoLink {
             local_addr: self.link.local_addr(),

@@ -13,7 +13,7 @@ impl Engine {
         self.handlers.insert(socket, handler);
     }
 
-    /// Runs handlers that have messages or are due, and transmits what they leave.
+    /// Runs handlers that have messages or are due, and transmits their packets.
     #[inline]
     pub(super) fn run_handlers(&mut self, now: Time) {
         let is_due = self.handlers.due().is_some_and(|due| due <= now);
@@ -54,7 +54,7 @@ impl Engine {
         drop(self.handlers.remove(socket)); // Not the last reference: the lock is held.
     }
 
-    /// Tells the handler of a socket that this is its end.
+    /// Notifies the handler of a socket that the socket is closed.
     pub(super) fn close_handler(&mut self, socket: SocketKey) {
         if let Some(handler) = self.handlers.remove(socket) {
             handler.closed(self);

@@ -38,12 +38,12 @@ pub(crate) fn open_shards(config: &Config) -> Result<Vec<Box<dyn Link>>, StartEr
     }
 }
 
-/// Opens one of what the configuration asks for.
+/// Opens one of the links that the configuration names.
 pub(crate) fn open(config: &Config) -> Result<Box<dyn Link>, StartError> {
     captured(if config.link.has_raw() { open_mixed(config)? } else { open_udp(config)? }, config)
 }
 
-/// The link, or one around it that writes what passes to the capture file. Links that append to one file do not disturb each other.
+/// Wraps the link in one that writes its packets to the capture file. Several links may append to one file.
 fn captured(link: Box<dyn Link>, config: &Config) -> Result<Box<dyn Link>, StartError> {
     let Some(path) = config.capture_file() else { return Ok(link) };
     let failed = |source| StartError::Capture { path: path.to_owned(), source };

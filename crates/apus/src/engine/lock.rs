@@ -23,12 +23,12 @@ use crate::error::CallError;
 use crate::observe::time_trace;
 use crate::resolve::is_unspecified;
 
-/// What all handles of a node share.
+/// State that all handles of a node share.
 pub(crate) struct Shared {
     engine: Mutex<Engine>,
-    /// Threads that want the lock and did not get it at once: whoever polls lets them in.
+    /// Threads that wait for the lock. A polling leader releases it for them.
     pub(crate) contenders: AtomicU32,
-    /// Where the thread that polls last was, so that nobody keeps it from its core.
+    /// The CPU of the thread that polled last. No follower polls on that CPU.
     pub(crate) leader_cpu: AtomicU32,
     /// Counted outside the lock, where the wake-ups are made.
     wake_ups: AtomicU64,
@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     shards: OnceLock<Vec<Weak<Self>>>,
     pub(crate) delivery: Delivery,
     pub(crate) regime: Regime,
-    /// The link's, and that of the neighbours; outdated once the node has stopped, but then nobody sleeps any more.
+    /// Descriptors of the link and of the neighbours. They are stale once the node has stopped; no thread sleeps on them then.
     pub(crate) descriptors: Descriptors,
     /// Where the node was started: in a child of that process the lock may be held by a thread that
     /// does not exist there, and the link is the parent's.
@@ -67,23 +67,22 @@ impl Shared {
         }
     }
 
-    /// The lock, for an operation that an application begins. What goes on in the same operation
-    /// takes the [`lock`](Self::lock).
+    /// Takes the lock for an operation that the application begins. Later steps of the same operation use [`lock`](Self::lock).
     ///
     /// # Errors
     ///
-    /// In a child of the process that started the node; as [`lock`](Self::lock).
+    /// In a child of the process that started the node; otherwise as [`lock`](Self::lock).
     #[inline]
     pub(crate) fn enter(&self) -> Result<Guard<'_>, Unusable> {
         if self.is_forked() { Err(Unusable::Forked) } else { self.lock() }
     }
 
-    /// [`enter`](Self::enter) for a message to `to`, with the way to there. A host that is called for the first time is examined,
-    /// off the lock.
+    /// Takes the lock as [`enter`](Self::enter) does, for a message to `to`, and returns the path. Examines a host outside the lock
+    /// before the first message to it.
     ///
     /// # Errors
     ///
-    /// As [`enter`](Self::enter); when the node is being closed, nobody can be at the address, or no link reaches it.
+    /// As [`enter`](Self::enter); when the node is being closed, the address is invalid, or no link reaches it.
     #[inline]
     pub(crate) fn enter_towards(&self, to: Address) -> Result<(Guard<'_>, Remote), CallError> {
         if is_unspecified(to) {
@@ -238,7 +237,7 @@ impl Shared {
         }
     }
 
-    /// Tells the engines concerned of errors that came to the wrong link.
+    /// Passes on errors that came to the link of another engine.
     #[cold]
     fn forward(&self, misrouted: Vec<(SocketAddr, PathError)>) {
         let Some(shards) = self.shards.get() else { return };
@@ -265,7 +264,7 @@ impl Shared {
     }
 }
 
-/// What to find out before the first message goes by a path.
+/// The examination that a path needs before its first message.
 #[inline]
 fn first_examination(engine: &Engine, path: PathId) -> Option<Examination> {
     if engine.knows(path) { None } else { engine.link.examination(path) }

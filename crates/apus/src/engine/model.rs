@@ -26,7 +26,7 @@ use crate::sync::{arrive, take_arrived};
 
 const PORT: u16 = 7;
 
-/// A link of the node at `local`: what it sends arrives at the descriptor of the peer's link for it.
+/// A link of the node at `local`. Its packets arrive at the descriptor of the peer's link.
 struct Wire {
     here: RawFd,
     local: SocketAddr,
@@ -103,7 +103,7 @@ impl Link for Wire {
     }
 }
 
-/// A node with a link for each descriptor, to peers each of which has one for it.
+/// A node with one link per descriptor. Each link has one peer.
 fn node(
     at: SocketAddr,
     links: &[RawFd],
@@ -117,7 +117,7 @@ fn node(
     Node::with_links(links.iter().map(wire).collect(), Config::new().delivery(delivery)).unwrap()
 }
 
-/// Who calls whom in a run.
+/// The callers and servers of a run.
 #[derive(Clone, Copy)]
 struct Shape {
     /// Parts of the node that serves; each has a node that calls it.

@@ -1,13 +1,12 @@
-//! What is left of a link when its node has stopped, while sockets are still held; and what a node has that uses the engine of
-//! another process.
+//! The link of a node that has stopped while sockets are still held, and of a node that uses the engine of another process.
 
 use std::net::SocketAddr;
 
 use apus_net::{Capabilities, Descriptors, Link, LinkCounters, Path, only};
 use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit};
 
-/// A link that carries nothing: the real one is closed when its node stops, so that its port is
-/// free and peers learn that nobody is there.
+/// A link that carries nothing. The real link is closed when its node stops, so that the port is free and peers learn that the node
+/// is gone.
 #[derive(Debug)]
 pub(crate) struct NoLink {
     pub(crate) local_addr: SocketAddr,

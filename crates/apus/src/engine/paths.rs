@@ -1,4 +1,4 @@
-//! Paths to peers: what the link knows of them, and what was reported to the endpoint.
+//! Paths to peers: their properties by the link, and the properties reported to the endpoint.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::shared_engine::attached::REMOTES_MAX;
 use crate::sync::clock;
 
 impl Engine {
-    /// The path to the node at an address.
+    /// Resolves the address of a node to a path.
     ///
     /// # Errors
     ///
-    /// No link reaches it, or the engine of another process is to be used and is not there.
+    /// No link reaches the address, or the node uses the engine of another process and is not attached.
     #[inline]
     pub(crate) fn resolve(&mut self, host: SocketAddr) -> Result<PathId, CallError> {
         let Self { neighbours, endpoint, link, .. } = self;
@@ -33,14 +33,15 @@ impl Engine {
         }
     }
 
-    /// What the link knows of this path was reported to the endpoint at some time.
+    /// Returns whether the properties of this path were ever reported to the endpoint.
     #[inline]
     pub(crate) fn knows(&self, path: PathId) -> bool {
         path.is_local()
             || matches!(self.paths.reported.get(path.index()), Some(Some((reported, _))) if *reported == path)
     }
 
-    /// Reports to the endpoint what the link knows of a path, unless that was done within a second: the endpoint forgets idle peers.
+    /// Reports the properties of a path to the endpoint, unless that was done within the last second: the endpoint forgets idle
+    /// peers.
     #[inline]
     pub(crate) fn know_path(&mut self, now: Time, path: PathId) {
         match self.paths.reported.get(path.index()) {
@@ -60,7 +61,7 @@ impl Engine {
         self.paths.examinations.extend(self.link.examination(path));
     }
 
-    /// Takes what an examination of a path found out.
+    /// Applies the result of an examination.
     pub(crate) fn examined(&mut self, examined: Examined) {
         let path = self.link.find(examined.peer());
         self.link.examined(examined);

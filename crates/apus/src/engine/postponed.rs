@@ -7,8 +7,8 @@ use apus_proto::Time;
 /// Timers wait no longer than this for packets to be taken.
 const WAIT_MAX: Duration = Duration::from_millis(20);
 
-/// Since when timers that are due wait, because packets do: what a timer is about to ask for may be among them. Not for long, or a
-/// node that never has time to take everything would have no timers.
+/// When due timers began to wait for packets. The answer that a timer is about to ask for may be among those packets. The wait is
+/// bounded: an overloaded node would otherwise run no timers.
 #[derive(Default)]
 pub(crate) struct Postponed(Option<Time>);
 

@@ -6,26 +6,25 @@ use super::Engine;
 use crate::observe::publication::{ASK_EVERY, EVERY};
 use crate::observe::stats::MemoryCounters;
 
-/// What is counted outside the engine's lock.
+/// Counters that are kept outside the engine's lock.
 pub(crate) struct CountedOutside {
     pub(crate) wake_ups: u64,
     pub(crate) lock_misses: u64,
 }
 
 impl Engine {
-    /// What has gone through shared memory.
+    /// Counters of shared memory.
     pub(crate) fn memory_counters(&self) -> MemoryCounters {
         self.neighbours.as_ref().map(|neighbours| neighbours.counters).unwrap_or_default()
     }
 
-    /// The counters are to be written although nobody is about to sleep.
+    /// Returns whether the counters are due although no thread is about to sleep.
     #[inline]
     pub(crate) fn publication_is_due(&self) -> bool {
         self.publication.as_ref().is_some_and(|publication| publication.next <= self.turns.last)
     }
 
-    /// Before the lock is let go: writes the counters to where others can read them, if whoever turns the engine next sleeps, or they
-    /// were not written for a while.
+    /// Runs before the lock is released. Publishes the counters if the next thread to turn the engine sleeps, or if they are due.
     #[inline]
     pub(crate) fn publish(&mut self, outside: impl FnOnce() -> CountedOutside) {
         if self.publication_is_due()

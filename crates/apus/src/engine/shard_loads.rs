@@ -1,5 +1,5 @@
-//! What the shards of a node tell each other, so that together they grant, send and hold no more than
-//! one engine would.
+//! The loads that the shards of a node publish to each other, so that together they grant, send and hold no more than one engine
+//! would.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -41,13 +41,13 @@ impl ShardLoads {
         shard_of(peer, self.loads.len()) == self.me
     }
 
-    /// What the others hold, summed. The parts may be of slightly different moments.
+    /// The sum of the loads of the other shards. The parts may be of slightly different moments.
     pub(crate) fn others(&self) -> HostLoad {
         let others = self.loads.iter().enumerate().filter(|(shard, _)| *shard != self.me);
         others.map(|(_, load)| load.read()).sum()
     }
 
-    /// Tells the others what this one holds.
+    /// Publishes the load of this shard.
     pub(crate) fn publish(&self, load: HostLoad) {
         let cell = &self.loads[self.me];
         cell.expected.store(load.expected, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What is behind a [`Node`](crate::Node): one or several shards, each with a link, an engine and a background thread.
+//! The shards behind a [`Node`](crate::Node): one or several, each with a link, an engine and a background thread.
 
 use std::io::ErrorKind;
 use std::mem;
@@ -42,7 +42,7 @@ pub(crate) struct Shards {
     pub(crate) capabilities: Capabilities,
 }
 
-/// What a node has to do with other processes of its host.
+/// How a node works with other processes of its host.
 #[derive(Debug)]
 pub(crate) enum Near {
     /// Nothing: all messages go by the links.
@@ -166,7 +166,7 @@ impl Shards {
         Ok(shards)
     }
 
-    /// What the threads of each share, in their order.
+    /// The shared state of each shard, in order.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &Arc<Shared>> {
         self.all.iter().map(|shard| &shard.shared)
     }
@@ -238,8 +238,8 @@ impl Shard {
     /// Ends everything and closes the link; nothing is left to do the second time.
     fn stop(&self) {
         if self.shared.is_forked() {
-            // The thread does not exist here, and closing the link might write what it has buffered, a
-            // capture for instance, a second time. So nothing is ever dropped.
+            // The thread does not exist in the child. A drop of the link could write its buffer, a capture for instance, a second
+            // time. So nothing is dropped.
             mem::forget(Arc::clone(&self.shared));
             if let Ok(mut background) = self.background.try_lock() {
                 mem::forget(background.take());
@@ -253,7 +253,7 @@ impl Shard {
             parker.notify();
             // The thread itself stops the node when it drops the last task that held a socket.
             if thread.thread().id() != thread::current().id() {
-                // An error means that the thread panicked, which its own message has told.
+                // An error means that the thread panicked. The panic has printed its message.
                 let _ = thread.join();
             }
         }

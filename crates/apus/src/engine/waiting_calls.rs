@@ -18,7 +18,7 @@ pub(super) struct WaitingCalls {
     pub(super) tasks: Vec<Waiter>,
     /// Calls that had ended, and bytes that were charged, when they were last tried.
     pub(super) tried: (u64, u64),
-    /// When something last went on, and what had gone on by then.
+    /// The time of the last progress, and the progress by then.
     pub(super) progress: (Time, u64),
 }
 

@@ -1,4 +1,4 @@
-//! What waits at a socket for the application, and in which order it is taken.
+//! Messages that wait at a socket for the application, and the order in which they are taken.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -48,16 +48,16 @@ pub(crate) struct WaitingResponse {
     pub(crate) mark: Option<TraceMark>,
 }
 
-/// What of a socket waits for the application: requests, of a service, or responses, of a client.
+/// The queue of a socket: requests of a service, or responses of a client.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    /// In turns of the peers that they are from, so that a peer with very many of them delays those of others by its share only.
+    /// Peers take turns, so a peer with many requests delays those of other peers only by its share.
     requests: Turns<WaitingRequest>,
     /// Requests whose responses would probably come after their deadlines. They are taken when no others wait.
     late: Turns<WaitingRequest>,
     /// Time that the service takes for a request with a deadline, in nanoseconds: a moving average.
     service_time: u64,
-    /// Requests whose responses nobody waits for are skipped.
+    /// Requests whose caller has given up are skipped.
     skips: bool,
     /// Oldest first.
     responses: VecDeque<WaitingResponse>,
@@ -86,7 +86,7 @@ impl Untaken {
 }
 
 impl Queue {
-    /// `skips`: requests whose responses nobody waits for are skipped.
+    /// `skips`: requests whose caller has given up are skipped.
     pub(crate) const fn new(skips: bool) -> Self {
         Self {
             skips,
@@ -132,7 +132,7 @@ impl Queue {
         Some(request)
     }
 
-    /// The next request for the application. Requests before it whose responses nobody waits for are skipped.
+    /// The next request for the application. Skips requests whose caller has given up.
     #[inline]
     pub(crate) fn next_request(&mut self, endpoint: &mut Endpoint) -> Option<WaitingRequest> {
         if !self.skips {
@@ -202,7 +202,7 @@ fn skip(endpoint: &mut Endpoint, request: WaitingRequest) {
     endpoint.discard(request.body);
 }
 
-/// One part in this many of the average time of a service is that of its last request.
+/// The weight of the last request in the average service time is one in this many.
 const SERVICE_TIME_WEIGHT: u64 = 8;
 
 #[cfg(test)]

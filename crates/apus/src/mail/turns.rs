@@ -2,9 +2,9 @@
 
 use std::mem;
 
-/// Items in lines. The lines that have items take turns, and each turn is the oldest item of its line: so of each other line, no more
-/// than one item comes before an item that is the first of its own. A turn looks at no item or line but its own and the one before,
-/// and memory is that of the most items there were at a time, and 12 bytes for each line there has been.
+/// A queue of lines that take turns. Each turn takes the oldest item of its line. So at most one item of each other line comes
+/// before the first item of a line. A turn looks at its own item and line and at those before it only. Memory: the largest number
+/// of items there were at a time, and 12 bytes for each line there has been.
 #[derive(Debug)]
 pub(crate) struct Turns<T> {
     /// Items, and free places among them.
