@@ -87,7 +87,7 @@ struct TextSetting {
     key: &'static str,
     default: &'static str,
     text: &'static str,
-    /// Reads and sets a value; the error says what is allowed.
+    /// Reads and sets a value. The error names the allowed values.
     set: fn(&mut Config, &str) -> Result<(), String>,
 }
 
@@ -327,9 +327,9 @@ impl Config {
         Ok(self)
     }
 
-    /// Changes the settings that environment variables name: `APUS_` and a key in capitals. Other variables are ignored; misspelt
-    /// ones are told ([`misspelt_variables`](Self::misspelt_variables)). Call it after reading a file, so that the environment takes
-    /// precedence.
+    /// Changes the settings that environment variables name: `APUS_` and a key in capitals. Ignores other variables;
+    /// [`misspelt_variables`](Self::misspelt_variables) lists misspelt ones. Call it after reading a file, so that the environment
+    /// takes precedence.
     ///
     /// # Errors
     ///
@@ -340,9 +340,9 @@ impl Config {
         self.apply_variables(|name| std::env::var(name).ok())
     }
 
-    /// Variables of the environment whose names are similar to that of one that means something to Apus, but not the same. Other names
-    /// that begin with `APUS_` may be another program's. [`apply_environment`](Self::apply_environment) tells these by a warning of
-    /// `tracing`, with the feature `tracing`.
+    /// Variables of the environment whose names resemble those of Apus. Other names that begin with `APUS_` may belong to another
+    /// program. [`apply_environment`](Self::apply_environment) reports misspelt variables by a warning of `tracing`, with the
+    /// feature `tracing`.
     #[must_use]
     pub fn misspelt_variables() -> Vec<MisspeltVariable> {
         let settings: Vec<_> = Self::settings().map(|setting| setting.variable).collect();
@@ -400,7 +400,7 @@ impl Config {
         set.map_err(|error| wrong(error.allowed))
     }
 
-    /// All settings: those of the node, then those of the protocol.
+    /// All settings: first those of the node, then those of the protocol.
     pub fn settings() -> impl Iterator<Item = Setting> {
         let texts = TEXTS.iter().map(|setting| {
             let default = setting.default.to_owned();
@@ -415,7 +415,7 @@ impl Config {
     }
 }
 
-/// Reads a map of keys, so that the configuration of a program may contain that of a node, in any format of serde.
+/// Reads a map of keys, so that the configuration of a program may contain a node's, in any format of serde.
 impl<'de> Deserialize<'de> for Config {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut config = Self::default();
@@ -508,7 +508,7 @@ pub enum ConfigError {
         key: String,
         /// The value as written.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         allowed: String,
     },
 }

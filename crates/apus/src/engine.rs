@@ -126,9 +126,9 @@ pub(crate) struct Turns {
     pub(crate) last: Time,
     /// Datagrams that a turn takes.
     budget: usize,
-    /// When the link was looked at last,
+    /// When the link was looked at last.
     link_looked: Time,
-    /// and when it brought packets.
+    /// When the link brought packets last.
     link_used: Time,
     timers: Postponed,
     /// The thread that sleeps does so on a timer, and is not to be woken for messages.

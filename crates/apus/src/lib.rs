@@ -90,7 +90,7 @@
 
 #![forbid(unsafe_code)]
 
-// What people use.
+// The API.
 mod address;
 mod call;
 mod client;
@@ -112,7 +112,7 @@ mod tower;
 #[cfg(feature = "tracing")]
 pub mod tracing;
 
-// What it stands on: a folder for each subject.
+// The parts below the API, a folder for each subject.
 mod delivery;
 mod engine;
 mod host;

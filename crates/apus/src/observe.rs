@@ -1,4 +1,4 @@
-//! What a process shows of itself: counters, traces, events.
+//! Counters, traces and events by which a process can be observed.
 //!
 //! | file | contents |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Who is there, and by which protocol.
+//! Finds the node at an address, and the protocol that it speaks.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant, SystemTime};
@@ -21,7 +21,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// The last client port: the module's and ours are given out from the other end.
 const CLIENT_PORT: u16 = u16::MAX;
 
-/// What was found at an address.
+/// The kind of node at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Presence {
@@ -47,8 +47,7 @@ pub fn probe(to: Address, timeout: Duration) -> Result<Presence, StartError> {
     probe_with(to, timeout, &Config::new())
 }
 
-/// As [`probe`], by a link with the settings of a configuration, of which the address and the kind of the link are chosen for the
-/// probe.
+/// As [`probe`], by a link with the settings of a configuration. The probe chooses the link's address and kind.
 ///
 /// # Errors
 ///
@@ -102,7 +101,7 @@ pub fn probe_with(to: Address, timeout: Duration, config: &Config) -> Result<Pre
     Ok(Presence::Silent)
 }
 
-/// OPEN, which leaves nothing behind, or on a native link RESEND for a response nobody owes.
+/// OPEN, which leaves no state behind; on a native link RESEND for a response that was never asked for.
 struct Probe {
     packet: [u8; MAX_HEADER],
     length: usize,
@@ -132,7 +131,7 @@ impl Probe {
         &self.packet[..self.length]
     }
 
-    /// Whether a packet answers this probe, and if so, whether it says that nobody serves the port.
+    /// Whether a packet answers this probe, and if so, whether it reports that the port is not served.
     fn answered_by(&self, packet: &[u8]) -> Option<bool> {
         let packet = Packet::parse(packet).ok()?;
         (packet.header().sender_id == self.id.flipped()).then_some(matches!(

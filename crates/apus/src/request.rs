@@ -68,7 +68,7 @@ impl Message for Request {
 }
 
 impl Request {
-    /// What the threads of the shard share that it came to.
+    /// The state of the shard at which the request arrived.
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.socket.shared
     }

@@ -100,7 +100,7 @@ impl<T: Unpin> Future for Resolving<T> {
     }
 }
 
-/// The resolver's answers, each once, those of IPv4 first.
+/// The resolver's answers without duplicates, IPv4 addresses first.
 fn in_order(found: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let mut nodes: Vec<SocketAddr> = Vec::new();
     for node in found {
@@ -116,7 +116,7 @@ fn first(addresses: Vec<Address>) -> Address {
     addresses.into_iter().next().expect("there is at least one")
 }
 
-/// Nobody is at this address: it is one to listen at.
+/// Whether this is an address to listen at, which names no node.
 #[inline]
 pub(crate) fn is_unspecified(address: Address) -> bool {
     address.host.ip().to_canonical().is_unspecified()

@@ -185,7 +185,7 @@ impl Service {
             drop(cork);
             let count = u32::try_from(count).expect("a batch is small");
             let quick = clock::now().saturating_since(began) < QUICK * count;
-            // What is taken has had its turn: a request of another peer that comes now waits for all of it.
+            // The requests of a batch have had their turn: a request of another peer that arrives now waits for all of them.
             max = if quick { SERVE_BATCH.min(max * 2) } else { 1 };
         }
     }

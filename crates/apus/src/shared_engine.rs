@@ -3,13 +3,13 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | this one | what a program that runs such an engine uses: [`SharedEngine`], [`EngineAccess`] |
-//! | [`messages`] | what a process and the engine say to each other |
-//! | [`attached`] | in the process: what it knows of the engine, and of the nodes that it reaches by it |
+//! | this one | the API of a program that runs such an engine: [`SharedEngine`], [`EngineAccess`] |
+//! | [`messages`] | messages between a process and the engine |
+//! | [`attached`] | in the process: state of the engine, and of the nodes reached by it |
 //! | [`awaited`] | in the process: waiting for the engine |
 //! | [`attachments`], [`attaching`] | both: how a process attaches, and how an attachment ends |
-//! | [`forwarder`] | in the engine: processes, their ports, and what is under way for them |
-//! | [`forwarding`] | in the engine: what a turn does for them |
+//! | [`forwarder`] | in the engine: processes, their ports, and their calls and requests |
+//! | [`forwarding`] | in the engine: the part of a turn that serves them |
 
 mod attachments;
 mod forwarding;
@@ -48,7 +48,7 @@ use crate::shared_engine::forwarder::Limits;
 use crate::socket::Socket;
 use crate::sync::clock;
 
-/// Who may use a [`SharedEngine`], and how far.
+/// Users that may use a [`SharedEngine`], and their limits.
 #[derive(Clone, Debug)]
 pub struct EngineAccess {
     path: PathBuf,
@@ -70,41 +70,42 @@ impl EngineAccess {
         Self { path: path.to_owned(), mode: MODE, limits }
     }
 
-    /// Permissions of the socket's file. Who may write to it may use the engine. Default `0o666`: everyone. A socket that a service
-    /// manager has opened keeps its own.
+    /// Sets the permissions of the socket's file. A process that may write to the file may use the engine. Default `0o666`: all
+    /// users. A socket that a service manager has opened keeps its own.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = mode;
         self
     }
 
-    /// Only processes of these users may attach. Default: those of all that can connect to the socket. The kernel tells the user of a
-    /// process as for [`ports`](Self::ports).
+    /// Sets the users whose processes may attach. Default: all users that can connect to the socket. The kernel reports the user of
+    /// a process, as for [`ports`](Self::ports).
     pub fn users(&mut self, uids: &[u32]) -> &mut Self {
         self.limits.users = Some(uids.to_vec());
         self
     }
 
-    /// Only processes of these users may serve these ports. Ports that are named nowhere are for everyone; a port that is named more
-    /// than once is for all users named with it.
+    /// Sets the users whose processes may serve these ports. All users may serve a port that is never named; a port that is named
+    /// more than once is for all users named with it.
     ///
-    /// The kernel tells the user of a process as it was when the process connected. In a user namespace that does not know the
-    /// user, that is 65534.
+    /// The kernel reports the user as of the moment when the process connected. In a user namespace without a mapping for the user,
+    /// that is 65534.
     pub fn ports(&mut self, ports: RangeInclusive<u16>, uids: &[u32]) -> &mut Self {
         self.limits.ports.push((ports, uids.to_vec()));
         self
     }
 
-    /// Bytes of calls, with 512 for each, and of what it has not read yet, that one process may have under way. Calls beyond are put
-    /// off. Calls and requests fail that are longer than one and three budgets, and responses for which there is no room in four.
-    /// Default 128 MiB.
+    /// Sets the budget of one process in bytes: its calls, with 512 bytes for each, and the messages that it has not read. Calls
+    /// beyond it wait. A call longer than the budget, a request longer than three budgets, and a response without room in four
+    /// budgets fail. Default 128 MiB.
     pub fn process_budget(&mut self, bytes: u64) -> &mut Self {
         self.limits.process_budget = bytes;
         self
     }
 
-    /// Bytes of messages that all processes together have not read, or of which parts have come. Those of one user get half of it. Beyond,
-    /// a process with more than an equal part gets no more requests for now, and its calls fail whose responses have no room. Default
-    /// 1 GiB, or a quarter of what the control group of the engine's process allows (`memory.max`).
+    /// Sets the budget of all processes together in bytes: messages that they have not read, and partly received ones. The
+    /// processes of one user get half of it. Beyond it, a process with more than an equal share gets no requests for now, and its
+    /// calls fail if their responses have no room. Default 1 GiB, or a quarter of the limit of the engine's control group
+    /// (`memory.max`).
     pub fn total_budget(&mut self, bytes: u64) -> &mut Self {
         self.limits.total_budget = bytes;
         self
@@ -196,12 +197,12 @@ impl SharedEngine {
         }
     }
 
-    /// Changes who may use the engine, and how far, from now on; the path stays. Processes whose users may not attach any more are
-    /// detached, and their number is returned. Ports that are served stay so until they are given up.
+    /// Changes the users that may use the engine, and their limits; the path stays. Detaches processes whose users may not attach
+    /// any more, and returns their number. Ports stay served until their processes close them.
     ///
     /// # Errors
     ///
-    /// Those of changing the permissions of the socket's file. Nothing is changed then.
+    /// The permissions of the socket's file cannot be changed. Nothing is changed then.
     pub fn set_access(&self, access: &EngineAccess) -> io::Result<usize> {
         if let Some(path) = &self.path {
             fs::set_permissions(path, fs::Permissions::from_mode(access.mode))?;
@@ -210,7 +211,7 @@ impl SharedEngine {
         Ok(engine.set_access_limits(access.limits.clone()))
     }
 
-    /// The address of the engine's node, which is that of all processes that use it.
+    /// The address of the engine's node, which is also the address of all attached processes.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.node.local_addr()
@@ -261,7 +262,7 @@ impl SharedEngine {
         apus_shm::pool_bytes()
     }
 
-    /// Bytes of messages that processes have not read, or of which parts have come, and how many there may be
+    /// Bytes of messages that processes have not read, partly received ones included, and their limit
     /// ([`EngineAccess::total_budget`]).
     #[must_use]
     pub fn unread_bytes(&self) -> (u64, u64) {
@@ -327,7 +328,7 @@ impl Awaited for AwaitMessages {
     }
 
     fn socket(&self) -> Option<SocketKey> {
-        None // Nobody takes a message here.
+        None // No message is taken here.
     }
 
     fn spin<'m>(&self, mail: &'m mut Mail) -> Option<&'m mut Spin> {
@@ -341,7 +342,7 @@ const MODE: u32 = 0o666;
 /// Bytes of calls of one process.
 const PROCESS_BUDGET: u64 = 128 << 20;
 
-/// Those of all, unless the control group has little memory.
+/// Default of the total budget, unless the control group has little memory.
 const TOTAL_BUDGET: u64 = 1 << 30;
 
 /// Processes that use an engine.

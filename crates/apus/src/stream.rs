@@ -2,10 +2,10 @@
 //!
 //! | part | file |
 //! |---|---|
-//! | [`Stream`], what applications hold | this one, `listener.rs`, `options.rs`, `failure.rs`, `asynchronous.rs` |
+//! | [`Stream`], the handle of applications | this one, `listener.rs`, `options.rs`, `failure.rs`, `asynchronous.rs` |
 //! | the protocol as pure state: both halves, the end that calls, the end that answers | `incoming.rs`, `outgoing.rs`, `halves.rs`, `caller.rs`, `answerer.rs` |
 //! | the header of each message | `message.rs` |
-//! | a stream in the engine, and who waits for it | `connection.rs`, `listening.rs`, `waiters.rs` |
+//! | a stream in the engine, and its waiters | `connection.rs`, `listening.rs`, `waiters.rs` |
 
 mod answerer;
 #[cfg(feature = "tokio")]
@@ -113,7 +113,7 @@ pub struct Stream {
     handle: Arc<Handle>,
 }
 
-/// What all clones of a stream share.
+/// The connection that all clones of a stream share.
 struct Handle(Arc<Connection>);
 
 impl Drop for Handle {

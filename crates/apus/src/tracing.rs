@@ -40,8 +40,8 @@ use crate::TraceContext;
 /// Knows the ids of spans. Its methods are called for each call and each request, on the application's threads, outside of all locks
 /// of the library.
 pub trait Propagator: Send + Sync {
-    /// The context that goes with a call. `span` is that of the call, or the current one if the subscriber does not want the
-    /// call's. `None`: the call tells no context.
+    /// The context that goes with a call. `span` is the span of the call, or the current one if the subscriber does not want the
+    /// call's. `None`: the call carries no context.
     fn context(&self, span: &Span) -> Option<TraceContext>;
 
     /// Makes the caller's span, of another process, the parent of the span of a request, which was made just before.

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 /// The text for no file.
 const NONE: &str = "none";
 
-/// What is allowed, as a phrase. The path is absolute because a setting does not tell from which directory it was meant.
+/// The allowed values, as a phrase. The path is absolute because a setting has no directory of its own.
 const EXPECTED: &str = "none, or the absolute path of a file";
 
-/// What is allowed for a node without a link of its own.
+/// The allowed values for a node without a link of its own.
 const NO_LINK: &str = "none with the engine of another process, which has the links";
 
-/// Reads the text of the setting; the error says what is allowed.
+/// Reads the text of the setting. The error names the allowed values.
 pub(super) fn parse(text: &str) -> Result<Option<PathBuf>, &'static str> {
     if text == NONE {
         return Ok(None);
@@ -20,7 +20,7 @@ pub(super) fn parse(text: &str) -> Result<Option<PathBuf>, &'static str> {
     if path.is_absolute() { Ok(Some(path)) } else { Err(EXPECTED) }
 }
 
-/// Whether packets can be written there; the error says what is allowed.
+/// Checks that packets can be written there. The error names the allowed values.
 pub(super) fn check(path: &Path, has_link: bool) -> Result<(), &'static str> {
     match (path.is_absolute(), has_link) {
         (false, _) => Err(EXPECTED),

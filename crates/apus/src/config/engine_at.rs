@@ -11,7 +11,7 @@ pub enum EngineAt {
     /// The node's own, in this process.
     #[default]
     Own,
-    /// That of another process of this host, which listens at a unix socket with this absolute path.
+    /// The engine of another process, listening on the unix socket at this absolute path.
     Socket(PathBuf),
 }
 
@@ -19,7 +19,7 @@ impl EngineAt {
     /// The texts that [`FromStr`] accepts, as a phrase.
     pub const EXPECTED: &str = "own, or unix:PATH with an absolute path";
 
-    /// What comes before the path.
+    /// The prefix of the path.
     const UNIX: &str = "unix:";
 }
 

@@ -8,25 +8,25 @@
 use crate::delivery::parker::{Waiter, WaiterId};
 use crate::sync::{AtomicU64, Mutex, Ordering, PoisonError};
 
-/// What the ends of a socket share. Its lock is taken under those of engines, never the other way.
+/// State that the ends of a socket share. Its lock is taken under the locks of engines, never the other way.
 #[derive(Debug, Default)]
 pub(crate) struct CrossShardWaiters {
-    /// Bit n: there are messages in shard n that nobody there waits for.
+    /// Bit n: shard n has messages without a waiter there.
     mail: AtomicU64,
-    /// Bytes that the ends hold of the socket's budget, as they told last.
+    /// Bytes of the socket's budget that the ends hold, as last published.
     held: AtomicU64,
     /// Threads asleep in any shard; the one that slept last is at the end.
     asleep: Mutex<Vec<Waiter>>,
 }
 
 impl CrossShardWaiters {
-    /// Messages wait in some shard for whoever comes.
+    /// Returns whether messages without a waiter are in any shard.
     #[inline]
     pub(crate) fn has_mail(&self) -> bool {
         self.mail.load(Ordering::SeqCst) != 0
     }
 
-    /// A message waits in `shard`. Returns who is to be woken for it, the one that slept last.
+    /// Records that a message waits in `shard`. Returns the waiter to wake, the one that slept last.
     pub(crate) fn note(&self, shard: usize) -> Option<Waiter> {
         self.mail.fetch_or(1 << shard, Ordering::SeqCst);
         self.lock().pop()
@@ -37,7 +37,7 @@ impl CrossShardWaiters {
         self.mail.fetch_and(!(1 << shard), Ordering::SeqCst);
     }
 
-    /// An end that had told `before` holds `held` now. Returns what the others hold.
+    /// Changes the published bytes of an end from `before` to `held`. Returns the bytes of the other ends.
     pub(crate) fn hold(&self, before: u64, held: u64) -> u64 {
         let all = self.held.fetch_add(held.wrapping_sub(before), Ordering::Relaxed);
         all.wrapping_sub(before)

@@ -28,8 +28,8 @@
 //! | background | leads; the background thread stays asleep | follows | |
 //!
 //! That is the rule where threads lead, asleep or awake (`suspend`). Where they only poll
-//! (`napibusy`), the lead goes back to the background thread when polling was in vain, and threads
-//! are never offered it. Where the background thread always leads (`base`, `defer`), nobody takes it.
+//! (`napibusy`), the lead goes back to the background thread when polling was in vain, and threads are never offered it. Where the
+//! background thread always leads (`base`, `defer`), threads never take the lead.
 //! `leadership/table.txt` has every state, every event, and the answer.
 
 use std::time::Duration;
@@ -71,9 +71,9 @@ struct Follower<T> {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Background {
-    /// `fullbusy`: there is none.
+    /// The mode has no background thread (`fullbusy`).
     Absent,
-    /// Turning the engine, or about to look what is to be done.
+    /// It turns the engine, or is about to look for work.
     Running,
     /// Asleep where leaders sleep.
     Asleep(Until),
@@ -83,10 +83,10 @@ enum Background {
     Disarmed,
 }
 
-/// What the background thread is to do next.
+/// The next action of the background thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// Turn the engine, then sleep as leader. `forced`: because nobody has for too long.
+    /// Turn the engine, then sleep as leader. `forced`: no thread has turned it for too long.
     Turn { forced: bool },
     /// Stay away for this long, or until called.
     Park(Option<Duration>),
@@ -289,7 +289,7 @@ impl<T: Clone> Leadership<T> {
         self.deferral.is_some()
     }
 
-    /// Whoever sleeps where leaders sleep and leads as soon as the sleep ends, if no thread is awake that does.
+    /// The thread that sleeps on the leader's descriptors and leads as soon as the sleep ends, if no thread is awake as leader.
     #[inline]
     pub(crate) fn sleeper(&self) -> Option<&T> {
         match (&self.lead, self.background) {

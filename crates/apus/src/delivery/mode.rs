@@ -49,7 +49,7 @@ pub struct Delivery {
     budget: u32,
 }
 
-/// What a mode is a case of.
+/// The family of a mode.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Family {
     Base,
@@ -59,7 +59,7 @@ enum Family {
     Suspend,
 }
 
-/// What a mode comes to once the settings that turn others off are taken into account.
+/// The effective mode after conflicting settings have been applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Regime {
     /// The background thread leads, always.
@@ -68,7 +68,7 @@ pub(crate) enum Regime {
     PollFirst,
     /// Threads lead while they wait, asleep or not.
     ThreadsLead,
-    /// Threads turn the engine without asking; there is nobody else.
+    /// Each waiting thread turns the engine; there is no background thread.
     NobodySleeps,
 }
 
@@ -488,7 +488,7 @@ fn modes() -> String {
 }
 
 impl Family {
-    /// What to write instead of a key that this family does not have.
+    /// The keys of this family, for an error about a key that it does not have.
     fn keys(self, wrong: &str) -> String {
         let keys: Vec<&str> =
             Key::ALL.into_iter().filter(|key| self.has(*key)).map(Key::name).collect();

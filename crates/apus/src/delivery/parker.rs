@@ -43,10 +43,9 @@ sync::thread_local! {
     static PARKER: RefCell<Arc<Parker>> = RefCell::new(Arc::new(Parker::new()));
 }
 
-/// One thread's kind. The thread calls [`prepare`](Self::prepare) under the engine's lock, lets go
-/// of the lock and lies down; whoever takes its handle out from under the lock calls
-/// [`notify`](Self::notify) after letting go. So no call is lost, and a call that comes late only
-/// makes the thread look once more.
+/// The place where one thread parks. The thread calls [`prepare`](Self::prepare) under the engine's lock, releases the lock, and
+/// parks. A thread that takes this handle from under the lock calls [`notify`](Self::notify) after it has released the lock. So no
+/// wake-up is lost, and a late one only makes the thread check once more.
 #[derive(Debug)]
 pub(crate) struct Parker {
     id: WaiterId,
@@ -84,8 +83,8 @@ impl Parker {
         self.other_cores
     }
 
-    /// Forgets earlier calls: under the engine's lock, after looking for a reason not to sleep; and
-    /// after a sleep, since whoever is up needs no call.
+    /// Discards earlier wake-ups. Called under the engine's lock, after the thread has found no message; and after a sleep, since
+    /// an awake thread needs no wake-up.
     pub(crate) fn prepare(&self) {
         self.state.store(AWAKE, Ordering::Release);
     }
@@ -210,7 +209,7 @@ impl SleepKind {
     }
 }
 
-/// Whoever waits for a message.
+/// A thread or task that waits for a message.
 #[derive(Clone, Debug)]
 pub(crate) enum Waiter {
     /// A thread that sleeps.

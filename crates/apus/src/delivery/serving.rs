@@ -1,5 +1,5 @@
-//! Threads in [`Service::serve`](crate::Service::serve), so that a handler that waits for its own
-//! thread can be told.
+//! Threads in [`Service::serve`](crate::Service::serve): a handler that calls the service which only its own thread serves gets an
+//! error.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -12,17 +12,17 @@ use crate::address::Address;
 use crate::delivery::parker;
 use crate::socket::{Place, SocketInner};
 
-/// Who takes the requests of a service.
+/// The threads that take the requests of a service.
 #[derive(Debug, Default)]
 pub(crate) struct Takers {
     /// Threads in `serve`.
     serving: AtomicU32,
-    /// The thread that has received by other means: [`NOBODY`], its id, or [`SEVERAL`].
+    /// The thread that has received by other means: [`NOT_SET`], its id, or [`SEVERAL`].
     other: AtomicU64,
 }
 
-/// No thread has this id.
-const NOBODY: u64 = 0;
+/// No thread has this id: none is recorded yet.
+const NOT_SET: u64 = 0;
 const SEVERAL: u64 = u64::MAX;
 
 impl Takers {
@@ -38,7 +38,7 @@ impl Takers {
     #[cold]
     fn note_new(self: &Arc<Self>, served: &Arc<SocketInner>) {
         let (me, relaxed) = (parker::thread_id(), Ordering::Relaxed);
-        if self.other.compare_exchange(NOBODY, me, relaxed, relaxed).is_err() {
+        if self.other.compare_exchange(NOT_SET, me, relaxed, relaxed).is_err() {
             return self.other.store(SEVERAL, relaxed);
         }
         RECEIVED.with_borrow_mut(|received| {
@@ -59,7 +59,7 @@ impl Takers {
         let other = self.other.load(Ordering::Relaxed);
         let receives = other == parker::thread_id();
         self.serving.load(Ordering::Relaxed) == u32::from(serves)
-            && (receives || other == NOBODY && serves)
+            && (receives || other == NOT_SET && serves)
     }
 }
 
@@ -70,13 +70,13 @@ struct Received {
     takers: Arc<Takers>,
 }
 
-/// A service: its end in the first shard, and who takes its requests.
+/// A service: its end in the first shard, and the threads that take its requests.
 type Served = (Arc<SocketInner>, Arc<Takers>);
 
 thread_local! {
-    /// What the calling thread serves.
+    /// The service that the calling thread serves.
     static SERVED: RefCell<Option<Served>> = const { RefCell::new(None) };
-    /// Services of which the calling thread was the first to receive by other means, as a task or in a loop of its own.
+    /// Services from which the calling thread was the first to receive by other means, as a task or in a loop of its own.
     static RECEIVED: RefCell<Vec<Received>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -101,8 +101,7 @@ impl Drop for Serving {
     }
 }
 
-/// Who takes the requests of the service that a call through `caller` to `to` is for, if the calling thread serves it or has received
-/// from it.
+/// The threads that take the requests of the service at `to`, if the calling thread serves it or has received from it.
 #[inline]
 pub(crate) fn serves_itself(
     caller: &SocketInner,

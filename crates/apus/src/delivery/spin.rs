@@ -1,23 +1,19 @@
 //! How long a thread polls before it sleeps.
 //!
-//! Polling finds a message tens of microseconds earlier than a wake-up does, and burns a core when
-//! nothing comes. A wake-up that befalls one message in a hundred is the 99th percentile, so a
-//! thread polls long enough to outlast all but one in a thousand waits for messages that come at
-//! random: seven times the mean wait. Where that would be longer than [`BUDGET_MAX`], messages are
-//! rare, and it does not pay: a thread that has lost several times in a row stops polling and probes
-//! again now and then.
+//! Polling finds a message tens of microseconds earlier than a wake-up does, and burns a core while no message comes. If one
+//! message in a hundred needs a wake-up, that wake-up is the 99th percentile. So a thread polls long enough to outlast all but one
+//! in a thousand waits for messages at random times: seven times the mean wait. If that is longer than [`BUDGET_MAX`], messages are
+//! rare and polling does not pay: a thread that has lost several times in a row stops polling, and tries again now and then.
 //!
-//! Polling does harm on a core that somebody else wants. When the peer runs there, its message can
-//! only come once the poller lets it run. So a thread that has polled for longer than usual gives way
-//! once (`sched_yield`, which returns at once when nobody else is ready to run there). If others ran
-//! meanwhile and its message is there when it is back, its peer is a *neighbour*, and the thread gives
-//! way before every look from then on: neither side then polls in vain, sleeps or is woken. It stops
-//! to when giving way finds nobody any more.
+//! Polling does harm on a core that another thread wants. If the peer runs on that core, its message comes only after the poller
+//! has yielded. So a thread that has polled for longer than usual yields once (`sched_yield`, which returns at once if no other
+//! thread is ready there). If others ran meanwhile and the message has arrived, the peer shares the core, and the thread yields
+//! before every look from then on: neither side then polls in vain, sleeps or is woken. It stops once yielding finds no other
+//! thread.
 //!
-//! When another program wants the core, the kernel takes it away from a poller for milliseconds, but
-//! gives it to a sleeper that wakes. A thread that notices that stands back, for longer and longer, and
-//! so does one that gets its messages as soon as it sleeps, and never while it polls: where giving way
-//! does not hand the core over, as in some versions of the kernel, that is a neighbour too.
+//! If another program wants the core, the kernel takes the core from a poller for milliseconds, but gives it to a sleeper that
+//! wakes. A thread that notices this polls less, for longer and longer times. So does a thread whose messages come as soon as it
+//! sleeps, and never while it polls: some versions of the kernel do not hand the core over by a yield.
 
 use std::time::Duration;
 
@@ -28,14 +24,14 @@ pub(crate) struct PollBudget {
     gap: Duration,
     /// Times without a packet together; `None`: they do not add up.
     idle_left: Option<Duration>,
-    /// When to give way to who else wants the core.
+    /// When to yield to other threads that want the core.
     giving_way: GivingWay,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum GivingWay {
     Never,
-    /// Once, when there was no packet for so long.
+    /// Once, after this time without a packet.
     After(Duration),
     /// Before every look: the peer is a neighbour.
     Always,
@@ -47,7 +43,7 @@ impl PollBudget {
         Self::learnt(Duration::ZERO, GivingWay::Never)
     }
 
-    /// Polls until there was no packet for so long, whatever was before, and gives way to nobody.
+    /// Polls until this time has passed without a packet, whatever earlier waits were like, and never yields.
     pub(crate) const fn fixed(gap: Duration) -> Self {
         Self { gap, idle_left: None, giving_way: GivingWay::Never }
     }
@@ -80,7 +76,7 @@ impl PollBudget {
         self.idle_left = self.idle_left.map(|left| left.saturating_sub(gap));
     }
 
-    /// Whether to give way before the next look, when nothing came for so long. Zero: before the first.
+    /// Whether to yield before the next look, after `gap` without packets. A gap of zero is that before the first look.
     #[inline]
     pub(crate) fn gives_way(&mut self, gap: Duration) -> bool {
         match self.giving_way {
@@ -96,7 +92,7 @@ impl PollBudget {
         }
     }
 
-    /// Nothing came for as long as it allowed. What was learnt is used up.
+    /// The budget ran out without a message. Clears the rest of it.
     pub(crate) fn wear_out(&mut self) {
         if self.idle_left.is_some() {
             *self = Self::none();
@@ -104,7 +100,7 @@ impl PollBudget {
     }
 }
 
-/// What a socket has learnt about one kind of waiting. Pure: time is an argument.
+/// Statistics of one kind of wait at a socket. Pure: time is an argument.
 #[derive(Debug)]
 pub(crate) struct Spin {
     /// Mean time to the message, of waits that polling could win.
@@ -126,7 +122,7 @@ pub(crate) struct Spin {
     resumed: bool,
     /// The message has come because the thread gave way: the peer runs on the same core.
     neighbour: bool,
-    /// Times in a row that giving way found nobody.
+    /// Times in a row that a yield found no other thread.
     nobody: u32,
     /// Waits left to go without giving way.
     keep: u32,
@@ -260,19 +256,19 @@ impl Spin {
 const OUTLAST: u32 = 7;
 /// A first budget of 50 µs.
 const START_MEAN: Duration = Duration::from_micros(7);
-/// About what a wake-up costs: sleeping sooner loses more than it saves when a peer is a little late
-/// (the 99.9th percentile of 100 B calls with 10 µs is 45 µs, with 30 µs 34 µs).
+/// About the cost of a wake-up. A shorter budget loses more than it saves when a peer is a little late (the 99.9th percentile of
+/// 100 B calls is 45 µs with 10 µs, and 34 µs with 30 µs).
 const BUDGET_MIN: Duration = Duration::from_micros(30);
 /// Messages that come less often than every 50 µs are waited for asleep, more or less.
 const BUDGET_MAX: Duration = Duration::from_micros(350);
 /// A thread gives way after this part of its budget: 1.75 times the mean wait, or more.
 const GIVE_WAY_PART: u32 = 4;
-/// Giving way takes longer than this when others ran meanwhile: twice what it takes to switch to a
-/// thread and back, many times what it takes to find that nobody is ready.
+/// A yield that takes longer than this let other threads run: twice the time to switch to a thread and back, many times that of a
+/// yield without another thread.
 const OTHERS_RAN: Duration = Duration::from_micros(2);
-/// As often in a row, nobody being there is no coincidence: the neighbour has moved.
+/// This many yields in a row without another thread are no coincidence: the peer has left the core.
 const NOBODY_MAX: u32 = 3;
-/// A round of polling that takes longer was interrupted by somebody who wants the core.
+/// A round of polling that takes longer than this was interrupted by another thread that wants the core.
 pub(crate) const PREEMPTED: Duration = Duration::from_millis(1);
 /// Polls lost in a row before pausing.
 const LOST_MAX: u32 = 4;
@@ -468,7 +464,7 @@ mod tests {
         let mut spin = Spin::new();
         spin.gave_way(micros(50), false);
         assert!(!gives_way(&mut spin, Duration::ZERO));
-        // Found at once, with nobody else there: it came from another core.
+        // The message came from another core: the yield found no other thread.
         spin.gave_way(Duration::from_nanos(300), true);
         assert!(!gives_way(&mut spin, Duration::ZERO));
     }

@@ -29,7 +29,7 @@ pub(crate) struct Meeting {
     pub(super) until: Time,
     /// Calls that wait for its end.
     pub(super) waiting: Vec<CallKey>,
-    /// Those of them that have made the peer known.
+    /// Calls among them whose peer is known by now.
     pub(super) connected: Vec<CallKey>,
 }
 
@@ -54,8 +54,8 @@ impl Meeting {
         }
     }
 
-    /// Who connects sends a nonce and then nothing until this node has returned it. If its socket is readable all the same, it has
-    /// ended or is no node.
+    /// After its nonce, a connecting node sends nothing until this node has returned the nonce. A readable socket before that means
+    /// that the process has ended or is no node.
     pub(super) fn expects_nothing(&self) -> bool {
         !self.is_client && self.theirs.is_some() && matches!(self.stage, Stage::Greeting(_))
     }

@@ -3,8 +3,8 @@
 //! | step | the node that connects | the node that listens |
 //! |---|---|---|
 //! | 1 | connects to the unix socket by the other's address, sends a nonce | accepts, sends a nonce |
-//! | 2 | returns the nonce over UDP (MEET), until it is answered | knows now who has connected |
-//! | 3 | knows now who has accepted | returns the other's nonce over UDP, and offers memory |
+//! | 2 | returns the nonce over UDP (MEET), until it is answered | knows now which node has connected |
+//! | 3 | knows now which node has accepted | returns the other's nonce over UDP, and offers memory |
 //! | 4 | offers memory | |
 //! | 5 | has both halves | has both halves |
 
@@ -185,7 +185,7 @@ impl Neighbours {
         }
     }
 
-    /// Takes what a process that is being met has sent, and returns its nonce to where it should be.
+    /// Reads from a process that is being met, and returns its nonce over UDP.
     pub(super) fn advance_meeting(
         &mut self,
         now: Time,
@@ -283,7 +283,7 @@ impl Neighbours {
         self.offer_memory(key);
     }
 
-    /// Offers memory to a process that has shown who it is, unless it was done before.
+    /// Offers memory to a process that has shown its address. Does nothing if that was done before.
     fn offer_memory(&mut self, key: NeighbourKey) {
         let process = self.process;
         let Some(Neighbour::Meeting(meeting)) = self.all.get_mut(key) else { return };
@@ -321,7 +321,7 @@ impl Neighbours {
         self.meetings.connected.extend(&meeting.connected);
         self.end_meeting(key);
         if let Some(process) = pair.process().descriptor() {
-            // Without it, the end of the socket tells of the end of the process.
+            // Without the pidfd, the end of the socket shows the end of the process.
             let _ = self.watch.add(process, key.to_bits());
         }
         let role = Role::Node { address, udp };
@@ -373,7 +373,7 @@ impl Neighbours {
     }
 }
 
-/// Random, so that only who has read it can return it.
+/// A random number, so that only a process that has read it can return it.
 fn nonce() -> Nonce {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).expect("the kernel has random numbers once it has started");
@@ -381,7 +381,7 @@ fn nonce() -> Nonce {
     [word(0), word(8)]
 }
 
-/// A node that shares no memory is tried again after so long.
+/// Interval between attempts to meet a node that shares no memory.
 const TRY_EVERY: Duration = Duration::from_millis(100);
 
 /// Pairs with one node: one that each of the two has begun.
@@ -404,8 +404,8 @@ const MEETINGS_MAX: usize = 32;
 /// Connections that are accepted in a turn.
 const ACCEPTED: usize = 4;
 
-/// After so long a nonce is returned again.
+/// Interval at which a nonce is returned again until the peer answers.
 const AGAIN: Duration = Duration::from_millis(5);
 
-/// After so long a process that has not answered is given up.
+/// Time after which a meeting without an answer is given up.
 const PATIENCE: Duration = Duration::from_millis(500);

@@ -1,11 +1,11 @@
 //! Processes of this host that share memory with this one ([`apus_shm`]).
 //!
-//! A neighbour is first met ([`crate::host::meetings`]) and then *paired*. Looking at a pair costs a load, so a thread that polls looks at every
-//! pair with recent messages: the *active* ones. The others are asleep: their processes write to a unix socket when they have
-//! something, and a [`Watch`] tells which of the sockets to look at. Before the last thread of the node sleeps, the active pairs are
-//! put to sleep as well.
+//! A neighbour is met first ([`crate::host::meetings`]) and then *paired*. A look at a pair costs one load, so a polling thread
+//! checks every pair with recent messages: the *active* ones. The other pairs are asleep: their processes write to a unix socket
+//! after a message, and a [`Watch`] tells which sockets are readable. Before the last thread of the node sleeps, the active pairs
+//! fall asleep as well.
 //!
-//! A process that uses the engine of another one ([`crate::shared_engine`]) is a neighbour as well: of a [`Role`] of its own.
+//! A process that uses the engine of another one ([`crate::shared_engine`]) is a neighbour too, with a [`Role`] of its own.
 
 use std::mem;
 use std::net::SocketAddr;
@@ -42,9 +42,9 @@ pub(crate) enum Neighbour {
 /// A node that was called, or with which memory is shared.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Destination {
-    /// The path to it over UDP,
+    /// The path to the node over UDP.
     pub(super) udp: PathId,
-    /// and the one through memory, if memory is shared with it.
+    /// The path through memory, if memory is shared with the node.
     pub(super) local: Option<PathId>,
     /// When this node tried last to meet it.
     pub(super) tried: Option<Time>,
@@ -99,7 +99,7 @@ impl Neighbours {
         Some(neighbours)
     }
 
-    /// Nobody can find this process.
+    /// Makes the state of a process without listeners, which no other process can find.
     pub(crate) fn alone(places: Places, process: Process, now: Time) -> std::io::Result<Self> {
         Ok(Self {
             watch: Watch::new()?,
@@ -161,7 +161,7 @@ impl Neighbours {
         }
     }
 
-    /// The process at the end of a path. An engine that is used is none that calls.
+    /// The calling process at the end of a path. `None` for a shared engine, which does not call.
     pub(crate) fn process(&self, local: PathId) -> Option<&PeerProcess> {
         let paired = self.paired(NeighbourKey::from_bits(local.name()))?;
         match paired.role {
@@ -223,8 +223,8 @@ impl Neighbours {
         }
     }
 
-    /// Takes what has come. `everywhere`: looks also at neighbours that are asleep. Returns the number of messages and parts of
-    /// messages.
+    /// Receives from the active pairs. `everywhere`: receives from sleeping pairs as well. Returns the number of messages and parts
+    /// of messages.
     #[inline]
     pub(crate) fn receive(
         &mut self,
@@ -291,7 +291,7 @@ impl Neighbours {
             let mut due = paired.used + KEPT_FOR;
             if due <= now {
                 paired.pair.shrink();
-                due = now + KEPT_FOR; // It keeps what the peer still has.
+                due = now + KEPT_FOR; // It keeps the memory that the peer still reads.
             }
             if paired.pair.has_spare_memory() || is_unread {
                 self.shrink_at = Some(self.shrink_at.map_or(due, |at| at.min(due)));
@@ -410,7 +410,7 @@ impl Neighbours {
         }
     }
 
-    /// Sends what the endpoint has for neighbours, as far as there is room.
+    /// Sends the endpoint's messages to neighbours, as far as there is room.
     #[inline]
     pub(crate) fn transmit(&mut self, now: Time, endpoint: &mut Endpoint) {
         endpoint.poll_messages(now, &mut Sink { neighbours: self, now });
@@ -422,7 +422,7 @@ impl Neighbours {
         }
     }
 
-    /// Sends what is not the endpoint's, and came up since [`transmit`](Self::transmit).
+    /// Sends messages other than the endpoint's that came up since [`transmit`](Self::transmit).
     #[inline]
     pub(crate) fn transmit_others(&mut self, now: Time, endpoint: &mut Endpoint) {
         if !self.serves_alone() && self.has_others() {
@@ -464,8 +464,7 @@ impl Neighbours {
                 self.sending.swap_remove(index);
             }
         }
-        // Neighbours have not been asked to tell of room. They are asked anew for everything: one that has rung already for the last
-        // time would not ring again.
+        // The neighbours are not armed to report room. All bells are armed again, because a bell that has rung rings only once.
         if waits_any && mem::take(&mut self.asleep) {
             self.disarm_bells();
         }
@@ -517,7 +516,7 @@ impl Neighbours {
         }
     }
 
-    /// Has a neighbour write to its socket for what comes from now on, unless something is there.
+    /// Arms a neighbour's bell, unless a message is there already.
     fn rest(&mut self, key: NeighbourKey) {
         if let Some(paired) = self.paired_mut(key) {
             paired.pair.prepare_sleep();
@@ -529,7 +528,7 @@ impl Neighbours {
         self.active.retain(|&active| active != key);
     }
 
-    /// Has all neighbours write to their sockets for what comes from now on. False if there is something to do before.
+    /// Arms the bells of all active pairs. Returns `false` if a message arrived first.
     #[inline]
     pub(crate) fn prepare_sleep(&mut self) -> bool {
         if self.asleep || self.active.is_empty() {
@@ -575,14 +574,14 @@ impl Neighbours {
     #[cold]
     pub(crate) fn end(&mut self, key: NeighbourKey, error: &PairError) {
         if self.ended.contains(&key) {
-            return; // What it has sent before is being taken, and may end anywhere.
+            return; // Its earlier messages are being taken, and one may be incomplete.
         }
         let gone = matches!(error, PairError::System(_));
         self.counters.pairs_broken += u64::from(!gone);
         self.ended.push(key);
     }
 
-    /// Takes what neighbours that have ended have sent before.
+    /// Receives the last messages of neighbours that have ended.
     #[cold]
     pub(crate) fn take_last(&mut self, now: Time, endpoint: &mut Endpoint) {
         for index in 0..self.ended.len() {
@@ -658,7 +657,7 @@ impl Neighbours {
         }
     }
 
-    /// Shares no memory with anyone any more. What was sent stays readable for those who got it.
+    /// Ends all pairs. Messages that were sent stay readable for their receivers.
     pub(crate) fn close(&mut self, now: Time, endpoint: &mut Endpoint, link: &mut dyn Link) {
         let all: Vec<_> = self.all.keys().collect();
         all.into_iter().for_each(|key| self.remove(now, key, endpoint, link));
@@ -704,7 +703,7 @@ impl MessageSink for Sink<'_> {
     }
 }
 
-/// The number in the watch of the listener for processes that attach; like the next, that of no [`NeighbourKey`].
+/// The number in the watch of the listener for attaching processes. No [`NeighbourKey`] has it, nor the next one.
 pub(crate) const ENGINE_LISTENER: u64 = u64::MAX - 1;
 
 /// The number in the watch of all listeners for nodes. A [`NeighbourKey`] never has it: it would be the last of 2^32 slots.
@@ -731,10 +730,10 @@ const READY: usize = 16;
 /// Pairs that are looked at in every turn: each costs some nanoseconds.
 const ACTIVE_MAX: usize = 16;
 
-/// A pair stays active for so long after its last message.
+/// Time that a pair stays active after its last message.
 const ACTIVE_FOR: Duration = Duration::from_millis(2);
 
-/// A pair keeps memory for long messages for so long after its last message.
+/// Time that a pair keeps memory for long messages after its last message.
 const KEPT_FOR: Duration = Duration::from_secs(1);
 
 /// How often a thread that polls looks at neighbours that are asleep: it is a system call.
@@ -743,5 +742,5 @@ const LOOK_EVERY: Duration = Duration::from_micros(20);
 /// Looks at the active pairs in one [poll](Neighbours::poll): some 300 ns on AMD's processors, 700 on Intel's.
 const POLLS: usize = 16;
 
-/// So long after a message from a neighbour the next one is expected.
+/// Time after a message of a neighbour during which the next one is expected.
 const BUSY: Duration = Duration::from_micros(5);

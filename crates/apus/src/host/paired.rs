@@ -31,7 +31,7 @@ pub(crate) struct Paired {
     pub(crate) load: u64,
 }
 
-/// What the process at the other end of a pair is to this one.
+/// The role of the process at the other end of a pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Role {
     /// The node at this address. The path to it by UDP is held.
@@ -51,7 +51,7 @@ impl Paired {
         }
     }
 
-    /// Tells of an id whether the neighbour has not got the whole request with it.
+    /// Returns a function that tells whether the request with an id has not reached the neighbour as a whole.
     pub(crate) fn unsent_requests(&self) -> impl Fn(u64) -> bool + use<> {
         let request = |words| match MessageKind::decode(words)? {
             (MessageKind::Request { .. }, id) => Some(id),
@@ -61,7 +61,7 @@ impl Paired {
         move |id| ids.contains(&id)
     }
 
-    /// Whether the neighbour has read nothing for so long although there is something.
+    /// Returns whether the neighbour has read nothing for `timeout` although messages wait for it.
     pub(crate) fn reads_nothing(&mut self, now: Time, timeout: Duration) -> bool {
         let unread = self.pair.unread_from();
         let before = self.stopped.filter(|(from, _)| Some(*from) == unread);
@@ -69,7 +69,7 @@ impl Paired {
         self.stopped.is_some_and(|(_, since)| since + timeout <= now)
     }
 
-    /// Has what is kept for the neighbour charged to its budget. False if that is too much.
+    /// Charges the bytes kept for the neighbour to its budget. Returns false if they exceed it.
     #[inline]
     pub(crate) fn charge_load(
         &mut self,
@@ -84,7 +84,7 @@ impl Paired {
         match (self.role, forwarder) {
             (Role::Node { .. }, _) => endpoint.set_local_load(path(key), load),
             (Role::Process, Some(forwarder)) => forwarder.set_load(key, load),
-            _ => true, // What this process sends is bounded by its own budgets.
+            _ => true, // The own budgets of this process bound its messages.
         }
     }
 }
@@ -94,7 +94,7 @@ pub(crate) fn path(key: NeighbourKey) -> PathId {
     PathId::new(key.index(), key.to_bits()).local()
 }
 
-/// Takes what comes from a node.
+/// Receives messages of a node.
 pub(crate) struct FromNode<'a> {
     pub(crate) endpoint: &'a mut Endpoint,
     pub(crate) path: PathId,
@@ -107,7 +107,7 @@ pub(crate) struct FromNode<'a> {
 }
 
 impl FromNode<'_> {
-    /// The pair keeps so many bytes. If that is too much, it is found when all has been taken.
+    /// Charges the bytes that the pair keeps. An excess is found after all messages were taken.
     fn keep(&mut self, load: u64) {
         self.load = load;
         let _ = self.endpoint.set_local_load(self.path, load);

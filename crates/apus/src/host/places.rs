@@ -15,14 +15,15 @@ use apus_shm::{Listener, Place};
 pub(crate) struct Places {
     /// Of this node, over UDP.
     local_addr: SocketAddr,
-    /// What network namespaces share,
+    /// The directory that network namespaces share, if the setting names one.
     directory: Option<PathBuf>,
-    /// and this node's addresses there.
+    /// The addresses of this node in that directory.
     own: Vec<SocketAddr>,
 }
 
 impl Places {
-    /// Those of a node at `local_addr`. `interfaces` are the addresses of this machine that mean it elsewhere as well.
+    /// Makes the places of a node at `local_addr`. `interfaces` returns the addresses of this machine by which other namespaces
+    /// reach it.
     pub(crate) fn new(
         local_addr: SocketAddr,
         directory: Option<&Path>,

@@ -1,8 +1,8 @@
-//! How many of the process's descriptors go to neighbours.
+//! The share of the process's descriptors that neighbours get.
 //!
-//! A pair takes two, and a meeting one or two. All pairs with nodes together get a third of `RLIMIT_NOFILE`, and those of another user
-//! half of that. Beyond, a node gets the place of one that has no calls and was not used for a second, which goes back to UDP; if there
-//! is none, it stays with UDP itself.
+//! A pair takes two descriptors, and a meeting one or two. All pairs with nodes together get a third of `RLIMIT_NOFILE`, and the
+//! pairs of another user half of that. Beyond its share, a node takes the place of a pair without calls that was not used for a
+//! second; that pair goes back to UDP. Without such a pair, the node stays with UDP.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const PER_PAIR: u64 = 6;
 /// Of this many descriptors, one process is met at a time.
 const PER_MEETING: u64 = 24;
 
-/// A pair that was not used for so long may be given up for another one.
+/// A pair that was unused for this time may be given up for another one.
 const UNUSED_FOR: Duration = Duration::from_secs(1);
 
 /// Processes that may be met at a time, as far as descriptors go.

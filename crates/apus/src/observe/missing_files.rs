@@ -19,7 +19,7 @@ pub fn missing_files() -> Vec<String> {
 /// A file is missing from now on.
 pub(crate) fn note(file: &'static str, error: &io::Error) {
     let before = {
-        // In a child of a fork the lock may be held by a thread that is not there.
+        // In a child of a fork, the holder of the lock may not exist.
         let Ok(mut missing) = MISSING.try_lock() else { return };
         missing.insert(file, error.to_string())
     };

@@ -1,8 +1,8 @@
-//! Counters that others can read: in a file that this process has mapped ([`apus_metrics::layout`]).
+//! Counters in a file that this process has mapped, for other processes to read ([`apus_metrics::layout`]).
 //!
-//! Engines count in plain words under their lock. What they have counted is written to the file when the lock is let go, if the thread
-//! that turns the engine next is about to sleep, or if it was not written for [`EVERY`]. So counting costs nothing more, and the file
-//! of a process that is killed lacks at most what happened in its last few milliseconds, and nothing if it slept.
+//! Engines count in plain words under their lock. The counters are written to the file when the lock is released, if the thread
+//! that turns the engine next is about to sleep, or if the last write is older than [`EVERY`]. So counting costs nothing more. The
+//! file of a killed process lacks at most the last few milliseconds, and nothing if the process slept.
 
 use std::collections::VecDeque;
 use std::io;
@@ -126,7 +126,7 @@ pub(crate) struct Section {
     kind: Kind,
     process: Process,
     epoch_ns: u64,
-    /// What engines that had the section before have counted.
+    /// The counts of engines that had the section before.
     base: Vec<u64>,
 }
 
@@ -139,7 +139,7 @@ impl Section {
         let process = Process::current().ok()?;
         let mut file = lock()?;
         if file.as_ref().is_none_or(|file| !file.process.is_current()) {
-            // That of the parent is not for this process to drop: another thread might be about to write there.
+            // The parent's section must not be dropped here: another thread might be about to write to it.
             std::mem::forget(file.take());
             let opened = ProcessFile::open(place, process);
             *file = opened.inspect_err(|error| missing_files::note("counters", error)).ok();
@@ -228,7 +228,7 @@ impl Drop for Section {
     }
 }
 
-/// What an engine has to do with its section.
+/// The next action of an engine for its section.
 #[derive(Debug)]
 pub(crate) struct Publication {
     pub(crate) section: Section,

@@ -31,7 +31,7 @@ macro_rules! counters {
 }
 
 apus_metrics::memory_counters! { counters! {
-    /// What has gone through memory that is shared with other processes of this host. Counters never decrease.
+    /// Messages through memory that is shared with other processes of this host. Counters never decrease.
     MemoryCounters
 } }
 
@@ -46,7 +46,7 @@ apus_metrics::delivery_counters! { counters! {
 } }
 
 apus_metrics::process_counters! { counters! {
-    /// What an engine counts for each process that uses it.
+    /// Counters of an engine for each attached process.
     ProcessCounters
 } }
 
@@ -103,8 +103,8 @@ impl Stats {
         self.streams.add(&other.streams);
     }
 
-    /// All counters with their names: protocol, link, memory, delivery. Those of streams are in [`streams`](Self::streams) alone, as
-    /// their names are words that other counters could have.
+    /// All counters with their names: protocol, link, memory, delivery. The counters of streams are in [`streams`](Self::streams)
+    /// alone, because other counters could have the same names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let near = self.memory.iter().chain(self.delivery.iter());
         self.protocol.iter().chain(self.link.iter()).chain(near)

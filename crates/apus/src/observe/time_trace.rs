@@ -12,16 +12,16 @@ use apus_trace::{Controls, EventInfo, Place, Settings};
 use crate::config::parse_duration;
 use crate::observe::missing_files;
 
-/// One in so many calls is recorded, unless `APUS_TRACE_CALLS` says otherwise.
+/// Default of `APUS_TRACE_CALLS`: one call in this many is recorded.
 const ONE_IN: u32 = 64;
 
 /// A trace that a peer has had frozen goes on after this time.
 const FROZEN_FOR_PEER: Duration = Duration::from_secs(60);
 
-/// Settings that another process has changed are those of the beginning again when it has shown no life for this time.
+/// Settings of another process return to their first values when that process has not renewed them for this time.
 const WANTED_FOR: Duration = Duration::from_secs(5);
 
-/// What an engine does for the trace of its process.
+/// The engine's part in the trace of its process.
 #[derive(Debug)]
 pub(crate) struct Following {
     /// `None`: the process has no trace.
@@ -85,7 +85,7 @@ pub(crate) fn record_of(event: TraceEvent, mark: Option<TraceMark>, length: usiz
     }
 }
 
-/// Records when the kernel had what the link has just brought.
+/// Records when the kernel had the packets that the link has just received.
 #[cold]
 fn record_arrival(link: &dyn Link) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -103,7 +103,7 @@ pub(crate) fn record_request(mark: Option<TraceMark>, length: usize, waiting: us
     }
 }
 
-/// Stamps what the core does.
+/// Records the core's events with a time stamp.
 struct Recorder;
 
 impl TraceSink for Recorder {
@@ -116,8 +116,8 @@ impl TraceSink for Recorder {
         apus_trace::freeze();
     }
 
-    /// A process that looks for slow calls itself keeps what it has until somebody has written it. Any client may stop the trace of
-    /// others, which goes on by itself.
+    /// A process that looks for slow calls itself keeps its records until they are written. A client may stop the trace of other
+    /// processes, which resumes by itself.
     fn freeze_for_peer(&mut self) {
         let looks = apus_trace::controls().is_some_and(|it| it.settings().slower_than.is_some());
         if looks { apus_trace::freeze() } else { apus_trace::freeze_for(FROZEN_FOR_PEER) }
@@ -142,7 +142,7 @@ fn started() -> Option<&'static Controls> {
     apus_trace::controls()
 }
 
-/// What the variables say. A node has nobody to complain to about values that say nothing.
+/// Reads the variables. Malformed values are ignored, because a node has no way to report them.
 fn settings_from(calls: Option<&OsStr>, slower_than: Option<&OsStr>) -> Settings {
     let slower_than = slower_than.and_then(|text| parse_duration(text.to_str()?).ok());
     Settings {
@@ -151,7 +151,7 @@ fn settings_from(calls: Option<&OsStr>, slower_than: Option<&OsStr>) -> Settings
     }
 }
 
-/// The value of `APUS_TRACE_CALLS`: `all`, or one in so many. Others count as none.
+/// Reads `APUS_TRACE_CALLS`: `all`, or one call in N. Other values mean none.
 fn one_in_from(text: Option<&str>) -> u32 {
     match text {
         Some("all") => 1,

@@ -1,4 +1,4 @@
-//! A node that uses the engine of another process: what it knows of that engine, and of the nodes that it reaches by it.
+//! A node that uses the engine of another process: state of that engine, and of the nodes reached by it.
 //!
 //! The core has a path to each of these nodes. All messages go to the engine and come from it.
 
@@ -34,7 +34,7 @@ pub(crate) enum Attachment {
     Failed(io::Error),
 }
 
-/// What a node knows that uses the engine of another process.
+/// The state of a node that uses the engine of another process.
 #[derive(Debug)]
 pub(crate) struct Attached {
     /// The engine's socket.
@@ -49,13 +49,13 @@ pub(crate) struct Attached {
     order: VecDeque<RemoteKey>,
     /// Where the requests with these ids are from.
     announced: HashMap<u64, SocketAddr>,
-    /// Ports that are served, and what the engine says of each.
+    /// Ports that this process serves, each with the engine's answer.
     ports: HashMap<u16, Option<Opened>>,
     /// To the engine.
     pub(crate) outgoing: VecDeque<(Words, Bytes)>,
     /// The engine has answered, has ended, or was not found.
     pub(crate) changed: bool,
-    /// Who waits for that.
+    /// Threads that wait for that change.
     pub(crate) waiters: Vec<Waiter>,
 }
 
@@ -123,7 +123,7 @@ impl Attached {
         self.remotes.get(RemoteKey::from_bits(path.name())).copied()
     }
 
-    /// What the engine has to know before a message with these words by `path`.
+    /// The announcement that the engine needs before a message with these words by `path`.
     #[inline]
     pub(crate) fn announcement(&self, path: PathId, words: Words) -> Option<(Words, Bytes)> {
         match MessageKind::decode(words) {
@@ -141,7 +141,7 @@ impl Attached {
         self.outgoing.push_back((AttachKind::Open { port }.encode(), Bytes::new()));
     }
 
-    /// What the engine has answered.
+    /// The engine's answer for a port.
     pub(crate) fn opened(&self, port: u16) -> Option<Opened> {
         self.ports.get(&port).copied().flatten()
     }
@@ -196,7 +196,7 @@ fn path(key: RemoteKey) -> PathId {
     PathId::new(key.index(), key.to_bits()).local()
 }
 
-/// Takes what comes from the engine.
+/// Receives messages of the engine.
 pub(crate) struct FromEngine<'a> {
     pub(crate) attached: &'a mut Attached,
     pub(crate) endpoint: &'a mut Endpoint,

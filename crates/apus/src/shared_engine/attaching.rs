@@ -23,12 +23,12 @@ pub(crate) struct Attaching {
 pub(crate) struct Attachments {
     /// Processes that are about to attach, the oldest first.
     pub(crate) attaching: Vec<NeighbourKey>,
-    /// Where processes connect that want to use the engine of this one,
+    /// The listener for processes that want to attach.
     pub(crate) listener: Option<Listener>,
-    /// and those that do.
+    /// Attached processes and their calls.
     pub(crate) forwarder: Option<Box<Forwarder>>,
-    /// The engine that this process uses, if it is another process's,
+    /// The engine of another process that this process uses.
     pub(crate) attached: Option<Box<Attached>>,
-    /// and the pair with it, once there is one.
+    /// The pair with that engine.
     pub(crate) engine: Option<NeighbourKey>,
 }

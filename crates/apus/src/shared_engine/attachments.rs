@@ -122,7 +122,7 @@ impl Neighbours {
         }
     }
 
-    /// Gives up what takes too long, and looks for the engine.
+    /// Gives up attachments that take too long, and looks for the engine again.
     #[cold]
     pub(crate) fn advance_attaching(&mut self, now: Time, endpoint: &mut Endpoint) {
         while let Some(&oldest) = self.attachments.attaching.first()
@@ -151,7 +151,7 @@ impl Neighbours {
         let Some(Neighbour::Attaching(attaching)) = self.all.take(key) else { return };
         self.attachments.attaching.retain(|&attaching| attaching != key);
         let Attaching { offer, until, role } = *attaching;
-        // The descriptor is that of the pair from now on, which has another number.
+        // The pair watches the descriptor from now on, under another number.
         self.watch.remove(offer.descriptor());
         match offer.complete() {
             Ok(Ok(pair)) => {
@@ -186,7 +186,7 @@ impl Neighbours {
             return Err(error);
         }
         if let Some(process) = paired.pair.process().descriptor() {
-            // Without it, the end of the socket tells of the end of the process.
+            // Without the pidfd, the end of the socket shows the end of the process.
             let _ = self.watch.add(process, number);
         }
         self.counters.pairs_met += 1;
@@ -259,7 +259,7 @@ impl Neighbours {
         }
     }
 
-    /// Sends a message to the engine, after what the engine has to know before.
+    /// Sends a message to the engine, after the announcement that it needs.
     #[inline]
     pub(crate) fn send_by(
         &mut self,
@@ -276,7 +276,7 @@ impl Neighbours {
         self.send(now, engine, words, body);
     }
 
-    /// Sends what is not the endpoint's: to processes, or to the engine.
+    /// Sends messages other than the endpoint's: to processes, or to the engine.
     #[inline]
     pub(crate) fn send_others(&mut self, now: Time) {
         while let Some((to, words, body)) =
@@ -317,7 +317,7 @@ impl Neighbours {
         self.paired(key).is_none_or(|paired| paired.pair.process().has_ended())
     }
 
-    /// Changes who may use the engine, and how far. Ends the attachments of those that may not any more, and returns their number.
+    /// Changes the users that may attach, and their limits. Ends the attachments of other users, and returns their number.
     pub(crate) fn set_limits(&mut self, limits: Limits) -> usize {
         let Some(forwarder) = &mut self.attachments.forwarder else { return 0 };
         forwarder.limits = limits;

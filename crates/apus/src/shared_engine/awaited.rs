@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::mail::Mail;
 use crate::shared_engine::attached::Attached;
 
-/// Waits until the function finds what it looks for.
+/// Waits until the function returns a value.
 pub(crate) struct AwaitEngine<F>(pub(crate) F);
 
 impl<T, F: FnMut(&mut Attached) -> Option<T>> Awaited for AwaitEngine<F> {

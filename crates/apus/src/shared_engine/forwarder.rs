@@ -1,7 +1,7 @@
-//! What an engine knows that works for other processes: the processes, their ports, and what is under way for them.
+//! The state of an engine that works for other processes: the processes, their ports, and their calls and requests under way.
 //!
-//! A call of a process becomes a call of this node, and a request to a port that a process serves goes on to the process. The rest
-//! of the protocol, grants and order included, is the node's own: so it holds over all processes.
+//! A call of a process becomes a call of this node, and a request to a port that a process serves is forwarded to the process. The
+//! rest of the protocol, grants and order included, is that of the node, so it holds for all processes together.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
@@ -69,9 +69,9 @@ pub(crate) struct Again {
 pub(crate) struct Process {
     pub(crate) pid: i32,
     pub(crate) uid: u32,
-    /// Where the requests with these ids go.
+    /// Destinations of the coming requests, by id.
     addresses: HashMap<u64, SocketAddr>,
-    /// and the distributed traces that they belong to.
+    /// Trace contexts of the coming requests, by id.
     traces: HashMap<u64, Box<TraceContext>>,
     /// Its calls that are under way.
     pub(crate) calls: HashMap<u64, ForwardKey>,
@@ -83,14 +83,15 @@ pub(crate) struct Process {
     pub(crate) kept: u64,
     /// Bytes that the pair keeps for it,
     load: u64,
-    /// and of what goes to the pair in this turn.
+    /// Bytes that go to the pair in this turn.
     leaving: u64,
-    /// It has said what no process says that uses an engine, or may not use it any more. Nothing more that it has said counts.
+    /// It has sent a message that an attached process never sends, or its user may not attach any more. Its further messages are
+    /// dropped.
     pub(crate) expelled: bool,
     pub(crate) counters: ProcessCounters,
     /// Where others can read them,
     section: Option<Section>,
-    /// and as what they were written there.
+    /// The counters as last published.
     published: ProcessCounters,
 }
 
@@ -104,7 +105,7 @@ impl Process {
         }
     }
 
-    /// What it has told of the request with this id.
+    /// Takes the announcement of the request with this id: address and trace context.
     #[inline]
     fn take_announced(&mut self, id: u64) -> Option<(SocketAddr, Option<Box<TraceContext>>)> {
         let trace = if self.traces.is_empty() { None } else { self.traces.remove(&id) };
@@ -117,10 +118,10 @@ impl Process {
     }
 }
 
-/// Who may use an engine, and how far.
+/// Users that may use an engine, and their limits.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
-    /// Users whose processes may attach. `None`: those of all that can connect.
+    /// Users whose processes may attach. `None`: all users that can connect.
     pub(crate) users: Option<Vec<u32>>,
     /// Users that may serve ports; ports that are not named are for everyone.
     pub(crate) ports: Vec<(RangeInclusive<u16>, Vec<u32>)>,
@@ -166,28 +167,28 @@ pub(crate) struct Forwarder {
     pub(crate) under_way: Slab<ForwardKey, Forwarded>,
     /// Whose the sockets of the node are, by [`SocketKey::index`], with the port that the process knows.
     owners: Vec<Option<(SocketKey, NeighbourKey, u16)>>,
-    /// Who serves which port.
+    /// The process that serves each port.
     servers: HashMap<u16, NeighbourKey>,
-    /// What processes have sent, to be looked at in this turn.
+    /// Messages of processes, to be handled in this turn.
     pub(crate) arrived: VecDeque<(NeighbourKey, Words, Bytes)>,
     /// To processes.
     outgoing: VecDeque<(NeighbourKey, Words, Bytes)>,
     /// Requests and responses that had no room, in the order of time.
     pub(crate) again: VecDeque<(Time, ForwardKey)>,
-    /// What processes have left behind, to be cleared away a part at a time.
+    /// Calls and requests of processes that have ended, to be cleared away in parts.
     pub(crate) left: VecDeque<ForwardKey>,
     /// Its sockets, to be closed then.
     pub(crate) closing: Vec<SocketKey>,
-    /// Slots of [`under_way`](Self::under_way) to be looked at for requests that nobody waits for any more,
+    /// Slots of [`under_way`](Self::under_way) that remain to be checked for requests whose caller has given up.
     pub(crate) unlooked: usize,
-    /// and how many requests the node had given up when that began.
+    /// Requests that the node had given up when that search began.
     pub(crate) given_up: u64,
     /// Messages were moved since the thread of the engine looked last.
     pub(crate) moved: bool,
     /// The thread of the engine is to return.
     pub(crate) stopped: bool,
     pub(crate) waiter: Option<Waiter>,
-    /// What is counted for processes can be read by others.
+    /// The counters of processes are published.
     pub(crate) publishes: bool,
 }
 
@@ -238,7 +239,7 @@ impl Forwarder {
         self.send(key, AttachKind::Welcome { version: VERSION }.encode(), address);
     }
 
-    /// Writes what was counted for processes to where others can read it.
+    /// Publishes the counters of processes.
     pub(crate) fn publish(&mut self, now: Time) {
         for process in self.processes.values_mut() {
             process.publish(now);
@@ -299,7 +300,8 @@ impl Forwarder {
         self.servers.get(&port).copied()
     }
 
-    /// The pair keeps so many bytes for a process. False if they are many times its budget: it reads nothing and says ever more.
+    /// Charges the bytes that the pair keeps for a process. Returns false if they are many times its budget: it sends requests and
+    /// never reads.
     #[must_use]
     pub(crate) fn set_load(&mut self, key: NeighbourKey, load: u64) -> bool {
         let Some(process) = self.processes.get_mut(&key) else { return true };
@@ -359,8 +361,8 @@ impl Forwarder {
         !self.outgoing.is_empty()
     }
 
-    /// Ends a call of a process that has begun, and answers it. A response that is too much beside what the process has not read
-    /// yet is an error.
+    /// Ends a call of a process, and answers it. A response without room beside the unread messages of the process becomes an
+    /// error.
     #[inline]
     pub(crate) fn answer(&mut self, client: Origin, kind: MessageKind, body: Bytes) {
         let load_max = self.limits.load_max().min(self.share(client.process));
@@ -378,7 +380,7 @@ impl Forwarder {
         self.send(client.process, words, Bytes::copy_from_slice(&error));
     }
 
-    /// Takes out what is under way no more.
+    /// Removes an entry that has ended.
     pub(crate) fn take(&mut self, key: ForwardKey) -> Option<Forwarded> {
         let taken = self.under_way.take(key)?;
         if let Forwarded::Request { server, again, .. } = &taken
@@ -453,7 +455,7 @@ impl Forwarder {
         }
     }
 
-    /// Takes the next of what is to be tried again by now.
+    /// Takes the next entry whose retry is due.
     #[inline]
     pub(crate) fn next_again(&mut self, now: Time) -> Option<ForwardKey> {
         if self.again.front()?.0 > now {
@@ -476,7 +478,7 @@ impl Forwarder {
         self.again.front().map(|&(due, _)| due)
     }
 
-    /// The node that a request goes to, and the distributed trace that it belongs to, which the process has told before.
+    /// Takes the announced address and trace context of a request.
     #[inline]
     pub(crate) fn take_announced(
         &mut self,
@@ -486,8 +488,8 @@ impl Forwarder {
         self.processes.get_mut(&from)?.take_announced(id)
     }
 
-    /// A process tells which distributed trace the request with this id belongs to. False if it has told too many without a
-    /// request, or this is none.
+    /// Records the trace context of the coming request with this id. Returns false if the process has announced too many without a
+    /// request, or if the context is malformed.
     #[must_use]
     pub(crate) fn announce_trace(&mut self, from: NeighbourKey, id: u64, trace: &[u8]) -> bool {
         let Some(process) = self.processes.get_mut(&from) else { return true };
@@ -496,7 +498,8 @@ impl Forwarder {
         process.traces.len() <= ADDRESSES_MAX
     }
 
-    /// A process tells where the request with this id will go. False if it has told too many without a request.
+    /// Records the destination of the coming request with this id. Returns false if the process has announced too many without a
+    /// request.
     #[must_use]
     pub(crate) fn announce_address(&mut self, from: NeighbourKey, id: u64, to: SocketAddr) -> bool {
         let Some(process) = self.processes.get_mut(&from) else { return true };
@@ -521,7 +524,7 @@ impl Forwarder {
     }
 }
 
-/// Takes what comes from a process.
+/// Receives messages of a process.
 pub(crate) struct FromProcess<'a> {
     pub(crate) forwarder: &'a mut Forwarder,
     pub(crate) key: NeighbourKey,
@@ -548,7 +551,7 @@ impl MessageReceiver for FromProcess<'_> {
                 UnknownReason::OverBudget
             }
             MessageKind::Response if !fits || length > self.message_max => {
-                // Nobody will get it.
+                // The request cannot be delivered.
                 let given_up = MessageKind::Refused(UnknownReason::Finished).encode(id);
                 self.forwarder.arrived.push_back((self.key, given_up, Bytes::new()));
                 return false;
@@ -576,7 +579,7 @@ impl MessageReceiver for FromProcess<'_> {
 /// engine say more to it without reading is ended.
 const LOAD_BUDGETS: u64 = 4;
 
-/// Addresses, and trace contexts, that a process may tell in advance.
+/// Upper bound on the addresses, and on the trace contexts, that a process may announce ahead of its requests.
 const ADDRESSES_MAX: usize = 65_536;
 
 /// How long a request waits that a process has no room for.

@@ -1,4 +1,4 @@
-//! What the engine does for other processes ([`crate::shared_engine::forwarder`]).
+//! The part of a turn that serves attached processes ([`crate::shared_engine::forwarder`]).
 
 use std::mem;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use crate::shared_engine::messages::{AttachKind, Opened, decode_address};
 use crate::sync::clock;
 
 impl Engine {
-    /// Moves on what is under way for other processes.
+    /// Advances the calls and requests of attached processes.
     #[inline]
     pub(crate) fn forward(&mut self, now: Time) {
         let forwarder =
@@ -137,7 +137,7 @@ impl Engine {
         } else if let Some(owner) = owner
             && self.neighbours.as_ref().is_some_and(|neighbours| neighbours.has_ended(owner))
         {
-            // The port is free when what the other process has left behind is cleared away.
+            // The port is free once the entries of its former process are cleared away.
             self.end_process(owner, "nothing any more");
             let again = AttachKind::Open { port }.encode();
             return forwarder.arrived.push_back((from, again, Bytes::new()));
@@ -323,11 +323,11 @@ impl Engine {
                 again.response = Some(body);
                 self.forward_again(now, forwarder, key);
             }
-            _ => self.endpoint.discard(body), // Nobody waits for it any more.
+            _ => self.endpoint.discard(body), // The caller has given up.
         }
     }
 
-    /// Tries again what had no room: to give the response of a request, or to send the request to its process.
+    /// Retries a response that had no room in the node, or a request that had no room in its process.
     fn forward_again(&mut self, now: Time, forwarder: &mut Forwarder, key: ForwardKey) {
         let Some(Forwarded::Request { server, rpc, again }) = forwarder.under_way.get_mut(key)
         else {
@@ -397,7 +397,7 @@ impl Engine {
         self.clear_away(forwarder, key);
     }
 
-    /// Gives up what is under way for a process that waits for it no more or has ended.
+    /// Gives up an entry whose process has ended or waits for it no more.
     fn clear_away(&mut self, forwarder: &mut Forwarder, key: ForwardKey) {
         match forwarder.take(key) {
             Some(Forwarded::Call { rpc, .. }) => {
@@ -419,7 +419,8 @@ impl Engine {
         }
     }
 
-    /// Gives up the requests of processes that nobody waits for any more, and tells them. Looks if the node has given any up.
+    /// Gives up requests whose caller has given up, and notifies their processes. Searches only if the node has given up requests
+    /// meanwhile.
     #[inline]
     pub(crate) fn give_up_requests(&mut self) {
         let Some(forwarder) =
@@ -457,11 +458,11 @@ impl Engine {
         }
     }
 
-    /// Changes who may use the engine. Returns how many processes may not any more.
+    /// Changes the users that may attach, and their limits. Returns the number of processes that are detached.
     pub(crate) fn set_access_limits(&mut self, limits: Limits) -> usize {
         let ended = self.neighbours.as_mut().map_or(0, |neighbours| neighbours.set_limits(limits));
         if let Some(forwarder) = self.forwarder() {
-            let waiter = forwarder.waiter.take(); // The thread of the engine clears away what has ended.
+            let waiter = forwarder.waiter.take(); // The engine's thread clears the ended processes away.
             self.mail.wakes.extend(waiter);
         }
         ended

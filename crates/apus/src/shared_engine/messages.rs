@@ -1,17 +1,17 @@
-//! What a process and the shared engine that it uses tell each other.
+//! Messages between a process and the shared engine that it uses.
 //!
 //! The messages of calls are those of calls between two processes ([`MessageKind`](apus_proto::MessageKind)). The engine stands for
-//! all nodes of the network: before a request, an [`Address`](AttachKind::Address) tells which node it goes to or comes from. The
-//! engine passes trace contexts on.
+//! all nodes of the network: before each request, an [`Address`](AttachKind::Address) names the node that it goes to or comes from.
+//! The engine passes trace contexts on.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use apus_proto::Words;
 
-/// Of what both tell each other. An engine and a process of different versions do not work together.
+/// Version of these messages. An engine and a process of different versions do not work together.
 pub(crate) const VERSION: u32 = 2;
 
-/// What a message is about that is not part of a call.
+/// A message that is not part of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AttachKind {
     /// The body is the address of the node at the other end of a call with this id. Comes before a request, and before the ABORT of
@@ -19,15 +19,15 @@ pub(crate) enum AttachKind {
     Address { id: u64 },
     /// The process may use the engine. The body is the address of the engine's node.
     Welcome { version: u32 },
-    /// The process wants to serve a port,
+    /// The process wants to serve a port.
     Open { port: u16 },
-    /// and this came of it.
+    /// The engine's answer to `Open`.
     Opened { port: u16, opened: Opened },
     /// The process has closed a client or a service.
     Close { port: u16 },
 }
 
-/// What came of the wish to serve a port.
+/// The engine's answer to a process that wants to serve a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Opened {
     Yes = 0,

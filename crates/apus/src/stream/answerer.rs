@@ -13,13 +13,13 @@ pub(crate) struct Answerer<C> {
     pub(crate) halves: Halves,
     /// Calls that were not answered, oldest first, and their epochs.
     held: VecDeque<(u16, C)>,
-    /// The latest epoch of the peer. Calls of earlier ones may be gone, and so may what was sent in their responses.
+    /// The latest epoch of the peer. Calls of earlier epochs may be lost, and with them the segments in their responses.
     epoch: u16,
     /// How many of them may stay so until there is something to say.
     keep: usize,
     /// Calls to answer although there is nothing to send.
     answers_due: usize,
-    /// What the peer was told that has arrived.
+    /// Received bytes that were acknowledged to the peer.
     acknowledged: u64,
 }
 
@@ -38,7 +38,7 @@ impl<C> Answerer<C> {
         Self { halves, held: VecDeque::new(), epoch: 0, keep: 1, answers_due: 0, acknowledged: 0 }
     }
 
-    /// Ends the stream at once; the peer is told by the next answer.
+    /// Ends the stream at once. The next answer reports it to the peer.
     pub(crate) fn reset(&mut self, reason: Reason) {
         if !self.halves.is_over() {
             self.halves.end(Broken::ByUs(reason));
@@ -56,7 +56,7 @@ impl<C> Answerer<C> {
         if is_later(header.epoch, self.epoch) {
             self.epoch = header.epoch;
             self.halves.outgoing.all_lost();
-            self.answers_due = 1; // The limit that it was told may be lost as well.
+            self.answers_due = 1; // The advertised limit may be lost as well.
         }
         let completes = self.halves.incoming.is_complete() && !was_complete;
         self.answers_due += usize::from(header.has(OPEN) || header.has(FIN) || completes);
@@ -88,7 +88,7 @@ impl<C> Answerer<C> {
             let body = Bytes::copy_from_slice(&header.encode());
             return Some(Answer { call, epoch, body, segment: None });
         }
-        // Nobody would tell that a response to a call of an earlier epoch was lost.
+        // A loss of the response to a call of an earlier epoch would go unnoticed.
         let is_late = epoch != self.epoch;
         let sends = !is_late && self.halves.outgoing.has_segment();
         self.answers_due = self.answers_due.saturating_sub(usize::from(!is_late));
@@ -97,7 +97,7 @@ impl<C> Answerer<C> {
         Some(Answer { call, epoch, body, segment })
     }
 
-    /// An answer reached nobody. With `again`, its call can be answered later.
+    /// An answer could not be sent. With `again`, its call can be answered later.
     pub(crate) fn not_answered(&mut self, answer: Answer<C>, again: bool) {
         if let Some(offset) = answer.segment {
             self.halves.outgoing.lost(offset);

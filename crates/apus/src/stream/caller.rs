@@ -21,11 +21,11 @@ pub(crate) struct Caller {
     wanted: usize,
     /// How often calls have failed.
     epoch: u16,
-    /// No call of this epoch was made: the next one tells the peer that responses were lost.
+    /// No call of this epoch was made. The next call reports that responses were lost.
     epoch_begins: bool,
-    /// The peer is to be told at once that its half is complete.
+    /// The next call acknowledges at once that the peer's half is complete.
     acknowledge: bool,
-    /// The peer is to be told that the stream is over.
+    /// The reason for the end of the stream, to be reported to the peer.
     tell: Option<Reason>,
     /// Since when calls fail.
     failing_since: Option<Time>,
@@ -70,7 +70,7 @@ impl Caller {
         self.halves.is_over() && (told || !self.may_tell())
     }
 
-    /// Whether there is a peer to tell that the stream is over.
+    /// Whether the peer can be told that the stream is over.
     fn may_tell(&self) -> bool {
         matches!(self.halves.broken, None | Some(Broken::ByUs(_)))
     }
@@ -125,7 +125,7 @@ impl Caller {
     }
 
     /// Whether to send a segment now. While more calls are under way than the peer may keep, one of them is about to be answered,
-    /// so that what is short can wait for more.
+    /// so a short segment waits for more bytes.
     fn sends(&self) -> bool {
         let outgoing = &self.halves.outgoing;
         if self.outstanding <= self.keep() {
@@ -181,7 +181,7 @@ impl Caller {
     pub(crate) fn handle_failure(&mut self, now: Time, segment: Option<u64>, error: CallError) {
         self.outstanding -= 1;
         if self.halves.is_over() {
-            return; // The peer has forgotten the stream, or learns by itself that nobody calls.
+            return; // The peer has forgotten the stream, or learns by itself that the calls have ended.
         }
         let since = *self.failing_since.get_or_insert(now);
         let lost = now.saturating_since(since) >= self.lost_after;
@@ -223,7 +223,7 @@ fn passes(error: &CallError) -> bool {
 /// Calls under way beyond those that the peer may keep.
 const PIPELINE: usize = 16;
 
-/// Calls that wait for what the peer sends, while it sends without a pause.
+/// Upper bound on calls that wait for the peer's bytes while it sends without a pause.
 const WANTED_MAX: usize = 16;
 
 /// After a call failed, the next one is made this much later.

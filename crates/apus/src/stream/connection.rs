@@ -1,7 +1,7 @@
-//! One end of a stream in the engine: its state, and who waits for it.
+//! One end of a stream in the engine: its state and its waiters.
 //!
-//! Locks: the state of a connection is locked after the engine, never before. What concerns bytes alone takes only the state's lock, so
-//! that a copy does not hold up the engine.
+//! Locks: the state of a connection is locked after the engine, never before. Operations on bytes alone take only the state's lock,
+//! so that a copy does not hold up the engine.
 
 use std::io;
 use std::mem;
@@ -39,13 +39,13 @@ pub(crate) struct Connection {
     peer: Address,
     local: Address,
     state: Mutex<State>,
-    /// What accepted it, if it was accepted.
+    /// The listener that accepted the connection, if it was accepted.
     acceptor: Option<Weak<dyn Acceptor>>,
     /// The port of the end that connected, with its ends in other shards.
     _socket: Option<Socket>,
 }
 
-/// What has connections beside itself that it must forget when they are over.
+/// An owner of connections beside the connection itself, which must forget them when they are over.
 pub(crate) trait Acceptor: Send + Sync {
     /// The application has dropped the connection, and nothing is left to send.
     fn forget(&self, engine: &mut Engine, peer: Address, id: u64);
@@ -82,14 +82,14 @@ pub(crate) struct HeldCall {
     pub(crate) path: PathId,
 }
 
-/// What a thread or a task does with a stream.
+/// An operation of a thread or a task on a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Side {
     Read = 0,
     Write = 1,
 }
 
-/// What is waited for.
+/// The event for which an operation waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Goal {
     /// The listener has answered, or will not.
@@ -204,7 +204,7 @@ impl State {
         }
     }
 
-    /// Wakes whoever can go on.
+    /// Wakes the waiters that can go on.
     fn wake(&mut self, mail: &mut Mail) {
         if self.has_reached(Goal::Ready(Side::Read)) {
             self.readers.wake(mail);
@@ -246,7 +246,7 @@ impl State {
         } += 1;
     }
 
-    /// What arrives after the application has gone is not read any more.
+    /// Bytes that arrive after the application has dropped the stream are never read.
     fn reset_if_unread(&mut self) {
         if self.dropped && self.role.halves().incoming.readable() > 0 {
             self.role.reset(Reason::Dropped);
@@ -554,12 +554,12 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Sends what may be sent now, on behalf of a thread that will not wait.
+    /// Sends segments that may be sent now, on behalf of a thread that does not wait.
     fn send(&self) {
         if !self.state().role.has_message() {
             return;
         }
-        // Whoever has a handle learns of an engine that is unusable when it waits for it.
+        // A handle's next wait reports an unusable engine.
         let Ok(mut engine) = self.enter() else { return };
         let now = clock::now();
         self.pump(&mut engine, now);
@@ -567,7 +567,7 @@ impl Connection {
         engine.transmit_due(now);
     }
 
-    /// The application has dropped its last handle. What was written is still sent.
+    /// The application has dropped its last handle. Written bytes are still sent.
     pub(crate) fn dropped(&self) {
         let Ok(mut engine) = self.enter() else { return };
         let now = clock::now();
@@ -629,7 +629,7 @@ impl Connection {
         state.wake(&mut engine.mail);
     }
 
-    /// Makes the calls or gives the answers that are due, and wakes whoever can go on. Nothing is transmitted yet.
+    /// Makes the calls or gives the answers that are due, and wakes the waiters that can go on. Transmits nothing.
     fn pump(&self, engine: &mut Engine, now: Time) {
         let mut state = self.state();
         match &mut state.role {

@@ -12,7 +12,7 @@ use crate::stream::outgoing::{Outgoing, Segment};
 pub(crate) enum Broken {
     /// The peer has reset it.
     ByPeer(Reason),
-    /// This end has, and the peer is told.
+    /// This end has reset the stream, and reports that to the peer.
     ByUs(Reason),
     /// The call that was to open it has failed.
     NotOpened(CallError),
@@ -22,7 +22,7 @@ pub(crate) enum Broken {
     Closed,
 }
 
-/// What both ends of a stream have.
+/// The common state of both ends of a stream.
 #[derive(Debug)]
 pub(crate) struct Halves {
     pub(crate) id: u64,
@@ -48,7 +48,7 @@ impl Halves {
         self.broken.get_or_insert(broken);
     }
 
-    /// Takes what a message says. A peer that lies ends the stream. True if the stream goes on.
+    /// Handles a message. A peer that breaks the rules ends the stream. Returns true if the stream goes on.
     pub(crate) fn handle(&mut self, header: &Header, payload: Bytes) -> bool {
         if self.broken.is_some() {
             return false;

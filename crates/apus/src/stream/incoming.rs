@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-/// The peer sent what the rules of streams forbid.
+/// The peer broke a rule of streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Violation;
 
@@ -27,7 +27,7 @@ pub(crate) struct Incoming {
     early_bytes: u64,
     /// Where the stream ends, once the peer has said so.
     end: Option<u64>,
-    /// Nobody reads: bytes are dropped as if they had been read.
+    /// The application does not read any more: bytes are dropped as if they had been read.
     discards: bool,
 }
 
@@ -145,7 +145,7 @@ impl Incoming {
         Some(part)
     }
 
-    /// Drops what waits, and from now on what arrives.
+    /// Drops waiting bytes, and all bytes that arrive later.
     pub(crate) fn discard(&mut self) {
         self.discards = true;
         self.ready.clear();
@@ -167,7 +167,7 @@ impl Incoming {
         self.end == Some(self.next)
     }
 
-    /// What the peer is advertised that has arrived: a number that grows by one more with the end.
+    /// The acknowledgement for the peer: received bytes, and one more for the end.
     pub(crate) fn received(&self) -> u64 {
         self.next + u64::from(self.is_complete())
     }
@@ -183,7 +183,7 @@ impl Incoming {
         !self.is_complete() && self.taken + self.window >= self.advertised + self.window / 2
     }
 
-    /// From now on at most `window` bytes may wait here. What the peer was advertised before holds.
+    /// Bounds the bytes that wait here from now on. A limit that was advertised before stays valid.
     pub(crate) fn set_window(&mut self, window: u64) {
         self.window = window;
     }

@@ -85,7 +85,7 @@ impl StreamListener {
         self.accepted(taken)
     }
 
-    /// Where nobody sleeps, nobody else turns the engines of other shards.
+    /// Polls all shards, because no other thread turns their engines in this mode.
     fn take_busy(&self) -> io::Result<Option<Arc<Connection>>> {
         loop {
             for end in self.socket.ends() {

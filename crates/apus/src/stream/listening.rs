@@ -77,14 +77,14 @@ impl Backlog {
         self.lock().streams.len() >= self.max
     }
 
-    /// Adds a stream. Returns who is to be woken: each looks for itself.
+    /// Adds a stream. Returns the waiters to wake; each checks for itself.
     fn push(&self, stream: Arc<Connection>) -> Vec<Waiter> {
         let mut waiting = self.lock();
         waiting.streams.push_back(stream);
         mem::take(&mut waiting.waiters)
     }
 
-    /// No stream comes any more. Returns the streams that nobody has accepted, and who is to be woken.
+    /// Closes the port. Returns the streams that were not accepted, and the waiters to wake.
     fn close(&self) -> (VecDeque<Arc<Connection>>, Vec<Waiter>) {
         let mut waiting = self.lock();
         waiting.closed = true;

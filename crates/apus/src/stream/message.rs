@@ -1,4 +1,4 @@
-//! What the two ends of a stream tell each other: the header of each call and of each response (`docs/streams.md`).
+//! Messages between the two ends of a stream: the header of each call and of each response (`docs/streams.md`).
 
 use bytes::Bytes;
 
@@ -22,11 +22,11 @@ const FLAGS: u8 = OPEN | FIN | MORE | RESET;
 /// Why one end has ended the stream at once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Reason {
-    /// The listener accepts no more streams at the moment, or is none.
+    /// The listener accepts no more streams at the moment, or the port has no listener.
     Refused = 1,
     /// It knows no such stream of this client.
     Unknown = 2,
-    /// Its application has dropped the stream and will not read what has arrived.
+    /// The application has dropped the stream and will not read the bytes that have arrived.
     Dropped = 3,
     /// The other end has broken the rules of streams.
     Violation = 4,

@@ -22,12 +22,12 @@ pub(crate) struct Outgoing {
     limit: u64,
     /// Sent and not acknowledged, by offset.
     unacked: VecDeque<(u64, Bytes)>,
-    /// Those of them that are to be sent again.
+    /// Segments to be sent again.
     again: VecDeque<(u64, Bytes)>,
     /// Not sent: bodies of messages, with room for a header each. None is without payload.
     unsent: VecDeque<Vec<u8>>,
     unsent_bytes: u64,
-    /// No byte will follow what was written.
+    /// The end of the written bytes is known.
     finished: bool,
     /// The end is to be sent, or to be sent again.
     fin_due: bool,
@@ -119,7 +119,7 @@ impl Outgoing {
             || if self.unsent.is_empty() { self.fin_due } else { self.next < self.limit }
     }
 
-    /// Something may be sent that is not worth waiting with: what is to be sent again, a full segment, or the end.
+    /// Whether a segment is ready that need not wait for more bytes: a lost one, a full one, or the last one.
     pub(crate) fn has_full_segment(&self) -> bool {
         let full =
             |body: &Vec<u8>| body.len() - HEADER >= self.segment_max || self.unsent.len() > 1;
@@ -200,11 +200,11 @@ impl Outgoing {
         self.fin_due |= self.fin_sent && !self.fin_acked;
     }
 
-    /// The peer has received that much, and takes bytes up to a limit.
+    /// Handles an acknowledgement of received bytes, and the limit up to which the peer takes bytes.
     ///
     /// # Errors
     ///
-    /// The peer cannot have received what was not sent.
+    /// The peer acknowledges bytes that were not sent.
     pub(crate) fn acknowledged(&mut self, received: u64, limit: u64) -> Result<(), Violation> {
         let sent = self.next + u64::from(self.fin_sent);
         if received > sent {
@@ -232,7 +232,7 @@ mod tests {
         outgoing
     }
 
-    /// Sends what may be sent: the payloads, their offsets, and whether the stream ends with each.
+    /// Sends all segments that may be sent. Returns payloads, offsets, and whether the stream ends with each.
     fn send(outgoing: &mut Outgoing) -> Vec<(u64, String, bool)> {
         let mut sent = Vec::new();
         while let Some(Segment { offset, body, fin }) = outgoing.take_segment() {

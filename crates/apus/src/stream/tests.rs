@@ -22,7 +22,7 @@ struct Flight {
     call: usize,
     segment: Option<u64>,
     body: Bytes,
-    /// The caller was told that it failed.
+    /// The failure was reported to the caller.
     failed: bool,
 }
 
@@ -304,7 +304,7 @@ fn a_response_that_was_lost_is_asked_for() {
     assert_eq!(pair.at_client(), b"abc");
 }
 
-/// What happens next.
+/// The next event of a run.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     DeliverCall(usize),
@@ -334,7 +334,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     proptest::collection::vec(act, 0..400)
 }
 
-/// What was written to one half, and what was read of it.
+/// Bytes written to one half, and bytes read of it.
 #[derive(Default)]
 struct Record {
     written: Vec<u8>,

@@ -1,11 +1,11 @@
-//! Who waits for one half of a stream.
+//! The waiters of one half of a stream.
 
 use std::mem;
 
 use crate::delivery::parker::{Waiter, WaiterId};
 use crate::mail::Mail;
 
-/// Threads, and the task that asked last. All are woken together: each looks for itself what has changed.
+/// Threads, and the task that polled last. All are woken together; each checks for itself.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     threads: Vec<Waiter>,
@@ -36,7 +36,7 @@ impl Waiters {
         }
     }
 
-    /// Nobody waits any more.
+    /// Drops all waiters.
     pub(crate) fn discard(&mut self, mail: &mut Mail) {
         mail.discard(self.task.take());
     }

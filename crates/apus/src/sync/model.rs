@@ -23,7 +23,7 @@ pub(crate) const TRIES: u32 = 1;
 /// Sleeps longer than this end by a call or a packet only.
 const SHORT: Duration = Duration::from_millis(1);
 
-/// What is outside the threads: a clock, and what waits at each link.
+/// The environment of the threads: a clock, and the packets that wait at each link.
 #[derive(Default)]
 struct World {
     nanos: std::sync::atomic::AtomicU64,

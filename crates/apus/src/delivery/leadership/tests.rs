@@ -1,4 +1,4 @@
-//! The whole table: every state, every event, and what follows.
+//! The whole table: every state, every event, and the answer.
 
 use std::fmt::Write;
 
@@ -148,7 +148,7 @@ fn follows(leads: bool) -> String {
 
 type Event = (&'static str, fn(&mut Leadership<char>) -> String);
 
-/// What can happen; the answer is what whoever made it happen is told to do.
+/// All events. The answer is the action of the thread that caused the event.
 const EVENTS: [Event; 13] = [
     ("z begins to wait", |c| follows(c.claim(3))),
     ("x is up and goes on waiting", |c| {

@@ -1,4 +1,4 @@
-//! No spans. The types of `recorded.rs`, and what happens without spans.
+//! Empty types in place of those of `recorded.rs`, and the behaviour without spans.
 
 use apus_wire::TraceContext;
 use bytes::Bytes;
@@ -91,7 +91,7 @@ impl RequestTrace {
         false
     }
 
-    /// What the client has said.
+    /// The trace context of the client.
     #[inline]
     pub(crate) fn context(&self) -> Option<TraceContext> {
         self.0.as_deref().copied()

@@ -16,7 +16,7 @@ use crate::error::{CallError, ReplyError};
 use crate::observe::events;
 use crate::tracing::propagator;
 
-/// The span of a call. `None`: nobody wants it.
+/// The span of a call. `None`: no subscriber wants it.
 #[derive(Debug)]
 pub(crate) struct CallSpan(Option<Box<Wanted>>);
 
@@ -28,7 +28,7 @@ struct Wanted {
 }
 
 impl CallSpan {
-    /// A call begins, with a request of so many bytes.
+    /// Begins the span of a call with a request of this length in bytes.
     #[inline]
     pub(crate) fn begin(to: Address, length: usize) -> Self {
         if !is_enabled() {
@@ -57,13 +57,13 @@ impl CallSpan {
         Self(wanted.map(Box::new))
     }
 
-    /// Another one sees to the span, or nobody wants it.
+    /// Drops the handle of a span that another owner ends, or that no subscriber wants.
     #[inline]
     pub(crate) const fn none() -> Self {
         Self(None)
     }
 
-    /// What goes with the request: the context that the application has given, or that of the span.
+    /// The trace context of the request: that of the application, or that of the span.
     #[inline]
     pub(crate) fn context(&self, given: Option<TraceContext>) -> Option<TraceContext> {
         if given.is_none() && propagator().is_some() { self.own_context() } else { given }
@@ -108,7 +108,7 @@ impl CallSpan {
         }
     }
 
-    /// Nobody waits for the call any more.
+    /// Records that the caller has given the call up.
     #[cold]
     pub(crate) fn give_up(&self) {
         match &self.0 {
@@ -144,7 +144,7 @@ apus_proto::handle! {
     SpanKey
 }
 
-/// Stands for the span of a call whose result goes to a queue, on the result's way through the engine. 0: nobody wants it.
+/// The number of the span of a call whose result goes to a queue; it travels with the result. 0: no subscriber wants the span.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SpanNumber(u64);
 
@@ -198,14 +198,14 @@ impl Drop for QueuedSpans {
     }
 }
 
-/// Where a request belongs in a distributed trace. `None`: the client has not said so, and nobody wants a span.
+/// The place of a request in a distributed trace. `None`: the client sent no context, and no subscriber wants a span.
 #[derive(Debug)]
 pub(crate) struct RequestTrace(Option<Box<Traced>>);
 
 #[derive(Debug)]
 struct Traced {
     context: Option<TraceContext>,
-    /// `None`: nobody wants it, or the request is not handed out.
+    /// `None`: no subscriber wants it, or the request was not handed out.
     span: Option<Span>,
 }
 
@@ -221,13 +221,13 @@ impl RequestTrace {
         is_enabled()
     }
 
-    /// What the client has said.
+    /// The trace context of the client.
     #[inline]
     pub(crate) fn context(&self) -> Option<TraceContext> {
         self.0.as_ref()?.context
     }
 
-    /// The request, of so many bytes, to the service at `port`, is handed to the application.
+    /// Begins the span of a request of this length in bytes, which the application gets from the service at `port`.
     pub(crate) fn begin_span(
         &mut self,
         from: Address,
@@ -267,7 +267,7 @@ impl RequestTrace {
         Scope(self.wanted().cloned())
     }
 
-    /// The request is answered, with so many bytes.
+    /// Records the response, with its length in bytes.
     #[inline]
     pub(crate) fn replied(&self, length: usize) {
         if let Some(span) = self.wanted() {
@@ -290,7 +290,7 @@ impl RequestTrace {
             span.record("otel.status_code", "ERROR");
         }
         if !panics {
-            self.scope().enter(events::request_given_up); // Otherwise the panic is told.
+            self.scope().enter(events::request_given_up); // Otherwise the panic is reported.
         }
     }
 }
@@ -348,7 +348,7 @@ fn udp_port(address: Address) -> Option<i64> {
     Some(int(address.host.port())).filter(|&port| port > 0)
 }
 
-/// The name of an error, without what it says of this one.
+/// The name of an error's variant, without its fields.
 fn variant(error: &impl Debug) -> String {
     let text = format!("{error:?}");
     let end = text.find(|c: char| !c.is_alphanumeric()).unwrap_or(text.len());
