@@ -69,8 +69,8 @@ impl CallOptions {
         self
     }
 
-    /// Tells the server where the call belongs in a distributed trace ([`Request::trace_context`](crate::Request::trace_context)):
-    /// 28 bytes more in the packet with the first byte of the request. Of no other effect. A Linux host is not told.
+    /// Sends the call's place in a distributed trace to the server ([`Request::trace_context`](crate::Request::trace_context)). The
+    /// packet with the first byte of the request is 28 bytes longer. Nothing else changes. Linux hosts get no context.
     pub const fn trace_context(&mut self, context: TraceContext) -> &mut Self {
         self.trace = Some(context);
         self
@@ -82,7 +82,7 @@ impl CallOptions {
         self.trace
     }
 
-    /// Of a call that begins now and tells this trace context. The cookie is the engine's affair.
+    /// The core's options for a call that begins now and carries this trace context. The engine sets the cookie.
     #[inline]
     pub(crate) fn with_trace(
         &self,
@@ -99,10 +99,10 @@ impl CallOptions {
     }
 }
 
-/// A started call, whose result was not taken. A thread waits for the result with [`wait`](Self::wait); a task awaits the call,
-/// a future for any executor.
+/// A started call whose result was not taken. A thread waits for the result with [`wait`](Self::wait); a task awaits the call, a
+/// future for any executor.
 ///
-/// Dropping it gives the call up: its response is dropped, and the server is told. A call keeps its client's port open.
+/// A dropped call is given up: its response is dropped, and the server is notified. A call keeps its client's port open.
 #[must_use = "dropping a call gives it up"]
 pub struct Call {
     socket: Arc<SocketInner>,

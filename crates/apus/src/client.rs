@@ -44,7 +44,7 @@ pub struct Client {
 pub struct Response {
     /// The cookie given with the call.
     pub cookie: u64,
-    /// The response, or why there is none.
+    /// The response, or the error of the call.
     pub result: Result<Bytes, CallError>,
     /// Of its call, until it is handed out.
     span: SpanNumber,

@@ -177,19 +177,19 @@ pub enum CallError {
          or nobody listens at its port and its host limits how often it says so ({story})"
     )]
     PeerTimeout {
-        /// What the call waited for.
+        /// The event for which the call waited.
         waited_for: Awaited,
         /// How long no packet of the peer was received: at least the setting `peer_timeout`.
         silent_for: Duration,
         /// Number of probes that the peer left unanswered.
         probes_unanswered: u32,
-        /// What had happened to the call.
+        /// The history of the call.
         story: Box<CallStory>,
     },
     /// Peer: the network reports that the peer cannot be reached, or that no node is there.
     #[error("peer unreachable: {error}{note}", note = if *.sent { "" } else { "; the request was not executed" })]
     PeerUnreachable {
-        /// What the network reports.
+        /// The report of the network.
         error: PathError,
         /// Whether the whole request was sent, so that the server may have executed it.
         sent: bool,
@@ -230,7 +230,7 @@ pub enum CallError {
     Overloaded {
         /// How long the client tried.
         after: Duration,
-        /// What had happened to the call.
+        /// The history of the call.
         story: Box<CallStory>,
     },
     /// The deadline given with the call passed. The request may have been executed, unless a part of it was not sent.
@@ -238,7 +238,7 @@ pub enum CallError {
     Deadline {
         /// Time from the start of the call to its deadline.
         after: Duration,
-        /// What had happened to the call.
+        /// The history of the call.
         story: Box<CallStory>,
     },
     /// The call was cancelled on this side. The request may have been executed.
@@ -306,8 +306,8 @@ impl CallError {
         }
     }
 
-    /// What had happened to the call, of an error of silence or time: how far its messages had come, what it waited for, and when the
-    /// peer was last heard of. Other errors say why the call failed.
+    /// The history of the call, for an error of silence or time: how far its messages had come, the event for which it waited, and
+    /// when the last packet of the peer came. Other errors name their cause.
     #[must_use]
     pub const fn story(&self) -> Option<&CallStory> {
         match self {
@@ -472,7 +472,7 @@ pub enum StartError {
     Engine {
         /// The engine's socket.
         path: PathBuf,
-        /// The error of the system, or what is wrong with the engine.
+        /// The error of the system, or a description of the fault of the engine.
         source: io::Error,
     },
     /// The file of [`Config::capture`](crate::Config::capture) cannot be written.

@@ -2,7 +2,7 @@
 
 use apus_shm::PeerProcess;
 
-/// A process of this host that has made a request, as the kernel has told this process. From [`Request::caller`].
+/// A process of this host that has made a request, as the kernel reports it. From [`Request::caller`].
 ///
 /// [`Request::caller`]: crate::Request::caller
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -49,9 +49,9 @@ use crate::sync::on_thread::OnThread;
 /// | `APUS_TRACE` | `on` (default) | records are kept in memory, up to 2 MiB for each of up to 32 threads |
 /// | | `off` | nothing is recorded |
 /// | | a directory | records are kept in a file there, which stays also if the process is killed |
-/// | `APUS_TRACE_CALLS` | a number (default 64) | one call in so many is recorded, rounded up to a power of two |
-/// | | `all` | every call is recorded |
 /// | `APUS_TRACE_CALLS` | a number (default 64) | one call in this many is recorded, rounded up to a power of two |
+/// | | `all` | every call is recorded |
+/// | `APUS_TRACE_KERNEL` | `on` | batches are recorded with the moment in which the kernel had their first datagram; costs 0.1 µs a batch and more |
 /// | `APUS_TRACE_SLOWER_THAN` | a time like `5ms` | a call that takes longer freezes the traces of both ends, so that they are not overwritten |
 ///
 /// A child that a process with nodes has forked records nothing. A trace that cannot be begun, for example because the directory is missing, is no error: nothing is recorded then.

@@ -13,7 +13,7 @@ pub enum MetricsAt {
     Auto,
     /// Nowhere.
     Off,
-    /// In this directory, which is made if it is not there.
+    /// In this directory, which is made if it is missing.
     Directory(PathBuf),
 }
 

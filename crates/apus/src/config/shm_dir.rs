@@ -7,10 +7,10 @@ use apus_shm::Place;
 /// The text for no directory.
 const NONE: &str = "none";
 
-/// What is allowed, as a phrase: the length is that of [`Place::DIRECTORY_MAX`].
+/// The allowed values, as a phrase. The length is that of [`Place::DIRECTORY_MAX`].
 const EXPECTED: &str = "none, or the absolute path, of up to 54 bytes, of a directory that exists";
 
-/// Reads the text of the setting; the error says what is allowed.
+/// Reads the text of the setting. The error names the allowed values.
 pub(super) fn parse(text: &str) -> Result<Option<PathBuf>, &'static str> {
     if text == NONE {
         return Ok(None);
@@ -19,7 +19,7 @@ pub(super) fn parse(text: &str) -> Result<Option<PathBuf>, &'static str> {
     check(&path).map(|()| Some(path))
 }
 
-/// Whether nodes can meet there; the error says what is allowed.
+/// Checks that nodes can meet there. The error names the allowed values.
 pub(super) fn check(path: &Path) -> Result<(), &'static str> {
     let fits = path.as_os_str().len() <= Place::DIRECTORY_MAX;
     if path.is_absolute() && fits && path.is_dir() { Ok(()) } else { Err(EXPECTED) }

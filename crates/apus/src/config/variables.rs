@@ -1,4 +1,4 @@
-//! All environment variables of Apus, so that a misspelt one can be told.
+//! All environment variables of Apus, so that misspelt ones can be reported.
 
 use std::fmt;
 
@@ -48,7 +48,7 @@ pub struct MisspeltVariable {
 }
 
 impl MisspeltVariable {
-    /// Tells it to subscribers of `tracing`.
+    /// Reports it to subscribers of `tracing`.
     #[cfg(feature = "tracing")]
     pub(super) fn warn(&self) {
         tracing::warn!("{self}");
@@ -61,12 +61,12 @@ impl fmt::Display for MisspeltVariable {
     }
 }
 
-/// The names of all variables. `settings`: those of settings.
+/// The names of all variables, including those of `settings`.
 fn known(settings: &[String]) -> impl Iterator<Item = &str> {
     settings.iter().map(String::as_str).chain(OTHERS.iter().copied())
 }
 
-/// Whether a variable is meant to be another one, as those of `settings` or others.
+/// The variable that a name probably stands for, if the name is not one of a variable itself.
 pub(super) fn misspelt(name: &str, settings: &[String]) -> Option<MisspeltVariable> {
     // Capitals may be part of the mistake.
     let upper = name.to_uppercase();
@@ -114,7 +114,7 @@ mod tests {
             let text = format!("the variable {name} has no meaning: did you mean {nearest}?");
             assert_eq!(found.to_string(), text);
         }
-        // The last ones are those of Kubernetes for a service named apus.
+        // Kubernetes sets the last ones for a service named apus.
         let settings = settings();
         let others =
             ["PATH", "APUS_", "APUS_PORT", "APUS_SERVICE_HOST", "APUS_PORT_80_TCP", "APUS_HOME"];
