@@ -99,7 +99,7 @@ fn turn(pair: &mut Pair) -> bool {
         .and_then(|_| pair.handle_channel());
     pair.prepare_sleep();
     pair.flush();
-    pair.get_up();
+    pair.disarm_bell();
     done.is_ok()
 }
 

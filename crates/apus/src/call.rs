@@ -199,14 +199,14 @@ impl Future for Call {
             Err(unusable) => return Poll::Ready(self.end(Err(unusable.into()))),
         };
         let now = clock::now();
-        if engine.corked().is_some() || shared.regime == Regime::NobodySleeps {
+        if engine.corked().is_some() || shared.regime == Regime::AlwaysPolls {
             engine.turn(now);
         }
         if let Some(result) = engine.mail.take_result(self.key) {
             drop(engine);
             return Poll::Ready(self.end(result));
         }
-        if shared.regime == Regime::NobodySleeps {
+        if shared.regime == Regime::AlwaysPolls {
             context.waker().wake_by_ref();
         } else {
             let waiter = Waiter::Task(parker::next_id(), context.waker().clone());

@@ -174,7 +174,7 @@ pub enum CallError {
     /// hosts), and firewalls drop ICMP. A call that gets the report ends with [`PeerUnreachable`](Self::PeerUnreachable).
     #[error(
         "waited {silent_for:?} for {waited_for}, probed {probes_unanswered} times, received nothing: the peer is down or cut off, \
-         or nobody listens at its port and its host limits how often it says so ({story})"
+         or nothing listens at its port and its host limits its ICMP errors ({story})"
     )]
     PeerTimeout {
         /// The event for which the call waited.
@@ -195,7 +195,7 @@ pub enum CallError {
         sent: bool,
     },
     /// Peer: the node does not serve the port. The request was not executed.
-    #[error("nobody serves this port on the peer")]
+    #[error("no service listens at this port of the peer")]
     NoSuchPort,
     /// Peer: its handler panicked with the request, which may have been executed in part. It will not be executed again. If the
     /// report of the panic is lost, the call ends with [`ResponseLost`](Self::ResponseLost) instead.
@@ -399,7 +399,7 @@ pub enum ReplyError {
     #[error("a thread panicked inside the node: start another one")]
     NodePanicked,
     /// Peer: the client has given the call up or is lost; or the service was closed on this side.
-    #[error("nobody waits for this response any more")]
+    #[error("the client no longer waits for this response")]
     Gone,
 }
 
@@ -423,7 +423,7 @@ impl ReplyError {
 #[non_exhaustive]
 pub enum RecvError {
     /// No message arrived in the time given.
-    #[error("nothing came in time")]
+    #[error("no message came in time")]
     Timeout,
     /// No message waits ([`Service::try_recv`](crate::Service::try_recv), [`Client::try_recv`](crate::Client::try_recv)).
     #[error("no message waits")]

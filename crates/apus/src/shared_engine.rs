@@ -169,8 +169,12 @@ impl SharedEngine {
         Self::serve(config, access, Listener::of(socket).map_err(failed)?)
     }
 
-    fn serve(config: &Config, access: &EngineAccess, door: Listener) -> Result<Self, StartError> {
-        let near = Near::Serving(door, access.limits.clone());
+    fn serve(
+        config: &Config,
+        access: &EngineAccess,
+        listener: Listener,
+    ) -> Result<Self, StartError> {
+        let near = Near::Serving(listener, access.limits.clone());
         let node = Node::of_links(links::open_shards(config)?, config, near)?;
         let socket = Socket::open(&node.shards, None).map_err(|_| StartError::no_memory())?;
         Ok(Self { node, path: None, socket })

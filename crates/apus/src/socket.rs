@@ -25,7 +25,7 @@ use crate::mail;
 use crate::mail::queue::Queue;
 use crate::observe::spans::QueuedSpans;
 use crate::observe::stats::PortStats;
-use crate::shared_engine::attached::{Attached, ENGINE_PATIENCE};
+use crate::shared_engine::attached::{ATTACH_TIMEOUT, Attached};
 use crate::shared_engine::awaited::AwaitEngine;
 use crate::shared_engine::messages::Opened;
 use crate::sync::clock;
@@ -113,7 +113,7 @@ impl SocketInner {
             false => Some(None),
         });
         let now = clock::now();
-        let until = Some(now + ENGINE_PATIENCE);
+        let until = Some(now + ATTACH_TIMEOUT);
         match self.shared.wait(self.shared.lock()?, &mut awaited, now, until)? {
             Some(Some(Opened::Yes)) => Ok(()),
             Some(Some(Opened::InUse)) => Err(OpenError::PortInUse(self.port)),
@@ -261,7 +261,7 @@ impl Socket {
         let mut engine = home.shared.enter()?;
         let mut now = clock::now();
         let until = timeout.map(|timeout| now + timeout);
-        if home.shared.regime == Regime::NobodySleeps && self.ends.len() > 1 {
+        if home.shared.regime == Regime::AlwaysPolls && self.ends.len() > 1 {
             drop(engine);
             return self.receive_busy(until, take);
         }
@@ -320,8 +320,8 @@ impl Socket {
                 Err(unusable) => return Poll::Ready(Err(unusable.into())),
             };
             let now = clock::now();
-            let nobody_sleeps = shared.regime == Regime::NobodySleeps;
-            if engine.corked().is_some() || nobody_sleeps {
+            let always_polls = shared.regime == Regime::AlwaysPolls;
+            if engine.corked().is_some() || always_polls {
                 engine.turn(now);
             } else {
                 end.look_around(&mut engine, now);
@@ -332,7 +332,7 @@ impl Socket {
                 self.deliver(&mut came);
                 return Poll::Ready(came);
             }
-            if !nobody_sleeps {
+            if !always_polls {
                 // From here on it may be called, by this end or by one before.
                 *waiting = Some(id);
                 engine.mail.wait_for_mail(end.key, Waiter::Task(id, context.waker().clone()));

@@ -88,7 +88,7 @@ fn in_base_only_the_background_thread_turns_the_engine() {
 }
 
 #[test]
-fn in_fullbusy_nobody_sleeps() {
+fn in_fullbusy_always_polls() {
     let pair = pair(Delivery::fullbusy());
     serve_echo(&pair.service);
     let client = pair.client_node.client().unwrap();

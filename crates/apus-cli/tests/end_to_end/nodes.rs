@@ -138,7 +138,7 @@ fn a_port_that_nobody_serves() {
     let server = Server::start("");
     let other = server.address.replace(":4000@", ":4001@");
     let client = format!("node client --servers {other} --fail-fast");
-    fails(1, &client, &[&other, "nobody serves this port"]);
+    fails(1, &client, &[&other, "no service listens at this port"]);
 }
 
 #[test]

@@ -196,7 +196,7 @@ fn a_port_nobody_serves_and_a_message_that_is_too_long() {
         assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
         assert!(stderr(&output).contains(word), "{}", stderr(&output));
     };
-    fails("9 --link raw", "nobody serves this port");
+    fails("9 --link raw", "no service listens at this port");
     fails("4000 --link udp", "no link to such an address");
     fails("4000 --link raw --workload 2MB --longest 2MB", "takes at most 1000000");
 }

@@ -223,8 +223,8 @@ impl<T: Clone> Leadership<T> {
         }
         self.back_soon = leaving == Leaving::BackSoon;
         let asleep = self.followers.iter().rposition(|follower| follower.as_leader.is_some());
-        let nobody = self.followers.is_empty() || (self.back_soon && asleep.is_none());
-        if nobody || self.regime == Regime::PollFirst {
+        let alone = self.followers.is_empty() || (self.back_soon && asleep.is_none());
+        if alone || self.regime == Regime::PollFirst {
             return self.leave_to_background(leaving == Leaving::Wanted);
         }
         let next = self.followers.remove(asleep.unwrap_or(self.followers.len() - 1));

@@ -69,7 +69,7 @@ pub(crate) enum Regime {
     /// Threads lead while they wait, asleep or not.
     ThreadsLead,
     /// Each waiting thread turns the engine; there is no background thread.
-    NobodySleeps,
+    AlwaysPolls,
 }
 
 impl Default for Delivery {
@@ -239,7 +239,7 @@ impl Delivery {
 
     pub(crate) fn regime(&self) -> Regime {
         match self.family {
-            Family::FullBusy => Regime::NobodySleeps,
+            Family::FullBusy => Regime::AlwaysPolls,
             Family::NapiBusy => Regime::PollFirst,
             Family::Suspend if self.suspends() => Regime::ThreadsLead,
             Family::Base | Family::Defer | Family::Suspend => Regime::Background,

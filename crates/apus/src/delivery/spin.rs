@@ -123,7 +123,7 @@ pub(crate) struct Spin {
     /// The message has come because the thread gave way: the peer runs on the same core.
     neighbour: bool,
     /// Times in a row that a yield found no other thread.
-    nobody: u32,
+    alone: u32,
     /// Waits left to go without giving way.
     keep: u32,
     /// The next such pause is 64 * 2^this waits.
@@ -146,7 +146,7 @@ impl Spin {
             deceived: 0,
             resumed: false,
             neighbour: false,
-            nobody: 0,
+            alone: 0,
             keep: 0,
             keep_back: 0,
             stand_back: 0,
@@ -174,16 +174,16 @@ impl Spin {
     /// The thread gave way, for `time`, and found its message there when it was back, or not.
     pub(crate) fn gave_way(&mut self, time: Duration, found: bool) {
         if time > PREEMPTED {
-            (self.neighbour, self.nobody) = (false, 0);
+            (self.neighbour, self.alone) = (false, 0);
             self.keep = STAND_BACK << self.keep_back;
             self.keep_back = (self.keep_back + 1).min(PAUSE_MAX);
         } else if time < OTHERS_RAN {
-            self.nobody += 1;
-            if self.nobody >= NOBODY_MAX {
-                (self.neighbour, self.nobody) = (false, 0);
+            self.alone += 1;
+            if self.alone >= ALONE_MAX {
+                (self.neighbour, self.alone) = (false, 0);
             }
         } else if found {
-            (self.neighbour, self.nobody) = (true, 0);
+            (self.neighbour, self.alone) = (true, 0);
         }
     }
 
@@ -267,7 +267,7 @@ const GIVE_WAY_PART: u32 = 4;
 /// yield without another thread.
 const OTHERS_RAN: Duration = Duration::from_micros(2);
 /// This many yields in a row without another thread are no coincidence: the peer has left the core.
-const NOBODY_MAX: u32 = 3;
+const ALONE_MAX: u32 = 3;
 /// A round of polling that takes longer than this was interrupted by another thread that wants the core.
 pub(crate) const PREEMPTED: Duration = Duration::from_millis(1);
 /// Polls lost in a row before pausing.

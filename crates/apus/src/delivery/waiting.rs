@@ -76,7 +76,7 @@ impl Shared {
         }
         match self.regime {
             Regime::Background => self.wait_parked(engine, awaited, now, until),
-            Regime::NobodySleeps => self.wait_busy(engine, awaited, now, until),
+            Regime::AlwaysPolls => self.wait_busy(engine, awaited, now, until),
             Regime::PollFirst | Regime::ThreadsLead => {
                 self.wait_leading(engine, awaited, now, until)
             }

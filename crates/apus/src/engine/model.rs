@@ -200,7 +200,7 @@ fn no_wake_up_is_lost_and_no_message_left_behind() {
             let shape = Shape { shards, callers, servers };
             explore(RandomScheduler::new_from_seed(7, SCHEDULES), delivery, shape);
             // By priority, a thread that polls without end would be the only one to run.
-            if delivery.regime() != Regime::NobodySleeps {
+            if delivery.regime() != Regime::AlwaysPolls {
                 explore(PctScheduler::new_from_seed(7, 3, SCHEDULES), delivery, shape);
             }
         }

@@ -28,7 +28,7 @@ use crate::mail::Mail;
 use crate::observe::missing_files;
 use crate::observe::publication::Publication;
 use crate::observe::stats::Stats;
-use crate::shared_engine::attached::{Attached, Attachment, ENGINE_PATIENCE};
+use crate::shared_engine::attached::{ATTACH_TIMEOUT, Attached, Attachment};
 use crate::shared_engine::awaited::AwaitEngine;
 use crate::shared_engine::forwarder::Limits;
 use crate::sync::clock;
@@ -49,7 +49,7 @@ pub(crate) enum Near {
     Nobody,
     /// It shares memory with their nodes.
     Nodes,
-    /// The same, and processes that come to the door use its engine, within limits.
+    /// The same, and processes that come to the listener use its engine, within limits.
     Serving(Listener, Limits),
     /// It uses the engine that listens at a file.
     Engine(PathBuf),
@@ -74,9 +74,9 @@ impl Near {
         match self {
             Self::Nobody => Ok(None),
             Self::Nodes => Ok(meet()?.filter(|_| fits_limits().is_ok())),
-            Self::Serving(door, limits) => {
+            Self::Serving(listener, limits) => {
                 let mut neighbours = meet()?.ok_or_else(StartError::no_memory)?;
-                neighbours.serve(door, limits).map_err(StartError::Descriptor)?;
+                neighbours.serve(listener, limits).map_err(StartError::Descriptor)?;
                 Ok(Some(neighbours))
             }
             Self::Engine(path) => {
@@ -160,7 +160,7 @@ impl Shards {
             Attachment::Failed(error) => Some(Err(mem::replace(error, ErrorKind::Other.into()))),
         });
         let now = clock::now();
-        let found = shared.wait(shared.lock()?, &mut awaited, now, Some(now + ENGINE_PATIENCE))?;
+        let found = shared.wait(shared.lock()?, &mut awaited, now, Some(now + ATTACH_TIMEOUT))?;
         let found = found.unwrap_or_else(|| Err(ErrorKind::TimedOut.into()));
         shards.local_addr = found.map_err(failed)?;
         Ok(shards)
@@ -210,7 +210,7 @@ impl Shard {
         delivery: Delivery,
         process: Process,
     ) -> Result<Self, StartError> {
-        if delivery.regime() == Regime::NobodySleeps {
+        if delivery.regime() == Regime::AlwaysPolls {
             let shared = Arc::new(Shared::new(engine(None), delivery, process));
             return Ok(Self { shared, background: Mutex::new(None) });
         }

@@ -137,7 +137,7 @@ impl Neighbours {
             is_client: udp.is_some(),
             is_watched: true,
             nonce_returned_at: None,
-            until: now + PATIENCE,
+            until: now + MEETING_TIMEOUT,
             waiting: Vec::new(),
             connected: Vec::new(),
         })));
@@ -408,4 +408,4 @@ const ACCEPTED: usize = 4;
 const AGAIN: Duration = Duration::from_millis(5);
 
 /// Time after which a meeting without an answer is given up.
-const PATIENCE: Duration = Duration::from_millis(500);
+const MEETING_TIMEOUT: Duration = Duration::from_millis(500);

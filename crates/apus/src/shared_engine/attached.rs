@@ -287,4 +287,4 @@ const LOOKS: usize = 256;
 const RETRY: Duration = Duration::from_millis(100);
 
 /// How long the engine of another process may take to answer: a service manager may start it meanwhile.
-pub(crate) const ENGINE_PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const ATTACH_TIMEOUT: Duration = Duration::from_secs(5);

@@ -21,7 +21,7 @@ use crate::host::neighbour_key::NeighbourKey;
 use crate::host::neighbours::{ENGINE_LISTENER, Neighbour, Neighbours};
 use crate::host::paired::{Paired, Role};
 use crate::host::places::Places;
-use crate::shared_engine::attached::{Attached, Attachment, ENGINE_PATIENCE};
+use crate::shared_engine::attached::{ATTACH_TIMEOUT, Attached, Attachment};
 use crate::shared_engine::attaching::Attaching;
 use crate::shared_engine::forwarder::{Forwarder, Limits};
 
@@ -87,7 +87,7 @@ impl Neighbours {
                 self.fail_attaching(now, oldest, io::ErrorKind::TimedOut.into(), endpoint);
             }
             if let Ok(offer) = Offer::send(socket, Trust::InPlace, self.is_current()) {
-                let _ = self.begin_attaching(now + PATIENCE, offer, Role::Process);
+                let _ = self.begin_attaching(now + OFFER_TIMEOUT, offer, Role::Process);
             }
         }
     }
@@ -138,7 +138,7 @@ impl Neighbours {
         let socket = connect_to(&Place::File(attached.path.clone()));
         let begun = socket.and_then(|socket| {
             let offer = Offer::send(socket, Trust::InPlace, self.is_current());
-            self.begin_attaching(now + ENGINE_PATIENCE, offer.map_err(system)?, Role::Engine)
+            self.begin_attaching(now + ATTACH_TIMEOUT, offer.map_err(system)?, Role::Engine)
         });
         if let Err(error) = begun {
             self.lose(now, error, &|_| false, endpoint);
@@ -346,7 +346,7 @@ fn system(error: PairError) -> io::Error {
 }
 
 /// How long a process may take to offer memory.
-const PATIENCE: Duration = Duration::from_secs(1);
+const OFFER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Processes that may be about to attach: an honest one has offered memory by the time that it is let in, or soon after.
 const ATTACHING_MAX: usize = 64;

@@ -533,15 +533,15 @@ impl Connection {
     fn poll_goal(&self, goal: Goal, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut engine = self.enter()?;
         let now = clock::now();
-        let nobody_sleeps = self.end.shared.regime == Regime::NobodySleeps;
-        if engine.corked().is_some() || nobody_sleeps {
+        let always_polls = self.end.shared.regime == Regime::AlwaysPolls;
+        if engine.corked().is_some() || always_polls {
             engine.turn(now);
         }
         let mut state = self.state();
         if state.has_reached(goal) {
             return Poll::Ready(Ok(()));
         }
-        if nobody_sleeps {
+        if always_polls {
             drop((state, engine));
             context.waker().wake_by_ref();
         } else {

@@ -74,7 +74,7 @@ impl StreamListener {
     /// [`NotConnected`](io::ErrorKind::NotConnected) once the node is closed. No action of a client is an error here.
     pub fn accept(&self) -> io::Result<(Stream, Address)> {
         let first = self.socket.first();
-        let taken = if first.shared.regime == Regime::NobodySleeps && self.ends.len() > 1 {
+        let taken = if first.shared.regime == Regime::AlwaysPolls && self.ends.len() > 1 {
             self.take_busy()?
         } else {
             let engine = first.shared.enter().map_err(failure::unusable)?;
@@ -165,21 +165,21 @@ impl Future for Accept<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.leave();
         let listener = self.listener;
-        let nobody_sleeps = listener.socket.first().shared.regime == Regime::NobodySleeps;
+        let always_polls = listener.socket.first().shared.regime == Regime::AlwaysPolls;
         let waiter = Waiter::Task(parker::next_id(), context.waker().clone());
         for end in listener.socket.ends() {
             let mut engine = end.shared.enter().map_err(failure::unusable)?;
             let now = clock::now();
-            if nobody_sleeps || engine.corked().is_some() {
+            if always_polls || engine.corked().is_some() {
                 engine.turn(now);
             }
-            if !nobody_sleeps {
+            if !always_polls {
                 engine.mail.register(&waiter);
                 engine.need_progress();
                 engine.transmit_due(now);
             }
         }
-        if nobody_sleeps {
+        if always_polls {
             context.waker().wake_by_ref();
         } else {
             self.waiting = Some(waiter.id());

@@ -77,7 +77,7 @@ fn leadership(mode: Delivery, state: &str) -> Leadership<char> {
 /// The states that can come about in a mode.
 fn states(mode: Delivery) -> &'static [&'static str] {
     match mode.regime() {
-        Regime::NobodySleeps => &[],
+        Regime::AlwaysPolls => &[],
         Regime::Background => &["background", "background, x parked"],
         Regime::PollFirst => &[
             "background",

@@ -1,0 +1,152 @@
+//! One word for one thing: docs/glossary.md defines each term once, and no file has a word of its *not* column.
+//!
+//! A word in backticks is not a part of a name in code: `see_to` is found in `see_to_it` and in `SeeTo`. A word without backticks is
+//! neither a part of a name nor a word of a comment or of a document.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+struct Banned {
+    /// The parts of a name, or the words of a phrase.
+    words: Vec<String>,
+    names_only: bool,
+    /// The term to use.
+    term: String,
+}
+
+#[test]
+fn the_glossary_defines_each_term_once() {
+    let mut lines: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (number, row) in rows() {
+        for term in row[0].split(", ") {
+            lines.entry(term.trim_matches('`').to_lowercase()).or_default().push(number);
+        }
+    }
+    let twice: Vec<_> = lines.iter().filter(|(_, lines)| lines.len() > 1).collect();
+    assert!(twice.is_empty(), "docs/glossary.md defines these terms in several lines: {twice:?}");
+}
+
+#[test]
+fn no_file_has_a_word_that_the_glossary_replaces() {
+    let banned = banned();
+    assert!(banned.len() > 20, "the table of docs/glossary.md has another form");
+    let mut found = Vec::new();
+    for file in files() {
+        let text = fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        let is_code = file.extension().is_some_and(|it| it == "rs" || it == "c" || it == "h");
+        for (number, line) in text.lines().enumerate() {
+            let (code, prose) = if is_code { split(line) } else { ("", line) };
+            let (names, words) = (names(code), words(prose));
+            for banned in &banned {
+                let in_names = names.iter().any(|parts| contains(parts, &banned.words));
+                let in_prose = !banned.names_only && contains(&words, &banned.words);
+                if in_names || in_prose {
+                    let file = file.strip_prefix(root()).unwrap_or(&file).display();
+                    let word = banned.words.join(if in_names { "_" } else { " " });
+                    found.push(format!("{file}:{}: {word}, use: {}", number + 1, banned.term));
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "{} words:\n{}", found.len(), found.join("\n"));
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace")
+}
+
+/// The rows of all tables of the glossary, with the numbers of their lines.
+fn rows() -> Vec<(usize, Vec<String>)> {
+    let text = fs::read_to_string(root().join("docs/glossary.md")).expect("docs/glossary.md");
+    let cells = |line: &str| -> Vec<String> {
+        line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()
+    };
+    let rows = text.lines().enumerate().filter(|(_, line)| line.starts_with('|'));
+    rows.map(|(number, line)| (number + 1, cells(line)))
+        .filter(|(_, row)| row[0] != "term" && !row[0].starts_with("--"))
+        .collect()
+}
+
+fn banned() -> Vec<Banned> {
+    let mut banned = Vec::new();
+    for (_, row) in rows() {
+        for word in row.get(2).map_or("", String::as_str).split(", ").filter(|it| !it.is_empty()) {
+            let names_only = word.starts_with('`');
+            let words = word.trim_matches('`').split(['_', ' ']).map(str::to_lowercase).collect();
+            banned.push(Banned { words, names_only, term: row[0].clone() });
+        }
+    }
+    banned
+}
+
+/// Sources and documents, without the glossary and this test.
+fn files() -> Vec<PathBuf> {
+    let root = root();
+    let mut directories: Vec<PathBuf> =
+        ["crates", "docs", "fuzz", "rivals", "examples", ".ci"].map(|it| root.join(it)).into();
+    let mut files: Vec<PathBuf> = fs::read_dir(&root)
+        .expect("the workspace")
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|it| it == "md"))
+        .collect();
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory).into_iter().flatten() {
+            let path = entry.expect("an entry of a directory").path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let is_text = [".rs", ".c", ".h", ".md"].iter().any(|it| name.ends_with(it));
+            if path.is_dir() && !["target", "measurements", "corpus"].contains(&name.as_str()) {
+                directories.push(path);
+            } else if is_text && !["glossary.md", "words.rs"].contains(&name.as_str()) {
+                files.push(path);
+            }
+        }
+    }
+    files
+}
+
+/// The code and the comment of a line of Rust or C.
+fn split(line: &str) -> (&str, &str) {
+    match line.find("//") {
+        Some(at) if !line[..at].ends_with(':') => line.split_at(at),
+        _ => (line, ""),
+    }
+}
+
+/// The names of a line of code, each as its parts in lower case. Text in quotes is left out.
+fn names(code: &str) -> Vec<Vec<String>> {
+    let unquoted: String = code.split('"').step_by(2).collect::<Vec<_>>().join(" ");
+    let is_of_name = |c: char| c.is_alphanumeric() || c == '_';
+    unquoted.split(|c| !is_of_name(c)).filter(|name| !name.is_empty()).map(parts).collect()
+}
+
+fn parts(name: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut was_lower = false;
+    for c in name.chars() {
+        if c == '_' || (c.is_uppercase() && was_lower) {
+            parts.push(String::new());
+        }
+        if c != '_' {
+            parts.last_mut().expect("there is one").extend(c.to_lowercase());
+        }
+        was_lower = c.is_lowercase();
+    }
+    parts
+}
+
+fn words(prose: &str) -> Vec<String> {
+    let words = prose.split(|c: char| !c.is_alphanumeric() && c != '\'');
+    words.filter(|word| !word.is_empty()).map(str::to_lowercase).collect()
+}
+
+fn contains(parts: &[String], words: &[String]) -> bool {
+    parts.windows(words.len()).any(|window| window == words)
+}
+
+#[test]
+fn names_fall_apart_into_their_parts() {
+    assert_eq!(parts("SeeTo"), ["see", "to"]);
+    assert_eq!(names("fn see_to(x: LED)"), [vec!["fn"], vec!["see", "to"], vec!["x"], vec!["led"]]);
+    assert_eq!(split("a(); // so many"), ("a(); ", "// so many"));
+}
