@@ -119,7 +119,7 @@ An agent offers what any host that reaches it asks for to any server: use it in 
     MemcachedAgent(apus_memcached::AgentOptions),
 }
 
-/// What a benchmark is asked, and where its result goes.
+/// The arguments of all benchmarks, and the destinations of their results.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args<Options: clap::Args> {
     #[command(flatten)]

@@ -79,7 +79,7 @@ enum Command {
     /// Measure the emulated network of `apus demo`; write the result as JSON
     #[command(hide = true, name = demo::LAB_COMMAND)]
     DemoLab {
-        /// Length of a run between two processes, of which all times are multiples
+        /// Length of a run between two processes; all other times are multiples of it
         seconds: f64,
         /// Rate of the emulated links
         link_mbps: f64,

@@ -1,4 +1,4 @@
-//! How the program fails: one line that says what, and an exit code that says whose fault it is.
+//! Failures of the program: one line with the cause, and an exit code that tells whose fault it is.
 
 use std::error::Error;
 use std::ffi::OsStr;
@@ -28,7 +28,7 @@ impl fmt::Display for Refused {
 
 impl Error for Refused {}
 
-/// `apus run` could not start its program; the exit code is that of a shell in this case.
+/// `apus run` could not start its program. The exit code is the one that a shell gives.
 #[derive(Debug)]
 pub(crate) struct NotStarted {
     pub(crate) code: u8,
@@ -74,7 +74,7 @@ pub(crate) fn note(message: &str) {
     print_line(message);
 }
 
-/// Tells variables of the environment that are probably misspelt.
+/// Warns of variables of the environment that are probably misspelt.
 pub(crate) fn warn_of_variables() {
     for variable in apus::Config::misspelt_variables() {
         note(&format!("warning: {variable}"));
@@ -116,12 +116,12 @@ fn in_words(error: &(dyn Error + 'static)) -> String {
     }
 }
 
-/// What is wrong with the command line, as one line: clap's message without its hints.
+/// Prints the error of a command line as one line: clap's message without its hints.
 pub(crate) fn print_usage(error: &clap::Error) {
     let text = error.render().to_string();
     let body = text.split("\nUsage:").next().unwrap_or_default();
     let body = body.split("\nFor more information").next().unwrap_or_default();
-    // The standard library does not say what it expects.
+    // The standard library does not name the expected values.
     let body = body.replace(
         "invalid socket address syntax",
         "expected IP:PORT, as in 127.0.0.1:20146; a name is not resolved here",
@@ -132,7 +132,7 @@ pub(crate) fn print_usage(error: &clap::Error) {
 fn print_line(message: &str) {
     let mut stderr = io::stderr().lock();
     let name = if stderr.is_terminal() { "\x1b[1;31mapus:\x1b[0m" } else { "apus:" };
-    // Nobody is left to tell when standard error is closed.
+    // An error of standard error itself cannot be reported.
     let _ = writeln!(stderr, "{name} {message}");
 }
 

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the first one ends what is measured and shows what there is, the second ends the process.
+//! Ctrl-C and SIGTERM: the first one ends the measurement and shows its result so far, the second one ends the process.
 
 use std::sync::Once;
 

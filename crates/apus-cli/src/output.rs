@@ -1,7 +1,7 @@
-//! Where results go: standard output, JSON and HTML files.
+//! Destinations of results: standard output, JSON and HTML files.
 //!
-//! Files are opened before anything is measured, so that a wrong path costs no measurement. A reader that closes our
-//! standard output early (`apus … | head`) is content with what it got: that is no error.
+//! Files are opened before a measurement, so that a wrong path costs no measurement. A reader that closes standard output early
+//! (`apus … | head`) has read enough: that is no error.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -183,10 +183,10 @@ impl Output {
     }
 }
 
-/// The record of what `measure` measures, with a bar that shows how far it is.
+/// The record of the measurements of `measure`, with a progress bar.
 ///
 /// # Errors
-/// As `measure` does.
+/// As `measure`.
 pub(crate) fn measured(
     measure: impl FnOnce(&Bar, &mut ResultFile) -> Result<()>,
 ) -> Result<ResultFile> {
@@ -195,10 +195,10 @@ pub(crate) fn measured(
     record(|result| measure(&bar, result))
 }
 
-/// What a result that was shown means for the exit code.
+/// The exit code for a result that was shown.
 ///
 /// # Errors
-/// When it was cut short, part of it is refused as a measurement, or a check of it fails.
+/// When the result was cut short, part of it is refused as a measurement, or a check of it fails.
 pub(crate) fn conclude(result: &ResultFile) -> Result<()> {
     conclude_whole(result)?;
     let refused = result.rows.iter().filter(|row| row.is_refused()).count();
@@ -357,7 +357,7 @@ impl OutputFile {
 impl Drop for OutputFile {
     fn drop(&mut self) {
         if let Target::Part { path, .. } = &self.target {
-            // It is not there any more when it was written.
+            // The temporary file does not exist any more once it was renamed.
             let _ = fs::remove_file(path);
         }
     }
@@ -404,7 +404,7 @@ pub(crate) fn say(output: &OutputArgs, line: &str) -> Result<()> {
     if !output.stdout_is_taken() {
         return print(&format!("{line}\n"));
     }
-    // Nobody is left to tell when standard error is closed.
+    // An error of standard error itself cannot be reported.
     let _ = writeln!(io::stderr(), "{line}");
     Ok(())
 }

@@ -42,7 +42,7 @@ impl Bar {
 fn write_line(bar: &ProgressBar) {
     let (done, all) = (bar.position(), bar.length().unwrap_or_default());
     let (name, left) = (bar.message(), HumanDuration(bar.eta()));
-    // Nobody is left to tell when standard error is closed.
+    // An error of standard error itself cannot be reported.
     let _ = writeln!(stderr(), "{done}/{all}, {left} left  {name}");
 }
 

@@ -19,12 +19,12 @@ pub(super) struct Which {
     /// UDP port, 1 to 32767 [default: 20147]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=32_767))]
     port: Option<u16>,
-    /// Its user, by name or number; only root may name another one [default: who asks]
+    /// User of the carrier, by name or number; only root may name another user [default: this user]
     #[arg(long, value_name = "USER")]
     user: Option<String>,
 }
 
-/// Show what the carrier does, and the connections that it carries
+/// Show the state of the carrier, and the connections that it carries
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  apus carrier status\n  apus carrier status --json - | jq .connections"

@@ -1,4 +1,4 @@
-//! What the environment says of carriers.
+//! Variables of the environment for carriers.
 
 use std::env;
 use std::net::IpAddr;

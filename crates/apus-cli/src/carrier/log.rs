@@ -20,7 +20,7 @@ pub(super) fn default_file(port: u16) -> Option<PathBuf> {
     Some(state.join("apus").join(format!("carrier-{port}.log")))
 }
 
-/// Whether this process may log to a file that nobody has asked for.
+/// Whether this process may log to a default file.
 pub(super) fn may_have(path: &Path) -> bool {
     LogFile::open(path.to_owned()).is_ok()
 }

@@ -70,7 +70,7 @@ struct RunArgs {
     /// UDP port, 1 to 32767 [default: 20147]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=32_767))]
     port: Option<u16>,
-    /// End when no program was there for so long; `never`: go on
+    /// End after this time without a program; `never`: go on
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = idle)]
     idle: Idle,
     /// Carry connections to and from these hosts only: addresses, or networks as 10.1.0.0/16 [default: all]
@@ -132,7 +132,7 @@ fn carry(args: &RunArgs) -> Result<()> {
     let carrier = Arc::new(Carrier::start(&settings)?);
     leave_at(signals, Arc::clone(&carrier));
     output::print(&format!("carrier at {}\n", carrier.local_addr()))?;
-    // Without a service manager nobody is told.
+    // A no-op without a service manager.
     sd_notify::notify(&[NotifyState::Ready]).context("cannot tell the service manager")?;
     carrier.run();
     Ok(())
@@ -155,8 +155,8 @@ fn leave_at(mut signals: Signals, carrier: Arc<Carrier>) {
     });
 }
 
-/// A thread of the node that panics would leave connections that stand still for ever. Those of a carrier that has ended are reset. A
-/// task that panics ends its own connection, and no other one.
+/// Ends the process when a thread of the node panics: its connections would stand still for ever otherwise, and the connections of
+/// a carrier that has ended are reset. A task that panics ends its own connection, and no other one.
 fn end_at_panics() {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |info| {

@@ -2,7 +2,7 @@
 
 use super::snapshot::Counters;
 
-/// What it means that one of some counters has moved.
+/// A warning about counters that should not move.
 struct Canary {
     counters: &'static [&'static str],
     means: &'static str,

@@ -1,4 +1,4 @@
-//! What counters did between two readings.
+//! Growth of counters between two readings.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ pub(crate) struct Change {
 pub(crate) struct ProcessChange {
     /// As it was at the later reading.
     pub(crate) process: Process,
-    /// What the counters grew by.
+    /// Growth since the earlier reading.
     pub(crate) grown: Counters,
-    /// It was not there at the earlier reading, so that all that it counted is growth.
+    /// The process was missing at the earlier reading, so its whole counts are growth.
     pub(crate) is_new: bool,
 }
 
@@ -43,7 +43,7 @@ impl Change {
         Self { time, taken_ns: after.taken_ns, processes: processes.collect() }
     }
 
-    /// What something grew by in a second; none if there was no time between the readings.
+    /// Growth per second; `None` if no time passed between the readings.
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
     pub(crate) fn rate(&self, grown: u64) -> Option<f64> {
         let seconds = self.time.as_secs_f64();

@@ -3,7 +3,7 @@
 //! | file | |
 //! |---|---|
 //! | `snapshot` | the counters of all processes at a moment |
-//! | `change` | what they grew by between two moments |
+//! | `change` | their growth between two moments |
 //! | `canaries` | warnings about counters that should not move |
 
 mod canaries;

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Snapshot {
     /// When: nanoseconds since the epoch.
     pub(crate) taken_ns: u64,
-    /// The same by the clock that nobody sets; files of before have none.
+    /// The same by the monotonic clock; earlier files lack it.
     #[serde(default)]
     pub(crate) monotonic: Option<Moment>,
     pub(crate) processes: Vec<Process>,
@@ -100,10 +100,10 @@ impl Snapshot {
         Ok((snapshot, unreadable))
     }
 
-    /// What `--json` has written.
+    /// Reads a file that `--json` has written.
     ///
     /// # Errors
-    /// When it cannot be read, or is something else.
+    /// When the file cannot be read, or is something else.
     pub(crate) fn from_file(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path);
         let text = text.with_context(|| format!("cannot read `{}`", path.display()))?;
@@ -112,11 +112,11 @@ impl Snapshot {
     }
 }
 
-/// What tells a process from all others: its number, when it started, and the inode of its pid namespace.
+/// Identifies a process: its PID, its start time, and the inode of its pid namespace.
 pub(crate) type Identity = (u32, u64, u64);
 
 impl Process {
-    /// What tells it from all others.
+    /// The identity of the process.
     pub(crate) fn identity(&self) -> Identity {
         (self.pid, self.start, self.namespace)
     }

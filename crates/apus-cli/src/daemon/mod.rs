@@ -29,7 +29,7 @@ use reload::Reload;
 use settings::Settings;
 pub(crate) use socket::SOCKET;
 
-/// Run one engine for all processes of this host, or show what it does
+/// Run one engine for all processes of this host, or show its state
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -80,7 +80,7 @@ struct RunArgs {
     /// Unix socket to which processes connect
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     socket: PathBuf,
-    /// File with the settings of the engine and of who may use it
+    /// File with the settings of the engine and of the access to it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// IP address and UDP port of the engine's node [default: 0.0.0.0:20146]
@@ -121,7 +121,7 @@ fn serve(args: &RunArgs) -> Result<()> {
     let _status = status::Server::start(&mut inherited, reload.clone())?;
     obey(signals, reload);
     output::print(&started)?;
-    // Without a service manager nobody is told.
+    // A no-op without a service manager.
     sd_notify::notify(&[NotifyState::Ready]).context("cannot tell the service manager")?;
     engine.with(SharedEngine::run);
     engine.end();
@@ -147,7 +147,7 @@ fn obey(mut signals: Signals, reload: Reload) {
     thread::spawn(move || {
         for signal in &mut signals {
             if signal == SIGHUP {
-                // Nobody is left to tell when standard error is closed.
+                // An error of standard error itself cannot be reported.
                 let _ = writeln!(stderr(), "{}", reload.told());
             } else {
                 reload.engine.with(SharedEngine::stop);

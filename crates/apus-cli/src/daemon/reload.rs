@@ -10,7 +10,7 @@ use super::settings::Settings;
 use super::socket::{RELOAD, SOCKET, ask};
 use crate::output;
 
-/// Have the engine of this host read anew who may use it, and how far
+/// Have the engine of this host read its access rules and limits anew
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus daemon reload
@@ -38,7 +38,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
 /// How the answer begins if all went well.
 const DONE: &str = "reloaded";
 
-/// What a daemon needs to read its file anew.
+/// The file of a daemon, and the engine to which it applies.
 #[derive(Clone, Debug)]
 pub(super) struct Reload {
     pub(super) engine: Lent<SharedEngine>,
@@ -47,7 +47,7 @@ pub(super) struct Reload {
 }
 
 impl Reload {
-    /// Reads the file. Returns a line about what came of it.
+    /// Reads the file anew. Returns a line about the result.
     pub(super) fn told(&self) -> String {
         match self.reload() {
             Ok(detached) => {

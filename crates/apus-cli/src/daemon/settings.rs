@@ -11,7 +11,7 @@ use apus_load::misuse::Misuse;
 use nix::unistd::User;
 use serde::Deserialize;
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Settings {
@@ -58,7 +58,7 @@ impl Settings {
     }
 
     fn parse(text: &str) -> Result<Self> {
-        // A table without `listen` is still that of a server.
+        // A table without `listen` is still one of a server.
         let mut settings: toml::Table = toml::from_str(text)?;
         let node = settings.entry("node").or_insert_with(|| toml::Table::new().into());
         if let Some(node) = node.as_table_mut() {
@@ -81,7 +81,7 @@ impl Settings {
         Ok(config)
     }
 
-    /// Who may use the engine at a socket.
+    /// The access rules of the engine at a socket.
     pub(super) fn access(&self, socket: &Path) -> Result<EngineAccess> {
         let mut access = EngineAccess::new(socket);
         let Access { mode, users, process_budget, total_budget, processes_max, ports } =
@@ -142,7 +142,7 @@ fn wrong(key: &str, value: &str, allowed: &str) -> Misuse {
     Misuse(format!("{key} = '{value}': expected {allowed}"))
 }
 
-/// Where the engine's node listens unless it is told otherwise.
+/// Default address of the engine's node.
 const SERVER: &str = "0.0.0.0:20146";
 
 #[cfg(test)]

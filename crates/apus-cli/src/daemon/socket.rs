@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// What a daemon is asked that is to read its file.
+/// The request by which a daemon reads its file anew.
 pub(super) const RELOAD: &str = "reload";
 
-/// How long one who asks may take.
+/// Upper bound on the time of one request.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where an engine is to be found unless another place is named.
@@ -28,15 +28,15 @@ pub(super) fn no_answer(socket: &Path) -> String {
     format!("no daemon answers at '{}'", beside(socket).display())
 }
 
-/// Asks a daemon something, its status if that is empty. Returns what it says.
+/// Sends a request to a daemon; an empty one asks for its status. Returns the answer.
 ///
 /// # Errors
-/// When no daemon answers, or only others may ask.
+/// When no daemon answers, or this user may not ask.
 pub(super) fn ask(socket: &Path, question: &str) -> Result<String> {
     let mut text = String::new();
     let answer = UnixStream::connect(beside(socket)).and_then(|mut stream| {
         stream.set_read_timeout(Some(PATIENCE))?;
-        // It may have been refused already, which the end of the stream tells.
+        // The daemon may have refused the connection already. The end of the stream shows that.
         let _ = stream.write_all(question.as_bytes());
         let _ = stream.shutdown(Shutdown::Write);
         stream.read_to_string(&mut text)

@@ -1,4 +1,4 @@
-//! `apus daemon status`, and what the daemon answers.
+//! `apus daemon status`, and the daemon's answer.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -41,7 +41,7 @@ pub(super) struct Args {
     json: Option<PathBuf>,
 }
 
-/// What the daemon tells.
+/// The status of a daemon.
 #[derive(Debug, Serialize, Deserialize)]
 struct Status {
     version: String,
@@ -61,7 +61,7 @@ struct Status {
     processes: Vec<Process>,
 }
 
-/// What the processes of a user hold together.
+/// The resources of all processes of a user together.
 #[derive(Debug, Serialize, Deserialize)]
 struct User {
     uid: u32,
@@ -235,24 +235,24 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Answers from now on: at the second socket that the service manager has opened, else beside the engine's socket.
+    /// Starts to answer: at the second socket that the service manager has opened, else beside the engine's socket.
     ///
     /// # Errors
-    /// When the socket cannot be made, or is none for this.
+    /// When the socket cannot be made, or has another type.
     pub(super) fn start(inherited: &mut ListenFd, reload: Reload) -> Result<Self> {
         let wrong = || Misuse("the service manager's second socket needs ListenStream=".to_owned());
         let second = (0..inherited.len()).find_map(|index| {
-            inherited.take_unix_listener(index).transpose() // Not that of the engine, which was taken.
+            inherited.take_unix_listener(index).transpose() // The first socket is the engine's, and was taken.
         });
         let (listener, path) = match second.transpose().with_context(wrong)? {
             Some(listener) => (listener, None),
             None => {
                 let path = beside(&reload.socket);
-                // The engine's socket is ours, so nobody answers here any more.
+                // The engine's socket belongs to this process, so no other daemon answers here.
                 let _ = fs::remove_file(&path);
                 let cannot = || format!("cannot listen at '{}'", path.display());
                 let listener = UnixListener::bind(&path).with_context(cannot)?;
-                // Who connects meanwhile is asked for the user.
+                // The user of a client that connects meanwhile is checked.
                 let own = fs::Permissions::from_mode(0o600);
                 fs::set_permissions(&path, own).with_context(cannot)?;
                 (listener, Some(path))
@@ -285,7 +285,7 @@ fn answer(listener: &UnixListener, reload: &Reload) {
             continue;
         };
         if !is_entitled(&stream) {
-            continue; // The end of the stream tells.
+            continue; // The end of the stream shows the refusal.
         }
         let told = question(&stream).and_then(|question| {
             let text = if question == RELOAD {
@@ -298,11 +298,11 @@ fn answer(listener: &UnixListener, reload: &Reload) {
             stream.write_all(text.as_bytes())?;
             stream.shutdown(Shutdown::Both)
         });
-        drop(told); // Whoever has asked may be gone.
+        drop(told); // The client may have gone.
     }
 }
 
-/// What one asks.
+/// Reads a request.
 fn question(stream: &UnixStream) -> io::Result<String> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut text = String::new();

@@ -91,7 +91,7 @@ fn load_of(row: &Row) -> Option<&str> {
     row.text("load").filter(|load| load.ends_with(" Gb/s"))
 }
 
-/// What all parts share. Transports that spin are left out where client and server have one CPU between them.
+/// The common options of all parts. Transports that spin are left out where client and server share one CPU.
 fn comparison(options: &Options, transports: &[Transport]) -> Comparison {
     let pin = Pin::Split;
     let fits = |transport: &&Transport| !(pin.shares_cpu() && transport.spins());
@@ -177,7 +177,7 @@ pub(super) fn lines() -> [Line; 5] {
     ]
 }
 
-/// What was measured.
+/// A description of the measurements.
 pub(super) fn description(result: &ResultFile) -> String {
     let load = result.rows.iter().filter(|row| row.text("bench") == Some("mix")).find_map(load_of);
     let load = load.unwrap_or("no load");

@@ -1,7 +1,7 @@
-//! `apus demo`: Apus beside what people use instead, in about a minute.
+//! `apus demo`: Apus beside its rivals, in about a minute.
 //!
-//! `local` measures calls between two processes of this machine, `network` measures or simulates calls in a loaded
-//! network; `table` puts both into one table.
+//! `local` measures calls between two processes of this machine, `network` measures or simulates calls in a loaded network; `table`
+//! puts both into one table.
 
 mod local;
 mod network;

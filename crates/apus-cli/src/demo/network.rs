@@ -25,14 +25,14 @@ use crate::output::print;
 use crate::progress::Bar;
 use crate::sim::{STEPS, simulate};
 
-/// The hidden command that measures in the lab. It is a process of its own, so that only the lab of an ordinary user runs
-/// in that user's namespaces, and not what was measured before.
+/// The hidden command that measures in the lab. It is a process of its own, so that only the lab of an ordinary user runs in that
+/// user's namespaces, and not the earlier measurements.
 pub(crate) const LAB_COMMAND: &str = "demo-lab";
 
 /// Lengths of calls: 90 % have 100 B, 9 % 10 kB, 1 % 1 MB.
 const LENGTHS: &str = "mix";
 
-/// What was measured in a network, and where.
+/// Measurements in a network, and the kind of network.
 pub(super) struct Network {
     pub(super) lines: [Line; 3],
     /// Whether the network was emulated or simulated, and why.
@@ -74,7 +74,7 @@ fn obstacle() -> Option<String> {
 /// Rates of the emulated links in Mb/s: the second where this machine is too small or too busy for the first.
 const LINKS_MBPS: [f64; 2] = [100.0, 25.0];
 
-/// What the lab measured.
+/// Measurements of the lab.
 struct Emulated {
     measured: ResultFile,
     link_mbps: f64,
@@ -102,7 +102,7 @@ fn emulate(seconds: f64) -> Result<Emulated> {
 }
 
 impl Emulated {
-    /// Adds what was measured.
+    /// Adds the measurements to a result.
     fn network(self, result: &mut ResultFile) -> Network {
         let Self { measured, link_mbps, too_busy } = self;
         let refused = measured.rows.iter().any(Row::is_refused);
@@ -119,7 +119,7 @@ impl Emulated {
     }
 }
 
-/// At which rates the machine was too busy, and what follows.
+/// A sentence about the rates at which the machine was too busy, and the consequence.
 fn in_words(too_busy: &[(f64, Option<f64>)], refused: bool) -> String {
     if too_busy.is_empty() {
         return String::new();
@@ -136,7 +136,7 @@ fn in_words(too_busy: &[(f64, Option<f64>)], refused: bool) -> String {
     format!(" ({}; {end})", list.join(", "))
 }
 
-/// What the lab measures.
+/// The setting that the lab measures.
 fn setting(seconds: f64, link_mbps: f64) -> Setting {
     Setting {
         hosts: 5,
@@ -179,7 +179,7 @@ fn lab_apart(seconds: f64, link_mbps: f64) -> Result<ResultFile> {
 /// How often a request to stop is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What a process writes until it ends, which a request to stop makes it do.
+/// Reads the output of a process until it ends. A request to stop ends it.
 fn output(child: Child) -> Result<Output> {
     let group = Pid::from_raw(i32::try_from(child.id())?);
     let (ended, wait) = channel::<()>();

@@ -5,7 +5,7 @@ use apus_load::{ResultFile, Row, stats};
 
 /// A figure of Apus beside the same figure of TCP and of one more rival.
 pub(super) struct Line {
-    /// What was measured, in plain words.
+    /// A name of the measurement in plain words.
     pub(super) name: &'static str,
     /// The key of the figure in a row.
     pub(super) key: &'static str,
@@ -23,7 +23,7 @@ pub(super) struct Contenders {
     pub(super) apus: &'static str,
     pub(super) tcp: &'static [&'static str],
     pub(super) other: &'static [&'static str],
-    /// What the other rival is called in a sentence.
+    /// The name of the other rival in a sentence.
     pub(super) other_name: &'static str,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn is_of(row: &Row, bench: &str, transport: &str) -> bool {
     row.text("bench") == Some(bench) && row.transport() == transport
 }
 
-/// The lines of which there is a figure of Apus.
+/// Makes the table of the lines for which Apus has a figure.
 pub(super) fn table(result: &ResultFile, lines: &[Line]) -> Table {
     let heads = [
         ("", false),
@@ -60,7 +60,7 @@ pub(super) fn table(result: &ResultFile, lines: &[Line]) -> Table {
 const NOTE: &str = "p50: the typical call; p99: 99 of 100 calls take at most this long. Less is better, except for Gb/s. TCP and \
     unix sockets (unix) block or spin, whichever is better.";
 
-/// What a reader takes home: one or two sentences that say no more than the table.
+/// The conclusion for a reader: one or two sentences that follow from the table.
 pub(super) fn conclusion(result: &ResultFile, lines: &[Line]) -> String {
     let is_network = |line: &&Line| line.name.starts_with("network: ");
     let alone = lines.first().and_then(|line| line.sentence(result, "Between two processes here"));

@@ -1,4 +1,4 @@
-//! What may be set besides a plan.
+//! Options beside a plan.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use apus_node::arguments;
 use crate::failure;
 use crate::output::OutputArgs;
 
-/// What may be set besides the plan, for all its measurements.
+/// Options beside the plan, for all its measurements.
 #[derive(Clone, Debug, clap::Args)]
 struct Options {
     /// Rate of each link, both ways [default: 50]
@@ -22,7 +22,7 @@ struct Options {
     /// Lengths of requests: w1 to w5, a size, mix, or weight:size,… [default: w4]
     #[arg(long, value_name = "WORKLOAD")]
     workload: Option<String>,
-    /// Who calls whom [default: all-to-all]
+    /// Pattern of the calls between hosts [default: all-to-all]
     #[arg(long, value_name = "PATTERN")]
     pattern: Option<Pattern>,
     /// Share of each link that messages fill; or max, or unloaded [default: 0.8]
@@ -54,7 +54,7 @@ struct Options {
     repetitions: Option<u32>,
 }
 
-/// What `lab run` and `cluster run` are asked besides the hosts.
+/// Arguments of `lab run` and `cluster run` beside the hosts.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CampaignArgs {
     /// A plan in TOML; see docs/lab.md
@@ -80,7 +80,7 @@ impl CampaignArgs {
         std::fs::File::create(file).map(drop).with_context(cannot)
     }
 
-    /// The settings of the plan, or of no plan, with these options and so many hosts.
+    /// The settings of the plan, or of no plan, with these options and this number of hosts.
     ///
     /// # Errors
     /// When the plan cannot be read or a value is not allowed.

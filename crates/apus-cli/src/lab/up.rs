@@ -19,7 +19,7 @@ pub(crate) struct Up {
     options: up::Options,
 }
 
-/// Remove a lab or all labs, also those of a killed program
+/// Remove a lab or all labs, including those of a killed program
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   sudo apus lab down
@@ -87,7 +87,7 @@ pub(super) fn exec(args: &Exec) -> Result<()> {
     match up::exec(&args.lab, &args.host, &args.program)? {}
 }
 
-/// Shows what there is.
+/// Shows all labs.
 ///
 /// # Errors
 /// As [`up::status`].

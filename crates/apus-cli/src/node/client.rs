@@ -30,10 +30,11 @@ pub(crate) struct Args {
     output: OutputArgs,
 }
 
-/// Generates load and shows what came of it, also when it ends early.
+/// Generates load and shows the result, also when the run ends early.
 ///
 /// # Errors
-/// When the process may not run on the CPU, a server cannot be reached at the start, no call succeeds, a reply is wrong, or with `--fail-fast` a call fails.
+/// When the process may not run on the CPU, a server cannot be reached at the start, no call succeeds, a reply is wrong, or with
+/// `--fail-fast` a call fails.
 pub(super) fn run(args: &Args) -> Result<()> {
     let options = &args.options;
     options.check()?;

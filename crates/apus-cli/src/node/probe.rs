@@ -1,4 +1,4 @@
-//! `apus node probe`: who is there, and how to call them.
+//! `apus node probe`: finds the node at an address, and the way to call it.
 
 use std::time::Duration;
 
@@ -33,10 +33,10 @@ pub(crate) struct Args {
     output: OutputArgs,
 }
 
-/// Asks and shows.
+/// Probes and shows the answer.
 ///
 /// # Errors
-/// When the address is none, no link can be opened, or nobody answered.
+/// When the address is malformed, no link can be opened, or no answer came.
 pub(super) fn run(args: &Args) -> Result<()> {
     let [json, html, csv] = args.output.paths();
     different(&[json, html, csv, ("--capture", args.capture.file())])?;

@@ -1,4 +1,4 @@
-//! Which file libapus_preload.so is, and how the dynamic linker is told.
+//! Finds the file of libapus_preload.so, and names it to the dynamic linker.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -41,10 +41,10 @@ pub(super) fn preloaded() -> Result<OsString> {
     Ok([before.as_os_str(), separator, library.as_os_str()].into_iter().collect())
 }
 
-/// Finds the library: as `APUS_PRELOAD` says, else a file with the bytes in this program, which is made if there is none.
+/// Finds the library: as `APUS_PRELOAD` says, else a file with the bytes in this program, which is made if it is missing.
 ///
 /// # Errors
-/// When there is none and none can be made.
+/// When the file is missing and cannot be made.
 fn find() -> Result<PathBuf> {
     if let Some(path) = env::var_os("APUS_PRELOAD").filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);

@@ -95,10 +95,10 @@ fn carry_between_hosts(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The file of a program: a path, or a name that is looked up in `PATH`.
+/// Finds the file of a program: a path, or a name that is looked up in `PATH`.
 ///
 /// # Errors
-/// When there is none, or it may not be executed.
+/// When no file is found, or it may not be executed.
 pub(crate) fn find(name: &OsStr) -> Result<PathBuf> {
     program::find(name)
 }
@@ -122,7 +122,7 @@ pub(crate) fn preload_by_name(name: &str) -> Result<OsString> {
     preload(&program::find(name.as_ref()).map_err(of_a_measurement)?)
 }
 
-/// An error whose exit code is not that of a shell: only a command that becomes a program has those.
+/// An error with an exit code of this program. Only a command that becomes a program has exit codes of a shell.
 fn of_a_measurement(error: anyhow::Error) -> anyhow::Error {
     match error.downcast::<NotStarted>() {
         Ok(error) => anyhow!(error.why),

@@ -1,9 +1,9 @@
 //! Puts the library that this program contains where the dynamic linker can load it.
 //!
-//! The file is in a directory of this user that nobody else can change, under a name that follows from its bytes. A file that is there
-//! already is used if its owner, its mode and all its bytes are right, and is replaced otherwise. Directories that are read-only, are
-//! mounted `noexec` or can be changed by others are passed over. If none is left, the library is in memory, and the program inherits its
-//! descriptor.
+//! The file is in a directory of this user that no other user can change, under a name that follows from its bytes. An existing
+//! file is used if its owner, its mode and all its bytes are right, and is replaced otherwise. Directories that are read-only,
+//! mounted `noexec` or writable for others are skipped. Without any directory, the library is in memory, and the program inherits
+//! its descriptor.
 
 use std::env;
 use std::ffi::OsString;
@@ -26,7 +26,7 @@ use crate::failure::{self, NotStarted};
 /// Write permission of group and others.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
-/// Everybody may load it, nobody may change it: a server may start programs after it has given up its user.
+/// All users may load it, and none may change it: a server may start programs after it has given up its user.
 const FILE_MODE: u32 = 0o555;
 const DIRECTORY_MODE: u32 = 0o755;
 
@@ -127,7 +127,7 @@ fn stays(directory: &Path) -> io::Result<bool> {
         let found = fs::symlink_metadata(ancestor)?;
         let is_trusted = [0, geteuid().as_raw()].contains(&found.uid());
         let is_writable = found.mode() & WRITABLE_BY_OTHERS != 0;
-        // In a sticky directory nobody moves the directory of another user.
+        // In a sticky directory, users cannot move the directory of another user.
         if !is_trusted || is_writable && found.mode() & STICKY == 0 {
             return Ok(false);
         }
@@ -135,7 +135,7 @@ fn stays(directory: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Whether the directory has the file, with these bytes, and nobody else could have changed it.
+/// Whether the directory has the file with these bytes, and no other user could have changed it.
 fn is_there(directory: &OwnedFd, name: &str, bytes: &[u8]) -> bool {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(opened) = rustix::fs::openat(directory, name, flags, Mode::empty()) else {

@@ -22,10 +22,10 @@ const SCRIPTS_MAX: usize = 4;
 /// Bytes of the first line of a script that the kernel reads.
 const SCRIPT_LINE_MAX: u64 = 256;
 
-/// The file of a program: a path, or a name that is looked up in `PATH`.
+/// Finds the file of a program: a path, or a name that is looked up in `PATH`.
 ///
 /// # Errors
-/// When there is none, or it may not be executed.
+/// When no file is found, or it may not be executed.
 pub(super) fn find(name: &OsStr) -> Result<PathBuf> {
     let shown = name.to_string_lossy();
     if name.as_bytes().contains(&b'/') {
@@ -102,7 +102,7 @@ fn privileged(path: &Path, file: &Metadata) -> Option<String> {
     })
 }
 
-/// What the program's dynamic linker says about preloading.
+/// The linkage of the program, as far as it decides about preloading.
 fn linkage(file: File) -> Option<String> {
     let cache = ReadCache::new(file);
     // A file that is no ELF file of 64 bits is a script without a first line, or a program of another machine.

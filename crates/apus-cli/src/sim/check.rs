@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         commit: commit(),
         jobs: jobs(args),
     };
-    // A panic of the core is one of the failures looked for, and told below.
+    // A panic of the core is one of the failures that the check searches for; it is reported below.
     std::panic::set_hook(Box::new(|_| {}));
     let result = match &args.record {
         Some(path) => campaign.record(path),
@@ -118,7 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// How many seeds at a time. What is shown in full is shown in order.
+/// The number of seeds that run at a time. Output in full is shown in order.
 fn jobs(args: &Args) -> NonZeroUsize {
     if args.log {
         return NonZeroUsize::MIN;
@@ -135,12 +135,12 @@ struct Campaign<'a> {
 }
 
 impl Campaign<'_> {
-    /// Writes what happens meanwhile, unless standard output is for the result.
+    /// Writes progress, unless standard output is for the result.
     fn tell(&self, text: &str) -> Result<()> {
         if self.args.json.takes_stdout() { Ok(()) } else { output::print(text) }
     }
 
-    /// Runs what the record has not, and gives what is known of all seeds.
+    /// Runs the seeds that the record lacks, and returns the entry of all seeds.
     fn record(&self, path: &std::path::Path) -> Result<Entry> {
         if self.commit.ends_with(CHANGED) || self.commit == UNKNOWN {
             return Err(Misuse(format!(
@@ -187,7 +187,7 @@ impl Campaign<'_> {
         Ok(all)
     }
 
-    /// A range of which nothing is known yet.
+    /// An empty entry for a range.
     fn entry(&self, seeds: &Range<u64>) -> Entry {
         Entry {
             commit: self.commit.clone(),
@@ -200,7 +200,7 @@ impl Campaign<'_> {
         }
     }
 
-    /// Runs all seeds of a range; what fails is told at once.
+    /// Runs all seeds of a range. Reports each failure at once.
     fn range(&self, seeds: &Range<u64>, progress: &Bar) -> Result<Entry> {
         let started = Instant::now();
         let next = AtomicU64::new(seeds.start);
@@ -256,13 +256,13 @@ impl Campaign<'_> {
     }
 }
 
-/// What the result of a campaign depends on.
+/// The sources on which the result of a campaign depends.
 const SOURCES: [&str; 3] = ["crates/apus-wire", "crates/apus-proto", "crates/apus-sim"];
 const CHANGED: &str = "-changed";
 const UNKNOWN: &str = "unknown";
 
-/// The commit of the program: what the build was told in `APUS_COMMIT`, otherwise the last one that
-/// changed the core, the wire format or the simulator, if the sources it was built from are still there.
+/// The commit of the program: the value of `APUS_COMMIT` at build time, otherwise the last commit that changed the core, the wire
+/// format or the simulator, if the sources still exist.
 fn commit() -> String {
     if let Some(commit) = option_env!("APUS_COMMIT") {
         return commit.to_owned();

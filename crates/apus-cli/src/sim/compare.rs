@@ -56,7 +56,7 @@ fn times(workload: &Sizes) -> (f64, f64) {
     }
 }
 
-/// Simulates, compares and shows; after Ctrl-C what was complete by then.
+/// Simulates, compares and shows. After Ctrl-C, shows the simulations that are complete.
 ///
 /// # Errors
 /// When a simulation cannot be run or a file cannot be written.

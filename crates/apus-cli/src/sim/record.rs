@@ -1,4 +1,4 @@
-//! The record of a fault campaign: which seeds were run with which commit, and what came of them.
+//! The record of a fault campaign: the seeds that were run, with their commits and results.
 
 use std::ops::Range;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub(super) struct Entry {
     pub(super) jobs: usize,
 }
 
-/// What a range was like.
+/// The results of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, AddAssign, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Counts {
@@ -88,7 +88,7 @@ impl Record {
         self.ranges.iter().filter(move |entry| entry.commit == commit).filter(touches)
     }
 
-    /// What of the seeds was not run with this commit, cut where the seed is a multiple of `most`.
+    /// The seeds that were not run with this commit, cut at multiples of `most`.
     pub(super) fn left(&self, commit: &str, seeds: &Range<u64>, most: u64) -> Vec<Range<u64>> {
         let mut left = vec![seeds.clone()];
         for entry in self.of(commit, seeds) {

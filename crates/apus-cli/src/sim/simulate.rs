@@ -1,4 +1,4 @@
-//! What the commands share: arguments, results, one simulation.
+//! The common part of the commands: arguments, results, one simulation.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ pub(super) fn with_settings(plan: &Plan, settings: &[(String, String)]) -> Resul
     Ok(plan.with(settings).map_err(said)?)
 }
 
-/// What is wrong with a plan, in one line.
+/// The error of a plan, in one line.
 pub(super) fn misuse(path: &Path, error: PlanError) -> Misuse {
     Misuse(format!("`{}`: {}", path.display(), in_words(error)))
 }
@@ -128,7 +128,7 @@ fn stoppable<T>(
     }
 }
 
-/// The largest amount of memory this process has held, in MiB, where the system tells.
+/// The largest amount of memory that this process has held, in MiB, where the system reports it.
 pub(super) fn memory_mib() -> Option<f64> {
     let kib = Process::myself().ok()?.status().ok()?.vmhwm?;
     Some(kib as f64 / 1024.0)

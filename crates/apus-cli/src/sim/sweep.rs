@@ -134,10 +134,10 @@ fn others(directory: &Path, total: usize) -> Result<Vec<PathBuf>> {
     Ok(others)
 }
 
-/// Whether the result of a point is there already. One of another plan is none with `anew`.
+/// Whether the result of a point exists. With `anew`, the result of another plan does not count.
 ///
 /// # Errors
-/// When the file is no result, or is of another plan.
+/// When the file is no result, or the result of another plan.
 fn is_kept(point: &Point, path: &Path, anew: bool) -> Result<bool> {
     if !path.exists() {
         return Ok(false);
