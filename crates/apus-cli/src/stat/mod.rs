@@ -43,13 +43,13 @@ pub(crate) struct Args {
     /// Show rates again after every interval, until Ctrl-C
     #[arg(long, conflicts_with_all = ["diff", "json", "prometheus"])]
     watch: bool,
-    /// End --watch after so many intervals
+    /// End --watch after this number of intervals
     #[arg(long, value_name = "N", requires = "watch")]
     count: Option<u64>,
-    /// Show only what changed in an interval, or between two files of --json
+    /// Show only the changes in an interval, or between two files of --json
     #[arg(long, value_name = "FILE", num_args = 0..=2, conflicts_with_all = ["json", "prometheus"])]
     diff: Option<Vec<PathBuf>>,
-    /// Time between the two readings of which rates are made
+    /// Time between the two readings from which rates are made
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
     /// Write the counters as JSON to FILE; - is standard output, which then has no table
@@ -61,7 +61,7 @@ pub(crate) struct Args {
     /// Give Prometheus a series for each process, with its number, instead of one for each program
     #[arg(long, requires = "prometheus")]
     per_process: bool,
-    /// List processes that have ended as well, and those of other pid namespaces
+    /// List ended processes as well, and processes of other pid namespaces
     #[arg(long, conflicts_with_all = ["pid", "prometheus"])]
     ended: bool,
     /// Directory of the files [default: /dev/shm/apus-UID of this user]
@@ -75,10 +75,10 @@ fn interval(text: &str) -> Result<Duration, String> {
     if allowed.contains(&time) { Ok(time) } else { Err("expected 10 ms to 1 day".to_owned()) }
 }
 
-/// Shows what the arguments ask for.
+/// Shows the counters that the arguments name.
 ///
 /// # Errors
-/// When no process shows counters, there is no such process, or a file or an address cannot be used.
+/// When no process shows counters, the process does not exist, or a file or an address cannot be used.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let directory =
         args.dir.as_deref().map_or_else(CounterDirectory::of_user, CounterDirectory::at);
@@ -142,7 +142,7 @@ fn shown(args: &Args, changed_only: bool) -> Shown {
     }
 }
 
-/// False when nobody looks any more.
+/// Returns false when standard output is closed.
 fn show_again(text: &str) -> bool {
     let mut stdout = stdout().lock();
     let clear = if stdout.is_terminal() { "\x1b[H\x1b[2J" } else { "" };
@@ -163,7 +163,7 @@ fn take(args: &Args, directory: &CounterDirectory) -> Result<(Snapshot, Unreadab
             let why = why.map_or_else(String::new, |(_, why)| format!(": {why}"));
             anyhow::bail!("process {pid} shows no counters in '{path}'{why}");
         }
-        unreadable.clear(); // Nobody has asked for the others.
+        unreadable.clear(); // Only the named process was asked for.
     }
     Ok((snapshot, unreadable))
 }

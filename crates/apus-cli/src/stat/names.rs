@@ -1,4 +1,4 @@
-//! What tells processes of one program apart.
+//! Names that distinguish processes of one program.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ const COMMAND_MAX: usize = 48;
 /// Ports that are shown.
 const PORTS_MAX: usize = 4;
 
-/// The command and the ports of a process; the name of its program where the system does not tell more.
+/// The command and the ports of a process, or the name of its program if the system has no more.
 pub(super) struct Name {
     pub(super) command: String,
     /// UDP ports that it has bound.

@@ -8,7 +8,7 @@ use apus_load::report::{Style, Table};
 use super::names::Name;
 use crate::counters::{Change, Process, ProcessChange, warnings};
 
-/// What is shown.
+/// The form of the output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Shown {
     /// A line for each process that runs.
@@ -144,7 +144,7 @@ fn attached(process: &Process, style: Style) -> String {
     Table::of_texts("Processes of its engine", "", &heads, lines).text(style)
 }
 
-/// Empty where there is no rate: at a process that was not there before.
+/// Empty for a process that was missing at the earlier reading.
 fn rate(change: &Change, it: &ProcessChange, grown: u64) -> String {
     let rate = change.rate(grown).filter(|_| !it.is_new);
     rate.map_or_else(String::new, |rate| format!("{rate:.0}"))

@@ -1,4 +1,4 @@
-//! The columns of the table: what they show, and how they sort.
+//! The columns of the table: their texts and their order.
 
 use std::cmp::Ordering;
 
@@ -57,7 +57,7 @@ impl Column {
         }
     }
 
-    /// What the help says about it.
+    /// The explanation of the column in the help.
     pub(super) fn meaning(self) -> &'static str {
         match self {
             Self::Pid => "number of the process",
@@ -93,7 +93,7 @@ impl Column {
         matches!(self, Self::Program | Self::User)
     }
 
-    /// The columns that fit into so many of the terminal, those that matter most.
+    /// The columns that fit into this width of the terminal, the most important ones first.
     pub(super) fn that_fit(width: u16) -> Vec<Self> {
         let mut left = width;
         let mut kept = Vec::new();
@@ -121,7 +121,7 @@ impl Column {
         preceding.next().expect("a cycle has no end")
     }
 
-    /// What it shows of a process.
+    /// The text of the column for a process.
     pub(super) fn text(self, row: &Row) -> String {
         let (pid, ..) = row.identity;
         match self {
@@ -145,8 +145,8 @@ impl Column {
         }
     }
 
-    /// How two processes are sorted by it: the greatest number first, texts and pids in their order. Processes of which the number is
-    /// not known are the last.
+    /// Compares two processes by the column: the greatest number first, texts and pids in ascending order. Processes without a
+    /// value come last.
     pub(super) fn compare(self, one: &Row, other: &Row) -> Ordering {
         let by_column = match self {
             Self::Pid => Ordering::Equal,

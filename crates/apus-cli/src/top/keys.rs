@@ -1,14 +1,14 @@
-//! What the keys do.
+//! The meaning of keys.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-/// What the user wants.
+/// An action of the user.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Action {
     Quit,
-    /// Closes what lies over the table, or quits if nothing does.
+    /// Closes the panel over the table, or quits if no panel is open.
     Leave,
-    /// Selects the process so many places further.
+    /// Moves the selection by this number of processes.
     Move(isize),
     First,
     Last,
@@ -22,7 +22,7 @@ pub(super) enum Action {
     ShorterInterval,
 }
 
-/// What a key means, if anything.
+/// The action of a key, if it has one.
 pub(super) fn action(key: KeyEvent) -> Option<Action> {
     if key.kind == KeyEventKind::Release {
         return None;

@@ -5,9 +5,9 @@
 //! | `sample` | one reading of the counters and of `/proc` |
 //! | `rates` | main figures from the growth of counters |
 //! | `recorded` | percentiles and peers of recent calls, from the time trace |
-//! | `row`, `column` | a process in the table; what its columns show, and how they sort |
+//! | `row`, `column` | a process in the table; the texts and the order of its columns |
 //! | `model` | the state of the screen: samples and actions go in |
-//! | `keys` | what keys do |
+//! | `keys` | the meaning of keys |
 //! | `view` | draws the model |
 //! | `screen` | the terminal: the loop of samples, keys and signals |
 

@@ -1,4 +1,4 @@
-//! What the screen shows, without a clock, files or a terminal: samples and actions go in.
+//! The state of the screen, without a clock, files or a terminal: samples and actions go in.
 
 use std::time::Duration;
 
@@ -25,14 +25,14 @@ pub(super) struct Model {
     pub(super) is_panel_open: bool,
     pub(super) is_help_open: bool,
     pub(super) is_paused: bool,
-    /// What went wrong with the last sample.
+    /// The error of the last sample.
     pub(super) trouble: Option<String>,
     /// None: the first row, whichever it is.
     selected: Option<Identity>,
     last: Option<Sample>,
 }
 
-/// What is said of the whole host.
+/// Figures of the whole host.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct HostLine {
     pub(super) cpus: Option<usize>,
@@ -53,7 +53,7 @@ pub(super) enum Flow {
 }
 
 impl Model {
-    /// What the screen shows, for programs.
+    /// The contents of the screen, for programs.
     pub(super) fn as_json(&self) -> serde_json::Value {
         let HostLine { cpus, busy, load, processes, rates } = self.host;
         let rows: Vec<_> = self.rows.iter().map(Row::as_json).collect();
@@ -100,7 +100,7 @@ impl Model {
         self.trouble = Some(why);
     }
 
-    /// Does what a key asks for.
+    /// Performs the action of a key.
     pub(super) fn act(&mut self, action: Action) -> Flow {
         match action {
             Action::Leave if self.is_help_open => self.is_help_open = false,
@@ -143,7 +143,7 @@ impl Model {
         self.rows.get(self.selected_place()?)
     }
 
-    /// The process of which the recent calls are shown.
+    /// The process whose recent calls are shown.
     pub(super) fn watched(&self) -> Option<Identity> {
         self.selected_row().filter(|_| self.is_panel_open).map(|row| row.identity)
     }
@@ -197,7 +197,7 @@ impl Model {
         };
     }
 
-    /// Processes of which the file is gone have ended. Those that have ended leave the table after a while.
+    /// Marks processes without a file as ended. Ended processes leave the table after a while.
     fn end_missing(&mut self, sample: &Sample) {
         let unreadable = |name: &ProcessName| (name.pid, name.ticks, name.namespace);
         let is_there = |row: &Row| {
@@ -303,7 +303,7 @@ mod tests {
         model.take(sample(0.0, [process(1, &[]), process(2, &[]), ended(3)]));
         assert_eq!(pids(&model), [1, 2]); // The third had ended before.
         for second in 1..=11 {
-            // The file of one stays, that of the other is removed.
+            // The file of one ended process stays, the file of the other one is removed.
             model.take(sample(f64::from(second), [ended(1)]));
             assert!(model.rows.iter().all(Row::has_ended) && model.rows.len() == 2, "{second}");
             assert_eq!(model.host.processes, 0);

@@ -1,4 +1,4 @@
-//! What the growth of counters says about a process, per second.
+//! Rates of a process, from the growth of its counters.
 
 use std::iter;
 
@@ -26,7 +26,7 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    /// Of what counters grew by in so many seconds.
+    /// The rates for a growth within this number of seconds.
     pub(super) fn of(grown: &Counters, seconds: f64) -> Self {
         let sum = |names: &[&str]| names.iter().filter_map(|name| grown.get(*name)).sum::<u64>();
         let rate = |names: &[&str]| per_second(sum(names), seconds);
@@ -57,7 +57,7 @@ impl Rates {
         })
     }
 
-    /// The sum with those of another process. Shares have no sum.
+    /// The sum of these rates and another process's. Shares have no sum.
     pub(super) fn plus(&self, other: &Self) -> Self {
         Self {
             calls: self.calls + other.calls,
@@ -152,7 +152,7 @@ const LENGTHS: [u32; 15] = [
     524_288, 1_048_576,
 ];
 
-/// Counters of links among the drops; those of the protocol have names of one form.
+/// Counters of links among the drops. The protocol's drop counters have names of one form.
 const LINK_DROPS: [&str; 13] = [
     "link.receive_buffer_drops",
     "link.malformed_bundles",

@@ -1,4 +1,4 @@
-//! What the time trace of a process says about its recent calls. One call in 64 is recorded, unless the process was told otherwise.
+//! The recent calls of a process, from its time trace. One call in 64 is recorded, unless the process has another setting.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -8,7 +8,7 @@ use super::rates::{self, LengthClass, Rates};
 use super::recorded::Recorded;
 use crate::counters::{Counters, Identity, Process, ProcessChange, warnings};
 
-/// A process, with what it did in the last interval.
+/// A process, with its figures of the last interval.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) identity: Identity,
@@ -29,21 +29,21 @@ pub(super) struct Row {
     pub(super) recorded: Option<Recorded>,
     /// Warnings of the last [`WARNED_INTERVALS`] intervals.
     pub(super) warnings: Vec<String>,
-    /// What its counters grew by in these intervals.
+    /// The growth of its counters in these intervals.
     recent: VecDeque<Counters>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     Runs,
-    /// It has ended, so many intervals ago.
+    /// It ended this number of intervals ago.
     Ended(u32),
     /// Whether it runs cannot be known.
     OtherNamespace,
 }
 
 impl Row {
-    /// A process that was not there before. Nothing is known about the last interval.
+    /// A process that is new to the table. It has no figures of the last interval.
     pub(super) fn new(process: &Process, user: Option<&str>) -> Self {
         let mut row = Self {
             identity: process.identity(),
@@ -81,7 +81,8 @@ impl Row {
         })
     }
 
-    /// Takes what the process did in an interval of so many seconds; none if that is not known. `cpu` is the share of a CPU that it used.
+    /// Takes the figures of an interval of this length in seconds; `None` if they are unknown. `cpu` is the share of a CPU that it
+    /// used.
     pub(super) fn take(
         &mut self,
         change: &ProcessChange,
@@ -130,7 +131,7 @@ impl Row {
         }
     }
 
-    /// Warnings stay: they may tell why the process has ended.
+    /// Keeps the warnings: they may show why the process has ended.
     fn forget_rates(&mut self) {
         (self.rates, self.cpu) = (None, None);
         self.by_length.clear();

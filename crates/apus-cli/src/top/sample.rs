@@ -15,7 +15,7 @@ use super::recorded::Recorded;
 use crate::counters::{Identity, Process, Snapshot, Unreadable};
 use crate::trace::trace_of;
 
-/// Counters of all processes, and what the system says about the processes and the host.
+/// Counters of all processes, and the system's figures of processes and host.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     /// When: time since the command started.
@@ -30,7 +30,7 @@ pub(super) struct Sample {
     pub(super) recorded: Option<(Identity, Recorded)>,
 }
 
-/// What the system says about a process.
+/// The system's figures of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Usage {
     /// The name of its user, or the number if there is no name.
@@ -39,7 +39,7 @@ pub(super) struct Usage {
     pub(super) cpu: Duration,
 }
 
-/// The host. Parts that the system does not tell are none.
+/// The system's figures of the host. `None` where the system has none.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct Host {
     pub(super) cpus: Option<usize>,

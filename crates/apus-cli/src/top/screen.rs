@@ -17,7 +17,7 @@ use super::model::{Flow, Model};
 use super::sample::Reader;
 use super::view::{self, Look};
 
-/// What the loop waits for besides the time of the next sample.
+/// An event for which the loop waits beside the time of the next sample.
 enum Input {
     Terminal(Event),
     Signal(i32),

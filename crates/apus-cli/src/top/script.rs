@@ -26,7 +26,7 @@ pub(super) fn ended(pid: u32) -> Process {
     Process { alive: Some(false), ..process(pid, &[]) }
 }
 
-/// A sample so many seconds after the start. Processes that run are alice's, and have used no CPU time.
+/// A sample at this number of seconds after the start. Running processes belong to alice, and have used no CPU time.
 pub(super) fn sample(seconds: f64, processes: impl IntoIterator<Item = Process>) -> Sample {
     let processes: Vec<_> = processes.into_iter().collect();
     let running = processes.iter().filter(|it| it.alive == Some(true));

@@ -1,4 +1,4 @@
-//! Analyses: their arguments, and how what they found is shown.
+//! Analyses: their arguments, and their reports as text and JSON.
 
 use std::fmt::Write as _;
 
@@ -28,7 +28,7 @@ pub(crate) struct OverTime {
     interval: Option<u64>,
 }
 
-/// The arguments of an analysis that tells long messages from short ones.
+/// The arguments of an analysis that separates long messages from short ones.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Lengths {
     #[command(flatten)]
@@ -97,7 +97,7 @@ impl Lengths {
     }
 }
 
-/// Shows what was found.
+/// Shows a report.
 ///
 /// # Errors
 /// When standard output or the file cannot be written.
@@ -148,7 +148,7 @@ pub(super) fn as_text(report: &Report) -> String {
     if text.is_empty() { "the traces have nothing of this\n".to_owned() } else { text }
 }
 
-/// Columns of text are flush left, those of numbers flush right.
+/// The table as text: columns of text flush left, columns of numbers flush right.
 fn table_text(table: &Table) -> String {
     let headers = table.columns.iter().map(|name| words(name)).collect();
     let rows = table.rows.iter().map(|row| row.iter().map(cell_text).collect());

@@ -26,17 +26,17 @@ Of traces, the medians of round trips, stages and packets are compared; of resul
 medians of rows of the same kind, and of several runs the median of their medians; of 'apus stat --json', the sums of counters. A trace \
 of both ends is one file of 'apus trace merge'. The greatest differences come first.")]
 pub(crate) struct Args {
-    /// What was measured first
+    /// The first measurement
     #[arg(value_name = "FIRST")]
     first: PathBuf,
-    /// What was measured then, a file of the same kind
+    /// The second measurement, a file of the same kind
     #[arg(value_name = "SECOND")]
     second: PathBuf,
     #[command(flatten)]
     json: JsonArgs,
 }
 
-/// What a file has.
+/// The kind of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Trace,

@@ -1,4 +1,4 @@
-//! `apus trace explain`: what became of single calls.
+//! `apus trace explain`: the history of single calls.
 
 use std::cmp::Reverse;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ use crate::output::JsonArgs;
 /// Calls that are explained at once.
 const MOST: usize = 10;
 
-/// Explain calls: how they ended, how far they came, what they waited for, and where their time went
+/// Explain calls: how they ended, how far they came, the events for which they waited, and where their time went
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus trace explain 5762 client.4711.trace server.4712.trace

@@ -36,7 +36,7 @@ pub(super) fn merged(files: &[PathBuf]) -> Result<Merged> {
     });
     let merged = Merged::of(&traces.collect::<Result<Vec<_>>>()?);
     for offset in merged.offsets.iter().filter(|offset| offset.least_delay_nanos.is_none()) {
-        // Nobody is left to tell when standard error is closed.
+        // An error of standard error itself cannot be reported.
         let _ = writeln!(
             stderr(),
             "warning: the clock of '{}' is aligned by the time of day alone, which may be wrong by milliseconds: no call between its \

@@ -10,7 +10,7 @@ use super::analysis::print;
 use super::files::merged;
 use crate::output::JsonArgs;
 
-/// Show when threads or nodes stood still; with --live, what is taken from each CPU now
+/// Show when threads or nodes stood still; with --live, the time that each CPU loses now
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus trace gaps client.4711.trace server.4712.trace

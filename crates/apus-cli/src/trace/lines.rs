@@ -48,7 +48,7 @@ pub(crate) struct RangeArgs {
     /// First time to show, in µs since the first record
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0.0)]
     from: f64,
-    /// Last time to show, in µs since the first record [default: that of the last record]
+    /// Last time to show, in µs since the first record [default: the time of the last record]
     #[arg(long, value_name = "MICROSECONDS")]
     to: Option<f64>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `apus trace`: what happened when, as processes recorded it.
+//! `apus trace`: events and their times, as processes recorded them.
 //!
 //! | file | |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | `record` | the traces of running processes become files, or are frozen |
 //! | `lines` | `show`, `grep`, `range`, `rpcid`: records as text |
 //! | `rpcs`, `timeline`, `explain` | analyses of calls |
-//! | `help` | what `--help` of an analysis ends with |
+//! | `help` | the last part of an analysis's `--help` |
 //! | `analysis` | all other analyses: their arguments, and how their reports are shown |
 //! | `gaps` | threads, nodes and CPUs that stood still |
 //! | `page` | one call as an HTML page |
@@ -41,7 +41,7 @@ pub(crate) use processes::trace_of;
 
 use analysis::{Input, Instant, Lengths, OverTime};
 
-/// Show what happened when: the time trace of nodes and simulations
+/// Show the time trace of nodes and simulations: events and their times
 #[derive(Debug, Subcommand)]
 pub(crate) enum Trace {
     Record(record::RecordArgs),
@@ -68,7 +68,7 @@ pub(crate) enum Trace {
     /// Show packets that arrived after later bytes of their message
     #[command(after_help = help::OOO)]
     Ooo(Input),
-    /// Show bytes that were granted and are not there, over time
+    /// Show bytes that were granted and have not arrived, over time
     #[command(after_help = help::GRANTS)]
     Grants(OverTime),
     Gaps(gaps::Args),
@@ -78,10 +78,10 @@ pub(crate) enum Trace {
     /// Show how many requests wait behind one that a thread takes
     #[command(after_help = help::SOCKQS)]
     Sockqs(Input),
-    /// Show whether packets of short messages overtake those of long ones
+    /// Show whether packets of short messages overtake packets of long ones
     #[command(after_help = help::PASS)]
     Pass(Lengths),
-    /// Show what each thread received, over time
+    /// Show the packets that each thread received, over time
     #[command(after_help = help::INCOMING)]
     Incoming(OverTime),
     /// Show bytes that are on their way from node to node, over time
@@ -176,7 +176,7 @@ pub(crate) fn check_variables() -> Result<()> {
     wrong.map_or(Ok(()), |error| Err(Misuse(error).into()))
 }
 
-/// The variables: name, check, and what is allowed.
+/// A variable: its name, its check, and its allowed values.
 type Variable = (&'static str, fn(&OsStr) -> bool, &'static str);
 
 const VARIABLES: [Variable; 4] = [

@@ -35,7 +35,7 @@ struct Ends {
 }
 
 impl Ends {
-    /// For labels of so many characters.
+    /// The widths for labels of these lengths in characters.
     fn of(client: usize, server: usize) -> Self {
         let room = |characters: usize| (characters as f64 * CHARACTER + 24.0).max(LABELS_MIN);
         let (client, right) = (room(client), room(server));

@@ -1,8 +1,8 @@
 //! Running processes that have a time trace.
 //!
-//! A process decides which files it has open, by which names, and what is in them. So a file is looked at before it is opened, read
-//! before it is written, and always the same one: it must be a regular file of the user that the process runs as, and begin as a trace
-//! of that process does.
+//! A process decides about the files that it has open, their names and their contents. So a file is examined before it is opened,
+//! and read before it is written, always through the same inode: it must be a regular file of the process's user, and begin as a
+//! trace of that process does.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write as _, stderr};
@@ -63,10 +63,10 @@ pub(super) struct LeftOut {
 }
 
 impl LeftOut {
-    /// Tells of a process.
+    /// Notes a process whose trace was left out.
     pub(super) fn add(&mut self, pid: u32, error: &anyhow::Error) {
         self.count += 1;
-        // Nobody is left to tell when standard error is closed.
+        // An error of standard error itself cannot be reported.
         let _ = writeln!(stderr(), "left out: the time trace of process {pid}: {error:#}");
     }
 }
@@ -91,7 +91,7 @@ impl LiveTrace {
         &self.file
     }
 
-    /// The same file, for writing.
+    /// Opens the same file for writing.
     ///
     /// # Errors
     /// Those of the system.

@@ -22,7 +22,7 @@ const ASK_EVERY: Duration = Duration::from_millis(20);
 /// How long the packets that freeze the other ends take at most, and those ends to stop.
 const OTHERS_FREEZE: Duration = Duration::from_millis(100);
 
-/// Write what running processes have recorded to files, one for each process
+/// Write the records of running processes to files, one for each process
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus trace record
@@ -46,7 +46,7 @@ pub(crate) struct RecordArgs {
     /// Have the processes record one call in N meanwhile, or all; needs --for or --slower-than
     #[arg(long, value_name = "N|all", value_parser = one_in)]
     calls: Option<u32>,
-    /// Wait for so long before writing, as in 2s
+    /// Wait for this time before writing, as in 2s
     #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
     time: Option<Duration>,
     /// Wait for a call that takes longer than this, as in 5ms
@@ -54,7 +54,7 @@ pub(crate) struct RecordArgs {
     slower_than: Option<Duration>,
 }
 
-/// Stop the recording of running processes, so that what they have is not overwritten
+/// Stop the recording of running processes, so that their records are not overwritten
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus trace freeze --pid 4711
@@ -91,7 +91,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
     let changes = args.calls.is_some() || args.slower_than.is_some();
     let mut processes = Vec::new();
     for (pid, trace) in &traces {
-        // Only what is to be changed is opened for writing.
+        // Only files to be changed are opened for writing.
         let file = match Remote(trace.file()).is_frozen() {
             Ok(frozen) if changes || frozen => trace.writable(),
             Ok(_) => trace.file().try_clone(),
@@ -183,7 +183,7 @@ fn plain(program: &str) -> String {
 fn wait(processes: &[(u32, File)], args: &RecordArgs, changed: Option<&Changed<'_>>) -> Result<()> {
     if let Some(limit) = args.slower_than {
         let count = processes.len();
-        // Nobody is left to tell when standard error is closed.
+        // An error of standard error itself cannot be reported.
         let _ = writeln!(
             stderr(),
             "waiting for a call of {count} processes that takes longer than {limit:?}"
@@ -234,7 +234,7 @@ impl<'a> Changed<'a> {
         }
     }
 
-    /// Changes the settings of a process. Returns those of before.
+    /// Changes the settings of a process. Returns the settings before.
     fn change(file: &File, args: &RecordArgs) -> io::Result<Settings> {
         let remote = Remote(file);
         let before = remote.settings()?;

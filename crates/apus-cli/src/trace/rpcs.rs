@@ -9,7 +9,7 @@ use serde_json::json;
 use super::files::{Files, micros};
 use crate::output::JsonArgs;
 
-/// List the RPCs of traces: when each began, how long it took, and what disturbed it
+/// List the RPCs of traces: when each began, how long it took, and its disturbances
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus trace rpcs client.4711.trace server.4712.trace

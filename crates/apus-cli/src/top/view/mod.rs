@@ -48,7 +48,7 @@ pub(super) fn draw(model: &Model, look: Look, area: Rect, buffer: &mut Buffer) {
     key_line(model, look).render(keys, buffer);
 }
 
-/// The screen as text of so many columns, as long as it needs to be.
+/// The screen as text of this width, as long as it needs to be.
 pub(super) fn text(model: &Model, width: u16) -> String {
     let look = Look::PLAIN;
     let body = body_heights(model, width);

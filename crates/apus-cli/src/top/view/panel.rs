@@ -12,7 +12,7 @@ use crate::top::recorded::Recorded;
 use crate::top::row::Row;
 use crate::top::sample::RECORDED_FOR;
 
-/// What the panel shows, as lines.
+/// The lines of the panel.
 pub(super) struct Panel {
     head: Vec<Line<'static>>,
     counters: Vec<Line<'static>>,
@@ -185,7 +185,7 @@ fn by_priority(row: &Row, look: Look, width: u16) -> Vec<Line<'static>> {
     lines
 }
 
-/// Peers of recorded calls. Counters do not tell peers apart.
+/// The peers of recorded calls. Counters do not distinguish peers.
 fn peers(row: &Row, look: Look, width: u16) -> Vec<Line<'static>> {
     let peers = row.recorded.as_ref().map_or(&[][..], |recorded| &recorded.peers);
     let Some(most) = peers.iter().map(|peer| peer.bytes).max() else { return Vec::new() };

@@ -46,7 +46,7 @@ impl Look {
     }
 }
 
-/// A text in lines of at most so many characters, broken between words, or within one that is longer than a line.
+/// Wraps a text to lines of at most this width, between words, or within a word that is longer than a line.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
     let mut lines = vec![String::new()];
@@ -67,7 +67,7 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// A bar that fills a share of so many columns, from 0 to 1. A share above 0 can be seen.
+/// A bar that fills a share, from 0 to 1, of this number of columns. A share above 0 is visible.
 pub(super) fn bar(share: f64, columns: usize) -> String {
     let eighths = (share.clamp(0.0, 1.0) * columns as f64 * 8.0).ceil() as usize;
     let rest = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'][eighths % 8];
