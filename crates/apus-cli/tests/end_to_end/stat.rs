@@ -264,13 +264,18 @@ fn the_alerts_name_counters_of_the_page() {
     let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/prometheus");
     let text = fs::read_to_string(rules.join("apus.rules.yml")).expect("it is there");
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    let names = words
-        .filter(|it| *it == "apus_processes" || it.starts_with("apus_") && it.ends_with("_total"));
+    let is_sample = |it: &&str| it.ends_with("_total") || it.ends_with("_bucket");
+    let names = words.filter(|it| {
+        ["apus_processes", "apus_died"].contains(it) || it.starts_with("apus_") && is_sample(it)
+    });
     let names: BTreeSet<_> = names.collect();
     assert!(names.len() > 20, "{names:?}");
     for name in names {
         assert!(
-            page.contains(&format!("# TYPE {} ", name.trim_end_matches("_total"))),
+            page.contains(&format!(
+                "# TYPE {} ",
+                name.trim_end_matches("_total").trim_end_matches("_bucket")
+            )),
             "no counter {name}"
         );
     }

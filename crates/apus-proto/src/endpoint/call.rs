@@ -229,7 +229,10 @@ impl Endpoint {
     }
 
     /// The response of a call is whole.
-    pub(super) fn complete_call(&mut self, key: RpcKey, body: Bytes) {
+    pub(super) fn complete_call(&mut self, now: Time, key: RpcKey, body: Bytes) {
+        if self.parts.sampler.chooses(self.parts.counters.calls_completed) {
+            self.time_call(now, key);
+        }
         let Some(ended) = self.remove_rpc(key) else { return };
         self.parts.counters.calls_completed += 1;
         if self.parts.tracer.chooses(ended.acked.client_id) {
@@ -241,6 +244,13 @@ impl Endpoint {
         }
         let Ended { socket, cookie, .. } = ended;
         self.parts.events.push_back(Event::Response { socket, rpc: key, cookie, body });
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn time_call(&mut self, now: Time, key: RpcKey) {
+        let Some(rpc) = self.rpcs.get(key) else { return };
+        self.parts.counters.call_timed(now.saturating_since(rpc.started));
     }
 
     /// One RPC with a run of a peer that is over.

@@ -176,6 +176,17 @@ impl Endpoint {
                 self.parts.counters.refused_duplicate_requests += 1;
                 return None;
             }
+            Admission::Stray => {
+                self.parts.counters.refused_strays += 1;
+                return None;
+            }
+            Admission::Lost => {
+                //= docs/protocol.md#once-6
+                // The client learns from the next answer that its token is not known any more, and gets another one.
+                self.parts.counters.refused_strays += 1;
+                self.end_run(peer, None);
+                return None;
+            }
             Admission::Stale => {
                 self.parts.counters.refused_stale_incarnation += 1;
                 self.challenge(now, peer, header);

@@ -403,7 +403,9 @@ impl Endpoint {
                 let trace = peer.take_trace(id);
                 return self.on_local_request(now, from, to, id, (deadline, trace), body);
             }
-            Some((MessageKind::Response, id)) => return self.on_local_response(path, id, body),
+            Some((MessageKind::Response, id)) => {
+                return self.on_local_response(now, path, id, body);
+            }
             Some((MessageKind::Refused(reason), id)) => {
                 self.on_local_refused(now, path, id, reason)
             }
@@ -463,7 +465,7 @@ impl Endpoint {
     }
 
     #[inline]
-    fn on_local_response(&mut self, path: PathId, id: u64, body: Bytes) {
+    fn on_local_response(&mut self, now: Time, path: PathId, id: u64, body: Bytes) {
         if !self.admits_response(path, id, body.len()) {
             return self.discard(body);
         }
@@ -471,6 +473,9 @@ impl Endpoint {
         let Some(call) = self.end_local(key) else { return };
         let Side::Client(Client { cookie, body: request, .. }) = call.side else { return };
         self.discard(request);
+        if self.parts.sampler.chooses(self.parts.counters.calls_completed) {
+            self.parts.counters.call_timed(now.saturating_since(call.started));
+        }
         self.parts.counters.calls_completed += 1;
         self.parts.counters.message_received(body.len() as u64);
         self.parts.events.push_back(Event::Response {
