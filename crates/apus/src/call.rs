@@ -11,16 +11,16 @@ use apus_proto::{SocketKey, Time};
 use apus_wire::TraceContext;
 use bytes::Bytes;
 
-use crate::clock;
 use crate::delivery::Regime;
+use crate::delivery::parker::{self, Waiter, WaiterId};
+use crate::delivery::spin::Spin;
+use crate::delivery::waiting::Awaited;
 use crate::engine::Engine;
 use crate::error::CallError;
 use crate::mail::{CallKey, Mail};
-use crate::parker::{self, Waiter, WaiterId};
+use crate::observe::spans::CallSpan;
 use crate::socket::SocketInner;
-use crate::spans::CallSpan;
-use crate::spin::Spin;
-use crate::wait::Awaited;
+use crate::sync::clock;
 
 /// Options of a call. Setters return the options, so that they can be chained.
 ///

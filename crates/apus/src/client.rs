@@ -13,19 +13,19 @@ use bytes::Bytes;
 
 use crate::address::Address;
 use crate::call::{AwaitCall, Call, CallOptions};
-use crate::clock;
+use crate::delivery::serving;
+use crate::engine::lock::Guard;
 #[cfg(feature = "tower")]
 use crate::error::Unusable;
 use crate::error::{CallError, RecvError};
 use crate::flush::{Flush, operate};
+use crate::mail::queue::{Queue, WaitingResponse};
 use crate::mail::{CallKey, CompletionMode};
-use crate::queue::{Queue, WaitingResponse};
-use crate::serving;
-use crate::shared::Guard;
+use crate::observe::events;
+use crate::observe::spans::{CallSpan, SpanNumber};
+use crate::observe::stats::PortStats;
 use crate::socket::{Message, Recv, Socket, SocketInner};
-use crate::spans::{CallSpan, SpanNumber};
-use crate::stats::PortStats;
-use crate::trace;
+use crate::sync::clock;
 
 /// Makes calls from a port of its own. Opened by [`Node::client`](crate::Node::client).
 ///
@@ -115,7 +115,7 @@ impl Client {
             // Its deadline ends it within a tick.
             ended = end.shared.wait(engine, &mut awaited, clock::now(), None)?;
         }
-        ended.expect("a wait without end has a result").map(drop).inspect_err(trace::call_failed)
+        ended.expect("a wait without end has a result").map(drop).inspect_err(events::call_failed)
     }
 
     /// Sends a request and waits for its response, as [`start`](Self::start) and [`Call::wait`] do. Allocates nothing but the

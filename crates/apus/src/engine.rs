@@ -1,13 +1,18 @@
 //! The engine: protocol, link and mail, turned by whoever holds the lock.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `engine` | turns, calls and answers, and who turns next |
-//! | `handling` | requests for handlers, which whoever turns the engine calls |
 //! | `paths` | what the link knows of the ways to peers |
-//! | `relaying` | work for other processes, of a shared engine |
 //! | `waiting` | calls that wait for room |
-//! | `publication` | counters, for other processes to read |
+//! | `lock` | the engine behind its lock, and the guard that wakes threads when it is dropped |
+//! | `background` | the thread that turns the engine while no other thread waits |
+//! | `shards`, `shard_loads` | the engines of a node, and what they tell each other about the resources of the host |
+//! | `links`, `no_link` | opens the links of a node; what is left of a link when the node has stopped |
+//! | `handlers`, `handling` | sockets whose messages a handler takes when they arrive |
+//! | `postponed` | timers that wait for packets |
+//! | `memory_limit` | how much memory the control groups allow |
+//! | `publication` | when counters are written to where other processes can read them |
 //! | `after_unlock`, `ending` | what must wait until the lock is let go; how an engine ends |
 
 use std::mem;
@@ -25,29 +30,41 @@ use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathError, PathId, ReceiveTarge
 use bytes::Bytes;
 
 use crate::address::Address;
-use crate::attached::Attached;
+use crate::delivery::parker::{Parker, Waiter, WaiterId};
 use crate::delivery::{Delivery, Leadership, Leaving};
+use crate::engine::handlers::Handlers;
+use crate::engine::postponed::Postponed;
+use crate::engine::shard_loads::ShardLoads;
 use crate::error::{CallError, ReplyError};
-use crate::handlers::Handlers;
+use crate::host::neighbours::Neighbours;
 use crate::local_caller::LocalCaller;
 use crate::mail::{CallKey, CompletionMode, Mail};
-use crate::neighbours::Neighbours;
-use crate::parker::{Parker, Waiter, WaiterId};
-use crate::postponed::Postponed;
-use crate::publication::Publication;
-use crate::relay::Relay;
-use crate::shard_loads::ShardLoads;
-use crate::stats::{DeliveryCounters, StreamCounters};
-use crate::time_trace::{self, Following};
+use crate::observe::publication::Publication;
+use crate::observe::stats::{DeliveryCounters, StreamCounters};
+use crate::observe::time_trace::{self, Following};
+use crate::shared_engine::attached::Attached;
+use crate::shared_engine::forwarder::Forwarder;
 
 mod after_unlock;
 mod ending;
+mod handlers;
 mod handling;
 mod paths;
+mod postponed;
 mod publication;
-mod relaying;
 mod waiting;
 mod waiting_calls;
+
+#[cfg(all(test, apus_model))]
+mod model;
+
+pub(crate) mod background;
+pub(crate) mod links;
+pub(crate) mod lock;
+pub(crate) mod memory_limit;
+pub(crate) mod no_link;
+pub(crate) mod shard_loads;
+pub(crate) mod shards;
 
 use waiting_calls::WaitingCalls;
 
@@ -79,7 +96,7 @@ pub(crate) struct Engine {
     pub(crate) endpoint: Endpoint,
     pub(crate) link: Box<dyn Link>,
     /// Processes of this host that share memory with this one, unless only the network is to be used.
-    neighbours: Option<Box<Neighbours>>,
+    pub(crate) neighbours: Option<Box<Neighbours>>,
     pub(crate) mail: Mail,
     handlers: Handlers<dyn Handler>,
     pub(crate) leadership: Leadership<Arc<Parker>>,
@@ -181,7 +198,7 @@ impl Engine {
         self.tell_untaken();
         self.counters.turns += 1;
         let near = self.receive_near(now, paused);
-        self.relay(now);
+        self.forward(now);
         let (far, more) = if self.wants_link(now, paused) { self.receive(now) } else { (0, false) };
         let came = near + far;
         if far > 0 {
@@ -266,13 +283,18 @@ impl Engine {
         let Self { neighbours: Some(neighbours), endpoint, .. } = self else { return };
         // What they have sent before is delivered while it is known where it is from.
         neighbours.take_last(now, endpoint);
-        self.relay(now);
+        self.forward(now);
         self.deliver();
         let Self { neighbours: Some(neighbours), endpoint, link, mail, .. } = self else { return };
         neighbours.remove_ended(now, endpoint, &mut **link);
         for moved in neighbours.moved.drain(..) {
-            match neighbours.relay.as_mut().filter(|it| it.owner(moved.socket).is_some()) {
-                Some(relay) => relay.moved(moved),
+            match neighbours
+                .attachments
+                .forwarder
+                .as_mut()
+                .filter(|it| it.owner(moved.socket).is_some())
+            {
+                Some(forwarder) => forwarder.moved(moved),
                 None => mail.moved(moved),
             }
         }
@@ -356,7 +378,9 @@ impl Engine {
                 Some(neighbours) if path.is_local() => neighbours.address(path),
                 _ => link.address(path),
             };
-            let owner = neighbours.as_ref().and_then(|it| it.relay.as_ref()?.owner(event.socket()));
+            let owner = neighbours
+                .as_ref()
+                .and_then(|it| it.attachments.forwarder.as_ref()?.owner(event.socket()));
             match owner {
                 None => {
                     let mark = match &event {
@@ -370,14 +394,16 @@ impl Engine {
                         Event::Request { from, .. } => address(from.path),
                         _ => None,
                     };
-                    if let Some(relay) = neighbours.as_mut().and_then(|it| it.relay.as_mut()) {
-                        relay.event(owner, event, client, endpoint);
+                    if let Some(forwarder) =
+                        neighbours.as_mut().and_then(|it| it.attachments.forwarder.as_mut())
+                    {
+                        forwarder.event(owner, event, client, endpoint);
                     }
                 }
             }
         }
         if let Some(neighbours) = neighbours {
-            neighbours.connected.drain(..).for_each(|call| mail.connected(call));
+            neighbours.meetings.connected.drain(..).for_each(|call| mail.connected(call));
         }
     }
 
@@ -440,17 +466,17 @@ impl Engine {
 
     /// The engine of another process that is used.
     pub(crate) fn attached(&mut self) -> Option<&mut Attached> {
-        self.neighbours.as_mut()?.attached.as_deref_mut()
+        self.neighbours.as_mut()?.attachments.attached.as_deref_mut()
     }
 
     /// What is done for other processes, if they may use this engine.
-    pub(crate) fn relaying(&mut self) -> Option<&mut Relay> {
-        self.neighbours.as_mut()?.relay.as_deref_mut()
+    pub(crate) fn forwarder(&mut self) -> Option<&mut Forwarder> {
+        self.neighbours.as_mut()?.attachments.forwarder.as_deref_mut()
     }
 
     /// The best way to a node: through memory if it shares some with this one.
     #[inline]
-    fn route(&mut self, now: Time, to: Remote) -> Remote {
+    pub(crate) fn route(&mut self, now: Time, to: Remote) -> Remote {
         if to.path.is_local() {
             return to;
         }
@@ -631,7 +657,8 @@ impl Engine {
         if self.draining && self.is_idle() {
             self.mail.wakes.extend(self.drainer.take());
         }
-        if let Some(attached) = self.neighbours.as_mut().and_then(|it| it.attached.as_mut())
+        if let Some(attached) =
+            self.neighbours.as_mut().and_then(|it| it.attachments.attached.as_mut())
             && mem::take(&mut attached.changed)
         {
             self.mail.wakes.append(&mut attached.waiters);

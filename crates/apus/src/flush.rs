@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use apus_proto::Time;
 
-use crate::clock;
 use crate::engine::Engine;
-use crate::shared::{Guard, Shared};
+use crate::engine::lock::{Guard, Shared};
+use crate::sync::clock;
 
 /// When an operation's packets are transmitted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

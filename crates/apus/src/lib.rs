@@ -90,63 +90,36 @@
 
 #![forbid(unsafe_code)]
 
+// What people use.
 mod address;
-mod attach;
-mod attached;
-mod awaited_engine;
-mod background;
 mod call;
 mod client;
-mod clock;
 mod config;
-mod cross_shard;
-mod delivery;
-mod engine;
 mod error;
 mod flush;
-mod handlers;
-mod links;
 mod local_caller;
-mod mail;
-mod memory_limit;
-mod missing_files;
-#[cfg(all(test, apus_model))]
-mod model;
-mod neighbour_key;
-mod neighbours;
-mod no_link;
 mod node;
-mod on_thread;
-mod parker;
-mod postponed;
 mod probe;
-mod publication;
-mod queue;
-mod relay;
 mod request;
 #[cfg(feature = "stream")]
 mod requests;
 mod resolve;
 mod service;
-mod serving;
-mod shard_loads;
-mod shards;
-mod shared;
-mod shared_engine;
 mod socket;
-mod spans;
-mod spin;
-mod stats;
 mod stream;
-mod sync;
-mod time_trace;
 #[cfg(feature = "tower")]
 mod tower;
-mod trace;
 #[cfg(feature = "tracing")]
 pub mod tracing;
-mod turns;
-mod wait;
+
+// What it stands on: a folder for each subject.
+mod delivery;
+mod engine;
+mod host;
+mod mail;
+mod observe;
+mod shared_engine;
+mod sync;
 
 pub use address::{Address, AddressError, Scheme};
 #[cfg(feature = "custom-link")]
@@ -165,8 +138,11 @@ pub use delivery::{Delivery, DeliveryError};
 pub use error::{CallError, CloseError, OpenError, RecvError, ReplyError, StartError};
 pub use flush::Flush;
 pub use local_caller::LocalCaller;
-pub use missing_files::missing_files;
 pub use node::{Node, Route};
+pub use observe::missing_files::missing_files;
+pub use observe::stats::{
+    DeliveryCounters, MemoryCounters, PortStats, ProcessCounters, Stats, StreamCounters,
+};
 pub use probe::{Presence, probe, probe_with};
 pub use request::{ReplyFailed, Request};
 #[cfg(feature = "stream")]
@@ -174,9 +150,6 @@ pub use requests::Requests;
 pub use resolve::{ResolveError, resolve, resolve_all, resolve_all_async, resolve_async};
 pub use service::Service;
 pub use shared_engine::{AttachedProcess, EngineAccess, SharedEngine};
-pub use stats::{
-    DeliveryCounters, MemoryCounters, PortStats, ProcessCounters, Stats, StreamCounters,
-};
 pub use stream::{Stream, StreamListener, StreamOptions};
 #[cfg(feature = "tower")]
 pub use tower::CallFuture;

@@ -2,7 +2,11 @@
 //!
 //! Each call has a slot that its result is put into; each socket has a queue of requests and of
 //! responses to [`Client::send`](crate::Client::send). A message is put in its place first; then,
-//! if somebody sleeps there, exactly one is woken for it, the one that slept last.
+//! if somebody sleeps there, exactly one is woken for it, the one that slept last. `queue.rs` has the queue of a socket, and `turns.rs`
+//! the order of its requests: peers take turns.
+
+pub(crate) mod queue;
+mod turns;
 
 use std::mem;
 use std::net::SocketAddr;
@@ -14,14 +18,14 @@ use apus_wire::PathId;
 use bytes::Bytes;
 
 use crate::address::Address;
-use crate::cross_shard::CrossShardWaiters;
+use crate::delivery::cross_shard::CrossShardWaiters;
+use crate::delivery::parker::{Parker, Waiter, WaiterId};
+use crate::delivery::spin::Spin;
 use crate::error::CallError;
-use crate::parker::{Parker, Waiter, WaiterId};
-use crate::queue::{Queue, Untaken, WaitingRequest, WaitingResponse};
-use crate::spans::SpanNumber;
-use crate::spin::Spin;
-use crate::stats::PortStats;
-use crate::time_trace;
+use crate::mail::queue::{Queue, Untaken, WaitingRequest, WaitingResponse};
+use crate::observe::spans::SpanNumber;
+use crate::observe::stats::PortStats;
+use crate::observe::time_trace;
 
 /// How the result of a call reaches the application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

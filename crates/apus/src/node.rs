@@ -11,17 +11,17 @@ use apus_wire::is_native;
 
 use crate::address::Address;
 use crate::client::Client;
-use crate::clock;
 use crate::config::{Config, EngineAt};
+use crate::engine::links;
+use crate::engine::lock::Shared;
+use crate::engine::shards::{Near, Shards};
 use crate::error::{CloseError, OpenError, StartError, Unusable};
-use crate::links;
-use crate::on_thread::OnThread;
+use crate::observe::events;
+use crate::observe::stats::Stats;
 use crate::service::Service;
-use crate::shards::{Near, Shards};
-use crate::shared::Shared;
 use crate::socket::Socket;
-use crate::stats::Stats;
-use crate::trace;
+use crate::sync::clock;
+use crate::sync::on_thread::OnThread;
 
 /// An endpoint on the network: one link (by default a UDP port), and any number of [`Client`]s and [`Service`]s on it.
 ///
@@ -140,7 +140,7 @@ impl Node {
     }
 
     fn of(shards: Shards) -> Self {
-        trace::node_started(shards.local_addr, shards.iter().len());
+        events::node_started(shards.local_addr, shards.iter().len());
         Self { shards: Arc::new(shards) }
     }
 
@@ -221,7 +221,7 @@ impl Node {
             Ok(active) => Err(CloseError::Unfinished { active, after: deadline }),
             Err(unusable) => Err(unusable.into()),
         };
-        trace::node_closed(self.shards.local_addr, &closed);
+        events::node_closed(self.shards.local_addr, &closed);
         closed
     }
 

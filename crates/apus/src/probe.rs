@@ -11,8 +11,8 @@ use apus_wire::{
 
 use crate::address::Address;
 use crate::config::{Config, Links};
+use crate::engine::links;
 use crate::error::StartError;
-use crate::links;
 use crate::resolve::is_unspecified;
 
 /// How often the probe is repeated.

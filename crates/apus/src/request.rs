@@ -9,15 +9,15 @@ use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
 use crate::address::Address;
-use crate::clock;
 use crate::engine::Engine;
+use crate::engine::lock::Shared;
 use crate::error::ReplyError;
 use crate::flush::{Flush, operate};
 use crate::local_caller::LocalCaller;
-use crate::queue::{Queue, WaitingRequest};
-use crate::shared::Shared;
+use crate::mail::queue::{Queue, WaitingRequest};
+use crate::observe::spans::{RequestTrace, Scope};
 use crate::socket::{Message, Socket, SocketInner};
-use crate::spans::{RequestTrace, Scope};
+use crate::sync::clock;
 
 /// A request from a client, executed at most once.
 ///

@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 use futures_core::Stream;
 use futures_core::stream::FusedStream;
 
-use crate::parker::WaiterId;
+use crate::delivery::parker::WaiterId;
+use crate::delivery::serving::Takers;
 use crate::request::Request;
-use crate::serving::Takers;
 use crate::socket::Socket;
 
 /// The requests of a service, as a stream. From [`Service::requests`](crate::Service::requests).

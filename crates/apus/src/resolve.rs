@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use crate::address::{Address, Scheme};
-use crate::on_thread::OnThread;
+use crate::sync::on_thread::OnThread;
 
 /// Resolves a text to an address, the first of [`resolve_all`].
 ///

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::clock;
+use crate::delivery::serving::{Serving, Takers};
 use crate::error::RecvError;
 use crate::flush::Cork;
+use crate::observe::events;
+use crate::observe::stats::PortStats;
 use crate::request::Request;
-use crate::serving::{Serving, Takers};
 use crate::socket::{Recv, Socket};
-use crate::stats::PortStats;
-use crate::trace;
+use crate::sync::clock;
 
 /// A port that clients call. Opened by [`Node::bind`](crate::Node::bind).
 ///
@@ -195,7 +195,7 @@ impl Service {
         if let Ok(mut engine) = self.socket.first().shared.enter() {
             engine.counters.handler_panics += 1;
         }
-        trace::handler_panicked(self.port());
+        events::handler_panicked(self.port());
     }
 
     /// Closes the port now, even if clones of the service exist. Waiting threads and tasks return with `Closed`, and unanswered

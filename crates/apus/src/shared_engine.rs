@@ -1,4 +1,24 @@
-//! An engine that works for the processes of a host.
+//! An engine that works for the processes of a host: a process *attaches* to it, and it *forwards* the calls of the process and the
+//! requests to its ports.
+//!
+//! | file | contents |
+//! |---|---|
+//! | this one | what a program that runs such an engine uses: [`SharedEngine`], [`EngineAccess`] |
+//! | [`messages`] | what a process and the engine say to each other |
+//! | [`attached`] | in the process: what it knows of the engine, and of the nodes that it reaches by it |
+//! | [`awaited`] | in the process: waiting for the engine |
+//! | [`attachments`], [`attaching`] | both: how a process attaches, and how an attachment ends |
+//! | [`forwarder`] | in the engine: processes, their ports, and what is under way for them |
+//! | [`forwarding`] | in the engine: what a turn does for them |
+
+mod attachments;
+mod forwarding;
+
+pub(crate) mod attached;
+pub(crate) mod attaching;
+pub(crate) mod awaited;
+pub(crate) mod forwarder;
+pub(crate) mod messages;
 
 use std::fmt;
 use std::fs;
@@ -12,21 +32,21 @@ use std::path::{Path, PathBuf};
 use apus_proto::SocketKey;
 use apus_shm::{Listener, Place};
 
-use crate::clock;
 use crate::config::Config;
+use crate::delivery::parker::{Waiter, WaiterId};
+use crate::delivery::spin::Spin;
+use crate::delivery::waiting::Awaited;
 use crate::engine::Engine;
+use crate::engine::links;
+use crate::engine::memory_limit::memory_limit;
+use crate::engine::shards::Near;
 use crate::error::StartError;
-use crate::links;
 use crate::mail::Mail;
-use crate::memory_limit::memory_limit;
 use crate::node::Node;
-use crate::parker::{Waiter, WaiterId};
-use crate::relay::Limits;
-use crate::shards::Near;
+use crate::observe::stats::{ProcessCounters, Stats};
+use crate::shared_engine::forwarder::Limits;
 use crate::socket::Socket;
-use crate::spin::Spin;
-use crate::stats::{ProcessCounters, Stats};
-use crate::wait::Awaited;
+use crate::sync::clock;
 
 /// Who may use a [`SharedEngine`], and how far.
 #[derive(Clone, Debug)]
@@ -172,7 +192,7 @@ impl SharedEngine {
     /// Has [`run`](Self::run) return. Processes are attached until the engine is dropped.
     pub fn stop(&self) {
         if let Ok(mut engine) = self.socket.first().shared.enter() {
-            engine.stop_relaying();
+            engine.stop_forwarding();
         }
     }
 
@@ -187,7 +207,7 @@ impl SharedEngine {
             fs::set_permissions(path, fs::Permissions::from_mode(access.mode))?;
         }
         let Ok(mut engine) = self.socket.first().shared.enter() else { return Ok(0) };
-        Ok(engine.set_relay_limits(access.limits.clone()))
+        Ok(engine.set_access_limits(access.limits.clone()))
     }
 
     /// The address of the engine's node, which is that of all processes that use it.
@@ -206,8 +226,8 @@ impl SharedEngine {
     #[must_use]
     pub fn processes(&self) -> Vec<AttachedProcess> {
         let Ok(mut engine) = self.socket.first().shared.enter() else { return Vec::new() };
-        let Some(relay) = engine.relaying() else { return Vec::new() };
-        let mut processes: Vec<_> = relay
+        let Some(forwarder) = engine.forwarder() else { return Vec::new() };
+        let mut processes: Vec<_> = forwarder
             .processes
             .values()
             .map(|process| {
@@ -232,7 +252,7 @@ impl SharedEngine {
     #[must_use]
     pub fn refused_processes(&self) -> [u64; 2] {
         let Ok(mut engine) = self.socket.first().shared.enter() else { return [0; 2] };
-        engine.relaying().map_or([0; 2], |relay| relay.refused)
+        engine.forwarder().map_or([0; 2], |forwarder| forwarder.refused)
     }
 
     /// Bytes of shared memory for long messages to processes, and how many there should be: a pool that is new may go beyond.
@@ -246,7 +266,9 @@ impl SharedEngine {
     #[must_use]
     pub fn unread_bytes(&self) -> (u64, u64) {
         let Ok(mut engine) = self.socket.first().shared.enter() else { return (0, 0) };
-        engine.relaying().map_or((0, 0), |relay| (relay.load(), relay.limits.total_budget))
+        engine
+            .forwarder()
+            .map_or((0, 0), |forwarder| (forwarder.load(), forwarder.limits.total_budget))
     }
 }
 
@@ -287,21 +309,21 @@ impl Awaited for AwaitMessages {
     type Output = Moved;
 
     fn take(&mut self, engine: &mut Engine) -> Option<Moved> {
-        let Some(relay) = engine.relaying() else { return Some(Moved::NoMore) };
-        if relay.stopped {
+        let Some(forwarder) = engine.forwarder() else { return Some(Moved::NoMore) };
+        if forwarder.stopped {
             return Some(Moved::NoMore);
         }
-        std::mem::take(&mut relay.moved).then_some(Moved::Messages)
+        std::mem::take(&mut forwarder.moved).then_some(Moved::Messages)
     }
 
     fn enlist(&self, engine: &mut Engine, waiter: Waiter) {
-        if let Some(relay) = engine.relaying() {
-            relay.waiter = Some(waiter);
+        if let Some(forwarder) = engine.forwarder() {
+            forwarder.waiter = Some(waiter);
         }
     }
 
     fn delist(&self, engine: &mut Engine, _id: WaiterId) -> bool {
-        engine.relaying().is_none_or(|relay| relay.waiter.take().is_none())
+        engine.forwarder().is_none_or(|forwarder| forwarder.waiter.take().is_none())
     }
 
     fn socket(&self) -> Option<SocketKey> {

@@ -13,23 +13,23 @@ use std::time::Duration;
 use apus_net::shard_of;
 use apus_proto::{Endpoint, FIRST_CLIENT_PORT, SocketKey, Time};
 
-use crate::attach::Opened;
-use crate::attached::{Attached, ENGINE_PATIENCE};
-use crate::awaited_engine::AwaitEngine;
-use crate::clock;
-use crate::cross_shard::CrossShardWaiters;
 use crate::delivery::Regime;
+use crate::delivery::cross_shard::CrossShardWaiters;
+use crate::delivery::parker::{self, Waiter, WaiterId};
+use crate::delivery::spin::Spin;
+use crate::delivery::waiting::Awaited;
 use crate::engine::Engine;
+use crate::engine::lock::{Guard, Shared};
+use crate::engine::shards::Shards;
 use crate::error::{OpenError, RecvError};
 use crate::mail;
-use crate::parker::{self, Waiter, WaiterId};
-use crate::queue::Queue;
-use crate::shards::Shards;
-use crate::shared::{Guard, Shared};
-use crate::spans::QueuedSpans;
-use crate::spin::Spin;
-use crate::stats::PortStats;
-use crate::wait::Awaited;
+use crate::mail::queue::Queue;
+use crate::observe::spans::QueuedSpans;
+use crate::observe::stats::PortStats;
+use crate::shared_engine::attached::{Attached, ENGINE_PATIENCE};
+use crate::shared_engine::awaited::AwaitEngine;
+use crate::shared_engine::messages::Opened;
+use crate::sync::clock;
 
 /// A port. Clones are the same port; any number of threads and tasks may use it at once.
 ///

@@ -1,5 +1,9 @@
 //! What threads share: locks, atomics, sleeping. From the standard library and `apus-net`; in the
-//! model test (`--cfg apus_model`) from a scheduler that tries one interleaving after the other.
+//! model test (`--cfg apus_model`) from a scheduler that tries one interleaving after the other. `clock` is the process's clock,
+//! `on_thread` runs work that blocks on a thread of its own.
+
+pub(crate) mod clock;
+pub(crate) mod on_thread;
 
 #[cfg(not(all(test, apus_model)))]
 mod real {

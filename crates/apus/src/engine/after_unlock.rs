@@ -9,7 +9,7 @@ use apus_proto::SpentBodies;
 use apus_wire::PathError;
 
 use super::{Engine, Handler};
-use crate::parker::Waiter;
+use crate::delivery::parker::Waiter;
 
 /// Work of an engine that must not run under its lock, beside the drop of [bodies](Engine::take_spent).
 pub(crate) struct AfterUnlock {

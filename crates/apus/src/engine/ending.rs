@@ -6,8 +6,8 @@ use apus_net::Link;
 use apus_proto::{SocketKey, Time};
 
 use super::Engine;
-use crate::clock;
-use crate::no_link::NoLink;
+use crate::engine::no_link::NoLink;
+use crate::sync::clock;
 
 impl Engine {
     /// Ends everything at once: calls end with `Closed`, everybody is woken. Returns the link, to be

@@ -8,9 +8,9 @@ use apus_proto::Time;
 use apus_wire::{PathError, PathId};
 
 use super::Engine;
-use crate::attached::REMOTES_MAX;
-use crate::clock;
 use crate::error::CallError;
+use crate::shared_engine::attached::REMOTES_MAX;
+use crate::sync::clock;
 
 impl Engine {
     /// The path to the node at an address.
@@ -21,7 +21,7 @@ impl Engine {
     #[inline]
     pub(crate) fn resolve(&mut self, host: SocketAddr) -> Result<PathId, CallError> {
         let Self { neighbours, endpoint, link, .. } = self;
-        match neighbours.as_mut().and_then(|neighbours| neighbours.attached.as_mut()) {
+        match neighbours.as_mut().and_then(|neighbours| neighbours.attachments.attached.as_mut()) {
             None => {
                 let (error, sent) = (PathError::NoLink, false);
                 link.resolve(host).ok_or(CallError::PeerUnreachable { error, sent })
@@ -42,7 +42,7 @@ impl Engine {
 
     /// Tells the endpoint what the link knows of a path, unless it was told lately: the endpoint forgets peers that are idle.
     #[inline]
-    pub(super) fn know_path(&mut self, now: Time, path: PathId) {
+    pub(crate) fn know_path(&mut self, now: Time, path: PathId) {
         match self.told.get(path.index()) {
             Some(&Some((told, at))) if told == path && now < at + PATH_FRESH => {}
             _ => self.tell_path(now, path),

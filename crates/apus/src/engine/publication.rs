@@ -3,8 +3,8 @@
 use apus_proto::Time;
 
 use super::Engine;
-use crate::publication::{ASK_EVERY, EVERY};
-use crate::stats::MemoryCounters;
+use crate::observe::publication::{ASK_EVERY, EVERY};
+use crate::observe::stats::MemoryCounters;
 
 /// What is counted outside the engine's lock.
 pub(crate) struct CountedOutside {
@@ -54,8 +54,10 @@ impl Engine {
         let values = self.endpoint.counters().values().chain(link.values());
         let values = values.chain(memory.values()).chain(delivery.values());
         publication.section.write(now, values.chain(self.streams.values()));
-        if let Some(relay) = self.neighbours.as_mut().and_then(|it| it.relay.as_mut()) {
-            relay.publish(now);
+        if let Some(forwarder) =
+            self.neighbours.as_mut().and_then(|it| it.attachments.forwarder.as_mut())
+        {
+            forwarder.publish(now);
         }
     }
 }

@@ -11,11 +11,11 @@ use bytes::Bytes;
 use super::Engine;
 use super::waiting_calls::WaitingCall;
 use crate::address::Address;
-use crate::clock;
+#[cfg(feature = "tower")]
+use crate::delivery::parker::{self, Waiter};
 use crate::error::CallError;
 use crate::mail::CallKey;
-#[cfg(feature = "tower")]
-use crate::parker::{self, Waiter};
+use crate::sync::clock;
 
 impl Engine {
     /// Has a call that was refused for want of room wait, if the end of another one may make room. Returns the refusal otherwise.

@@ -6,9 +6,9 @@ use apus_proto::{CallOptions, SocketKey, Time};
 use bytes::Bytes;
 
 use crate::address::Address;
+use crate::delivery::parker::Waiter;
 use crate::error::CallError;
 use crate::mail::CallKey;
-use crate::parker::Waiter;
 
 /// Calls of an engine that wait for room, in the order in which they were made.
 #[derive(Default)]

@@ -14,15 +14,15 @@ use apus_wire::PathId;
 use bytes::Bytes;
 
 use crate::address::Address;
-use crate::clock;
 use crate::delivery::Regime;
+use crate::delivery::parker::{self, Waiter, WaiterId};
+use crate::delivery::spin::Spin;
+use crate::delivery::waiting::Awaited;
+use crate::engine::lock::Guard;
 use crate::engine::{Engine, Handler, Next};
 use crate::error::{CallError, ReplyError};
 use crate::mail::{CompletionMode, Mail};
-use crate::parker::{self, Waiter, WaiterId};
-use crate::shared::Guard;
 use crate::socket::{Socket, SocketInner};
-use crate::spin::Spin;
 use crate::stream::answerer::Answerer;
 use crate::stream::caller::{CallBody, Caller};
 use crate::stream::failure;
@@ -30,8 +30,8 @@ use crate::stream::halves::{Broken, Halves};
 use crate::stream::message::{HEADER, Header, Reason};
 use crate::stream::options::StreamOptions;
 use crate::stream::waiters::Waiters;
+use crate::sync::clock;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
-use crate::wait::Awaited;
 
 /// One end of a stream.
 pub(crate) struct Connection {

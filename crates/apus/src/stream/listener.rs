@@ -8,16 +8,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::address::Address;
-use crate::clock;
 use crate::delivery::Regime;
+use crate::delivery::parker::{self, Waiter, WaiterId};
 use crate::node::Node;
-use crate::parker::{self, Waiter, WaiterId};
 use crate::socket::{Socket, SocketInner};
 use crate::stream::Stream;
 use crate::stream::connection::Connection;
 use crate::stream::failure;
 use crate::stream::listening::{AwaitStream, Backlog, Listening};
 use crate::stream::options::StreamOptions;
+use crate::sync::clock;
 
 /// Accepts [`Stream`]s at a port of a node, as [`TcpListener`](std::net::TcpListener) accepts connections.
 ///

@@ -8,18 +8,18 @@ use apus_proto::{SocketKey, Time};
 use bytes::Bytes;
 
 use crate::address::Address;
+use crate::delivery::parker::{Waiter, WaiterId};
+use crate::delivery::spin::Spin;
+use crate::delivery::waiting::Awaited;
 use crate::engine::{Engine, Handler, Next};
 use crate::mail::Mail;
-use crate::parker::{Waiter, WaiterId};
-use crate::queue::WaitingRequest;
+use crate::mail::queue::WaitingRequest;
 use crate::socket::SocketInner;
-use crate::spin::Spin;
 use crate::stream::connection::{Acceptor, Connection, HeldCall, LOOK_EVERY, segment_max};
 use crate::stream::halves::Halves;
 use crate::stream::message::{Header, OPEN, RESET, Reason};
 use crate::stream::options::{StreamOptions, WINDOW_MIN};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
-use crate::wait::Awaited;
 
 /// One end of the port of a listener. A node with several shards has one in each of them.
 pub(crate) struct Listening {

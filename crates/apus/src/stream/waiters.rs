@@ -2,8 +2,8 @@
 
 use std::mem;
 
+use crate::delivery::parker::{Waiter, WaiterId};
 use crate::mail::Mail;
-use crate::parker::{Waiter, WaiterId};
 
 /// Threads, and the task that asked last. All are woken together: each looks for itself what has changed.
 #[derive(Debug, Default)]

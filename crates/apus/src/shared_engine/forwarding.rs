@@ -1,4 +1,4 @@
-//! What the engine does for other processes ([`crate::relay`]).
+//! What the engine does for other processes ([`crate::shared_engine::forwarder`]).
 
 use std::mem;
 use std::net::SocketAddr;
@@ -11,42 +11,47 @@ use apus_proto::{
 use apus_wire::{PathError, PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
-use super::Engine;
-use crate::attach::{AttachKind, Opened, decode_address};
-use crate::clock;
-use crate::neighbour_key::NeighbourKey;
-use crate::relay::{Again, Limits, Origin, Relay, RelayKey, Relayed};
+use crate::engine::Engine;
+use crate::host::neighbour_key::NeighbourKey;
+use crate::shared_engine::forwarder::{Again, ForwardKey, Forwarded, Forwarder, Limits, Origin};
+use crate::shared_engine::messages::{AttachKind, Opened, decode_address};
+use crate::sync::clock;
 
 impl Engine {
     /// Moves on what is under way for other processes.
     #[inline]
-    pub(super) fn relay(&mut self, now: Time) {
-        let relay = self.neighbours.as_mut().and_then(|neighbours| neighbours.relay.take());
-        let Some(mut relay) = relay else { return };
-        self.relay_messages(now, &mut relay);
+    pub(crate) fn forward(&mut self, now: Time) {
+        let forwarder =
+            self.neighbours.as_mut().and_then(|neighbours| neighbours.attachments.forwarder.take());
+        let Some(mut forwarder) = forwarder else { return };
+        self.forward_messages(now, &mut forwarder);
         if let Some(neighbours) = &mut self.neighbours {
-            neighbours.relay = Some(relay);
+            neighbours.attachments.forwarder = Some(forwarder);
         }
     }
 
-    fn relay_messages(&mut self, now: Time, relay: &mut Relay) {
-        for _ in 0..relay.arrived.len() {
-            let Some((from, words, body)) = relay.arrived.pop_front() else { break };
-            if !self.relay_message(now, relay, from, words, body) {
-                relay.processes.get_mut(&from).into_iter().for_each(|process| process.lied = true);
+    fn forward_messages(&mut self, now: Time, forwarder: &mut Forwarder) {
+        for _ in 0..forwarder.arrived.len() {
+            let Some((from, words, body)) = forwarder.arrived.pop_front() else { break };
+            if !self.forward_message(now, forwarder, from, words, body) {
+                forwarder
+                    .processes
+                    .get_mut(&from)
+                    .into_iter()
+                    .for_each(|process| process.lied = true);
                 self.end_process(from, "what no process sends that uses an engine");
             }
         }
-        for _ in 0..relay.again.len() {
-            let Some(key) = relay.next_again(now) else { break };
-            self.relay_again(now, relay, key);
+        for _ in 0..forwarder.again.len() {
+            let Some(key) = forwarder.next_again(now) else { break };
+            self.forward_again(now, forwarder, key);
         }
         for _ in 0..LEFT_MAX {
-            let Some(key) = relay.left.pop_front() else { break };
-            self.clear_away(relay, key);
+            let Some(key) = forwarder.left.pop_front() else { break };
+            self.clear_away(forwarder, key);
         }
-        if relay.left.is_empty() {
-            relay.closing.drain(..).for_each(|socket| self.endpoint.close(socket));
+        if forwarder.left.is_empty() {
+            forwarder.closing.drain(..).for_each(|socket| self.endpoint.close(socket));
         }
     }
 
@@ -58,15 +63,15 @@ impl Engine {
 
     /// Takes a message of a process. False if no process sends it that uses an engine.
     #[inline]
-    fn relay_message(
+    fn forward_message(
         &mut self,
         now: Time,
-        relay: &mut Relay,
+        forwarder: &mut Forwarder,
         from: NeighbourKey,
         words: Words,
         body: Bytes,
     ) -> bool {
-        let process = relay.processes.get_mut(&from).filter(|process| !process.lied);
+        let process = forwarder.processes.get_mut(&from).filter(|process| !process.lied);
         let Some(process) = process else {
             self.endpoint.discard(body);
             return true; // It has ended, or is about to.
@@ -75,42 +80,42 @@ impl Engine {
         match AttachKind::decode(words) {
             Some(AttachKind::Address { id }) => {
                 let address = decode_address(&body);
-                return address.is_some_and(|address| relay.tell_address(from, id, address));
+                return address.is_some_and(|address| forwarder.tell_address(from, id, address));
             }
             Some(AttachKind::Open { port }) => {
-                self.relay_open(relay, from, port);
+                self.open_port(forwarder, from, port);
                 return true;
             }
             Some(AttachKind::Close { port }) => {
-                self.relay_close(relay, from, port);
+                self.close_port(forwarder, from, port);
                 return true;
             }
             Some(AttachKind::Welcome { .. } | AttachKind::Opened { .. }) => return false,
             None => {}
         }
-        let key = RelayKey::from_bits(words[1]);
+        let key = ForwardKey::from_bits(words[1]);
         match MessageKind::decode(words) {
             Some((kind @ MessageKind::Request { from: own, .. }, id))
                 if own >= FIRST_CLIENT_PORT =>
             {
-                match relay.take_told(from, id) {
+                match forwarder.take_announced(from, id) {
                     Some((to, trace)) => {
-                        self.relay_request(now, relay, (from, id), (to, kind), trace, body);
+                        self.forward_request(now, forwarder, (from, id), (to, kind), trace, body);
                     }
                     // It was given up when a part of it had been sent, and the ABORT has overtaken the rest.
                     None => self.endpoint.discard(body),
                 }
             }
             Some((MessageKind::Response, _)) => {
-                self.relay_response(now, relay, from, key, body);
+                self.forward_response(now, forwarder, from, key, body);
             }
             Some((MessageKind::Refused(reason), _)) => {
-                self.relay_refusal(now, relay, from, key, reason);
+                self.forward_refusal(now, forwarder, from, key, reason);
             }
-            Some((MessageKind::Abort, id)) => self.relay_abort(relay, from, id),
-            Some((MessageKind::Trace, id)) => return relay.tell_trace(from, id, &body),
+            Some((MessageKind::Abort, id)) => self.forward_abort(forwarder, from, id),
+            Some((MessageKind::Trace, id)) => return forwarder.tell_trace(from, id, &body),
             Some((MessageKind::Probe, _)) => {
-                relay.send(from, MessageKind::Alive.encode(0), Bytes::new());
+                forwarder.send(from, MessageKind::Alive.encode(0), Bytes::new());
             }
             _ => return false,
         }
@@ -119,10 +124,10 @@ impl Engine {
 
     /// A process wants to serve a port.
     #[cold]
-    fn relay_open(&mut self, relay: &mut Relay, from: NeighbourKey, port: u16) {
-        let Some(process) = relay.processes.get(&from) else { return };
-        let owner = relay.server(port);
-        let opened = if !relay.limits.allow(process.uid, port) {
+    fn open_port(&mut self, forwarder: &mut Forwarder, from: NeighbourKey, port: u16) {
+        let Some(process) = forwarder.processes.get(&from) else { return };
+        let owner = forwarder.server(port);
+        let opened = if !forwarder.limits.allow(process.uid, port) {
             Opened::Forbidden
         } else if owner == Some(from) {
             Opened::Yes
@@ -134,45 +139,45 @@ impl Engine {
             // The port is free when what the other process has left behind is cleared away.
             self.end_process(owner, "nothing any more");
             let again = AttachKind::Open { port }.encode();
-            return relay.arrived.push_back((from, again, Bytes::new()));
+            return forwarder.arrived.push_back((from, again, Bytes::new()));
         } else {
             match self.endpoint.open(Some(port)) {
                 Ok(socket) => {
-                    relay.own(socket, from, port);
+                    forwarder.own(socket, from, port);
                     Opened::Yes
                 }
-                Err(_) if !relay.closing.is_empty() => {
+                Err(_) if !forwarder.closing.is_empty() => {
                     let again = AttachKind::Open { port }.encode();
-                    return relay.arrived.push_back((from, again, Bytes::new()));
+                    return forwarder.arrived.push_back((from, again, Bytes::new()));
                 }
                 Err(_) => Opened::InUse,
             }
         };
-        relay.send(from, AttachKind::Opened { port, opened }.encode(), Bytes::new());
+        forwarder.send(from, AttachKind::Opened { port, opened }.encode(), Bytes::new());
     }
 
-    fn relay_close(&mut self, relay: &mut Relay, from: NeighbourKey, port: u16) {
-        let socket = relay.processes.get_mut(&from).and_then(|it| it.sockets.remove(&port));
+    fn close_port(&mut self, forwarder: &mut Forwarder, from: NeighbourKey, port: u16) {
+        let socket = forwarder.processes.get_mut(&from).and_then(|it| it.sockets.remove(&port));
         if let Some(socket) = socket {
-            relay.disown(socket);
+            forwarder.disown(socket);
             self.endpoint.close(socket);
         }
     }
 
     /// A process calls a node.
     #[inline]
-    fn relay_request(
+    fn forward_request(
         &mut self,
         now: Time,
-        relay: &mut Relay,
+        forwarder: &mut Forwarder,
         (from, id): (NeighbourKey, u64),
         (to, kind): (SocketAddr, MessageKind),
         trace: Option<Box<TraceContext>>,
         body: Bytes,
     ) {
         let MessageKind::Request { from: own, to: port, remaining } = kind else { return };
-        let budget = relay.limits.process_budget;
-        let Some(process) = relay.processes.get_mut(&from) else { return };
+        let budget = forwarder.limits.process_budget;
+        let Some(process) = forwarder.processes.get_mut(&from) else { return };
         let charge = body.len() as u64 + CALL_BYTES;
         if process.calls.contains_key(&id) {
             return self.endpoint.discard(body); // No honest process calls twice by one id.
@@ -182,7 +187,7 @@ impl Engine {
             process.counters.over_budget += 1;
             let reason =
                 if charge > budget { UnknownReason::TooLarge } else { UnknownReason::OverBudget };
-            relay.send(from, MessageKind::Refused(reason).encode(id), Bytes::new());
+            forwarder.send(from, MessageKind::Refused(reason).encode(id), Bytes::new());
             return self.endpoint.discard(body);
         }
         process.held += charge;
@@ -190,19 +195,21 @@ impl Engine {
         let Some(path) = self.link.resolve(to) else {
             self.endpoint.discard(body);
             let (error, sent) = (PathError::NoLink, false);
-            return relay.fail(client, CallFailed::Unreachable { error, sent });
+            return forwarder.fail(client, CallFailed::Unreachable { error, sent });
         };
         if self.is_this_node(to, path) {
-            return self.relay_directly(relay, client, (to, kind), trace, body);
+            return self.forward_directly(forwarder, client, (to, kind), trace, body);
         }
         let socket = match process.sockets.get(&own) {
             Some(&socket) => Some(socket),
             None if process.sockets.len() >= SOCKETS_MAX => None,
-            None => self.endpoint.open(None).ok().inspect(|&socket| relay.own(socket, from, own)),
+            None => {
+                self.endpoint.open(None).ok().inspect(|&socket| forwarder.own(socket, from, own))
+            }
         };
         let Some(socket) = socket else {
             self.endpoint.discard(body);
-            return relay.answer(
+            return forwarder.answer(
                 client,
                 MessageKind::Refused(UnknownReason::OverBudget),
                 Bytes::new(),
@@ -211,38 +218,40 @@ impl Engine {
         let to = self.route(now, Remote::new(path, port));
         let deadline = remaining.map(|remaining| now + remaining);
         let options = CallOptions { deadline, trace, ..CallOptions::default() };
-        self.relay_call(now, relay, client, (socket, to), body, options);
+        self.forward_call(now, forwarder, client, (socket, to), body, options);
     }
 
     /// Makes a call for a process.
     #[inline]
-    fn relay_call(
+    fn forward_call(
         &mut self,
         now: Time,
-        relay: &mut Relay,
+        forwarder: &mut Forwarder,
         client: Origin,
         (socket, to): (SocketKey, Remote),
         body: Bytes,
         options: CallOptions,
     ) {
         let rpc = RpcKey::from_bits(0); // Until it is known.
-        let key = relay.under_way.insert(Relayed::Call { client, rpc });
+        let key = forwarder.under_way.insert(Forwarded::Call { client, rpc });
         let options = CallOptions { cookie: key.to_bits(), ..options };
         match self.endpoint.call(now, socket, to, body, options) {
             Ok(started) => {
-                if let Some(Relayed::Call { rpc, .. }) = relay.under_way.get_mut(key) {
+                if let Some(Forwarded::Call { rpc, .. }) = forwarder.under_way.get_mut(key) {
                     *rpc = started;
                 }
-                if let Some(process) = relay.processes.get_mut(&client.process) {
+                if let Some(process) = forwarder.processes.get_mut(&client.process) {
                     process.calls.insert(client.id, key);
                 }
                 self.endpoint.tell_paths(&mut *self.link);
             }
             Err(error) => {
-                relay.under_way.remove(key);
-                match Relay::refusal(error) {
-                    Ok(reason) => relay.answer(client, MessageKind::Refused(reason), Bytes::new()),
-                    Err(error) => relay.fail(client, error),
+                forwarder.under_way.remove(key);
+                match Forwarder::refusal(error) {
+                    Ok(reason) => {
+                        forwarder.answer(client, MessageKind::Refused(reason), Bytes::new())
+                    }
+                    Err(error) => forwarder.fail(client, error),
                 }
             }
         }
@@ -257,74 +266,77 @@ impl Engine {
     }
 
     /// A process calls another one.
-    fn relay_directly(
+    fn forward_directly(
         &mut self,
-        relay: &mut Relay,
+        forwarder: &mut Forwarder,
         client: Origin,
         (to, kind): (SocketAddr, MessageKind),
         trace: Option<Box<TraceContext>>,
         body: Bytes,
     ) {
         let MessageKind::Request { to: port, .. } = kind else { return };
-        let server = relay.server(port);
-        let process = server.and_then(|server| Some((server, relay.processes.get_mut(&server)?)));
+        let server = forwarder.server(port);
+        let process =
+            server.and_then(|server| Some((server, forwarder.processes.get_mut(&server)?)));
         let refusal = match process {
             None => UnknownReason::NoSuchPort,
-            Some((_, process)) if process.unread() > relay.limits.process_budget => {
+            Some((_, process)) if process.unread() > forwarder.limits.process_budget => {
                 UnknownReason::OverBudget
             }
             Some((server, process)) => {
                 process.counters.requests += 1;
-                let key = relay.under_way.insert(Relayed::Direct { client, server, node: to });
-                if let Some(process) = relay.processes.get_mut(&client.process) {
+                let key =
+                    forwarder.under_way.insert(Forwarded::Direct { client, server, node: to });
+                if let Some(process) = forwarder.processes.get_mut(&client.process) {
                     process.calls.insert(client.id, key);
                 }
-                return relay.send_request(server, key, (to, kind), trace, body);
+                return forwarder.send_request(server, key, (to, kind), trace, body);
             }
         };
         self.endpoint.discard(body);
-        relay.answer(client, MessageKind::Refused(refusal), Bytes::new());
+        forwarder.answer(client, MessageKind::Refused(refusal), Bytes::new());
     }
 
     /// A process answers a request.
     #[inline]
-    fn relay_response(
+    fn forward_response(
         &mut self,
         now: Time,
-        relay: &mut Relay,
+        forwarder: &mut Forwarder,
         from: NeighbourKey,
-        key: RelayKey,
+        key: ForwardKey,
         body: Bytes,
     ) {
-        match relay.under_way.get_mut(key) {
-            Some(Relayed::Direct { client, server, .. }) if *server == from => {
+        match forwarder.under_way.get_mut(key) {
+            Some(Forwarded::Direct { client, server, .. }) if *server == from => {
                 let client = *client;
-                relay.under_way.remove(key);
-                relay.answer(client, MessageKind::Response, body);
+                forwarder.under_way.remove(key);
+                forwarder.answer(client, MessageKind::Response, body);
             }
-            Some(Relayed::Request { server, again, .. })
+            Some(Forwarded::Request { server, again, .. })
                 if *server == from && again.response.is_none() =>
             {
-                if let Some(process) = relay.processes.get_mut(&from) {
+                if let Some(process) = forwarder.processes.get_mut(&from) {
                     process.kept += body.len() as u64;
                 }
                 again.response = Some(body);
-                self.relay_again(now, relay, key);
+                self.forward_again(now, forwarder, key);
             }
             _ => self.endpoint.discard(body), // Nobody waits for it any more.
         }
     }
 
     /// Tries again what had no room: to give the response of a request, or to send the request to its process.
-    fn relay_again(&mut self, now: Time, relay: &mut Relay, key: RelayKey) {
-        let Some(Relayed::Request { server, rpc, again }) = relay.under_way.get_mut(key) else {
+    fn forward_again(&mut self, now: Time, forwarder: &mut Forwarder, key: ForwardKey) {
+        let Some(Forwarded::Request { server, rpc, again }) = forwarder.under_way.get_mut(key)
+        else {
             return;
         };
         let (server, rpc) = (*server, *rpc);
         let Some(response) = again.response.clone() else {
             return match self.endpoint.is_active(rpc) {
-                true => relay.send_again(now, key),
-                false => self.clear_away(relay, key),
+                true => forwarder.send_again(now, key),
+                false => self.clear_away(forwarder, key),
             };
         };
         let to = again.path;
@@ -332,8 +344,8 @@ impl Engine {
             self.know_path(now, to);
         }
         match self.endpoint.reply(now, rpc, response) {
-            Err(ReplyError::OverBudget { .. }) if relay.may_keep(server) => {
-                return relay.try_again(now, key);
+            Err(ReplyError::OverBudget { .. }) if forwarder.may_keep(server) => {
+                return forwarder.try_again(now, key);
             }
             Err(ReplyError::NotInService) | Ok(()) => {}
             // It is longer than this node sends, or one of too many that wait.
@@ -341,30 +353,30 @@ impl Engine {
                 self.endpoint.reject(rpc, UnknownReason::Finished);
             }
         }
-        if let Some(Relayed::Request { again, .. }) = relay.take(key) {
+        if let Some(Forwarded::Request { again, .. }) = forwarder.take(key) {
             self.endpoint.discard(again.body);
         }
     }
 
     /// A process does not take a request, or has given it up.
-    fn relay_refusal(
+    fn forward_refusal(
         &mut self,
         now: Time,
-        relay: &mut Relay,
+        forwarder: &mut Forwarder,
         from: NeighbourKey,
-        key: RelayKey,
+        key: ForwardKey,
         reason: UnknownReason,
     ) {
-        match relay.under_way.get(key) {
-            Some(&Relayed::Direct { client, server, .. }) if server == from => {
-                relay.under_way.remove(key);
-                relay.answer(client, MessageKind::Refused(reason), Bytes::new());
+        match forwarder.under_way.get(key) {
+            Some(&Forwarded::Direct { client, server, .. }) if server == from => {
+                forwarder.under_way.remove(key);
+                forwarder.answer(client, MessageKind::Refused(reason), Bytes::new());
             }
-            Some(&Relayed::Request { server, rpc, .. }) if server == from => {
+            Some(&Forwarded::Request { server, rpc, .. }) if server == from => {
                 if reason == UnknownReason::OverBudget {
-                    return relay.try_again(now, key);
+                    return forwarder.try_again(now, key);
                 }
-                relay.take(key);
+                forwarder.take(key);
                 self.give_up(rpc, reason);
             }
             _ => {}
@@ -372,35 +384,35 @@ impl Engine {
     }
 
     /// A process gives a call up.
-    fn relay_abort(&mut self, relay: &mut Relay, from: NeighbourKey, id: u64) {
-        relay.take_told(from, id);
-        let Some(process) = relay.processes.get_mut(&from) else { return };
+    fn forward_abort(&mut self, forwarder: &mut Forwarder, from: NeighbourKey, id: u64) {
+        forwarder.take_announced(from, id);
+        let Some(process) = forwarder.processes.get_mut(&from) else { return };
         let Some(key) = process.calls.remove(&id) else { return };
-        if let Some(Relayed::Call { client, .. } | Relayed::Direct { client, .. }) =
-            relay.under_way.get(key)
+        if let Some(Forwarded::Call { client, .. } | Forwarded::Direct { client, .. }) =
+            forwarder.under_way.get(key)
         {
             process.held -= client.charge;
         }
-        self.clear_away(relay, key);
+        self.clear_away(forwarder, key);
     }
 
     /// Gives up what is under way for a process that waits for it no more or has ended.
-    fn clear_away(&mut self, relay: &mut Relay, key: RelayKey) {
-        match relay.take(key) {
-            Some(Relayed::Call { rpc, .. }) => {
+    fn clear_away(&mut self, forwarder: &mut Forwarder, key: ForwardKey) {
+        match forwarder.take(key) {
+            Some(Forwarded::Call { rpc, .. }) => {
                 self.endpoint.abort(rpc);
             }
-            Some(Relayed::Request { rpc, .. }) => {
+            Some(Forwarded::Request { rpc, .. }) => {
                 self.give_up(rpc, UnknownReason::Finished);
             }
-            Some(Relayed::Direct { client, server, node }) => {
-                let calls = relay.processes.get(&client.process).map(|process| &process.calls);
+            Some(Forwarded::Direct { client, server, node }) => {
+                let calls = forwarder.processes.get(&client.process).map(|process| &process.calls);
                 if calls.is_some_and(|calls| calls.get(&client.id) == Some(&key)) {
                     // The server has ended.
-                    return relay.fail(client, CallFailed::MayHaveExecuted);
+                    return forwarder.fail(client, CallFailed::MayHaveExecuted);
                 }
                 let abort = (node, MessageKind::Abort);
-                relay.send_request(server, key, abort, None, Bytes::new());
+                forwarder.send_request(server, key, abort, None, Bytes::new());
             }
             None => {}
         }
@@ -408,18 +420,22 @@ impl Engine {
 
     /// Gives up the requests of processes that nobody waits for any more, and tells them. Looks if the node has given any up.
     #[inline]
-    pub(super) fn give_up_requests(&mut self) {
-        let Some(relay) = self.neighbours.as_mut().and_then(|it| it.relay.as_mut()) else { return };
+    pub(crate) fn give_up_requests(&mut self) {
+        let Some(forwarder) =
+            self.neighbours.as_mut().and_then(|it| it.attachments.forwarder.as_mut())
+        else {
+            return;
+        };
         let counters = self.endpoint.counters();
         let given_up =
             counters.requests_cancelled + counters.requests_expired + counters.requests_orphaned;
-        if mem::replace(&mut relay.given_up, given_up) != given_up {
-            relay.unlooked = relay.under_way.slots();
+        if mem::replace(&mut forwarder.given_up, given_up) != given_up {
+            forwarder.unlooked = forwarder.under_way.slots();
         }
-        for _ in 0..LEFT_MAX.min(relay.unlooked) {
-            relay.unlooked -= 1;
-            let Some((key, Relayed::Request { server, rpc, again })) =
-                relay.under_way.at(relay.unlooked)
+        for _ in 0..LEFT_MAX.min(forwarder.unlooked) {
+            forwarder.unlooked -= 1;
+            let Some((key, Forwarded::Request { server, rpc, again })) =
+                forwarder.under_way.at(forwarder.unlooked)
             else {
                 continue;
             };
@@ -427,8 +443,8 @@ impl Engine {
                 continue;
             }
             let (server, rpc, from) = (*server, *rpc, again.from);
-            relay.send_request(server, key, (from, MessageKind::Abort), None, Bytes::new());
-            relay.take(key);
+            forwarder.send_request(server, key, (from, MessageKind::Abort), None, Bytes::new());
+            forwarder.take(key);
             self.endpoint.abort(rpc);
         }
     }
@@ -441,28 +457,30 @@ impl Engine {
     }
 
     /// Changes who may use the engine. Returns how many processes may not any more.
-    pub(crate) fn set_relay_limits(&mut self, limits: Limits) -> usize {
+    pub(crate) fn set_access_limits(&mut self, limits: Limits) -> usize {
         let ended = self.neighbours.as_mut().map_or(0, |neighbours| neighbours.set_limits(limits));
-        if let Some(relay) = self.relaying() {
-            let waiter = relay.waiter.take(); // The thread of the engine clears away what has ended.
+        if let Some(forwarder) = self.forwarder() {
+            let waiter = forwarder.waiter.take(); // The thread of the engine clears away what has ended.
             self.mail.wakes.extend(waiter);
         }
         ended
     }
 
     /// Wakes the thread of the engine.
-    pub(crate) fn stop_relaying(&mut self) {
-        if let Some(relay) = self.neighbours.as_mut().and_then(|it| it.relay.as_mut()) {
-            relay.stopped = true;
-            self.mail.wakes.extend(relay.waiter.take());
+    pub(crate) fn stop_forwarding(&mut self) {
+        if let Some(forwarder) =
+            self.neighbours.as_mut().and_then(|it| it.attachments.forwarder.as_mut())
+        {
+            forwarder.stopped = true;
+            self.mail.wakes.extend(forwarder.waiter.take());
         }
     }
 }
 
-impl Relay {
+impl Forwarder {
     /// Takes an event of a socket of `process`, which knows it as `port`. `client`: the node that a request is from.
     #[inline]
-    pub(super) fn event(
+    pub(crate) fn event(
         &mut self,
         (process, port): (NeighbourKey, u16),
         event: Event,
@@ -492,13 +510,13 @@ impl Relay {
                     response: None,
                     waits: false,
                 });
-                let key = self.under_way.insert(Relayed::Request { server: process, rpc, again });
+                let key = self.under_way.insert(Forwarded::Request { server: process, rpc, again });
                 return self.send_again(clock::now(), key);
             }
             Event::Connected { .. } => return, // A process makes no node known.
         };
-        let key = RelayKey::from_bits(cookie);
-        if let Some(Relayed::Call { client, .. }) = self.under_way.take(key) {
+        let key = ForwardKey::from_bits(cookie);
+        if let Some(Forwarded::Call { client, .. }) = self.under_way.take(key) {
             self.answer(client, kind, body);
         }
     }

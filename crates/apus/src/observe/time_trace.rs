@@ -10,7 +10,7 @@ use apus_proto::{Endpoint, TraceChoice, TraceEvent, TraceMark, TraceSink};
 use apus_trace::{Controls, EventInfo, Place, Settings};
 
 use crate::config::parse_duration;
-use crate::missing_files;
+use crate::observe::missing_files;
 
 /// One in so many calls is recorded, unless `APUS_TRACE_CALLS` says otherwise.
 const ONE_IN: u32 = 64;

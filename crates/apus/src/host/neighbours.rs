@@ -1,11 +1,11 @@
 //! Processes of this host that share memory with this one ([`apus_shm`]).
 //!
-//! A neighbour is first met ([`meetings`]) and then *paired*. Looking at a pair costs a load, so a thread that polls looks at every
+//! A neighbour is first met ([`crate::host::meetings`]) and then *paired*. Looking at a pair costs a load, so a thread that polls looks at every
 //! pair with recent messages: the *active* ones. The others are asleep: their processes write to a unix socket when they have
 //! something, and a [`Watch`] tells which of the sockets to look at. Before the last thread of the node sleeps, the active pairs are
 //! put to sleep as well.
 //!
-//! A process that uses the engine of another one ([`attachments`]) is a neighbour as well: of a [`Role`] of its own.
+//! A process that uses the engine of another one ([`crate::shared_engine`]) is a neighbour as well: of a [`Role`] of its own.
 
 use std::mem;
 use std::net::SocketAddr;
@@ -19,28 +19,19 @@ use apus_shm::{Listener, PairError, PeerProcess, Watch};
 use apus_wire::PathId;
 use bytes::Bytes;
 
-use crate::attached::{Attached, FromEngine};
-use crate::mail::CallKey;
-use crate::neighbour_key::NeighbourKey;
-use crate::relay::{FromProcess, Relay};
-use crate::stats::MemoryCounters;
+use crate::host::neighbour_key::NeighbourKey;
+use crate::observe::stats::MemoryCounters;
+use crate::shared_engine::attached::FromEngine;
+use crate::shared_engine::forwarder::FromProcess;
 use crate::sync;
 
-mod attaching;
-mod attachments;
-mod meeting;
-mod meetings;
-mod paired;
-mod places;
-mod shares;
-
-use attaching::Attaching;
-use meeting::Meeting;
-use paired::{FromNode, Paired, Role, path};
-pub(crate) use places::Places;
+use crate::host::meeting::{Meeting, Meetings};
+use crate::host::paired::{FromNode, Paired, Role, path};
+use crate::host::places::Places;
+use crate::shared_engine::attaching::{Attaching, Attachments};
 
 #[derive(Debug)]
-enum Neighbour {
+pub(crate) enum Neighbour {
     /// It has not shown yet which node it is.
     Meeting(Box<Meeting>),
     /// It is about to use the engine of this process, or this process its engine.
@@ -50,39 +41,35 @@ enum Neighbour {
 
 /// A node that was called, or with which memory is shared.
 #[derive(Clone, Copy, Debug)]
-struct Destination {
+pub(super) struct Destination {
     /// The path to it over UDP,
-    udp: PathId,
+    pub(super) udp: PathId,
     /// and the one through memory, if memory is shared with it.
-    local: Option<PathId>,
+    pub(super) local: Option<PathId>,
     /// When this node tried last to meet it.
-    tried: Option<Time>,
+    pub(super) tried: Option<Time>,
 }
 
 /// All processes of this host that this node knows.
 #[derive(Debug)]
 pub(crate) struct Neighbours {
-    watch: Watch,
-    listeners: Vec<Listener>,
-    places: Places,
-    process: Process,
-    all: Slab<NeighbourKey, Neighbour>,
-    /// Those that are being met, the oldest first.
-    meetings: Vec<NeighbourKey>,
-    /// When meetings have something to do by themselves.
-    due: Option<Time>,
+    pub(crate) watch: Watch,
+    pub(crate) process: Process,
+    pub(crate) all: Slab<NeighbourKey, Neighbour>,
+    pub(crate) meetings: Meetings,
+    pub(crate) attachments: Attachments,
     /// No connections are taken until then.
-    deaf_until: Option<Time>,
+    pub(crate) paused_until: Option<Time>,
     /// Pairs that are looked at in every turn.
     active: Vec<NeighbourKey>,
-    /// Pairs to which messages go that are not all in memory, or were not told of.
+    /// Pairs with messages that are not yet all in memory, or that the neighbour was not woken for.
     sending: Vec<NeighbourKey>,
     /// Messages could be copied at once, if it were not for other work.
     more: bool,
-    /// Those that have ended, to be removed at the end of the turn.
-    ended: Vec<NeighbourKey>,
+    /// Neighbours that have ended, to be removed at the end of the turn.
+    pub(super) ended: Vec<NeighbourKey>,
     /// By the index of the path over UDP.
-    destinations: Vec<Option<Destination>>,
+    pub(super) destinations: Vec<Option<Destination>>,
     /// When the watch was looked at.
     looked: Time,
     /// When a message came last.
@@ -91,20 +78,9 @@ pub(crate) struct Neighbours {
     asleep: bool,
     /// When to look for pairs that keep memory and have not been used for long.
     shrink_at: Option<Time>,
-    /// Calls that made a peer known whose meeting has ended.
-    pub(crate) connected: Vec<CallKey>,
     /// Calls that go by UDP from now on, because a neighbour has ended that did not get their requests.
     pub(crate) moved: Vec<Moved>,
     pub(crate) counters: MemoryCounters,
-    /// Those that are about to attach, the oldest first.
-    attaching: Vec<NeighbourKey>,
-    /// Where processes connect that want to use the engine of this one,
-    door: Option<Listener>,
-    /// and those that do.
-    pub(crate) relay: Option<Box<Relay>>,
-    /// The engine that this process uses, if it is another process's.
-    pub(crate) attached: Option<Box<Attached>>,
-    engine: Option<NeighbourKey>,
 }
 
 impl Neighbours {
@@ -119,7 +95,7 @@ impl Neighbours {
         for listener in &listeners {
             neighbours.watch.add(listener.descriptor(), LISTENER).ok()?;
         }
-        neighbours.listeners = listeners;
+        neighbours.meetings.listeners = listeners;
         Some(neighbours)
     }
 
@@ -127,13 +103,11 @@ impl Neighbours {
     pub(crate) fn alone(places: Places, process: Process, now: Time) -> std::io::Result<Self> {
         Ok(Self {
             watch: Watch::new()?,
-            listeners: Vec::new(),
-            places,
             process,
             all: Slab::new(),
-            meetings: Vec::new(),
-            due: None,
-            deaf_until: None,
+            meetings: Meetings::new(places),
+            attachments: Attachments::default(),
+            paused_until: None,
             active: Vec::new(),
             sending: Vec::new(),
             more: false,
@@ -143,14 +117,8 @@ impl Neighbours {
             came: Time::ZERO,
             asleep: false,
             shrink_at: None,
-            connected: Vec::new(),
             moved: Vec::new(),
             counters: MemoryCounters::default(),
-            attaching: Vec::new(),
-            door: None,
-            relay: None,
-            attached: None,
-            engine: None,
         })
     }
 
@@ -168,7 +136,7 @@ impl Neighbours {
         }
     }
 
-    fn set_destination(&mut self, destination: Destination) {
+    pub(super) fn set_destination(&mut self, destination: Destination) {
         let index = destination.udp.index();
         if self.destinations.len() <= index {
             self.destinations.resize(index + 1, None);
@@ -177,14 +145,14 @@ impl Neighbours {
     }
 
     /// The pairs with the node at `udp`.
-    fn pairs_with(&self, udp: PathId) -> impl Iterator<Item = NeighbourKey> {
+    pub(super) fn pairs_with(&self, udp: PathId) -> impl Iterator<Item = NeighbourKey> {
         let is_with = move |key: &NeighbourKey| self.paired(*key)?.udp().filter(|&it| it == udp);
         self.all.keys().filter(move |key| is_with(key).is_some())
     }
 
     /// The address of the node at the end of a path.
     pub(crate) fn address(&self, local: PathId) -> Option<SocketAddr> {
-        if let Some(attached) = &self.attached {
+        if let Some(attached) = &self.attachments.attached {
             return attached.address(local);
         }
         match self.paired(NeighbourKey::from_bits(local.name()))?.role {
@@ -202,14 +170,14 @@ impl Neighbours {
         }
     }
 
-    fn paired(&self, key: NeighbourKey) -> Option<&Paired> {
+    pub(crate) fn paired(&self, key: NeighbourKey) -> Option<&Paired> {
         match self.all.get(key)? {
             Neighbour::Paired(paired) => Some(paired),
             Neighbour::Meeting(_) | Neighbour::Attaching(_) => None,
         }
     }
 
-    fn meeting_mut(&mut self, key: NeighbourKey) -> Option<&mut Meeting> {
+    pub(super) fn meeting_mut(&mut self, key: NeighbourKey) -> Option<&mut Meeting> {
         match self.all.get_mut(key)? {
             Neighbour::Meeting(meeting) => Some(meeting),
             Neighbour::Attaching(_) | Neighbour::Paired(_) => None,
@@ -227,7 +195,7 @@ impl Neighbours {
     /// The engine is this process's own, and works for no other one.
     #[inline]
     fn serves_alone(&self) -> bool {
-        self.relay.is_none() && self.attached.is_none()
+        self.attachments.forwarder.is_none() && self.attachments.attached.is_none()
     }
 
     /// Messages came so lately that the network need not be looked at every time.
@@ -273,11 +241,11 @@ impl Neighbours {
             self.looked = now;
             came += self.look(now, endpoint, link);
         }
-        if self.due.is_some_and(|due| due <= now) {
+        if self.meetings.due.is_some_and(|due| due <= now) {
             self.advance_meetings(now, endpoint, link);
         }
-        if self.deaf_until.is_some_and(|until| until <= now) {
-            self.listen_again();
+        if self.paused_until.is_some_and(|until| until <= now) {
+            self.resume_accepting();
         }
         if self.shrink_at.is_some_and(|due| due <= now) {
             self.shrink(now, endpoint.peer_timeout());
@@ -332,7 +300,7 @@ impl Neighbours {
     }
 
     #[inline]
-    fn receive_from(
+    pub(crate) fn receive_from(
         &mut self,
         now: Time,
         key: NeighbourKey,
@@ -341,8 +309,9 @@ impl Neighbours {
     ) -> usize {
         let Some(Neighbour::Paired(paired)) = self.all.get_mut(key) else { return 0 };
         let counters = &mut self.counters;
-        let (relay, attached) = (self.relay.as_mut(), self.attached.as_mut());
-        let received = match (paired.role, relay, attached) {
+        let (forwarder, attached) =
+            (self.attachments.forwarder.as_mut(), self.attachments.attached.as_mut());
+        let received = match (paired.role, forwarder, attached) {
             (Role::Node { .. }, ..) => {
                 let load = paired.pair.load() as u64;
                 let short_max = paired.pair.short_max();
@@ -350,10 +319,10 @@ impl Neighbours {
                 let mut receiver = FromNode { endpoint, path, now, load, short_max, counters };
                 paired.pair.receive(&mut receiver, frames)
             }
-            (Role::Process, Some(relay), _) => {
+            (Role::Process, Some(forwarder), _) => {
                 let message_max = endpoint.longest_message();
                 let load = paired.pair.load() as u64;
-                let mut receiver = FromProcess { relay, key, message_max, load, counters };
+                let mut receiver = FromProcess { forwarder, key, message_max, load, counters };
                 paired.pair.receive(&mut receiver, frames)
             }
             (Role::Engine, _, Some(attached)) => {
@@ -362,7 +331,9 @@ impl Neighbours {
             _ => Ok(0),
         };
         match received {
-            Ok(count) if paired.tell_load(key, endpoint, self.relay.as_mut()) => count,
+            Ok(count) if paired.tell_load(key, endpoint, self.attachments.forwarder.as_mut()) => {
+                count
+            }
             Ok(count) => {
                 self.end(key, &TOO_MUCH);
                 count
@@ -386,8 +357,8 @@ impl Neighbours {
                 self.accept(now, link);
                 continue;
             }
-            if number == DOOR {
-                self.let_in(now, endpoint);
+            if number == ENGINE_LISTENER {
+                self.accept_processes(now, endpoint);
                 continue;
             }
             let key = NeighbourKey::from_bits(number);
@@ -423,7 +394,7 @@ impl Neighbours {
 
     /// Sends a message to a neighbour.
     #[inline]
-    fn send(&mut self, now: Time, key: NeighbourKey, words: Words, body: &Bytes) {
+    pub(crate) fn send(&mut self, now: Time, key: NeighbourKey, words: Words, body: &Bytes) {
         let Some(Neighbour::Paired(paired)) = self.all.get_mut(key) else { return };
         self.counters.messages_sent += 1;
         self.counters.bytes_sent += body.len() as u64;
@@ -477,7 +448,7 @@ impl Neighbours {
             paired.pair.flush();
             paired.used = now;
             let waits = paired.pair.is_sending();
-            let fits = paired.tell_load(key, endpoint, self.relay.as_mut());
+            let fits = paired.tell_load(key, endpoint, self.attachments.forwarder.as_mut());
             match advanced {
                 Ok(_) if !fits => self.end(key, &TOO_MUCH),
                 Ok(more) => self.more |= more,
@@ -512,12 +483,12 @@ impl Neighbours {
         if self.more || self.have_ended() {
             return Some(now);
         }
-        let own = sooner(sooner(self.due, self.deaf_until), self.shrink_at);
+        let own = sooner(sooner(self.meetings.due, self.paused_until), self.shrink_at);
         if self.serves_alone() { own } else { sooner(own, self.others_due(now)) }
     }
 
     /// Has a pair looked at in every turn.
-    fn activate(&mut self, now: Time, key: NeighbourKey) {
+    pub(crate) fn activate(&mut self, now: Time, key: NeighbourKey) {
         let asleep = self.asleep;
         let Some(paired) = self.paired_mut(key) else { return };
         paired.used = now;
@@ -602,7 +573,7 @@ impl Neighbours {
 
     /// A neighbour is of no use any more. It is removed at the end of the turn.
     #[cold]
-    fn end(&mut self, key: NeighbourKey, error: &PairError) {
+    pub(crate) fn end(&mut self, key: NeighbourKey, error: &PairError) {
         if self.ended.contains(&key) {
             return; // What it has sent before is being taken, and may end anywhere.
         }
@@ -640,13 +611,13 @@ impl Neighbours {
                 if let Some(descriptor) = meeting.watched() {
                     self.watch.remove(descriptor);
                 }
-                self.connected.extend(meeting.connected);
+                self.meetings.connected.extend(meeting.connected);
                 if let Some(udp) = meeting.udp {
                     link.release(udp);
                 }
             }
             Some(Neighbour::Attaching(attaching)) => {
-                self.attaching.retain(|&attaching| attaching != key);
+                self.attachments.attaching.retain(|&attaching| attaching != key);
                 self.watch.remove(attaching.offer.descriptor());
             }
             Some(Neighbour::Paired(paired)) => {
@@ -703,7 +674,7 @@ struct Sink<'a> {
 impl MessageSink for Sink<'_> {
     #[inline]
     fn send(&mut self, path: PathId, words: Words, body: &Bytes) {
-        match self.neighbours.engine {
+        match self.neighbours.attachments.engine {
             None => {
                 self.neighbours.send(self.now, NeighbourKey::from_bits(path.name()), words, body)
             }
@@ -712,7 +683,7 @@ impl MessageSink for Sink<'_> {
     }
 
     fn withdraw(&mut self, path: PathId, is_it: &dyn Fn(Words) -> bool) -> bool {
-        let engine = self.neighbours.engine;
+        let engine = self.neighbours.attachments.engine;
         let key = engine.unwrap_or_else(|| NeighbourKey::from_bits(path.name()));
         let paired = self.neighbours.paired_mut(key);
         let withdrawn =
@@ -733,11 +704,11 @@ impl MessageSink for Sink<'_> {
     }
 }
 
-/// The number of the door in the watch; like the next, that of no [`NeighbourKey`].
-const DOOR: u64 = u64::MAX - 1;
+/// The number in the watch of the listener for processes that attach; like the next, that of no [`NeighbourKey`].
+pub(crate) const ENGINE_LISTENER: u64 = u64::MAX - 1;
 
-/// The number of all listeners in the watch. A [`NeighbourKey`] never has it: it would be the last of 2^32 slots.
-const LISTENER: u64 = u64::MAX;
+/// The number in the watch of all listeners for nodes. A [`NeighbourKey`] never has it: it would be the last of 2^32 slots.
+pub(super) const LISTENER: u64 = u64::MAX;
 
 /// Messages and parts of messages that are taken from a pair in a turn.
 const FRAMES: usize = 64;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use crate::trace;
+use crate::observe::events;
 
 static MISSING: Mutex<BTreeMap<&'static str, String>> = Mutex::new(BTreeMap::new());
 
@@ -24,6 +24,6 @@ pub(crate) fn note(file: &'static str, error: &io::Error) {
         missing.insert(file, error.to_string())
     };
     if before.is_none() {
-        trace::file_missing(file, error);
+        events::file_missing(file, error);
     }
 }

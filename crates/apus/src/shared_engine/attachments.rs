@@ -16,14 +16,14 @@ use apus_shm::{Listener, Offer, Pair, PairError, PeerProcess, Place, Trust, conn
 use apus_wire::PathId;
 use bytes::Bytes;
 
-use super::attaching::Attaching;
-use super::meetings::{CLOSING_MAX, DEAF};
-use super::paired::{Paired, Role};
-use super::places::Places;
-use super::{DOOR, Neighbour, Neighbours};
-use crate::attached::{Attached, Attachment, ENGINE_PATIENCE};
-use crate::neighbour_key::NeighbourKey;
-use crate::relay::{Limits, Relay};
+use crate::host::meetings::{ACCEPT_PAUSE, CLOSING_MAX};
+use crate::host::neighbour_key::NeighbourKey;
+use crate::host::neighbours::{ENGINE_LISTENER, Neighbour, Neighbours};
+use crate::host::paired::{Paired, Role};
+use crate::host::places::Places;
+use crate::shared_engine::attached::{Attached, Attachment, ENGINE_PATIENCE};
+use crate::shared_engine::attaching::Attaching;
+use crate::shared_engine::forwarder::{Forwarder, Limits};
 
 impl Neighbours {
     /// Uses the engine that listens at `path`.
@@ -34,7 +34,7 @@ impl Neighbours {
     pub(crate) fn of_engine(path: &Path, process: Process, now: Time) -> io::Result<Self> {
         let nowhere = Places::new(([0, 0, 0, 0], 0).into(), None, Vec::new);
         let mut neighbours = Self::alone(nowhere, process, now)?;
-        neighbours.attached = Some(Box::new(Attached::new(path, now)));
+        neighbours.attachments.attached = Some(Box::new(Attached::new(path, now)));
         Ok(neighbours)
     }
 
@@ -43,43 +43,47 @@ impl Neighbours {
     /// # Errors
     ///
     /// The kernel has no memory left.
-    pub(crate) fn serve(&mut self, door: Listener, limits: Limits) -> io::Result<()> {
-        self.watch.add(door.descriptor(), DOOR)?;
-        self.door = Some(door);
-        self.relay = Some(Box::new(Relay::new(limits)));
+    pub(crate) fn serve(&mut self, listener: Listener, limits: Limits) -> io::Result<()> {
+        self.watch.add(listener.descriptor(), ENGINE_LISTENER)?;
+        self.attachments.listener = Some(listener);
+        self.attachments.forwarder = Some(Box::new(Forwarder::new(limits)));
         Ok(())
     }
 
     /// Lets processes in that have connected.
     #[cold]
-    pub(super) fn let_in(&mut self, now: Time, endpoint: &mut Endpoint) {
-        for _ in 0..LET_IN {
-            let (Some(door), Some(relay)) = (&self.door, &mut self.relay) else { return };
+    pub(crate) fn accept_processes(&mut self, now: Time, endpoint: &mut Endpoint) {
+        for _ in 0..ACCEPTED {
+            let (Some(listener), Some(forwarder)) =
+                (&self.attachments.listener, &mut self.attachments.forwarder)
+            else {
+                return;
+            };
             if closer::waiting() > CLOSING_MAX {
                 // Each stranger may leave one more descriptor that cannot be closed.
-                self.watch.remove(door.descriptor());
-                self.deaf_until = Some(now + DEAF);
+                self.watch.remove(listener.descriptor());
+                self.paused_until = Some(now + ACCEPT_PAUSE);
                 return;
             }
-            let socket = match door.accept_socket() {
+            let socket = match listener.accept_socket() {
                 Ok(socket) => socket,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => {
-                    // No descriptor is left, and the door stays readable.
-                    self.watch.remove(door.descriptor());
-                    self.deaf_until = Some(now + DEAF);
+                    // No descriptor is left, and the listener stays readable.
+                    self.watch.remove(listener.descriptor());
+                    self.paused_until = Some(now + ACCEPT_PAUSE);
                     return;
                 }
             };
             let user = PeerProcess::of(socket.as_fd()).map(|process| process.uid());
-            let is_full = relay.processes.len() >= relay.limits.processes_max;
-            if is_full || !user.is_ok_and(|user| relay.limits.admit(user)) {
-                relay.refused[usize::from(is_full)] += 1;
+            let is_full = forwarder.processes.len() >= forwarder.limits.processes_max;
+            if is_full || !user.is_ok_and(|user| forwarder.limits.admit(user)) {
+                forwarder.refused[usize::from(is_full)] += 1;
                 close_elsewhere(socket); // The process sees the end of the socket.
                 continue;
             }
-            if self.attaching.len() >= ATTACHING_MAX {
-                let oldest = self.attaching[0];
+            if self.attachments.attaching.len() >= ATTACHING_MAX {
+                let oldest = self.attachments.attaching[0];
                 self.fail_attaching(now, oldest, io::ErrorKind::TimedOut.into(), endpoint);
             }
             if let Ok(offer) = Offer::send(socket, Trust::InPlace, self.is_current()) {
@@ -99,7 +103,7 @@ impl Neighbours {
         let Some(Neighbour::Attaching(attaching)) = self.all.get(key) else { return Ok(()) };
         let watched = self.watch.add(attaching.offer.descriptor(), key.to_bits());
         match &watched {
-            Ok(()) => self.attaching.push(key),
+            Ok(()) => self.attachments.attaching.push(key),
             Err(_) => drop(self.all.take(key)),
         }
         watched
@@ -107,9 +111,9 @@ impl Neighbours {
 
     /// When something about attaching is to be done.
     #[inline]
-    pub(super) fn attaching_due(&self) -> Option<Time> {
-        let retry = self.attached.as_ref().and_then(|attached| attached.retry_at);
-        let Some(&oldest) = self.attaching.first() else { return retry };
+    pub(crate) fn attaching_due(&self) -> Option<Time> {
+        let retry = self.attachments.attached.as_ref().and_then(|attached| attached.retry_at);
+        let Some(&oldest) = self.attachments.attaching.first() else { return retry };
         match self.all.get(oldest) {
             Some(Neighbour::Attaching(attaching)) => {
                 Some(retry.map_or(attaching.until, |retry| retry.min(attaching.until)))
@@ -120,14 +124,14 @@ impl Neighbours {
 
     /// Gives up what takes too long, and looks for the engine.
     #[cold]
-    pub(super) fn advance_attaching(&mut self, now: Time, endpoint: &mut Endpoint) {
-        while let Some(&oldest) = self.attaching.first()
+    pub(crate) fn advance_attaching(&mut self, now: Time, endpoint: &mut Endpoint) {
+        while let Some(&oldest) = self.attachments.attaching.first()
             && let Some(Neighbour::Attaching(attaching)) = self.all.get(oldest)
             && attaching.until <= now
         {
             self.fail_attaching(now, oldest, io::ErrorKind::TimedOut.into(), endpoint);
         }
-        let Some(attached) = &mut self.attached else { return };
+        let Some(attached) = &mut self.attachments.attached else { return };
         if attached.retry_at.take_if(|retry| *retry <= now).is_none() {
             return;
         }
@@ -143,9 +147,9 @@ impl Neighbours {
 
     /// Takes the memory that the other process has offered.
     #[cold]
-    pub(super) fn attach(&mut self, now: Time, key: NeighbourKey, endpoint: &mut Endpoint) {
+    pub(crate) fn attach(&mut self, now: Time, key: NeighbourKey, endpoint: &mut Endpoint) {
         let Some(Neighbour::Attaching(attaching)) = self.all.take(key) else { return };
-        self.attaching.retain(|&attaching| attaching != key);
+        self.attachments.attaching.retain(|&attaching| attaching != key);
         let Attaching { offer, until, role } = *attaching;
         // The descriptor is that of the pair from now on, which has another number.
         self.watch.remove(offer.descriptor());
@@ -186,9 +190,11 @@ impl Neighbours {
             let _ = self.watch.add(process, number);
         }
         self.counters.pairs_met += 1;
-        match (role, &mut self.relay) {
-            (Role::Process, Some(relay)) => relay.add(key, process, self.places.local_addr()),
-            _ => self.engine = Some(key),
+        match (role, &mut self.attachments.forwarder) {
+            (Role::Process, Some(forwarder)) => {
+                forwarder.add(key, process, self.meetings.places.local_addr())
+            }
+            _ => self.attachments.engine = Some(key),
         }
         self.activate(now, key);
         self.receive_from(now, key, 1, endpoint);
@@ -203,7 +209,7 @@ impl Neighbours {
         endpoint: &mut Endpoint,
     ) {
         let Some(Neighbour::Attaching(attaching)) = self.all.take(key) else { return };
-        self.attaching.retain(|&attaching| attaching != key);
+        self.attachments.attaching.retain(|&attaching| attaching != key);
         self.watch.remove(attaching.offer.descriptor());
         self.not_attached(now, attaching.role, error, endpoint);
     }
@@ -222,21 +228,21 @@ impl Neighbours {
         is_unsent: &dyn Fn(u64) -> bool,
         endpoint: &mut Endpoint,
     ) {
-        self.engine = None;
-        if let Some(attached) = &mut self.attached {
+        self.attachments.engine = None;
+        if let Some(attached) = &mut self.attachments.attached {
             attached.lose(now, error, is_unsent, endpoint);
         }
     }
 
     /// The engine that this process uses has ended. `is_unsent`: it has not got the whole request with this id.
-    pub(super) fn lose_engine(
+    pub(crate) fn lose_engine(
         &mut self,
         now: Time,
         is_unsent: &dyn Fn(u64) -> bool,
         endpoint: &mut Endpoint,
     ) {
         // A version that does not fit has said so already.
-        let version = self.attached.as_mut().map(|attached| &mut attached.attachment);
+        let version = self.attachments.attached.as_mut().map(|attached| &mut attached.attachment);
         let error = match version {
             Some(Attachment::Failed(error)) => {
                 std::mem::replace(error, io::ErrorKind::Other.into())
@@ -247,15 +253,15 @@ impl Neighbours {
     }
 
     /// A process that used this engine has ended.
-    pub(super) fn lose_process(&mut self, key: NeighbourKey) {
-        if let Some(relay) = &mut self.relay {
-            relay.remove(key);
+    pub(crate) fn lose_process(&mut self, key: NeighbourKey) {
+        if let Some(forwarder) = &mut self.attachments.forwarder {
+            forwarder.remove(key);
         }
     }
 
     /// Sends a message to the engine, after what the engine has to know before.
     #[inline]
-    pub(super) fn send_by(
+    pub(crate) fn send_by(
         &mut self,
         now: Time,
         engine: NeighbourKey,
@@ -263,7 +269,7 @@ impl Neighbours {
         words: Words,
         body: &Bytes,
     ) {
-        let attached = self.attached.as_ref();
+        let attached = self.attachments.attached.as_ref();
         if let Some((words, body)) = attached.and_then(|it| it.announcement(path, words)) {
             self.send(now, engine, words, &body);
         }
@@ -272,13 +278,15 @@ impl Neighbours {
 
     /// Sends what is not the endpoint's: to processes, or to the engine.
     #[inline]
-    pub(super) fn send_others(&mut self, now: Time) {
-        while let Some((to, words, body)) = self.relay.as_mut().and_then(|it| it.next_outgoing()) {
+    pub(crate) fn send_others(&mut self, now: Time) {
+        while let Some((to, words, body)) =
+            self.attachments.forwarder.as_mut().and_then(|it| it.next_outgoing())
+        {
             self.send(now, to, words, &body);
         }
-        let Some(engine) = self.engine else { return };
+        let Some(engine) = self.attachments.engine else { return };
         while let Some((words, body)) =
-            self.attached.as_mut().and_then(|it| it.outgoing.pop_front())
+            self.attachments.attached.as_mut().and_then(|it| it.outgoing.pop_front())
         {
             self.send(now, engine, words, &body);
         }
@@ -286,20 +294,22 @@ impl Neighbours {
 
     /// There is something to send that is not the endpoint's.
     #[inline]
-    pub(super) fn has_others(&self) -> bool {
-        let engine = self.attached.as_ref().filter(|_| self.engine.is_some());
-        self.relay.as_ref().is_some_and(|relay| relay.has_outgoing())
+    pub(crate) fn has_others(&self) -> bool {
+        let engine =
+            self.attachments.attached.as_ref().filter(|_| self.attachments.engine.is_some());
+        self.attachments.forwarder.as_ref().is_some_and(|forwarder| forwarder.has_outgoing())
             || engine.is_some_and(|attached| !attached.outgoing.is_empty())
     }
 
     /// When there is something to do for processes or the engine.
     #[inline]
-    pub(super) fn others_due(&self, now: Time) -> Option<Time> {
+    pub(crate) fn others_due(&self, now: Time) -> Option<Time> {
         if self.has_others() {
             return Some(now);
         }
-        let relay = self.relay.as_ref().and_then(|relay| relay.due(now));
-        sooner(relay, self.attaching_due())
+        let forwarder =
+            self.attachments.forwarder.as_ref().and_then(|forwarder| forwarder.due(now));
+        sooner(forwarder, self.attaching_due())
     }
 
     /// Whether a process that uses this engine has ended, although that has not been noticed yet.
@@ -309,11 +319,11 @@ impl Neighbours {
 
     /// Changes who may use the engine, and how far. Ends the attachments of those that may not any more, and returns their number.
     pub(crate) fn set_limits(&mut self, limits: Limits) -> usize {
-        let Some(relay) = &mut self.relay else { return 0 };
-        relay.limits = limits;
+        let Some(forwarder) = &mut self.attachments.forwarder else { return 0 };
+        forwarder.limits = limits;
         let mut ended = Vec::new();
-        for (&key, process) in &mut relay.processes {
-            if !relay.limits.admit(process.uid) {
+        for (&key, process) in &mut forwarder.processes {
+            if !forwarder.limits.admit(process.uid) {
                 process.lied = true; // Nothing more that it has said counts.
                 ended.push(key);
             }
@@ -342,4 +352,4 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const ATTACHING_MAX: usize = 64;
 
 /// Processes let in at a time.
-const LET_IN: usize = 8;
+const ACCEPTED: usize = 8;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use apus_proto::{Endpoint, Time};
 use apus_shm::{PairError, descriptor_limit, own_user};
 
-use super::Neighbours;
+use super::neighbours::Neighbours;
 use super::paired::{Role, path};
 
 /// Of this many descriptors, pairs with nodes have one: two of six.

@@ -8,11 +8,11 @@ use apus_wire::{PathId, TraceContext};
 use bytes::Bytes;
 
 use crate::address::Address;
-use crate::clock;
 use crate::error::CallError;
-use crate::spans::SpanNumber;
-use crate::time_trace;
-use crate::turns::Turns;
+use crate::mail::turns::Turns;
+use crate::observe::spans::SpanNumber;
+use crate::observe::time_trace;
+use crate::sync::clock;
 
 /// A request that waits.
 #[derive(Debug)]

@@ -10,29 +10,30 @@ use apus_net::{Capabilities, Link, Process, interface_addresses};
 use apus_proto::{Endpoint, SocketKey, Time};
 use apus_shm::{Listener, fits_limits, limit_pools};
 
-use crate::attached::{Attached, Attachment, ENGINE_PATIENCE};
-use crate::awaited_engine::AwaitEngine;
-use crate::background;
-use crate::clock;
 use crate::config::{Config, ConfigError};
+use crate::delivery::parker::{self, Parker, Waiter, WaiterId};
+use crate::delivery::spin::Spin;
+use crate::delivery::waiting::Awaited;
 use crate::delivery::{Delivery, Regime};
 use crate::engine::Engine;
+use crate::engine::background;
+use crate::engine::lock::Shared;
+use crate::engine::memory_limit::memory_limit;
+use crate::engine::no_link::NoLink;
+use crate::engine::shard_loads::ShardLoads;
 use crate::error::{StartError, Unusable};
+use crate::host::neighbours::Neighbours;
+use crate::host::places::Places;
 use crate::mail::Mail;
-use crate::memory_limit::memory_limit;
-use crate::missing_files;
-use crate::neighbours::{Neighbours, Places};
-use crate::no_link::NoLink;
-use crate::parker::{self, Parker, Waiter, WaiterId};
-use crate::publication::Publication;
-use crate::relay::Limits;
-use crate::shard_loads::ShardLoads;
-use crate::shared::Shared;
-use crate::spin::Spin;
-use crate::stats::Stats;
+use crate::observe::missing_files;
+use crate::observe::publication::Publication;
+use crate::observe::stats::Stats;
+use crate::shared_engine::attached::{Attached, Attachment, ENGINE_PATIENCE};
+use crate::shared_engine::awaited::AwaitEngine;
+use crate::shared_engine::forwarder::Limits;
+use crate::sync::clock;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Mutex, PoisonError, mpsc};
-use crate::wait::Awaited;
 
 /// The shards of a node. Each of its sockets holds them, so that none outlives its node.
 pub(crate) struct Shards {
@@ -129,8 +130,8 @@ impl Shards {
                 engine.publication = publication;
                 engine.mail.skips_unwanted = config.skip_unwanted;
                 let publishes = engine.publication.is_some();
-                if let Some(relay) = engine.relaying() {
-                    relay.publishes = publishes;
+                if let Some(forwarder) = engine.forwarder() {
+                    forwarder.publishes = publishes;
                 }
                 engine
             };

@@ -16,10 +16,10 @@ use apus_proto::Time;
 use apus_shm::{CounterDirectory, CounterFile, Memory, ProcessName};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::clock;
 use crate::config::MetricsAt;
-use crate::missing_files;
-use crate::stats::ProcessCounters;
+use crate::observe::missing_files;
+use crate::observe::stats::ProcessCounters;
+use crate::sync::clock;
 
 /// How often counters are written while the engine is turned without a sleep.
 pub(crate) const EVERY: Duration = Duration::from_millis(5);

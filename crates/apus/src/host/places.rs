@@ -32,7 +32,7 @@ impl Places {
         Self { local_addr, directory: directory.map(Path::to_owned), own }
     }
 
-    pub(super) fn local_addr(&self) -> SocketAddr {
+    pub(crate) fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 

@@ -18,11 +18,11 @@ use apus_shm::{Listener, Nonce, Offer, Pair, Trust, closer};
 use apus_wire::{Meet, PathId};
 
 use super::meeting::{Meeting, Stage};
+use super::neighbours::{Destination, ENGINE_LISTENER, LISTENER, Neighbour, Neighbours};
 use super::paired::{Paired, Role, path};
 use super::shares::meetings_share;
-use super::{DOOR, Destination, LISTENER, Neighbour, Neighbours};
+use crate::host::neighbour_key::NeighbourKey;
 use crate::mail::CallKey;
-use crate::neighbour_key::NeighbourKey;
 
 impl Neighbours {
     /// The path through memory to the node at `udp`, if memory is shared with it. If not, looks now and then whether that node is a
@@ -51,12 +51,13 @@ impl Neighbours {
     #[cold]
     fn meet(&mut self, now: Time, udp: PathId, link: &mut dyn Link) {
         self.set_destination(Destination { udp, local: None, tried: Some(now) });
-        let full = self.meetings.len() >= meetings_max() || closer::waiting() > CLOSING_MAX;
+        let full =
+            self.meetings.under_way.len() >= meetings_max() || closer::waiting() > CLOSING_MAX;
         if full || udp.is_native() || self.meeting_with(udp).is_some() {
             return;
         }
         let Some(address) = link.address(udp) else { return };
-        for place in self.places.of(address, link.path(udp).loopback) {
+        for place in self.meetings.places.of(address, link.path(udp).loopback) {
             if let Ok(meeting) = apus_shm::Meeting::connect(&place, nonce()) {
                 link.hold(udp);
                 return self.begin(now, meeting, Some(udp), link);
@@ -70,7 +71,7 @@ impl Neighbours {
             Some(Neighbour::Meeting(meeting)) => meeting.udp == Some(udp),
             _ => false,
         };
-        let key = self.meetings.iter().copied().find(is_with)?;
+        let key = self.meetings.under_way.iter().copied().find(is_with)?;
         self.meeting_mut(key)
     }
 
@@ -78,16 +79,16 @@ impl Neighbours {
     pub(super) fn accept(&mut self, now: Time, link: &mut dyn Link) {
         for _ in 0..ACCEPTED {
             if closer::waiting() > CLOSING_MAX {
-                return self.turn_deaf(now);
+                return self.pause_accepting(now);
             }
             let Some(accepted) = self.accept_one() else { return };
             let meeting = match accepted {
                 Ok(meeting) => meeting,
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => continue, // It has gone.
-                Err(_) => return self.turn_deaf(now), // No descriptor is left.
+                Err(_) => return self.pause_accepting(now), // No descriptor is left.
             };
-            if self.meetings.len() >= meetings_max() {
-                let oldest = self.meetings[0];
+            if self.meetings.under_way.len() >= meetings_max() {
+                let oldest = self.meetings.under_way[0];
                 self.give_up(oldest);
             }
             self.begin(now, meeting, None, link);
@@ -95,24 +96,26 @@ impl Neighbours {
     }
 
     /// Takes no connections for a while: listeners stay readable.
-    fn turn_deaf(&mut self, now: Time) {
-        let watched = self.listeners.iter().map(Listener::descriptor);
+    fn pause_accepting(&mut self, now: Time) {
+        let watched = self.meetings.listeners.iter().map(Listener::descriptor);
         watched.for_each(|descriptor| self.watch.remove(descriptor));
-        self.deaf_until = Some(now + DEAF);
+        self.paused_until = Some(now + ACCEPT_PAUSE);
     }
 
     /// A connection, if one waits at any listener.
     fn accept_one(&self) -> Option<io::Result<apus_shm::Meeting>> {
         let waits = |accepted: &io::Result<apus_shm::Meeting>| !matches!(accepted, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
-        self.listeners.iter().map(|listener| listener.accept(nonce())).find(waits)
+        self.meetings.listeners.iter().map(|listener| listener.accept(nonce())).find(waits)
     }
 
     /// Takes connections again, in the hope that there are descriptors.
     #[cold]
-    pub(super) fn listen_again(&mut self) {
-        self.deaf_until = None;
-        let listeners = self.listeners.iter().map(|listener| (listener, LISTENER));
-        for (listener, number) in listeners.chain(self.door.iter().map(|door| (door, DOOR))) {
+    pub(super) fn resume_accepting(&mut self) {
+        self.paused_until = None;
+        let listeners = self.meetings.listeners.iter().map(|listener| (listener, LISTENER));
+        for (listener, number) in listeners
+            .chain(self.attachments.listener.iter().map(|listener| (listener, ENGINE_LISTENER)))
+        {
             let _ = self.watch.add(listener.descriptor(), number); // It was watched before, or still is.
         }
     }
@@ -138,27 +141,27 @@ impl Neighbours {
             waiting: Vec::new(),
             connected: Vec::new(),
         })));
-        self.meetings.push(key);
-        self.due = Some(now + AGAIN);
+        self.meetings.under_way.push(key);
+        self.meetings.due = Some(now + AGAIN);
         let Some(Neighbour::Meeting(meeting)) = self.all.get(key) else { return };
         let watched = meeting.watched().map(|descriptor| self.watch.add(descriptor, key.to_bits()));
         if !matches!(watched, Some(Ok(()))) {
             // No memory is left in the kernel.
             self.all.remove(key);
-            self.meetings.pop();
+            self.meetings.under_way.pop();
             udp.into_iter().for_each(|udp| link.release(udp));
         }
     }
 
     pub(super) fn end_meeting(&mut self, key: NeighbourKey) {
-        self.meetings.retain(|&meeting| meeting != key);
-        if self.meetings.is_empty() {
-            self.due = None;
+        self.meetings.under_way.retain(|&meeting| meeting != key);
+        if self.meetings.under_way.is_empty() {
+            self.meetings.due = None;
         }
     }
 
     pub(super) fn give_up(&mut self, key: NeighbourKey) {
-        if self.meetings.contains(&key) {
+        if self.meetings.under_way.contains(&key) {
             self.counters.meetings_failed += 1;
             self.end_meeting(key);
             self.ended.push(key);
@@ -173,8 +176,8 @@ impl Neighbours {
         endpoint: &mut Endpoint,
         link: &mut dyn Link,
     ) {
-        self.due = (!self.meetings.is_empty()).then_some(now + AGAIN);
-        for key in self.meetings.clone() {
+        self.meetings.due = (!self.meetings.under_way.is_empty()).then_some(now + AGAIN);
+        for key in self.meetings.under_way.clone() {
             match self.all.get(key) {
                 Some(Neighbour::Meeting(meeting)) if meeting.until <= now => self.give_up(key),
                 _ => self.advance_meeting(now, key, endpoint, link),
@@ -236,7 +239,7 @@ impl Neighbours {
             Some(Neighbour::Meeting(meeting)) => meeting.is_client && meeting.told.is_none(),
             _ => false,
         };
-        let waiting: Vec<_> = self.meetings.iter().copied().filter(waits).collect();
+        let waiting: Vec<_> = self.meetings.under_way.iter().copied().filter(waits).collect();
         waiting.into_iter().for_each(|key| self.advance_meeting(now, key, endpoint, link));
     }
 
@@ -253,7 +256,7 @@ impl Neighbours {
             Some(Neighbour::Meeting(meeting)) => meeting.ours == meet.nonce,
             _ => false,
         };
-        let Some(key) = self.meetings.iter().copied().find(is_its) else { return };
+        let Some(key) = self.meetings.under_way.iter().copied().find(is_its) else { return };
         let pairs = self.pairs_with(from).count();
         let Some(meeting) = self.meeting_mut(key) else { return };
         let Ok(theirs) = meeting.read_theirs() else { return self.give_up(key) };
@@ -313,7 +316,7 @@ impl Neighbours {
         let found = meeting.udp.and_then(|udp| Some((udp, link.address(udp)?)));
         debug_assert!(found.is_some(), "the path is held since the peer has shown who it is");
         let Some((udp, address)) = found else { return self.give_up(key) };
-        self.connected.extend(&meeting.connected);
+        self.meetings.connected.extend(&meeting.connected);
         self.end_meeting(key);
         if let Some(process) = pair.process().descriptor() {
             // Without it, the end of the socket tells of the end of the process.
@@ -344,8 +347,8 @@ impl Neighbours {
     /// Such a call waits for no meeting any more. True if its peer is known.
     pub(crate) fn give_up_meeting(&mut self, call: CallKey) -> bool {
         let mut is_known = false;
-        for index in 0..self.meetings.len() {
-            if let Some(meeting) = self.meeting_mut(self.meetings[index]) {
+        for index in 0..self.meetings.under_way.len() {
+            if let Some(meeting) = self.meeting_mut(self.meetings.under_way[index]) {
                 is_known |= meeting.connected.contains(&call);
                 meeting.connected.retain(|connected| *connected != call);
                 meeting.waiting.retain(|waiting| *waiting != call);
@@ -356,8 +359,8 @@ impl Neighbours {
 
     /// The peer of such a call is known. True if the call waits on for a meeting.
     pub(crate) fn waits_for_meeting(&mut self, call: CallKey) -> bool {
-        for index in 0..self.meetings.len() {
-            if let Some(meeting) = self.meeting_mut(self.meetings[index])
+        for index in 0..self.meetings.under_way.len() {
+            if let Some(meeting) = self.meeting_mut(self.meetings.under_way[index])
                 && meeting.waiting.contains(&call)
             {
                 meeting.connected.push(call);
@@ -382,11 +385,11 @@ const TRY_EVERY: Duration = Duration::from_millis(100);
 /// Pairs with one node: one that each of the two has begun.
 const PAIRS_MAX: usize = 2;
 
-/// So long a node without descriptors takes no connections.
-pub(super) const DEAF: Duration = Duration::from_millis(100);
+/// How long a node without descriptors takes no connections.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Descriptors that wait to be closed ([`closer`]) while this process meets others. Each of those may leave one that cannot be closed.
-pub(super) const CLOSING_MAX: usize = 64;
+pub(crate) const CLOSING_MAX: usize = 64;
 
 /// Processes that are met at a time.
 fn meetings_max() -> usize {

@@ -5,7 +5,7 @@
 //! for them: one that polls sees the note, one that sleeps is woken. Both sides write first and look
 //! then, so that one of them sees the other.
 
-use crate::parker::{Waiter, WaiterId};
+use crate::delivery::parker::{Waiter, WaiterId};
 use crate::sync::{AtomicU64, Mutex, Ordering, PoisonError};
 
 /// What the ends of a socket share. Its lock is taken under those of engines, never the other way.
@@ -71,7 +71,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::parker::Parker;
+    use crate::delivery::parker::Parker;
 
     fn thread() -> (Arc<Parker>, Waiter) {
         let parker = Arc::new(Parker::new());

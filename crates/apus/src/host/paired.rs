@@ -11,29 +11,29 @@ use apus_shm::{MessageReceiver, Pair};
 use apus_wire::PathId;
 use bytes::Bytes;
 
-use crate::neighbour_key::NeighbourKey;
-use crate::relay::Relay;
-use crate::stats::MemoryCounters;
+use crate::host::neighbour_key::NeighbourKey;
+use crate::observe::stats::MemoryCounters;
+use crate::shared_engine::forwarder::Forwarder;
 
 /// A process with which memory is shared.
 #[derive(Debug)]
-pub(super) struct Paired {
-    pub(super) pair: Pair,
-    pub(super) role: Role,
+pub(crate) struct Paired {
+    pub(crate) pair: Pair,
+    pub(crate) role: Role,
     /// When the last message came or went.
-    pub(super) used: Time,
-    pub(super) active: bool,
+    pub(crate) used: Time,
+    pub(crate) active: bool,
     /// In the list of those to which messages go.
-    pub(super) sends: bool,
+    pub(crate) sends: bool,
     /// Where the neighbour has stopped reading, and since when.
-    pub(super) stopped: Option<(u64, Time)>,
+    pub(crate) stopped: Option<(u64, Time)>,
     /// Bytes kept for it, as the endpoint knows.
-    pub(super) load: u64,
+    pub(crate) load: u64,
 }
 
 /// What the process at the other end of a pair is to this one.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Role {
+pub(crate) enum Role {
     /// The node at this address. The path to it by UDP is held.
     Node { address: SocketAddr, udp: PathId },
     /// A process that uses the engine of this one.
@@ -44,7 +44,7 @@ pub(super) enum Role {
 
 impl Paired {
     /// The way to the same node by UDP.
-    pub(super) fn udp(&self) -> Option<PathId> {
+    pub(crate) fn udp(&self) -> Option<PathId> {
         match self.role {
             Role::Node { udp, .. } => Some(udp),
             Role::Process | Role::Engine => None,
@@ -52,7 +52,7 @@ impl Paired {
     }
 
     /// Tells of an id whether the neighbour has not got the whole request with it.
-    pub(super) fn unsent_requests(&self) -> impl Fn(u64) -> bool + use<> {
+    pub(crate) fn unsent_requests(&self) -> impl Fn(u64) -> bool + use<> {
         let request = |words| match MessageKind::decode(words)? {
             (MessageKind::Request { .. }, id) => Some(id),
             _ => None,
@@ -62,7 +62,7 @@ impl Paired {
     }
 
     /// Whether the neighbour has read nothing for so long although there is something.
-    pub(super) fn reads_nothing(&mut self, now: Time, timeout: Duration) -> bool {
+    pub(crate) fn reads_nothing(&mut self, now: Time, timeout: Duration) -> bool {
         let unread = self.pair.unread_from();
         let before = self.stopped.filter(|(from, _)| Some(*from) == unread);
         self.stopped = before.or_else(|| unread.map(|from| (from, now)));
@@ -71,39 +71,39 @@ impl Paired {
 
     /// Has what is kept for the neighbour charged to its budget. False if that is too much.
     #[inline]
-    pub(super) fn tell_load(
+    pub(crate) fn tell_load(
         &mut self,
         key: NeighbourKey,
         endpoint: &mut Endpoint,
-        relay: Option<&mut Box<Relay>>,
+        forwarder: Option<&mut Box<Forwarder>>,
     ) -> bool {
         let load = self.pair.load() as u64;
         if mem::replace(&mut self.load, load) == load {
             return true;
         }
-        match (self.role, relay) {
+        match (self.role, forwarder) {
             (Role::Node { .. }, _) => endpoint.set_local_load(path(key), load),
-            (Role::Process, Some(relay)) => relay.set_load(key, load),
+            (Role::Process, Some(forwarder)) => forwarder.set_load(key, load),
             _ => true, // What this process sends is bounded by its own budgets.
         }
     }
 }
 
 /// The path to a neighbour.
-pub(super) fn path(key: NeighbourKey) -> PathId {
+pub(crate) fn path(key: NeighbourKey) -> PathId {
     PathId::new(key.index(), key.to_bits()).local()
 }
 
 /// Takes what comes from a node.
-pub(super) struct FromNode<'a> {
-    pub(super) endpoint: &'a mut Endpoint,
-    pub(super) path: PathId,
-    pub(super) now: Time,
+pub(crate) struct FromNode<'a> {
+    pub(crate) endpoint: &'a mut Endpoint,
+    pub(crate) path: PathId,
+    pub(crate) now: Time,
     /// Bytes that the pair keeps.
-    pub(super) load: u64,
+    pub(crate) load: u64,
     /// Messages beyond are admitted before they come.
-    pub(super) short_max: usize,
-    pub(super) counters: &'a mut MemoryCounters,
+    pub(crate) short_max: usize,
+    pub(crate) counters: &'a mut MemoryCounters,
 }
 
 impl FromNode<'_> {

@@ -9,16 +9,16 @@ use std::time::Duration;
 use apus_net::cpu;
 use apus_proto::{SocketKey, Time, TraceEvent};
 
-use crate::clock;
 use crate::delivery::Regime;
+use crate::delivery::parker::{self, SleepKind, Waiter, WaiterId};
+use crate::delivery::spin::{PREEMPTED, PollBudget, Spin};
 use crate::engine::Engine;
+use crate::engine::lock::{Guard, Shared};
 use crate::error::Unusable;
 use crate::mail::Mail;
-use crate::parker::{self, SleepKind, Waiter, WaiterId};
-use crate::shared::{Guard, Shared};
-use crate::spin::{PREEMPTED, PollBudget, Spin};
+use crate::observe::time_trace;
+use crate::sync::clock;
 use crate::sync::{Ordering, thread};
-use crate::time_trace;
 
 /// What a thread waits for.
 pub(crate) trait Awaited {

@@ -1,9 +1,9 @@
 //! The engine behind its lock.
 
-use crate::clock;
 use crate::delivery::{Delivery, Regime};
 use crate::engine::{AfterUnlock, CountedOutside, Engine};
 use crate::error::Unusable;
+use crate::sync::clock;
 use crate::sync::{
     self, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, TRIES, TryLockError, thread,
 };
@@ -20,8 +20,8 @@ use apus_wire::{PathError, PathId};
 
 use crate::address::Address;
 use crate::error::CallError;
+use crate::observe::time_trace;
 use crate::resolve::is_unspecified;
-use crate::time_trace;
 
 /// What all handles of a node share.
 pub(crate) struct Shared {

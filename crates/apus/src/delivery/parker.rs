@@ -8,7 +8,7 @@ use std::time::Duration;
 use apus_net::{Descriptors, Process, cpu, only};
 use apus_proto::Time;
 
-use crate::clock;
+use crate::sync::clock;
 use crate::sync::thread::{self, Thread};
 use crate::sync::{self, AtomicU8, Ordering, Sleeper};
 

@@ -17,21 +17,21 @@ use apus_shm::{MessageReceiver, WHOLE_MAX};
 use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
-use crate::attach::{AttachKind, VERSION, encode_address};
-use crate::clock;
-use crate::neighbour_key::NeighbourKey;
-use crate::parker::Waiter;
-use crate::publication::Section;
-use crate::stats::{MemoryCounters, ProcessCounters};
+use crate::delivery::parker::Waiter;
+use crate::host::neighbour_key::NeighbourKey;
+use crate::observe::publication::Section;
+use crate::observe::stats::{MemoryCounters, ProcessCounters};
+use crate::shared_engine::messages::{AttachKind, VERSION, encode_address};
+use crate::sync::clock;
 
 apus_proto::handle! {
     /// A call of a process, or a request to one, under way.
-    pub(crate) RelayKey
+    pub(crate) ForwardKey
 }
 
 /// Something under way for a process.
 #[derive(Debug)]
-pub(crate) enum Relayed {
+pub(crate) enum Forwarded {
     /// A call of `client` to a node of the network.
     Call { client: Origin, rpc: RpcKey },
     /// A request from the network that `server` has.
@@ -60,7 +60,7 @@ pub(crate) struct Again {
     pub(crate) trace: Option<Box<TraceContext>>,
     pub(crate) body: Bytes,
     pub(crate) response: Option<Bytes>,
-    /// It is in [`Relay::again`].
+    /// It is in [`Forwarder::again`].
     pub(crate) waits: bool,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Process {
     /// and the distributed traces that they belong to.
     traces: HashMap<u64, Box<TraceContext>>,
     /// Its calls that are under way.
-    pub(crate) calls: HashMap<u64, RelayKey>,
+    pub(crate) calls: HashMap<u64, ForwardKey>,
     /// Its ports and the sockets of this node that stand for them.
     pub(crate) sockets: HashMap<u16, SocketKey>,
     /// Bytes of its calls.
@@ -106,7 +106,7 @@ impl Process {
 
     /// What it has told of the request with this id.
     #[inline]
-    fn take_told(&mut self, id: u64) -> Option<(SocketAddr, Option<Box<TraceContext>>)> {
+    fn take_announced(&mut self, id: u64) -> Option<(SocketAddr, Option<Box<TraceContext>>)> {
         let trace = if self.traces.is_empty() { None } else { self.traces.remove(&id) };
         Some((self.addresses.remove(&id)?, trace))
     }
@@ -156,14 +156,14 @@ impl Limits {
 
 /// The processes that use an engine.
 #[derive(Debug)]
-pub(crate) struct Relay {
+pub(crate) struct Forwarder {
     pub(crate) limits: Limits,
     /// Processes that were not let in: of users that may not attach, and beyond `processes_max`.
     pub(crate) refused: [u64; 2],
     /// Bytes that all pairs keep for their processes.
     load: u64,
     pub(crate) processes: HashMap<NeighbourKey, Process>,
-    pub(crate) under_way: Slab<RelayKey, Relayed>,
+    pub(crate) under_way: Slab<ForwardKey, Forwarded>,
     /// Whose the sockets of the node are, by [`SocketKey::index`], with the port that the process knows.
     owners: Vec<Option<(SocketKey, NeighbourKey, u16)>>,
     /// Who serves which port.
@@ -173,9 +173,9 @@ pub(crate) struct Relay {
     /// To processes.
     outgoing: VecDeque<(NeighbourKey, Words, Bytes)>,
     /// Requests and responses that had no room, in the order of time.
-    pub(crate) again: VecDeque<(Time, RelayKey)>,
+    pub(crate) again: VecDeque<(Time, ForwardKey)>,
     /// What processes have left behind, to be cleared away a part at a time.
-    pub(crate) left: VecDeque<RelayKey>,
+    pub(crate) left: VecDeque<ForwardKey>,
     /// Its sockets, to be closed then.
     pub(crate) closing: Vec<SocketKey>,
     /// Slots of [`under_way`](Self::under_way) to be looked at for requests that nobody waits for any more,
@@ -191,7 +191,7 @@ pub(crate) struct Relay {
     pub(crate) publishes: bool,
 }
 
-impl Relay {
+impl Forwarder {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -251,8 +251,8 @@ impl Relay {
         self.load -= process.load;
         process.publish(clock::now());
         self.left.extend(process.calls.into_values());
-        let serves = |relay: &RelayKey| match self.under_way.get(*relay) {
-            Some(Relayed::Request { server, .. } | Relayed::Direct { server, .. }) => {
+        let serves = |forwarder: &ForwardKey| match self.under_way.get(*forwarder) {
+            Some(Forwarded::Request { server, .. } | Forwarded::Direct { server, .. }) => {
                 *server == key
             }
             _ => false,
@@ -379,9 +379,9 @@ impl Relay {
     }
 
     /// Takes out what is under way no more.
-    pub(crate) fn take(&mut self, key: RelayKey) -> Option<Relayed> {
+    pub(crate) fn take(&mut self, key: ForwardKey) -> Option<Forwarded> {
         let taken = self.under_way.take(key)?;
-        if let Relayed::Request { server, again, .. } = &taken
+        if let Forwarded::Request { server, again, .. } = &taken
             && let Some(process) = self.processes.get_mut(server)
         {
             process.kept -= again.response.as_ref().map_or(0, |body| body.len() as u64);
@@ -391,8 +391,8 @@ impl Relay {
 
     /// A call of a process is known by another RPC from now on.
     pub(crate) fn moved(&mut self, moved: Moved) {
-        if let Some(Relayed::Call { rpc, .. }) =
-            self.under_way.get_mut(RelayKey::from_bits(moved.cookie))
+        if let Some(Forwarded::Call { rpc, .. }) =
+            self.under_way.get_mut(ForwardKey::from_bits(moved.cookie))
         {
             *rpc = moved.rpc;
         }
@@ -407,7 +407,7 @@ impl Relay {
     pub(crate) fn send_request(
         &mut self,
         to: NeighbourKey,
-        key: RelayKey,
+        key: ForwardKey,
         (from, kind): (SocketAddr, MessageKind),
         trace: Option<Box<TraceContext>>,
         body: Bytes,
@@ -423,8 +423,10 @@ impl Relay {
     }
 
     /// Sends a process again a request that is under way, or for the first time.
-    pub(crate) fn send_again(&mut self, now: Time, key: RelayKey) {
-        let Some(Relayed::Request { server, again, .. }) = self.under_way.get(key) else { return };
+    pub(crate) fn send_again(&mut self, now: Time, key: ForwardKey) {
+        let Some(Forwarded::Request { server, again, .. }) = self.under_way.get(key) else {
+            return;
+        };
         let unread = self.processes.get(server).map_or(0, Process::unread);
         if unread > self.limits.process_budget.min(self.share(*server)) {
             return self.try_again(now, key);
@@ -443,8 +445,8 @@ impl Relay {
     }
 
     /// Something is to be tried again in a moment.
-    pub(crate) fn try_again(&mut self, now: Time, key: RelayKey) {
-        if let Some(Relayed::Request { again, .. }) = self.under_way.get_mut(key)
+    pub(crate) fn try_again(&mut self, now: Time, key: ForwardKey) {
+        if let Some(Forwarded::Request { again, .. }) = self.under_way.get_mut(key)
             && !mem::replace(&mut again.waits, true)
         {
             self.again.push_back((now + AGAIN, key));
@@ -453,12 +455,12 @@ impl Relay {
 
     /// Takes the next of what is to be tried again by now.
     #[inline]
-    pub(crate) fn next_again(&mut self, now: Time) -> Option<RelayKey> {
+    pub(crate) fn next_again(&mut self, now: Time) -> Option<ForwardKey> {
         if self.again.front()?.0 > now {
             return None;
         }
         let (_, key) = self.again.pop_front()?;
-        if let Some(Relayed::Request { again, .. }) = self.under_way.get_mut(key) {
+        if let Some(Forwarded::Request { again, .. }) = self.under_way.get_mut(key) {
             again.waits = false;
         }
         Some(key)
@@ -476,12 +478,12 @@ impl Relay {
 
     /// The node that a request goes to, and the distributed trace that it belongs to, which the process has told before.
     #[inline]
-    pub(crate) fn take_told(
+    pub(crate) fn take_announced(
         &mut self,
         from: NeighbourKey,
         id: u64,
     ) -> Option<(SocketAddr, Option<Box<TraceContext>>)> {
-        self.processes.get_mut(&from)?.take_told(id)
+        self.processes.get_mut(&from)?.take_announced(id)
     }
 
     /// A process tells which distributed trace the request with this id belongs to. False if it has told too many without a
@@ -521,7 +523,7 @@ impl Relay {
 
 /// Takes what comes from a process.
 pub(crate) struct FromProcess<'a> {
-    pub(crate) relay: &'a mut Relay,
+    pub(crate) forwarder: &'a mut Forwarder,
     pub(crate) key: NeighbourKey,
     /// Bytes of the longest message that the node takes.
     pub(crate) message_max: usize,
@@ -533,8 +535,8 @@ pub(crate) struct FromProcess<'a> {
 impl MessageReceiver for FromProcess<'_> {
     fn admits(&mut self, words: Words, length: usize) -> bool {
         let Some((kind, id)) = MessageKind::decode(words) else { return false };
-        let Some(process) = self.relay.processes.get_mut(&self.key) else { return false };
-        let limits = &self.relay.limits;
+        let Some(process) = self.forwarder.processes.get_mut(&self.key) else { return false };
+        let limits = &self.forwarder.limits;
         let arriving = if length > WHOLE_MAX { length as u64 } else { 0 };
         let fits = self.load + arriving <= limits.load_max();
         let refusal = match kind {
@@ -548,7 +550,7 @@ impl MessageReceiver for FromProcess<'_> {
             MessageKind::Response if !fits || length > self.message_max => {
                 // Nobody will get it.
                 let given_up = MessageKind::Refused(UnknownReason::Finished).encode(id);
-                self.relay.arrived.push_back((self.key, given_up, Bytes::new()));
+                self.forwarder.arrived.push_back((self.key, given_up, Bytes::new()));
                 return false;
             }
             MessageKind::Request { .. } | MessageKind::Response => {
@@ -557,8 +559,8 @@ impl MessageReceiver for FromProcess<'_> {
             }
             _ => return false,
         };
-        process.take_told(id);
-        self.relay.send(self.key, MessageKind::Refused(refusal).encode(id), Bytes::new());
+        process.take_announced(id);
+        self.forwarder.send(self.key, MessageKind::Refused(refusal).encode(id), Bytes::new());
         false
     }
 
@@ -566,7 +568,7 @@ impl MessageReceiver for FromProcess<'_> {
     fn message(&mut self, words: Words, body: Bytes) {
         self.counters.messages_received += 1;
         self.counters.bytes_received += body.len() as u64;
-        self.relay.arrived.push_back((self.key, words, body));
+        self.forwarder.arrived.push_back((self.key, words, body));
     }
 }
 

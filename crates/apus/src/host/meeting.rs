@@ -1,17 +1,19 @@
-//! A process of this host that is being met: [`super::meetings`].
+//! State of meetings: a process of this host that is being met, and all that are. [`super::meetings`] changes it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use apus_proto::Time;
-use apus_shm::{Nonce, Offer};
+use apus_shm::{Listener, Nonce, Offer};
 use apus_wire::PathId;
 
+use crate::host::neighbour_key::NeighbourKey;
+use crate::host::places::Places;
 use crate::mail::CallKey;
 
 /// A process of this host that has not shown yet which node it is, or has not offered memory.
 #[derive(Debug)]
-pub(super) struct Meeting {
+pub(crate) struct Meeting {
     pub(super) stage: Stage,
     pub(super) ours: Nonce,
     pub(super) theirs: Option<Nonce>,
@@ -79,5 +81,30 @@ impl Meeting {
             self.theirs = meeting.theirs()?;
         }
         Ok(self.theirs)
+    }
+}
+
+/// Meetings that are under way, and where other nodes begin them.
+#[derive(Debug)]
+pub(crate) struct Meetings {
+    pub(super) listeners: Vec<Listener>,
+    pub(crate) places: Places,
+    /// The oldest first.
+    pub(super) under_way: Vec<NeighbourKey>,
+    /// When meetings have something to do by themselves.
+    pub(super) due: Option<Time>,
+    /// Calls that made a peer known whose meeting has ended.
+    pub(crate) connected: Vec<CallKey>,
+}
+
+impl Meetings {
+    pub(super) fn new(places: Places) -> Self {
+        Self {
+            listeners: Vec::new(),
+            places,
+            under_way: Vec::new(),
+            due: None,
+            connected: Vec::new(),
+        }
     }
 }

@@ -13,7 +13,7 @@ use tracing::{Level, Span, field};
 
 use crate::address::Address;
 use crate::error::{CallError, ReplyError};
-use crate::trace;
+use crate::observe::events;
 use crate::tracing::propagator;
 
 /// The span of a call. `None`: nobody wants it.
@@ -103,8 +103,8 @@ impl CallSpan {
     #[cold]
     pub(crate) fn fail(&self, error: &CallError) {
         match &self.0 {
-            Some(wanted) => wanted.fail(error, || trace::call_failed(error)),
-            None => trace::call_failed(error),
+            Some(wanted) => wanted.fail(error, || events::call_failed(error)),
+            None => events::call_failed(error),
         }
     }
 
@@ -112,8 +112,8 @@ impl CallSpan {
     #[cold]
     pub(crate) fn give_up(&self) {
         match &self.0 {
-            Some(wanted) => wanted.fail(&CallError::Cancelled, trace::call_given_up),
-            None => trace::call_given_up(),
+            Some(wanted) => wanted.fail(&CallError::Cancelled, events::call_given_up),
+            None => events::call_given_up(),
         }
     }
 }
@@ -278,7 +278,7 @@ impl RequestTrace {
     /// The node did not accept a response; the request may be answered again.
     #[cold]
     pub(crate) fn reply_failed(&self, error: &ReplyError) {
-        self.scope().enter(|| trace::reply_failed(error));
+        self.scope().enter(|| events::reply_failed(error));
     }
 
     /// The request is dropped without an answer.
@@ -290,7 +290,7 @@ impl RequestTrace {
             span.record("otel.status_code", "ERROR");
         }
         if !panics {
-            self.scope().enter(trace::request_given_up); // Otherwise the panic is told.
+            self.scope().enter(events::request_given_up); // Otherwise the panic is told.
         }
     }
 }

@@ -2,12 +2,12 @@
 
 use apus_proto::SocketKey;
 
-use crate::attached::Attached;
+use crate::delivery::parker::{Waiter, WaiterId};
+use crate::delivery::spin::Spin;
+use crate::delivery::waiting::Awaited;
 use crate::engine::Engine;
 use crate::mail::Mail;
-use crate::parker::{Waiter, WaiterId};
-use crate::spin::Spin;
-use crate::wait::Awaited;
+use crate::shared_engine::attached::Attached;
 
 /// Waits until the function finds what it looks for.
 pub(crate) struct AwaitEngine<F>(pub(crate) F);

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock;
 use crate::delivery::Step;
-use crate::parker::{Parker, SleepKind};
-use crate::shared::Shared;
+use crate::delivery::parker::{Parker, SleepKind};
+use crate::engine::lock::Shared;
+use crate::sync::clock;
 
 /// Runs until the node stops. `me` must be the calling thread's parker.
 pub(crate) fn run(shared: &Shared, me: &Arc<Parker>) {

@@ -14,9 +14,9 @@ use apus_shm::MessageReceiver;
 use apus_wire::PathId;
 use bytes::Bytes;
 
-use crate::attach::{AttachKind, Opened, VERSION, decode_address, encode_address};
-use crate::parker::Waiter;
-use crate::stats::MemoryCounters;
+use crate::delivery::parker::Waiter;
+use crate::observe::stats::MemoryCounters;
+use crate::shared_engine::messages::{AttachKind, Opened, VERSION, decode_address, encode_address};
 
 apus_proto::handle! {
     /// A node of the network.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use apus_net::Link;
 
 use crate::address::Address;
-use crate::parker;
+use crate::delivery::parker;
 use crate::socket::{Place, SocketInner};
 
 /// Who takes the requests of a service.
