@@ -141,7 +141,7 @@ impl History {
     }
 
     /// Notes that `sequence` was taken. Bounded: `SPAN / CHUNK` steps at most, and rarely any.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, sequence: u64) {
         let Some(above) = sequence.checked_sub(self.floor) else { return };
         let (first, bit) = place(sequence);
