@@ -216,6 +216,7 @@ impl Socket {
     }
 
     /// The next message if one is there; turns the engine once to see.
+    #[inline]
     pub(crate) fn try_recv<M: Message>(&self) -> Result<M, RecvError> {
         let home = self.home();
         for shard in 0..self.ends.len() {
@@ -411,10 +412,7 @@ impl SocketInner {
         let Some(mailbox) = mail.mailbox(self.key) else {
             return Some(Err(RecvError::Closed));
         };
-        let output = match mailbox.queue.is_empty() {
-            true => None,
-            false => take(&mut mailbox.queue, endpoint, self),
-        };
+        let output = take(&mut mailbox.queue, endpoint, self);
         mailbox.looked(home);
         if output.is_some() {
             engine.mail.note_change(self.key);

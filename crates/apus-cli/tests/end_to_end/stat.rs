@@ -212,6 +212,57 @@ fn prometheus_accepts_the_page() {
 }
 
 #[test]
+fn a_server_that_was_stopped_is_told_from_one_that_has_died() {
+    let directory = Directory::new("died");
+    let server = directory.server();
+    let exporter = Exporter::start(&directory);
+    let state = || {
+        let page = exporter.page("*/*");
+        let value = |name: &str| {
+            let begin = format!("{name}{{program=\"apus\"}} ");
+            page.lines().find_map(|line| line.strip_prefix(&begin)).expect(name).to_owned()
+        };
+        (value("apus_processes"), value("apus_died"))
+    };
+    let is = |processes: &str, died: &str| state() == (processes.to_owned(), died.to_owned());
+    assert!(is("1", "0"));
+    server.signal("TERM");
+    server.finish();
+    assert!(is("0", "0"), "{:?}", state());
+    let mut server = directory.server();
+    assert!(is("1", "0"));
+    server.kill();
+    assert!(is("0", "1"), "{:?}", state());
+    let ended = directory.processes();
+    let closed: Vec<_> = ended.as_array().expect("a list").iter().map(|it| &it["closed"]).collect();
+    assert!(closed.contains(&&Value::Bool(true)) && closed.contains(&&Value::Bool(false)));
+}
+
+#[test]
+fn the_latency_of_calls_is_a_histogram() {
+    let directory = Directory::new("latency");
+    let server = directory.server();
+    let exporter = Exporter::start_with(&directory, "--per-process");
+    let arguments = format!(
+        "node client --servers {} --workload mix --client-max 8 --seconds 0.5 --json -",
+        server.address
+    );
+    let client = command(&arguments).env("APUS_METRICS", directory.path()).output();
+    let result = checked_json(&arguments, &client.expect("it runs"));
+    assert!(result["rows"][0]["calls"].as_u64() > Some(200), "{result}");
+    let page = exporter.page("text/plain;version=0.0.4");
+    assert!(page.contains("# TYPE apus_protocol_calls_total counter") && !page.contains("# EOF"));
+    let of = |part: &str| -> f64 {
+        let values = page.lines().filter(|line| line.contains(part) && !line.starts_with('#'));
+        values.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().expect(line)).sum()
+    };
+    let name = "apus_protocol_call_latency_seconds";
+    assert!(of(&format!("{name}_count")) > 0.0, "{page}");
+    assert!(of(&format!("{name}_sum")) > 0.0, "{page}");
+    assert!((of("le=\"+Inf\"") - of(&format!("{name}_count"))).abs() < 0.5, "{page}");
+}
+
+#[test]
 fn slow_clients_stop_nobody() {
     let directory = Directory::new("slow");
     let _server = directory.server();

@@ -28,6 +28,7 @@ impl Engine {
         }
         if let Some(publication) = &mut self.publication {
             publication.next = Time::ZERO; // With what was counted last.
+            publication.section.note_closed();
         }
         let nothing = NoLink {
             local_addr: self.link.local_addr(),
