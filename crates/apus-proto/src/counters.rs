@@ -77,7 +77,7 @@ pub(crate) struct Sampler {
 
 impl Sampler {
     pub(crate) const fn new() -> Self {
-        Self { next: SAMPLED / 2 }
+        Self { next: FIRST }
     }
 
     /// Whether the call is timed of which the response is the `number`th.
@@ -93,6 +93,9 @@ impl Sampler {
         true
     }
 }
+
+/// The first call that is timed: not one that has to meet its peer, and one of a program that makes few.
+const FIRST: u64 = 4;
 
 /// One call in so many is timed. A power of two.
 const SAMPLED: u64 = 64;
