@@ -34,6 +34,9 @@ const RETRY_MAX: Duration = Duration::from_millis(64);
 /// Budgets of a peer that a path may keep for it: one of requests, one of responses, and refusals and longer responses beside them.
 const LOAD_BUDGETS: u64 = 4;
 
+/// Probes that a peer must have left unanswered before it counts as lost.
+const PROBES_MIN: u32 = 2;
+
 /// Timers of calls handled at a time.
 const DUE_MAX: usize = 64;
 
@@ -672,7 +675,8 @@ impl Endpoint {
         for peer in self.local.peers().filter(|peer| peer.calls > 0) {
             any = true;
             let silent = now.saturating_since(peer.last_rx);
-            if silent >= timeout {
+            // Time alone is no proof: this process may not have run, with the answers waiting.
+            if silent >= timeout && peer.probes >= PROBES_MIN {
                 lost.push((peer.path, silent, peer.probes));
             } else if silent >= timeout / 4 {
                 peer.probes = peer.probes.saturating_add(1);
