@@ -43,6 +43,8 @@ pub mod word {
     pub const FIRST: usize = 32;
     /// Number of values.
     pub const COUNT: usize = 40;
+    /// 1 once the node of an engine was closed or dropped, so a process that was killed leaves 0. Versions of before leave 0 as well.
+    pub const CLOSED: usize = 48;
     /// The first value.
     pub const VALUES: usize = 64;
 }

@@ -12,6 +12,8 @@ pub struct Reading {
     pub start: Start,
     /// When something was written last: nanoseconds since the epoch.
     pub written_ns: u64,
+    /// The process has closed or dropped each node that it had. One that was killed has not.
+    pub closed: bool,
     /// The counters of all engines of the process together.
     pub counters: Vec<Counter>,
     /// Processes that use an engine of the process, or have used it lately.
@@ -137,15 +139,21 @@ impl Reading {
         }
         let counters = parse_names(text)?;
         let mut reading = Self { start, counters, ..Self::default() };
+        let (mut engines, mut closed) = (0_usize, 0_usize);
         let sections = file.get(header..)?.chunks_exact(section);
         for section in sections.take(capacity.min(MOST)) {
-            let _ = reading.add(section); // One that is not understood is left out.
+            // One that is not understood is left out.
+            if reading.add(section) == Some(Kind::Engine) {
+                engines += 1;
+                closed += usize::from(whole(section, word::CLOSED) == Some(1));
+            }
         }
+        reading.closed = engines > 0 && closed == engines;
         Some(reading)
     }
 
-    /// Takes a section, unless it is free or not understood.
-    fn add(&mut self, section: &[u8]) -> Option<()> {
+    /// Takes a section, unless it is free or not understood. Returns its kind.
+    fn add(&mut self, section: &[u8]) -> Option<Kind> {
         let kind = Kind::of(whole(section, word::KIND)?)?;
         self.sequences.push(whole(section, word::SEQUENCE)?);
         self.written_ns = self.written_ns.max(whole(section, word::WRITTEN)?);
@@ -173,7 +181,7 @@ impl Reading {
                 });
             }
         }
-        Some(())
+        Some(kind)
     }
 
     /// The value of a counter; 0 if the file does not name it.
@@ -273,6 +281,25 @@ mod tests {
         assert_eq!((attached.pid, attached.uid, attached.ended), (5, 1000, false));
         assert_eq!((&*attached.counters[0].name, attached.counters[0].value), (first.name, 3));
         assert!(reading.is_steady(&reading));
+    }
+
+    #[test]
+    fn a_process_has_closed_its_nodes_if_it_has_closed_each_of_them() {
+        let start = Start { pid: 7, ..Start::default() };
+        let of = |engines: &[u64]| {
+            let mut file = header(&start);
+            for &closed in engines {
+                let mut engine = section(Kind::Engine, 0, 0, &[1]);
+                engine[word::CLOSED..][..8].copy_from_slice(&closed.to_ne_bytes());
+                file.extend(engine);
+            }
+            file.extend(section(Kind::Detached, 0, 0, &[]));
+            Reading::parse(&file).unwrap().closed
+        };
+        assert_eq!(
+            [of(&[]), of(&[0]), of(&[1]), of(&[1, 0]), of(&[1, 1])],
+            [false, false, true, false, true]
+        );
     }
 
     /// A file may have sections without end for processes that use an engine.

@@ -13,6 +13,8 @@ macro_rules! protocol_counters {
             calls: calls,
             /// Calls that got their response.
             calls_completed: calls,
+            /// Time that all timed calls together took.
+            timed_calls_ns: nanoseconds,
             /// Calls that failed, for any reason.
             calls_failed: calls,
             /// Calls aborted by the application.
@@ -105,6 +107,8 @@ macro_rules! protocol_counters {
             requests_timed_out: requests,
             /// Requests refused because they were taken before (at most once).
             refused_duplicate_requests: requests,
+            /// Requests refused because their numbers are far from those of the client's other requests: changed packets.
+            refused_strays: requests,
             /// Requests refused because they are from another incarnation of the client than the current
             /// one, until it shows that it is the present one.
             refused_stale_incarnation: requests,
@@ -195,6 +199,11 @@ macro_rules! protocol_counters {
             /// one before.
             sent_by_size: bytes [
                 "sent_bytes_to_64", "sent_bytes_to_128", "sent_bytes_to_256", "sent_bytes_to_512", "sent_bytes_to_1024", "sent_bytes_to_2048", "sent_bytes_to_4096", "sent_bytes_to_8192", "sent_bytes_to_16384", "sent_bytes_to_32768", "sent_bytes_to_65536", "sent_bytes_to_131072", "sent_bytes_to_262144", "sent_bytes_to_524288", "sent_bytes_to_1048576", "sent_bytes_beyond",
+            ],
+            /// Timed calls, by the time from the call to its response: up to so many microseconds, and more than the one before. One call
+            /// in about 64 that gets a response is timed. `apus stat --prometheus` shows them as a histogram.
+            timed_calls: calls [
+                "timed_calls_to_1_us", "timed_calls_to_2_us", "timed_calls_to_4_us", "timed_calls_to_8_us", "timed_calls_to_16_us", "timed_calls_to_32_us", "timed_calls_to_64_us", "timed_calls_to_128_us", "timed_calls_to_256_us", "timed_calls_to_512_us", "timed_calls_to_1024_us", "timed_calls_to_2048_us", "timed_calls_to_4096_us", "timed_calls_to_8192_us", "timed_calls_to_16384_us", "timed_calls_to_32768_us", "timed_calls_to_65536_us", "timed_calls_to_131072_us", "timed_calls_to_262144_us", "timed_calls_to_524288_us", "timed_calls_to_1048576_us", "timed_calls_to_2097152_us", "timed_calls_to_4194304_us", "timed_calls_to_8388608_us", "timed_calls_to_16777216_us", "timed_calls_beyond",
             ],
         }
     };

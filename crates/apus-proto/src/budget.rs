@@ -6,7 +6,7 @@
 //! that others of them hold, the longest of those that arrive has its rest reserved.
 
 use crate::config::Config;
-use crate::hosts::Hosts;
+use crate::hosts::{HostKey, Hosts};
 use crate::peer::Peer;
 use crate::rpc::Rpc;
 use crate::rpcs::Rpcs;
@@ -51,8 +51,26 @@ impl Total {
                 .is_none_or(|socket| socket.usage.has_plenty(bytes, socket.others, socket_budget))
     }
 
-    /// Charges `bytes` for an RPC in each of its budgets, in place of what was charged before.
-    #[inline]
+    /// Charges `bytes` for an RPC that begins in each of its budgets, `ours` of them for a message of this node.
+    #[inline(always)]
+    pub(crate) fn charge_new(
+        &mut self,
+        account: Account,
+        (bytes, ours): (u64, u64),
+        peer: &mut Peer,
+        socket: Option<&mut Socket>,
+    ) -> Charge {
+        let unconfirmed = !peer.is_confirmed();
+        let charge = Charge { bytes, ours, unconfirmed };
+        self.apply(Change::new(Charge::default(), charge, account), peer, socket);
+        if unconfirmed {
+            self.unconfirmed += bytes;
+        }
+        charge
+    }
+
+    /// Charges `bytes` for an RPC, in place of what was charged before.
+    #[inline(always)]
     pub(crate) fn charge(
         &mut self,
         rpc: &mut Rpc,
@@ -60,25 +78,51 @@ impl Total {
         peer: &mut Peer,
         socket: Option<&mut Socket>,
     ) {
-        let message = rpc.outgoing().filter(|_| bytes > 0);
-        let ours = message.map_or(0, |message| RPC_BYTES + u64::from(message.length()));
+        let ours = rpc.outgoing().map_or(0, |message| RPC_BYTES + u64::from(message.length()));
         let before = rpc.charge;
-        let mut now = Charge { bytes, ours, unconfirmed: before.unconfirmed };
-        let change = Change::new(before, now, rpc.account());
-        change.apply(&mut peer.usage);
-        if let Some(host) = peer.host.filter(|_| change.is_for_others()) {
-            change.apply(self.hosts.usage_mut(host));
+        let unconfirmed = !peer.is_confirmed();
+        rpc.charge = Charge { bytes, ours, unconfirmed };
+        self.apply(Change::new(before, rpc.charge, rpc.account()), peer, socket);
+        if before.unconfirmed || unconfirmed {
+            self.unconfirmed -= if before.unconfirmed { before.bytes } else { 0 };
+            self.unconfirmed += if unconfirmed { bytes } else { 0 };
         }
+    }
+
+    /// Nothing is charged for an RPC any more.
+    #[inline(always)]
+    pub(crate) fn discharge(
+        &mut self,
+        rpc: &mut Rpc,
+        peer: &mut Peer,
+        socket: Option<&mut Socket>,
+    ) {
+        let before = std::mem::take(&mut rpc.charge);
+        self.apply(Change::new(before, Charge::default(), rpc.account()), peer, socket);
+        if before.unconfirmed {
+            self.unconfirmed -= before.bytes;
+        }
+    }
+
+    #[inline(always)]
+    fn apply(&mut self, change: Change, peer: &mut Peer, socket: Option<&mut Socket>) {
+        change.apply(&mut peer.usage);
         if let Some(socket) = socket {
             change.apply(&mut socket.usage);
         }
         change.apply(&mut self.usage);
-        if before.unconfirmed || !peer.is_confirmed() {
-            self.unconfirmed -= if before.unconfirmed { before.bytes } else { 0 };
-            now.unconfirmed = !peer.is_confirmed() && bytes > 0;
-            self.unconfirmed += if now.unconfirmed { bytes } else { 0 };
+        if let Some(host) = peer.host {
+            self.apply_to_host(host, change);
         }
-        rpc.charge = now;
+    }
+
+    /// The same for the host of a peer that is not its only one.
+    #[cold]
+    #[inline(never)]
+    fn apply_to_host(&mut self, host: HostKey, change: Change) {
+        if change.is_for_others() {
+            change.apply(self.hosts.usage_mut(host));
+        }
     }
 }
 

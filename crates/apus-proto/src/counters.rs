@@ -1,6 +1,10 @@
 //! Counters for everything sent, received, granted, retried, refused, late and dropped. Their names and meanings are in the table of
 //! `apus-metrics`.
 
+use std::time::Duration;
+
+use crate::time::nanos;
+
 macro_rules! counters {
     (
         {}
@@ -55,7 +59,56 @@ impl Counters {
     pub(crate) fn message_given(&mut self, bytes: u64) {
         self.sent_by_size[size_class(bytes)] += bytes;
     }
+
+    /// A call that was chosen to be timed got its response after `took`.
+    pub(crate) fn call_timed(&mut self, took: Duration) {
+        self.timed_calls_ns += nanos(took);
+        self.timed_calls[time_class(took)] += 1;
+    }
 }
+
+/// Chooses the calls to be timed: one in about 64 of those that get a response, with gaps that differ, because calls may come in a
+/// pattern.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    /// Number of the next call to be timed.
+    next: u64,
+}
+
+impl Sampler {
+    pub(crate) const fn new() -> Self {
+        Self { next: FIRST }
+    }
+
+    /// Whether the call is timed of which the response is the `number`th.
+    #[inline]
+    pub(crate) fn chooses(&mut self, number: u64) -> bool {
+        number >= self.next && self.advance(number)
+    }
+
+    #[cold]
+    fn advance(&mut self, number: u64) -> bool {
+        let gap = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & (2 * SAMPLED - 1);
+        self.next = number.saturating_add(gap.max(1));
+        true
+    }
+}
+
+/// The first call that is timed: not one that has to meet its peer, and one of a program that makes few.
+const FIRST: u64 = 4;
+
+/// One call in so many is timed. A power of two.
+const SAMPLED: u64 = 64;
+
+/// The class of a call: up to a microsecond, then up to twice as many in each, and beyond 2^24 of them the last.
+fn time_class(took: Duration) -> usize {
+    let micros = nanos(took).div_ceil(1_000);
+    let doublings = u64::BITS.saturating_sub(micros.saturating_sub(1).leading_zeros());
+    (doublings as usize).min(TIME_CLASSES - 1)
+}
+
+/// Classes of timed calls.
+const TIME_CLASSES: usize = 26;
 
 /// The class of a message: up to 64 bytes, then up to twice as many in each, and beyond 1 MiB the last.
 #[inline]
@@ -90,5 +143,34 @@ mod tests {
             assert!(bytes <= 64 || bytes > most || bytes > 1 << 20, "{bytes}: {names:?}");
         }
         assert!(counters.values().eq(counters.iter().map(|(_, value)| value)));
+    }
+
+    #[test]
+    fn calls_are_counted_in_the_class_whose_name_has_their_time() {
+        for nanos in [0, 1, 1_000, 1_001, 2_000, 2_001, 1_000 << 24, (1_000 << 24) + 1, u64::MAX] {
+            let mut counters = Counters::default();
+            counters.call_timed(Duration::from_nanos(nanos));
+            let is_class = |it: &(&str, u64)| it.0 != "timed_calls_ns" && it.1 > 0;
+            let names: Vec<_> = counters.iter().filter(is_class).map(|it| it.0).collect();
+            let [name] = names[..] else { panic!("{nanos}: {names:?}") };
+            let micros = name.strip_prefix("timed_calls_to_").and_then(|it| it.strip_suffix("_us"));
+            let most = micros.map_or(u64::MAX, |it| it.parse::<u64>().unwrap() * 1_000);
+            let least = if micros.is_some() { most / 2 } else { 1_000 << 24 };
+            assert!(nanos <= most && (nanos > least || most == 1_000), "{nanos}: {name}");
+        }
+    }
+
+    #[test]
+    fn one_call_in_about_64_is_timed_whatever_the_pattern() {
+        let mut sampler = Sampler::new();
+        let chosen: Vec<_> = (1..=640_000_u64).filter(|&it| sampler.chooses(it)).collect();
+        assert!((9_000..11_000).contains(&chosen.len()), "{}", chosen.len());
+        for pattern in [2, 3, 8, 64, 100] {
+            let share = chosen.len() as u64 / pattern;
+            for place in 0..pattern {
+                let here = chosen.iter().filter(|it| *it % pattern == place).count() as u64;
+                assert!(here * 2 > share && here < share * 2, "{place} of {pattern}: {here}");
+            }
+        }
     }
 }

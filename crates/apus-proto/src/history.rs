@@ -17,6 +17,12 @@ pub(crate) const SPAN: u64 = 1 << 20;
 const CHUNK: u64 = 4096;
 const CHUNK_WORDS: usize = (CHUNK / 64) as usize;
 
+/// A request this far beyond the last chunk is not taken.
+const AHEAD: u64 = SPAN / 2;
+
+/// Strays in a row, with no request taken in between, after which the history is of no use.
+const STRAYS_MAX: u8 = 16;
+
 /// The requests of one client, by sequence number.
 #[derive(Debug)]
 pub(crate) struct History {
@@ -30,6 +36,27 @@ pub(crate) struct History {
     /// is full. Requests come mostly in order: nothing else is looked at for 63 of 64, and a client of
     /// few requests has no chunks.
     recent: Recent,
+    strays: Strays,
+}
+
+/// What a history says of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    Fresh,
+    Taken,
+    /// Its number is farther ahead than a client that numbers its requests without gaps can be.
+    Ahead,
+    /// The client's numbers and this history have lost each other: its requests would be refused for ever.
+    Lost,
+}
+
+/// Requests in a row whose numbers are below the floor or far ahead. A changed packet that was taken moves the window away from the
+/// client's numbers.
+#[derive(Debug, Default)]
+struct Strays {
+    count: u8,
+    /// What was taken last when the last one came.
+    since: (u64, u64),
 }
 
 /// 64 numbers that begin at a multiple of 64, and which of them were taken.
@@ -57,7 +84,36 @@ impl History {
     /// A history of which nothing was taken. Clients count from 1.
     pub(crate) fn new() -> Self {
         let recent = Recent { first: 0, bits: 1 };
-        Self { floor: 0, chunks: VecDeque::new(), bitmaps: 0, recent }
+        let (chunks, strays) = Default::default();
+        Self { floor: 0, chunks, bitmaps: 0, recent, strays }
+    }
+
+    /// Whether a request that arrives may be taken.
+    #[inline]
+    pub(crate) fn admit(&mut self, sequence: u64) -> Verdict {
+        let (first, bit) = place(sequence);
+        if first == self.recent.first {
+            // Below the floor all of them are taken.
+            return if self.recent.bits & bit != 0 { Verdict::Taken } else { Verdict::Fresh };
+        }
+        self.admit_far(sequence)
+    }
+
+    fn admit_far(&mut self, sequence: u64) -> Verdict {
+        //= docs/protocol.md#once-6
+        let ahead = sequence >= self.end().saturating_add(AHEAD);
+        if !ahead && sequence >= self.floor {
+            return if self.is_taken(sequence) { Verdict::Taken } else { Verdict::Fresh };
+        }
+        let since = (self.recent.first, self.recent.bits);
+        let in_a_row = self.strays.since == since;
+        self.strays =
+            Strays { count: if in_a_row { self.strays.count.saturating_add(1) } else { 1 }, since };
+        match ahead {
+            _ if self.strays.count >= STRAYS_MAX => Verdict::Lost,
+            true => Verdict::Ahead,
+            false => Verdict::Taken,
+        }
     }
 
     //= docs/protocol.md#once-1
@@ -85,7 +141,7 @@ impl History {
     }
 
     /// Notes that `sequence` was taken. Bounded: `SPAN / CHUNK` steps at most, and rarely any.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, sequence: u64) {
         let Some(above) = sequence.checked_sub(self.floor) else { return };
         let (first, bit) = place(sequence);

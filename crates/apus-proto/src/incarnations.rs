@@ -44,6 +44,10 @@ pub(crate) enum Admission {
     Begins,
     /// The request was taken before.
     Taken,
+    /// Its number is far from those of the client's other requests.
+    Stray,
+    /// So were those before it: this node and the client do not agree about numbers any more.
+    Lost,
     /// It is from another incarnation than the current one: the client has restarted, or this was
     /// under way when it did, or someone else sent it.
     Stale,

@@ -158,10 +158,10 @@ impl Outgoing {
     /// At least one byte is unscheduled: a receiver grants only messages of which it has received a packet.
     pub(crate) fn new(body: Bytes, unscheduled: u32, priority: Priority, birth: u64) -> Self {
         //= docs/wire.md#W12
-        let (body, marks) = match body.is_empty() {
-            true => (Bytes::from_static(&[0]), DataFlags::EMPTY),
-            false => (body, DataFlags::NONE),
-        };
+        let (mut body, mut marks) = (body, DataFlags::NONE);
+        if body.is_empty() {
+            (body, marks) = (Bytes::from_static(&[0]), DataFlags::EMPTY);
+        }
         let length = u32::try_from(body.len()).expect("length was checked against the limit");
         //= docs/protocol.md#unsched-1
         let unscheduled = unscheduled.clamp(1, length);

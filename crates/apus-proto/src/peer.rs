@@ -9,7 +9,7 @@ use crate::config::{Config, PACKET_PAYLOAD};
 use crate::contact::Contact;
 use crate::delay::{Delay, Rate};
 use crate::flight::Flight;
-use crate::history::History;
+use crate::history::{History, Verdict};
 use crate::hosts::HostKey;
 use crate::id::Ids;
 use crate::incarnations::{Admission, Echo, Incarnations};
@@ -410,8 +410,12 @@ impl Peer {
     #[inline]
     pub(crate) fn admit(&mut self, id: RpcId, echo: Echo) -> Admission {
         match &mut self.requests {
-            Requests::ByToken(history) if history.is_taken(id.0 >> 1) => Admission::Taken,
-            Requests::ByToken(_) => Admission::Fresh,
+            Requests::ByToken(history) => match history.admit(id.0 >> 1) {
+                Verdict::Fresh => Admission::Fresh,
+                Verdict::Taken => Admission::Taken,
+                Verdict::Ahead => Admission::Stray,
+                Verdict::Lost => Admission::Lost,
+            },
             Requests::ByIncarnation(lives) => {
                 let before = lives.bytes();
                 let admission = lives.admit(id, echo);

@@ -24,12 +24,15 @@ pub(crate) struct Socket {
 pub(crate) struct Sockets {
     slots: Slab<SocketKey, Socket>,
     ports: BTreeMap<u16, SocketKey>,
+    /// The socket opened last that serves a port: most nodes have one.
+    serves_last: Option<(u16, SocketKey)>,
     next_port: u16,
 }
 
 impl Sockets {
     pub(crate) fn new() -> Self {
-        Self { slots: Slab::new(), ports: BTreeMap::new(), next_port: FIRST_CLIENT_PORT }
+        let (ports, serves_last) = Default::default();
+        Self { slots: Slab::new(), ports, serves_last, next_port: FIRST_CLIENT_PORT }
     }
 
     pub(crate) fn open(&mut self, port: Option<u16>) -> Result<SocketKey, OpenError> {
@@ -44,6 +47,9 @@ impl Sockets {
         let usage = Usage::default();
         let socket = self.slots.insert(Socket { port, usage, untaken: 0, others: 0 });
         self.ports.insert(port, socket);
+        if port < FIRST_CLIENT_PORT {
+            self.serves_last = Some((port, socket));
+        }
         Ok(socket)
     }
 
@@ -62,6 +68,7 @@ impl Sockets {
         if let Some(port) = self.port(socket) {
             self.slots.remove(socket);
             self.ports.remove(&port);
+            self.serves_last = self.serves_last.filter(|(of_last, _)| *of_last != port);
         }
     }
 
@@ -88,6 +95,14 @@ impl Sockets {
     /// The socket that serves a port.
     #[inline]
     pub(crate) fn serves(&self, port: u16) -> Option<SocketKey> {
+        match self.serves_last {
+            Some((of_last, socket)) if of_last == port => Some(socket),
+            _ => self.find_service(port),
+        }
+    }
+
+    #[inline(never)]
+    fn find_service(&self, port: u16) -> Option<SocketKey> {
         if port < FIRST_CLIENT_PORT { self.ports.get(&port).copied() } else { None }
     }
 }

@@ -29,6 +29,12 @@ impl Time {
         self.0
     }
 
+    /// The moment so many nanoseconds later. Saturates.
+    #[inline]
+    pub(crate) const fn after(self, nanos: u64) -> Self {
+        Self(self.0.saturating_add(nanos))
+    }
+
     /// How long after `earlier` this is; zero if it is not after it.
     #[inline]
     #[must_use]

@@ -114,6 +114,8 @@ pub(crate) struct Charge {
 #[derive(Clone, Copy)]
 pub(crate) struct Change {
     bytes: i64,
+    /// Those of them for requests of others: all or none.
+    theirs: i64,
     ours: i64,
     account: Account,
 }
@@ -123,7 +125,8 @@ impl Change {
     pub(crate) fn new(before: Charge, now: Charge, account: Account) -> Self {
         let bytes = now.bytes.wrapping_sub(before.bytes).cast_signed();
         let ours = now.ours.wrapping_sub(before.ours).cast_signed();
-        Self { bytes, ours, account }
+        let theirs = if account == Account::Theirs { bytes } else { 0 };
+        Self { bytes, theirs, ours, account }
     }
 
     #[inline]
@@ -134,9 +137,7 @@ impl Change {
     #[inline]
     pub(crate) fn apply(self, usage: &mut Usage) {
         usage.charged = usage.charged.wrapping_add_signed(self.bytes);
-        if self.account == Account::Theirs {
-            usage.theirs = usage.theirs.wrapping_add_signed(self.bytes);
-        }
+        usage.theirs = usage.theirs.wrapping_add_signed(self.theirs);
         let ours = &mut usage.ours[self.account as usize];
         *ours = ours.wrapping_add_signed(self.ours);
     }

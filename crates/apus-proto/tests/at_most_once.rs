@@ -2,7 +2,7 @@
 
 mod pair;
 
-use apus_wire::{PacketType, Stamp, Token};
+use apus_wire::{Packet, PacketType, Stamp, Token};
 use pair::*;
 
 /// The first DATA packet of a node.
@@ -165,4 +165,64 @@ fn peers_that_forgot_each_other_at_different_times_still_talk() {
         pair.response(call);
     }
     assert_eq!(pair.nodes[SERVER].executed.len(), 6);
+}
+
+/// A copy of a request whose id has one more bit set.
+fn with_bit(request: &Sent, bit: u32) -> Sent {
+    let Packet::Data { header, .. } = request.packet() else { panic!("a request") };
+    let id = header.sender_id.0.to_be_bytes();
+    let at = request.bytes.windows(8).position(|bytes| bytes == id).expect("the header has the id");
+    let mut changed = request.clone();
+    changed.bytes[at..at + 8].copy_from_slice(&(header.sender_id.0 | 1 << bit).to_be_bytes());
+    changed
+}
+
+//= docs/protocol.md#once-6
+#[test]
+fn a_changed_packet_does_not_have_the_requests_of_a_client_refused_for_ever() {
+    for bit in [15, 19, 20, 21, 22, 32, 63] {
+        let mut pair = Pair::acquainted(|_| {});
+        pair.call(100);
+        pair.drive();
+        let changed = with_bit(&first_data(&pair, CLIENT), bit);
+        pair.repeat(&changed);
+        pair.drive();
+        let lost = lost_of(&mut pair, 200);
+        assert_eq!(lost, 0, "bit {bit}");
+    }
+}
+
+//= docs/protocol.md#once-6
+#[test]
+fn a_client_whose_numbers_are_lost_gets_another_token() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.call(100);
+    pair.drive();
+    // Each moves the window within what is allowed, and the floor at last beyond the client's numbers.
+    let original = first_data(&pair, CLIENT);
+    for step in 1..8_u64 {
+        let Packet::Data { header, .. } = original.packet() else { panic!("a request") };
+        let id = header.sender_id.0.to_be_bytes();
+        let at = original.bytes.windows(8).position(|bytes| bytes == id).expect("the id");
+        let mut changed = original.clone();
+        let number = header.sender_id.0 + step * (1 << 20);
+        changed.bytes[at..at + 8].copy_from_slice(&number.to_be_bytes());
+        pair.repeat(&changed);
+        pair.drive();
+    }
+    let lost = lost_of(&mut pair, 200);
+    assert!((1..=20).contains(&lost), "{lost} of 200");
+    assert_eq!(lost_of(&mut pair, 200), 0);
+    assert_eq!(pair.counters(SERVER).peers_over, 1);
+}
+
+/// How many of some calls, one after the other, have no response.
+fn lost_of(pair: &mut Pair, calls: usize) -> usize {
+    let mut lost = 0;
+    for _ in 0..calls {
+        let call = pair.call(100);
+        pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
+        lost += usize::from(!matches!(pair.outcome(CLIENT, call), Some(Outcome::Response(_))));
+    }
+    lost
 }

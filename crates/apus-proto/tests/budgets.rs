@@ -216,7 +216,7 @@ fn a_request_that_never_found_room_says_so() {
 
 /// The first byte of a request of `length` bytes, the `n`th of a client that says nothing else.
 fn claim(n: u64, length: u32) -> Vec<u8> {
-    let sender_id = RpcId((1 << 40) + 2 * n);
+    let sender_id = RpcId((1 << 16) + 2 * n);
     let header = Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id };
     let data = Data {
         message_length: length,

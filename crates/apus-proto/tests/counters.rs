@@ -101,3 +101,30 @@ fn a_scheduled_message_is_counted_once_everywhere() {
         }
     }
 }
+
+/// Calls that were timed, and the names of the classes that they are in.
+fn timed(counters: &Counters) -> (u64, Vec<&'static str>) {
+    let classes = counters.iter().filter(|(name, value)| {
+        name.starts_with("timed_calls_") && *name != "timed_calls_ns" && *value > 0
+    });
+    let (names, values): (Vec<_>, Vec<_>) = classes.unzip();
+    (values.iter().sum(), names)
+}
+
+#[test]
+fn some_calls_are_timed() {
+    let mut pair = Pair::acquainted(|_| {});
+    for _ in 0..2_000 {
+        let call = pair.call(100);
+        pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
+    }
+    let counters = pair.counters(CLIENT);
+    let (calls, classes) = timed(counters);
+    assert!((20..50).contains(&calls), "{calls} of 2,000");
+    // The pair's network takes as long for each, and nothing else takes time.
+    assert_eq!(classes.len(), 1, "{classes:?}");
+    let each = counters.timed_calls_ns / calls / 1_000;
+    let most: u64 = classes[0].split('_').nth(3).and_then(|it| it.parse().ok()).expect("a number");
+    assert!(each <= most && each > most / 2, "{each} us in {classes:?}");
+    assert_eq!(timed(pair.counters(SERVER)).0, 0);
+}

@@ -377,7 +377,7 @@ fn late_repeated_and_overshooting_grants_do_no_harm() {
 /// A packet of a message that somebody at `from` claims to send, with nothing behind it.
 fn forged(id: u64, length: u32, version: u16) -> Vec<u8> {
     let header =
-        Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id: RpcId(id << 24 | 2) };
+        Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id: RpcId(id << 8 | 2) };
     let data = Data {
         message_length: length,
         incoming: 1_400,

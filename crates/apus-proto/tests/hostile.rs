@@ -13,7 +13,7 @@ use apus_wire::{
 use pair::*;
 
 fn request(message_length: u32, offset: u32, cutoff_version: u16, payload: &[u8]) -> Vec<u8> {
-    let header = Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id: RpcId(1 << 40) };
+    let header = Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id: RpcId(1 << 16) };
     let data = Data {
         message_length,
         incoming: message_length,
@@ -30,7 +30,7 @@ fn request(message_length: u32, offset: u32, cutoff_version: u16, payload: &[u8]
 fn random_packet(random: &mut Random) -> Vec<u8> {
     let id = match random.below(3) {
         0 => RpcId(random.next()),
-        _ => RpcId((1 << 40) + random.below(64)),
+        _ => RpcId((1 << 16) + random.below(64)),
     };
     let ports = [CLIENT_PORT, PORT, 1 + random.below(65_535) as u16];
     let header = Header {
@@ -99,7 +99,7 @@ fn a_request_of_which_nothing_is_kept_is_given_up_in_the_end() {
         config.peer_timeout(millis(100));
     });
     // The packet lies beyond what a gap may be, and no byte is said to come unasked.
-    let header = Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id: RpcId(1 << 40) };
+    let header = Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id: RpcId(1 << 16) };
     let data = Data {
         message_length: 10_000_000,
         incoming: 0,
@@ -250,7 +250,7 @@ fn blocked_responses_are_bounded_and_go_with_their_requests() {
     let header = |n: u64| Header {
         source_port: CLIENT_PORT,
         dest_port: PORT,
-        sender_id: RpcId((1 << 40) + 2 * n),
+        sender_id: RpcId((1 << 16) + 2 * n),
     };
     for n in 1..3_000 {
         let data = Data {
@@ -431,7 +431,7 @@ fn a_damaged_length_is_found_out() {
 /// As [`request`], the `n`th of its sender.
 fn nth_request(n: u64, message_length: u32, offset: u32, payload: &[u8]) -> Vec<u8> {
     let mut packet = request(message_length, offset, 0, payload);
-    packet[20..28].copy_from_slice(&((1 << 40) + 2 * n).to_be_bytes());
+    packet[20..28].copy_from_slice(&((1 << 16) + 2 * n).to_be_bytes());
     packet
 }
 

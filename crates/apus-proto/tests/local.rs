@@ -338,6 +338,20 @@ fn a_peer_that_is_silent_is_probed_and_given_up() {
     assert!(silent_for >= millis(1_000) && probes_unanswered >= 2);
 }
 
+//= docs/protocol.md#local-6
+#[test]
+fn a_node_that_did_not_run_asks_its_peer_before_it_gives_it_up() {
+    let mut host = Host::new(|_| {});
+    host.call(1).unwrap();
+    host.request();
+    host.pass(millis(300));
+    for _ in 0..5 {
+        host.now = host.now + millis(3_000); // Both were out of processor time.
+        host.pass(millis(100));
+        assert_eq!(host.nodes[CLIENT].poll_event(), None);
+    }
+}
+
 #[test]
 fn the_end_of_a_path_ends_its_calls_and_requests() {
     let mut host = Host::new(|_| {});

@@ -219,8 +219,9 @@ impl Client {
     ) -> Result<(&Arc<SocketInner>, Guard<'_>, Time, CallKey), CallError> {
         let trace = span.context(options.given_trace());
         let end = self.socket.end(to.host);
-        let waits = options.waits().then_some(to);
-        let (mut engine, to) = end.shared.enter_towards(to)?;
+        let address = to;
+        let waits = options.waits().then_some(&address);
+        let (mut engine, to) = end.shared.enter_towards(address)?;
         let now = clock::now();
         let options = options.with_trace(now, trace);
         let call = engine.call(now, end.key, (to, waits), body, CompletionMode::Handle, options)?;

@@ -454,7 +454,7 @@ impl Engine {
         &mut self,
         now: Time,
         socket: SocketKey,
-        (to, waits): (Remote, Option<Address>),
+        (to, waits): (Remote, Option<&Address>),
         body: Bytes,
         completion: CompletionMode,
         options: CallOptions,
@@ -462,8 +462,9 @@ impl Engine {
         let to = self.route(now, to);
         self.report_backlog();
         let call = self.mail.expect_call(socket, completion);
-        // The core drops them with a call that it refuses.
-        let again = waits.map(|to| (to, options.clone()));
+        // The core drops the options of a call that it refuses.
+        let deadline = options.deadline;
+        let trace = if waits.is_some() { options.trace.clone() } else { None };
         let options = CallOptions { cookie: call.to_bits(), ..options };
         match self.endpoint.call(now, socket, to, body, options) {
             Ok(rpc) => {
@@ -472,7 +473,11 @@ impl Engine {
                 self.endpoint.tell_paths(&mut *self.link);
                 Ok(call)
             }
-            Err(error) => self.wait_for_room(call, socket, again, CallError::refused(error)),
+            Err(error) => {
+                let options = CallOptions { deadline, trace, ..CallOptions::default() };
+                let again = waits.map(|to| (*to, options));
+                self.wait_for_room(call, socket, again, CallError::refused(error))
+            }
         }
     }
 

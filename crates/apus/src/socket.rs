@@ -215,6 +215,7 @@ impl Socket {
     }
 
     /// The next message if one is there; turns the engine once to see.
+    #[inline]
     pub(crate) fn try_recv<M: Message>(&self) -> Result<M, RecvError> {
         let home = self.home();
         for shard in 0..self.ends.len() {
@@ -410,10 +411,7 @@ impl SocketInner {
         let Some(mailbox) = mail.mailbox(self.key) else {
             return Some(Err(RecvError::Closed));
         };
-        let output = match mailbox.queue.is_empty() {
-            true => None,
-            false => take(&mut mailbox.queue, endpoint, self),
-        };
+        let output = take(&mut mailbox.queue, endpoint, self);
         mailbox.looked(home);
         if output.is_some() {
             engine.mail.note_change(self.key);
@@ -422,18 +420,40 @@ impl SocketInner {
     }
 
     /// The same; turns the engine to see if nothing is there.
+    #[inline]
     fn look_once<T>(
         self: &Arc<Self>,
         mut engine: Guard<'_>,
         take: &mut impl FnMut(&mut Queue, &mut Endpoint, &Arc<Self>) -> Option<T>,
     ) -> Option<Result<T, RecvError>> {
-        let mut output = self.look(&mut engine, true, take);
-        if output.is_none() {
+        // A message is large, so only one call takes it.
+        let mut turned = None;
+        if engine.mail.mailbox(self.key).is_some_and(|mailbox| mailbox.queue.is_empty()) {
             let now = clock::now();
             engine.opportunistic_turn(now);
-            output = self.look(&mut engine, true, take);
-            engine.transmit_due(now);
+            turned = Some(now);
         }
+        let output = self.look(&mut engine, true, take);
+        match turned {
+            Some(now) => engine.transmit_due(now),
+            None if output.is_none() => return self.look_again(&mut engine, take),
+            None => {}
+        }
+        output
+    }
+
+    /// Looks once more after all waiting requests were skipped.
+    #[cold]
+    #[inline(never)]
+    fn look_again<T>(
+        self: &Arc<Self>,
+        engine: &mut Engine,
+        take: &mut impl FnMut(&mut Queue, &mut Endpoint, &Arc<Self>) -> Option<T>,
+    ) -> Option<Result<T, RecvError>> {
+        let now = clock::now();
+        engine.opportunistic_turn(now);
+        let output = self.look(engine, true, take);
+        engine.transmit_due(now);
         output
     }
 

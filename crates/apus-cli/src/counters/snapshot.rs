@@ -58,6 +58,9 @@ pub(crate) struct Process {
     pub(crate) version: String,
     /// Whether it runs; none for a process of another pid namespace.
     pub(crate) alive: Option<bool>,
+    /// It has closed or dropped each node that it had: one that was killed has not. Files of before do not tell.
+    #[serde(default)]
+    pub(crate) closed: bool,
     /// When its counters were written last: nanoseconds since the epoch.
     pub(crate) written_ns: u64,
     /// Counters by group and name, with a point between.
@@ -122,7 +125,7 @@ impl Process {
     }
 
     fn of(name: ProcessName, reading: Reading) -> Self {
-        let Reading { start, written_ns, counters, attached, .. } = reading;
+        let Reading { start, closed, written_ns, counters, attached, .. } = reading;
         let attached = attached.into_iter().map(|it| Attached {
             pid: it.pid,
             uid: it.uid,
@@ -136,6 +139,7 @@ impl Process {
             program: start.program,
             version: start.version,
             alive: name.is_alive(),
+            closed,
             written_ns: written_ns.max(start.made_ns),
             attached: attached.collect(),
             counters: named(counters),

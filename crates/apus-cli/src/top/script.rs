@@ -15,6 +15,7 @@ pub(super) fn process(pid: u32, counters: &[(&str, u64)]) -> Process {
         program: format!("program-{pid}"),
         version: "0.1.0".to_owned(),
         alive: Some(true),
+        closed: false,
         written_ns: 0,
         counters: counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
         attached: Vec::new(),

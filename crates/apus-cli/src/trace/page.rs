@@ -105,7 +105,7 @@ fn drawing(page: &mut String, merged: &Merged, records: &[(&Moment, bool)], flig
     let Ends { client, server, width } = ends;
     let _ = writeln!(
         page,
-        "<svg viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"Records of the client and the server\">\n\
+        "<div class=\"wide\"><svg viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"Records of the client and the server\">\n\
          <defs><marker id=\"tip\" viewBox=\"0 0 8 8\" refX=\"8\" refY=\"4\" markerWidth=\"7\" markerHeight=\"7\" orient=\"auto\">\
          <path d=\"M0 0L8 4L0 8z\"/></marker></defs>"
     );
@@ -139,7 +139,7 @@ fn drawing(page: &mut String, merged: &Merged, records: &[(&Moment, bool)], flig
              <tspan class=\"time\">{times}</tspan></text>"
         );
     }
-    page.push_str("</svg>\n");
+    page.push_str("</svg></div>\n");
 }
 
 /// The text of each record, and its time since the first one and since the one before at its node.

@@ -212,6 +212,63 @@ fn prometheus_accepts_the_page() {
 }
 
 #[test]
+fn a_server_that_was_stopped_is_told_from_one_that_has_died() {
+    let directory = Directory::new("died");
+    let server = directory.server();
+    let exporter = Exporter::start(&directory);
+    let state = || {
+        let page = exporter.page("*/*");
+        let value = |name: &str| {
+            let begin = format!("{name}{{program=\"apus\"}} ");
+            page.lines().find_map(|line| line.strip_prefix(&begin)).expect(name).to_owned()
+        };
+        (value("apus_processes"), value("apus_died"))
+    };
+    let is = |processes: &str, died: &str| state() == (processes.to_owned(), died.to_owned());
+    assert!(is("1", "0"));
+    server.signal("TERM");
+    server.finish();
+    assert!(is("0", "0"), "{:?}", state());
+    let mut server = directory.server();
+    assert!(is("1", "0"));
+    server.kill();
+    assert!(is("0", "1"), "{:?}", state());
+    let ended = directory.processes();
+    let closed: Vec<_> = ended.as_array().expect("a list").iter().map(|it| &it["closed"]).collect();
+    assert!(closed.contains(&&Value::Bool(true)) && closed.contains(&&Value::Bool(false)));
+}
+
+#[test]
+fn the_latency_of_calls_is_a_histogram() {
+    let directory = Directory::new("latency");
+    let server = directory.server();
+    let exporter = Exporter::start_with(&directory, "--per-process");
+    let arguments = format!(
+        "node client --servers {} --workload mix --client-max 8 --seconds 0.5 --json -",
+        server.address
+    );
+    let of = |page: &str, part: &str| -> f64 {
+        let values = page.lines().filter(|line| line.contains(part) && !line.starts_with('#'));
+        values.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().expect(line)).sum()
+    };
+    let [count, sum, all] = [
+        "apus_protocol_call_latency_seconds_count",
+        "apus_protocol_call_latency_seconds_sum",
+        "apus_protocol_call_latency_seconds_bucket{le=\"+Inf\"",
+    ];
+    // A slow machine may not make the few calls of which one is timed.
+    wait_until("a call was timed", || {
+        let client = command(&arguments).env("APUS_METRICS", directory.path()).output();
+        checked_json(&arguments, &client.expect("it runs"));
+        let page = exporter.page("text/plain;version=0.0.4");
+        assert!(page.contains("# TYPE apus_protocol_calls_total counter"), "{page}");
+        assert!(!page.contains("# EOF"), "{page}");
+        assert!((of(&page, all) - of(&page, count)).abs() < 0.5, "{page}");
+        of(&page, count) > 0.0 && of(&page, sum) > 0.0
+    });
+}
+
+#[test]
 fn slow_clients_stop_nobody() {
     let directory = Directory::new("slow");
     let _server = directory.server();
@@ -264,13 +321,18 @@ fn the_alerts_name_counters_of_the_page() {
     let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/prometheus");
     let text = fs::read_to_string(rules.join("apus.rules.yml")).expect("it is there");
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    let names = words
-        .filter(|it| *it == "apus_processes" || it.starts_with("apus_") && it.ends_with("_total"));
+    let is_sample = |it: &&str| it.ends_with("_total") || it.ends_with("_bucket");
+    let names = words.filter(|it| {
+        ["apus_processes", "apus_died"].contains(it) || it.starts_with("apus_") && is_sample(it)
+    });
     let names: BTreeSet<_> = names.collect();
     assert!(names.len() > 20, "{names:?}");
     for name in names {
         assert!(
-            page.contains(&format!("# TYPE {} ", name.trim_end_matches("_total"))),
+            page.contains(&format!(
+                "# TYPE {} ",
+                name.trim_end_matches("_total").trim_end_matches("_bucket")
+            )),
             "no counter {name}"
         );
     }

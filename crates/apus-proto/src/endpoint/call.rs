@@ -93,18 +93,17 @@ impl Endpoint {
     /// Whether a request of this length can be sent there.
     pub(super) fn check_length(&self, to: Remote, length: usize) -> Result<(), CallError> {
         let limit = self.parts.config.message_max;
-        //= docs/protocol.md#linux-1
-        if length == 0 && to.path.is_native() {
-            return Err(CallError::EmptyForLinux);
-        }
         if length > limit as usize {
             return Err(CallError::MessageTooLarge { length, limit });
         }
         //= docs/protocol.md#linux-1
-        if to.path.is_native() && length > MAX_LINUX_MESSAGE as usize {
-            return Err(CallError::TooLargeForLinux { length });
+        match length {
+            0 if to.path.is_native() => Err(CallError::EmptyForLinux),
+            _ if length > MAX_LINUX_MESSAGE as usize && to.path.is_native() => {
+                Err(CallError::TooLargeForLinux { length })
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Checks whether an RPC with a request of this length can begin, and finds its peer.
@@ -149,8 +148,9 @@ impl Endpoint {
             self.confirm_peer(peer_key); // A node that is called needs no proof of its address.
         }
         let (peer, parts) = (&mut self.peers[peer_key], &mut self.parts);
-        peer.calls = peer.calls.saturating_add(1);
-        peer.rpcs = peer.rpcs.saturating_add(1);
+        // Fewer than 2^32 RPCs fit into their table.
+        peer.calls = peer.calls.wrapping_add(1);
+        peer.rpcs = peer.rpcs.wrapping_add(1);
         let mut cost = RPC_BYTES;
         let birth = parts.next_birth();
         let most = parts.unscheduled_most();
@@ -172,8 +172,10 @@ impl Endpoint {
         rpc.expires = options.deadline;
         rpc.trace = options.trace;
         rpc.rto = peer.response_rto_nanos(&parts.config);
-        parts.total.charge(&mut rpc, cost, peer, parts.sockets.get_mut(socket));
-        parts.outstanding = parts.outstanding.saturating_add(1);
+        let ours = if rpc.phase.is_connecting() { 0 } else { cost };
+        let charged_socket = parts.sockets.get_mut(socket);
+        rpc.charge = parts.total.charge_new(Account::Own, (cost, ours), peer, charged_socket);
+        parts.outstanding = parts.outstanding.wrapping_add(1);
         parts.counters.calls += 1;
         parts.counters.calls_in_incast += u64::from(rpc.incast);
         let key = self.rpcs.insert(rpc);
@@ -229,7 +231,10 @@ impl Endpoint {
     }
 
     /// The response of a call is whole.
-    pub(super) fn complete_call(&mut self, key: RpcKey, body: Bytes) {
+    pub(super) fn complete_call(&mut self, now: Time, key: RpcKey, body: Bytes) {
+        if self.parts.sampler.chooses(self.parts.counters.calls_completed) {
+            self.time_call(now, key);
+        }
         let Some(ended) = self.remove_rpc(key) else { return };
         self.parts.counters.calls_completed += 1;
         if self.parts.tracer.chooses(ended.acked.client_id) {
@@ -241,6 +246,13 @@ impl Endpoint {
         }
         let Ended { socket, cookie, .. } = ended;
         self.parts.events.push_back(Event::Response { socket, rpc: key, cookie, body });
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn time_call(&mut self, now: Time, key: RpcKey) {
+        let Some(rpc) = self.rpcs.get(key) else { return };
+        self.parts.counters.call_timed(now.saturating_since(rpc.started));
     }
 
     /// One RPC with a run of a peer that is over.

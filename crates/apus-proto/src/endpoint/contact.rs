@@ -488,7 +488,7 @@ impl Endpoint {
     /// A run of a peer is over: its RPCs end, a few at a time. Calls that were
     /// not sent whole begin anew with `successor`. Its token stays known as one that is refused, so
     /// that it is not made known once more.
-    fn end_run(&mut self, key: PeerKey, successor: Option<PeerKey>) {
+    pub(super) fn end_run(&mut self, key: PeerKey, successor: Option<PeerKey>) {
         let Some(peer) = self.peers.get(key).filter(|peer| !peer.contact.is_over()) else {
             return;
         };

@@ -176,6 +176,17 @@ impl Endpoint {
                 self.parts.counters.refused_duplicate_requests += 1;
                 return None;
             }
+            Admission::Stray => {
+                self.parts.counters.refused_strays += 1;
+                return None;
+            }
+            Admission::Lost => {
+                //= docs/protocol.md#once-6
+                // The client learns from the next answer that its token is not known any more, and gets another one.
+                self.parts.counters.refused_strays += 1;
+                self.end_run(peer, None);
+                return None;
+            }
             Admission::Stale => {
                 self.parts.counters.refused_stale_incarnation += 1;
                 self.challenge(now, peer, header);
@@ -284,7 +295,8 @@ impl Endpoint {
         rpc.rto = peer.rto_nanos(&self.parts.config);
         //= docs/protocol.md#hostile-1
         let charged_socket = self.parts.sockets.get_mut(socket);
-        self.parts.total.charge(&mut rpc, RPC_BYTES, peer, charged_socket);
+        let total = &mut self.parts.total;
+        rpc.charge = total.charge_new(Account::Theirs, (RPC_BYTES, 0), peer, charged_socket);
         let key = self.rpcs.insert(rpc);
         let Some(mut step) = self.step(key) else { return };
         step.begin_arriving(message);
@@ -303,10 +315,12 @@ impl Endpoint {
         let length = arrival.data.message_length;
         let mut rpc = server_rpc(now, peer_key, socket, arrival);
         let (peer, parts) = (&mut self.peers[peer_key], &mut self.parts);
-        peer.rpcs = peer.rpcs.saturating_add(1);
-        rpc.rto = nanos(parts.config.resend_min);
+        peer.rpcs = peer.rpcs.wrapping_add(1); // Fewer than 2^32 RPCs fit into their table.
+        let resend_min = nanos(parts.config.resend_min);
+        rpc.rto = resend_min;
         let charged_socket = parts.sockets.get_mut(socket);
-        parts.total.charge(&mut rpc, RPC_BYTES + u64::from(length), peer, charged_socket);
+        let cost = RPC_BYTES + u64::from(length);
+        rpc.charge = parts.total.charge_new(Account::Theirs, (cost, 0), peer, charged_socket);
         parts.downlink.arrived(now, Priority::HIGHEST, DATA_HEADER_LEN + arrival.payload.len());
         parts.counters.data_bytes_received += u64::from(length);
         parts.counters.message_received(length.into());
@@ -314,7 +328,7 @@ impl Endpoint {
         let key = self.rpcs.insert(rpc);
         let Some(mut step) = self.step(key) else { return };
         // At the least, so that the timer is not set again for the response.
-        let due = now + step.parts.config.resend_min;
+        let due = now.after(resend_min);
         let due = step.rpc.expires.map_or(due, |expires| due.min(expires));
         step.parts.arm_at(now, due, key, step.rpc);
         step.deliver_request(arrival.whole_message(step.peer.native));

@@ -34,6 +34,9 @@ const RETRY_MAX: Duration = Duration::from_millis(64);
 /// Budgets of a peer that a path may keep for it: one of requests, one of responses, and refusals and longer responses beside them.
 const LOAD_BUDGETS: u64 = 4;
 
+/// Probes that a peer must have left unanswered before it counts as lost.
+const PROBES_MIN: u32 = 2;
+
 /// Timers of calls handled at a time.
 const DUE_MAX: usize = 64;
 
@@ -403,7 +406,9 @@ impl Endpoint {
                 let trace = peer.take_trace(id);
                 return self.on_local_request(now, from, to, id, (deadline, trace), body);
             }
-            Some((MessageKind::Response, id)) => return self.on_local_response(path, id, body),
+            Some((MessageKind::Response, id)) => {
+                return self.on_local_response(now, path, id, body);
+            }
             Some((MessageKind::Refused(reason), id)) => {
                 self.on_local_refused(now, path, id, reason)
             }
@@ -463,7 +468,7 @@ impl Endpoint {
     }
 
     #[inline]
-    fn on_local_response(&mut self, path: PathId, id: u64, body: Bytes) {
+    fn on_local_response(&mut self, now: Time, path: PathId, id: u64, body: Bytes) {
         if !self.admits_response(path, id, body.len()) {
             return self.discard(body);
         }
@@ -471,6 +476,9 @@ impl Endpoint {
         let Some(call) = self.end_local(key) else { return };
         let Side::Client(Client { cookie, body: request, .. }) = call.side else { return };
         self.discard(request);
+        if self.parts.sampler.chooses(self.parts.counters.calls_completed) {
+            self.parts.counters.call_timed(now.saturating_since(call.started));
+        }
         self.parts.counters.calls_completed += 1;
         self.parts.counters.message_received(body.len() as u64);
         self.parts.events.push_back(Event::Response {
@@ -667,7 +675,8 @@ impl Endpoint {
         for peer in self.local.peers().filter(|peer| peer.calls > 0) {
             any = true;
             let silent = now.saturating_since(peer.last_rx);
-            if silent >= timeout {
+            // Time alone is no proof: this process may not have run, with the answers waiting.
+            if silent >= timeout && peer.probes >= PROBES_MIN {
                 lost.push((peer.path, silent, peer.probes));
             } else if silent >= timeout / 4 {
                 peer.probes = peer.probes.saturating_add(1);

@@ -8,7 +8,7 @@ use apus_wire::Header;
 use crate::budget::Total;
 use crate::config::{Config, LINK_MBPS};
 use crate::control::{Body, Control, Reply};
-use crate::counters::Counters;
+use crate::counters::{Counters, Sampler};
 use crate::cutoffs::{Traffic, unscheduled_priority};
 use crate::downlink::Downlink;
 use crate::endpoint::event::{Event, SpentBodies};
@@ -68,6 +68,7 @@ pub(super) struct Parts {
     /// When a call with a short request and a short response was last answered here, or ended.
     pub(super) last_short_call: Option<Time>,
     pub(super) tracer: Tracer,
+    pub(super) sampler: Sampler,
 }
 
 /// Control packets on their way out.
@@ -112,6 +113,7 @@ impl Parts {
             births: 0,
             last_short_call: None,
             tracer: Tracer::off(),
+            sampler: Sampler::new(),
             config,
         }
     }

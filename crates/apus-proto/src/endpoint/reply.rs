@@ -51,14 +51,15 @@ impl Endpoint {
         let limit = self.parts.config.message_max;
         let in_service = self.step(key).filter(|step| step.rpc.phase.is_in_service());
         let step = in_service.ok_or(ReplyError::NotInService)?;
-        if length == 0 && step.peer.native {
-            return Err(ReplyError::EmptyForLinux);
-        }
         if length > limit as usize {
             return Err(ReplyError::MessageTooLarge { length, limit });
         }
-        if step.peer.native && length > MAX_LINUX_MESSAGE as usize {
-            return Err(ReplyError::TooLargeForLinux { length });
+        match length {
+            0 if step.peer.native => return Err(ReplyError::EmptyForLinux),
+            _ if length > MAX_LINUX_MESSAGE as usize && step.peer.native => {
+                return Err(ReplyError::TooLargeForLinux { length });
+            }
+            _ => {}
         }
         //= docs/protocol.md#hostile-9
         let (cost, charged) = (RPC_BYTES + length as u64, step.rpc.charge.bytes);
@@ -109,7 +110,7 @@ impl Step<'_> {
         rpc.expires = None; // The client says when it has the response.
         rpc.queued = false;
         //= docs/protocol.md#ack-3
-        let client_asks = now.saturating_since(rpc.started) < config.resend_min;
+        let client_asks = now < rpc.started.after(nanos(config.resend_min));
         rpc.rto = if client_asks && !peer.native && length <= peer.packet_payload {
             nanos(config.rto_max().min(ACK_RTO_MAX)).max(peer.rto_nanos(config))
         } else {

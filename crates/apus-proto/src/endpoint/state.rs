@@ -437,7 +437,7 @@ impl Endpoint {
         }
         match end {
             End::Failed(error) => self.fail(key, error),
-            End::Responded(body) => self.complete_call(key, body),
+            End::Responded(body) => self.complete_call(now, key, body),
             End::Forgotten => {
                 self.remove_rpc(key);
             }

@@ -193,7 +193,8 @@ impl Step<'_> {
         }
         self.peer.rpcs = self.peer.rpcs.saturating_sub(1);
         self.peer.calls = self.peer.calls.saturating_sub(u32::from(self.rpc.is_client()));
-        self.charge(0);
+        let socket = self.parts.sockets.get_mut(self.rpc.socket);
+        self.parts.total.discharge(self.rpc, self.peer, socket);
         self.parts.grants.make_room();
     }
 

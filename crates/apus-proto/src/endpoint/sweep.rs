@@ -11,8 +11,17 @@ use crate::time::Time;
 const STEP: usize = 256;
 
 impl Endpoint {
-    /// One step of the oldest sweep.
+    /// One step of the oldest sweep, if there is one.
+    #[inline]
     pub(super) fn sweep(&mut self, now: Time) {
+        if !self.sweeps.is_empty() {
+            self.sweep_some(now);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn sweep_some(&mut self, now: Time) {
         let Some((swept, first)) = self.sweeps.advance(STEP) else { return };
         //= docs/protocol.md#server-5
         for slot in first..first + STEP {

@@ -28,6 +28,7 @@ impl Engine {
         }
         if let Some(publication) = &mut self.publication {
             publication.next = Time::ZERO; // Publishes the last counts.
+            publication.section.note_closed();
         }
         let nothing = NoLink {
             local_addr: self.link.local_addr(),

@@ -35,6 +35,14 @@ impl WaitingRequest {
     fn line(&self) -> usize {
         self.path.index() * 2 + usize::from(self.path.is_local())
     }
+
+    /// Records that the application takes it, with `waiting` ones behind it.
+    #[inline]
+    fn record_taken(&self, waiting: usize) {
+        if let Some(mark) = self.mark {
+            time_trace::record_request(mark, self.body.len(), waiting);
+        }
+    }
 }
 
 /// A response that waits.
@@ -128,7 +136,7 @@ impl Queue {
     #[inline]
     pub(crate) fn pop_request(&mut self) -> Option<WaitingRequest> {
         let request = self.requests.pop().or_else(|| self.late.pop())?;
-        time_trace::record_request(request.mark, request.body.len(), self.requests.len());
+        request.record_taken(self.requests.len());
         Some(request)
     }
 
@@ -138,26 +146,35 @@ impl Queue {
         if !self.skips {
             return self.pop_request();
         }
-        while let Some(request) = self.requests.pop() {
-            if !endpoint.is_active(request.rpc) {
-                skip(endpoint, request);
-                continue;
+        // A request is looked at where it is, because moving it takes more than that.
+        while let Some(request) = self.requests.first() {
+            if endpoint.is_active(request.rpc)
+                && request.deadline.is_none_or(|deadline| self.has_time(deadline))
+            {
+                request.record_taken(self.requests.len() - 1);
+                return self.requests.pop();
             }
-            if let Some(deadline) = request.deadline {
-                let remaining = deadline.as_nanos().saturating_sub(clock::now().as_nanos());
-                if remaining == 0 {
-                    skip(endpoint, request);
-                    continue;
-                }
-                if remaining < self.service_time {
-                    self.late.push(request.line(), request);
-                    continue;
-                }
-            }
-            time_trace::record_request(request.mark, request.body.len(), self.requests.len());
-            return Some(request);
+            self.put_aside(endpoint);
         }
         if self.late.len() == 0 { None } else { self.pop_late(endpoint) }
+    }
+
+    /// Whether the service probably answers by then.
+    fn has_time(&self, deadline: Time) -> bool {
+        let now = clock::now();
+        deadline > now && deadline.as_nanos() - now.as_nanos() >= self.service_time
+    }
+
+    /// The request whose turn it is gives way: it is late, or nobody waits for its response.
+    #[cold]
+    fn put_aside(&mut self, endpoint: &mut Endpoint) {
+        let Some(request) = self.requests.pop() else { return };
+        let is_over = request.deadline.is_some_and(|deadline| deadline <= clock::now());
+        if is_over || !endpoint.is_active(request.rpc) {
+            skip(endpoint, request);
+        } else {
+            self.late.push(request.line(), request);
+        }
     }
 
     /// The next request that has little time left.
@@ -166,7 +183,7 @@ impl Queue {
         while let Some(request) = self.late.pop() {
             let is_over = request.deadline.is_some_and(|deadline| deadline <= clock::now());
             if !is_over && endpoint.is_active(request.rpc) {
-                time_trace::record_request(request.mark, request.body.len(), self.late.len());
+                request.record_taken(self.late.len());
                 return Some(request);
             }
             skip(endpoint, request);

@@ -93,7 +93,15 @@ impl<T> Turns<T> {
         self.last = joining;
     }
 
-    /// The item whose turn it is.
+    /// The item whose turn it is, which the next [`pop`](Self::pop) takes.
+    #[inline]
+    pub(crate) fn first(&self) -> Option<&T> {
+        let index = self.lines.get(self.last as usize)?.next;
+        let at = self.lines[index as usize].oldest;
+        self.places[at as usize].item.as_ref()
+    }
+
+    /// Takes the item whose turn it is.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<T> {
         let index = self.lines.get(self.last as usize)?.next;

@@ -171,15 +171,25 @@ impl Section {
             }
             _ => vec![0; count],
         };
-        for (offset, value) in
-            [(word::OWNER, owner), (word::FIRST, first as u64), (word::COUNT, count as u64)]
-        {
+        for (offset, value) in [
+            (word::OWNER, owner),
+            (word::FIRST, first as u64),
+            (word::COUNT, count as u64),
+            (word::CLOSED, 0),
+        ] {
             memory.word(offset).store(value, Ordering::Relaxed);
         }
         let (process, epoch_ns) = (file.process, file.epoch_ns);
         let section = Self { memory, index, kind, process, epoch_ns, base };
         section.memory.word(word::KIND).store(kind.code(), Ordering::Release);
         Some(section)
+    }
+
+    /// Notes that the node of the engine ends as it should: it was closed, or dropped without a panic.
+    pub(crate) fn note_closed(&self) {
+        if !std::thread::panicking() {
+            self.memory.word(word::CLOSED).store(1, Ordering::Relaxed);
+        }
     }
 
     /// Writes the counters. A reader sees by the sequence whether it has read some of before and some of after.

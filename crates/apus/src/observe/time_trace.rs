@@ -96,11 +96,10 @@ fn record_arrival(link: &dyn Link) {
 }
 
 /// Records that the application takes a request, with `waiting` ones behind it.
-#[inline]
-pub(crate) fn record_request(mark: Option<TraceMark>, length: usize, waiting: usize) {
-    if let Some(TraceMark { id, pair }) = mark {
-        record(TraceEvent::RecvmsgRequest, [id, pair, length as u32, waiting as u32]);
-    }
+#[cold]
+pub(crate) fn record_request(mark: TraceMark, length: usize, waiting: usize) {
+    let TraceMark { id, pair } = mark;
+    record(TraceEvent::RecvmsgRequest, [id, pair, length as u32, waiting as u32]);
 }
 
 /// Records the core's events with a time stamp.

@@ -156,7 +156,7 @@ pub(super) fn findings(facts: &Facts, watched: &Watched) -> Vec<Finding> {
         None => {
             let why = watched.missing.as_deref().unwrap_or("it was not watched");
             let found = format!("{why}; {}", polled(watched));
-            vec![Finding::unknown("acts", found).try_this(facts.again())]
+            vec![Finding::unknown("acts", found).try_if(facts.as_root())]
         }
     }
 }

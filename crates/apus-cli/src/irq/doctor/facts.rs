@@ -41,6 +41,8 @@ pub(super) struct Facts {
     pub(super) users: Vec<NapiUser>,
     /// Processes of which that could not be found out.
     pub(super) unreadable_users: usize,
+    /// This process runs as root.
+    pub(super) is_root: bool,
 }
 
 /// A process.
@@ -114,6 +116,7 @@ impl Facts {
             devices: devices(state)?,
             users: Vec::new(),
             unreadable_users: 0,
+            is_root: nix::unistd::geteuid().is_root(),
         })
     }
 
@@ -183,6 +186,11 @@ impl Facts {
         };
         let pid = pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
         format!("sudo apus irq attach {pid} --mode suspend:20 {devices}")
+    }
+
+    /// The command that looks again as root; none if this process is root already, which would see the same.
+    pub(super) fn as_root(&self) -> Option<String> {
+        (!self.is_root).then(|| self.again())
     }
 
     /// The command that looks again.
@@ -326,6 +334,7 @@ pub(super) mod made {
                 sockets: [(ID, [9].into())].into(),
             }],
             unreadable_users: 0,
+            is_root: false,
         }
     }
 }

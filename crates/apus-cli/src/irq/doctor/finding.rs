@@ -57,6 +57,12 @@ impl Finding {
         Self { condition, verdict: Verdict::Unknown, found: why.into(), mend: None }
     }
 
+    /// A command that helps to find it out, if there is one.
+    pub(super) fn try_if(mut self, command: Option<String>) -> Self {
+        self.mend = command;
+        self
+    }
+
     /// A command that helps to find it out.
     pub(super) fn try_this(mut self, command: impl Into<String>) -> Self {
         self.mend = Some(command.into());

@@ -96,11 +96,12 @@ fn instances(facts: &Facts) -> Finding {
                 _ => "none is shown: the device is down, or its driver does not tell",
             };
             let found = format!("{device}: {why}");
-            Finding::wrong(
-                name,
-                found,
-                format!("sudo ethtool -K {device} gro on; apus irq show {device}"),
-            )
+            let has_none = device == "lo" || facts.is_some_and(|it| it.is_tun);
+            let mend = match has_none {
+                true => "apus irq show # the devices that have some".to_owned(),
+                false => format!("sudo ethtool -K {device} gro on; apus irq show {device}"),
+            };
+            Finding::wrong(name, found, mend)
         }
     }
 }
@@ -249,7 +250,7 @@ fn shared(facts: &Facts) -> Finding {
                 "no other program was seen, but {some} processes of other users may not be read"
             ),
         )
-        .try_this(facts.again()),
+        .try_if(facts.as_root()),
     }
 }
 
@@ -402,5 +403,15 @@ mod tests {
             "own queue",
             &["3 processes"],
         );
+    }
+
+    #[test]
+    fn nobody_is_advised_to_look_again_at_the_same() {
+        let advice = |is_root: bool| {
+            let facts = changed(|it| (it.unreadable_users, it.is_root) = (3, is_root));
+            shared(&facts).mend
+        };
+        assert!(advice(false).is_some_and(|it| it.starts_with("sudo apus irq doctor ")));
+        assert_eq!(advice(true), None);
     }
 }

@@ -13,7 +13,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
         let why = format!(
             "the program may not be read ({why}), which takes its user, or CAP_SYS_PTRACE (see /proc/sys/kernel/yama/ptrace_scope)"
         );
-        return vec![Finding::unknown("program", why).try_this(facts.again())];
+        return vec![Finding::unknown("program", why).try_if(facts.as_root())];
     }
     let all = [epoll, waiting, io_uring, so_busy_poll, prefer, napi_ids, stale, mixed];
     all.map(|condition| condition(facts)).into()
@@ -33,7 +33,8 @@ fn epoll(facts: &Facts) -> Finding {
         return Finding::ok(name, format!("{sets} epoll sets watch {sockets} sockets"));
     }
     if facts.sockets().next().is_none() {
-        return Finding::unknown(name, "there is no internet socket").try_this(facts.again());
+        return Finding::unknown(name, "there is no internet socket")
+            .try_this(format!("{} # once it has one", facts.again()));
     }
     let found = "no epoll set watches a socket, and the kernel suspends for epoll_wait only";
     Finding::wrong(name, found, defer_only(facts))

@@ -16,6 +16,8 @@ pub(super) type Labels = Vec<(&'static str, String)>;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Group {
     pub(super) running: u64,
+    /// The process that ended last had not closed its nodes.
+    pub(super) died: bool,
     pub(super) counters: Counters,
 }
 
@@ -24,11 +26,36 @@ pub(super) struct Group {
 pub(super) struct Ledger {
     per_process: bool,
     /// Counters of processes that run, as they were last.
-    last: BTreeMap<Identity, (String, Counters)>,
-    /// What processes had counted that have ended, by program, and when the program last had a process.
-    ended: BTreeMap<String, (Counters, u64)>,
+    last: BTreeMap<Identity, Last>,
+    /// What processes had counted that have ended, by program.
+    ended: BTreeMap<String, Ended>,
     /// Processes that were on a page after their end.
     told: BTreeSet<Identity>,
+}
+
+/// A process as it was last.
+#[derive(Debug)]
+struct Last {
+    program: String,
+    closed: bool,
+    counters: Counters,
+}
+
+impl Last {
+    fn of(process: &Process) -> Self {
+        let Process { program, closed, counters, .. } = process;
+        Self { program: program.clone(), closed: *closed, counters: counters.clone() }
+    }
+}
+
+/// The processes of a program that have ended.
+#[derive(Debug, Default)]
+struct Ended {
+    counters: Counters,
+    /// When the program last had a process.
+    seen: u64,
+    /// One of those that ended last had not closed its nodes.
+    died: bool,
 }
 
 /// How long a program without a process stays on the page.
@@ -91,7 +118,9 @@ impl Ledger {
                 None => is_recent,
             };
             if is_shown {
-                let group = Group { running: u64::from(runs), counters: process.counters.clone() };
+                let counters = process.counters.clone();
+                let died = process.alive == Some(false) && !process.closed;
+                let group = Group { running: u64::from(runs), died, counters };
                 groups.insert(self.labels(process), group);
             }
         }
@@ -103,31 +132,38 @@ impl Ledger {
         for process in &now.processes {
             let identity = process.identity();
             let was_there = before.remove(&identity).is_some();
-            let current = (process.program.clone(), process.counters.clone());
             if process.alive != Some(false) {
-                self.last.insert(identity, current);
+                self.last.insert(identity, Last::of(process));
             } else if was_there {
                 // Its file has its last counters.
-                before.insert(identity, current);
+                before.insert(identity, Last::of(process));
             }
         }
         // What is left has ended.
-        for (program, counters) in before.into_values() {
-            add(&mut self.ended.entry(program).or_default().0, &counters);
+        let mut died: BTreeMap<String, bool> = BTreeMap::new();
+        for Last { program, closed, counters } in before.into_values() {
+            *died.entry(program.clone()).or_default() |= !closed;
+            add(&mut self.ended.entry(program).or_default().counters, &counters);
+        }
+        for (program, died) in died {
+            self.ended.entry(program).or_default().died = died;
         }
         let running = now.processes.iter().filter(|process| process.alive != Some(false));
         for process in running {
             if self.ended.len() < PROGRAMS_MAX || self.ended.contains_key(&process.program) {
-                self.ended.entry(process.program.clone()).or_default().1 = now.taken_ns;
+                self.ended.entry(process.program.clone()).or_default().seen = now.taken_ns;
             }
         }
-        self.ended.retain(|_, (_, seen)| now.taken_ns.saturating_sub(*seen) <= PROGRAM_KEPT_NS);
+        let is_kept = |ended: &Ended| now.taken_ns.saturating_sub(ended.seen) <= PROGRAM_KEPT_NS;
+        self.ended.retain(|_, ended| is_kept(ended));
         let mut groups: BTreeMap<Labels, Group> = BTreeMap::new();
         let label = |program: &str| vec![("program", program.to_owned())];
-        for (program, (counters, _)) in &self.ended {
-            add(&mut groups.entry(label(program)).or_default().counters, counters);
+        for (program, ended) in &self.ended {
+            let group = groups.entry(label(program)).or_default();
+            group.died = ended.died;
+            add(&mut group.counters, &ended.counters);
         }
-        for (program, counters) in self.last.values() {
+        for Last { program, counters, .. } in self.last.values() {
             let known = self.ended.contains_key(program);
             let group = groups.entry(label(if known { program } else { "other" })).or_default();
             group.running += 1;
@@ -158,6 +194,7 @@ mod tests {
             program: "shop".to_owned(),
             version: "0.1.0".to_owned(),
             alive,
+            closed: false,
             written_ns: 100 * SECOND,
             counters: BTreeMap::from([("protocol.calls".to_owned(), calls)]),
             attached: Vec::new(),
@@ -187,6 +224,25 @@ mod tests {
         assert_eq!(shop(&mut ledger, &at(102, vec![process(9, Some(true), 1)])), (1, 19));
         assert_eq!(shop(&mut ledger, &at(103, vec![])), (0, 19));
         assert!(ledger.take(&at(103 + 3_601, vec![])).is_empty(), "after an hour");
+    }
+
+    #[test]
+    fn how_the_last_process_of_a_program_ended_is_told() {
+        let died = |ledger: &mut Ledger, second, processes| {
+            let groups = ledger.take(&at(second, processes));
+            groups[&vec![("program", "shop".to_owned())]].died
+        };
+        let ended = |pid, closed| Process { closed, ..process(pid, Some(false), 1) };
+        let mut ledger = Ledger::new(false);
+        let runs = |pid| process(pid, Some(true), 1);
+        assert!(!died(&mut ledger, 100, vec![runs(7), runs(8), runs(9)]));
+        assert!(!died(&mut ledger, 101, vec![ended(7, true), runs(8), runs(9)]));
+        assert!(died(&mut ledger, 102, vec![ended(7, true), ended(8, false), runs(9)]));
+        assert!(died(&mut ledger, 103, vec![runs(9)]), "until another one ends");
+        assert!(!died(&mut ledger, 104, vec![ended(9, true)]));
+        // One whose file is gone did not close its nodes as far as anybody knows.
+        assert!(!died(&mut ledger, 105, vec![runs(10)]));
+        assert!(died(&mut ledger, 106, vec![]));
     }
 
     #[test]

@@ -4,10 +4,14 @@
 //! |---|---|
 //! | `ledger` | which processes a page is about, and what those that have ended had counted |
 //! | `page` | the page, in OpenMetrics |
+//! | `histogram` | the latency of calls on it |
+//! | `format` | the format that a client asks for, and the page in the older one |
 //!
 //! Connections are tasks of one thread. Each has a few seconds from its first byte to its last, and their number is bounded, so a client
 //! that is slow or idle stops nobody.
 
+mod format;
+mod histogram;
 mod ledger;
 mod page;
 
@@ -28,6 +32,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
+use self::format::Format;
 use self::ledger::Ledger;
 use crate::counters::Snapshot;
 use crate::output;
@@ -90,7 +95,10 @@ impl Exporter {
         let (status, kind, body) = match request.uri().path() {
             _ if !is_read => (StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n".to_owned()),
             "/metrics" | "/" => match self.page() {
-                Ok(page) => (StatusCode::OK, page::CONTENT_TYPE, page),
+                Ok(page) => {
+                    let format = Format::of(request.headers());
+                    (StatusCode::OK, format.content_type(), format.write(page))
+                }
                 // Without the processes all would count as ended.
                 Err(error) => (StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{error}\n")),
             },

@@ -11,9 +11,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::histogram;
 use super::ledger::{Group, Labels};
-
-pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The page of some groups of processes.
 pub(super) fn of(groups: BTreeMap<Labels, Group>) -> String {
@@ -53,12 +52,16 @@ impl Page {
         };
         for metric in apus_metrics::engine_metrics() {
             let key = format!("{}.{}", metric.group, metric.name);
+            if histogram::is_part(&key) {
+                continue;
+            }
             // A counter is there before it first counts.
             let missing = self.own().filter(|(_, group)| !group.counters.contains_key(&key));
             missing.for_each(|(labels, _)| add(&key, labels, 0));
         }
         for (labels, group) in &self.groups {
-            group.counters.iter().for_each(|(key, value)| add(key, labels, *value));
+            let counters = group.counters.iter().filter(|(key, _)| !histogram::is_part(key));
+            counters.for_each(|(key, value)| add(key, labels, *value));
         }
         families
     }
@@ -73,6 +76,12 @@ impl Collector for Page {
             let running = ConstGauge::new(i64::try_from(group.running).unwrap_or(i64::MAX));
             running.encode(processes.encode_family(labels)?)?;
         }
+        let help = "1 if the process of the program that ended last had not closed or dropped its nodes: it was killed, or has crashed.";
+        let mut died = encoder.encode_descriptor("apus_died", help, None, MetricType::Gauge)?;
+        for (labels, group) in self.own() {
+            ConstGauge::new(i64::from(group.died)).encode(died.encode_family(labels)?)?;
+        }
+        histogram::encode(&mut encoder, self.own())?;
         for family in self.families().values() {
             family.encode(&mut encoder)?;
         }
@@ -156,7 +165,7 @@ mod tests {
             ("later.counter".to_owned(), 2),
         ]);
         let labels = vec![("program", "a\"b\\".to_owned())];
-        let text = of(BTreeMap::from([(labels, Group { running: 1, counters })]));
+        let text = of(BTreeMap::from([(labels, Group { running: 1, died: false, counters })]));
         assert!(text.contains("apus_processes{program=\"a\\\"b\\\\\"} 1\n"), "{text}");
         assert!(text.contains("# UNIT apus_delivery_polling_seconds seconds\n"), "{text}");
         let polling = "apus_delivery_polling_seconds_total{program=\"a\\\"b\\\\\"} 1.5\n";
@@ -164,6 +173,8 @@ mod tests {
         assert!(text.contains("# HELP apus_later_counter A counter of another version"), "{text}");
         assert!(text.ends_with("# EOF\n"));
         let types = text.lines().filter(|line| line.starts_with("# TYPE")).count();
-        assert_eq!(types, apus_metrics::engine_metrics().count() + 2);
+        let in_histogram = |it: &&apus_metrics::Metric| it.name.starts_with("timed_calls");
+        let parts = apus_metrics::engine_metrics().filter(in_histogram).count();
+        assert_eq!(types, apus_metrics::engine_metrics().count() - parts + 4);
     }
 }
