@@ -8,7 +8,7 @@ macro_rules! counters {
         ;
         $($(#[doc = $array_doc:literal])+ $array:ident: $array_unit:ident [$($element:literal),+ $(,)?],)*
     ) => {
-        /// What an [`Endpoint`](crate::Endpoint) has done since it was made. Only ever grows.
+        /// Counters of an [`Endpoint`](crate::Endpoint) since its creation. They never decrease.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Counters {
@@ -17,7 +17,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Adds what another endpoint of the same host has done.
+            /// Adds the counters of another endpoint of the same host.
             pub fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*
                 $(for (mine, theirs) in self.$array.iter_mut().zip(other.$array) {
@@ -25,14 +25,14 @@ macro_rules! counters {
                 })*
             }
 
-            /// Every counter with its name, in a fixed order.
+            /// Returns every counter with its name, in a fixed order.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
                 [$((stringify!($name), self.$name)),*]
                     .into_iter()
                     $(.chain([$($element),+].into_iter().zip(self.$array)))*
             }
 
-            /// Every counter without its name, in the same order.
+            /// Returns every counter without its name, in the same order.
             #[inline]
             pub fn values(&self) -> impl Iterator<Item = u64> + '_ {
                 [$(self.$name),*].into_iter()$(.chain(self.$array.iter().copied()))*
@@ -44,27 +44,28 @@ macro_rules! counters {
 apus_metrics::protocol_counters! { counters! {} }
 
 impl Counters {
-    /// A message of so many bytes has come, whole.
+    /// Counts a complete received message of `bytes` bytes.
     #[inline]
     pub(crate) fn message_received(&mut self, bytes: u64) {
         self.received_by_size[size_class(bytes)] += bytes;
     }
 
-    /// The application has given a message of so many bytes.
+    /// Counts a message of `bytes` bytes from the application.
     #[inline]
     pub(crate) fn message_given(&mut self, bytes: u64) {
         self.sent_by_size[size_class(bytes)] += bytes;
     }
 }
 
-/// The class of a message: up to 64 bytes, then up to twice as many in each, and beyond 1 MiB the last.
+/// Returns the size class of a message. The first class ends at 64 bytes, each next one at twice as many; the last one holds
+/// messages beyond 1 MiB.
 #[inline]
 fn size_class(bytes: u64) -> usize {
     let doublings = u64::BITS.saturating_sub((bytes.saturating_sub(1) >> 6).leading_zeros());
     (doublings as usize).min(CLASSES - 1)
 }
 
-/// Classes of messages by size.
+/// Number of size classes.
 const CLASSES: usize = 16;
 
 #[cfg(test)]
