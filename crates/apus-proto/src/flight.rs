@@ -110,7 +110,12 @@ impl Flight {
     /// Returns the message about which the peer must be probed, because deferred messages wait for its progress. Returns `None`
     /// while an earlier probe may still be answered.
     #[inline]
-    pub(crate) fn sign_wanted(&mut self, now: Time, most: u64, rto: Duration) -> Option<RpcKey> {
+    pub(crate) fn progress_report_due(
+        &mut self,
+        now: Time,
+        most: u64,
+        rto: Duration,
+    ) -> Option<RpcKey> {
         let first = self.deferred.first_key_value();
         if first.is_none_or(|(_, &takes)| self.has_room(most, takes)) {
             return None;

@@ -145,7 +145,7 @@ impl Incarnations {
         [&mut self.current, &mut self.previous]
             .into_iter()
             .flatten()
-            .find(|(life, _)| *life == incarnation)
+            .find(|(known, _)| *known == incarnation)
             .map(|(_, history)| history)
     }
 
