@@ -82,7 +82,9 @@ mod tests {
         let count = |key: &str| row.number(key);
         assert_eq!((count("errors"), count("errors_no_such_port")), (Some(3.0), Some(2.0)));
         assert_eq!(count("errors_wrong_reply"), Some(1.0));
-        assert!(one.example().unwrap().starts_with("server a:1: a call failed: no service listens"));
+        assert!(
+            one.example().unwrap().starts_with("server a:1: a call failed: no service listens")
+        );
         assert_eq!(one.wrong_reply(), Some("server b:1: a wrong byte"));
         assert_eq!(Errors::default().example(), None);
     }

@@ -1,9 +1,8 @@
-//! Budgets: the bytes that may be kept for others, and the room that is left in each of them (rules `hostile-1`, `hostile-7`
-//! and `hostile-8` of docs/protocol.md).
+//! Budgets: limits of the bytes kept for other nodes, and the room left in each of them (rules `hostile-1`, `hostile-7` and
+//! `hostile-8` of docs/protocol.md).
 //!
-//! What came and what was granted is charged, not what a first packet claims. So more messages may
-//! begin to arrive than there is room for in the end. That none of them waits for ever for room
-//! that others of them hold, the longest of those that arrive has its rest reserved.
+//! Received and granted bytes are charged, not the length that a first packet claims. So more messages may begin to arrive than fit
+//! in the end. The rest of the longest arriving message is reserved, so that these messages never wait for each other's room.
 
 use crate::config::Config;
 use crate::hosts::{HostKey, Hosts};
@@ -14,25 +13,25 @@ use crate::slab::{RpcKey, SocketKey};
 use crate::sockets::{Socket, Sockets};
 use crate::usage::{Account, Change, Charge, RPC_BYTES, Usage};
 
-/// Part of the socket's and of the total budget that only responses to own calls may use.
+/// Reciprocal of the part of the socket's and of the total budget that only responses to own calls may use.
 const OWN_PART: u64 = 8;
 
-/// Part of the total budget that the clients share that have not shown that they receive at their
-/// address.
+/// Reciprocal of the part of the total budget that all unconfirmed clients share.
 const UNCONFIRMED_PART: u64 = 8;
 
-/// What is charged to the total budget.
+/// Charges to the total budget.
 #[derive(Debug, Default)]
 pub(crate) struct Total {
     pub(crate) usage: Usage,
-    /// What is charged to hosts of several peers.
+    /// Charges to hosts with several peers.
     pub(crate) hosts: Hosts,
-    /// Bytes charged for clients that have not shown that they receive at their address.
+    /// Bytes charged for unconfirmed clients.
     unconfirmed: u64,
 }
 
 impl Total {
-    /// Whether `bytes` more for a peer and a socket fit each budget, told in a few instructions: nearly always they do.
+    /// Returns whether `bytes` more for a peer and a socket fit each budget amply. This check takes a few instructions and nearly
+    /// always succeeds.
     #[inline]
     pub(crate) fn has_plenty(
         &self,
@@ -51,7 +50,7 @@ impl Total {
                 .is_none_or(|socket| socket.usage.has_plenty(bytes, socket.others, socket_budget))
     }
 
-    /// Charges `bytes` for an RPC that begins in each of its budgets, `ours` of them for a message of this node.
+    /// Charges `bytes` for an RPC that begins, to each of its budgets, `ours` of them for a message of this node.
     #[inline(always)]
     pub(crate) fn charge_new(
         &mut self,
@@ -69,7 +68,7 @@ impl Total {
         charge
     }
 
-    /// Charges `bytes` for an RPC, in place of what was charged before.
+    /// Charges `bytes` for an RPC to each of its budgets, in place of its earlier charge.
     #[inline(always)]
     pub(crate) fn charge(
         &mut self,
@@ -126,29 +125,29 @@ impl Total {
     }
 }
 
-/// All that the budgets depend on but the peer.
+/// Inputs of the budgets other than the peer.
 #[derive(Clone, Copy)]
 pub(crate) struct Books<'a> {
     pub(crate) config: &'a Config,
     pub(crate) rpcs: &'a Rpcs,
     pub(crate) sockets: &'a Sockets,
     pub(crate) total: &'a Total,
-    /// Charged by the other endpoints of the host.
+    /// Bytes charged by the other endpoints of the host.
     pub(crate) others: u64,
 }
 
-/// One budget, and what is charged to it.
+/// One budget, and the charges to it.
 #[derive(Clone, Copy)]
 struct Budget<'a> {
     all: u64,
-    /// What requests of others may use of it.
+    /// Part of the budget that requests of others may use, in bytes.
     theirs: u64,
     others: u64,
     usage: &'a Usage,
 }
 
 impl Budget<'_> {
-    /// What is charged, as far as it counts for messages that arrive.
+    /// Returns the charged bytes that count against arriving messages.
     fn taken(&self) -> u64 {
         self.others + self.usage.charged - self.beyond_half()
     }
@@ -157,8 +156,8 @@ impl Budget<'_> {
         self.others + self.usage.theirs.saturating_sub(self.beyond_half())
     }
 
-    /// Of what this node sends less than half of the budget counts for what arrives, so that two nodes
-    /// never wait for each other to have room, and a message of half of it fits beside.
+    /// Returns the bytes of outgoing messages beyond half of the budget. They do not count against arriving messages, so that two
+    /// nodes never wait for each other's room, and a message of half the budget fits beside them.
     fn beyond_half(&self) -> u64 {
         //= docs/protocol.md#hostile-9
         let ours: u64 = self.usage.ours.iter().sum();
@@ -166,11 +165,11 @@ impl Budget<'_> {
     }
 }
 
-/// What may be charged more for a message.
+/// Room for further charges for a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Room {
     pub(crate) bytes: u64,
-    /// The message for which the budget is kept that leaves the least, if it is another.
+    /// The message that the room is kept for in the tightest budget, if it is another one.
     pub(crate) kept_for: Option<RpcKey>,
 }
 
@@ -183,7 +182,7 @@ impl Room {
 }
 
 impl<'a> Books<'a> {
-    /// What may be charged more for an RPC, or for a new one.
+    /// Returns the room for further charges for an RPC, or for a new one.
     pub(crate) fn room(
         &self,
         peer: &Peer,
@@ -205,8 +204,7 @@ impl<'a> Books<'a> {
         })
     }
 
-    /// Whether a new message of `length` bytes may begin to arrive, of which `unasked` may come
-    /// without a grant.
+    /// Returns whether a new message of `length` bytes, of which `unasked` may arrive without a grant, may begin to arrive.
     pub(crate) fn admits(
         &self,
         peer: &Peer,
@@ -231,7 +229,7 @@ impl<'a> Books<'a> {
             && (peer.is_confirmed() || self.total.unconfirmed + cost <= self.pool())
     }
 
-    /// What may be charged for a message of ours in place of `before`.
+    /// Returns the room for an outgoing message whose charge replaces `before`.
     pub(crate) fn room_to_send(
         &self,
         peer: &Peer,
@@ -296,13 +294,13 @@ impl<'a> Books<'a> {
         Room { bytes, kept_for: same.or(other).map(|(_, longest)| longest) }
     }
 
-    /// What a message that arrives still needs.
+    /// Returns the uncharged bytes of an arriving message.
     fn rest(&self, (length, rpc): (u32, RpcKey)) -> u64 {
         let message = self.rpcs.get(rpc).and_then(|rpc| rpc.incoming());
         u64::from(length.saturating_sub(message.map_or(0, |message| message.charged)))
     }
 
-    /// What is kept free of the total budget.
+    /// Returns the bytes that the total budget keeps free.
     pub(crate) fn reserved(&self) -> u64 {
         self.reserved_of(&self.total.usage)
     }
@@ -317,13 +315,13 @@ impl<'a> Books<'a> {
     }
 }
 
-/// What requests of others may use of a budget.
+/// Returns the part of a budget that requests of others may use.
 pub(crate) fn for_others(budget: u64) -> u64 {
     budget - budget / OWN_PART
 }
 
 impl Config {
-    /// The least that requests may use of the budgets: one that does not fit it will never fit.
+    /// Returns the bytes that requests may use of the smallest budget. A longer request never fits.
     pub(crate) fn least_budget(&self) -> u64 {
         let shared = self.socket_budget.min(self.total_budget);
         self.peer_budget.min(for_others(shared))

@@ -15,57 +15,56 @@ mod table;
 pub use setting::{Number, Setting, SettingError, Unit};
 
 protocol_settings! { define_settings! {
-    /// Settings of an [`Endpoint`](crate::Endpoint). The defaults suit a datacenter network; numbers that
-    /// depend on the peer (delay, rate, unscheduled bytes, grant window) are measured, and the values here are
-    /// where measuring starts and the bounds it stays in. On a link below 2.7 Gb/s, some settings follow its
-    /// rate unless they are set (rule `link-1`).
+    /// Settings of an [`Endpoint`](crate::Endpoint). The defaults suit a datacenter network. Numbers that depend on the peer
+    /// (delay, rate, unscheduled bytes, grant window) are measured; their settings are the initial values and the bounds of the
+    /// measurement. On a link below 2.7 Gb/s, some settings follow its rate unless they are set (rule `link-1`).
     ///
-    /// A setter does nothing with a value outside the range; [`check`](Self::check) then says so.
+    /// A setter ignores a value outside the range; [`check`](Self::check) reports it.
     pub struct Config {
         cutoffs: Option<[u32; 8]> = None,
         keep_payload: bool = true,
-        /// The link's rate, once it is known.
+        /// The link's rate; `None` while it is unknown.
         link: Option<LinkRate> = None,
     }
 } }
 
-/// Rate taken for a link that does not know its own, in 10^6 bit/s.
+/// Assumed rate of a link that does not report its rate, in 10^6 bit/s.
 pub(crate) const LINK_MBPS: u64 = Config::setting("link_mbps").default;
 
-/// Payload taken for a full packet until one was seen: Ethernet's.
+/// Assumed payload of a full packet before the first one arrives, in bytes: Ethernet's.
 pub(crate) const PACKET_PAYLOAD: u32 = 1_500;
 
-/// Round trip of a network that was not measured, without the time of the packets themselves.
+/// Assumed round trip of an unmeasured network, without the time of the packets themselves.
 const ROUND_TRIP: Duration = Duration::from_micros(100);
-/// Full packets whose time is in a round trip: DATA on the links of both hosts, and one that its GRANT
-/// waits for on each.
+/// Number of full packets whose time a round trip includes: DATA on the links of both hosts, and one packet ahead of the GRANT on
+/// each.
 const ROUND_TRIP_PACKETS: u64 = 4;
-/// Unscheduled parts of messages that may be expected at a time.
+/// Number of unscheduled parts of messages expected at a time.
 const INCOMING: u64 = 10;
 
 impl Config {
-    /// Every setting, in the order of the documentation. Only [`cutoffs`](Self::cutoffs), a list, is not among them.
+    /// Every setting, in the order of the documentation, except the list [`cutoffs`](Self::cutoffs).
     pub const SETTINGS: &'static [Setting] = Self::TABLE;
 
-    /// Sets a setting by its [`name`](Setting::name). Unlike a setter, it tells at once that a value is not allowed;
-    /// nothing has changed then.
+    /// Sets the setting with this [`name`](Setting::name). Unlike a setter, it reports a value outside the range at once, with no
+    /// setting changed.
     ///
     /// # Errors
     ///
-    /// [`SettingError`] when the value is outside the range.
+    /// [`SettingError`] if the value is outside the range.
     ///
     /// # Panics
     ///
-    /// If there is no such setting.
+    /// If no setting has this name.
     pub fn set(&mut self, name: &str, value: u64) -> Result<&mut Self, SettingError> {
         self.set_number(name, value)
     }
 
-    /// A setting by its [`name`](Setting::name).
+    /// Returns the setting with this [`name`](Setting::name).
     ///
     /// # Panics
     ///
-    /// If there is no such setting.
+    /// If no setting has this name.
     #[must_use]
     pub const fn setting(name: &str) -> &'static Setting {
         let mut at = 0;
@@ -75,7 +74,7 @@ impl Config {
         &Self::TABLE[at]
     }
 
-    /// Whether everything that was set is allowed. [`Endpoint::new`](crate::Endpoint::new) needs that.
+    /// Checks the values that were set. [`Endpoint::new`](crate::Endpoint::new) requires success.
     ///
     /// # Errors
     ///
@@ -96,21 +95,20 @@ impl Config {
         Ok(())
     }
 
-    /// The rate of the link that was set, if one was.
+    /// Returns the rate of the link, if it was set.
     pub(crate) fn link_mbps_set(&self) -> Option<u64> {
         (self.is_set("link_mbps") && self.link_mbps > 0).then_some(self.link_mbps)
     }
 
-    /// Priority cutoffs for messages to this node until enough traffic was seen to compute them
-    /// (`unsched_cutoffs`): `cutoffs[i]` is the longest message whose unscheduled packets use level
-    /// `i` or a higher one. Default: the module's, as far as they fit the levels used. For a node
-    /// whose traffic is known beforehand.
+    /// Sets the priority cutoffs for messages to this node (`unsched_cutoffs`), which apply until enough traffic has arrived to
+    /// compute them: `cutoffs[i]` is the length of the longest message whose unscheduled packets use level `i` or a higher one.
+    /// Default: the module's, as far as they fit the levels used. For a node whose traffic is known beforehand.
     pub fn cutoffs(&mut self, cutoffs: [u32; 8]) -> &mut Self {
         self.cutoffs = Some(cutoffs);
         self
     }
 
-    /// Makes the settings that follow the link, and were not set, follow a link of this rate.
+    /// Adapts the settings that follow the link, and were not set, to a link of this rate.
     pub(crate) fn follow_link(&mut self, link_mbps: u64) {
         //= docs/protocol.md#link-1
         let link = LinkRate::from_mbps(link_mbps);
@@ -141,8 +139,8 @@ impl Config {
         self.link = Some(link);
     }
 
-    /// Makes the budgets that were not set fit into the memory of the process's control group: half of it for all messages, a quarter for
-    /// one socket and an eighth for one peer, and no more than usual.
+    /// Adapts the budgets that were not set to the memory of the process's control group, `bytes`: half of it for all messages, a
+    /// quarter for one socket and an eighth for one peer, and at most the defaults.
     pub fn follow_memory(&mut self, bytes: u64) {
         let usual = Self::default();
         let part = |most: u64, part: u64| most.min((bytes / part).max(BUDGET_MIN));
@@ -157,32 +155,32 @@ impl Config {
         }
     }
 
-    /// Longest silence before a peer is asked again: a quarter of what makes it lost.
+    /// Returns the longest silence before the next probe of a peer: a quarter of the silence that makes the peer lost.
     #[inline]
     pub(crate) fn rto_max(&self) -> Duration {
         Duration::from_nanos((nanos(self.peer_timeout) / 4).max(nanos(self.resend_min)))
     }
 
-    /// The time in which a sender must send some of a message that is not to be slow (rule `hostile-11`).
+    /// Returns the time in which a sender must send some of a message that is not to be slow (rule `hostile-11`).
     #[inline]
     pub(crate) fn slow_interval(&self) -> Duration {
         self.peer_timeout / 4
     }
 
-    /// The largest message set.
+    /// Returns the limit for messages, in bytes.
     #[must_use]
     pub fn message_limit(&self) -> u32 {
         self.message_max
     }
 
-    /// Largest message the Linux module takes, in bytes.
+    /// Returns the Linux module's limit for messages, in bytes.
     #[must_use]
     pub const fn linux_message_limit() -> u32 {
         MAX_LINUX_MESSAGE
     }
 }
 
-/// The least budget that follows from the memory.
+/// Lower bound on a budget that follows from the memory, in bytes.
 const BUDGET_MIN: u64 = 1 << 20;
 
 const fn is_equal(one: &str, other: &str) -> bool {

@@ -1,4 +1,4 @@
-//! How far this node and a peer know each other's tokens (rules `contact-1` to `contact-8`).
+//! The exchange of tokens between this node and a peer (rules `contact-1` to `contact-8`).
 //!
 //! ```text
 //! node that calls:      Opening ──TOKEN──▶ Met ──another run answers──▶ Over
@@ -12,22 +12,21 @@ use apus_wire::{Header, Offer, Stamp, Token};
 use crate::slab::PeerKey;
 use crate::time::Time;
 
-/// OPENs that go unanswered double the wait for the next, up to this many times.
+/// Upper bound on the doublings of the wait between unanswered OPENs.
 const DOUBLINGS_MAX: u8 = 6;
 
-/// A lost CONFIRM is sent again for this long; a TOKEN is worth nothing after twice the time.
+/// Time in which a lost CONFIRM is sent again. A TOKEN expires after twice this time.
 const CONFIRM_AGAIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(crate) enum Contact {
     /// A peer of a native link, which has no tokens.
     Native,
-    /// The peer was sent our token and has not told its own. Nothing else is sent there.
+    /// This node has sent its token and has not received the peer's. It sends nothing else to the peer.
     Opening(Opening),
-    /// Each knows the other's token.
+    /// Each node knows the other's token.
     Met(Met),
-    /// The run of the peer that gave the token is over, or has forgotten us. What is under way with
-    /// it ends.
+    /// The peer's run that gave the token is over, or has forgotten this node. RPCs with it end.
     Over,
 }
 
@@ -37,23 +36,23 @@ pub(crate) struct Opening {
     pub(crate) doubts: Option<PeerKey>,
     /// Ports and id that the OPEN names.
     pub(crate) header: Header,
-    /// OPENs sent.
+    /// Number of OPENs sent.
     pub(crate) sent: u8,
-    /// When the next one goes.
+    /// Time of the next OPEN.
     pub(crate) next: Time,
 }
 
 #[derive(Debug)]
 pub(crate) struct Met {
-    /// What our packets to the peer carry.
+    /// The token in packets to the peer.
     pub(crate) token: Token,
-    /// The peer has used ours, so it knows us.
+    /// Whether the peer has used this node's token, and so knows it.
     pub(crate) knows_us: bool,
-    /// What we confirmed with, and when; `None` at the node that was called.
+    /// The confirmed offer and the time of its CONFIRM; `None` at the node that was called.
     confirmed: Option<(Offer, Time)>,
-    /// How often it was confirmed once more, and when.
+    /// Number of repetitions of the CONFIRM, and the time of the last one.
     again: (u8, Time),
-    /// When another TOKEN was answered.
+    /// Time of the last answer to another TOKEN.
     answered: Option<Time>,
     /// The peer that is being opened because this token is in doubt.
     pub(crate) doubted: Option<PeerKey>,
@@ -64,7 +63,7 @@ impl Opening {
         Self { doubts, header, sent: 0, next: now }
     }
 
-    /// An OPEN is sent; `rto` for the first answer, at most `longest`.
+    /// Records an OPEN. The wait for the next one is `rto`, doubled for each earlier OPEN, and at most `longest`.
     pub(crate) fn note_sent(&mut self, now: Time, rto: Duration, longest: Duration) {
         let doublings = self.sent.min(DOUBLINGS_MAX);
         self.sent = self.sent.saturating_add(1);
@@ -73,7 +72,7 @@ impl Opening {
 }
 
 impl Met {
-    /// The node that called has got `offer` and confirms it.
+    /// State of the node that called and confirms `offer`.
     pub(crate) fn confirming(now: Time, offer: Offer) -> Self {
         let confirmed = Some((offer, now));
         Self {
@@ -86,7 +85,7 @@ impl Met {
         }
     }
 
-    /// The node that was called: the peer has confirmed, and its token is `token`.
+    /// State of the node that was called, after a CONFIRM with the peer's `token`.
     pub(crate) fn confirmed(token: Token) -> Self {
         Self {
             token,
@@ -98,13 +97,13 @@ impl Met {
         }
     }
 
-    /// Whether the peer has used our token, or may still be made to know its own.
+    /// Returns whether the peer has used this node's token, or a repeated CONFIRM may still reach it.
     pub(crate) fn may_be_known(&self, now: Time) -> bool {
         let fresh = |(_, at): (Offer, Time)| now.saturating_since(at) <= CONFIRM_AGAIN;
         self.knows_us || self.confirmed.is_some_and(fresh)
     }
 
-    /// Whether to answer another TOKEN: not as fast as the peer may ask, who may refuse each answer.
+    /// Returns whether to answer another TOKEN. The spacing limits the answers to a peer that refuses each of them.
     pub(crate) fn may_confirm(&mut self, now: Time, spacing: Duration) -> bool {
         let may = self.answered.is_none_or(|at| now.saturating_since(at) >= spacing);
         if may {
@@ -113,7 +112,7 @@ impl Met {
         may
     }
 
-    /// The peer does not know its own token: what to confirm once more, if that was probably lost.
+    /// Chooses the reaction to a peer that does not know its own token: another CONFIRM, if the first one was probably lost.
     pub(crate) fn confirm_again(&mut self, now: Time, spacing: Duration) -> Confirming {
         //= docs/protocol.md#contact-5
         let Some((offer, at)) = self.confirmed.filter(|_| !self.knows_us) else {
@@ -133,14 +132,15 @@ impl Met {
     }
 }
 
-/// What to do when the peer says that it does not know its token.
+/// Reaction to a peer that does not know its own token.
 #[derive(Debug)]
 pub(crate) enum Confirming {
-    /// The CONFIRM was lost; for the `first` time, so what followed it is sent again as well.
+    /// The CONFIRM was lost. `first` is true for its first repetition, with which the packets after the CONFIRM are sent again as
+    /// well.
     Again { offer: Offer, first: bool },
-    /// It was sent just now.
+    /// The last CONFIRM is too recent for another one.
     Wait,
-    /// It had arrived: the peer's run is over, or it has forgotten us.
+    /// The CONFIRM had arrived: the peer's run is over, or it has forgotten this node.
     Doubt,
 }
 
@@ -177,7 +177,7 @@ impl Contact {
         matches!(self, Self::Over)
     }
 
-    /// What packets to the peer are stamped with; `None` on a native link.
+    /// Returns the stamp of packets to the peer; `None` on a native link.
     #[inline]
     pub(crate) fn stamp(&self) -> Option<Stamp> {
         match self {
@@ -186,7 +186,7 @@ impl Contact {
         }
     }
 
-    /// Whether messages may go to the peer.
+    /// Returns whether messages may be sent to the peer.
     #[inline]
     pub(crate) fn may_send(&self) -> bool {
         matches!(self, Self::Native | Self::Met(_))

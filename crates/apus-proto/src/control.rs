@@ -1,4 +1,4 @@
-//! Control packets waiting to be sent.
+//! Control packets that wait for transmission.
 
 use apus_wire::{
     Abort, Ack, Acked, Busy, COMMON_LEN, Cutoffs, Freeze, Grant, Header, MAX_HEADER, Meet, NeedAck,
@@ -8,7 +8,7 @@ use apus_wire::{
 use crate::counters::Counters;
 use crate::slab::PeerKey;
 
-/// One control packet. It is written to bytes only when it goes out.
+/// One control packet, encoded when it is transmitted.
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
     pub(crate) peer: PeerKey,
@@ -16,11 +16,11 @@ pub(crate) struct Control {
     pub(crate) body: Body,
 }
 
-/// An answer to a node of which nothing is kept: no longer than the packet it answers.
+/// An answer to a node without state in this endpoint. It is no longer than the answered packet.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) path: PathId,
-    /// A copy of the token in the packet that is answered; [`Token::NONE`] on a native link.
+    /// Copy of the token in the answered packet; [`Token::NONE`] on a native link.
     pub(crate) token: Token,
     pub(crate) header: Header,
     pub(crate) body: Body,
@@ -46,7 +46,7 @@ pub(crate) enum Body {
 }
 
 impl Body {
-    /// The counter of packets sent like this one, if there is one.
+    /// Returns the counter of transmitted packets of this kind, if there is one.
     pub(crate) fn counter<'a>(&self, counters: &'a mut Counters) -> Option<&'a mut u64> {
         match self {
             Self::Resend(_) => Some(&mut counters.resends_sent),
@@ -64,8 +64,7 @@ impl Body {
         }
     }
 
-    /// Writes the packet, without its stamp; returns its length. `native`: without what only Apus
-    /// understands.
+    /// Writes the packet without its stamp. Returns its length. `native` omits the fields that only Apus understands.
     pub(crate) fn emit(
         &self,
         header: &Header,
@@ -89,13 +88,13 @@ impl Body {
             Self::Abort => Abort.emit(header, buffer),
             Self::Freeze => Freeze.emit(header, buffer),
             Self::Meet(meet) => meet.emit(header, buffer),
-            // Of the refused packet, its beginning, as far as an error shows it.
+            // The refused packet's beginning, as much as an ICMP error quotes.
             Self::Busy | Self::Refused => Busy.emit(header, buffer),
         }
     }
 }
 
-/// The header of an answer to an RPC that is not known here.
+/// Returns the header of an answer about an unknown RPC.
 pub(crate) fn turned_round(header: &Header) -> Header {
     Header {
         source_port: header.dest_port,

@@ -12,7 +12,7 @@ macro_rules! counters {
         ;
         $($(#[doc = $array_doc:literal])+ $array:ident: $array_unit:ident [$($element:literal),+ $(,)?],)*
     ) => {
-        /// What an [`Endpoint`](crate::Endpoint) has done since it was made. Only ever grows.
+        /// Counters of an [`Endpoint`](crate::Endpoint) since its creation. They never decrease.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Counters {
@@ -21,7 +21,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Adds what another endpoint of the same host has done.
+            /// Adds the counters of another endpoint of the same host.
             pub fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*
                 $(for (mine, theirs) in self.$array.iter_mut().zip(other.$array) {
@@ -29,14 +29,14 @@ macro_rules! counters {
                 })*
             }
 
-            /// Every counter with its name, in a fixed order.
+            /// Returns every counter with its name, in a fixed order.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
                 [$((stringify!($name), self.$name)),*]
                     .into_iter()
                     $(.chain([$($element),+].into_iter().zip(self.$array)))*
             }
 
-            /// Every counter without its name, in the same order.
+            /// Returns every counter without its name, in the same order.
             #[inline]
             pub fn values(&self) -> impl Iterator<Item = u64> + '_ {
                 [$(self.$name),*].into_iter()$(.chain(self.$array.iter().copied()))*
@@ -48,13 +48,13 @@ macro_rules! counters {
 apus_metrics::protocol_counters! { counters! {} }
 
 impl Counters {
-    /// A message of so many bytes has come, whole.
+    /// Counts a complete received message of `bytes` bytes.
     #[inline]
     pub(crate) fn message_received(&mut self, bytes: u64) {
         self.received_by_size[size_class(bytes)] += bytes;
     }
 
-    /// The application has given a message of so many bytes.
+    /// Counts a message of `bytes` bytes from the application.
     #[inline]
     pub(crate) fn message_given(&mut self, bytes: u64) {
         self.sent_by_size[size_class(bytes)] += bytes;
@@ -67,8 +67,7 @@ impl Counters {
     }
 }
 
-/// Chooses the calls to be timed: one in about 64 of those that get a response, with gaps that differ, because calls may come in a
-/// pattern.
+/// Chooses the calls to be timed: about one in 64 of the completed ones, with varying gaps, because calls may come in a pattern.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     /// Number of the next call to be timed.
@@ -80,7 +79,7 @@ impl Sampler {
         Self { next: FIRST }
     }
 
-    /// Whether the call is timed of which the response is the `number`th.
+    /// Whether the call with the `number`th response is timed.
     #[inline]
     pub(crate) fn chooses(&mut self, number: u64) -> bool {
         number >= self.next && self.advance(number)
@@ -94,13 +93,14 @@ impl Sampler {
     }
 }
 
-/// The first call that is timed: not one that has to meet its peer, and one of a program that makes few.
+/// The first call that is timed: not the one that meets its peer, and early enough for a program that makes few calls.
 const FIRST: u64 = 4;
 
-/// One call in so many is timed. A power of two.
+/// One call in this many is timed. A power of two.
 const SAMPLED: u64 = 64;
 
-/// The class of a call: up to a microsecond, then up to twice as many in each, and beyond 2^24 of them the last.
+/// Returns the time class of a call. The first class ends at 1 µs, each next one at twice the time; the last one holds calls beyond
+/// 2^24 µs.
 fn time_class(took: Duration) -> usize {
     let micros = nanos(took).div_ceil(1_000);
     let doublings = u64::BITS.saturating_sub(micros.saturating_sub(1).leading_zeros());
@@ -110,14 +110,15 @@ fn time_class(took: Duration) -> usize {
 /// Classes of timed calls.
 const TIME_CLASSES: usize = 26;
 
-/// The class of a message: up to 64 bytes, then up to twice as many in each, and beyond 1 MiB the last.
+/// Returns the size class of a message. The first class ends at 64 bytes, each next one at twice as many; the last one holds
+/// messages beyond 1 MiB.
 #[inline]
 fn size_class(bytes: u64) -> usize {
     let doublings = u64::BITS.saturating_sub((bytes.saturating_sub(1) >> 6).leading_zeros());
     (doublings as usize).min(CLASSES - 1)
 }
 
-/// Classes of messages by size.
+/// Number of size classes.
 const CLASSES: usize = 16;
 
 #[cfg(test)]

@@ -1,23 +1,22 @@
-//! Unscheduled priorities: which message length goes at which level, computed from the traffic.
+//! Unscheduled priorities: a level for each message length, computed from the traffic.
 //!
-//! This is the work of the module's user program `homa_prio`, inside the endpoint: each
-//! unscheduled level should carry about the same number of unscheduled bytes, and the share of
-//! levels that are unscheduled follows the share of unscheduled bytes (SIGCOMM 2018 section 3.4).
+//! This module does the work of the Linux module's user program `homa_prio` inside the endpoint: each unscheduled level should
+//! carry about the same number of unscheduled bytes, and the share of levels that are unscheduled follows the share of unscheduled
+//! bytes (SIGCOMM 2018 section 3.4).
 //! Rules `prio-1` to `prio-4` of docs/protocol.md.
 
 use apus_wire::{Cutoffs, MAX_LINUX_MESSAGE, Priority};
 
-/// Messages to see before the cutoffs are computed anew.
+/// Number of messages before the cutoffs are computed anew.
 const MESSAGES_MIN: u64 = 10_000;
-/// "Everything fits": the largest message the module knows.
+/// Cutoff of a level that takes every message, in bytes: the Linux module's longest message.
 const EVERYTHING: u32 = MAX_LINUX_MESSAGE;
 
-/// The longest messages of the unscheduled levels until traffic was seen, from the highest level
-/// down.
+/// Longest messages of the unscheduled levels before traffic was seen, from the highest level down, in bytes.
 const FIRST_CUTOFFS: [u32; 4] = [200, 2_800, 15_000, EVERYTHING];
 
-/// What a packet takes of the wire beside its payload: Homa, UDP, IP and Ethernet headers, preamble
-/// and gap. Among the shortest messages it is nearly everything.
+/// Bytes that a packet takes on the wire beside its payload: Homa, UDP, IP and Ethernet headers, preamble and gap. They dominate
+/// among the shortest messages.
 const OVERHEAD: u64 = 126;
 
 const TINY: u32 = 4;
@@ -30,7 +29,7 @@ const TINY_BUCKETS: usize = (TINY_END / TINY) as usize;
 const FINE_BUCKETS: usize = TINY_BUCKETS + ((FINE_END - TINY_END) / FINE) as usize;
 const BUCKETS: usize = FINE_BUCKETS + ((COARSE_END - FINE_END) / COARSE) as usize + 1;
 
-/// The cutoffs for messages to this host, and the traffic they come from.
+/// The cutoffs for messages to this host, and the traffic that determines them.
 #[derive(Debug)]
 pub(crate) struct Traffic {
     count: [u64; BUCKETS],
@@ -43,8 +42,8 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Starts with the module's default table, version `version`; with fewer levels, with as much of
-    /// it as fits the upper half of them.
+    /// Starts with the module's default table as `version`. With fewer levels, the table keeps as much of it as fits the upper half
+    /// of them.
     pub(crate) fn new(priorities: u8, version: u16) -> Self {
         let mut traffic = Self {
             count: [0; BUCKETS],
@@ -66,7 +65,7 @@ impl Traffic {
         traffic
     }
 
-    /// The same with a table of the user's.
+    /// Replaces the table by the user's, if there is one.
     pub(crate) fn with_cutoffs(mut self, table: Option<[u32; 8]>, learns: bool) -> Self {
         self.learns = learns;
         if let Some(table) = table {
@@ -79,23 +78,23 @@ impl Traffic {
         &self.current
     }
 
-    /// The highest level used for scheduled packets.
+    /// Returns the highest level of scheduled packets.
     pub(crate) fn max_scheduled(&self) -> u8 {
         self.max_scheduled
     }
 
-    /// The level of control packets.
+    /// Returns the level of control packets.
     pub(crate) fn control(&self) -> Priority {
         Priority::clamped(self.priorities.saturating_sub(1))
     }
 
-    /// The level of FIFO grants (`homa_grant.c`).
+    /// Returns the level of FIFO grants (`homa_grant.c`).
     pub(crate) fn fifo(&self) -> Priority {
         //= docs/protocol.md#prio-5
         Priority::clamped(self.priorities.saturating_sub(2))
     }
 
-    /// An incoming message of `length` bytes is whole.
+    /// Records a complete incoming message of `length` bytes.
     #[inline]
     pub(crate) fn message(&mut self, length: u32) {
         let bucket = bucket(length);
@@ -104,14 +103,14 @@ impl Traffic {
         self.messages += 1;
     }
 
-    /// Whether enough was seen for [`Traffic::recompute`].
+    /// Returns whether enough traffic was seen for [`Traffic::recompute`].
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.learns && self.messages >= MESSAGES_MIN && self.priorities > 1
     }
 
-    /// Computes the table from what was seen since the last time; true when it changed much enough
-    /// to tell the peers. Bounded work: one pass over the buckets.
+    /// Computes the table from the traffic since the last call. Returns whether the table changed enough to tell the peers. Bounded
+    /// work: one pass over the buckets.
     pub(crate) fn recompute(&mut self, unscheduled: u32) -> bool {
         let table = self.table(u64::from(unscheduled));
         self.count = [0; BUCKETS];
@@ -182,7 +181,7 @@ fn bucket(length: u32) -> usize {
     }
 }
 
-/// The longest message of a bucket other than the last.
+/// Returns the longest message of a bucket other than the last.
 #[expect(clippy::arithmetic_side_effects, reason = "fewer than 200 buckets end below u32::MAX")]
 fn bucket_end(bucket: usize) -> u32 {
     let bucket = u32::try_from(bucket).expect("fewer than 200 buckets");
@@ -196,21 +195,20 @@ fn bucket_end(bucket: usize) -> u32 {
     }
 }
 
-/// A change worth telling every peer: some level's cutoff moved by more than a quarter.
+/// Returns whether a change is worth telling every peer: some level's cutoff moved by more than a quarter.
 fn differs(new: &[u32; 8], old: &[u32; 8]) -> bool {
     new.iter().zip(old).skip(1).any(|(&n, &o)| n.abs_diff(o) > o / 4)
 }
 
-/// The level of the unscheduled packets of a message of `length` bytes to a peer with this table;
-/// to a peer whose table is not known, level 6 of 8 (rule `prio-2`). A peer that uses more levels
-/// than this node has its higher ones in our highest.
+/// Returns the level of the unscheduled packets of a message of `length` bytes to a peer with this table, or level 6 of 8 if the
+/// peer's table is unknown (rule `prio-2`). Levels above this node's highest become its highest.
 #[inline]
 pub(crate) fn unscheduled_priority(
     table: Option<&Cutoffs>,
     priorities: u8,
     length: u32,
 ) -> Priority {
-    // What is longer than the module's longest goes as that does.
+    // Longer messages than the module's longest use the level of that one.
     let length = length.min(EVERYTHING);
     let level = match table {
         //= docs/protocol.md#prio-2

@@ -1,19 +1,18 @@
-//! What is measured of a peer: delay and rate. Everything adaptive in the core is derived from it.
+//! The measured delay and rate of a peer, from which all adaptive behaviour of the core derives.
 
 use std::time::Duration;
 
 use crate::time::Time;
 
-/// Samples of a rate before a low one is believed: the first ones are of messages that waited for
-/// others.
+/// Number of samples before a low rate is believed: the first samples are of messages that waited for others.
 const SETTLED: u32 = 8;
-/// How long a measured extreme is believed.
+/// Time for which a measured extreme is believed.
 const WINDOW: Duration = Duration::from_secs(5);
-/// A sample counts for at most this many times the smoothed delay: one odd moment, such as a sender
-/// that had something shorter to send, must not make the RTO long for all.
+/// A sample counts as at most this many times the smoothed delay. One odd moment, such as a sender with something shorter to send,
+/// must not lengthen the RTO of all RPCs.
 const SAMPLE_MAX: u64 = 16;
 
-/// The best value of the present and the previous window, so that old extremes fade.
+/// The best value of the present and the previous window, so that old extremes expire.
 #[derive(Clone, Copy, Debug)]
 struct Extreme {
     present: u64,
@@ -40,8 +39,7 @@ impl Extreme {
     }
 }
 
-/// Round-trip delay to a peer: smoothed with its deviation (the estimator of RFC 6298), and the
-/// least seen lately.
+/// Round-trip delay to a peer: smoothed with its deviation (the estimator of RFC 6298), and the recent minimum.
 #[derive(Debug)]
 pub(crate) struct Delay {
     smoothed: u64,
@@ -54,7 +52,7 @@ impl Delay {
         Self { smoothed: 0, deviation: 0, least: Extreme::new() }
     }
 
-    /// A round trip that was not disturbed by retransmission.
+    /// Takes a round trip without retransmission as a sample.
     #[inline]
     pub(crate) fn sample(&mut self, now: Time, round_trip: Duration) {
         let sample = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX >> 8).max(1);
@@ -70,34 +68,33 @@ impl Delay {
         self.least.sample(now, sample);
     }
 
-    /// A round trip that includes waiting of unknown length: only good as an upper bound.
+    /// Takes a round trip that includes a wait of unknown length, which is only an upper bound.
     pub(crate) fn bound(&mut self, now: Time, round_trip: Duration) {
         let sample = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX >> 8).max(1);
         self.least.sample(now, sample);
     }
 
-    /// How long to wait for something expected before asking for it again; `None` before the
-    /// first sample.
+    /// Returns the RTO; `None` before the first sample.
     pub(crate) fn rto(&self) -> Option<Duration> {
         self.rto_nanos().map(Duration::from_nanos)
     }
 
-    /// The same in nanoseconds.
+    /// Returns the RTO in nanoseconds.
     #[inline]
     pub(crate) fn rto_nanos(&self) -> Option<u64> {
         (self.smoothed != 0).then(|| self.smoothed.saturating_add(4 * self.deviation))
     }
 
-    /// The least round trip of the last seconds.
+    /// Returns the minimum round trip of the last seconds.
     pub(crate) fn least(&self) -> Option<Duration> {
         self.least.least().map(Duration::from_nanos)
     }
 }
 
-/// The highest rate at which data came through between us and a peer lately.
+/// The highest recent rate of data between this node and a peer.
 #[derive(Debug)]
 pub(crate) struct Rate {
-    /// Least picoseconds per byte.
+    /// Minimum time in picoseconds per byte.
     pace: Extreme,
     samples: u32,
 }
@@ -107,7 +104,7 @@ impl Rate {
         Self { pace: Extreme::new(), samples: 0 }
     }
 
-    /// `bytes` went by in `elapsed`. Ignored when too short to mean anything.
+    /// Takes a sample: `bytes` were transferred in `elapsed`. Ignores times below 1 µs, which are too short to mean anything.
     pub(crate) fn sample(&mut self, now: Time, bytes: u64, elapsed: Duration) {
         let nanos = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX / 1000);
         if bytes == 0 || nanos < 1_000 {
@@ -117,12 +114,12 @@ impl Rate {
         self.pace.sample(now, (nanos.saturating_mul(1000) / bytes).max(1));
     }
 
-    /// Whether it was sampled often enough that the highest was probably among them.
+    /// Returns whether there are enough samples that the highest rate is probably among them.
     pub(crate) fn is_settled(&self) -> bool {
         self.samples >= SETTLED
     }
 
-    /// Bytes that go by in `span` at the highest rate seen.
+    /// Returns the bytes transferred in `span` at the highest rate seen.
     pub(crate) fn bytes_in(&self, span: Duration) -> Option<u64> {
         let pace = self.pace.least()?;
         Some(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX / 1000).saturating_mul(1000) / pace)

@@ -1,8 +1,7 @@
-//! What the link brings: how much at which level, and how much it can.
+//! Bytes received on the link per level, and the capacity of the link.
 //!
-//! A switch sends the packets of a higher level first, so data of a lower one waits for as long as
-//! the link is full of others. Such data is not lost, and asking for it would only add to the load
-//! (rule `loss-8`).
+//! A switch sends the packets of a higher level first, so data of a lower level waits while higher levels fill the link. Such data
+//! is not lost, and a request to send it again would only add to the load (rule `loss-8`).
 
 use std::time::Duration;
 
@@ -13,19 +12,20 @@ use crate::link::LinkRate;
 use crate::pacer::OVERHEAD;
 use crate::time::Time;
 
-/// The rate is measured over no less than this: what waited in a queue of the host comes in lumps.
+/// Minimum time over which the rate is measured, because packets queued in the host arrive in bursts.
 const SPAN: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(crate) struct Downlink {
-    /// Bytes that came so far at each level, headers included.
+    /// Bytes received so far at each level, headers included.
     by_level: [u64; 8],
-    /// The present span: since when, and the bytes in it.
+    /// Start of the present span.
     since: Time,
+    /// Bytes received in the present span.
     bytes: u64,
-    /// The highest rate of the link lately.
+    /// The recent maximum rate of the link.
     rate: Rate,
-    /// The most it can bring, if known.
+    /// The capacity of the link, if known.
     link: Option<LinkRate>,
 }
 
@@ -38,7 +38,7 @@ impl Downlink {
         self.link = link;
     }
 
-    /// A packet of `bytes` Homa bytes came.
+    /// Records the arrival of a packet of `bytes` Homa bytes.
     #[inline]
     pub(crate) fn arrived(&mut self, now: Time, level: Priority, bytes: usize) {
         let bytes = bytes as u64 + OVERHEAD;
@@ -52,20 +52,19 @@ impl Downlink {
         self.by_level[usize::from(level.get())] += bytes;
     }
 
-    /// Bytes that came so far at this level and above: what a packet of the level may wait for.
+    /// Returns the bytes received so far at this level and above. A packet of this level may wait for such bytes.
     #[inline]
     pub(crate) fn ahead_of(&self, level: Priority) -> u64 {
         self.by_level[usize::from(level.get())..].iter().sum()
     }
 
-    /// How long the link takes for `bytes` at least, as far as its rate is known.
+    /// Returns the minimum time that the link takes for `bytes`; zero while its rate is unknown.
     pub(crate) fn time_of(&self, bytes: u64) -> Duration {
         self.link.map_or(Duration::ZERO, |link| link.time_of(bytes))
     }
 
-    /// Whether the link was full for all but `idle` of the time `elapsed`, in which `bytes` came. Never,
-    /// as long as its rate is not known. A sixteenth of the time is taken for what is not measured
-    /// well.
+    /// Returns whether the link was full for all but `idle` of the time `elapsed`, in which `bytes` arrived. Returns `false` while
+    /// the rate is unknown. A sixteenth of the time is the tolerance for imprecise measurements.
     pub(crate) fn was_full(&self, bytes: u64, elapsed: Duration, idle: Duration) -> bool {
         let least = elapsed.saturating_sub(idle + elapsed / 16);
         //= docs/protocol.md#measure-4
@@ -105,7 +104,7 @@ mod tests {
         let (rate, level) = (LinkRate::from_mbps(50), Priority::LOWEST);
         let full = |link| {
             let mut link = Downlink::new(link);
-            // A packet every 250 us; once, those of 5 ms together.
+            // A packet every 250 us; once, those of 5 ms in one burst.
             for n in 0..2_000 {
                 let lumped = (1_000..1_020).contains(&n);
                 let at = if lumped { 1_020 } else { n };

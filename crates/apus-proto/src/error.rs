@@ -10,11 +10,11 @@ mod story;
 
 pub use story::CallStory;
 
-/// Why a socket could not be opened.
+/// Reason for not opening a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Server ports are 1 to 32767.
+    /// The port is not a server port: those are 1 to 32767.
     PortOutOfRange(u16),
     /// Another socket of this endpoint has the port.
     PortInUse(u16),
@@ -34,11 +34,11 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// Why a call could not be started. Nothing was sent.
+/// Reason for not starting a call. Nothing was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CallError {
-    /// The request is empty, the peer may be the Linux module, and that has no empty messages.
+    /// The request is empty, and the peer may be the Linux module, which has no empty messages.
     EmptyForLinux,
     /// The request is longer than the limit.
     MessageTooLarge {
@@ -47,32 +47,32 @@ pub enum CallError {
         /// The limit, in bytes.
         limit: u32,
     },
-    /// The request is longer than the Linux module takes, and the peer may be one.
+    /// The request is longer than the Linux module takes, and the peer may be that module.
     TooLargeForLinux {
         /// Length of the request, in bytes.
         length: usize,
     },
-    /// As many calls to this peer are outstanding as are allowed.
+    /// The number of outstanding calls to this peer is at its limit.
     TooManyCalls {
         /// The limit.
         limit: u32,
     },
-    /// The request does not fit beside what is held: requests and responses of calls to this peer or of
-    /// this socket, and responses that the application has not taken.
+    /// The request does not fit the budgets. They already hold requests and responses of calls to this peer or of this socket, and
+    /// responses that the application has not taken.
     OverBudget {
         /// Length of the request, in bytes.
         length: usize,
         /// The longest request that would fit, in bytes.
         room: u64,
     },
-    /// The peer table is full of peers that are in use.
+    /// The peer table is full of peers in use.
     TooManyPeers {
         /// The limit.
         limit: usize,
     },
     /// The socket is closed.
     SocketClosed,
-    /// The path within the host has ended: the peer's process has, for instance.
+    /// The path within the host has ended, for instance because the peer's process has ended.
     PathEnded,
 }
 
@@ -112,13 +112,13 @@ fn too_large_for_linux(f: &mut fmt::Formatter<'_>, what: &str, length: usize) ->
     )
 }
 
-/// Why a response could not be given.
+/// Reason for not sending a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ReplyError {
-    /// The request is not in service any more: answered before, aborted, or its client is gone.
+    /// The request is no longer in service: it was answered before or aborted, or its client is gone.
     NotInService,
-    /// The response is empty, the peer may be the Linux module, and that has no empty messages. The request stays in service.
+    /// The response is empty, and the peer may be the Linux module, which has no empty messages. The request stays in service.
     EmptyForLinux,
     /// The response is longer than the limit. The request stays in service.
     MessageTooLarge {
@@ -127,15 +127,15 @@ pub enum ReplyError {
         /// The limit, in bytes.
         limit: u32,
     },
-    /// The response does not fit the budgets beside what is held for this client, this socket and all.
-    /// The request stays in service. One no longer than its request always fits.
+    /// The response does not fit the budgets for this client, this socket and the whole node. The request stays in service. A
+    /// response no longer than its request always fits.
     OverBudget {
         /// Length of the response, in bytes.
         length: usize,
         /// The longest response that would fit, in bytes.
         room: u64,
     },
-    /// The response is longer than the Linux module takes, and the peer may be one. The request stays in service.
+    /// The response is longer than the Linux module takes, and the peer may be that module. The request stays in service.
     TooLargeForLinux {
         /// Length of the response, in bytes.
         length: usize,
@@ -158,19 +158,19 @@ impl fmt::Display for ReplyError {
 
 impl std::error::Error for ReplyError {}
 
-/// What a client was waiting for when its peer fell silent.
+/// The input that a client was waiting for when its peer fell silent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Awaited {
-    /// The first sign of the peer. Nothing of the request was sent.
+    /// The first packet of the peer. Nothing of the request was sent.
     Token,
-    /// Any sign that the request was received, or its response.
+    /// Any packet that shows that the request was received, or its response.
     Response,
     /// A grant to send the rest of the request.
     Grant,
     /// The rest of a response that had begun to arrive.
     RestOfResponse,
-    /// This node's link: bytes of the request may be sent, and other messages go first.
+    /// This node's link: bytes of the request may be sent, but other messages go first.
     Link,
 }
 
@@ -186,66 +186,66 @@ impl fmt::Display for Awaited {
     }
 }
 
-/// How a call ended without its response.
+/// Reason why a call ended without its response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CallFailed {
     /// The peer fell silent. The request may or may not have been executed.
     PeerTimeout {
-        /// What was waited for.
+        /// The input that the client was waiting for.
         waited_for: Awaited,
-        /// How long no packet of the peer was received.
+        /// Time since the last packet from the peer.
         silent_for: Duration,
-        /// How many times it was asked for again.
+        /// Number of unanswered probes.
         probes_unanswered: u32,
-        /// What had happened to the call.
+        /// Progress of the call.
         story: Box<CallStory>,
     },
-    /// The network says that the peer cannot be reached, or nothing listens there.
+    /// The network reports that the peer is unreachable, or that no socket is open there.
     Unreachable {
-        /// What the network says.
+        /// The report of the network.
         error: PathError,
         /// Whether the whole request was sent, so that the server may have executed it.
         sent: bool,
     },
-    /// The node is there, but nobody serves the port. The request was not executed.
+    /// The node is there, but the port is not served. The request was not executed.
     NoSuchPort,
-    /// The request was executed, but its response was given up before it arrived. A Linux server does not tell that from a request
-    /// that it never got.
+    /// The request was executed, but the server gave its response up before it arrived. A Linux server does not distinguish this
+    /// from a request that it never received.
     ResponseLost,
-    /// The run of the server that had the request is over, or has forgotten this client: the server
-    /// was restarted, or one of the two was stopped or cut off for long. The request may have been
-    /// executed once; no other run of the server will execute it.
+    /// The server's run that had the request is over, or has forgotten this client: the server was restarted, or one of the two was
+    /// stopped or cut off for long. The request may have been executed once; no other run of the server will execute it.
     MayHaveExecuted,
     /// The peer speaks another version of the wire format. The request was not executed.
     OtherVersion {
         /// The version of this node.
         ours: u8,
-        /// The peer's.
+        /// The version of the peer.
         theirs: u8,
     },
     /// The server's handler panicked with the request. It was executed in part.
     HandlerPanicked,
-    /// The deadline of the call passed. The request may or may not have been executed; it was not if nothing of it was sent.
+    /// The deadline of the call passed. The request may or may not have been executed; it was not executed if nothing of it was
+    /// sent.
     DeadlineExceeded {
-        /// How long after the start of the call.
+        /// Time since the start of the call.
         after: Duration,
-        /// What had happened to the call.
+        /// Progress of the call.
         story: Box<CallStory>,
     },
-    /// The request is longer than the peer will ever take. It was not executed.
+    /// The request is longer than the peer ever takes. It was not executed.
     RequestTooLarge {
         /// Length of the request, in bytes.
         length: u32,
     },
-    /// The peer held as much as it may whenever the request came. It was not executed.
+    /// The budgets of the peer were full at every arrival of the request. It was not executed.
     Overloaded {
-        /// For how long it was tried.
+        /// Time for which the client tried.
         after: Duration,
-        /// What had happened to the call.
+        /// Progress of the call.
         story: Box<CallStory>,
     },
-    /// The response is longer than this endpoint takes: than `message_max`, or than its smallest budget.
+    /// The response is longer than this endpoint takes: `message_max`, or its smallest budget.
     ResponseTooLarge {
         /// Length announced, in bytes.
         length: u32,
@@ -254,14 +254,14 @@ pub enum CallFailed {
     },
     /// The request is empty, and the Linux module has no empty messages. Nothing was sent.
     EmptyForLinux,
-    /// The process that had the engine of this node has ended. The request may have been executed.
+    /// The process that ran the engine of this node has ended. The request may have been executed.
     EngineEnded,
     /// The path within the host ended before the request was sent, and no other path took it. The request was not executed.
     NotSent,
 }
 
 impl CallFailed {
-    /// What had happened to the call, of an error that has no other explanation.
+    /// Returns the progress of the call, for an error without another explanation.
     #[must_use]
     pub const fn story(&self) -> Option<&CallStory> {
         match self {

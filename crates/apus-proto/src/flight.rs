@@ -1,10 +1,9 @@
 //! Unscheduled bytes on their way to one peer.
 //!
-//! Every message may send its first bytes without asking, so many of them together may overflow the
-//! buffer of a receiver that pauses. That buffer is a queue: any sign about a message shows that all
-//! that was begun before was read too, or lost. What was begun since counts as in flight. While that
-//! is too much, no further message is begun, and the peer is asked about the one begun last: one
-//! probe for all of them (rule `unsched-2`).
+//! Every message may send its first bytes without a grant, so many messages together may overflow the buffer of a receiver that
+//! pauses. That buffer is a queue: any packet from the peer about a message shows that everything begun earlier was read too, or
+//! lost. Everything begun later counts as in flight. While too much is in flight, no further message begins, and the peer is probed
+//! about the message begun last: one probe for all of them (rule `unsched-2`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,42 +12,45 @@ use crate::receive_buffer;
 use crate::slab::RpcKey;
 use crate::time::Time;
 
-/// Charged for a message beside its bytes: a short one takes a whole buffer of the receiver's kernel.
+/// Charge for a message beside its bytes: a short message takes a whole buffer of the receiver's kernel.
 const MESSAGE: u64 = 512;
 
-/// What the beginning of a message takes of the receive buffer: so many bytes of all its `length`, in packets with this payload.
+/// Returns the part of the receive buffer that the beginning of a message takes: `unscheduled` of its `length` bytes, in packets
+/// with the payload `packet`.
 #[inline]
 pub(crate) fn takes(unscheduled: u32, packet: u32, length: u32) -> u64 {
     let packet = packet.min(length).into();
     receive_buffer::taken(unscheduled.into(), packet, length.into()) + MESSAGE
 }
 
-/// Length, age, and what makes it unique.
+/// Order of deferred messages: length, then age, then a unique key.
 type Place = (u32, u64, RpcKey);
 
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
-    /// What was sent takes so much of the peer's receive buffer, and so much of that is known to have arrived.
+    /// Bytes of the peer's receive buffer taken by everything sent so far.
     sent: u64,
+    /// Part of `sent` that is known to have arrived.
     arrived: u64,
     /// The message begun last.
     last: Option<RpcKey>,
-    /// How many bytes were sent when the peer was last asked for a sign, and when that was.
+    /// Value of `sent` at the last probe of the peer, and the time of that probe.
     asked: (u64, Time),
-    /// Messages that were not begun for this, shortest first, then oldest, and what each would take.
+    /// Deferred messages, shortest first, then oldest, with the bytes of the receive buffer that each would take.
     deferred: BTreeMap<Place, u64>,
 }
 
 impl Flight {
-    /// Whether a message that `takes` so much of the receive buffer may be begun while `most` may be in flight: the only one always may.
+    /// Returns whether a message that takes `takes` bytes of the receive buffer may begin while `most` may be in flight. If nothing
+    /// is in flight, every message may begin.
     #[inline]
     pub(crate) fn has_room(&self, most: u64, takes: u64) -> bool {
         let before = self.sent - self.arrived;
         before == 0 || before + takes <= most
     }
 
-    /// A message is begun with bytes that nobody asked for. Returns its mark: a sign of the peer
-    /// about it shows that everything up to there arrived.
+    /// Records a message that begins with unscheduled bytes. Returns its mark: a packet from the peer about this message shows that
+    /// everything up to the mark arrived.
     #[inline]
     pub(crate) fn begin(&mut self, key: RpcKey, takes: u64) -> u64 {
         self.sent += takes;
@@ -56,18 +58,18 @@ impl Flight {
         self.sent
     }
 
-    /// The message begun last, which may have ended.
+    /// Returns the message begun last, which may have ended.
     pub(crate) fn last(&self) -> Option<RpcKey> {
         self.last
     }
 
-    /// The peer gave a sign about the message with this mark, or it ended.
+    /// Records a packet from the peer about the message with this mark, or the message's end.
     #[inline]
     pub(crate) fn arrived(&mut self, mark: u64) {
         self.arrived = self.arrived.max(mark);
     }
 
-    /// Whether the peer was asked for a sign since then.
+    /// Returns whether the peer was probed at `then` or later.
     pub(crate) fn was_asked_since(&self, then: Time) -> bool {
         self.asked.1 >= then
     }
@@ -76,7 +78,7 @@ impl Flight {
         self.deferred.insert(place, takes);
     }
 
-    /// A deferred message has ended.
+    /// Removes a deferred message that has ended.
     pub(crate) fn forget(&mut self, place: Place) {
         self.deferred.remove(&place);
     }
@@ -86,12 +88,12 @@ impl Flight {
         !self.deferred.is_empty()
     }
 
-    /// The deferred message that goes first.
+    /// Returns the first deferred message in order.
     pub(crate) fn first_deferred(&self) -> Option<RpcKey> {
         self.deferred.first_key_value().map(|(&(_, _, key), _)| key)
     }
 
-    /// The messages that have room now.
+    /// Returns the deferred messages that have room now.
     pub(crate) fn release(&mut self, most: u64) -> impl Iterator<Item = RpcKey> {
         let mut in_flight = self.sent - self.arrived;
         std::iter::from_fn(move || {
@@ -105,10 +107,15 @@ impl Flight {
         })
     }
 
-    /// The message to ask the peer about, because others wait for a sign. Not while an earlier
-    /// probe may still be answered.
+    /// Returns the message about which the peer must be probed, because deferred messages wait for its progress. Returns `None`
+    /// while an earlier probe may still be answered.
     #[inline]
-    pub(crate) fn sign_wanted(&mut self, now: Time, most: u64, rto: Duration) -> Option<RpcKey> {
+    pub(crate) fn progress_report_due(
+        &mut self,
+        now: Time,
+        most: u64,
+        rto: Duration,
+    ) -> Option<RpcKey> {
         let first = self.deferred.first_key_value();
         if first.is_none_or(|(_, &takes)| self.has_room(most, takes)) {
             return None;

@@ -1,10 +1,9 @@
-//! Grants: which senders may go on, and how far. The receiver's half of Homa.
+//! Grants: the choice of the senders that may go on, and of the offset. The receiver's half of Homa.
 //!
-//! Messages that are not fully granted stand in two-level order: each peer's by bytes left, and
-//! the peers by their best message. The first few of those (the degree of overcommitment) are
-//! *active*, so that at most one message a sender is granted at a time (SIGCOMM 2018 section 3.5).
-//! Nothing here is done per packet: packets mark their message, and [`Grants::issue`] runs once
-//! for all that arrived together. Rules `grant-1` to `grant-9` of docs/protocol.md.
+//! Messages that are not fully granted stand in a two-level order: the messages of a peer by remaining bytes, and the peers by
+//! their best message. The first few peers (the degree of overcommitment) are *active*, so that each sender has at most one granted
+//! message at a time (SIGCOMM 2018 section 3.5). Nothing here runs per packet: packets mark their message, and [`Grants::issue`]
+//! runs once for all packets that arrived together. Rules `grant-1` to `grant-9` of docs/protocol.md.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,86 +23,88 @@ use crate::receive_buffer;
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 
-/// Bytes the oldest message gets when its turn comes (`fifo_grant_increment`): a part of
-/// `max_incoming`, within bounds.
+/// Reciprocal of the part of `max_incoming` that the oldest message gets in its turn (`fifo_grant_increment`).
 const FIFO_PART: u64 = 8;
+/// Lower bound on that part, in bytes.
 const FIFO_MIN: u64 = 3_000;
+/// Upper bound on that part, in bytes.
 const FIFO_MAX: u64 = 50_000;
 
-/// From this time for a packet on, every other packet brings a grant and not every one.
+/// Time of a packet on the link from which a grant covers two packets instead of one.
 const SINGLY: Duration = Duration::from_micros(100);
 
-/// Least bytes granted at a time over all messages: a capacity below would grant nothing to any.
+/// Lower bound on the bytes granted at a time over all messages. A smaller capacity would grant nothing at all.
 const CAPACITY_MIN: u64 = 1_500;
 
-/// Messages looked at for the oldest that uses what it was granted.
+/// Upper bound on messages examined to find the oldest one that uses its grants.
 const OLDEST_MAX: usize = 64;
 
-/// A message of which nothing came for so long is asked about before it is granted: the Linux module has given it up by then.
+/// Silence after which a message is probed before it is granted: the Linux module has given the message up by then.
 const SILENT: Duration = Duration::from_millis(100);
 
-/// Messages of one peer that are asked about at once.
+/// Upper bound on messages of one peer that are probed at once.
 const PROBED_MAX: usize = 64;
 
-/// While senders wait, the oldest message has its share of at least this part of what the link carries.
+/// Reciprocal of the part of the link's rate from which the oldest message gets its share, at the least, while senders wait.
 const FIFO_LINK_PART: u64 = 4;
 
-/// Messages looked at for one that the budgets have room for: the longest of a budget, of another
-/// budget that it is charged to, and so on.
+/// Upper bound on messages examined to find one that the budgets have room for: the longest of a budget, of another budget that it
+/// is charged to, and so on.
 const KEPT_MAX: usize = 8;
 
-/// Where incoming messages and their peers are found. The endpoint's RPC table; in tests, a plain
-/// one.
+/// Lookup of incoming messages and their peers: the endpoint's RPC table, or a plain table in tests.
 pub(crate) trait Messages {
-    /// The message, and the peer that sends it, if it is still there.
+    /// Returns the message and the peer that sends it, if it exists.
     fn message(&mut self, key: RpcKey) -> Option<(&mut Incoming, PeerKey)>;
 
-    /// What the budgets leave for the message.
+    /// Returns the room that the budgets leave for the message.
     fn room(&self, key: RpcKey, peer: &Peer) -> Room;
 }
 
 #[derive(Debug)]
 pub(crate) struct Grants {
-    /// Best message of every peer that has one to grant, those of peers that stand behind last.
+    /// Best message of every peer that has one to grant. Peers that stand behind come last.
     order: BTreeSet<(bool, Rank, PeerKey)>,
     /// All messages that can be granted more, oldest first.
     oldest: BTreeSet<(u64, RpcKey)>,
-    /// Bytes that senders may send and have not, over all messages.
+    /// Bytes that senders may send and that have not arrived, over all messages.
     expected: u64,
-    /// What of them single messages expect beyond `lone`: on paths that carry more than others.
+    /// Part of `expected` that single messages expect beyond `lone`, on paths that carry more than others.
     excess: u64,
-    /// Most that one message expects on a path that carries no more than others.
+    /// Upper bound on the bytes that one message expects on a path that carries no more than others.
     lone: u64,
-    /// Messages whose bytes left or grants changed.
+    /// Messages whose remaining bytes or grants changed.
     dirty: Vec<RpcKey>,
-    /// The order changed or room was made: look at it again.
+    /// Whether the order changed or room was made since the order was last examined.
     changed: bool,
-    /// A message was not granted for want of room in a budget.
+    /// Whether a message was not granted for want of room in a budget.
     starved: bool,
-    /// Thousandths of bytes the oldest message has coming.
+    /// Credit of the oldest message, in thousandths of bytes.
     fifo_credit: u64,
-    /// Since when more senders wait than are granted, and what the oldest message has earned since then by grants to others, and
-    /// in all.
+    /// Time since which more senders wait than are granted.
     fifo_since: Option<Time>,
+    /// Credit that the oldest message has earned since then by grants to others.
     fifo_by_grants: u64,
+    /// Credit that the oldest message has earned since then in all.
     fifo_earned: u64,
-    /// Bytes it gets at a time.
+    /// Bytes that the oldest message gets at a time.
     fifo_increment: u64,
-    /// Most bytes the host should expect at a time.
+    /// Upper bound on the bytes that the host expects at a time.
     limit: u64,
-    /// What this endpoint's receive buffer leaves for them, and what of that they take.
+    /// Part of this endpoint's receive buffer for expected bytes.
     capacity: u64,
+    /// Part of `capacity` that expected bytes take.
     taken: u64,
-    /// What the other endpoints of the host hold.
+    /// Load of the other endpoints of the host.
     others: HostLoad,
 }
 
-/// A grant to be sent.
+/// A grant to transmit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Issued {
     pub(crate) rpc: RpcKey,
     pub(crate) grant: Grant,
-    /// Bytes newly allowed.
+    /// Newly granted bytes.
     pub(crate) bytes: u64,
     pub(crate) how: How,
 }
@@ -113,12 +114,12 @@ pub(crate) enum How {
     InTurn,
     /// To the oldest message out of turn.
     Fifo,
-    /// As a probe, because nothing of the message came for long: the last `bytes` before the grant's offset are asked for.
+    /// As a probe of a silent message: it asks for the last `bytes` before the grant's offset.
     Probe,
 }
 
 impl Issued {
-    /// The probe that grants as much (rule `loss-5`).
+    /// Returns the probe that grants as much (rule `loss-5`).
     pub(crate) fn as_probe(&self) -> Body {
         let bytes = u32::try_from(self.bytes).expect("no more than a packet");
         let Grant { offset, priority } = self.grant;
@@ -126,24 +127,24 @@ impl Issued {
     }
 }
 
-/// What this endpoint may take of the host's grants.
+/// This endpoint's part of the host's grants.
 struct Part {
-    /// Messages to grant at a time.
+    /// Number of messages to grant at a time.
     active: usize,
-    /// Window of a message on a path that was not measured.
+    /// Window of a message on an unmeasured path, in bytes.
     share: u64,
-    /// What such a window takes of the receive buffer.
+    /// Bytes of the receive buffer that such a window takes.
     buffer_share: u64,
-    /// Bytes to expect.
+    /// Upper bound on the bytes to expect.
     most: u64,
 }
 
-/// The priority levels grants use.
+/// The priority levels of grants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Levels<'a> {
     pub(crate) max_scheduled: u8,
     pub(crate) fifo: Priority,
-    /// The cutoffs of unscheduled packets, for ends of messages that go like those.
+    /// The cutoffs of unscheduled packets, for ends of messages that use the same levels.
     pub(crate) table: &'a Cutoffs,
 }
 
@@ -170,30 +171,30 @@ impl Grants {
         }
     }
 
-    /// What is granted never takes more than three eighths of the link's receive buffer (rule `grant-6`): a quarter may not
-    /// have been given back by the kernel, and the rest is for what comes unscheduled.
+    /// Sets the capacity to three eighths of the link's receive buffer, the maximum for granted bytes (rule `grant-6`). The kernel
+    /// may not have given a quarter back yet, and the rest is for unscheduled bytes.
     pub(crate) fn set_capacity(&mut self, bytes: u64) {
         self.capacity = (bytes / 8 * 3).max(CAPACITY_MIN);
     }
 
-    /// What the other endpoints of the host hold now.
+    /// Sets the load of the other endpoints of the host.
     pub(crate) fn set_others(&mut self, others: HostLoad) {
         let room = others.expected < self.others.expected || others.granting < self.others.granting;
         self.changed |= room && !self.order.is_empty();
         self.others = others;
     }
 
-    /// Bytes that senders may send and have not, over all messages.
+    /// Returns the bytes that senders may send and that have not arrived, over all messages.
     pub(crate) fn expected(&self) -> u64 {
         self.expected
     }
 
-    /// Senders with a message to grant.
+    /// Returns the number of senders with a message to grant.
     pub(crate) fn granting(&self) -> u64 {
         self.order.len() as u64
     }
 
-    /// How the host's grants are divided between its endpoints, where `limit` bytes may be expected on a path.
+    /// Returns this endpoint's part of the host's grants, if a path may have `limit` bytes expected.
     fn part(&self, config: &Config, limit: u64) -> Part {
         let most = config.overcommitment as u64;
         let (own, others) = (self.granting().min(most), self.others.granting.min(most));
@@ -212,7 +213,7 @@ impl Grants {
         }
     }
 
-    /// What was set, or follows from the link, has changed.
+    /// Adopts settings that were changed, or that follow a changed link.
     pub(crate) fn set_limit(&mut self, config: &Config) {
         self.limit = config.max_incoming;
         self.fifo_increment = fifo_increment(config);
@@ -221,7 +222,7 @@ impl Grants {
         }
     }
 
-    /// Notes that a message got data, once until the next [`Grants::issue`].
+    /// Marks a message with new data, once until the next [`Grants::issue`].
     #[inline]
     pub(crate) fn mark(&mut self, key: RpcKey, message: &mut Incoming) {
         if !message.dirty {
@@ -230,20 +231,20 @@ impl Grants {
         }
     }
 
-    /// Takes a message out of everything: it is complete or has ended.
+    /// Removes a message that is complete or has ended.
     pub(crate) fn forget(
         &mut self,
         key: RpcKey,
         message: &mut Incoming,
         peer: &mut Peer,
-        of: PeerKey,
+        peer_key: PeerKey,
     ) {
-        self.unrank(key, message, peer, of);
+        self.unrank(key, message, peer, peer_key);
         self.expect(message, 0, 0);
         self.resume(message, peer);
     }
 
-    /// Nobody asks for the message any more: it goes on, or has ended.
+    /// Ends the suspension of a message that goes on or has ended.
     fn resume(&mut self, message: &mut Incoming, peer: &mut Peer) {
         if std::mem::take(&mut message.suspended) {
             peer.suspended = peer.suspended.saturating_sub(1);
@@ -251,9 +252,9 @@ impl Grants {
         }
     }
 
-    /// What was granted has not come in time: the message loses its place until [`Grants::mark`] brings it back, and its sender goes
-    /// behind the others until new bytes come from it (rule `grant-7`). What it was granted may still come, and is not `expected` any
-    /// more when the sender counts as silent.
+    /// Suspends a message whose granted bytes are late. The message loses its place until [`Grants::mark`] restores it, and its
+    /// sender goes behind the others until it sends new bytes (rule `grant-7`). The granted bytes may still arrive. They no longer
+    /// count as expected once the sender counts as silent; `expected` is false then.
     pub(crate) fn suspend(
         &mut self,
         now: Time,
@@ -261,7 +262,7 @@ impl Grants {
         message: &mut Incoming,
         expected: bool,
         peer: &mut Peer,
-        of: PeerKey,
+        peer_key: PeerKey,
     ) {
         peer.stalled.get_or_insert(now);
         if !std::mem::replace(&mut message.suspended, true) {
@@ -270,26 +271,26 @@ impl Grants {
         if !expected {
             self.expect(message, 0, 0);
         }
-        self.unrank(key, message, peer, of);
+        self.unrank(key, message, peer, peer_key);
         let best = peer.grantable.first().copied();
-        self.replace_best(best, peer, of);
+        self.replace_best(best, peer, peer_key);
         self.changed |= !peer.stands_still();
     }
 
-    /// A peer has shown that it receives at its address, or sent new bytes: it stands where its messages do.
-    pub(crate) fn bring_forward(&mut self, peer: &mut Peer, of: PeerKey) {
+    /// Moves a peer back to the place of its messages, after it was confirmed or sent new bytes.
+    pub(crate) fn bring_forward(&mut self, peer: &mut Peer, peer_key: PeerKey) {
         peer.stalled = None;
         let best = peer.grantable.first().copied();
-        self.replace_best(best, peer, of);
+        self.replace_best(best, peer, peer_key);
     }
 
-    /// A sender may be granted that was not.
+    /// Makes [`Grants::issue`] examine the order again, because another sender has become grantable.
     #[inline]
     pub(crate) fn reconsider(&mut self) {
         self.changed = true;
     }
 
-    /// There is more room in some budget.
+    /// Records that some budget has more room.
     #[inline]
     pub(crate) fn make_room(&mut self) {
         self.changed |= self.starved;
@@ -300,7 +301,7 @@ impl Grants {
         self.changed || !self.dirty.is_empty()
     }
 
-    /// Grants what should be granted now. O(overcommitment + messages marked × log messages).
+    /// Issues the grants that are due. O(overcommitment + messages marked × log messages).
     pub(crate) fn issue(
         &mut self,
         now: Time,
@@ -329,17 +330,17 @@ impl Grants {
                 self.probe(now, sender, messages, peers, issued);
                 continue;
             }
-            // Charged when all are issued.
+            // The bytes are charged after all grants are issued.
             let uncharged =
                 |grant: &Issued| messages.message(grant.rpc).map(|(m, _)| m.uncharged());
             let issued_now = issued.iter().filter_map(uncharged).sum();
             let Some((key, affordable)) = self.affordable(best, issued_now, messages, peers) else {
                 continue;
             };
-            let Some((message, of)) = messages.message(key) else { continue };
-            let Some(peer) = peers.get_mut(of) else { continue };
+            let Some((message, peer_key)) = messages.message(key) else { continue };
+            let Some(peer) = peers.get_mut(peer_key) else { continue };
             if now.saturating_since(message.progress) > SILENT {
-                self.probe(now, of, messages, peers, issued);
+                self.probe(now, peer_key, messages, peers, issued);
                 continue;
             }
             let Some(bytes) = self.worth_granting(config, message, peer, &part, behind, affordable)
@@ -355,14 +356,14 @@ impl Grants {
                 priority = priority.max(unscheduled);
             }
             let grant = self.extend(now, key, message, peer, bytes, priority);
-            self.settle(key, message, peer, of);
+            self.settle(key, message, peer, peer_key);
             self.earn(bytes * u64::from(config.fifo_share));
             issued.push(Issued { rpc: key, grant, bytes, how: How::InTurn });
         }
     }
 
-    /// How far a message may go on now, within its window, what may be expected and what is `affordable`; `None` if that is not worth a
-    /// grant. `part` is that of paths which carry no more than others.
+    /// Returns the bytes that a message may be granted now, within its window, the expected bytes and `affordable`; `None` if they
+    /// are not worth a grant. `part` applies to paths that carry no more than others.
     fn worth_granting(
         &self,
         config: &Config,
@@ -389,13 +390,13 @@ impl Grants {
         let buffer_room = self.buffer_room(self.capacity / divisor, packet);
         let bytes = wanted.min(room).min(buffer_room).min(affordable);
         //= docs/protocol.md#grant-4
-        // Not in crumbs: a grant is worth a packet.
+        // A grant must be worth a packet.
         let (packets, parts) = if comes_singly(config, packet) { (2, 3) } else { (1, 7) };
         let least = rest.min(packets * packet).min(window / parts);
         (bytes > 0 && bytes >= least).then_some(bytes)
     }
 
-    /// Others were granted something: the oldest message has its share of that coming.
+    /// Credits the oldest message with its share of a grant to others.
     fn earn(&mut self, thousandths: u64) {
         self.fifo_by_grants += thousandths;
         let earned = self.fifo_by_grants.max(self.fifo_earned);
@@ -403,7 +404,7 @@ impl Grants {
         self.fifo_earned = earned;
     }
 
-    /// While senders wait, the oldest message has its share of a part of what the link carries, also when those that are granted do
+    /// Credits the oldest message, while senders wait, with its share of a part of the link's rate, even if the granted senders do
     /// not use it.
     fn earn_by_time(&mut self, now: Time, config: &Config, active: usize) {
         if self.order.len() <= active {
@@ -421,17 +422,17 @@ impl Grants {
         }
     }
 
-    /// Asks a peer about its best messages of which nothing came for long, instead of granting them: it may have given them up. They
-    /// leave the order until new bytes come, so that those go first whose sender is there.
+    /// Probes a peer about its best messages that were silent for long, instead of granting them, because the peer may have given
+    /// them up. They leave the order until new bytes arrive, so that messages of live senders go first.
     fn probe(
         &mut self,
         now: Time,
-        of: PeerKey,
+        peer_key: PeerKey,
         messages: &mut impl Messages,
         peers: &mut Peers,
         issued: &mut Vec<Issued>,
     ) {
-        let Some(peer) = peers.get_mut(of) else { return };
+        let Some(peer) = peers.get_mut(peer_key) else { return };
         //= docs/protocol.md#grant-9
         for _ in 0..PROBED_MAX {
             let Some(&(_, _, key)) = peer.grantable.first() else { break };
@@ -444,8 +445,8 @@ impl Grants {
             if u64::from(bytes) > self.buffer_room(self.capacity, bytes.into()) {
                 return;
             }
-            self.unrank(key, message, peer, of);
-            // What it grants comes at the level that the sender was told last.
+            self.unrank(key, message, peer, peer_key);
+            // The bytes of this grant arrive at the level that the sender was told last.
             let level = message.scheduled;
             let grant = self.extend(now, key, message, peer, bytes.into(), level);
             message.grant_sent = None;
@@ -454,9 +455,8 @@ impl Grants {
         self.changed = true;
     }
 
-    /// The share of the oldest message, whatever its length (rule `grant-5`). It may go beyond the
-    /// limit, so it comes first: where the limit is all the receive buffer can hold, the ordinary
-    /// grants would leave it nothing.
+    /// Grants the oldest message its share, whatever its length (rule `grant-5`). The share may exceed the limit, so it comes
+    /// first: where the limit equals the receive buffer's capacity, the ordinary grants would leave nothing.
     fn issue_fifo(
         &mut self,
         now: Time,
@@ -471,8 +471,8 @@ impl Grants {
         }
         //= docs/protocol.md#grant-5
         let uses_its_grants = |&(_, key): &(u64, RpcKey)| {
-            let (message, of) = messages.message(key)?;
-            let peer = peers.get(of).filter(|peer| !peer.behind)?;
+            let (message, peer_key) = messages.message(key)?;
+            let peer = peers.get(peer_key).filter(|peer| !peer.behind)?;
             let limit = peer.incoming_limit(config).min(self.capacity);
             (message.outstanding() < limit / 2 + 2 * self.fifo_increment).then_some(key)
         };
@@ -484,22 +484,22 @@ impl Grants {
         {
             return;
         }
-        let (message, of) = messages.message(key).expect("found above");
-        let Some(peer) = peers.get_mut(of) else { return };
+        let (message, peer_key) = messages.message(key).expect("found above");
+        let Some(peer) = peers.get_mut(peer_key) else { return };
         let packet = u64::from(peer.packet_payload);
         let rest = u64::from(message.ungranted());
         let bytes = self.fifo_increment.min(rest).min(self.buffer_room(self.capacity, packet));
         if bytes < rest.min(packet).min(self.capacity / 4) {
-            return; // Not in crumbs.
+            return; // Not worth a packet.
         }
         self.fifo_credit = self.fifo_credit.saturating_sub(1000 * bytes);
         let grant = self.extend(now, key, message, peer, bytes, priority);
-        self.settle(key, message, peer, of);
+        self.settle(key, message, peer, peer_key);
         issued.push(Issued { rpc: key, grant, bytes, how: How::Fifo });
     }
 
-    /// The message itself if the budgets have room for a packet of it beside what was granted just
-    /// now, else the one that the room is kept for; and how much room there is.
+    /// Returns the message itself if the budgets have room for a packet of it beside the grants just issued, otherwise the message
+    /// that the room is kept for. Also returns the room.
     fn affordable(
         &mut self,
         key: RpcKey,
@@ -510,10 +510,10 @@ impl Grants {
         let mut key = key;
         //= docs/protocol.md#hostile-7
         for _ in 0..KEPT_MAX {
-            let (message, of) = messages.message(key)?;
+            let (message, peer_key) = messages.message(key)?;
             let rest = u64::from(message.ungranted());
             let to_come = message.uncharged() + issued_now;
-            let peer = peers.get(of)?;
+            let peer = peers.get(peer_key)?;
             let room = messages.room(key, peer);
             let left = room.bytes.saturating_sub(to_come);
             if left >= rest.min(u64::from(peer.packet_payload)) {
@@ -543,49 +543,49 @@ impl Grants {
         Grant { offset: message.granted, priority }
     }
 
-    /// Fully granted messages leave the order; their bytes stay expected until they arrive.
-    fn settle(&mut self, key: RpcKey, message: &mut Incoming, peer: &mut Peer, of: PeerKey) {
+    /// Removes a fully granted message from the order. Its bytes stay expected until they arrive.
+    fn settle(&mut self, key: RpcKey, message: &mut Incoming, peer: &mut Peer, peer_key: PeerKey) {
         if message.granted == message.length {
-            self.unrank(key, message, peer, of);
+            self.unrank(key, message, peer, peer_key);
         }
     }
 
     fn rerank_marked(&mut self, messages: &mut impl Messages, peers: &mut Peers) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for key in dirty.drain(..) {
-            let Some((message, of)) = messages.message(key) else { continue };
-            let Some(peer) = peers.get_mut(of) else { continue };
+            let Some((message, peer_key)) = messages.message(key) else { continue };
+            let Some(peer) = peers.get_mut(peer_key) else { continue };
             message.dirty = false;
             self.resume(message, peer);
             //= docs/protocol.md#grant-1
-            // A sender finishes the packet in which a grant ends; that far it need not be granted.
+            // A sender finishes the packet in which a grant ends, so bytes up to that point need no grant.
             message.granted = message.granted.max(message.end());
             self.count(message, peer);
             let remaining = message.remaining();
             if message.granted == message.length {
-                self.unrank(key, message, peer, of);
+                self.unrank(key, message, peer, peer_key);
             } else if message.ranked != Some(remaining) {
-                self.unrank(key, message, peer, of);
+                self.unrank(key, message, peer, peer_key);
                 let before = peer.grantable.first().copied();
                 peer.grantable.insert((remaining, message.birth, key));
                 message.ranked = Some(remaining);
                 self.oldest.insert((message.birth, key));
-                self.replace_best(before, peer, of);
+                self.replace_best(before, peer, peer_key);
             }
         }
         self.dirty = dirty;
     }
 
-    fn unrank(&mut self, key: RpcKey, message: &mut Incoming, peer: &mut Peer, of: PeerKey) {
+    fn unrank(&mut self, key: RpcKey, message: &mut Incoming, peer: &mut Peer, peer_key: PeerKey) {
         let Some(remaining) = message.ranked.take() else { return };
         let before = peer.grantable.first().copied();
         peer.grantable.remove(&(remaining, message.birth, key));
         self.oldest.remove(&(message.birth, key));
-        self.replace_best(before, peer, of);
+        self.replace_best(before, peer, peer_key);
         self.changed = true;
     }
 
-    fn replace_best(&mut self, before: Option<Rank>, peer: &mut Peer, of: PeerKey) {
+    fn replace_best(&mut self, before: Option<Rank>, peer: &mut Peer, peer_key: PeerKey) {
         let after = peer.grantable.first().copied();
         //= docs/protocol.md#grant-8
         let behind = peer.stalled.is_some() || !peer.is_confirmed();
@@ -593,16 +593,16 @@ impl Grants {
             return;
         }
         if let Some(rank) = before {
-            self.order.remove(&(peer.behind, rank, of));
+            self.order.remove(&(peer.behind, rank, peer_key));
         }
         if let Some(rank) = after {
-            self.order.insert((behind, rank, of));
+            self.order.insert((behind, rank, peer_key));
         }
         peer.behind = behind;
         self.changed = true;
     }
 
-    /// Brings the expected bytes in line with a message's grants and arrivals.
+    /// Updates the expected bytes after a message's grants and arrivals.
     fn count(&mut self, message: &mut Incoming, peer: &Peer) {
         let outstanding = message.outstanding();
         let packet = peer.packet_payload.into();
@@ -610,7 +610,8 @@ impl Grants {
         self.expect(message, outstanding, taken);
     }
 
-    /// Bytes for which there is room in so much of the receive buffer, in packets with this payload. For one there always is.
+    /// Returns the bytes that fit the rest of `capacity` in packets with this payload. An empty buffer has room for at least one
+    /// packet.
     fn buffer_room(&self, capacity: u64, packet: u64) -> u64 {
         let room = receive_buffer::held(capacity.saturating_sub(self.taken), packet);
         if self.taken == 0 { room.max(packet) } else { room }
@@ -627,7 +628,7 @@ impl Grants {
     }
 }
 
-/// Whether the link takes so long for a packet that packets come, and are granted, one by one.
+/// Returns whether the link takes so long for a packet that packets arrive, and are granted, one by one.
 fn comes_singly(config: &Config, packet: u64) -> bool {
     config.link.is_some_and(|link| link.time_of(packet) >= SINGLY)
 }
@@ -637,8 +638,8 @@ fn fifo_increment(config: &Config) -> u64 {
     (config.max_incoming / FIFO_PART).clamp(FIFO_MIN, FIFO_MAX)
 }
 
-/// With N active messages the lowest N levels are used, so that a newcomer can take a higher one at
-/// once (rule `prio-4`).
+/// Returns the priority of an active message. N active messages use the lowest N levels, so that a newcomer can use a higher level
+/// at once (rule `prio-4`).
 fn scheduled_priority(max_scheduled: u8, rank: usize, active: usize) -> Priority {
     //= docs/protocol.md#prio-4
     let top = max_scheduled as usize;

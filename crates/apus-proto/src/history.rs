@@ -1,19 +1,18 @@
-//! At most once: which requests of a client were already taken, exactly, in a few bytes.
+//! At most once: an exact record, in a few bytes, of the requests taken from a client.
 //!
-//! A server must remember more than the RPCs it has state for: a duplicate of a request that
-//! arrives after the RPC was acknowledged and forgotten would otherwise be executed again (the
-//! hole the Homa module admits in its notes.txt). Apus clients number the requests to each peer
-//! without gaps, so the history of a client is one number below which everything was taken and a
-//! bitmap above it. Rules `once-1` and `once-2` of docs/protocol.md.
+//! A server must remember more than the RPCs it has state for. Without the record, it would execute again a duplicate that arrives
+//! after the RPC was acknowledged and forgotten (the hole that the Homa module admits in its notes.txt). Apus clients number the
+//! requests to each peer without gaps, so the history of a client is a number below which everything was taken, and a bitmap above
+//! it. Rules `once-1` and `once-2` of docs/protocol.md.
 
 use std::collections::VecDeque;
 
-/// Requests the bitmap may span. A client would have to start this many later requests at a peer
-/// before the first packet of an earlier one arrived for that one to be refused.
+/// Upper bound on the requests in the bitmap. A request is refused only if its client has started this many later requests at a
+/// peer before its first packet arrives.
 pub(crate) const SPAN: u64 = 1 << 20;
 
-/// Requests of one chunk of the bitmap, which is only there when one of them was taken: numbers
-/// picked to be far apart cost the one who sends them about what they cost here.
+/// Requests in one chunk of the bitmap. A chunk exists only if one of its requests was taken, so numbers that are picked to be far
+/// apart cost their sender about as much as this node.
 const CHUNK: u64 = 4096;
 const CHUNK_WORDS: usize = (CHUNK / 64) as usize;
 
@@ -26,27 +25,26 @@ const STRAYS_MAX: u8 = 16;
 /// The requests of one client, by sequence number.
 #[derive(Debug)]
 pub(crate) struct History {
-    /// Everything below was taken. A multiple of [`CHUNK`].
+    /// Number below which everything was taken. A multiple of [`CHUNK`].
     floor: u64,
-    /// Chunk `c` is about `floor + c * CHUNK` and the numbers after it.
+    /// Chunk `c` holds the [`CHUNK`] numbers from `floor + c * CHUNK` on.
     chunks: VecDeque<Chunk>,
-    /// Bitmaps that are there.
+    /// Number of allocated bitmaps.
     bitmaps: u64,
-    /// The part of the bitmap used last, which the chunks get to know when another is used or this one
-    /// is full. Requests come mostly in order: nothing else is looked at for 63 of 64, and a client of
-    /// few requests has no chunks.
+    /// The part of the bitmap used last. It is written to the chunks when another part is used or this one is full. Requests arrive
+    /// mostly in order, so 63 of 64 requests touch nothing else, and a client with few requests has no chunks.
     recent: Recent,
     strays: Strays,
 }
 
-/// What a history says of a request.
+/// The answer of a history about a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     Fresh,
     Taken,
-    /// Its number is farther ahead than a client that numbers its requests without gaps can be.
+    /// Its number is farther ahead than the number of any client that counts without gaps.
     Ahead,
-    /// The client's numbers and this history have lost each other: its requests would be refused for ever.
+    /// The numbers of the client are out of the window of this history: its requests would be refused for ever.
     Lost,
 }
 
@@ -55,18 +53,18 @@ pub(crate) enum Verdict {
 #[derive(Debug, Default)]
 struct Strays {
     count: u8,
-    /// What was taken last when the last one came.
+    /// The part of the bitmap used last when the last stray came.
     since: (u64, u64),
 }
 
-/// 64 numbers that begin at a multiple of 64, and which of them were taken.
+/// 64 numbers from a multiple of 64 on, with a bit for each one taken.
 #[derive(Debug)]
 struct Recent {
     first: u64,
     bits: u64,
 }
 
-/// Whole chunks take no bitmap: a request that never came leaves one behind, not all that follow.
+/// A full chunk takes no bitmap. A request that never arrives therefore leaves one bitmap behind, not all later ones.
 #[derive(Debug)]
 enum Chunk {
     None,
@@ -81,7 +79,7 @@ struct Bitmap {
 }
 
 impl History {
-    /// A history of which nothing was taken. Clients count from 1.
+    /// Creates an empty history. Clients count from 1.
     pub(crate) fn new() -> Self {
         let recent = Recent { first: 0, bits: 1 };
         let (chunks, strays) = Default::default();
@@ -129,7 +127,7 @@ impl History {
         self.word(first) & bit != 0
     }
 
-    /// What the chunks know of the 64 numbers that begin at `first`, not below the floor.
+    /// Returns the chunks' bits of the 64 numbers from `first` on. `first` is not below the floor.
     fn word(&self, first: u64) -> u64 {
         let above = first - self.floor;
         let chunk = usize::try_from(above / CHUNK).unwrap_or(usize::MAX);
@@ -140,7 +138,7 @@ impl History {
         }
     }
 
-    /// Notes that `sequence` was taken. Bounded: `SPAN / CHUNK` steps at most, and rarely any.
+    /// Records that `sequence` was taken. Bounded: at most `SPAN / CHUNK` steps, and rarely any.
     #[inline(always)]
     pub(crate) fn take(&mut self, sequence: u64) {
         let Some(above) = sequence.checked_sub(self.floor) else { return };
@@ -159,7 +157,7 @@ impl History {
         }
     }
 
-    /// Writes what is recent to the chunks.
+    /// Writes the recent bits to the chunks.
     fn keep_recent(&mut self) {
         let Recent { first, bits } = self.recent;
         let Some(above) = first.checked_sub(self.floor) else { return };
@@ -194,19 +192,19 @@ impl History {
         self.floor = floor;
     }
 
-    /// One beyond the highest number that may have been taken.
+    /// Returns one more than the highest number that may have been taken.
     pub(crate) fn end(&self) -> u64 {
         (self.floor + self.chunks.len() as u64 * CHUNK).max(self.recent.first + 64)
     }
 
-    /// Memory held, in bytes.
+    /// Returns the memory of the history in bytes.
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {
         (self.chunks.len() * size_of::<Chunk>()) as u64 + self.bitmaps * size_of::<Bitmap>() as u64
     }
 }
 
-/// The first of the 64 numbers among which `sequence` is, and its bit.
+/// Returns the first of the 64 numbers that include `sequence`, and the bit of `sequence`.
 #[inline]
 fn place(sequence: u64) -> (u64, u64) {
     (sequence & !63, 1 << (sequence % 64))

@@ -1,34 +1,31 @@
-//! What the endpoints of one host hold together.
+//! The load that the endpoints of one host report to each other.
 //!
-//! A host with several threads runs several endpoints, each with peers of its own. They share the
-//! link they send on, the link that what they grant comes in on, and the limits of the node. So each
-//! is told what the other endpoints hold, as one sum, and keeps within what is left (rules `host-1` to
-//! `host-4`).
+//! A host with several threads runs several endpoints, each with peers of its own. They share the outgoing link, the incoming link
+//! for granted bytes, and the limits of the node. Each endpoint therefore receives the load of the other endpoints as one sum and
+//! stays within the rest (rules `host-1` to `host-4`).
 
 use std::ops::Add;
 
-/// One endpoint's part of what its host has one of, or the sum of several.
+/// One endpoint's use of the host's shared resources, or the sum of several.
 ///
-/// Each turn, the runtime gives every endpoint the sum over the other endpoints by
-/// [`Endpoint::set_others`](crate::Endpoint::set_others), from what they said of themselves by
-/// [`Endpoint::load`](crate::Endpoint::load). The values may be as old as a turn: then the host is
-/// above its limits by as much as was granted or sent meanwhile.
+/// Each turn, the runtime passes the sum over the other endpoints to every endpoint by
+/// [`Endpoint::set_others`](crate::Endpoint::set_others), from the values of [`Endpoint::load`](crate::Endpoint::load). The values
+/// may be as old as a turn: the host may exceed its limits by the bytes granted or sent in that time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HostLoad {
-    /// Bytes senders may send that have not come (rule `grant-1`).
+    /// Bytes that senders may send and that have not arrived (rule `grant-1`).
     pub expected: u64,
-    /// Senders with a message that waits for grants.
+    /// Number of senders with a message that waits for grants.
     pub granting: u64,
-    /// Bytes handed to the link so far, headers included. Only ever grows.
+    /// Bytes passed to the link so far, headers included. Never decreases.
     pub sent: u64,
-    /// Endpoints that have messages waiting for the pacer: 0 or 1, or the number of them in a sum.
+    /// Number of endpoints with messages that wait for the pacer: 0 or 1 for a single endpoint.
     pub sending: u64,
-    /// Bytes charged to the total budget, with what is kept free for messages that arrive (rules
-    /// `hostile-1` and `hostile-7`).
+    /// Bytes charged to the total budget, including the reserve for arriving messages (rules `hostile-1` and `hostile-7`).
     pub held: u64,
-    /// Peers remembered.
+    /// Number of known peers.
     pub peers: u64,
-    /// Calls that have not ended.
+    /// Number of calls in progress.
     pub calls: u64,
 }
 

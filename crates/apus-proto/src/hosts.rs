@@ -1,19 +1,19 @@
-//! What the peers of one host are charged together (rule `hostile-12`): a host can have any number of tokens, and counts as one peer.
+//! Joint charges to the peers of one host (rule `hostile-12`). A host can have any number of tokens, and counts as one peer.
 
 use std::collections::BTreeMap;
 
 use crate::slab::PeerKey;
 use crate::usage::{Account, Usage};
 
-/// A host of several peers, by its place in [`Hosts`].
+/// A host with several peers, by its index in [`Hosts`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HostKey(u32);
 
-/// The hosts of peers, as far as their links can tell.
+/// The hosts of the peers, as far as their links can tell.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
     by_number: BTreeMap<u32, Host>,
-    /// For hosts that have had several peers at a time. The requests of the only peer of a host are charged to that peer alone.
+    /// Usage of hosts that have had several peers at a time. The requests of a host's only peer are charged to that peer alone.
     usages: Vec<Usage>,
     free: Vec<HostKey>,
 }
@@ -25,19 +25,19 @@ struct Host {
     shared: Option<HostKey>,
 }
 
-/// What a peer that becomes known is charged to.
+/// Accounting of a newly known peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Joined {
-    /// It is the only one of its host, or its host is not known.
+    /// The only peer of its host, or a peer of an unknown host.
     Alone,
-    /// Its host has others already.
+    /// The host has several other peers.
     Shared(HostKey),
-    /// Its host had this one.
+    /// The host had this one other peer.
     Second(HostKey, PeerKey),
 }
 
 impl Hosts {
-    /// A peer of the host with this number becomes known.
+    /// Adds a peer of the host with this number.
     pub(crate) fn join(&mut self, number: u32, peer: PeerKey) -> Joined {
         if number == 0 {
             return Joined::Alone;
@@ -59,7 +59,7 @@ impl Hosts {
         Joined::Second(key, host.first)
     }
 
-    /// A peer of the host with this number, to which nothing is charged there any more, is known no more.
+    /// Removes a peer of the host with this number, after its charges were subtracted.
     pub(crate) fn leave(&mut self, number: u32) {
         let Some(host) = self.by_number.get_mut(&number) else { return };
         host.peers = host.peers.saturating_sub(1);
@@ -69,7 +69,7 @@ impl Hosts {
         }
     }
 
-    /// What is charged to a host for requests of its peers, and their responses.
+    /// Returns the charges to a host for the requests of its peers and their responses.
     #[inline]
     pub(crate) fn usage(&self, key: HostKey) -> &Usage {
         &self.usages[key.0 as usize]
@@ -80,7 +80,7 @@ impl Hosts {
         &mut self.usages[key.0 as usize]
     }
 
-    /// What is charged to a peer is charged to its host as well.
+    /// Adds a peer's charges to its host's.
     pub(crate) fn add(&mut self, key: HostKey, peer: &Usage) {
         let usage = self.usage_mut(key);
         let theirs = Account::Theirs as usize;
@@ -92,7 +92,7 @@ impl Hosts {
         }
     }
 
-    /// What is charged to a peer is charged to its host no more.
+    /// Subtracts a peer's charges from its host's.
     pub(crate) fn subtract(&mut self, key: HostKey, peer: &Usage) {
         let usage = self.usage_mut(key);
         let theirs = Account::Theirs as usize;

@@ -1,17 +1,17 @@
-//! RPC ids that no other call to a peer has had.
+//! RPC ids, each of which is unique among the calls to a peer.
 //!
-//! Over UDP a call is known by the token of its server and by its id, so ids only count: from 1 for each
-//! token. On a native link there are no tokens, and a server knows a client by its address alone. There an id
-//! is, from the top, 41 bits of *incarnation*, 22 bits of sequence number counted per peer without gaps, and one bit that tells
-//! server from client. An incarnation is a random number, drawn for each peer and each time it is met.
+//! Over UDP, the server's token and the id identify a call, so ids only count: from 1 for each token. On a native link there are no
+//! tokens, and a server knows a client by its address alone. There, an id has, from the top, 41 bits of *incarnation*, 22 bits of
+//! sequence number, counted per peer without gaps, and one bit that distinguishes server from client. An incarnation is a random
+//! number, drawn for each peer and each time that the peer becomes known.
 
 use apus_wire::RpcId;
 
-/// Calls to one peer of a native link before the next incarnation begins: 2 to this power.
+/// Binary logarithm of the number of calls to one peer of a native link in one incarnation.
 pub(crate) const SEQUENCE_BITS: u32 = 22;
 const INCARNATION_BITS: u32 = 41;
 
-/// Numbers that a Linux host has counted up from 2 have an incarnation below this: it would have to make 2^48 calls.
+/// Upper bound on the incarnation bits of ids that a Linux host has counted up from 2: reaching it takes 2^48 calls.
 const COUNTED: u64 = 1 << 26;
 
 /// A run of a client at an address of a native link.
@@ -19,7 +19,7 @@ const COUNTED: u64 = 1 << 26;
 pub(crate) struct Incarnation(u64);
 
 impl Incarnation {
-    /// An incarnation made of a random number.
+    /// Derives an incarnation from a random number.
     pub(crate) fn from_random(number: u64) -> Self {
         //= docs/protocol.md#life-2
         let top = 1 << (INCARNATION_BITS - 1);
@@ -34,18 +34,18 @@ impl Incarnation {
         self.0
     }
 
-    /// No incarnation but the upper bits of a number that a Linux host has counted.
+    /// Returns whether this is not an incarnation but the upper bits of an id that a Linux host has counted.
     pub(crate) fn is_counted(self) -> bool {
         self.0 < COUNTED
     }
 
-    /// The one that follows when the sequence numbers are used up.
+    /// Returns the incarnation that follows once the sequence numbers are used up.
     pub(crate) fn next(self) -> Self {
         Self::from_random(self.0 + 1)
     }
 }
 
-/// The place of `id` among the calls of its incarnation to this peer.
+/// Returns the sequence number of `id` among the calls of its incarnation to this peer.
 pub(crate) fn sequence(id: RpcId) -> u64 {
     (id.0 >> 1) & ((1 << SEQUENCE_BITS) - 1)
 }
@@ -59,18 +59,18 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
-    /// Of calls to a peer that is known by its token.
+    /// Ids of calls to a peer that is known by its token.
     pub(crate) fn counted() -> Self {
-        // Not 0, so that no id is 0, which means "no acknowledgement" in DATA.
+        // 0 is skipped: an id of 0 means "no acknowledgement" in DATA.
         Self { incarnation: None, next_sequence: 1 }
     }
 
-    /// Of calls to a peer of a native link.
+    /// Ids of calls to a peer of a native link.
     pub(crate) fn of_incarnation(incarnation: Incarnation) -> Self {
         Self { incarnation: Some(incarnation), next_sequence: 1 }
     }
 
-    /// The client form of the next id.
+    /// Returns the client form of the next id.
     #[inline]
     pub(crate) fn next(&mut self) -> RpcId {
         let Some(incarnation) = self.incarnation else {

@@ -1,5 +1,5 @@
-//! The incarnations of a client behind a native link, which has no tokens: told apart by the first bits of its ids,
-//! and by 16 bits that it echoes (rules `once-3`, `linux-4`).
+//! The incarnations of a client behind a native link, which has no tokens. The first bits of its ids, and 16 bits that it echoes,
+//! tell them apart (rules `once-3`, `linux-4`).
 
 use std::time::Duration;
 
@@ -9,58 +9,59 @@ use crate::history::History;
 use crate::id::{Incarnation, SEQUENCE_BITS, sequence};
 use crate::time::Time;
 
-/// Challenges made to one peer within an RTO.
+/// Upper bound on the challenges to one peer within an RTO.
 const CHALLENGES: usize = 8;
 
-/// The client incarnations at one address whose requests are taken.
+/// The client incarnations at one address whose requests the node takes.
 #[derive(Debug, Default)]
 pub(crate) struct Incarnations {
     current: Option<(Incarnation, History)>,
-    /// The one before: after 2^22 calls a client goes on in a new one while requests are under way.
+    /// The previous incarnation: after 2^22 calls, a client goes on in a new one while requests of the old one are under way.
     previous: Option<(Incarnation, History)>,
-    /// How many incarnations have begun: the answer to a challenge is worth nothing after another one.
+    /// Number of incarnations begun. A new incarnation invalidates the answers to earlier challenges.
     pub(crate) begun: u32,
-    /// Who was challenged lately, and when.
+    /// Recent challenges: incarnation or request, and time.
     challenged: Vec<(u64, Time)>,
 }
 
-/// Which version of our cutoffs a packet carries.
+/// Version of this node's cutoffs in a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Echo {
-    /// The one this peer was told last.
+    /// The version that this peer was told last.
     Current,
-    /// The one it was told in a challenge to this very incarnation.
+    /// The version that it was told in a challenge to this very incarnation.
     Challenge,
-    /// None: its host knows nothing of us.
+    /// No version: its host knows nothing of this node.
     None,
     Other,
 }
 
-/// What a first packet of a request is.
+/// Classification of the first packet of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Admission {
+    /// A request that was not taken before.
     Fresh,
-    /// It is, and a new incarnation of the client begins with it.
+    /// A request that was not taken before, and the first of a new incarnation of the client.
     Begins,
     /// The request was taken before.
     Taken,
-    /// Its number is far from those of the client's other requests.
+    /// Its number is far from the numbers of the client's other requests.
     Stray,
-    /// So were those before it: this node and the client do not agree about numbers any more.
+    /// Its number and those before it are far from the others: this node and the client disagree about numbers.
     Lost,
-    /// It is from another incarnation than the current one: the client has restarted, or this was
-    /// under way when it did, or someone else sent it.
+    /// The request is from another incarnation than the current one: the client has restarted, or the packet was under way when it
+    /// did, or a third host sent it.
     Stale,
 }
 
 impl Incarnations {
-    /// What a challenge is made for. A Linux client's ids have no incarnation, so there it is for this one request.
+    /// Returns the subject of a challenge: an incarnation, or the single request for a Linux client, whose ids have no incarnation.
     pub(crate) fn challenged_for(id: RpcId) -> u64 {
-        let life = Incarnation::of(id);
-        if life.is_counted() { id.client_form().0 } else { life.number() }
+        let incarnation = Incarnation::of(id);
+        if incarnation.is_counted() { id.client_form().0 } else { incarnation.number() }
     }
 
-    /// Whether a request may be taken.
+    /// Classifies a request.
     #[inline]
     pub(crate) fn admit(&mut self, id: RpcId, echo: Echo) -> Admission {
         let incarnation = Incarnation::of(id);
@@ -82,13 +83,14 @@ impl Incarnations {
         if echo == Echo::Challenge { Admission::Begins } else { Admission::Fresh }
     }
 
-    /// The same for a Linux client, whose ids have no incarnation: a host that restarts counts from the start again. That shows
-    /// in a number that was taken and no version of ours. It is challenged like a stale incarnation; when the very same request comes
-    /// back with the version made for it, a new life begins, in which numbers of the one before count only with that version.
+    /// Classifies a request of a Linux client, whose ids have no incarnation. A restarted host counts from the start again, so its
+    /// request has a number that was taken and no version of this node's cutoffs. Such a request is challenged like a stale
+    /// incarnation. If the same request returns with the version made for it, a new incarnation begins, in which numbers of the
+    /// previous one count only with that version.
     fn admit_counted(&mut self, id: RpcId, taken: bool, echo: Echo) -> Admission {
         //= docs/protocol.md#linux-4
-        let of_before = self.previous.as_ref().is_some_and(|(life, history)| {
-            *life == Incarnation::of(id) && history.is_taken(sequence(id))
+        let of_before = self.previous.as_ref().is_some_and(|(incarnation, history)| {
+            *incarnation == Incarnation::of(id) && history.is_taken(sequence(id))
         });
         if !taken && (!of_before || echo == Echo::Current) {
             return Admission::Fresh;
@@ -104,38 +106,38 @@ impl Incarnations {
         }
     }
 
-    fn begin(&mut self, life: Incarnation, previous: Option<(Incarnation, History)>) {
-        let current = Some((life, History::new()));
+    fn begin(&mut self, incarnation: Incarnation, previous: Option<(Incarnation, History)>) {
+        let current = Some((incarnation, History::new()));
         *self =
             Self { current, previous, begun: self.begun.wrapping_add(1), challenged: Vec::new() };
     }
 
-    /// Whether to challenge the sender of a request now: one and the same at most once in a
-    /// `rto`, and few different ones.
+    /// Returns whether to challenge the sender of a request now. The same subject is challenged at most once per `rto`, and only
+    /// few different ones are.
     pub(crate) fn challenge(&mut self, now: Time, id: RpcId, rto: Duration) -> bool {
         //= docs/protocol.md#once-3
         self.challenged.retain(|&(_, at)| now.saturating_since(at) < rto);
-        let life = Self::challenged_for(id);
-        let again = self.challenged.iter().any(|&(challenged, _)| challenged == life);
+        let subject = Self::challenged_for(id);
+        let again = self.challenged.iter().any(|&(challenged, _)| challenged == subject);
         if again || self.challenged.len() >= CHALLENGES {
             return false;
         }
-        self.challenged.push((life, now));
+        self.challenged.push((subject, now));
         true
     }
 
-    /// Whether requests of this incarnation are taken.
+    /// Returns whether requests of this incarnation are taken.
     pub(crate) fn know(&mut self, id: RpcId) -> bool {
         self.find(Incarnation::of(id)).is_some()
     }
 
-    /// Whether the request was taken, as far as is known.
+    /// Returns whether the request was taken, as far as the histories show.
     pub(crate) fn has_taken(&mut self, id: RpcId) -> bool {
         let history = self.find(Incarnation::of(id));
         history.is_some_and(|history| history.is_taken(sequence(id)))
     }
 
-    /// Notes that the request was taken.
+    /// Records that the request was taken.
     #[inline]
     pub(crate) fn take(&mut self, id: RpcId) {
         if let Some(history) = self.find(Incarnation::of(id)) {
@@ -147,19 +149,20 @@ impl Incarnations {
         [&mut self.current, &mut self.previous]
             .into_iter()
             .flatten()
-            .find(|(life, _)| *life == incarnation)
+            .find(|(known, _)| *known == incarnation)
             .map(|(_, history)| history)
     }
 
-    /// Whether the current incarnation has used up its numbers and goes on in this one.
+    /// Returns whether the current incarnation has used up its numbers and goes on in this one.
     fn go_on_in(&self, incarnation: Incarnation) -> bool {
         let near_end = (1 << SEQUENCE_BITS) - crate::history::SPAN;
         let current = self.current.as_ref();
-        current
-            .is_some_and(|(life, history)| life.next() == incarnation && history.end() >= near_end)
+        current.is_some_and(|(current, history)| {
+            current.next() == incarnation && history.end() >= near_end
+        })
     }
 
-    /// Memory of the histories, in bytes.
+    /// Returns the memory of the histories in bytes.
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {
         [&self.current, &self.previous].into_iter().flatten().map(|(_, h)| h.bytes()).sum()

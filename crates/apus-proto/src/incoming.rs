@@ -1,4 +1,4 @@
-//! A message on its way in: reassembly, and what the grant scheduler knows of it.
+//! An incoming message: its reassembly, and its state in the grant scheduler.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -10,23 +10,23 @@ use crate::pieces::Pieces;
 use crate::slab::RpcKey;
 use crate::time::Time;
 
-/// Gaps one message may have. Further out-of-order packets are dropped and asked for again.
+/// Upper bound on the gaps of one message. Further out-of-order packets are dropped and requested again.
 pub(crate) const GAPS_MAX: usize = 1024;
-/// Bytes of one gap. No honest packet is so far ahead of what it was sent after.
+/// Upper bound on the bytes of one gap. No honest packet is so far ahead of the previous one.
 pub(crate) const GAP_MAX: u32 = 1 << 20;
 
-/// Room made for a message at its first packet, if it is as long,
+/// Room made for a message at its first packet, in bytes, unless the message is shorter.
 const ROOM_FIRST: usize = 64 << 10;
-/// and whenever more is needed, as a multiple of what is here: address space, which takes no memory
-/// before bytes come. Growing less at a time would copy more.
+/// Room made whenever more is needed, as a multiple of the received bytes. It is address space, which takes no memory before bytes
+/// arrive. A smaller growth would copy more.
 const ROOM_GROWTH: usize = 16;
-/// Room made for a packet that the link puts in its place: the longest there is.
+/// Room made for a packet that the link writes in place, in bytes: the longest possible packet.
 const PACKET_MAX: usize = 64 << 10;
 
-/// A message of which fewer bytes come in a quarter of `peer_timeout`, although its sender may send more, is slow.
+/// Bytes per quarter of `peer_timeout` below which a message is slow, if its sender may send more.
 pub(crate) const SLOW_BYTES: u32 = 16 << 10;
 
-/// What a packet did to a message.
+/// Effect of a packet on its message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Added {
     /// This many bytes were new.
@@ -36,73 +36,73 @@ pub(crate) enum Added {
         gap: bool,
     },
     Duplicate,
-    /// There are too many gaps, or this one is too wide.
+    /// The message has too many gaps, or this one is too wide.
     TooManyGaps,
 }
 
-/// The place of a message among those that wait for grants: bytes left, then age, then a tie-breaker that is unique.
+/// Rank of a message among those that wait for grants: remaining bytes, then age, then a unique tie-breaker.
 pub(crate) type Rank = (u32, u64, RpcKey);
 
-/// Bytes of a message that came in its last two intervals.
+/// Received bytes of a message in its last two intervals.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
-    /// When the present interval began, which ends with the first packet after its time,
+    /// Start of the present interval. The interval ends with the first packet after its time.
     since: Time,
-    /// and the bytes of the message that had come by then.
+    /// Received bytes of the message at that start.
     received: u32,
-    /// Bytes that came in the interval before. There is none at first.
+    /// Bytes received in the previous interval. Initially there is no such interval.
     before: u32,
 }
 
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(crate) length: u32,
-    /// Bytes here, in whatever order.
+    /// Received bytes, in any order.
     pub(crate) received: u32,
     /// The message up to the first gap.
     bytes: Vec<u8>,
-    /// What came behind gaps, but for the highest,
+    /// Bytes behind gaps, except the highest run.
     pieces: Pieces,
-    /// and the highest; empty if there is no gap.
+    /// The highest run behind a gap; empty if there is no gap.
     tail: Vec<u8>,
     tail_start: u32,
-    /// One byte beyond the highest seen.
+    /// One byte beyond the highest received one.
     end: u32,
-    /// `bytes` are kept; otherwise only counted.
+    /// Whether `bytes` are kept; otherwise they are only counted.
     kept: bool,
-    /// Start to end of what is missing below the highest byte seen.
+    /// Missing ranges below the highest received byte: start to end.
     gaps: BTreeMap<u32, u32>,
 
-    /// The sender may send everything below.
+    /// Offset below which the sender may send everything.
     pub(crate) granted: u32,
-    /// Order among messages of equal rest.
+    /// Age of the message, which breaks ties between equal rests.
     pub(crate) birth: u64,
-    /// The rest under which the message stands in the grant order, if it does.
+    /// Remaining bytes under which the message stands in the grant order, if it does.
     pub(crate) ranked: Option<u32>,
-    /// What it adds to the bytes expected over all messages.
+    /// Part of this message in the bytes expected over all messages.
     pub(crate) expected: u64,
-    /// What these bytes take of the receive buffer.
+    /// Bytes of the receive buffer that the expected bytes take.
     pub(crate) taken: u64,
-    /// Bytes of it charged to the budgets: those that came, or all up to the last grant.
+    /// Bytes charged to the budgets: the received ones, or all up to the last grant.
     pub(crate) charged: u32,
-    /// Another length that its last packet gave it.
+    /// A different length that the message's last packet stated.
     pub(crate) contradicted: Option<u32>,
-    /// What was granted did not come in time, and it is asked for.
+    /// Whether granted bytes are late, so that the sender is probed.
     pub(crate) suspended: bool,
-    /// Noted for the grant scheduler since it last ran.
+    /// Whether the message was marked for the grant scheduler since its last run.
     pub(crate) dirty: bool,
-    /// Last grant: when, and the bytes the sender was allowed before it.
+    /// Time of the last grant, and the granted bytes before it.
     pub(crate) grant_sent: Option<(Time, u32)>,
-    /// When new bytes came last.
+    /// Time of the last arrival of new bytes.
     pub(crate) progress: Time,
     pace: Pace,
-    /// First packets: when, and how many bytes had come by then.
+    /// Time of the first packets, and the bytes received until then.
     pub(crate) began: (Time, u32),
-    /// The level its sender was last told to use, which it keeps for what is granted without one.
+    /// The level that the sender was last told to use, which it keeps for bytes granted without a level.
     pub(crate) scheduled: Priority,
-    /// The level of what has not come, as far as we set it: up to where, in order.
+    /// The levels assigned to bytes that have not arrived: end offset and level, in order.
     levels: VecDeque<(u32, Priority)>,
-    /// What had come by the link at that level and above when its sender's last packet about it came.
+    /// Bytes received on the link at that level and above when the sender's last packet about the message arrived.
     pub(crate) ahead: u64,
 }
 
@@ -137,19 +137,19 @@ impl Incoming {
         }
     }
 
-    /// A message whose bytes nobody wants: everything but keeping them is the same.
+    /// Creates a message whose bytes are only counted, not kept.
     pub(crate) fn counted(length: u32, granted: u32, birth: u64, now: Time) -> Self {
         let granted = granted.min(length);
         Self { length, granted, kept: false, ..Self::new(0, 0, birth, now) }
     }
 
-    /// One byte beyond the highest seen.
+    /// Returns one byte beyond the highest received one.
     #[inline]
     pub(crate) fn end(&self) -> u32 {
         self.end
     }
 
-    /// Adds what begins at or after the end.
+    /// Appends a payload that begins at or after the end.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -169,13 +169,13 @@ impl Incoming {
         self.end = offset + payload.len() as u32;
     }
 
-    /// What the next bytes are appended to, if no gap is between.
+    /// Returns the run that the next bytes are appended to if they leave no gap.
     #[inline]
     fn highest_run(&mut self) -> &mut Vec<u8> {
         if self.tail.is_empty() { &mut self.bytes } else { &mut self.tail }
     }
 
-    /// There is a new gap: what was behind the last one is not the highest any more.
+    /// Begins a new tail behind a new gap, and keeps the old tail as a piece.
     #[cold]
     fn begin_tail(&mut self, offset: u32, payload: &[u8]) {
         let mut piece = std::mem::replace(&mut self.tail, payload.to_vec());
@@ -186,8 +186,8 @@ impl Incoming {
         }
     }
 
-    /// Keeps bytes of a gap: behind what is here without one, or by themselves until the gap before
-    /// them is closed. So no memory is taken for bytes that did not come.
+    /// Keeps bytes of a gap: after the bytes before the first gap, or as a piece until the gap before them closes. Bytes that have
+    /// not arrived take no memory.
     fn keep(&mut self, offset: u32, payload: &[u8]) {
         //= docs/protocol.md#hostile-5
         if !self.kept {
@@ -218,8 +218,8 @@ impl Incoming {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The bytes so far, or those behind the last gap, for the next ones to be appended, and how many the message has to go.
-    /// `None`: bytes are not kept, or the highest are here already.
+    /// Returns the run to which the next bytes are appended, and the number of bytes missing after it. Returns `None` if bytes are
+    /// not kept, or if the highest ones have arrived already.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "all bytes are within the message, whose length is a u32"
@@ -234,7 +234,7 @@ impl Incoming {
         Some(ReceiveTarget { message, room: rest as usize })
     }
 
-    /// Takes what was appended to the receive_target, without a copy. False: it does not begin at the end.
+    /// Takes bytes that were appended to the receive target, without a copy. Returns `false` if they do not begin at the end.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "all bytes are within the message, whose length is a u32"
@@ -261,25 +261,25 @@ impl Incoming {
         self.length - self.received
     }
 
-    /// Bytes that were granted and have not come.
+    /// Returns the bytes that were granted and have not arrived.
     #[inline]
     pub(crate) fn outstanding(&self) -> u64 {
         u64::from(self.granted.saturating_sub(self.received))
     }
 
-    /// Bytes that may still be granted.
+    /// Returns the bytes that may still be granted.
     #[inline]
     pub(crate) fn ungranted(&self) -> u32 {
         self.length.saturating_sub(self.granted)
     }
 
-    /// Bytes the sender may send that are not charged to the budgets.
+    /// Returns the bytes that the sender may send and that are not charged to the budgets.
     #[inline]
     pub(crate) fn uncharged(&self) -> u64 {
         u64::from(self.granted.saturating_sub(self.charged))
     }
 
-    /// New bytes have come. `interval` is the time in which a sender must send [`SLOW_BYTES`].
+    /// Records the arrival of new bytes. `interval` is the time in which a sender must send [`SLOW_BYTES`].
     #[inline]
     pub(crate) fn note_progress(&mut self, now: Time, interval: Duration) {
         self.progress = now;
@@ -289,7 +289,7 @@ impl Incoming {
         }
     }
 
-    /// Bytes that came lately, if they are too few for a message of which the sender may send more.
+    /// Returns the bytes received recently, if they are too few for a message whose sender may send more.
     pub(crate) fn slow(&self, now: Time, interval: Duration) -> Option<u32> {
         let recent = self.received.saturating_sub(self.pace.received);
         let is_whole = now.saturating_since(self.pace.since) >= interval;
@@ -298,7 +298,7 @@ impl Incoming {
         (bytes < SLOW_BYTES && self.is_expecting()).then_some(bytes)
     }
 
-    /// The sender may send up to `granted`, what is new at this level.
+    /// Allows the sender to send up to `granted`, with the new part at this level.
     pub(crate) fn grant(&mut self, granted: u32, level: Priority) {
         self.granted = granted;
         match self.levels.back_mut() {
@@ -310,7 +310,7 @@ impl Incoming {
         }
     }
 
-    /// Forgets the levels of what is here.
+    /// Forgets the levels of received bytes.
     fn forget_levels(&mut self) {
         let here = self.gaps.keys().next().copied().unwrap_or(self.end);
         while self.levels.front().is_some_and(|&(until, _)| until <= here) {
@@ -318,14 +318,14 @@ impl Incoming {
         }
     }
 
-    /// The level at which the byte at `offset` is sent the first time.
+    /// Returns the level at which the byte at `offset` is transmitted the first time.
     #[inline]
     pub(crate) fn level_at(&self, offset: u32) -> Priority {
         let level = self.levels.iter().find(|&&(until, _)| offset < until);
         level.or_else(|| self.levels.back()).map_or(Priority::HIGHEST, |&(_, level)| level)
     }
 
-    /// The lowest level at which something may wait that has not come.
+    /// Returns the lowest level at which missing bytes may wait.
     #[inline]
     pub(crate) fn lowest_level(&mut self) -> Priority {
         //= docs/protocol.md#loss-8
@@ -339,15 +339,15 @@ impl Incoming {
         self.received == self.length
     }
 
-    /// Something that was granted has not come.
+    /// Returns whether granted bytes have not arrived.
     #[inline]
     pub(crate) fn is_expecting(&self) -> bool {
         self.received < self.granted.max(self.end())
     }
 
-    /// Takes the payload at `offset`; the caller has checked that it ends within the message.
+    /// Takes the payload at `offset`. The caller has checked that it ends within the message.
     ///
-    /// In order it is one append; otherwise O(log gaps) and the copy.
+    /// In order, the cost is one append; otherwise O(log gaps) and the copy.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -380,7 +380,7 @@ impl Incoming {
         if bytes == 0 { Added::Duplicate } else { Added::New { bytes, gap: false } }
     }
 
-    /// Copies the parts of `payload` that lie in gaps; returns how many bytes those were.
+    /// Copies the parts of `payload` that lie in gaps. Returns their number of bytes.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the payload ends within the message, and each gap that is met overlaps it"
@@ -408,22 +408,21 @@ impl Incoming {
         filled
     }
 
-    /// What to ask for again: every gap, then the granted bytes beyond the highest seen.
+    /// Returns the ranges to request again: every gap, then the granted bytes beyond the highest received one.
     pub(crate) fn missing(&self) -> impl Iterator<Item = Range<u32>> + '_ {
         let tail = self.end()..self.granted;
         let gaps = self.gaps.iter().map(|(&start, &end)| start..end);
         gaps.chain((!tail.is_empty()).then_some(tail))
     }
 
-    /// The whole message, or nothing if it was only counted; the caller has checked that it is
-    /// complete.
+    /// Returns the whole message, or nothing if it was only counted. The caller has checked that it is complete.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 }
 
-/// Makes room for `more` bytes behind those here, and for some after them, of `rest` that may come. A message
-/// of 64 KiB is never moved for it, and one of 16 MiB twice.
+/// Makes room for `more` bytes after the present ones, and for some later ones, of `rest` that may arrive. A message of 64 KiB is
+/// never moved for it, and one of 16 MiB twice.
 #[inline]
 fn make_room(run: &mut Vec<u8>, more: usize, rest: u32) {
     if run.capacity() - run.len() < more {

@@ -10,20 +10,20 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `endpoint` | one node's end of the protocol; its files are listed there |
+//! | `endpoint` | one node's end of the protocol, with a list of its files |
 //! | `rpcs`, `peers`, `sockets` | tables, by handle and by the names that packets carry |
-//! | `contact`, `secrets` | how two nodes come to know each other; numbers that nobody else can guess |
-//! | `rpc`, `id` | one RPC and its life; ids that no other call ever had |
-//! | `incoming`, `grant` | a message on its way in; which sender may go on |
-//! | `outgoing`, `pacer` | a message on its way out; which goes next, and when |
-//! | `cutoffs` | which message length goes at which priority |
-//! | `peer`, `delay`, `history` | one peer; its measured path; which of its requests were taken |
+//! | `contact`, `secrets` | the exchange of tokens; numbers that other hosts cannot guess |
+//! | `rpc`, `id` | one RPC and its life; unique ids of calls |
+//! | `incoming`, `grant` | an incoming message; the choice of the sender that may go on |
+//! | `outgoing`, `pacer` | an outgoing message; the choice of the next one, and its time |
+//! | `cutoffs` | priorities by message length |
+//! | `peer`, `delay`, `history` | one peer; its measured path; the record of its taken requests |
 //! | `incarnations` | the same for clients of native links, which have no tokens |
 //! | `flight` | unscheduled bytes on their way to a peer, and the messages deferred for them |
-//! | `prober` | when a peer is probed about calls that merely wait |
-//! | `downlink` | how much came at which level, and whether the link was full |
-//! | `usage`, `budget` | bytes charged to a peer, a socket and the node; the room that is left |
-//! | `host` | what the endpoints of one host tell each other |
+//! | `prober` | the times of probes about calls that merely wait |
+//! | `downlink` | received bytes per level, and the load of the link |
+//! | `usage`, `budget` | bytes charged to a peer, a socket and the node; the remaining room |
+//! | `host` | the load that the endpoints of one host report to each other |
 //! | `timer`, `slab`, `lookup` | deadlines; handles; hash tables |
 //!
 //! # Order of calls
@@ -32,7 +32,7 @@
 //! use apus_proto::{CallOptions, Config, Endpoint, Event, Remote, Time};
 //! use apus_wire::{PacketSink, PathId, Transmit};
 //!
-//! /// A network of one wire: what is sent is kept.
+//! /// A network of one wire, which keeps the packets.
 //! #[derive(Default)]
 //! struct Wire(Vec<Vec<u8>>);
 //!
@@ -45,7 +45,7 @@
 //!     }
 //! }
 //!
-//! // The ways to the client and to the server.
+//! // The paths to the client and to the server.
 //! let (a, b) = (PathId::new(0, 1), PathId::new(1, 2));
 //! let mut client = Endpoint::new(Config::default(), 1);
 //! let mut server = Endpoint::new(Config::default(), 2);
@@ -68,8 +68,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-// Numbers of less than 64 bits come close to their ends: a probe counter of 8 bits did. What a packet says is bounded on the line, or
-// saturates. Sums of 64 bits count nanoseconds, bytes and packets that a process has seen (`clippy.toml`).
+// Numbers of less than 64 bits come close to their ends: an 8-bit probe counter did. The line that reads a packet's field bounds
+// it, or saturates. Sums of 64 bits count nanoseconds, bytes and packets that a process has seen (`clippy.toml`).
 #![deny(clippy::arithmetic_side_effects)]
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "a test that overflows fails"))]
 #![forbid(unsafe_code)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::pacer::OVERHEAD;
 
-/// What a full Ethernet packet takes of a link, headers and gap included.
+/// Bytes that a full Ethernet packet takes on a link, headers and gap included.
 pub(crate) const FULL_PACKET: u64 = 1_472 + OVERHEAD;
 
 #[derive(Clone, Copy, Debug)]
@@ -13,17 +13,17 @@ pub(crate) struct LinkRate {
 }
 
 impl LinkRate {
-    /// Of 10^6 bit/s.
+    /// Converts a rate in 10^6 bit/s.
     pub(crate) fn from_mbps(mbps: u64) -> Self {
         Self { mbps: mbps.max(1) }
     }
 
-    /// How long the link takes for `bytes`.
+    /// Returns the time that the link takes for `bytes`.
     pub(crate) fn time_of(self, bytes: u64) -> Duration {
         Duration::from_nanos(bytes.saturating_mul(8_000) / self.mbps)
     }
 
-    /// Bytes the link carries in `span`.
+    /// Returns the bytes that the link carries in `span`.
     pub(crate) fn bytes_in(self, span: Duration) -> u64 {
         u64::try_from(span.as_nanos()).unwrap_or(u64::MAX).saturating_mul(self.mbps) / 8_000
     }

@@ -1,7 +1,8 @@
-//! The tables of calls within a host: whole messages, between processes that share memory.
+//! The tables of calls within a host: whole messages between processes that share memory.
 //!
-//! Such a path loses, repeats and reorders nothing, so a call needs no packets, grants, retransmission or acknowledgements. Its ids,
-//! deadlines, budgets and events are those of other calls. [`crate::endpoint`] has what happens to a call.
+//! Such a path neither loses, repeats nor reorders anything, so a call needs no packets, grants, retransmissions or
+//! acknowledgements. Its ids, deadlines, budgets and events are the same as those of other calls. [`crate::endpoint`] holds the
+//! life cycle of a call.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,45 +16,47 @@ use crate::time::Time;
 use crate::timer::Wheel;
 use crate::usage::{Account, Charge, Usage};
 
-/// Two words that go with a message within a host: what it is about, and whose it is.
+/// Two words that accompany a message within a host: its kind with parameters, and the id of its call.
 pub type Words = [u64; 2];
 
-/// Takes the messages that an endpoint sends within the host.
+/// Destination of an endpoint's messages within the host.
 pub trait MessageSink {
-    /// A message to the peer at `path`.
+    /// Takes a message to the peer at `path`.
     fn send(&mut self, path: PathId, words: Words, body: &Bytes);
 
-    /// Takes back a message for which `is_it` is true, if the peer has got nothing of it. False if there is none.
+    /// Withdraws a message for which `is_it` is true, unless the peer has received some of it. Returns `false` if there is no such
+    /// message.
     fn withdraw(&mut self, path: PathId, is_it: &dyn Fn(Words) -> bool) -> bool {
         let _ = (path, is_it);
         false
     }
 
-    /// Sends a message without a body, after the one for which `is_it` is true if the peer has a part of that only.
+    /// Sends a message without a body. If the peer has received only a part of the message for which `is_it` is true, the new one
+    /// follows that message.
     fn send_after(&mut self, path: PathId, words: Words, is_it: &dyn Fn(Words) -> bool) {
         let _ = is_it;
         self.send(path, words, &Bytes::new());
     }
 }
 
-/// Set in the index of a call within the host, which no other RPC has.
+/// Flag in the index of a call within the host; other RPCs never have it.
 const LOCAL: u32 = 1 << 31;
 
 pub(crate) fn is_local(key: RpcKey) -> bool {
     key.index() & LOCAL != 0
 }
 
-/// A handle as the application knows it.
+/// Converts a handle of [`LocalCalls`] to the application's.
 fn outer(key: RpcKey) -> RpcKey {
     RpcKey::new(key.index() | LOCAL, key.generation())
 }
 
-/// A handle of [`LocalCalls`].
+/// Converts the application's handle to that of [`LocalCalls`].
 fn inner(key: RpcKey) -> RpcKey {
     RpcKey::new(key.index() & !LOCAL, key.generation())
 }
 
-/// What a message within the host is about.
+/// The kind of a message within the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MessageKind {
     /// The body is a request.
@@ -62,28 +65,28 @@ pub enum MessageKind {
         from: u16,
         /// The server's port.
         to: u16,
-        /// Time until the client's deadline, never too long.
+        /// Time until the client's deadline, rounded down.
         remaining: Option<Duration>,
     },
     /// The body is the response.
     Response,
-    /// The body says how the call failed ([`CallFailed::encode`](crate::CallFailed::encode)): from an engine that made the call for
+    /// The body is the error of the call ([`CallFailed::encode`](crate::CallFailed::encode)), from an engine that made the call for
     /// another process.
     Failed,
     /// The request is not in service, for this reason.
     Refused(UnknownReason),
-    /// The client has given the call up.
+    /// The client gives the call up.
     Abort,
-    /// The client asks for a sign of the peer,
+    /// The client probes the peer.
     Probe,
-    /// which is this.
+    /// The answer to a probe.
     Alive,
-    /// The body is the trace context of the request with the same id, which comes after it.
+    /// The body is the trace context of the request with the same id, which follows.
     Trace,
 }
 
 impl MessageKind {
-    /// The words of a message about the call that its client knows by `id`.
+    /// Encodes a message about the call that its client knows by `id`.
     #[must_use]
     pub fn encode(self, id: u64) -> Words {
         let (kind, rest) = match self {
@@ -97,12 +100,12 @@ impl MessageKind {
             Self::Probe => (5, 0),
             Self::Alive => (6, 0),
             Self::Failed => (7, 0),
-            Self::Trace => (13, 0), // 8 to 12 are what the library tells a shared engine.
+            Self::Trace => (13, 0), // 8 to 12 are messages of the library to a shared engine.
         };
         [kind | rest, id]
     }
 
-    /// What the words of a message say, and the id of the call. `None` for words that are none of these.
+    /// Decodes the kind of a message and the id of its call. Returns `None` for other words.
     #[must_use]
     pub fn decode([word, id]: Words) -> Option<(Self, u64)> {
         let kind = match word & 0xf {
@@ -124,10 +127,10 @@ impl MessageKind {
     }
 }
 
-/// Bits of a time's mantissa; five bits of exponent lie above.
+/// Number of bits of a time's mantissa. Five bits of exponent lie above it.
 const MANTISSA: u32 = 19;
 
-/// Microseconds as a number of 24 bits, at most a 250,000th too short and never too long; 0 is no time.
+/// Encodes microseconds in 24 bits, rounded down by at most a 250,000th. 0 stands for no time.
 fn encode_time(time: Duration) -> u64 {
     let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
     let exponent =
@@ -145,7 +148,7 @@ fn decode_time(bits: u64) -> Option<Duration> {
 pub(crate) struct LocalCall {
     /// Index of the peer's path.
     pub(crate) peer: usize,
-    /// Of the call, as its client knows it.
+    /// Id of the call at its client.
     pub(crate) id: u64,
     pub(crate) socket: SocketKey,
     pub(crate) started: Time,
@@ -157,23 +160,23 @@ pub(crate) struct LocalCall {
 #[derive(Debug)]
 pub(crate) enum Side {
     Client(Client),
-    /// `cancelled`: the client does not wait any more.
+    /// `cancelled`: the client no longer waits.
     Server {
         cancelled: bool,
     },
 }
 
-/// What a client keeps of a call.
+/// The client's state of a call.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) cookie: u64,
-    /// The local and the remote one.
+    /// The local and the remote port.
     pub(crate) ports: (u16, u16),
-    /// The request, in case that the server has no room for it yet.
+    /// The request, kept in case that the server has no room for it yet.
     pub(crate) body: Bytes,
     pub(crate) trace: Option<Box<TraceContext>>,
     pub(crate) refusals: u8,
-    /// The request was refused and is to be sent again.
+    /// Whether the request was refused and must be sent again.
     pub(crate) waits: bool,
 }
 
@@ -204,19 +207,19 @@ impl Named<(usize, u64)> for LocalCall {
 pub(crate) struct LocalPeer {
     pub(crate) path: PathId,
     pub(crate) usage: Usage,
-    /// Calls to it that have not ended.
+    /// Calls to this process that have not ended.
     pub(crate) calls: u32,
     pub(crate) last_rx: Time,
-    /// Probes since then.
+    /// Number of probes since `last_rx`.
     pub(crate) probes: u32,
-    /// Bytes that the path keeps for it.
+    /// Bytes that the path holds for this peer.
     pub(crate) load: u64,
-    /// Trace contexts of its requests that have not come yet, by their ids, the oldest first.
+    /// Trace contexts of requests that have not arrived yet, by their ids, oldest first.
     traces: VecDeque<(u64, Box<TraceContext>)>,
 }
 
 impl LocalPeer {
-    /// A request with this id will come, and belongs to this trace.
+    /// Keeps the trace context of a request that will arrive with this id.
     pub(crate) fn put_trace(&mut self, id: u64, trace: TraceContext) {
         //= docs/protocol.md#local-9
         if self.traces.len() >= TRACES_MAX {
@@ -225,7 +228,7 @@ impl LocalPeer {
         self.traces.push_back((id, Box::new(trace)));
     }
 
-    /// The trace of the request with this id, which has come or will not come any more.
+    /// Removes and returns the trace context of the request with this id, which has arrived or never will.
     #[inline]
     pub(crate) fn take_trace(&mut self, id: u64) -> Option<Box<TraceContext>> {
         if self.traces.is_empty() { None } else { self.find_trace(id) }
@@ -233,13 +236,13 @@ impl LocalPeer {
 
     #[cold]
     fn find_trace(&mut self, id: u64) -> Option<Box<TraceContext>> {
-        // It mostly came just before its request.
-        let index = self.traces.iter().rposition(|(of, _)| *of == id)?;
+        // It mostly arrived just before its request.
+        let index = self.traces.iter().rposition(|(request, _)| *request == id)?;
         self.traces.remove(index).map(|(_, trace)| trace)
     }
 }
 
-/// Trace contexts kept for a peer whose requests have not come. Of more, those that came first are forgotten.
+/// Upper bound on the trace contexts kept for a peer's future requests. Beyond it, the oldest are dropped.
 const TRACES_MAX: usize = 1_024;
 
 /// A message that waits for [`Endpoint::poll_messages`](crate::Endpoint::poll_messages).
@@ -255,18 +258,18 @@ pub(crate) enum Waiting {
 #[derive(Debug)]
 pub(crate) struct LocalCalls {
     calls: Slab<RpcKey, LocalCall>,
-    /// Requests in service, by what their clients call them.
+    /// Requests in service, by path index and the client's id.
     requests: Lookup<RpcKey, (usize, u64)>,
     /// By [`PathId::index`].
     peers: Vec<Option<LocalPeer>>,
-    /// Bytes that all paths keep for their peers.
+    /// Bytes that all paths hold for their peers.
     pub(crate) load: u64,
-    /// Peers for which they keep any.
+    /// Number of peers for which paths hold any.
     loaded: u64,
     pub(crate) waiting: VecDeque<Waiting>,
     pub(crate) wheel: Wheel,
     pub(crate) expired: Vec<RpcKey>,
-    /// When to look which peers are silent, while there are calls.
+    /// Time of the next check for silent peers, while there are calls.
     pub(crate) next_check: Option<Time>,
 }
 
@@ -306,7 +309,7 @@ impl LocalCalls {
         }
     }
 
-    /// The path keeps so many bytes for a peer.
+    /// Sets the number of bytes that the path holds for a peer.
     pub(crate) fn set_load(&mut self, path: PathId, load: u64) {
         if let Some(peer) = self.peer_mut(path) {
             let before = std::mem::replace(&mut peer.load, load);
@@ -315,7 +318,7 @@ impl LocalCalls {
         }
     }
 
-    /// Peers for which something is kept.
+    /// Returns the number of peers for which paths hold bytes.
     pub(crate) fn loaded(&self) -> u64 {
         self.loaded
     }
@@ -330,7 +333,7 @@ impl LocalCalls {
         self.peers.get_mut(path.index())?.as_mut().filter(|peer| peer.path == path)
     }
 
-    /// The peer of a call.
+    /// Returns the peer with this index.
     #[inline]
     pub(crate) fn peer_at(&mut self, index: usize) -> Option<&mut LocalPeer> {
         self.peers.get_mut(index)?.as_mut()
@@ -340,7 +343,7 @@ impl LocalCalls {
         Some(self.peers.get(index)?.as_ref()?.path)
     }
 
-    /// Whether calls of this node are under way.
+    /// Returns whether calls of this node are in progress.
     pub(crate) fn has_calls(&self) -> bool {
         self.peers.iter().flatten().any(|peer| peer.calls > 0)
     }
@@ -359,7 +362,7 @@ impl LocalCalls {
         self.calls.get_mut(inner(key))
     }
 
-    /// A call and its peer.
+    /// Returns a call and its peer.
     #[inline]
     pub(crate) fn with_peer(&mut self, key: RpcKey) -> Option<(&mut LocalCall, &mut LocalPeer)> {
         let call = self.calls.get_mut(inner(key))?;
@@ -367,18 +370,18 @@ impl LocalCalls {
         Some((call, peer))
     }
 
-    /// A request of a peer that is in service.
+    /// Returns a request of a peer that is in service.
     pub(crate) fn find_request(&self, path: PathId, id: u64) -> Option<RpcKey> {
         self.requests.find(&self.calls, &(path.index(), id)).map(outer)
     }
 
-    /// Adds the call of this node that `make` makes, given its id.
+    /// Adds a call of this node, which `make` creates from the new id.
     #[inline]
     pub(crate) fn insert_call(&mut self, make: impl FnOnce(u64) -> LocalCall) -> RpcKey {
         outer(self.calls.insert_with(|key| make(outer(key).to_bits())))
     }
 
-    /// Adds a request, unless one with its name is there.
+    /// Adds a request, unless one with its name exists.
     #[inline]
     pub(crate) fn insert_request(&mut self, call: LocalCall) -> Option<RpcKey> {
         let key = self.calls.insert(call);
@@ -399,7 +402,7 @@ impl LocalCalls {
         Some(call)
     }
 
-    /// The calls for which `wanted` is true.
+    /// Returns the calls for which `wanted` is true.
     pub(crate) fn find(&self, wanted: impl Fn(&LocalCall) -> bool) -> Vec<RpcKey> {
         let calls = (0..self.calls.slots()).filter_map(|slot| self.calls.at(slot));
         calls.filter(|(_, call)| wanted(call)).map(|(key, _)| outer(key)).collect()

@@ -1,7 +1,7 @@
-//! A hash table that can only be looked up in, so that its order is never seen.
+//! A hash table for lookups only, so that its order never shows.
 //!
-//! It holds slot numbers of a [`Slab`] and compares keys where the values are: with very many values
-//! the table stays small enough for the cache, and what is looked up is needed anyway.
+//! The table holds slot numbers of a [`Slab`] and compares keys in the values. Even with very many values it stays small enough for
+//! the cache, and the caller needs the value of a lookup anyway.
 
 use std::hash::{BuildHasher, Hash};
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use hashbrown::hash_table::Entry;
 
 use crate::slab::{Handle, Slab};
 
-/// A value that is looked up by an `N`.
+/// A value that can be looked up by an `N`.
 pub(crate) trait Named<N> {
     fn name(&self) -> N;
 }
@@ -39,14 +39,14 @@ impl<K: Handle, N: Eq + Hash> Lookup<K, N> {
         values.at(*slot as usize).map(|(key, _)| key)
     }
 
-    /// Adds a value, whose name no other has.
+    /// Adds a value with a unique name.
     #[inline]
     pub(crate) fn insert<T: Named<N>>(&mut self, values: &Slab<K, T>, key: K) {
         let hash = |slot: &u32| self.hasher.hash_one(name(values, *slot));
         self.slots.insert_unique(hash(&key.index()), key.index(), hash);
     }
 
-    /// Adds a value. False if another one has its name already.
+    /// Adds a value. Returns `false` if another value has its name already.
     #[inline]
     pub(crate) fn try_insert<T: Named<N>>(&mut self, values: &Slab<K, T>, key: K) -> bool {
         let hash = |slot: &u32| self.hasher.hash_one(name(values, *slot));
@@ -61,7 +61,7 @@ impl<K: Handle, N: Eq + Hash> Lookup<K, N> {
         }
     }
 
-    /// Takes out the value at `key`, which has this name.
+    /// Removes the value at `key`, which has this name.
     #[inline]
     pub(crate) fn remove(&mut self, key: K, name: N) {
         let found = self.slots.find_entry(self.hasher.hash_one(name), |&slot| slot == key.index());
@@ -71,7 +71,7 @@ impl<K: Handle, N: Eq + Hash> Lookup<K, N> {
     }
 }
 
-/// The name of the value in a slot that a table has.
+/// Returns the name of the value in a slot of the table.
 #[inline]
 fn name<K: Handle, T: Named<N>, N>(values: &Slab<K, T>, slot: u32) -> N {
     let (_, value) = values.at(slot as usize).expect("the table names values that exist");

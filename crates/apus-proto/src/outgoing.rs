@@ -1,4 +1,4 @@
-//! A message on its way out, and the order in which messages go.
+//! An outgoing message, and the order of transmission.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -10,40 +10,39 @@ use bytes::Bytes;
 use crate::slab::RpcKey;
 use crate::time::Time;
 
-/// Messages shorter than this never wait for longer ones nor for the pacer
-/// (`defer_min_bytes`).
+/// Length in bytes below which a message waits neither for longer ones nor for the pacer (`defer_min_bytes`).
 pub(crate) const SHORT: u32 = 1000;
 
-/// Ranges to send again that one message keeps; more have to be asked for once more.
+/// Upper bound on the ranges to retransmit that one message keeps. The peer must request further ones again.
 const RESENDS_MAX: usize = 64;
 
-/// Most the oldest message can have coming, in thousandths of bytes: while it is the shortest as
-/// well, it must not save up turns for later.
+/// Upper bound on the credit of the oldest message, in thousandths of bytes. While it is the shortest as well, it must not save up
+/// turns for later.
 const FIFO_CREDIT_MAX: u64 = 1000 * (1 << 20);
 
-/// Payload that a path of 1,280 bytes takes, whatever IP version and encapsulation: longer packets are swallowed by some paths.
+/// Payload that fits a path of 1,280 bytes, with any IP version and encapsulation. Some paths swallow longer packets.
 const BASE_PAYLOAD: u32 = 1_176;
 
-/// Payload that every path takes: 576 bytes less headers.
+/// Payload that fits every path: 576 bytes less headers.
 const SAFE_PAYLOAD: u32 = 492;
 
-/// A first packet lost so often in a row is taken to be too long for the path.
+/// Number of consecutive losses of the first packet after which it counts as too long for the path.
 const FIRSTS_LOST: u8 = 3;
 
-/// Within this time a message is not sent again more than twice over, whatever the peer asks for.
+/// Time in which a message is not retransmitted more than twice over, whatever the peer requests.
 const RESEND_LIMIT: Duration = Duration::from_millis(1);
 
-/// When a long packet was last known to have come to a peer.
+/// Times at which long packets were last known to have reached a peer.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Carried {
-    /// Longer than [`BASE_PAYLOAD`],
+    /// For packets with a payload above [`BASE_PAYLOAD`].
     long: Time,
-    /// and than [`SAFE_PAYLOAD`].
+    /// For packets with a payload above [`SAFE_PAYLOAD`].
     middle: Time,
 }
 
 impl Carried {
-    /// The peer has shown that it has the beginning of this message.
+    /// Records that the peer has the beginning of this message.
     #[inline]
     pub(crate) fn note(&mut self, now: Time, message: &Outgoing) {
         if message.length() > SAFE_PAYLOAD {
@@ -60,14 +59,14 @@ impl Carried {
         }
     }
 
-    /// Whether a packet of about this payload came after `since`.
+    /// Returns whether a packet of about this payload arrived after `since`.
     fn since(&self, payload: u32, since: Time) -> bool {
         let at = if payload > BASE_PAYLOAD { self.long } else { self.middle };
         at > since
     }
 }
 
-/// What the path to a peer allows to be sent again: so many bytes in a round trip.
+/// Retransmissions that the path to a peer allows: `window` bytes per round trip.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Again {
     pub(crate) window: u64,
@@ -76,48 +75,49 @@ pub(crate) struct Again {
 
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    /// What is transmitted: one byte for an empty message.
+    /// The transmitted bytes: one byte for an empty message.
     pub(crate) body: Bytes,
     /// [`DataFlags::EMPTY`] if the message is empty.
     pub(crate) marks: DataFlags,
-    /// First byte that was not sent yet.
+    /// Offset of the first byte that was not transmitted yet.
     pub(crate) next: u32,
-    /// Everything below may be sent.
+    /// Offset below which everything may be transmitted.
     pub(crate) granted: u32,
-    /// Everything below goes without a grant, at the unscheduled priority.
+    /// Offset below which everything goes without a grant, at the unscheduled priority.
     pub(crate) unscheduled: u32,
     pub(crate) unscheduled_priority: Priority,
     pub(crate) scheduled_priority: Priority,
-    /// Payload of a full packet; 0 until the first one is sent. Packets keep these boundaries.
+    /// Payload of a full packet; 0 before the first transmission. Packets keep these boundaries.
     pub(crate) packet_payload: u32,
-    /// Payload of the smallest packets the path has taken since: pieces of the original ones.
+    /// Payload of the smallest packets that the path has allowed since: pieces of the original ones.
     piece_payload: u32,
     pub(crate) birth: u64,
-    /// Its mark in the peer's flight.
+    /// Mark of the message in the peer's flight.
     pub(crate) mark: u64,
-    /// Where it stands in the sending order.
+    /// Place of the message in the sending order.
     place: Place,
-    /// It was kept from being begun, and looked at less often meanwhile.
+    /// Whether the message was ever deferred, and so examined less often.
     pub(crate) was_deferred: bool,
-    /// When its last byte was sent for the first time.
+    /// Time of the first transmission of its last byte.
     pub(crate) sent: Time,
-    /// When its first byte was sent.
+    /// Time of the transmission of its first byte.
     pub(crate) began: Time,
-    /// Most messages are one packet that is sent once, and never need it.
+    /// Most messages are one packet that is transmitted once, and never need it.
     long: Option<Box<Long>>,
 }
 
-/// What only a message of several packets needs, or one that is sent again.
+/// State of a message of several packets, or one that is retransmitted.
 #[derive(Debug, Default)]
 struct Long {
-    /// Everything from this offset on was sent since then.
+    /// Time since which, and offset from which on, everything was transmitted.
     recent: (Time, u32),
-    /// First grant: when, and up to where; for measuring the rate.
+    /// Time and offset of the first grant, for measuring the rate.
     first_grant: Option<(Time, u32)>,
-    /// How often the first packet was sent again, and since when that counts.
+    /// Number of retransmissions of the first packet.
     firsts_again: u8,
+    /// Time since which these count.
     firsts_since: Option<Time>,
-    /// What the peer asked for again.
+    /// Ranges that the peer requested again.
     resends: Option<Resends>,
 }
 
@@ -125,13 +125,14 @@ struct Long {
 struct Resends {
     ranges: VecDeque<Range<u32>>,
     priority: Priority,
-    /// Bytes asked for since then, against floods.
+    /// Start of the period of `bytes`.
     since: Time,
+    /// Bytes requested in this period, as a limit against floods.
     bytes: u64,
 }
 
 impl Resends {
-    /// How long what is asked for counts, and how much may be asked for in this time.
+    /// Returns the period in which requested bytes count, and the limit for them.
     fn limit(length: u32, path: Again) -> (Duration, u64) {
         //= docs/protocol.md#loss-7
         let span = RESEND_LIMIT.max(path.round_trip);
@@ -143,19 +144,19 @@ impl Resends {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
-    /// Nothing to send: all sent, or waiting for a grant.
+    /// Nothing to transmit: everything was transmitted, or the message waits for a grant.
     None,
     Short,
-    /// In the SRPT order under this many bytes left.
+    /// In the SRPT order, under this number of remaining bytes.
     Ranked(u32),
-    /// Held back until the peer is known to receive at its address.
+    /// Blocked until the peer is confirmed.
     Blocked,
-    /// Not begun until less is in flight to the peer.
+    /// Deferred until fewer bytes are in flight to the peer.
     Deferred,
 }
 
 impl Outgoing {
-    /// At least one byte is unscheduled: a receiver grants only messages of which it has received a packet.
+    /// Creates a message. At least one byte is unscheduled: a receiver grants only messages of which it has received a packet.
     pub(crate) fn new(body: Bytes, unscheduled: u32, priority: Priority, birth: u64) -> Self {
         //= docs/wire.md#W12
         let (mut body, mut marks) = (body, DataFlags::NONE);
@@ -185,7 +186,7 @@ impl Outgoing {
         }
     }
 
-    /// The message, as the application has given it.
+    /// Returns the message as the application gave it.
     pub(crate) fn message(&self) -> Bytes {
         if self.marks == DataFlags::NONE { self.body.clone() } else { Bytes::new() }
     }
@@ -195,12 +196,12 @@ impl Outgoing {
         self.body.len() as u32
     }
 
-    /// Its place among deferred messages: the shortest goes first, then the oldest.
+    /// Returns its place among deferred messages: shortest first, then oldest.
     pub(crate) fn place_in_flight(&self, key: RpcKey) -> (u32, u64, RpcKey) {
         (self.length(), self.birth, key)
     }
 
-    /// Whether a part of it was sent.
+    /// Returns whether a part of it was transmitted.
     pub(crate) fn has_begun(&self) -> bool {
         self.next > 0
     }
@@ -225,8 +226,8 @@ impl Outgoing {
         self.place == Place::Deferred
     }
 
-    /// Learns the packet size of the path, at the first transmission: unscheduled bytes are rounded
-    /// up to whole packets, so that no short packet is made in the middle of a message.
+    /// Adopts the packet size of the path at the first transmission. Rounds the unscheduled bytes up to whole packets, so that no
+    /// short packet occurs in the middle of a message.
     pub(crate) fn begin(&mut self, now: Time, packet_payload: u32, limit_unscheduled: bool) {
         self.began = now;
         self.packet_payload = packet_payload;
@@ -238,7 +239,7 @@ impl Outgoing {
         }
     }
 
-    /// The original packet that `offset` lies in.
+    /// Returns the original packet that contains `offset`.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -258,14 +259,14 @@ impl Outgoing {
         start..start.saturating_add(self.packet_payload).min(limit)
     }
 
-    /// The path takes packets with this much payload now. What was sent in pieces stays in pieces.
+    /// Adopts a smaller payload of the path. Packets that were transmitted in pieces stay in pieces.
     #[inline]
     pub(crate) fn narrow(&mut self, payload_max: u32) {
         self.piece_payload = self.piece_payload.min(payload_max);
     }
 
-    /// Where the piece of an original packet ends that begins at `start`. A packet is halved until its pieces fit, so that the
-    /// pieces of a path that becomes narrower still lie within earlier ones, and none straddles a gap that a lost one has left.
+    /// Returns the end of the piece of an original packet that begins at `start`. A packet is halved until its pieces fit. So the
+    /// pieces for a path that becomes narrower still lie within earlier ones, and none straddles a gap left by a lost one.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -285,7 +286,7 @@ impl Outgoing {
         piece.end
     }
 
-    /// A grant up to `offset`; true if it allowed something new.
+    /// Takes a grant up to `offset`. Returns whether it allowed anything new.
     pub(crate) fn grant(&mut self, offset: u32, priority: Priority) -> bool {
         self.scheduled_priority = priority;
         let granted = offset.min(self.length());
@@ -299,7 +300,7 @@ impl Outgoing {
         self.length() <= self.packet_payload
     }
 
-    /// What follows is sent now; `under_way` is how long it may take to arrive.
+    /// Records that the following bytes are transmitted now; `under_way` is the longest time for them to arrive.
     #[inline]
     pub(crate) fn note_sending(&mut self, now: Time, under_way: Duration) {
         let next = self.next;
@@ -309,7 +310,7 @@ impl Outgoing {
         }
     }
 
-    /// One byte beyond what was sent so long ago that it must have arrived.
+    /// Returns one byte beyond those transmitted so long ago that they must have arrived.
     pub(crate) fn arrived(&self, now: Time, under_way: Duration) -> u32 {
         let (since, from) = match &self.long {
             Some(long) if !self.is_one_packet() => long.recent,
@@ -318,7 +319,8 @@ impl Outgoing {
         if now.saturating_since(since) < under_way { from } else { self.next }
     }
 
-    /// Notes a range to send again, as much of it as the limit leaves; false if that is nothing, or none of it was ever sent.
+    /// Records a range to retransmit, as much of it as the limit leaves. Returns `false` if that is nothing, or if none of it was
+    /// ever transmitted.
     pub(crate) fn request_again(
         &mut self,
         now: Time,
@@ -331,7 +333,7 @@ impl Outgoing {
         if range.is_empty() {
             return false;
         }
-        // A part of a packet brings all of it, or a whole piece.
+        // A request for part of a packet retransmits all of it, or a whole piece.
         let least = self.packet_payload.min(self.piece_payload);
         let resends = self.long.get_or_insert_default().resends.get_or_insert_with(|| Resends {
             ranges: VecDeque::new(),
@@ -363,8 +365,8 @@ impl Outgoing {
         true
     }
 
-    /// The next packet to send again, if any, what was asked for of it, and its priority: an original packet, because
-    /// pieces of two might straddle a gap of the receiver, which the module refuses.
+    /// Returns the next packet to retransmit, the requested part of it, and its priority. It is an original packet, because pieces
+    /// of two packets might straddle a gap of the receiver, which the module refuses.
     pub(crate) fn pop_resend(&mut self) -> Option<(Range<u32>, Range<u32>, Priority)> {
         let first = self.resends()?.ranges.front()?.start;
         let packet = self.packet_around(first);
@@ -378,8 +380,8 @@ impl Outgoing {
         Some((packet.start..packet.end.min(self.next), asked, resends.priority))
     }
 
-    /// A packet is sent again. True when the peer asks for a long first one once more, which was lost as often as it takes to
-    /// suspect the path, while none as long is known to have come.
+    /// Records a retransmission. Returns true if the peer has requested a long first packet often enough to suspect the path, and
+    /// no packet of that length is known to have arrived.
     pub(crate) fn is_swallowed(
         &mut self,
         now: Time,
@@ -402,14 +404,14 @@ impl Outgoing {
         !carried.since(length, since)
     }
 
-    /// Payload of the longest packets of this message, all of which begin with full ones, that may have come.
+    /// Returns the payload of the longest packets of this message that may have arrived. All messages begin with full packets.
     fn carried(&self) -> u32 {
         let full = self.packet_payload.min(self.piece_payload);
-        // In an incast the first packet may be a short one.
+        // In an incast, the first packet may be short.
         if self.unscheduled < full.min(self.length()) { 0 } else { full.min(self.length()) }
     }
 
-    /// Drops what the peer asked for again; it will ask once more.
+    /// Drops the ranges that the peer requested; the peer will request them again.
     pub(crate) fn forget_resends(&mut self) {
         if let Some(long) = &mut self.long {
             long.resends = None;
@@ -426,7 +428,7 @@ impl Outgoing {
         self.long.as_ref()?.resends.as_ref()
     }
 
-    /// The first grant: when it came, and up to where it allowed to send.
+    /// Returns the time and the offset of the first grant.
     pub(crate) fn first_grant(&self) -> Option<(Time, u32)> {
         self.long.as_ref()?.first_grant
     }
@@ -435,28 +437,28 @@ impl Outgoing {
         self.long.get_or_insert_default().first_grant = Some((now, offset));
     }
 
-    /// Bytes to be sent, what was asked for again included.
+    /// Returns the bytes to transmit, including requested retransmissions.
     #[inline]
     fn left(&self) -> u32 {
         let ranges = self.resends().into_iter().flat_map(|resends| &resends.ranges);
-        // The ranges may overlap, so together they may be longer than any message.
+        // The ranges may overlap, so their sum may exceed the length of any message.
         let rest = self.length().saturating_sub(self.next);
         ranges.fold(rest, |left, range| left.saturating_add(range.end.saturating_sub(range.start)))
     }
 }
 
-/// The order in which messages go: short, then shortest rest first with a share for the oldest
-/// (rules `send-2` to `send-4`). All steps are O(log messages) or better.
+/// The order of transmission: short messages, then the shortest rest first with a share for the oldest (rules `send-2` to
+/// `send-4`). All steps are O(log messages) or better.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
     short: VecDeque<RpcKey>,
     shortest: BTreeSet<(u32, u64, RpcKey)>,
     oldest: BTreeSet<(u64, RpcKey)>,
-    /// Thousandths of bytes the oldest message has coming.
+    /// Credit of the oldest message, in thousandths of bytes.
     fifo_credit: u64,
 }
 
-/// Which queue a message was chosen from.
+/// The queue that a message was chosen from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
     Short,
@@ -465,17 +467,17 @@ pub(crate) enum Turn {
 }
 
 impl Order {
-    /// Something waits that the pacer does not hold back.
+    /// Returns whether a message waits that the pacer does not hold back.
     pub(crate) fn has_urgent(&self) -> bool {
         !self.short.is_empty()
     }
 
-    /// Something waits that goes as the pacer allows.
+    /// Returns whether a message waits for the pacer.
     pub(crate) fn has_paced(&self) -> bool {
         !self.shortest.is_empty()
     }
 
-    /// Puts a message where it belongs now; harmless if it is there.
+    /// Moves a message to its present place; harmless if it is there.
     #[inline]
     pub(crate) fn update(&mut self, key: RpcKey, message: &mut Outgoing) {
         let place = if message.is_blocked() || message.is_deferred() {
@@ -502,7 +504,7 @@ impl Order {
         message.place = place;
     }
 
-    /// Takes a message out; entries of short ones go stale by themselves.
+    /// Removes a message. Entries of short messages expire by themselves.
     pub(crate) fn unrank(&mut self, key: RpcKey, message: &mut Outgoing) {
         if let Place::Ranked(left) = message.place {
             self.shortest.remove(&(left, message.birth, key));
@@ -511,13 +513,13 @@ impl Order {
         message.place = Place::None;
     }
 
-    /// Holds a message back, whatever becomes of it, until [`Order::unblock`].
+    /// Blocks a message until [`Order::unblock`].
     pub(crate) fn block(&mut self, key: RpcKey, message: &mut Outgoing) {
         self.unrank(key, message);
         message.place = Place::Blocked;
     }
 
-    /// Keeps a message from being begun until [`Order::release`].
+    /// Defers a message until [`Order::release`].
     pub(crate) fn defer(&mut self, key: RpcKey, message: &mut Outgoing) {
         self.unrank(key, message);
         message.place = Place::Deferred;
@@ -532,7 +534,7 @@ impl Order {
         }
     }
 
-    /// Lets a message go on that was blocked.
+    /// Lets a blocked message go on.
     pub(crate) fn unblock(&mut self, key: RpcKey, message: &mut Outgoing) {
         if message.is_blocked() {
             message.place = Place::None;
@@ -540,7 +542,7 @@ impl Order {
         }
     }
 
-    /// Whose turn it is. `paced` holds everything but short messages back.
+    /// Returns the next message and its queue. `paced` holds back all but short messages.
     #[inline]
     pub(crate) fn choose(&self, paced: bool, packet: u64) -> Option<(RpcKey, Turn)> {
         //= docs/protocol.md#send-2
@@ -565,7 +567,7 @@ impl Order {
         self.short.pop_front();
     }
 
-    /// Accounts for what a turn sent; `share` is in thousandths.
+    /// Accounts for the bytes of a turn; `share` is in thousandths.
     pub(crate) fn sent(&mut self, turn: Turn, bytes: u64, share: u64) {
         match turn {
             Turn::Short => {}

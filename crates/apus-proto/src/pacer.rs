@@ -1,28 +1,27 @@
 //! An estimate of the NIC's queue, so that the shortest message can always go next.
 //!
-//! Rule `pace-1`: the link is taken to be busy until it would have carried everything handed to
-//! it, at 99 % of its rate; nothing that may wait is handed over while that is further ahead than
-//! the allowed backlog (`homa_pacer.c`, `link_idle_time`).
+//! Rule `pace-1`: the link counts as busy until it would have carried everything passed to it, at 99 % of its rate. While that time
+//! is further ahead than the allowed backlog, the pacer holds back everything that may wait (`homa_pacer.c`, `link_idle_time`).
 
 use std::time::Duration;
 
 use crate::time::Time;
 
-/// Bytes a packet takes on the wire beyond its Homa bytes: IP and UDP headers, Ethernet header with
-/// VLAN tag, preamble, checksum and gap.
+/// Bytes that a packet takes on the wire beyond its Homa bytes: IP and UDP headers, Ethernet header with VLAN tag, preamble,
+/// checksum and gap.
 pub(crate) const OVERHEAD: u64 = 28 + 42;
 
 #[derive(Debug)]
 pub(crate) struct Pacer {
-    /// When the link will have carried what every endpoint of the host handed to it.
+    /// Time at which the link will have carried everything from all endpoints of the host.
     idle_at: Time,
-    /// When this endpoint's part of the link will have carried what it handed over itself.
+    /// Time at which this endpoint's part of the link will have carried everything from this endpoint.
     own_idle_at: Time,
-    /// Endpoints that share the link now, this one included.
+    /// Number of endpoints that share the link now, including this one.
     senders: u64,
-    /// Bytes handed to the link so far by this endpoint.
+    /// Bytes that this endpoint has passed to the link so far.
     sent: u64,
-    /// The same of the other endpoints, once they have told.
+    /// Bytes that the other endpoints have passed to the link, once they have reported.
     sent_by_others: Option<u64>,
     picos_per_byte: u64,
     backlog: Duration,
@@ -45,7 +44,7 @@ impl Pacer {
         pacer
     }
 
-    /// How far ahead of the wire packets may be handed over.
+    /// Sets the time by which packets may be passed to the link ahead of the wire.
     pub(crate) fn set_backlog(&mut self, backlog: Duration) {
         self.backlog = backlog;
     }
@@ -54,7 +53,7 @@ impl Pacer {
         self.picos_per_byte = 8_000_000 * 100 / 99 / link_mbps.max(1);
     }
 
-    /// When the next packet may go.
+    /// Returns the time at which the next packet may go.
     pub(crate) fn ready_at(&self) -> Time {
         //= docs/protocol.md#pace-1
         let backlog = u64::try_from(self.backlog.as_nanos()).unwrap_or(u64::MAX);
@@ -67,7 +66,7 @@ impl Pacer {
         !self.enabled || self.ready_at() <= now
     }
 
-    /// A packet of `bytes` Homa bytes was handed to the link.
+    /// Records a packet of `bytes` Homa bytes that was passed to the link.
     #[inline]
     pub(crate) fn charge(&mut self, now: Time, bytes: usize) {
         if self.enabled {
@@ -84,8 +83,8 @@ impl Pacer {
         }
     }
 
-    /// The other endpoints of the host have handed over `sent` bytes since they began, and `sending`
-    /// of them have more that waits.
+    /// Takes the report of the host's other endpoints: they have passed `sent` bytes to the link since they began, and `sending` of
+    /// them have more that waits.
     pub(crate) fn set_others(&mut self, now: Time, sent: u64, sending: u64) {
         let before = self.sent_by_others.replace(sent).unwrap_or(sent);
         self.senders = 1 + sending;
@@ -98,12 +97,12 @@ impl Pacer {
         }
     }
 
-    /// Bytes handed to the link so far.
+    /// Returns the bytes passed to the link so far.
     pub(crate) fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// How long the link takes for `bytes`, in nanoseconds.
+    /// Returns the time that the link takes for `bytes`, in nanoseconds.
     #[inline]
     fn time_of(&self, bytes: u64) -> u64 {
         bytes * self.picos_per_byte / 1000

@@ -1,4 +1,4 @@
-//! What is known of one peer node.
+//! The state of one peer node.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -22,140 +22,142 @@ use crate::time::{Time, nanos};
 use crate::trace::{TraceMark, pair};
 use crate::usage::Usage;
 
-/// Acknowledgements one packet carries, and that are kept until a packet takes them.
+/// Upper bound on the acknowledgements in one packet, and on those that wait for a packet.
 pub(crate) const ACKS: usize = 5;
 
-/// A packet is taken to be under way for no longer than so many times `resend_min`, whatever was measured: one answer may
-/// have taken minutes, and what is lost must be sent again soon all the same.
+/// Upper bound on the time that a packet counts as under way, in multiples of `resend_min`. One measured answer may have taken
+/// minutes; lost packets must be retransmitted soon all the same.
 const UNDER_WAY_MAX: u32 = 8;
 
-/// A peer is known for at least twice the time in which its token can be confirmed.
+/// A peer stays known for at least twice the time in which its token can be confirmed.
 pub(crate) const EVICTABLE_AFTER: Duration = Duration::from_secs(25);
 
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) path: PathId,
-    /// What packets from there carry; [`Token::NONE`] on a native link.
+    /// Token in packets from the peer; [`Token::NONE`] on a native link.
     pub(crate) token: Token,
     pub(crate) contact: Contact,
-    /// When it became known.
+    /// Time at which the peer became known.
     pub(crate) met: Time,
-    /// Where its packets come from now, how many bytes came since it was asked to show that it receives
-    /// there, and when that was.
+    /// Path that its packets arrive by now, the bytes received since the peer was asked to prove that it receives there, and the
+    /// time of that request.
     elsewhere: Option<(PathId, usize, Option<Time>)>,
     pub(crate) loopback: bool,
-    /// Of a native link: perhaps the Linux module, which is told nothing it does not know.
+    /// Whether the peer is on a native link: it may be the Linux module, which receives only packets that it knows.
     pub(crate) native: bool,
-    /// What the network said of it since its last packet.
+    /// The network's error reports about the peer since its last packet.
     refused: Option<Refused>,
-    /// When the network was last believed that the peer cannot be reached.
+    /// Time at which the network's report that the peer is unreachable was last believed.
     pub(crate) believed: Time,
-    /// Last time a packet came from there.
+    /// Time of the last packet from the peer.
     pub(crate) last_rx: Time,
-    /// Of the network: from a grant to its data.
+    /// Delay of the network: from a grant to its data.
     pub(crate) delay: Delay,
-    /// From a whole request to the first of its response: the time of the service is in it.
+    /// Time from a whole request to the first packet of its response, including the service's time.
     pub(crate) answers: Delay,
     rate: Rate,
-    /// Largest payload of a packet received from there.
+    /// Largest payload of a packet received from the peer, in bytes.
     pub(crate) packet_payload: u32,
 
     // Towards the peer as a server.
     pub(crate) ids: Ids,
     pub(crate) calls: u32,
-    /// Of the messages to the peer, of both roles.
+    /// Flight of the messages to the peer, of both roles.
     pub(crate) flight: Flight,
     pub(crate) carried: Carried,
     pub(crate) prober: Prober,
     /// The peer's table for messages to it.
     pub(crate) cutoffs: Option<Cutoffs>,
-    /// Finished calls the peer was not told of yet.
+    /// Finished calls that were not acknowledged to the peer yet.
     acks: Vec<Acked>,
 
     // Towards the peer as a client.
     pub(crate) requests: Requests,
-    /// Requests that were refused because nobody served their port, the oldest first. They are never taken.
+    /// Requests refused because their port was not served, oldest first. They are never taken.
     refused_requests: VecDeque<RpcId>,
-    /// On a native link, added to the version of our cutoffs, so that only who receives at this address
-    /// knows the sum.
+    /// Number added to the version of this node's cutoffs on a native link, so that only a host that receives at this address knows
+    /// the sum.
     pub(crate) version_salt: u16,
     pub(crate) cutoffs_sent: Option<Time>,
     pub(crate) confirmation: Confirmation,
     /// Incoming messages that can be granted more, best first.
     pub(crate) grantable: BTreeSet<Rank>,
-    /// What it was granted last did not come in time, and since when.
+    /// Time since which granted bytes of the peer are late.
     pub(crate) stalled: Option<Time>,
-    /// Messages of it that are asked for, since what was granted of them did not come in time.
+    /// Number of its messages that are probed because granted bytes are late.
     pub(crate) suspended: u32,
-    /// The best of them stands behind those of others.
+    /// Whether its best message stands behind those of other peers.
     pub(crate) behind: bool,
 
-    /// RPCs of both roles.
+    /// Number of RPCs of both roles.
     pub(crate) rpcs: u32,
-    /// Charged to the peer's budget.
+    /// Charges to the peer's budget.
     pub(crate) usage: Usage,
-    /// Its host, to which requests are charged as well, if that has several peers.
+    /// The peer's host, if it has several peers; requests are charged to the host as well.
     pub(crate) host: Option<HostKey>,
 }
 
-/// The network says that the peer cannot be reached (rule `life-5`).
+/// The network's reports that the peer is unreachable (rule `life-5`).
 #[derive(Clone, Copy, Debug)]
 struct Refused {
-    /// When it said so first.
+    /// Time of the first report.
     first: Time,
-    /// When the peer was last asked for that reason, and how often.
+    /// Time of the last probe because of these reports.
     last_probe: Time,
+    /// Number of such probes.
     probes: u8,
 }
 
-/// What follows from that.
+/// Reaction to such a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Reaction to a report.
 pub(crate) enum Refusal {
-    /// The peer is asked.
+    /// Probe the peer.
     Probe,
-    /// It was asked just now.
+    /// Wait: the last probe is too recent.
     Wait,
-    /// It was probed often enough and for long enough, and no packet of it was received.
+    /// Believe the report: the peer was probed often enough and for long enough, and no packet from it was received.
     Believe,
 }
 
-/// A peer from which nothing was received for this long may have forgotten us: half of the time after which
-/// idle peers are forgotten. It is probed before it is sent anything new.
+/// Silence after which a peer may have forgotten this node: half of the time after which idle peers are forgotten. Such a peer is
+/// probed before it is sent anything new.
 pub(crate) const CERTAIN_FOR: Duration = Duration::from_secs(60);
 
-/// Probes that must have been refused, half an RTO apart, before the network is believed.
+/// Number of probes, half an RTO apart, that must have been refused before the network is believed.
 const REFUSALS_MIN: u8 = 2;
 
-/// Refused requests of one peer that are remembered.
+/// Upper bound on the recorded refused requests of one peer.
 const REFUSED_MAX: usize = 64;
 
-/// Which requests of the peer were taken.
+/// Record of the peer's requests that were taken.
 #[derive(Debug)]
 pub(crate) enum Requests {
-    /// The peer is known by its token, and so are its requests.
+    /// The peer is known by its token, which also identifies its requests.
     ByToken(History),
     /// The peer is known by its address alone.
     ByIncarnation(Box<Incarnations>),
 }
 
-/// Whether the peer was shown to receive at its address.
+/// Whether the peer is known to receive at its address.
 ///
-/// Until then it gets no more bytes than it sent (rule `hostile-2`): a request with a forged source
-/// must not turn this node into an amplifier.
+/// An unconfirmed peer gets no more bytes than it sent (rule `hostile-2`): a request with a forged source must not turn this node
+/// into an amplifier.
 #[derive(Debug)]
 pub(crate) enum Confirmation {
-    /// It may still be sent `credit` bytes. `blocked` responses wait for more.
+    /// The peer may still be sent `credit` bytes. `blocked` responses wait for more.
     Pending {
         /// Bytes received less bytes sent.
         credit: u64,
-        /// Responses that wait.
+        /// Responses that wait for the confirmation.
         blocked: BTreeSet<RpcKey>,
     },
-    /// It echoed a number that was sent only there, or we called it ourselves.
+    /// The peer echoed a number that was sent only there, or this node has called it.
     Confirmed,
 }
 
-/// The token that a peer has told.
+/// The token that a peer has chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Theirs(pub(crate) Token);
 
@@ -173,7 +175,7 @@ impl Named<Token> for Peer {
 }
 
 impl Peer {
-    /// How an RPC with the peer is known in the time trace.
+    /// Returns the mark of an RPC with the peer in the time trace.
     #[cold]
     pub(crate) fn trace_mark(&self, id: RpcId) -> TraceMark {
         let theirs = self.contact.stamp().map_or(Token::NONE, |stamp| stamp.token);
@@ -181,14 +183,14 @@ impl Peer {
         TraceMark { id: id.0 as u32, pair: pair(ours, theirs) }
     }
 
-    /// A peer that is known by `token`, which only what is sent to it over UDP can tell. It was shown
-    /// to receive at its address, or is about to.
+    /// A peer over UDP, identified by `token`, which only a host that receives at its address can know. The peer is confirmed, or
+    /// about to be.
     pub(crate) fn known(path: PathId, token: Token, contact: Contact, now: Time) -> Self {
         let requests = Requests::ByToken(History::new());
         Self { token, contact, ..Self::new(path, Ids::counted(), requests, now) }
     }
 
-    /// A peer of a native link, which is known by its address.
+    /// A peer of a native link, identified by its address.
     pub(crate) fn native(path: PathId, ids: Ids, salt: u16, now: Time) -> Self {
         let requests = Requests::ByIncarnation(Box::default());
         let confirmation = Confirmation::Pending { credit: 0, blocked: BTreeSet::new() };
@@ -234,12 +236,12 @@ impl Peer {
         }
     }
 
-    /// The least round trip seen lately.
+    /// Returns the recent minimum of the round trip.
     pub(crate) fn round_trip(&self) -> Option<Duration> {
         [self.delay.least(), self.answers.least()].into_iter().flatten().min()
     }
 
-    /// What the path carries in a round trip, when both are measured: no more than the link.
+    /// Returns the bytes that the path carries in a round trip, at most the link's, if both rate and round trip were measured.
     pub(crate) fn round_trip_bytes(&self, config: &Config) -> Option<u64> {
         let round_trip = self.round_trip()?;
         let measured = self.rate.bytes_in(round_trip)?;
@@ -248,8 +250,8 @@ impl Peer {
         Some(link.map_or(measured, |link| measured.min(link.bytes_in(round_trip))))
     }
 
-    /// `bytes` went by in `elapsed`. Over less than a round trip that says nothing: what waited in
-    /// some queue comes in lumps.
+    /// Takes a sample of the rate: `bytes` were transferred in `elapsed`. Ignores samples shorter than a round trip, because
+    /// packets leave a queue in bursts.
     pub(crate) fn sample_rate(&mut self, now: Time, bytes: u64, elapsed: Duration) {
         //= docs/protocol.md#measure-3
         if self.round_trip().is_some_and(|least| elapsed >= least) {
@@ -257,14 +259,15 @@ impl Peer {
         }
     }
 
-    /// The same for a message of `length` bytes: most messages are no longer than the least it can be.
+    /// Returns the unscheduled bytes of a message of `length` bytes. Most messages are shorter than the minimum of
+    /// [`unscheduled`](Self::unscheduled), which need not be computed then.
     #[inline]
     pub(crate) fn unscheduled_of(&self, config: &Config, length: u32) -> u32 {
         let least = config.unscheduled_min.min(config.unscheduled);
         if length <= least { length } else { self.unscheduled(config) }
     }
 
-    /// Bytes of a new message to send without a grant (rule `unsched-1`).
+    /// Returns the number of bytes of a new message to transmit without a grant (rule `unsched-1`).
     pub(crate) fn unscheduled(&self, config: &Config) -> u32 {
         //= docs/protocol.md#unsched-1
         let Some(measured) = self.round_trip_bytes(config) else { return config.unscheduled };
@@ -278,22 +281,22 @@ impl Peer {
         u32::try_from(measured.clamp(least, most)).unwrap_or(u32::MAX)
     }
 
-    /// Whether the delay of the network alone was measured, without the time of services.
+    /// Returns whether the delay of the network alone was measured, without the time of services.
     #[inline]
     fn knows_network(&self) -> bool {
         self.delay.least().is_some()
     }
 
-    /// Bytes that may be expected over all messages while this peer's is granted (rule `grant-6`).
+    /// Returns the bytes that may be expected over all messages while this peer's is granted (rule `grant-6`).
     pub(crate) fn incoming_limit(&self, config: &Config) -> u64 {
         let measured = self.round_trip_bytes(config).filter(|_| self.knows_network());
         //= docs/protocol.md#measure-5
         config.max_incoming.max(measured.map_or(0, |bytes| bytes.saturating_mul(4)))
     }
 
-    /// Bytes to keep granted and not yet received for one message (rule `grant-3`): two round trips
-    /// and what the packets' size costs, or `most` when nothing is measured. Never less than two
-    /// unmeasured round trips: a rate that was measured through a small window would keep it small.
+    /// Returns the bytes to keep granted and not yet received for one message (rule `grant-3`): two round trips and the cost of the
+    /// packets' size, or `most` if nothing was measured. At least two unmeasured round trips, because a rate measured through a
+    /// small window would keep the window small.
     pub(crate) fn window(&self, config: &Config, most: u64) -> u64 {
         let Some(measured) = self.round_trip_bytes(config) else {
             return most.min(config.window_max);
@@ -303,23 +306,22 @@ impl Peer {
         window.max(2 * u64::from(config.unscheduled)).min(most).min(config.window_max)
     }
 
-    /// What may be sent again to the peer in a round trip: what it may have granted to one message, as far as we know.
+    /// Returns the bytes that may be retransmitted to the peer in a round trip: the presumed grants of the peer to one message.
     pub(crate) fn again(&self, config: &Config) -> Again {
         //= docs/protocol.md#loss-7
         let most = config.max_incoming;
         let window = self.window(config, most).max(most / 2);
         let round_trip = match self.round_trip() {
             Some(round_trip) if self.knows_network() => round_trip,
-            // The time of a service is no reason to send less.
+            // The time of a service is no reason to transmit less.
             Some(with_service) => with_service.min(config.resend_min),
             None => config.resend_min,
         };
         Again { window, round_trip }
     }
 
-    /// Silence after which to ask for a response that has not begun (rule `loss-2`). No longer than
-    /// the network makes necessary, however long services take: the answer to such a probe is
-    /// BUSY, which costs next to nothing.
+    /// Returns the silence after which to probe for a response that has not begun (rule `loss-2`). It is as short as the network
+    /// allows, however long services take: the answer to such a probe is BUSY, which costs next to nothing.
     #[inline]
     pub(crate) fn response_rto_nanos(&self, config: &Config) -> u64 {
         let network = self.rto_nanos(config);
@@ -332,14 +334,14 @@ impl Peer {
         }
     }
 
-    /// Silence after which to ask for data that was granted, or for an acknowledgement (rule
-    /// `loss-2`). Answers take at least as long, so they are a bound when nothing else is known.
+    /// Returns the silence after which to probe for granted data, or for an acknowledgement (rule `loss-2`). Answers take at least
+    /// as long, so they are a bound if nothing else was measured.
     #[inline]
     pub(crate) fn rto(&self, config: &Config) -> Duration {
         Duration::from_nanos(self.rto_nanos(config))
     }
 
-    /// The same in nanoseconds, because every call asks for it.
+    /// Returns the RTO in nanoseconds. Every call needs it.
     #[inline]
     pub(crate) fn rto_nanos(&self, config: &Config) -> u64 {
         //= docs/protocol.md#loss-2
@@ -350,15 +352,15 @@ impl Peer {
         rto.max(nanos(config.resend_min)).min(nanos(config.rto_max()))
     }
 
-    /// Whether the peer is to be asked for its token before it is sent anything new.
+    /// Returns whether the peer must be asked for its token before it is sent anything new.
     #[inline]
     pub(crate) fn is_doubtful(&self, now: Time) -> bool {
         //= docs/protocol.md#life-5
         now.saturating_since(self.last_rx) >= CERTAIN_FOR || self.believed > self.last_rx
     }
 
-    /// The network says that the peer cannot be reached. Anybody can make it say so, so that alone only
-    /// has the peer asked.
+    /// Records the network's report that the peer is unreachable. Any host can forge such a report, so the report alone only
+    /// triggers a probe.
     pub(crate) fn note_refusal(&mut self, now: Time, rto: Duration) -> Refusal {
         //= docs/protocol.md#life-5
         let Some(refused) = self.refused.as_mut().filter(|refused| refused.first >= self.last_rx)
@@ -378,8 +380,8 @@ impl Peer {
         Refusal::Probe
     }
 
-    /// How long a packet to the peer may be under way, as far as is known (rule `loss-9`); always less
-    /// than the peer waits before it asks, who measures the same path.
+    /// Returns the time that a packet to the peer may be under way, as far as it was measured (rule `loss-9`). It is always less
+    /// than the RTO of the peer, which measures the same path.
     pub(crate) fn under_way(&self, config: &Config) -> Duration {
         let measured = self.delay.rto().or_else(|| self.answers.rto());
         let measured = measured.unwrap_or(Duration::ZERO);
@@ -392,7 +394,7 @@ impl Peer {
         self.acks.pop()
     }
 
-    /// Keeps an acknowledgement; when there is no room, hands all of them out for an ACK packet.
+    /// Keeps an acknowledgement. If there is no room, it returns all earlier ones for an ACK packet.
     #[inline]
     pub(crate) fn push_ack(&mut self, acked: Acked) -> Option<Vec<Acked>> {
         //= docs/protocol.md#ack-2
@@ -406,7 +408,7 @@ impl Peer {
         std::mem::take(&mut self.acks)
     }
 
-    /// Whether a request may be taken.
+    /// Classifies a request: new, taken or stale.
     #[inline]
     pub(crate) fn admit(&mut self, id: RpcId, echo: Echo) -> Admission {
         match &mut self.requests {
@@ -416,23 +418,23 @@ impl Peer {
                 Verdict::Ahead => Admission::Stray,
                 Verdict::Lost => Admission::Lost,
             },
-            Requests::ByIncarnation(lives) => {
-                let before = lives.bytes();
-                let admission = lives.admit(id, echo);
-                self.usage.charged = self.usage.charged - before + lives.bytes();
+            Requests::ByIncarnation(incarnations) => {
+                let before = incarnations.bytes();
+                let admission = incarnations.admit(id, echo);
+                self.usage.charged = self.usage.charged - before + incarnations.bytes();
                 admission
             }
         }
     }
 
-    /// Whether the request was refused because nobody served its port.
+    /// Returns whether the request was refused because its port was not served.
     #[inline]
     pub(crate) fn has_refused(&self, id: RpcId) -> bool {
         self.refused_requests.contains(&id)
     }
 
-    /// Notes that the request is refused because nobody serves its port. Returns the change of the bytes charged: the
-    /// oldest refused request is forgotten as such, and counts as taken from then on.
+    /// Records a request refused because its port is not served. Returns the change of the charged bytes: beyond the bound, the
+    /// oldest refused request counts as taken.
     pub(crate) fn refuse_request(&mut self, id: RpcId) -> i64 {
         //= docs/protocol.md#life-6
         if self.has_refused(id) {
@@ -445,15 +447,15 @@ impl Peer {
         self.refused_requests.pop_front().map_or(0, |oldest| self.take_request(oldest))
     }
 
-    /// Whether the request was taken, as far as is known.
+    /// Returns whether the request was taken, as far as the record shows.
     pub(crate) fn has_taken(&mut self, id: RpcId) -> bool {
         match &mut self.requests {
             Requests::ByToken(history) => history.is_taken(id.0 >> 1),
-            Requests::ByIncarnation(lives) => lives.has_taken(id),
+            Requests::ByIncarnation(incarnations) => incarnations.has_taken(id),
         }
     }
 
-    /// Notes that the request was taken; returns the change of the bytes charged.
+    /// Records that the request was taken. Returns the change of the charged bytes.
     #[inline]
     pub(crate) fn take_request(&mut self, id: RpcId) -> i64 {
         let (before, after) = match &mut self.requests {
@@ -462,10 +464,10 @@ impl Peer {
                 history.take(id.0 >> 1);
                 (before, history.bytes())
             }
-            Requests::ByIncarnation(lives) => {
-                let before = lives.bytes();
-                lives.take(id);
-                (before, lives.bytes())
+            Requests::ByIncarnation(incarnations) => {
+                let before = incarnations.bytes();
+                incarnations.take(id);
+                (before, incarnations.bytes())
             }
         };
         let change = after.cast_signed().saturating_sub(before.cast_signed());
@@ -473,8 +475,8 @@ impl Peer {
         change
     }
 
-    /// A packet of `length` bytes came from `from`, where the peer is not: whether to ask it to show that it
-    /// receives there, with no more bytes than came from there.
+    /// Takes note of a packet of `length` bytes from `from`, which is not the peer's path. Returns whether to ask the peer to prove
+    /// that it receives there, with no more bytes than arrived from there.
     pub(crate) fn may_ask_path(
         &mut self,
         now: Time,
@@ -493,8 +495,8 @@ impl Peer {
         asks
     }
 
-    /// Whether the peer, of which nothing is under way, may be forgotten before its time: when nothing can
-    /// be executed again for that. Its token may be shown once more for as long as the proof is fresh.
+    /// Returns whether the idle peer may be forgotten before its time, without the risk that a request is executed again. Its token
+    /// may be offered once more for as long as the proof is fresh.
     pub(crate) fn may_be_evicted(&self, now: Time) -> bool {
         match self.contact {
             Contact::Met(_) | Contact::Over => now.saturating_since(self.met) >= EVICTABLE_AFTER,
@@ -503,7 +505,7 @@ impl Peer {
         }
     }
 
-    /// The peer is known to receive at its address; returns the responses that waited for it.
+    /// Confirms the peer. Returns the responses that waited for this.
     pub(crate) fn confirm(&mut self) -> BTreeSet<RpcKey> {
         match std::mem::replace(&mut self.confirmation, Confirmation::Confirmed) {
             Confirmation::Pending { blocked, .. } => blocked,
@@ -511,14 +513,14 @@ impl Peer {
         }
     }
 
-    /// Notes a response that waits for the peer to be confirmed.
+    /// Records a response that waits for the confirmation.
     pub(crate) fn note_blocked(&mut self, key: RpcKey) {
         if let Confirmation::Pending { blocked, .. } = &mut self.confirmation {
             blocked.insert(key);
         }
     }
 
-    /// A response that waited has ended.
+    /// Removes a waiting response that has ended.
     pub(crate) fn forget_blocked(&mut self, key: RpcKey) {
         if let Confirmation::Pending { blocked, .. } = &mut self.confirmation {
             blocked.remove(&key);
@@ -537,12 +539,12 @@ impl Peer {
         }
     }
 
-    /// What it was granted did not come in time, nothing else came since then, and it is asked.
+    /// Returns whether granted bytes are late, the peer has been silent since then, and it is probed.
     pub(crate) fn stands_still(&self) -> bool {
         self.suspended > 0 && self.stalled.is_some_and(|since| self.last_rx < since)
     }
 
-    /// Bytes that may be sent to the peer; `None` for any number.
+    /// Returns the bytes that may be sent to the peer; `None` without a limit.
     #[inline]
     pub(crate) fn credit(&self) -> Option<u64> {
         match self.confirmation {
@@ -551,7 +553,7 @@ impl Peer {
         }
     }
 
-    /// Whether `bytes` may be sent to the peer; takes them from its credit if so.
+    /// Returns whether `bytes` may be sent to the peer, and takes them from its credit if so.
     #[inline]
     pub(crate) fn may_send(&mut self, bytes: usize) -> bool {
         match &mut self.confirmation {
@@ -623,7 +625,7 @@ mod tests {
         peer.delay.bound(Time::ZERO, micros(200));
         assert_eq!(peer.unscheduled(&config), 250_000);
         assert_eq!(peer.incoming_limit(&config), 1_000_000);
-        // A short answer is a bound, which may lower them.
+        // A short answer is an upper bound, which may lower them.
         peer.answers.sample(Time::ZERO, micros(20));
         assert_eq!(peer.unscheduled(&config), 25_000);
     }
@@ -638,7 +640,7 @@ mod tests {
     //= docs/protocol.md#measure-4
     #[test]
     fn no_path_carries_more_than_the_link() {
-        // 30 packets that had come while the process was not run.
+        // 30 packets that arrived while the process was not running.
         let mut lump = measured(400, 45_000, 500);
         let mut config = Config::default();
         assert_eq!(lump.round_trip_bytes(&config), Some(36_000));

@@ -11,42 +11,43 @@ use crate::peer::{EVICTABLE_AFTER, Peer, Theirs};
 use crate::slab::{PeerKey, Slab};
 use crate::time::Time;
 
-/// How often idle peers are looked for.
+/// Interval between searches for idle peers.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Tokens of forgotten peers that are remembered at a time: those of 2,600 a second.
+/// Upper bound on the tokens of forgotten peers that are kept at a time: those of 2,600 per second.
 const SPENT_MAX: usize = 65_536;
 
-/// What a link is told of a path.
+/// Report to the link about a path.
 #[derive(Clone, Copy, Debug)]
 enum PathUse {
     Hold(PathId),
     Release(PathId),
 }
 
-/// Every peer that is remembered.
+/// Every known peer.
 ///
-/// An RPC names its peer by a [`PeerKey`], and a peer with RPCs is never removed: such a key can be used as an index.
+/// An RPC names its peer by a [`PeerKey`], and a peer with RPCs is never removed, so such a key can be used as an index.
 #[derive(Debug)]
 pub(crate) struct Peers {
     slots: Slab<PeerKey, Peer>,
-    /// The peer that calls by a path go to, by the path's index.
+    /// The peer for calls by a path, by the path's index.
     by_path: Vec<Option<PeerKey>>,
-    /// Peers that became known by a path, or are known by it no more, since the link was told last.
+    /// Changes in the use of paths by peers since the last report to the link.
     path_uses: Vec<PathUse>,
-    /// The peer that packets with a token are from.
+    /// The sender of packets with a token.
     by_token: Lookup<PeerKey, Token>,
-    /// The peer that has told a token, while that token is used.
+    /// The peer that has chosen a token, while that token is used.
     by_their_token: Lookup<PeerKey, Theirs>,
-    /// Peers of each host whose number the link knows.
+    /// Number of peers of each host whose number the link knows.
     by_host: BTreeMap<u32, u32>,
-    /// Tokens of peers that were forgotten while their proofs were fresh, and since when, the oldest first.
+    /// Tokens of peers that were forgotten while their proofs were fresh, with the time, oldest first.
     spent: VecDeque<(Time, Token)>,
     spent_tokens: BTreeSet<u64>,
-    /// Found last, because packets come in runs.
+    /// The last peer found, because packets arrive in runs.
     last_token: Option<(Token, PeerKey)>,
-    /// The slot at which the search for idle peers continues, and when.
+    /// The slot at which the search for idle peers continues.
     cursor: usize,
+    /// Time at which that search continues.
     next_check: Time,
 }
 
@@ -85,18 +86,18 @@ impl Peers {
         self.slots.get_mut(key)
     }
 
-    /// The keys of all peers, in the order of their slots.
+    /// Returns the keys of all peers, in the order of their slots.
     pub(crate) fn keys(&self) -> Vec<PeerKey> {
         (0..self.slots()).filter_map(|slot| self.slots.at(slot)).map(|(key, _)| key).collect()
     }
 
-    /// The peer that calls by `path` go to.
+    /// Returns the peer for calls by `path`.
     #[inline]
     pub(crate) fn find(&self, path: PathId) -> Option<PeerKey> {
         self.by_path.get(path.index()).copied().flatten().filter(|&key| self[key].path == path)
     }
 
-    /// The peer whose packets carry `token`.
+    /// Returns the peer whose packets carry `token`.
     #[inline]
     pub(crate) fn find_token(&mut self, token: Token) -> Option<PeerKey> {
         match self.last_token {
@@ -110,12 +111,12 @@ impl Peers {
         }
     }
 
-    /// The peer that has told `token`.
+    /// Returns the peer that has chosen `token`.
     pub(crate) fn find_their_token(&self, token: Token) -> Option<PeerKey> {
         self.by_their_token.find(&self.slots, &Theirs(token))
     }
 
-    /// Remembers a peer by its tokens, if it has any; calls by its path do not go to it yet.
+    /// Adds a peer under its tokens, if it has any. Calls by its path do not go to it yet.
     pub(crate) fn insert(&mut self, peer: Peer) -> PeerKey {
         if self.len() == 0 {
             self.next_check = peer.met + CHECK_INTERVAL;
@@ -133,7 +134,7 @@ impl Peers {
         key
     }
 
-    /// Calls by the peer's path go to this peer from now on. Returns the peer to which they went before, if that is another.
+    /// Directs calls by the peer's path to this peer. Returns the peer to which they went before, if that is another one.
     pub(crate) fn take_path(&mut self, key: PeerKey) -> Option<PeerKey> {
         let path = self[key].path;
         let before = self.find(path);
@@ -144,7 +145,7 @@ impl Peers {
         before.filter(|&before| before != key)
     }
 
-    /// Moves a peer to `path`, by which calls do not go to it yet.
+    /// Moves a peer to `path`. Calls by that path do not go to it yet.
     pub(crate) fn set_path(&mut self, key: PeerKey, path: PathId) {
         self.leave_path(key);
         let before = std::mem::replace(&mut self[key].path, path);
@@ -153,7 +154,7 @@ impl Peers {
         self.path_uses.extend([PathUse::Hold(path), PathUse::Release(before)]);
     }
 
-    /// No calls go to this peer any more.
+    /// Stops directing calls to this peer.
     pub(crate) fn leave_path(&mut self, key: PeerKey) {
         let index = self[key].path.index();
         if let Some(taken) = self.by_path.get_mut(index).filter(|taken| **taken == Some(key)) {
@@ -172,12 +173,12 @@ impl Peers {
         }
     }
 
-    /// Peers on the host that a path leads to; 0 if it is not known.
+    /// Returns the number of peers on the host that a path leads to; 0 if the host is unknown.
     pub(crate) fn on_host_of(&self, path: PathId) -> u32 {
         self.by_host.get(&path.host()).copied().unwrap_or(0)
     }
 
-    /// Remembers that a token was made known, for as long as its proof is fresh. False if there is no room.
+    /// Records a token that was made known, for as long as its proof is fresh. Returns `false` if there is no room.
     pub(crate) fn spend(&mut self, now: Time, token: Token) -> bool {
         while self.spent.front().is_some_and(|(since, _)| *since + EVICTABLE_AFTER <= now) {
             let oldest = self.spent.pop_front();
@@ -191,18 +192,18 @@ impl Peers {
         true
     }
 
-    /// Whether a token was made known, and its peer forgotten, while its proof was fresh.
+    /// Returns whether a token was made known, and its peer forgotten, while its proof was fresh.
     pub(crate) fn is_spent(&self, token: Token) -> bool {
         self.spent_tokens.contains(&token.0)
     }
 
-    /// Whether the link is to be told of paths.
+    /// Returns whether there are changes of paths to report to the link.
     #[inline]
     pub(crate) fn has_path_changes(&self) -> bool {
         !self.path_uses.is_empty()
     }
 
-    /// Tells the link which paths peers are known by now, and which no more.
+    /// Reports to the link the paths that peers have begun or ceased to use.
     #[inline]
     pub(crate) fn tell_paths<S: PacketSink + ?Sized>(&mut self, sink: &mut S) {
         for path_use in self.path_uses.drain(..) {
@@ -213,18 +214,18 @@ impl Peers {
         }
     }
 
-    /// The token that the peer has told is used from now on.
+    /// Begins to use the token that the peer has chosen.
     pub(crate) fn learn_their_token(&mut self, key: PeerKey) {
         self.by_their_token.insert(&self.slots, key);
     }
 
-    /// The token that the peer has told is not used any more.
+    /// Ceases to use the token that the peer has chosen.
     pub(crate) fn forget_their_token(&mut self, key: PeerKey) {
         let theirs: Theirs = self[key].name();
         self.by_their_token.remove(key, theirs);
     }
 
-    /// Takes a peer without RPCs out of every table. Returns the bytes that were charged to it.
+    /// Removes a peer without RPCs from every table. Returns the bytes that were charged to it.
     pub(crate) fn remove(&mut self, key: PeerKey) -> Option<u64> {
         let peer = self.get(key).filter(|peer| peer.rpcs == 0)?;
         let (token, charged, path) = (peer.token, peer.usage.charged, peer.path);
@@ -240,19 +241,19 @@ impl Peers {
         Some(charged)
     }
 
-    /// The next peer in a round over all slots; `None` for a slot that is empty.
+    /// Returns the next peer in a round over all slots; `None` for an empty slot.
     pub(crate) fn next_in_round(&mut self) -> Option<(PeerKey, &Peer)> {
         self.cursor = (self.cursor + 1) % self.slots();
         self.slots.at(self.cursor)
     }
 
-    /// When to look for idle peers.
+    /// Returns the time of the next search for idle peers.
     #[inline]
     pub(crate) fn next_check(&self) -> Option<Time> {
         (self.len() > 0).then_some(self.next_check)
     }
 
-    /// Whether it is time to look for idle peers; notes it if so.
+    /// Returns whether a search for idle peers is due, and schedules the next one if so.
     pub(crate) fn begin_check(&mut self, now: Time) -> bool {
         let due = self.next_check().is_some_and(|due| due <= now);
         if due {

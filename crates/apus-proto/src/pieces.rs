@@ -1,8 +1,8 @@
-//! Parts of a message that came before what precedes them.
+//! Parts of a message that arrived before the preceding bytes.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Pieces by where they begin. None touches another: there is one for each gap before it.
+/// Pieces by their start offsets. No piece touches another: there is one for each gap before it.
 #[derive(Debug)]
 pub(crate) struct Pieces(BTreeMap<u32, VecDeque<u8>>);
 
@@ -11,9 +11,8 @@ impl Pieces {
         Self(BTreeMap::new())
     }
 
-    /// Keeps bytes of which none is here, joined with the adjacent pieces. O(log pieces) and the
-    /// copy; of two pieces that are joined the shorter is copied, so that no order of arrival makes
-    /// a byte be copied more than log(message length) times.
+    /// Keeps new bytes, joined with the adjacent pieces. O(log pieces) and the copy. If two pieces are joined, the shorter one is
+    /// copied, so that no order of arrival copies a byte more than log(message length) times.
     pub(crate) fn insert(&mut self, offset: u32, bytes: &[u8]) {
         let after = self.0.remove(&offset.saturating_add(bytes.len() as u32));
         match (self.before(offset), after) {
@@ -32,7 +31,7 @@ impl Pieces {
         }
     }
 
-    /// Keeps what nothing follows.
+    /// Keeps bytes that no piece follows.
     pub(crate) fn insert_last(&mut self, offset: u32, run: Vec<u8>) {
         match self.before(offset) {
             Some(piece) => join(piece, run.into()),
@@ -42,13 +41,13 @@ impl Pieces {
         }
     }
 
-    /// The piece that ends here.
+    /// Returns the piece that ends at this offset.
     fn before(&mut self, offset: u32) -> Option<&mut VecDeque<u8>> {
         let (start, piece) = self.0.range_mut(..offset).next_back()?;
         (start.saturating_add(piece.len() as u32) == offset).then_some(piece)
     }
 
-    /// Takes out the piece that begins here.
+    /// Removes and returns the piece that begins at this offset.
     pub(crate) fn take(&mut self, offset: u32) -> Option<VecDeque<u8>> {
         self.0.remove(&offset)
     }

@@ -1,9 +1,9 @@
 //! Probes to one peer about calls that merely wait for their responses.
 //!
-//! A service may hold very many calls, and the answer to a probe about one of them is only BUSY. The cost of
-//! probes must not grow with the calls, or it slows the service, which brings more
-//! probes. So they are spaced (rule `loss-12`), and further ones wait for their turn: first calls
-//! about which nothing was received, because they may be lost, then calls that the server is known to have.
+//! A service may hold very many calls, and the answer to a probe about one of them is only BUSY. The cost of probes must not grow
+//! with the number of calls, or it slows the service, which causes more probes. The prober therefore spaces them (rule `loss-12`).
+//! Further probes wait for their turn: first those about calls without any received packet, because these may be lost, then those
+//! about calls that the server is known to have.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use crate::slab::RpcKey;
 use crate::time::{Time, nanos};
 use crate::timer::TICK;
 
-/// Probes in one tick, in the long run, and at once after a pause.
+/// Average number of probes per tick.
 const PER_TICK: u32 = 8;
+/// Upper bound on the probes sent at once after a pause.
 const BURST: u32 = 512;
 
-/// While others wait, one probe of this many is about a call the server is known to have.
+/// One probe of this many is about a call that the server is known to have, while others wait.
 const KNOWN_SHARE: u32 = 8;
 
 #[derive(Debug)]
 pub(crate) struct Prober {
-    /// Probes that may be sent now, as of the tick `filled`.
+    /// Number of probes that may be sent now, as of the tick `filled`.
     allowed: u32,
     filled: u64,
-    /// Turns taken so far.
+    /// Number of turns so far.
     turns: u32,
-    /// Calls that wait for their turn, in the order they came; entries of those that ended or went on
-    /// go stale.
+    /// Calls that wait for their turn, in the order of arrival. Entries of calls that ended or went on go stale.
     unheard: VecDeque<RpcKey>,
     known: VecDeque<RpcKey>,
-    /// The last three times that a probe of any kind was sent, at least an RTO apart.
+    /// The last three times of a probe of any kind, at least an RTO apart.
     last: [Time; 3],
 }
 
@@ -50,7 +50,7 @@ impl Prober {
         !self.unheard.is_empty() || !self.known.is_empty()
     }
 
-    /// Whether a probe may be sent now; counts it if so.
+    /// Returns whether a probe may be sent now, and counts it if so.
     pub(crate) fn take(&mut self, now: Time) -> bool {
         let tick = now.as_nanos() / nanos(TICK);
         let ticks = u32::try_from(tick.saturating_sub(self.filled)).unwrap_or(u32::MAX);
@@ -62,18 +62,18 @@ impl Prober {
         may
     }
 
-    /// The probe was not sent after all.
+    /// Returns the allowance of a probe that was not sent after all.
     pub(crate) fn give_back(&mut self) {
         self.allowed = self.allowed.saturating_add(1).min(BURST);
     }
 
-    /// A call that waits for its turn; `known` if the server is known to have it.
+    /// Adds a call that waits for its turn; `known` if the server is known to have it.
     pub(crate) fn push(&mut self, key: RpcKey, known: bool) {
         let queue = if known { &mut self.known } else { &mut self.unheard };
         queue.push_back(key);
     }
 
-    /// The call whose turn it is.
+    /// Returns the next call in turn.
     pub(crate) fn pop(&mut self) -> Option<RpcKey> {
         self.turns = self.turns.wrapping_add(1);
         let known_first = self.turns.is_multiple_of(KNOWN_SHARE);
@@ -81,14 +81,14 @@ impl Prober {
         known.or_else(|| self.unheard.pop_front()).or_else(|| self.known.pop_front())
     }
 
-    /// A probe of any kind is sent; the peer should answer within `rto`.
+    /// Records a probe of any kind. The peer should answer within `rto`.
     pub(crate) fn note(&mut self, now: Time, rto: Duration) {
         if now.saturating_since(self.last[2]) >= rto {
             self.last = [self.last[1], self.last[2], now];
         }
     }
 
-    /// Whether two probes since the peer's last packet should have been answered by now.
+    /// Returns whether two probes since the peer's last packet should have been answered by now.
     pub(crate) fn is_unanswered(&self, last_rx: Time) -> bool {
         self.last[0] > last_rx
     }

@@ -1,15 +1,16 @@
-//! How much of a receive buffer packets take.
+//! The part of a receive buffer that packets take.
 //!
-//! The kernel charges a datagram with the memory it lies in (`truesize`). Up to 16 kB that is the next power of two, so that a buffer
-//! may hold half as many bytes of data as it has. Longer datagrams lie in pages of which every byte is used. A buffer's capacity is
-//! what it holds of the former; of the latter it holds almost twice as much.
+//! The kernel charges a datagram with its memory (`truesize`). For up to 16 kB that is the next power of two, so that a buffer may
+//! hold half as many bytes of data as its size. Longer datagrams occupy pages whose bytes are all used. A buffer's capacity is the
+//! number of data bytes that it holds in short datagrams; in long ones it holds almost twice as many.
 
-/// Payload of a datagram that lies in pages.
+/// Minimum payload of a datagram that occupies pages, in bytes.
 const LONG: u64 = 16_000;
-/// Charged for each of those beside its payload, as half of it: the kernel's description of it.
+/// Charge for each such datagram beside half of its payload: the kernel's descriptor.
 const DESCRIPTION: u64 = 512;
 
-/// Capacity that the next `bytes` of a message take, of which `rest` bytes are left. Its sender finishes the packet that they end in.
+/// Returns the capacity taken by the next `bytes` of a message with `rest` bytes left. Its sender finishes the packet in which they
+/// end.
 #[inline]
 pub(crate) fn taken(bytes: u64, packet: u64, rest: u64) -> u64 {
     if packet < LONG {
@@ -19,13 +20,13 @@ pub(crate) fn taken(bytes: u64, packet: u64, rest: u64) -> u64 {
     bytes / packet * taken_by_one(packet) + taken_by_one(bytes % packet)
 }
 
-/// Capacity that a packet takes.
+/// Returns the capacity that a packet takes.
 #[inline]
 pub(crate) fn taken_by_one(payload: u64) -> u64 {
     if payload < LONG { payload } else { payload / 2 + DESCRIPTION }
 }
 
-/// Bytes that so much capacity holds, in packets with this payload: whole packets, if they are long.
+/// Returns the bytes that this much capacity holds in packets with this payload: whole packets, if they are long.
 #[inline]
 pub(crate) fn held(capacity: u64, packet: u64) -> u64 {
     if packet < LONG { capacity } else { (capacity / taken_by_one(packet)).saturating_mul(packet) }

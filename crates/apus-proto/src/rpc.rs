@@ -15,7 +15,7 @@ use crate::slab::{PeerKey, SocketKey};
 use crate::time::{Time, nanos};
 use crate::usage::{Account, Charge};
 
-/// Where an RPC is in its life, with its messages (rule `life-1`).
+/// Phase in the life cycle of an RPC, with its messages (rule `life-1`).
 ///
 /// ```text
 /// client:  [Connecting ──▶] Outgoing ──first response DATA──▶ Incoming ──last byte──▶ ended
@@ -23,15 +23,15 @@ use crate::usage::{Account, Charge};
 /// ```
 #[derive(Debug)]
 pub(crate) enum Phase {
-    /// Client: there is no request; the call ends when the peer is known.
+    /// Client: there is no request; the call ends once the peer is known.
     Connecting,
-    /// Client: the request is transmitted, and no packet of the response was received. Server: the response is transmitted, or
-    /// waits for its acknowledgement.
+    /// Client: the request is being transmitted, and no packet of the response was received. Server: the response is being
+    /// transmitted, or waits for its acknowledgement.
     Outgoing(Outgoing),
     /// The client's response or the server's request is arriving.
     Incoming {
         message: Box<Incoming>,
-        /// Client: the request, of which the server may still miss a part.
+        /// Client: the request. The server may still miss a part of it.
         request: Option<Outgoing>,
     },
     /// Server: the application has the request.
@@ -41,7 +41,7 @@ pub(crate) enum Phase {
 /// The packet that an RPC waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Waiting {
-    /// None: the next step is this node's, by its link, its grants or its application. The peer's silence means nothing.
+    /// No packet: the next step is this node's, by its link, its grants or its application. The peer's silence means nothing.
     Nothing,
     /// Client: the response, or any packet about the RPC.
     Response,
@@ -58,53 +58,55 @@ pub(crate) enum Waiting {
 /// Whether granted data waits in the network behind packets of higher levels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Preempted {
-    /// No: it would have been received.
+    /// Not preempted: the data would have been received.
     No,
     Yes,
-    /// It may, but for so long that the sender is to be probed.
+    /// Perhaps preempted, but for so long that the sender must be probed.
     ForLong,
 }
 
-/// A server waits this many timeouts for a client that has nothing to send: while its request is in
-/// service it is probed from time to time, but while its grants go to other messages it need not be.
+/// Number of timeouts that a server waits for a client that has nothing to send. The client probes from time to time while its
+/// request is in service, but it need not while its grants go to other messages.
 const IN_SERVICE_TIMEOUTS: u32 = 10;
 
-/// Probes that must have gone unanswered before a peer counts as lost. Time alone is no proof:
-/// this process may have been stopped, with the answers waiting in the link.
+/// Number of unanswered probes before a peer counts as lost. Time alone is no proof: this process may have been stopped, with the
+/// answers waiting in the link.
 const PROBES_MIN: u8 = 2;
 
-/// The same for a peer from which other packets are received. With one probe in five lost or its answer, as
-/// where one packet in ten is lost, 16 in a row are lost once in 10^11 calls.
+/// Number of unanswered probes before a peer counts as lost that sends other packets. If one packet in ten is lost, one probe in
+/// five goes unanswered, and 16 in a row once in 10^11 calls.
 const PROBES_MAX: u8 = 16;
 
-/// Times a request is sent again to a Linux server that says that it does not know it. A request is lost each time, where one
-/// packet in ten is, once in a million calls.
+/// Upper bound on retransmissions of a request to a Linux server that answers that it does not know it. If one packet in ten is
+/// lost, the request is lost every time once in a million calls.
 const UNKNOWN_MAX: u8 = 5;
 
-/// Probes about a response under way that an Apus server must have answered by RPC_UNKNOWN. A server that has given a response up
-/// says that it is finished, so fewer are late answers to probes of before the response began.
+/// Number of probes about an arriving response that an Apus server must have answered by RPC_UNKNOWN. A server that has given a
+/// response up answers that it is finished, so fewer answers may be late ones to probes from before the response began.
 const LATE_MAX: u8 = 3;
 
-/// Times an unanswered probe doubles the wait for the next, and an answered one does.
+/// Upper bound on the doublings of the wait by unanswered probes.
 const DOUBLINGS_MAX: u8 = 6;
+/// Upper bound on the doublings of the wait by answered probes.
 const ANSWERED_DOUBLINGS_MAX: u8 = 16;
 
-/// Unanswered probes about a transmitted message that double nothing: where packets are lost by chance, one loss says nothing of
-/// the next. Missing data is different, because too many probes about it fill the link that it waits for.
+/// Number of unanswered probes about a transmitted message that double nothing: if packets are lost by chance, one loss does not
+/// predict the next. Missing data is different, because too many probes about it fill the link that it waits for.
 const FREE: u8 = 2;
 
-/// One packet of preempted data is asked for after this many times the RTO, in case the measured rate of the link is too low,
+/// Multiple of the RTO after which one packet of preempted data is requested, in case the measured rate of the link is too low.
 const PREEMPTED_MAX: u32 = 8;
 
-/// or after the time of this many bytes on a slow link, if that is longer,
+/// Bytes whose time on a slow link replaces that multiple, if it is longer.
 const PREEMPTED_BYTES: u64 = 2_000_000;
 
-/// and all of it when the link was not full for this part of the RTO: then it would have been received.
+/// Reciprocal of the part of the RTO in which the link must have been idle for all preempted data to be requested: then it would
+/// have been received.
 const PREEMPTED_IDLE: u32 = 4;
 
 #[derive(Debug)]
 pub(crate) struct Rpc {
-    /// As this side knows it: even at the client, odd at the server.
+    /// Id in the form of this side: even at the client, odd at the server.
     pub(crate) id: RpcId,
     pub(crate) phase: Phase,
     pub(crate) peer: PeerKey,
@@ -112,35 +114,36 @@ pub(crate) struct Rpc {
     pub(crate) local_port: u16,
     pub(crate) remote_port: u16,
     pub(crate) cookie: u64,
-    /// The client is in an incast: its responses should come with few unscheduled bytes.
+    /// Whether the client is in an incast: its responses should have few unscheduled bytes.
     pub(crate) incast: bool,
     pub(crate) charge: Charge,
 
     pub(crate) started: Time,
     /// The application's deadline.
     pub(crate) expires: Option<Time>,
-    /// Where the call belongs in a distributed trace. Server: until the application has the request.
+    /// Context in a distributed trace. Server: only until the application has the request.
     pub(crate) trace: Option<Box<TraceContext>>,
-    /// When the peer last sent a packet about the RPC, or it was this node's turn.
+    /// Time of the peer's last packet about the RPC, or of this node's last turn.
     pub(crate) last_rx: Time,
     pub(crate) last_probe: Time,
     /// Silence after which the peer is probed, in nanoseconds.
     pub(crate) rto: u64,
-    /// Probes since the last packet.
+    /// Number of probes since the last packet.
     pub(crate) probes_unanswered: u8,
-    /// Client: those of them that were answered by RPC_UNKNOWN, so that the request was sent again.
+    /// Client: number of those probes that were answered by RPC_UNKNOWN, so that the request was retransmitted.
     pub(crate) probes_unknown: u8,
-    /// Probes that were answered, but by no data and no grant, since the last data or grant.
+    /// Number of probes since the last data or grant that were answered by neither.
     pub(crate) probes_answered: u8,
-    /// The RPC waits for its turn to be probed.
+    /// Whether the RPC waits for its turn to be probed.
     pub(crate) queued: bool,
-    /// When the timer wheel will bring the RPC up.
+    /// Time at which the timer wheel returns the RPC.
     pub(crate) armed: Time,
-    /// Client: the server's last word was that it has no room for the request.
+    /// Client: whether the server's last answer was that it has no room for the request.
     pub(crate) refused: bool,
-    /// Server: the client waits for the response no more. The RPC stays, and is charged, until the application has ended it.
+    /// Server: whether the client no longer waits for the response. The RPC stays, and is charged, until the application has ended
+    /// it.
     pub(crate) cancelled: bool,
-    /// Something was sent again, or asked for: delays of this RPC are no measure.
+    /// Whether anything was retransmitted or requested again, so that delays of this RPC are no measure.
     pub(crate) disturbed: bool,
 }
 
@@ -167,7 +170,7 @@ impl Phase {
         matches!(self, Self::Incoming { .. })
     }
 
-    /// The message that this node transmits.
+    /// Returns the message that this node transmits.
     #[inline]
     pub(crate) fn outgoing_mut(&mut self) -> Option<&mut Outgoing> {
         match self {
@@ -184,7 +187,7 @@ impl Phase {
 }
 
 impl Rpc {
-    /// An RPC that begins now and is charged nothing yet. `ports` are the local and the remote one.
+    /// Creates an RPC that begins now and is not charged yet. `ports` are the local and the remote port.
     #[inline]
     pub(crate) fn new(
         id: RpcId,
@@ -221,7 +224,7 @@ impl Rpc {
         }
     }
 
-    /// The message that this node transmits: the client's request, the server's response.
+    /// Returns the message that this node transmits: the client's request, or the server's response.
     #[inline]
     pub(crate) fn outgoing(&self) -> Option<&Outgoing> {
         match &self.phase {
@@ -236,7 +239,7 @@ impl Rpc {
         self.phase.outgoing_mut()
     }
 
-    /// The message that arrives.
+    /// Returns the arriving message.
     #[inline]
     pub(crate) fn incoming(&self) -> Option<&Incoming> {
         match &self.phase {
@@ -253,7 +256,7 @@ impl Rpc {
         }
     }
 
-    /// A message begins to arrive.
+    /// Begins to receive a message.
     pub(crate) fn receive(&mut self, message: Incoming) {
         let message = Box::new(message);
         let request = match mem::replace(&mut self.phase, Phase::InService) {
@@ -264,7 +267,7 @@ impl Rpc {
         self.phase = Phase::Incoming { message, request };
     }
 
-    /// The message is whole, or arrives no more. The request, if any, stays.
+    /// Removes the arriving message, which is complete or arrives no more. The request, if any, stays.
     #[inline]
     pub(crate) fn take_incoming(&mut self) -> Option<Box<Incoming>> {
         if !self.phase.is_incoming() {
@@ -304,12 +307,12 @@ impl Rpc {
         }
     }
 
-    /// Client: whether the server may have executed the request, because all of it was sent.
+    /// Client: returns whether the server may have executed the request, because all of it was transmitted.
     pub(crate) fn has_sent_request(&self) -> bool {
         self.phase.is_incoming() || self.outgoing().is_some_and(Outgoing::is_sent)
     }
 
-    /// Named in the error when the peer stays silent.
+    /// Returns the awaited input, for the error after the peer's silence.
     pub(crate) fn awaited(&self) -> Awaited {
         match &self.phase {
             Phase::Incoming { .. } => Awaited::RestOfResponse,
@@ -323,10 +326,10 @@ impl Rpc {
         }
     }
 
-    /// The next moment the RPC needs to be looked at, if the peer stays silent.
+    /// Returns the time at which the RPC must be examined next, if the peer stays silent.
     #[inline]
     pub(crate) fn due(&self, timeout: Duration) -> Time {
-        // In whole nanoseconds: this runs for every call, several times.
+        // In whole nanoseconds, because this runs several times for every call.
         let timeout = nanos(timeout);
         let after = |time: Time, span: u64| Time::from_nanos(time.as_nanos().saturating_add(span));
         let due = if self.phase.is_in_service() {
@@ -342,13 +345,13 @@ impl Rpc {
         self.expires.map_or(due, |expires| due.min(expires))
     }
 
-    /// Whether it waits for its turn to begin, because too much is in flight or the peer is not known yet.
+    /// Returns whether it waits for its turn to begin, because too much is in flight or the peer is not known yet.
     #[inline]
     pub(crate) fn is_deferred(&self) -> bool {
         self.phase.is_connecting() || self.outgoing().is_some_and(Outgoing::is_deferred)
     }
 
-    /// Silence before the next probe.
+    /// Returns the silence before the next probe.
     pub(crate) fn wait(&self, timeout: Duration) -> Duration {
         Duration::from_nanos(self.wait_nanos(nanos(timeout)))
     }
@@ -369,7 +372,7 @@ impl Rpc {
         self.rto.saturating_mul(1 << doublings).min(most)
     }
 
-    /// Whether missing data may only wait behind other packets of the link.
+    /// Returns whether missing data may only wait behind other packets of the link.
     pub(crate) fn preempted(
         &mut self,
         now: Time,
@@ -391,9 +394,8 @@ impl Rpc {
         }
     }
 
-    /// Whether the peer has been silent about this for so long that it counts as lost. A peer that
-    /// sends other packets is there: then the network loses the answers, and more of them
-    /// have to be lost. For a peer that sends none, probes about any RPC count.
+    /// Returns whether the peer has been silent about this RPC for so long that it counts as lost. A peer that sends other packets
+    /// is alive: the network loses the answers, and more of them must be lost. For a silent peer, probes about any RPC count.
     pub(crate) fn is_lost(&self, now: Time, timeout: Duration, peer: &Peer) -> bool {
         if let Some(opening) = peer.contact.opening() {
             //= docs/protocol.md#contact-2
@@ -417,7 +419,7 @@ impl Rpc {
         }
     }
 
-    /// Data or a grant: the peer goes on with the RPC.
+    /// Records data or a grant: the peer goes on with the RPC.
     #[inline]
     pub(crate) fn note_progress(&mut self, now: Time) {
         self.last_rx = now;
@@ -426,7 +428,7 @@ impl Rpc {
         self.probes_answered = 0;
     }
 
-    /// A packet about the RPC, but neither data nor a grant.
+    /// Records a packet about the RPC that is neither data nor a grant.
     pub(crate) fn note_alive(&mut self, now: Time) {
         self.last_rx = now;
         self.probes_answered = self.probes_answered.saturating_add(self.probes_unanswered.min(1));
@@ -434,7 +436,7 @@ impl Rpc {
         self.probes_unknown = 0;
     }
 
-    /// Client: whether the response cannot be hoped for any more when the server says that it does not know the RPC.
+    /// Client: returns whether the response is lost, given that the server answers that it does not know the RPC.
     pub(crate) fn gives_up_on_unknown(&self, native: bool) -> bool {
         match &self.phase {
             //= docs/protocol.md#loss-13
@@ -447,12 +449,12 @@ impl Rpc {
         }
     }
 
-    /// Whether the server is known to have the request: it said so in answer to a probe.
+    /// Returns whether the server is known to have the request, by its answer to a probe.
     pub(crate) fn is_known(&self) -> bool {
         self.probes_answered > 0 && self.probes_unanswered == 0
     }
 
-    /// Client: whether a packet that comes now answers the only probe so far.
+    /// Client: returns whether a packet that arrives now answers the only probe so far.
     pub(crate) fn is_first_answer(&self) -> bool {
         let Phase::Outgoing(message) = &self.phase else { return false };
         self.is_client()
@@ -460,24 +462,24 @@ impl Rpc {
             && message.first_grant().is_none()
     }
 
-    /// Whether a probe about it may wait for its turn among others.
+    /// Returns whether a probe about it may wait for its turn among others.
     pub(crate) fn may_queue(&self) -> bool {
         self.phase.is_in_service() || self.waiting() == Waiting::Response
     }
 
-    /// Whether a packet with this header is between the ports of the RPC.
+    /// Returns whether a packet with this header is between the ports of the RPC.
     #[inline]
     pub(crate) fn has_ports_of(&self, header: &Header) -> bool {
         self.remote_port == header.source_port && self.local_port == header.dest_port
     }
 
-    /// The header of every packet of this RPC.
+    /// Returns the header of every packet of this RPC.
     #[inline]
     pub(crate) fn header(&self) -> Header {
         Header { source_port: self.local_port, dest_port: self.remote_port, sender_id: self.id }
     }
 
-    /// What a client in an incast puts into its DATA.
+    /// Returns the flag that a client in an incast sets in its DATA.
     #[inline]
     pub(crate) fn incast_flag(&self) -> DataFlags {
         if self.incast && self.is_client() { DataFlags::INCAST } else { DataFlags::NONE }
@@ -511,7 +513,7 @@ mod tests {
         Phase::Incoming { message: Box::new(message), request }
     }
 
-    /// The whole table, so that a change of any entry is seen.
+    /// The whole table, so that the test shows a change of any entry.
     #[test]
     fn every_state_waits_for_one_kind_of_packet() {
         use {Phase::*, Waiting::*};

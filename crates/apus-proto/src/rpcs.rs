@@ -6,7 +6,7 @@ use crate::lookup::{Lookup, Named};
 use crate::rpc::Rpc;
 use crate::slab::{PeerKey, RpcKey, Slab};
 
-/// Every RPC, of both roles. Its name is its peer and its id as this side knows it.
+/// Every RPC, of both roles. Its name is its peer and its id in the form of this side.
 #[derive(Debug)]
 pub(crate) struct Rpcs {
     slots: Slab<RpcKey, Rpc>,
@@ -22,7 +22,7 @@ impl Rpcs {
         self.slots.len()
     }
 
-    /// Slots ever used: the bound of a sweep by [`Rpcs::at`].
+    /// Returns the number of slots ever used: the bound of a sweep by [`Rpcs::at`].
     pub(crate) fn slots(&self) -> usize {
         self.slots.slots()
     }
@@ -54,7 +54,7 @@ impl Rpcs {
         key
     }
 
-    /// Gives an RPC another peer, and the id it has there.
+    /// Assigns an RPC to another peer, with the id that it has there.
     pub(crate) fn rename(&mut self, key: RpcKey, peer: PeerKey, id: RpcId) {
         let Some(rpc) = self.slots.get_mut(key) else { return };
         self.by_name.remove(key, (rpc.peer, rpc.id));

@@ -1,8 +1,8 @@
-//! Numbers that peers must not guess, all made from one key of the node's run.
+//! Numbers that peers must not guess, all derived from one key of the node's run.
 //!
-//! The key comes from the system's random numbers, so that a token names one run: another run has
-//! another key, and takes none of the tokens of this one. SipHash-2-4 is a keyed hash whose results
-//! tell nothing of the key; the faster hash of the tables never leaves the process.
+//! The key comes from the system's random numbers, so that a token identifies one run: another run has another key, and accepts
+//! none of this run's tokens. SipHash-2-4 is a keyed hash whose results reveal nothing about the key; the faster hash of the tables
+//! never leaves the process.
 
 use std::hash::{Hash, Hasher};
 
@@ -11,7 +11,7 @@ use siphasher::sip::SipHasher24;
 
 use crate::time::Time;
 
-/// What a number is for, so that one kind is never taken for another.
+/// Purpose of a number, so that one kind is never taken for another.
 #[derive(Hash)]
 enum For {
     Tables,
@@ -26,7 +26,7 @@ enum For {
 #[derive(Debug)]
 pub(crate) struct Secrets {
     key: SipHasher24,
-    /// Numbers drawn so far.
+    /// Number of numbers drawn so far.
     drawn: u64,
 }
 
@@ -47,61 +47,60 @@ impl Secrets {
         self.hash(what, self.drawn)
     }
 
-    /// The seed of the hash tables.
+    /// Returns the seed of the hash tables.
     pub(crate) fn tables(&self) -> u64 {
         self.hash(&For::Tables, 0)
     }
 
-    /// A token nobody was given before.
+    /// Returns a new token, which no peer has.
     pub(crate) fn token(&mut self) -> Token {
         Token(self.draw(&For::OwnToken).max(1))
     }
 
-    /// The token for the peer that names itself by `theirs` in an OPEN: the same for each OPEN of one
-    /// unit of time, so that nothing need be kept until the peer confirms.
+    /// Returns the token for the peer that names itself by `theirs` in an OPEN. It is the same for each OPEN of one unit of time,
+    /// so that no state need be kept until the peer confirms.
     pub(crate) fn offered_token(&self, theirs: Token, issued: u32) -> Token {
         Token(self.hash(&For::OfferedToken, (theirs.0, issued)).max(1))
     }
 
-    /// What only who receives at this address is told about this token.
+    /// Returns the proof for this token, which is sent only to this address.
     pub(crate) fn proof(&self, token: Token, path: PathId, issued: u32) -> u64 {
         self.hash(&For::Proof, (token.0, path.name(), issued))
     }
 
-    /// For the ids of calls to a peer of a native link.
+    /// Returns an incarnation for the ids of calls to a peer of a native link.
     pub(crate) fn incarnation(&mut self) -> u64 {
         self.draw(&For::Incarnation)
     }
 
-    /// Where the versions of the cutoffs begin.
+    /// Returns the first version of the cutoffs.
     pub(crate) fn first_version(&self) -> u16 {
         self.hash(&For::Version, 0) as u16
     }
 
-    /// What to add to the version for one peer of a native link.
+    /// Returns the number to add to the version for one peer of a native link.
     pub(crate) fn version_salt(&mut self) -> u16 {
         self.draw(&For::Version) as u16
     }
 
-    /// The version that a client of a native link must echo for its `life` to be taken after `begun`
-    /// others were.
-    pub(crate) fn challenge(&self, path: PathId, life: u64, begun: u32) -> u16 {
-        (self.hash(&For::Challenge, (path.name(), life, begun)) as u16).max(1)
+    /// Returns the version that a client of a native link must echo for its `incarnation` to be taken after `begun` others.
+    pub(crate) fn challenge(&self, path: PathId, incarnation: u64, begun: u32) -> u16 {
+        (self.hash(&For::Challenge, (path.name(), incarnation, begun)) as u16).max(1)
     }
 }
 
-/// Units in which the age of a TOKEN is told, as a power of two of nanoseconds: about a second.
+/// Binary logarithm of the unit of a TOKEN's age in nanoseconds: about a second.
 const ISSUED_SHIFT: u32 = 30;
 
-/// Age in those units beyond which a TOKEN cannot be confirmed any more: about ten seconds.
+/// Age in those units beyond which a TOKEN can no longer be confirmed: about ten seconds.
 const ISSUED_MAX: u32 = 10;
 
-/// The unit of time that `now` lies in.
+/// Returns the unit of time that contains `now`.
 pub(crate) fn issued_at(now: Time) -> u32 {
     (now.as_nanos() >> ISSUED_SHIFT) as u32
 }
 
-/// Whether a TOKEN of that time can still be confirmed.
+/// Returns whether a TOKEN of that time can still be confirmed.
 pub(crate) fn is_fresh(now: Time, issued: u32) -> bool {
     //= docs/protocol.md#contact-4
     issued_at(now).wrapping_sub(issued) <= ISSUED_MAX

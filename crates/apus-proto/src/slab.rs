@@ -1,25 +1,25 @@
-//! Slots with generational handles: a handle to something that ended never finds its successor.
+//! Slots with generational handles: the handle of an ended value never finds its successor.
 
 use std::marker::PhantomData;
 
-/// A typed handle into a [`Slab`]: a slot, and how many values the slot has had before.
+/// A typed handle into a [`Slab`]: a slot, and the number of earlier values in the slot.
 pub trait Handle: Copy {
-    /// The handle of a value.
+    /// Creates the handle of a value.
     fn new(index: u32, generation: u32) -> Self;
 
-    /// The slot.
+    /// Returns the slot.
     fn index(self) -> u32;
 
-    /// How many values the slot has had before.
+    /// Returns the number of earlier values in the slot.
     fn generation(self) -> u32;
 
-    /// The handle as one number, to be given away and taken back.
+    /// Returns the handle as one number, to pass outside and back.
     #[inline]
     fn to_bits(self) -> u64 {
         u64::from(self.generation()) << 32 | u64::from(self.index())
     }
 
-    /// The handle that [`to_bits`](Self::to_bits) made a number of.
+    /// Returns the handle for the number that [`to_bits`](Self::to_bits) returned.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the two halves of a number")]
     fn from_bits(bits: u64) -> Self {
@@ -84,7 +84,7 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// A table of values, each in a slot of its own. A handle of a value that is gone never finds its successor.
+/// A table of values, each in a slot of its own. The handle of a removed value never finds its successor.
 #[derive(Debug)]
 pub struct Slab<K, T> {
     slots: Vec<Slot<T>>,
@@ -93,25 +93,25 @@ pub struct Slab<K, T> {
 }
 
 impl<K: Handle, T> Slab<K, T> {
-    /// An empty table.
+    /// Creates an empty table.
     #[must_use]
     pub const fn new() -> Self {
         Self { slots: Vec::new(), free: Vec::new(), key: PhantomData }
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether there is no value.
+    /// Returns whether there is no value.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Number of slots ever used: the bound of a sweep by [`Slab::at`].
+    /// Returns the number of slots ever used: the bound of a sweep by [`Slab::at`].
     #[must_use]
     pub const fn slots(&self) -> usize {
         self.slots.len()
@@ -127,7 +127,7 @@ impl<K: Handle, T> Slab<K, T> {
         self.insert_with(|_| value)
     }
 
-    /// Puts a value into a slot that knows its handle.
+    /// Puts a value that knows its handle into a slot.
     ///
     /// # Panics
     ///
@@ -146,7 +146,7 @@ impl<K: Handle, T> Slab<K, T> {
         key
     }
 
-    /// The value, unless it is gone.
+    /// Returns the value, unless it was removed.
     #[inline]
     #[must_use]
     pub fn get(&self, key: K) -> Option<&T> {
@@ -154,7 +154,7 @@ impl<K: Handle, T> Slab<K, T> {
         if slot.generation == key.generation() { slot.value.as_ref() } else { None }
     }
 
-    /// The value, unless it is gone.
+    /// Returns the value, unless it was removed.
     #[inline]
     #[must_use]
     pub fn get_mut(&mut self, key: K) -> Option<&mut T> {
@@ -162,7 +162,7 @@ impl<K: Handle, T> Slab<K, T> {
         if slot.generation == key.generation() { slot.value.as_mut() } else { None }
     }
 
-    /// Drops the value in its place; false if the handle was stale.
+    /// Drops the value in its place. Returns `false` if the handle is stale.
     #[inline]
     pub fn remove(&mut self, key: K) -> bool {
         let slot = self.slots.get_mut(key.index() as usize);
@@ -178,7 +178,7 @@ impl<K: Handle, T> Slab<K, T> {
         true
     }
 
-    /// Takes a value out of its slot.
+    /// Removes a value from its slot and returns it.
     #[inline]
     pub fn take(&mut self, key: K) -> Option<T> {
         let slot = self.slots.get_mut(key.index() as usize)?;
@@ -191,12 +191,12 @@ impl<K: Handle, T> Slab<K, T> {
         Some(value)
     }
 
-    /// The handles of all values. Looks at every slot.
+    /// Returns the handles of all values. Examines every slot.
     pub fn keys(&self) -> impl Iterator<Item = K> {
         (0..self.slots()).filter_map(|index| self.at(index)).map(|(key, _)| key)
     }
 
-    /// Drops every value for which `keep` is false. Looks at every slot.
+    /// Drops every value for which `keep` is false. Examines every slot.
     pub fn retain(&mut self, mut keep: impl FnMut(&mut T) -> bool) {
         for (index, slot) in (0u32..).zip(&mut self.slots) {
             if slot.value.as_mut().is_some_and(|value| !keep(value)) {
@@ -207,7 +207,7 @@ impl<K: Handle, T> Slab<K, T> {
         }
     }
 
-    /// What is in slot `index`, if anything.
+    /// Returns the value in slot `index` and its handle.
     #[inline]
     #[must_use]
     pub fn at(&self, index: usize) -> Option<(K, &T)> {

@@ -6,15 +6,15 @@ use crate::error::OpenError;
 use crate::slab::{Slab, SocketKey};
 use crate::usage::Usage;
 
-/// First of the ports that clients get by themselves: 32,768. Ports below are for services.
+/// First port that is assigned to clients. Ports below are for services.
 pub const FIRST_CLIENT_PORT: u16 = 32_768;
 
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) port: u16,
-    /// Charged to the socket's budget.
+    /// Charges to the socket's budget.
     pub(crate) usage: Usage,
-    /// Bytes of it for responses that wait for the application.
+    /// Part of these bytes for responses that wait for the application.
     pub(crate) untaken: u64,
     /// Bytes charged to the ends of this socket at other endpoints of the host.
     pub(crate) others: u64,
@@ -87,12 +87,12 @@ impl Sockets {
         self.get(socket).map(|socket| socket.port)
     }
 
-    /// The lowest port that is open.
+    /// Returns the lowest open port.
     pub(crate) fn first_port(&self) -> Option<u16> {
         self.ports.keys().next().copied()
     }
 
-    /// The socket that serves a port.
+    /// Returns the socket that serves a port.
     #[inline]
     pub(crate) fn serves(&self, port: u16) -> Option<SocketKey> {
         match self.serves_last {

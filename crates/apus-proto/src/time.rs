@@ -1,4 +1,4 @@
-//! Time as an input of the core: nanoseconds since a moment only the caller knows.
+//! Time as an input of the core: nanoseconds since a moment that only the caller knows.
 
 use std::fmt;
 use std::ops::Add;
@@ -15,27 +15,27 @@ impl Time {
     /// The start of the caller's clock.
     pub const ZERO: Self = Self(0);
 
-    /// The moment `nanos` nanoseconds after the start.
+    /// Returns the moment `nanos` nanoseconds after the start.
     #[inline]
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start.
     #[inline]
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// The moment so many nanoseconds later. Saturates.
+    /// Returns the moment `nanos` nanoseconds later. Saturates.
     #[inline]
     pub(crate) const fn after(self, nanos: u64) -> Self {
         Self(self.0.saturating_add(nanos))
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// Returns the time from `earlier` to this moment; zero if `earlier` is later.
     #[inline]
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
@@ -43,7 +43,7 @@ impl Time {
     }
 }
 
-/// The earlier of two moments. `None` is never.
+/// Returns the earlier of two moments. `None` means never.
 #[inline]
 #[must_use]
 pub fn sooner(a: Option<Time>, b: Option<Time>) -> Option<Time> {
@@ -53,7 +53,7 @@ pub fn sooner(a: Option<Time>, b: Option<Time>) -> Option<Time> {
     }
 }
 
-/// A duration in nanoseconds, without the detour of 128 bits. Saturates like the moments do.
+/// Returns a duration in nanoseconds, without 128-bit arithmetic. Saturates as the moments do.
 #[inline]
 pub(crate) const fn nanos(duration: Duration) -> u64 {
     let seconds = duration.as_secs().saturating_mul(1_000_000_000);

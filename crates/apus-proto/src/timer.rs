@@ -1,47 +1,44 @@
 //! Per-RPC deadlines on a hashed wheel.
 //!
-//! An RPC has at most one entry. Pushing a deadline out costs nothing: the entry stays where it is,
-//! and when it comes up the endpoint looks at the RPC's real deadline and puts it back. An RPC that
-//! ended leaves a stale entry that is skipped. So the per-packet cost of timers is zero, and a call
-//! costs one push. This is the kernel module's coarse tick (homa_timer.c) without the scan over all
-//! RPCs.
+//! An RPC has at most one entry. Moving a deadline back costs nothing: the entry stays where it is, and when it expires the
+//! endpoint reads the RPC's real deadline and puts it back. An ended RPC leaves a stale entry, which is skipped. So timers cost
+//! nothing per packet and one push per call. This is the kernel module's coarse tick (homa_timer.c) without the scan over all RPCs.
 
 use std::time::Duration;
 
 use crate::slab::RpcKey;
 use crate::time::Time;
 
-/// Width of a slot. Deadlines are kept to this accuracy, never early.
+/// Width of a slot. Timers expire up to this much late, never early.
 pub(crate) const TICK: Duration = Duration::from_micros(500);
 
-/// Whether the time of a call is over that began at `started`: by this node's clock, or by that of its server, which is told the time
-/// that remains, rounded down.
+/// Returns whether a call begun at `started` is out of time by this node's clock or by its server's. The server is told the
+/// remaining time, rounded down.
 pub(crate) fn is_over(now: Time, started: Time, expires: Time) -> bool {
     let rounding = expires.saturating_since(started) / TIME_ROUNDING;
     expires <= now + TICK + rounding
 }
 
-/// A time that is told is at most this part too short. Two nodes tell it where an engine is between them.
+/// Reciprocal of the largest rounding of a transmitted time. With an engine between two nodes, the time is transmitted twice.
 const TIME_ROUNDING: u32 = 100_000;
 const TICK_NANOS: u64 = TICK.as_nanos() as u64;
-/// Slots on the wheel: deadlines up to 512 ms away go straight to their slot, others come by early
-/// and are put back.
+/// Number of slots on the wheel. Deadlines up to 512 ms away go straight to their slot; others expire early and are put back.
 const SLOTS: u64 = 1024;
 const WORDS: usize = (SLOTS / 64) as usize;
-/// Emptied slots whose memory is kept: those of a 16 ms RTO.
+/// Upper bound on emptied slots whose memory is kept: those of a 16 ms RTO.
 const SPARE_MAX: usize = 32;
 
 #[derive(Debug)]
 pub(crate) struct Wheel {
     slots: Vec<Vec<RpcKey>>,
     occupied: [u64; WORDS],
-    /// The next tick to look at: everything before it has been taken out.
+    /// The next tick to examine. Everything before it was removed.
     next_tick: u64,
     entries: usize,
-    /// The tick of the first entry, or `u64::MAX`: asked for at every turn of the engine.
+    /// The tick of the first entry, or `u64::MAX`. Every turn of the engine reads it.
     first: u64,
-    /// Memory of slots that were emptied. Few slots are in use at a time, but in half a second all of
-    /// them have been: memory left with each would be a hundred times what is needed.
+    /// Memory of emptied slots. Few slots are in use at a time, but half a second uses all of them: memory kept in each would be a
+    /// hundred times the need.
     spare: Vec<Vec<RpcKey>>,
 }
 
@@ -58,8 +55,7 @@ impl Wheel {
         }
     }
 
-    /// Puts `key` where it will come out at `due` or, if that is beyond the wheel, before; returns
-    /// when.
+    /// Inserts `key` to expire at `due`, or earlier if that is beyond the wheel. Returns the time of expiry.
     #[inline]
     pub(crate) fn insert(&mut self, now: Time, due: Time, key: RpcKey) -> Time {
         if self.entries == 0 {
@@ -78,13 +74,13 @@ impl Wheel {
         Time::from_nanos(tick * TICK_NANOS)
     }
 
-    /// When [`Wheel::expire`] has something to do.
+    /// Returns the time at which [`Wheel::expire`] has something to do.
     #[inline]
     pub(crate) fn next(&self) -> Option<Time> {
         (self.first != u64::MAX).then(|| Time::from_nanos(self.first * TICK_NANOS))
     }
 
-    /// The first tick from `next_tick` on whose slot has entries.
+    /// Returns the first tick from `next_tick` on whose slot has entries.
     fn find_first(&self) -> u64 {
         let from = (self.next_tick % SLOTS) as usize;
         let mut word = from / 64;
@@ -100,7 +96,7 @@ impl Wheel {
         u64::MAX
     }
 
-    /// Moves the entries of at most one slot that is due at `now` to `expired`; false when none is.
+    /// Moves the entries of at most one slot that is due at `now` to `expired`. Returns `false` if no slot is due.
     pub(crate) fn expire(&mut self, now: Time, expired: &mut Vec<RpcKey>) -> bool {
         let now_tick = now.as_nanos() / TICK_NANOS;
         let tick = self.first;

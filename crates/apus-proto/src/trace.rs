@@ -1,8 +1,7 @@
-//! The time trace: events of calls, for a sink that stamps them.
+//! The time trace: events of calls, for a sink that adds time stamps.
 //!
-//! The core has no clock. It says what happens and to which call, at the moment in which it happens, and only of calls that were
-//! chosen. A call is chosen by its id, so that its client and its server choose the same ones. Names follow those of the trace
-//! points of the Linux module where it has the same stage.
+//! The core has no clock. It reports each event of a chosen call at the moment of the event. The call's id determines whether it is
+//! chosen, so that client and server choose the same calls. Names follow the trace points of the Linux module for the same stages.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use crate::error::CallFailed;
 use crate::slab::RpcKey;
 use crate::time::{Time, nanos};
 
-/// Defines the events and their table, so that neither lacks one of the other's.
+/// Defines the events and their table, so that both have the same entries.
 macro_rules! events {
     ($($(#[$doc:meta])* $event:ident $name:literal [$($argument:literal)*] $text:literal;)*) => {
         /// An event of the time trace. Its number in records is that of the variant.
@@ -38,25 +37,25 @@ events! {
     /// A client begins a call.
     SendmsgRequest "sendmsg_request" ["id" "pair" "length" "port"]
         "sendmsg request, id {}, pair {x}, length {}, port {}";
-    /// Unscheduled bytes of a message were handed to the link.
+    /// Unscheduled bytes of a message were passed to the link.
     DataXmit "data_xmit" ["id" "pair" "offset" "bytes"]
         "xmit data, id {}, pair {x}, offset {}, bytes {}";
-    /// Granted bytes were handed to the link.
+    /// Granted bytes were passed to the link.
     GrantedXmit "granted_xmit" ["id" "pair" "offset" "bytes"]
         "xmit granted data, id {}, pair {x}, offset {}, bytes {}";
-    /// Bytes were handed to the link once more.
+    /// Bytes were passed to the link once more.
     Retransmit "retransmit" ["id" "pair" "sent" "bytes"]
         "retransmit data, id {}, pair {x}, sent before {}, bytes {}";
     /// A DATA packet arrived.
     DataReceived "data_received" ["id" "pair" "offset" "length"]
         "incoming data packet, id {}, pair {x}, offset {}, length {}";
-    /// A request is whole, and is given to the engine.
+    /// A request is complete and is passed to the engine.
     RequestComplete "request_complete" ["id" "pair" "length"]
         "request complete, id {}, pair {x}, length {}";
     /// The server's application gave the response.
     SendmsgResponse "sendmsg_response" ["id" "pair" "length"]
         "sendmsg response, id {}, pair {x}, length {}";
-    /// A response is whole, and is given to the engine.
+    /// A response is complete and is passed to the engine.
     ResponseComplete "response_complete" ["id" "pair" "length"]
         "response complete, id {}, pair {x}, length {}";
     /// The server knows that the client has the response.
@@ -95,7 +94,7 @@ events! {
     /// A NEED_ACK of the peer arrived.
     NeedAckReceived "need_ack_received" ["id" "pair"]
         "processing need ack, id {}, pair {x}";
-    /// A thread of the application took a request, and so many wait behind it. The engine's event.
+    /// A thread of the application took a request; `waiting` more are queued. The engine's event.
     RecvmsgRequest "recvmsg_request" ["id" "pair" "length" "waiting"]
         "recvmsg took request, id {}, pair {x}, length {}, waiting behind it {}";
     /// A thread of the application took a response. The engine's event.
@@ -113,85 +112,85 @@ events! {
     /// A thread that slept runs again. The engine's event.
     WakeUp "wake_up" ["kind"]
         "thread runs again, kind {}";
-    /// The kernel had the first datagram of the batch that follows so many nanoseconds before this record. The engine's event.
+    /// The kernel had the first datagram of the following batch `ago` nanoseconds before this record. The engine's event.
     KernelRecv "kernel_recv" ["ago"]
         "kernel had the datagram {} ns before";
     /// A call took longer than [`TraceChoice::slower_than`]. Recorded of every such call, in microseconds.
     SlowCall "slow_call" ["id" "pair" "took"]
         "slow call, id {}, pair {x}, took {} us";
-    /// The peer is asked to stop its trace, because a call with it was slow. This node stops its own as well, soon
-    /// after.
+    /// The peer is asked to stop its trace, because a call with it was slow. This node also stops its own soon after.
     FreezeXmit "freeze_xmit" ["id" "pair"]
         "sending freeze, id {}, pair {x}";
     /// The peer asked this node to stop its trace, which ends soon after.
     FreezeReceived "freeze_received" ["id" "pair"]
         "processing freeze, id {}, pair {x}";
-    /// A thread got the engine's lock, which it did not get at once. The engine's event.
+    /// A thread got the engine's lock after a wait. The engine's event.
     LockWait "lock_wait" ["nanos"]
         "thread waited {} ns for the engine's lock";
-    /// A peer has answered the first contact, so that its calls have another pair from now on. Recorded of every such peer.
+    /// A peer has answered the first contact, so its calls have another pair from now on. Recorded of every such peer.
     PeerMet "peer_met" ["before" "pair"]
         "peer met, pair {x} is pair {x} from now on";
 }
 
-/// Takes the events of an endpoint, and stamps them with the time.
+/// Destination of an endpoint's events, which adds the time stamps.
 pub trait TraceSink: Send {
-    /// An event happens now.
+    /// Records an event that happens now.
     fn record(&mut self, event: TraceEvent, arguments: [u32; 4]);
 
-    /// What was recorded is of interest: the recording ends now or soon, so that it is not overwritten.
+    /// Stops the recording now or soon, so that the present records, which are of interest, are not overwritten.
     fn freeze(&mut self) {}
 
-    /// As [`freeze`](Self::freeze), because a peer has asked for it. Whoever may call this node may ask.
+    /// Does the same as [`freeze`](Self::freeze) at a peer's request. Any host that may call this node may request it.
     fn freeze_for_peer(&mut self) {
         self.freeze();
     }
 }
 
-/// Which calls are recorded, and which stop the recording.
+/// The calls that are recorded, and those that stop the recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceChoice {
-    /// One call in so many is recorded, rounded up to a power of two; 1 records every call.
+    /// One call in `one_in` is recorded, rounded up to a power of two; 1 records every call.
     pub one_in: u32,
-    /// A call of this node that takes longer, whether it succeeds or fails, freezes the traces of both ends. `None`: none does.
+    /// Time of a call of this node beyond which it freezes the traces of both ends, whether it succeeds or fails. `None`: no call
+    /// does.
     pub slower_than: Option<Duration>,
 }
 
 impl TraceChoice {
-    /// One call in so many is recorded, and none freezes a trace.
+    /// Creates a choice that records one call in `one_in` and freezes no trace.
     #[must_use]
     pub const fn one_in(one_in: u32) -> Self {
         Self { one_in, slower_than: None }
     }
 }
 
-/// How a chosen call is known in records, at both ends: the lower half of its id, and the pair of nodes. The lowest bit of the id is
+/// The name of a chosen call in records of both ends: the lower half of its id, and the pair of nodes. The lowest bit of the id is
 /// 0 at the client and 1 at the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceMark {
     /// The lower half of the call's id, in the form of this side.
     pub id: u32,
-    /// A number that the two nodes have made of their tokens; 0 on a raw link.
+    /// A number that the two nodes derive from their tokens; 0 on a raw link.
     pub pair: u32,
 }
 
-/// Least time between two FREEZE packets that are sent, and between two that are obeyed.
+/// Minimum time between two FREEZE packets sent, and between two obeyed.
 const FREEZE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Chosen calls whose marks wait to be taken. A caller of the endpoint that never asks loses the oldest.
+/// Upper bound on kept marks of chosen calls. Beyond it, the oldest mark is dropped.
 const MARKS_MAX: usize = 64;
 
-/// Where an endpoint's events go.
+/// Destination of an endpoint's events.
 pub(crate) struct Tracer {
     sink: Option<Box<dyn TraceSink>>,
-    /// A call is chosen if its id has none of these bits. The lowest, which tells server from client, is one of them only if none
-    /// is chosen: no id is 0.
+    /// Bits that are 0 in the id of a chosen call. The lowest bit, which distinguishes server from client, is among them only if no
+    /// call is chosen: no id is 0.
     mask: u64,
-    /// A call that takes more nanoseconds is slow.
+    /// Number of nanoseconds beyond which a call is slow.
     slow: u64,
-    /// When a FREEZE was last sent, and last obeyed.
+    /// Times of the last FREEZE sent and of the last one obeyed.
     frozen: [Option<Time>; 2],
-    /// Marks of chosen calls that began, and of chosen requests that are complete.
+    /// Marks of chosen calls that have begun, and of chosen requests that are complete.
     marks: Vec<(RpcKey, TraceMark)>,
 }
 
@@ -207,7 +206,7 @@ impl Tracer {
         tracer
     }
 
-    /// Has no effect without a sink.
+    /// Changes the choice. Has no effect without a sink.
     pub(crate) fn choose(&mut self, choice: TraceChoice) {
         if self.sink.is_some() {
             self.mask = (u64::from(choice.one_in.max(1)).next_power_of_two() - 1) << 1;
@@ -215,18 +214,18 @@ impl Tracer {
         }
     }
 
-    /// Whether slow calls are looked for.
+    /// Returns whether slow calls are detected.
     #[inline]
     pub(crate) fn watches(&self) -> bool {
         self.slow != u64::MAX
     }
 
-    /// Whether a call that took so long is slow.
+    /// Returns whether a call that took this long is slow.
     pub(crate) fn is_slow(&self, took: Duration) -> bool {
         nanos(took) > self.slow
     }
 
-    /// Whether it is time for one more FREEZE: of this node, or of a peer.
+    /// Returns whether another FREEZE is allowed: of this node, or of a peer.
     pub(crate) fn may_freeze(&mut self, now: Time, by_peer: bool) -> bool {
         let last = &mut self.frozen[usize::from(by_peer)];
         let may = self.sink.is_some()
@@ -251,7 +250,7 @@ impl Tracer {
         }
     }
 
-    /// Whether events of this call are recorded.
+    /// Returns whether events of this call are recorded.
     #[inline]
     pub(crate) fn chooses(&self, id: RpcId) -> bool {
         id.0 & self.mask == 0
@@ -265,7 +264,7 @@ impl Tracer {
         }
     }
 
-    /// Calls with a peer had the pair `before`, and have another one now.
+    /// Records that calls with a peer had the pair `before` and have another one now.
     #[cold]
     pub(crate) fn peer_met(&mut self, before: TraceMark, now: TraceMark) {
         if let Some(sink) = &mut self.sink {
@@ -299,7 +298,7 @@ impl fmt::Debug for Tracer {
     }
 }
 
-/// The number of a pair of nodes, the same at both: the tokens that each has given the other.
+/// Returns the number of a pair of nodes, the same at both, from the tokens that each has given the other.
 pub(crate) fn pair(ours: Token, theirs: Token) -> u32 {
     if ours == Token::NONE && theirs == Token::NONE {
         return 0;
@@ -307,14 +306,14 @@ pub(crate) fn pair(ours: Token, theirs: Token) -> u32 {
     (mixed(ours.0).wrapping_add(mixed(theirs.0)) >> 32) as u32
 }
 
-/// A bijection without a pattern (the finalizer of `MurmurHash3`), so that tokens that were counted make numbers that differ.
+/// A bijection without a pattern (the finalizer of `MurmurHash3`), so that consecutive tokens yield unrelated numbers.
 fn mixed(mut number: u64) -> u64 {
     number = (number ^ number >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     number = (number ^ number >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     number ^ number >> 33
 }
 
-/// The event of a control packet about a call that is sent, and its last arguments.
+/// Returns the event of a transmitted control packet about a call, and its last arguments.
 pub(crate) fn of_sent(body: &Body) -> Option<(TraceEvent, u32, u32)> {
     Some(match body {
         Body::Grant(grant) => (TraceEvent::GrantXmit, grant.offset, grant.priority.get().into()),
@@ -328,7 +327,7 @@ pub(crate) fn of_sent(body: &Body) -> Option<(TraceEvent, u32, u32)> {
     })
 }
 
-/// The event of a control packet about a call that arrived, its id, and its last arguments.
+/// Returns the event of a received control packet about a call, the call's id, and the last arguments.
 pub(crate) fn of_received(packet: &Packet<'_>) -> Option<(TraceEvent, RpcId, u32, u32)> {
     Some(match packet {
         Packet::Grant { header, grant } => {
@@ -348,12 +347,12 @@ pub(crate) fn of_received(packet: &Packet<'_>) -> Option<(TraceEvent, RpcId, u32
     })
 }
 
-/// Why a call failed, by the number in its record ([`TraceEvent::CallFailed`]). No cause has the number 0.
+/// Causes of failed calls, by the number in the record ([`TraceEvent::CallFailed`]). No cause has the number 0.
 pub const FAILURE_CAUSES: &[&str] = &[
     "",
     "the peer fell silent",
     "the network says that the peer cannot be reached",
-    "nobody serves the port",
+    "the port is not served",
     "the peer has given up the response",
     "the server was restarted or has forgotten this client",
     "the peer speaks another version of the wire format",
@@ -367,7 +366,7 @@ pub const FAILURE_CAUSES: &[&str] = &[
     "the request is empty, which the Linux module does not take",
 ];
 
-/// The number of a cause in the trace: its place in [`FAILURE_CAUSES`].
+/// Returns the number of a cause in the trace: its index in [`FAILURE_CAUSES`].
 pub(crate) fn cause(error: &CallFailed) -> u32 {
     match error {
         CallFailed::PeerTimeout { .. } => 1,

@@ -1,14 +1,14 @@
-//! What is charged to a budget, and for an RPC.
+//! Charges to a budget, and for an RPC.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use crate::slab::RpcKey;
 
-/// Bytes charged for an RPC beside its messages, so that tiny requests are bounded too.
+/// Bytes charged for an RPC beside its messages, which bounds tiny requests too.
 pub(crate) const RPC_BYTES: u64 = 512;
 
-/// Whom bytes are kept for.
+/// Owner of kept bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Account {
     /// An own call.
@@ -17,18 +17,18 @@ pub(crate) enum Account {
     Theirs,
 }
 
-/// What is charged to one budget.
+/// Charges to one budget.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
-    /// Bytes altogether,
+    /// All charged bytes.
     pub(crate) charged: u64,
-    /// and those of them for requests of others and their responses.
+    /// Part of `charged` for requests of others and their responses.
     pub(crate) theirs: u64,
-    /// For messages of ours: requests of calls that have not ended, and responses to requests of others.
+    /// Bytes for outgoing messages, by account: requests of unfinished calls, and responses to requests of others.
     pub(crate) ours: [u64; 2],
-    /// Messages that arrive, by length, for each account.
+    /// Arriving messages by length, for each account.
     arriving: [BTreeSet<(u32, RpcKey)>; 2],
-    /// Lengths of the longest of them: no less than what is kept free in the budget.
+    /// Length of the longest arriving message of each account: an upper bound on the bytes reserved in the budget.
     longest: [u32; 2],
 }
 
@@ -53,7 +53,7 @@ impl Usage {
         self.longest[account as usize] = self.longest(account).map_or(0, |(length, _)| length);
     }
 
-    /// The arriving messages of an account, by length.
+    /// Returns the arriving messages of an account, by length.
     pub(crate) fn all_arriving(
         &self,
         account: Account,
@@ -61,7 +61,7 @@ impl Usage {
         self.arriving[account as usize].iter().copied()
     }
 
-    /// The arriving messages of an account, by length, those after a place first.
+    /// Returns the arriving messages of an account, by length, beginning after a place.
     pub(crate) fn arriving(
         &self,
         account: Account,
@@ -76,15 +76,15 @@ impl Usage {
         self.arriving[account as usize].last().copied()
     }
 
-    /// Whether a budget of `budget` bytes, to which others charge `others`, has room for `bytes` more whatever they are for.
+    /// Returns whether a budget of `budget` bytes, with charges of `others`, has room for `bytes` more for any purpose.
     #[inline]
     pub(crate) fn has_plenty(&self, bytes: u64, others: u64, budget: u64) -> bool {
         let kept_free: u64 = self.longest.map(u64::from).iter().sum();
         self.charged + others + bytes + kept_free <= budget / 2
     }
 
-    /// Bytes that may be charged more for a message that is there as a whole, of a budget of `all` bytes of which requests of
-    /// others may use `theirs`, and to which others charge `others`.
+    /// Returns the bytes that may be charged more for a complete message. The budget has `all` bytes, of which requests of others
+    /// may use `theirs`, and charges of `others`.
     #[inline]
     pub(crate) fn room(&self, others: u64, account: Account, all: u64, theirs: u64) -> u64 {
         let kept_free: u64 = self.longest.map(u64::from).iter().sum();
@@ -100,13 +100,13 @@ impl Usage {
     }
 }
 
-/// What is charged for one RPC, in each of its budgets.
+/// Charges for one RPC, in each of its budgets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Charge {
     pub(crate) bytes: u64,
-    /// Those of them for a message of ours.
+    /// Part of `bytes` for an outgoing message.
     pub(crate) ours: u64,
-    /// They are also charged to the pool of unconfirmed clients.
+    /// Whether they are also charged to the pool of unconfirmed clients.
     pub(crate) unconfirmed: bool,
 }
 

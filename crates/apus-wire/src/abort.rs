@@ -1,4 +1,4 @@
-//! ABORT: the client has given a call up (rule W41). A packet of Apus, not of Homa.
+//! ABORT: the client gives a call up (rule W41). A packet of Apus, not of Homa.
 
 use crate::{COMMON_LEN, Header, PacketType};
 
@@ -7,15 +7,14 @@ use crate::{COMMON_LEN, Header, PacketType};
 pub struct Abort;
 
 impl Abort {
-    /// Bytes of the packet, which is a common header and nothing else. There is nothing to parse beyond
-    /// [`Header::parse`].
+    /// Length of the packet in bytes. The packet is a bare common header, so [`Header::parse`] parses all of it.
     pub const LEN: usize = COMMON_LEN;
 
-    /// Writes the whole packet and gives its length, [`Abort::LEN`].
+    /// Writes the whole packet. Returns its length, [`Abort::LEN`].
     ///
     /// # Panics
     ///
-    /// If the buffer is shorter than that.
+    /// If the buffer is shorter than the packet.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         header.emit_control::<{ Self::LEN }>(PacketType::Abort, buffer);

@@ -1,4 +1,4 @@
-//! ACK: the client names RPCs that it has finished (rules W11 and W18).
+//! ACK: the client acknowledges finished RPCs (rules W11 and W18).
 
 use std::fmt;
 use std::ops::Range;
@@ -7,9 +7,9 @@ use crate::field::{read_u16, read_u64, write_u16, write_u64};
 use crate::{Header, PacketType, ParseError, RpcId};
 
 const ENTRY_LEN: usize = 10;
-/// Within an entry.
+/// Range within an entry.
 const CLIENT_ID: Range<usize> = 0..8;
-/// Within an entry.
+/// Range within an entry.
 const SERVER_PORT: Range<usize> = 8..10;
 
 const COUNT: Range<usize> = 28..30;
@@ -20,12 +20,12 @@ const ENTRIES: usize = 30;
 pub struct Acked {
     /// The RPC in its client's form (even). Zero means "no ack" on the wire and never occurs in a parsed packet.
     pub client_id: RpcId,
-    /// Homa port of the server that handled it.
+    /// Homa port of the server that handled the RPC.
     pub server_port: u16,
 }
 
 impl Acked {
-    /// Reads an entry; `None` where the id is zero.
+    /// Parses an entry. Returns `None` if the id is zero.
     #[inline]
     pub(crate) fn parse(entry: &[u8; ENTRY_LEN]) -> Option<Self> {
         let client_id = RpcId(read_u64(entry, CLIENT_ID));
@@ -44,23 +44,23 @@ impl Acked {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ack {
     count: u8,
-    /// Those from `count` on are `EMPTY`, so that equality compares what is there.
+    /// Entries at and after `count` are `EMPTY`, so that derived equality is correct.
     entries: [Acked; Self::MAX],
 }
 
 impl Ack {
-    /// Bytes of the packet, however many entries are used, because Linux drops shorter packets.
+    /// Length of the packet in bytes, independent of the number of entries: Linux drops shorter packets.
     pub const LEN: usize = 80;
-    /// Most entries in one packet.
+    /// Upper bound on entries in one packet.
     pub const MAX: usize = 5;
 
     const EMPTY: Acked = Acked { client_id: RpcId(0), server_port: 0 };
 
-    /// An ACK of these RPCs. Entries with id zero have no meaning and are left out.
+    /// Creates an ACK of these RPCs. Leaves out entries with id zero.
     ///
     /// # Panics
     ///
-    /// If there are more than [`Ack::MAX`].
+    /// If there are more than [`Ack::MAX`] entries.
     #[must_use]
     pub fn new(finished: &[Acked]) -> Self {
         assert!(finished.len() <= Self::MAX, "an ACK holds five entries, not {}", finished.len());
@@ -71,12 +71,12 @@ impl Ack {
         ack
     }
 
-    /// The RPCs named in the body, in order. The one in the common header is not among them.
+    /// Returns the RPCs in the body, in order, without the RPC of the common header.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Acked> + '_ {
         self.entries[..usize::from(self.count)].iter().copied()
     }
 
-    /// Parses a packet whose common header has type ACK. A count above five means five.
+    /// Parses a packet whose common header has type ACK. Reads a count above five as five.
     ///
     /// # Errors
     ///
@@ -97,11 +97,11 @@ impl Ack {
         Ok(ack)
     }
 
-    /// Writes the whole packet and gives its length, [`Ack::LEN`].
+    /// Writes the whole packet. Returns its length, [`Ack::LEN`].
     ///
     /// # Panics
     ///
-    /// If the buffer is shorter than that.
+    /// If the buffer is shorter than the packet.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         let packet = header.emit_control::<{ Self::LEN }>(PacketType::Ack, buffer);
@@ -113,7 +113,7 @@ impl Ack {
         Self::LEN
     }
 
-    /// There is room: every caller has at most `MAX` entries.
+    /// Appends an entry. Every caller has at most `MAX` entries, so there is room.
     fn push(&mut self, entry: Acked) {
         self.entries[usize::from(self.count)] = entry;
         self.count += 1;

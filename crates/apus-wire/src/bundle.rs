@@ -18,19 +18,19 @@ const MARK: Range<usize> = 0..2;
 const VERSION: usize = 2;
 const COUNT: usize = 3;
 
-/// The one version of the frame there is.
+/// The only version of the frame.
 const VERSION_1: u8 = 1;
 
-/// Bytes before the first entry.
+/// Length of the bundle's header in bytes.
 pub const HEADER_LEN: usize = 4;
 
-/// Bytes of an entry before its packet: the length.
+/// Length in bytes of an entry's own header, the length field.
 pub const ENTRY_LEN: usize = 2;
 
-/// Most packets in one bundle.
+/// Upper bound on packets in one bundle.
 pub const MAX_PACKETS: usize = u8::MAX as usize;
 
-/// Whether this datagram is a bundle, valid or not, rather than a packet.
+/// Returns whether this datagram is a bundle, valid or not, rather than a packet.
 #[inline]
 #[must_use]
 pub fn is_bundle(datagram: &[u8]) -> bool {
@@ -44,13 +44,13 @@ pub fn start(buffer: &mut Vec<u8>) {
     buffer.extend_from_slice(&[0, 0, VERSION_1, 0]);
 }
 
-/// Appends a packet, given in two parts, to a bundle that [`start`] began. `limit` is the longest datagram allowed for this
-/// peer. Returns false, and changes nothing, if the packet does not fit: because of the limit, because the bundle has
-/// [`MAX_PACKETS`], or because the packet has no bytes or more than 65,535.
+/// Appends a packet, given in two parts, to a bundle that [`start`] began. `limit` is the longest datagram allowed for this peer.
+/// Returns `false`, and leaves the bundle unchanged, if the packet exceeds the limit, if the bundle has [`MAX_PACKETS`], or if the
+/// packet is empty or longer than 65,535 bytes.
 ///
 /// # Panics
 ///
-/// If `buffer` holds no bundle of [`start`].
+/// If `buffer` holds no bundle begun by [`start`].
 #[inline]
 #[must_use]
 pub fn push(buffer: &mut Vec<u8>, limit: usize, header: &[u8], payload: &[u8]) -> bool {
@@ -66,23 +66,23 @@ pub fn push(buffer: &mut Vec<u8>, limit: usize, header: &[u8], payload: &[u8]) -
     true
 }
 
-/// Number of packets pushed since [`start`].
+/// Returns the number of packets pushed since [`start`].
 ///
 /// # Panics
 ///
-/// If `buffer` holds no bundle of [`start`].
+/// If `buffer` holds no bundle begun by [`start`].
 #[inline]
 #[must_use]
 pub fn count(buffer: &[u8]) -> usize {
     usize::from(buffer[COUNT])
 }
 
-/// The datagram to send for a bundle with at least one packet: the whole bundle or, for a single packet, the bare packet, which
-/// saves six bytes and the peer's work.
+/// Returns the datagram to send for a bundle with at least one packet. A single packet travels bare, which saves six bytes and the
+/// peer's work.
 ///
 /// # Panics
 ///
-/// If `buffer` holds no bundle of [`start`].
+/// If `buffer` holds no bundle begun by [`start`].
 #[inline]
 #[must_use]
 pub fn datagram(buffer: &[u8]) -> &[u8] {
@@ -90,8 +90,8 @@ pub fn datagram(buffer: &[u8]) -> &[u8] {
     if count(buffer) == 1 { &buffer[HEADER_LEN + ENTRY_LEN..] } else { buffer }
 }
 
-/// The packets of a bundle, in the order in which they were pushed. The iterator ends after the first error; packets before it
-/// are valid.
+/// Returns the packets of a bundle, in the order of the pushes. The iterator ends after the first error; the packets before an
+/// error are valid.
 #[inline]
 #[must_use]
 pub fn packets(datagram: &[u8]) -> Packets<'_> {
@@ -101,7 +101,7 @@ pub fn packets(datagram: &[u8]) -> Packets<'_> {
     })
 }
 
-/// The number of entries announced and the bytes they are in.
+/// Parses the bundle's header. Returns the announced number of entries and the bytes that hold them.
 fn open(datagram: &[u8]) -> Result<(u8, &[u8]), BundleError> {
     let Some((header, rest)) = datagram.split_first_chunk::<HEADER_LEN>() else {
         return Err(BundleError::Truncated);
@@ -126,12 +126,12 @@ pub struct Packets<'a>(State<'a>);
 
 #[derive(Clone, Debug)]
 enum State<'a> {
-    /// This many entries are still to come, in these bytes.
+    /// `left` entries remain, in the bytes `rest`.
     Entries {
         left: u8,
         rest: &'a [u8],
     },
-    /// To be reported once.
+    /// The iterator reports this error once.
     Failed(BundleError),
     Ended,
 }
@@ -159,7 +159,7 @@ impl<'a> Iterator for Packets<'a> {
 
 impl FusedIterator for Packets<'_> {}
 
-/// The first packet in these bytes, and the bytes after it.
+/// Splits the first packet off these bytes. Returns the packet and the remaining bytes.
 #[inline]
 fn entry(bytes: &[u8]) -> Result<(&[u8], &[u8]), BundleError> {
     let Some((prefix, bytes)) = bytes.split_first_chunk::<ENTRY_LEN>() else {
@@ -181,7 +181,7 @@ fn entry(bytes: &[u8]) -> Result<(&[u8], &[u8]), BundleError> {
     Ok((packet, rest))
 }
 
-/// Why the rest of a bundle was refused.
+/// Reason for refusing the rest of a bundle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BundleError {
@@ -197,7 +197,7 @@ pub enum BundleError {
     ZeroLength,
     /// An entry is a bundle itself.
     Nested,
-    /// This many bytes follow the last entry.
+    /// This number of bytes follows the last entry.
     TrailingBytes(usize),
 }
 

@@ -1,21 +1,20 @@
-//! BUSY: the answer to a RESEND when there is nothing to send yet (rule W19).
+//! BUSY: the answer to a RESEND if the sender has nothing to transmit yet (rule W19).
 
 use crate::{COMMON_LEN, Header, PacketType};
 
-/// The sender lives and has nothing to send at the moment: the RPC is in service, or more urgent messages go first.
+/// The sender is alive and has nothing to transmit yet: the RPC is in service, or more urgent messages go first.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Busy;
 
 impl Busy {
-    /// Bytes of the packet, which is a common header and nothing else. There is nothing to parse beyond
-    /// [`Header::parse`].
+    /// Length of the packet in bytes. The packet is a bare common header, so [`Header::parse`] parses all of it.
     pub const LEN: usize = COMMON_LEN;
 
-    /// Writes the whole packet and gives its length, [`Busy::LEN`].
+    /// Writes the whole packet. Returns its length, [`Busy::LEN`].
     ///
     /// # Panics
     ///
-    /// If the buffer is shorter than that.
+    /// If the buffer is shorter than the packet.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         header.emit_control::<{ Self::LEN }>(PacketType::Busy, buffer);

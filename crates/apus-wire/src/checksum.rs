@@ -1,18 +1,18 @@
-//! The checksum a native (raw IP) link may fill in (rule W7).
+//! The checksum that a native (raw IP) link may fill in (rule W7).
 //!
-//! Homa packets of the Linux module carry a TCP checksum, although they are not TCP: the module requests one from Linux, with
-//! TCP's protocol number in the pseudo-header, and verifies none. The `emit` functions leave the field zero, which every
-//! receiver accepts. A link fills it in if a network card or a middlebox might verify it.
+//! Homa packets of the Linux module carry a TCP checksum, although they are not TCP: the module requests a checksum from Linux,
+//! with TCP's protocol number in the pseudo-header, and verifies none. The `emit` functions leave the field zero, which every
+//! receiver accepts. A link fills the field in if a network card or a middlebox might verify it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::header::layout::CHECKSUM;
 
-/// In the pseudo-header, also when the packet travels under Homa's own number.
+/// Protocol number in the pseudo-header, also for packets under Homa's own number.
 const TCP: u64 = 6;
 
-/// The checksum of a packet between two IPv4 addresses, for bytes 16 and 17 of `header`, big-endian. The value that these bytes
-/// have is ignored. `payload` is the rest of the packet after `header`. Never zero.
+/// Computes the checksum of a packet between two IPv4 addresses, for bytes 16 and 17 of `header`, big-endian. Ignores the present
+/// value of these bytes. `payload` is the rest of the packet after `header`. Never returns zero.
 ///
 /// # Panics
 ///
@@ -23,7 +23,7 @@ pub fn ipv4(source: Ipv4Addr, dest: Ipv4Addr, header: &[u8], payload: &[u8]) -> 
     packet(sum(addresses.as_flattened()), header, payload)
 }
 
-/// The checksum of a packet between two IPv6 addresses; otherwise as [`ipv4`].
+/// Computes the checksum of a packet between two IPv6 addresses; otherwise the same as [`ipv4`].
 ///
 /// # Panics
 ///
@@ -40,20 +40,20 @@ fn packet(addresses: u64, header: &[u8], payload: &[u8]) -> u16 {
     let body = if header.len().is_multiple_of(2) {
         sum(payload)
     } else {
-        // Each payload byte changes places within its word: so does each byte of the folded sum (RFC 1071, byte order
+        // Each payload byte changes places within its word, and so does each byte of the folded sum (RFC 1071, byte order
         // independence).
         u64::from(folded(sum(payload)).swap_bytes())
     };
     let before = sum(&header[..CHECKSUM.start]);
     let after = sum(&header[CHECKSUM.end..]);
     match !folded(addresses + TCP + length + before + after + body) {
-        // The two stand for the same number, and zero means "none" to some receivers.
+        // Both values stand for the same number, and zero means "none" to some receivers.
         0 => 0xFFFF,
         checksum => checksum,
     }
 }
 
-/// Sum of the big-endian 16-bit words, the last one padded with a zero byte (RFC 1071). Takes 2^48 words to overflow.
+/// Sums the big-endian 16-bit words, the last one padded with a zero byte (RFC 1071). An overflow takes 2^48 words.
 #[must_use]
 pub fn sum(bytes: &[u8]) -> u64 {
     let (words, odd) = bytes.as_chunks();
@@ -61,7 +61,7 @@ pub fn sum(bytes: &[u8]) -> u64 {
     whole + odd.first().map_or(0, |&byte| u64::from(byte) << 8)
 }
 
-/// A [`sum`] in one's complement 16-bit arithmetic; its complement is the checksum (RFC 1071).
+/// Folds a [`sum`] into 16 bits of one's complement arithmetic. The complement of the result is the checksum (RFC 1071).
 #[must_use]
 pub fn folded(mut sum: u64) -> u16 {
     while sum > 0xFFFF {
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn spans_the_addresses_of_ipv6() {
-        // By hand: the addresses sum to 0x2001 + 0x0db8 + 1 twice and 1 more, instead of 0x1403 for the spec's.
+        // By hand: the addresses sum to twice 0x2001 + 0x0db8 + 1, plus 1, instead of the spec's 0x1403.
         let packet = bytes(samples::SPEC_NEED_ACK);
         let client = "2001:db8::1".parse().unwrap();
         let server = "2001:db8::2".parse().unwrap();

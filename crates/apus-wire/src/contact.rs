@@ -1,6 +1,6 @@
-//! OPEN, TOKEN and CONFIRM, with which two nodes exchange their tokens over UDP (rules W32 to W34).
+//! OPEN, TOKEN and CONFIRM, by which two nodes exchange their tokens over UDP (rules W32 to W34).
 //!
-//! All three have the same length, so that the answer to an OPEN is not longer than the OPEN.
+//! All three have the same length, so the answer to an OPEN is not longer than the OPEN.
 
 use std::ops::Range;
 
@@ -11,23 +11,22 @@ const TOKEN: Range<usize> = 28..36;
 const PROOF: Range<usize> = 36..44;
 const ISSUED: Range<usize> = 44..48;
 
-/// Bytes of each of the three packets.
+/// Length of each of the three packets in bytes.
 const LEN: usize = COMMON_LEN + 20;
 
 fn fixed(bytes: &[u8]) -> Result<&[u8; LEN], ParseError> {
     bytes.first_chunk().ok_or(ParseError::TooShort { length: bytes.len(), needed: LEN })
 }
 
-/// The first packet to a peer. It asks the peer to send the token of its stamp in every packet, and to answer with a token of
-/// its own.
+/// The first packet to a peer. OPEN asks the peer to send the stamp's token in every packet and to answer with a token of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Open {
-    /// The receiver's token that the sender has, and doubts; [`Token::NONE`] at a first contact.
+    /// The receiver's token that the sender knows and doubts; [`Token::NONE`] at a first contact.
     pub known: Token,
 }
 
 impl Open {
-    /// Bytes of the packet.
+    /// Length of the packet in bytes.
     pub const LEN: usize = LEN;
 
     /// Parses a packet whose common header has type OPEN.
@@ -39,11 +38,11 @@ impl Open {
         Ok(Self { known: Token(read_u64(fixed(bytes)?, TOKEN)) })
     }
 
-    /// Writes the whole packet without its stamp and gives its length, [`Open::LEN`].
+    /// Writes the whole packet without its stamp. Returns its length, [`Open::LEN`].
     ///
     /// # Panics
     ///
-    /// If the buffer is shorter than that.
+    /// If the buffer is shorter than the packet.
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         //= docs/wire.md#W32
         let packet = header.emit_control::<LEN>(PacketType::Open, buffer);
@@ -57,21 +56,21 @@ impl Open {
 pub struct Proof {
     /// A number that only the receiver of the TOKEN knows.
     pub code: u64,
-    /// When the code was made, by the clock and in the units of its maker.
+    /// Time at which the code was made, by the clock and in the units of its maker.
     pub issued: u32,
 }
 
-/// The body of TOKEN and CONFIRM: the token of the packet's sender, for packets to that sender, and the proof.
+/// The body of TOKEN and CONFIRM: the sender's token for packets to it, and the proof.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Offer {
-    /// The token.
+    /// The sender's token for its peer.
     pub token: Token,
-    /// Made by the sender of TOKEN, repeated by the sender of CONFIRM.
+    /// The proof: made by the sender of TOKEN, repeated by the sender of CONFIRM.
     pub proof: Proof,
 }
 
 impl Offer {
-    /// Bytes of either packet.
+    /// Length of either packet in bytes.
     pub const LEN: usize = LEN;
 
     /// Parses a packet whose common header has type TOKEN or CONFIRM.
@@ -85,21 +84,21 @@ impl Offer {
         Ok(Self { token: Token(read_u64(fixed, TOKEN)), proof })
     }
 
-    /// Writes the answer to an OPEN, without its stamp, and gives its length, [`Offer::LEN`].
+    /// Writes the answer to an OPEN without its stamp. Returns its length, [`Offer::LEN`].
     ///
     /// # Panics
     ///
-    /// If the buffer is shorter than that.
+    /// If the buffer is shorter than the packet.
     pub fn emit_token(&self, header: &Header, buffer: &mut [u8]) -> usize {
         //= docs/wire.md#W33
         self.emit(PacketType::Token, header, buffer)
     }
 
-    /// Writes the answer to a TOKEN, without its stamp, and gives its length, [`Offer::LEN`].
+    /// Writes the answer to a TOKEN without its stamp. Returns its length, [`Offer::LEN`].
     ///
     /// # Panics
     ///
-    /// If the buffer is shorter than that.
+    /// If the buffer is shorter than the packet.
     pub fn emit_confirm(&self, header: &Header, buffer: &mut [u8]) -> usize {
         //= docs/wire.md#W34
         self.emit(PacketType::Confirm, header, buffer)

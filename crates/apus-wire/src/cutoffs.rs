@@ -11,15 +11,15 @@ const VERSION: Range<usize> = 60..62;
 /// The body of a CUTOFFS.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Cutoffs {
-    /// Entry i: the longest message, in bytes, whose unscheduled packets use priority i. A message uses the highest priority
-    /// whose entry is not below its length. Neither order nor range is checked.
+    /// Entry i: length in bytes of the longest message whose unscheduled packets use priority i. A message uses the highest
+    /// priority whose entry is not below its length. The parser checks neither order nor range.
     pub cutoffs: [u32; Priority::LEVELS],
-    /// To be echoed in later DATA to the sender of this packet.
+    /// Version, which the receiver echoes in later DATA to the sender of this packet.
     pub version: u16,
 }
 
 impl Cutoffs {
-    /// Bytes of the packet.
+    /// Length of the packet in bytes.
     pub const LEN: usize = 62;
 
     /// Parses a packet whose common header has type CUTOFFS.
@@ -40,11 +40,11 @@ impl Cutoffs {
         Ok(Self { cutoffs, version: read_u16(fixed, VERSION) })
     }
 
-    /// Writes the whole packet and gives its length, [`Cutoffs::LEN`].
+    /// Writes the whole packet. Returns its length, [`Cutoffs::LEN`].
     ///
     /// # Panics
     ///
-    /// If the buffer is shorter than that.
+    /// If the buffer is shorter than the packet.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         let packet = header.emit_control::<{ Self::LEN }>(PacketType::Cutoffs, buffer);
@@ -65,7 +65,7 @@ mod tests {
     };
     use crate::{Packet, RpcId};
 
-    /// What the module starts with.
+    /// The initial table of the Linux module.
     const DEFAULT: Cutoffs =
         Cutoffs { cutoffs: [0, 0, 0, 0, 1_000_000, 15_000, 2_800, 200], version: 1 };
 

@@ -16,7 +16,7 @@ const APUS_FLAGS: usize = 49;
 const EXTENSION_WORDS: usize = 50;
 const SEGMENT_OFFSET: Range<usize> = 52..56;
 
-/// In the segment's offset: the true one is in the common header's sequence.
+/// Value of the segment offset that refers to the sequence of the common header instead.
 const USE_SEQUENCE: u32 = 0xFFFF_FFFF;
 
 /// Flags between Apus peers, in a byte of DATA that the Linux module sends as zero and never reads (rule W12).
@@ -24,17 +24,17 @@ const USE_SEQUENCE: u32 = 0xFFFF_FFFF;
 pub struct DataFlags(pub u8);
 
 impl DataFlags {
-    /// No flags, as from a Linux peer.
+    /// No flags. A Linux peer sends this value.
     pub const NONE: Self = Self(0);
     /// In a request: the client awaits many responses at once, so the server should send only a small part of the response
     /// unscheduled (SIGCOMM 2018, section 3.6).
     pub const INCAST: Self = Self(1);
-    /// The message has no bytes, and travels as one byte (rule W12). Has no meaning in a longer message.
+    /// The message is empty and travels as one byte (rule W12). Has no meaning in a longer message.
     pub const EMPTY: Self = Self(2);
     /// An extension lies between header and payload (rule W35).
     pub const EXTENDED: Self = Self(0x80);
 
-    /// Whether all flags of `other` are set.
+    /// Returns whether all flags of `other` are set.
     #[inline]
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
@@ -45,16 +45,16 @@ impl DataFlags {
 /// The header of a DATA packet, without its common part. The payload follows it up to the end of the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Data {
-    /// Bytes of the whole message, at least 1. This crate sets no maximum; the core does.
+    /// Length of the whole message in bytes, at least 1. The core bounds it; this crate does not.
     pub message_length: u32,
-    /// All bytes below this offset will arrive without another grant. At most `message_length` after parsing; 0 from the
-    /// stripped Linux module.
+    /// Offset below which all bytes arrive without another grant. At most `message_length` after parsing; 0 from the stripped Linux
+    /// module.
     pub incoming: u32,
-    /// An RPC that the sender, as a client, has finished.
+    /// A finished RPC of the sender, which is its client.
     pub ack: Option<Acked>,
     /// Version of the last CUTOFFS that the sender received from this receiver; 0 for none.
     pub cutoff_version: u16,
-    /// Whether these bytes were sent before.
+    /// Whether these bytes were transmitted before.
     pub retransmit: bool,
     /// Flags between Apus peers.
     pub flags: DataFlags,
@@ -63,7 +63,7 @@ pub struct Data {
 }
 
 impl DataFlags {
-    /// The flags of both.
+    /// Returns the union of both sets of flags.
     #[inline]
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
@@ -72,7 +72,7 @@ impl DataFlags {
 }
 
 impl Data {
-    /// Whether the message has no bytes. Its only byte does not count.
+    /// Returns whether the message is empty. The one byte on the wire does not count.
     #[inline]
     #[must_use]
     pub const fn is_of_empty_message(&self) -> bool {
@@ -80,10 +80,10 @@ impl Data {
         self.message_length == 1 && self.flags.contains(DataFlags::EMPTY)
     }
 
-    /// Bytes before the payload.
+    /// Length of the header in bytes.
     pub const LEN: usize = DATA_HEADER_LEN;
 
-    /// Parses a packet whose common header has type DATA. Returns its payload too, which is at least one byte.
+    /// Parses a packet whose common header has type DATA. Also returns its payload of at least one byte.
     ///
     /// # Errors
     ///
@@ -104,11 +104,11 @@ impl Data {
         Ok((Self::parse_fixed(fixed, payload.len())?, payload))
     }
 
-    /// [`parse`](Self::parse) for a packet without an extension, whose payload of `length` bytes is stored elsewhere.
+    /// Parses the header of a packet without an extension, whose payload of `length` bytes is stored elsewhere.
     ///
     /// # Errors
     ///
-    /// As [`parse`](Self::parse).
+    /// The errors of [`parse`](Self::parse).
     #[inline]
     pub fn parse_fixed(fixed: &[u8; Self::LEN], length: usize) -> Result<Self, ParseError> {
         let message_length = read_u32(fixed, MESSAGE_LENGTH);
@@ -140,10 +140,10 @@ impl Data {
         })
     }
 
-    /// Most bytes before the payload of a packet that Apus sends.
+    /// Upper bound on the bytes before the payload of a packet that Apus sends.
     pub const LEN_MAX: usize = Self::LEN + Extension::LEN_MAX;
 
-    /// Writes the whole header and the extension, if that says anything. Returns their length.
+    /// Writes the whole header and the extension, unless that is empty. Returns the length of both.
     #[inline]
     pub fn emit_extended(
         &self,
@@ -166,14 +166,14 @@ impl Data {
         Self::LEN + length
     }
 
-    /// What the extension of a DATA packet says, up to an item that does not fit. Items of other types or lengths say nothing here,
-    /// and neither does a trace context with an id of zeros. Of two items of a type the first counts.
+    /// Parses the extension of a DATA packet, up to an item that does not fit. Skips items of other types or lengths, and trace
+    /// contexts with an id of zeros. The first of two items of one type counts.
     #[must_use]
     pub fn extension(packet: &[u8]) -> Extension {
         Extension::parse(Self::extension_words(packet))
     }
 
-    /// The words between header and payload. None if the packet has no extension, or ends before it does.
+    /// Returns the words between header and payload; none if the packet has no extension, or ends before it does.
     fn extension_words(packet: &[u8]) -> &[u8] {
         let Some(&words) = packet.get(EXTENSION_WORDS) else { return &[] };
         if !DataFlags(packet[APUS_FLAGS]).contains(DataFlags::EXTENDED) {
@@ -182,8 +182,8 @@ impl Data {
         packet.get(Self::LEN..Self::LEN + 4 * usize::from(words)).unwrap_or_default()
     }
 
-    /// Writes the whole header. The offset stands in both the sequence and the segment offset, so that every receiver finds it,
-    /// with or without Linux's GRO.
+    /// Writes the whole header. Both the sequence and the segment offset carry the offset, so that every receiver finds it, with or
+    /// without Linux's GRO.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8; DATA_HEADER_LEN]) {
         *buffer = [0; DATA_HEADER_LEN];
@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    /// The payload of a captured packet: byte i of a message is 31 i + 7, after two lengths.
+    /// Returns the payload of a captured packet. Word i of eight bytes is 31 i + 7.
     fn captured(offset: u32, length: u32) -> Vec<u8> {
         (offset..offset + length).map(|i| (31 * u64::from(i) + 7).to_le_bytes()[0]).collect()
     }

@@ -1,9 +1,9 @@
-//! Why a packet was refused.
+//! Reasons for refusing a packet.
 
 use std::error::Error;
 use std::fmt;
 
-/// Why a packet was refused. The core counts the packet and drops it; it sends no answer.
+/// Reason for refusing a packet. The core counts and drops the packet without an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ParseError {
@@ -16,11 +16,11 @@ pub enum ParseError {
     },
     /// The type byte is outside 0x10..=0x1D (rule W3).
     UnknownType(u8),
-    /// Source port 0, to which no answer could be sent (rule W4).
+    /// The source port is 0, so no answer could be sent (rule W4).
     SourcePortZero,
-    /// DATA of a message of no bytes, which Homa does not have (rule W9).
+    /// DATA of a message of zero bytes, which Homa does not have (rule W9).
     ZeroLengthMessage,
-    /// DATA without a byte of payload (rule W9).
+    /// DATA without payload (rule W9).
     EmptyPayload,
     /// DATA whose payload extends past the end of its message (rule W9).
     PastEnd {
@@ -33,7 +33,7 @@ pub enum ParseError {
     },
     /// GRANT or RESEND names a priority above 7 (rule W16).
     BadPriority(u8),
-    /// RESEND requests a negative number of bytes that is not -1, which means everything (rule W15).
+    /// RESEND requests a negative number of bytes other than -1, which means the whole message (rule W15).
     NegativeLength(i32),
 }
 
@@ -50,7 +50,7 @@ impl ParseError {
         "negative_length",
     ];
 
-    /// Position of this reason in [`ParseError::NAMES`], for tables of counters.
+    /// Returns the position of this reason in [`ParseError::NAMES`], for tables of counters.
     #[must_use]
     pub const fn index(self) -> usize {
         match self {
@@ -65,7 +65,7 @@ impl ParseError {
         }
     }
 
-    /// Name of this reason without its numbers: `past_end`.
+    /// Returns the name of this reason without its numbers: `past_end`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         Self::NAMES[self.index()]

@@ -1,30 +1,30 @@
-//! What stands between the header of DATA and its payload, towards Apus peers (rule W35).
+//! The extension between the header of DATA and its payload, for Apus peers (rule W35).
 
 use crate::TraceContext;
 
-/// The time that remains until the call's deadline.
+/// Type of the item with the time that remains until the call's deadline.
 const DEADLINE: u8 = 1;
 
-/// Where the call belongs in a distributed trace.
+/// Type of the item with the call's context in a distributed trace.
 const TRACE: u8 = 2;
 
-/// Bytes of an item before its body: type and length.
+/// Length in bytes of an item's own header: type and length.
 const ITEM_HEAD: usize = 2;
 
-/// What a packet says beside its message. It goes with the first byte of a request.
+/// The optional items of a packet, sent with the first byte of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Extension {
-    /// Time until the call's deadline when the packet was sent, in microseconds.
+    /// Time from the transmission to the call's deadline, in microseconds.
     pub deadline: Option<u32>,
-    /// Where the call belongs in a distributed trace.
+    /// The call's context in a distributed trace.
     pub trace: Option<TraceContext>,
 }
 
 impl Extension {
-    /// Bytes of the longest one that is sent.
+    /// Length of the longest extension that Apus sends, in bytes.
     pub const LEN_MAX: usize = Self::len_with(true, true);
 
-    /// Bytes that an extension takes with or without each of its items: whole words of four.
+    /// Returns the length in bytes, a multiple of four, of an extension with or without each of its items.
     #[inline]
     #[must_use]
     pub const fn len_with(deadline: bool, trace: bool) -> usize {
@@ -33,21 +33,21 @@ impl Extension {
         (deadline + trace).next_multiple_of(4)
     }
 
-    /// Bytes that this one takes.
+    /// Returns the length of this extension in bytes.
     #[inline]
     #[must_use]
     pub const fn len(&self) -> usize {
         Self::len_with(self.deadline.is_some(), self.trace.is_some())
     }
 
-    /// Whether it says nothing, so that a packet needs none.
+    /// Returns whether the extension has no item, so that a packet needs none.
     #[inline]
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.deadline.is_none() && self.trace.is_none()
     }
 
-    /// Writes the items to the beginning of `words`, which is all zeros and has [`len`](Self::len) bytes or more.
+    /// Writes the items to the beginning of `words`, which must be all zeros and at least [`len`](Self::len) bytes long.
     #[inline]
     pub(crate) fn emit(&self, mut words: &mut [u8]) {
         if let Some(micros) = self.deadline {
@@ -63,7 +63,7 @@ impl Extension {
         }
     }
 
-    /// What these words say ([`Data::extension`](crate::Data::extension)).
+    /// Parses the items in these words ([`Data::extension`](crate::Data::extension)).
     pub(crate) fn parse(words: &[u8]) -> Self {
         //= docs/wire.md#W35
         let mut extension = Self::default();

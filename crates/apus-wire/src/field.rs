@@ -1,5 +1,5 @@
-//! Big-endian fields at fixed places (rule W1). The callers hold fixed-size arrays and constant ranges, so that after inlining
-//! no bounds check is left.
+//! Big-endian fields at fixed places (rule W1). The callers hold fixed-size arrays and constant ranges, so that inlining removes
+//! all bounds checks.
 
 use std::ops::Range;
 

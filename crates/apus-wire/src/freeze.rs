@@ -1,22 +1,21 @@
-//! FREEZE: a debugging aid, which stops the time trace of the peer (rule W19).
+//! FREEZE: a debugging aid that stops the time trace of the peer (rule W19).
 
 use crate::{COMMON_LEN, Header, PacketType};
 
-/// Asks the peer to stop recording, because a call was slow. Apus sends the ports and the id of the call; the Linux module has
+/// Asks the peer to stop recording, because a call was slow. Apus sends the ports and the id of the call; the Linux module sends
 /// destination port 0 and id 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Freeze;
 
 impl Freeze {
-    /// Bytes of the packet, which is a common header and nothing else. There is nothing to parse beyond
-    /// [`Header::parse`].
+    /// Length of the packet in bytes. The packet is a bare common header, so [`Header::parse`] parses all of it.
     pub const LEN: usize = COMMON_LEN;
 
-    /// Writes the whole packet and gives its length, [`Freeze::LEN`].
+    /// Writes the whole packet. Returns its length, [`Freeze::LEN`].
     ///
     /// # Panics
     ///
-    /// If the buffer is shorter than that.
+    /// If the buffer is shorter than the packet.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         header.emit_control::<{ Self::LEN }>(PacketType::Freeze, buffer);

@@ -8,22 +8,22 @@ use crate::{Header, PacketType, ParseError, Priority};
 const OFFSET: Range<usize> = 28..32;
 const PRIORITY: usize = 32;
 
-/// Shortest GRANT in use: that of the Linux module since July 2025.
+/// Length of the shortest GRANT in use, sent by the Linux module since July 2025.
 const SHORTEST: usize = 33;
 
 /// The body of a GRANT.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Grant {
-    /// The sender may transmit all bytes below this offset. It may lie beyond the end of the message, or below an earlier
-    /// grant; neither is an error.
+    /// Offset below which the sender may transmit all bytes. It may lie beyond the end of the message, or below an earlier grant;
+    /// neither is an error.
     pub offset: u32,
-    /// For the message's scheduled packets until the next GRANT.
+    /// Priority of the message's scheduled packets until the next GRANT.
     pub priority: Priority,
 }
 
 impl Grant {
-    /// Bytes of the packet as sent: one more than the module sends, because modules of April 2025 and before drop shorter
-    /// packets, and later ones ignore the surplus.
+    /// Length of the packet as sent, in bytes. It is one more than the module sends, because modules up to April 2025 drop shorter
+    /// packets, and later modules ignore the surplus.
     pub const LEN: usize = 34;
 
     /// Parses a packet whose common header has type GRANT, of 33 bytes or more.
@@ -44,11 +44,11 @@ impl Grant {
         Ok(Self { offset: read_u32(fixed, OFFSET), priority })
     }
 
-    /// Writes the whole packet and gives its length, [`Grant::LEN`].
+    /// Writes the whole packet. Returns its length, [`Grant::LEN`].
     ///
     /// # Panics
     ///
-    /// If the buffer is shorter than that.
+    /// If the buffer is shorter than the packet.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         let packet = header.emit_control::<{ Self::LEN }>(PacketType::Grant, buffer);

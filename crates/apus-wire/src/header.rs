@@ -1,6 +1,6 @@
 //! The common header: the 28 bytes at the start of every packet (rules W1 to W6).
 //!
-//! The fields of its first 20 bytes are where a TCP header has them, so that segmentation and receive-side-scaling hardware,
+//! The fields of the first 20 bytes have the places of TCP's fields, so that hardware for segmentation and receive-side scaling,
 //! and the Linux module's TCP hijacking, work on Homa packets.
 
 use std::fmt;
@@ -9,7 +9,7 @@ use std::ops::Range;
 use crate::field::{read_u16, read_u64, write_u16, write_u32, write_u64};
 use crate::{COMMON_LEN, ParseError};
 
-/// Where things are.
+/// Places of the fields.
 pub(crate) mod layout {
     use super::Range;
 
@@ -24,16 +24,16 @@ pub(crate) mod layout {
     pub(crate) const SENDER_ID: Range<usize> = 20..28;
 }
 
-/// TCP's data offset as the module fills it in DATA: 14 words.
+/// TCP's data offset in DATA, as the module sends it: 14 words.
 const DOFF_DATA: u8 = 0xE0;
-/// TCP's data offset in all control packets: 5 words; some network cards drop hijacked packets with other values.
+/// TCP's data offset in all control packets: 5 words. Some network cards drop hijacked packets with other values.
 const DOFF_CONTROL: u8 = 0x50;
-/// TCP SYN and RST together, which real TCP never sends: half of the mark by which the module knows hijacked packets.
+/// TCP's SYN and RST together, which real TCP never sends. One half of the mark by which the module recognises hijacked packets.
 const FLAGS_HOMA: u8 = 0x06;
-/// The other half of that mark, in TCP's urgent pointer.
+/// The other half of the mark, in TCP's urgent pointer.
 const URGENT_HOMA: u16 = 0xB97D;
 
-/// The id of a remote procedure call, in the form of its holder: even at the client, the same with bit 0 set at the server.
+/// The id of a remote procedure call, in the form of its holder: even at the client; the same number with bit 0 set at the server.
 ///
 /// A packet carries the form of its sender; the receiver's form is [`RpcId::flipped`]. Zero means "no RPC" in ack entries and
 /// is never allocated.
@@ -41,28 +41,28 @@ const URGENT_HOMA: u16 = 0xB97D;
 pub struct RpcId(pub u64);
 
 impl RpcId {
-    /// Whether this is the form the client uses (even).
+    /// Returns whether this is the client's form (even).
     #[inline]
     #[must_use]
     pub const fn is_client(self) -> bool {
         self.0 & 1 == 0
     }
 
-    /// Whether this is the form the server uses (odd).
+    /// Returns whether this is the server's form (odd).
     #[inline]
     #[must_use]
     pub const fn is_server(self) -> bool {
         !self.is_client()
     }
 
-    /// The same RPC in the form of the other side.
+    /// Returns the same RPC in the other side's form.
     #[inline]
     #[must_use]
     pub const fn flipped(self) -> Self {
         Self(self.0 ^ 1)
     }
 
-    /// The same RPC in its client's form, which acks use.
+    /// Returns the same RPC in its client's form, which acks use.
     #[inline]
     #[must_use]
     pub const fn client_form(self) -> Self {
@@ -88,28 +88,28 @@ impl Priority {
     /// Number of levels.
     pub const LEVELS: usize = 8;
 
-    /// The priority of this level, or `None` above 7.
+    /// Returns the priority of this level, or `None` above 7.
     #[inline]
     #[must_use]
     pub const fn new(level: u8) -> Option<Self> {
         if level <= Self::HIGHEST.0 { Some(Self(level)) } else { None }
     }
 
-    /// The priority of this level; levels above 7 give 7.
+    /// Returns the priority of this level, or 7 for higher levels.
     #[inline]
     #[must_use]
     pub const fn clamped(level: u8) -> Self {
         if level <= Self::HIGHEST.0 { Self(level) } else { Self::HIGHEST }
     }
 
-    /// The level, 0 to 7.
+    /// Returns the level, 0 to 7.
     #[inline]
     #[must_use]
     pub const fn get(self) -> u8 {
         self.0
     }
 
-    /// The IPv4 TOS or IPv6 traffic class byte for switches: the level in the three precedence bits of DSCP, with ECN bits zero
+    /// Returns the byte for IPv4's TOS or IPv6's traffic class: the level in the three precedence bits of DSCP, with ECN bits zero
     /// (rule W20).
     #[inline]
     #[must_use]
@@ -118,19 +118,19 @@ impl Priority {
     }
 }
 
-/// The kinds of packet, with the value of each on the wire.
+/// The kinds of packet, with their values on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum PacketType {
     /// A piece of a message.
     Data = 0x10,
-    /// Receiver to sender: permission to send more.
+    /// Receiver to sender: permission to transmit more.
     Grant,
-    /// Receiver to sender: request for bytes that are missing.
+    /// Receiver to sender: request for missing bytes.
     Resend,
     /// Answer to RESEND: the RPC is not known.
     RpcUnknown,
-    /// Answer to RESEND: the sender lives and has nothing to send yet.
+    /// Answer to RESEND: the sender is alive and has nothing to transmit yet.
     Busy,
     /// Receiver to sender: priorities of unscheduled bytes.
     Cutoffs,
@@ -138,17 +138,17 @@ pub enum PacketType {
     Freeze,
     /// Server to client: request for the acknowledgement.
     NeedAck,
-    /// Client to server: these RPCs are finished.
+    /// Client to server: acknowledgement of finished RPCs.
     Ack = 0x18,
-    /// First packet to a peer over UDP. This type and those that follow belong to Apus.
+    /// First packet to a peer over UDP. This type and the following ones belong to Apus.
     Open,
     /// Answer to OPEN: the token of its sender.
     Token,
-    /// Answer to TOKEN: shows that its sender receives at its address.
+    /// Answer to TOKEN: proof that its sender receives at its address.
     Confirm,
-    /// Client to server: the call is given up.
+    /// Client to server: the client gives the call up.
     Abort = 0x1C,
-    /// Either way: returns what came over a unix socket.
+    /// Either way: returns a nonce from a unix socket.
     Meet,
 }
 
@@ -171,7 +171,7 @@ impl PacketType {
         Self::Meet,
     ];
 
-    /// The type of this byte, `None` outside 0x10..=0x1D.
+    /// Returns the type for this byte, or `None` outside 0x10..=0x1D.
     #[inline]
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<Self> {
@@ -194,14 +194,14 @@ impl PacketType {
         }
     }
 
-    /// Position in [`PacketType::ALL`], for tables of counters.
+    /// Returns the position in [`PacketType::ALL`], for tables of counters.
     #[inline]
     #[must_use]
     pub const fn index(self) -> usize {
         (self as u8 - Self::Data as u8) as usize
     }
 
-    /// Homa's name of the type in lower case, as counters and tools show it: `rpc_unknown`.
+    /// Returns Homa's name of the type in lower case, for counters and tools: `rpc_unknown`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -232,9 +232,9 @@ impl fmt::Display for PacketType {
 /// The variable fields of the common header: both Homa ports and the RPC.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Header {
-    /// Homa port of the sender, to which answers go. Never 0 in a packet that parses (rule W4).
+    /// Homa port of the sender, the destination of answers. Never 0 in a parsed packet (rule W4).
     pub source_port: u16,
-    /// Homa port of the receiver. 0 only in FREEZE.
+    /// Homa port of the receiver. 0 in FREEZE only.
     pub dest_port: u16,
     /// The RPC in its sender's form.
     pub sender_id: RpcId,
@@ -269,7 +269,7 @@ impl Header {
         Ok((packet_type, header))
     }
 
-    /// Writes all of the common header. `sequence` is the message offset in DATA and 0 elsewhere.
+    /// Writes the whole common header. `sequence` is the message offset in DATA and 0 in other packets.
     #[inline]
     pub(crate) fn emit(
         &self,
@@ -290,8 +290,8 @@ impl Header {
         write_u64(buffer, layout::SENDER_ID, self.sender_id.0);
     }
 
-    /// Writes the common header of a control packet of `N` bytes, leaves its body zero, and gives the packet for the body to be
-    /// filled in.
+    /// Writes the common header of a control packet of `N` bytes and a body of zeros. Returns the packet, for the caller to fill in
+    /// the body.
     ///
     /// # Panics
     ///

@@ -1,4 +1,5 @@
-//! The contract between the protocol core and a link: how packets leave and arrive, and what the kernel reports about a path.
+//! The contract between the protocol core and a link: packets to transmit, received packets, and errors that the kernel reports
+//! about a path.
 
 use std::error::Error;
 use std::fmt;
@@ -13,14 +14,14 @@ static NO_BODY: Bytes = Bytes::new();
 
 /// One packet to transmit: a complete header, then `body[range]`.
 ///
-/// A sink that keeps the payload beyond the call clones `body`, which counts references and copies no byte.
+/// A sink that keeps the payload beyond the call clones `body`, which increments a reference count and copies no byte.
 #[derive(Clone, Debug)]
 pub struct Transmit<'a> {
     /// The path to the peer's node.
     pub path: PathId,
     /// The priority in the network; see [`Priority::tos`].
     pub priority: Priority,
-    /// The complete Homa header; all of a control packet.
+    /// The complete Homa header, which is the whole packet for control packets.
     pub header: &'a [u8],
     /// The message that contains the payload; empty for a control packet.
     pub body: &'a Bytes,
@@ -29,14 +30,14 @@ pub struct Transmit<'a> {
 }
 
 impl<'a> Transmit<'a> {
-    /// A packet without payload.
+    /// Creates a packet without payload.
     #[inline]
     #[must_use]
     pub fn control(path: PathId, priority: Priority, header: &'a [u8]) -> Self {
         Self { path, priority, header, body: &NO_BODY, range: 0..0 }
     }
 
-    /// The bytes after the header.
+    /// Returns the bytes after the header.
     ///
     /// # Panics
     ///
@@ -47,7 +48,7 @@ impl<'a> Transmit<'a> {
         &self.body[self.range.clone()]
     }
 
-    /// Bytes of the Homa packet: header and payload.
+    /// Returns the length of the Homa packet in bytes: header and payload.
     #[inline]
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a packet has at least its header")]
@@ -56,10 +57,10 @@ impl<'a> Transmit<'a> {
     }
 }
 
-/// Whether the address belongs to a peer of a native link (IP protocol 146). Such addresses have port 0, because the link has
-/// no UDP port.
+/// Returns whether the address belongs to a peer of a native link (IP protocol 146). Such addresses have port 0, because the link
+/// has no UDP port.
 ///
-/// Such a peer may be the Linux module, so it is sent only what the module knows.
+/// The peer may be the Linux module, so Apus sends it only packets that the module knows.
 #[inline]
 #[must_use]
 pub const fn is_native(node: SocketAddr) -> bool {
@@ -68,32 +69,33 @@ pub const fn is_native(node: SocketAddr) -> bool {
 
 /// The destination of the core's packets: a link, or a simulated wire in tests.
 pub trait PacketSink {
-    /// Takes one packet. Never blocks. A packet that cannot be sent is counted by the sink and lost, as on a network.
+    /// Takes one packet. Never blocks. The sink counts and drops a packet that it cannot send, as a network would.
     fn send(&mut self, packet: Transmit<'_>);
 
-    /// Longest Homa packet, header and payload in bytes, that fits one datagram on this path at the moment. It may shrink or
-    /// grow.
+    /// Returns the length in bytes, header and payload, of the longest Homa packet that fits one datagram on this path at present.
+    /// It may shrink or grow.
     fn max_packet(&self, path: PathId) -> usize;
 
-    /// Packets on `path` as long as [`max_packet`](Self::max_packet) allows were lost repeatedly, while the peer answered
-    /// shorter ones: the path may be a black hole for them. The sink may allow less from then on. Does nothing by default.
+    /// Reports that packets on `path` with the length of [`max_packet`](Self::max_packet) were lost repeatedly while the peer
+    /// answered shorter ones: the path may be a black hole for long packets. The sink may allow less from then on. Does nothing by
+    /// default.
     fn swallowed(&mut self, path: PathId) {
         let _ = path;
     }
 
-    /// Answers a packet that arrived on `path` for a port that is not served, by ICMP port unreachable. `packet` is its first 8
-    /// bytes. Links whose peers would not understand the answer do nothing.
+    /// Answers a packet that arrived on `path` for an unserved port by an ICMP port unreachable. `packet` is its first 8 bytes.
+    /// Links whose peers would not understand the answer do nothing.
     fn refuse(&mut self, path: PathId, packet: [u8; 8]) {
         let _ = (path, packet);
     }
 
-    /// Tells the sink that a peer is known by this path. The path stays valid until it was released as often as it was held.
+    /// Tells the sink that the core knows a peer by this path. The path stays valid until it is released as often as it was held.
     /// Does nothing by default.
     fn hold(&mut self, path: PathId) {
         let _ = path;
     }
 
-    /// Tells the sink that a peer is no longer known by this path.
+    /// Tells the sink that the core no longer knows a peer by this path.
     fn release(&mut self, path: PathId) {
         let _ = path;
     }
@@ -156,15 +158,15 @@ pub trait PacketReceiver {
     /// Takes one packet. Its bytes are valid only during the call.
     fn packet(&mut self, from: PathId, packet: &[u8]);
 
-    /// A partly received message whose next bytes are likely to arrive next, so that a link can have the kernel write them into
-    /// the message instead of a buffer. `None`, the default: no bytes are expected.
+    /// Returns a partly received message whose next bytes are likely to arrive next, so that the kernel can write them into the
+    /// message instead of a buffer. `None`, the default: no bytes are expected.
     fn receive_target(&mut self) -> Option<ReceiveTarget<'_>> {
         None
     }
 
-    /// A packet's payload was appended to the message of [`receive_target`](Self::receive_target); `header` is its header.
-    /// Returns true if it is the next part of the message and was taken. Returns false, with nothing changed, if it belongs
-    /// elsewhere; the link then takes the bytes back from the end and passes the packet to [`packet`](Self::packet).
+    /// Accepts a packet whose payload the link has appended to the message of [`receive_target`](Self::receive_target). `header` is
+    /// the packet's header. Returns `true` if the payload is the next part of that message. Returns `false`, with nothing changed,
+    /// if it belongs elsewhere; the link then removes the bytes from the message and passes the packet to [`packet`](Self::packet).
     fn received_in_place(
         &mut self,
         _from: PathId,
@@ -175,7 +177,7 @@ pub trait PacketReceiver {
     }
 }
 
-/// A function that takes each packet.
+/// A closure that takes each packet.
 impl<F: FnMut(PathId, &[u8])> PacketReceiver for F {
     #[inline]
     fn packet(&mut self, from: PathId, packet: &[u8]) {
@@ -186,13 +188,13 @@ impl<F: FnMut(PathId, &[u8])> PacketReceiver for F {
 /// The end of a partly received message.
 #[derive(Debug)]
 pub struct ReceiveTarget<'a> {
-    /// The received part of the message, with capacity for `room` bytes more.
+    /// The received part of the message, with capacity for `room` more bytes.
     pub message: &'a mut Vec<u8>,
-    /// Bytes that are missing at the end of the message.
+    /// Number of bytes missing at the end of the message.
     pub room: usize,
 }
 
-/// An error that the kernel reports about a peer, from ICMP or its own routing, by the error queue of the socket.
+/// An error about a peer that the kernel reports by the socket's error queue, from ICMP or its own routing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum PathError {
@@ -206,15 +208,15 @@ pub enum PathError {
     ProtocolUnreachable,
     /// A local rule or a firewall on the path forbids the packet.
     PermissionDenied,
-    /// This node has no link to such an address: it would need a link of the other IP version, or a native link.
+    /// This node has no link to the address: it would need a link of the other IP version, or a native link.
     NoLink,
 }
 
 impl fmt::Display for PathError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NoService(port) => return write!(f, "nobody serves port {port}"),
-            Self::PortUnreachable => "nobody listens at that port",
+            Self::NoService(port) => return write!(f, "port {port} is not served"),
+            Self::PortUnreachable => "no socket is open at that port",
             Self::HostUnreachable => "no route to the host",
             Self::ProtocolUnreachable => "the host does not know the protocol",
             Self::PermissionDenied => "sending there is forbidden",

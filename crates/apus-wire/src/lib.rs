@@ -11,9 +11,9 @@
 //! | [`Data`], [`Grant`], [`Resend`], [`RpcUnknown`], [`Busy`], [`Cutoffs`], [`Freeze`], [`NeedAck`], [`Ack`], [`Abort`], [`Meet`] | one type each, one file each |
 //! | [`Open`], [`Offer`] | first contact over UDP: OPEN, TOKEN, CONFIRM |
 //! | [`Stamp`], [`Token`] | additions to every packet over UDP: version, and the receiver's token |
-//! | [`Extension`], [`TraceContext`] | what a request says beside its bytes: its deadline, and where it belongs in a distributed trace |
-//! | [`ParseError`] | why a packet was refused |
-//! | [`checksum`] | the TCP-style checksum a native (raw IP) link may fill in |
+//! | [`Extension`], [`TraceContext`] | optional items of a request: its deadline, and its context in a distributed trace |
+//! | [`ParseError`] | reasons for refusing a packet |
+//! | [`checksum`] | the TCP-style checksum that a native (raw IP) link may fill in |
 //! | [`bundle`] | several small packets in one UDP datagram |
 //! | [`segments`] | several segments in one DATA packet of the Linux module |
 //! | [`PathId`], [`PacketSink`], [`Transmit`], [`PathError`] | the contract between the protocol core and a link |
@@ -73,24 +73,23 @@ pub use rpc_unknown::{RpcUnknown, UnknownReason};
 pub use stamp::{Stamp, Token};
 pub use trace_context::{ParseTraceContextError, TraceContext};
 
-/// IANA's protocol number of Homa, the value of IPv4 `protocol` and IPv6 `nexthdr` on a native link.
+/// IANA's protocol number for Homa: the value of IPv4's `protocol` and IPv6's `nexthdr` on a native link.
 pub const IP_PROTOCOL: u8 = 146;
 
-/// The UDP port of an Apus node unless configured otherwise (rule W21). A node has one UDP port; Homa's own ports stay in the
-/// Homa header.
+/// The default UDP port of an Apus node (rule W21). A node has one UDP port; Homa's own ports stay in the Homa header.
 pub const DEFAULT_UDP_PORT: u16 = 20146;
 
-/// Longest header, in bytes, that a receiver must be able to hold (`HOMA_MAX_HEADER`). The longest header in use is
-/// [`Ack::LEN`]; only DATA with an [`Extension`], which Linux hosts are not sent, may have more before its payload
+/// Length in bytes of the longest header that a receiver must be able to hold (`HOMA_MAX_HEADER`). The longest header in use is
+/// [`Ack::LEN`]; only DATA with an [`Extension`], which Apus does not send to Linux hosts, may have more before its payload
 /// ([`Data::LEN_MAX`]).
 pub const MAX_HEADER: usize = 90;
 
-/// Bytes of the common header, with which every packet begins and which is all of the shortest packets.
+/// Length in bytes of the common header, with which every packet begins. The shortest packets consist of it alone.
 pub const COMMON_LEN: usize = 28;
 
-/// Bytes of a DATA packet before its payload.
+/// Length in bytes of the header of a DATA packet.
 pub const DATA_HEADER_LEN: usize = 56;
 
-/// Longest message that the Linux module sends or accepts, in bytes (`HOMA_MAX_MESSAGE_LENGTH`). This crate does not enforce
-/// it, because only the protocol core knows the kind of its peer.
+/// Length in bytes of the longest message that the Linux module sends or accepts (`HOMA_MAX_MESSAGE_LENGTH`). This crate does not
+/// enforce it, because only the protocol core knows the kind of its peer.
 pub const MAX_LINUX_MESSAGE: u32 = 1_000_000;

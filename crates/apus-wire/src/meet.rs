@@ -9,17 +9,17 @@ const NONCE_HIGH: Range<usize> = 28..36;
 const NONCE_LOW: Range<usize> = 36..44;
 const PLACE: Range<usize> = 44..52;
 
-/// What a process received over a unix socket, returned to the node that must have sent it there.
+/// A nonce from a unix socket, returned to the node that must have sent it there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Meet {
-    /// The 128 bits that came over the socket, upper half first.
+    /// The 128-bit nonce from the socket, upper half first.
     pub nonce: [u64; 2],
-    /// Stands for the listener by which the client connected.
+    /// Number of the listener by which the client connected.
     pub place: u64,
 }
 
 impl Meet {
-    /// Bytes of the packet.
+    /// Length of the packet in bytes.
     pub const LEN: usize = COMMON_LEN + 24;
 
     /// Parses a packet whose common header has type MEET.
@@ -35,11 +35,11 @@ impl Meet {
         Ok(Self { nonce, place: read_u64(fixed, PLACE) })
     }
 
-    /// Writes the whole packet without its stamp and gives its length, [`Meet::LEN`].
+    /// Writes the whole packet without its stamp. Returns its length, [`Meet::LEN`].
     ///
     /// # Panics
     ///
-    /// If the buffer is shorter than that.
+    /// If the buffer is shorter than the packet.
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         //= docs/wire.md#W42
         let packet = header.emit_control::<{ Self::LEN }>(PacketType::Meet, buffer);

@@ -7,15 +7,14 @@ use crate::{COMMON_LEN, Header, PacketType};
 pub struct NeedAck;
 
 impl NeedAck {
-    /// Bytes of the packet, which is a common header and nothing else. There is nothing to parse beyond
-    /// [`Header::parse`].
+    /// Length of the packet in bytes. The packet is a bare common header, so [`Header::parse`] parses all of it.
     pub const LEN: usize = COMMON_LEN;
 
-    /// Writes the whole packet and gives its length, [`NeedAck::LEN`].
+    /// Writes the whole packet. Returns its length, [`NeedAck::LEN`].
     ///
     /// # Panics
     ///
-    /// If the buffer is shorter than that.
+    /// If the buffer is shorter than the packet.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         header.emit_control::<{ Self::LEN }>(PacketType::NeedAck, buffer);

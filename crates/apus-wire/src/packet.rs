@@ -44,22 +44,22 @@ pub enum Packet<'a> {
 
 impl<'a> Packet<'a> {
     /// Parses one packet, from the first byte of the Homa header to the last byte of the datagram. Copies no payload, allocates
-    /// nothing, never panics. Bytes after a control packet are ignored (rule W5).
+    /// nothing, never panics. Ignores bytes after a control packet (rule W5).
     ///
     /// # Errors
     ///
-    /// The reason for which the packet must be dropped.
+    /// The reason for dropping the packet.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let (packet_type, header) = Header::parse(bytes)?;
         Self::parse_after_header(packet_type, header, bytes)
     }
 
-    /// [`parse`](Self::parse) for a packet of which [`Header::parse`] was called already.
+    /// Parses the rest of a packet after [`Header::parse`].
     ///
     /// # Errors
     ///
-    /// As [`parse`](Self::parse).
+    /// The errors of [`parse`](Self::parse).
     #[inline]
     pub fn parse_after_header(
         packet_type: PacketType,
@@ -89,7 +89,7 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// The common header.
+    /// Returns the common header.
     #[inline]
     #[must_use]
     pub const fn header(&self) -> &Header {
@@ -111,7 +111,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The type of the packet.
+    /// Returns the type of the packet.
     #[inline]
     #[must_use]
     pub const fn packet_type(&self) -> PacketType {

@@ -1,4 +1,4 @@
-//! RESEND: the receiver of a message misses a part of it (rules W14 to W16).
+//! RESEND: the receiver of a message requests a missing part of it (rules W14 to W16).
 
 use std::ops::Range;
 
@@ -11,23 +11,23 @@ const PRIORITY: usize = 36;
 
 /// Length of the RESEND of the stripped Linux module, which has no priorities.
 const WITHOUT_PRIORITY: usize = 36;
-/// As a length: nothing has arrived yet.
+/// Value of the length that means that nothing has arrived yet.
 const EVERYTHING: i32 = -1;
 
 /// The body of a RESEND.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Resend {
-    /// Message offset of the first byte wanted.
+    /// Message offset of the first requested byte.
     pub offset: u32,
-    /// Bytes wanted. `None`: no byte of the message has arrived, so all transmitted bytes are wanted. The wire has 31 bits for
-    /// it.
+    /// Number of requested bytes. `None`: no byte of the message has arrived, so the receiver requests all transmitted bytes. The
+    /// field has 31 bits on the wire.
     pub length: Option<u32>,
     /// The priority of the retransmitted packets.
     pub priority: Priority,
 }
 
 impl Resend {
-    /// Bytes of the packet as sent.
+    /// Length of the packet as sent, in bytes.
     pub const LEN: usize = 37;
 
     /// Parses a packet whose common header has type RESEND. A packet of 36 bytes has no priority and means the highest.
@@ -57,12 +57,12 @@ impl Resend {
         Ok(Self { offset: read_u32(fixed, OFFSET), length, priority })
     }
 
-    /// Writes the whole packet and gives its length, [`Resend::LEN`]. A length of 2 GiB or more is sent as 2,147,483,647, the
-    /// maximum of the field.
+    /// Writes the whole packet. Returns its length, [`Resend::LEN`]. Sends a length of 2 GiB or more as 2,147,483,647, the maximum
+    /// of the field.
     ///
     /// # Panics
     ///
-    /// If the buffer is shorter than that.
+    /// If the buffer is shorter than the packet.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         let packet = header.emit_control::<{ Self::LEN }>(PacketType::Resend, buffer);

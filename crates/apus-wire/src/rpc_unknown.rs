@@ -1,49 +1,49 @@
-//! RPC_UNKNOWN: the answer to a packet for an RPC that is not known here (rule W19).
+//! RPC_UNKNOWN: the answer to a packet of an RPC that this node does not know (rule W19).
 
 use crate::{COMMON_LEN, Header, PacketType};
 
 mod layout {
-    /// The byte after the common header, where Apus tells the reason. The Linux module neither
-    /// sends nor reads it.
+    /// Offset of the byte after the common header, which carries the reason between Apus nodes. The Linux module neither sends nor
+    /// reads it.
     pub(super) const REASON: usize = crate::COMMON_LEN;
 }
 
-/// The RPC is not known here.
+/// The sender of this packet does not know the RPC.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct RpcUnknown {
     /// The reason, if the sender states one.
     pub reason: UnknownReason,
 }
 
-/// Why an RPC is not known.
+/// Reason for not knowing an RPC.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum UnknownReason {
-    /// Not stated, or no packet of the RPC was ever received: the client may send its request again.
+    /// No reason stated, or no packet of the RPC was ever received: the client may send its request again.
     #[default]
     Unknown = 0,
-    /// The port is not served: the request was not executed and will not be.
+    /// The port is not served: the server did not execute the request and never will.
     NoSuchPort = 1,
-    /// The request was executed and its response given up: it will not be executed again.
+    /// The server executed the request and gave its response up. It does not execute the request again.
     Finished = 2,
-    /// The request is longer than the server ever accepts: it was not executed.
+    /// The request exceeds the server's limit. The server did not execute it.
     TooLarge = 3,
-    /// The budgets of the server are full: the request was not taken and may be sent again later.
+    /// The budgets of the server are full. The server did not take the request; the client may send it again later.
     OverBudget = 4,
-    /// The packet is of another version of the wire format. The stamp of this answer has the version of its sender (rule W30).
-    /// The request was not executed.
+    /// The packet has another version of the wire format. The stamp of this answer has the version of its sender (rule W30). The
+    /// server did not execute the request.
     OtherVersion = 5,
-    /// The packet's token is not known: its receiver has restarted, or has forgotten the sender.
+    /// The receiver does not know the packet's token: it has restarted, or has forgotten the sender.
     TokenUnknown = 6,
-    /// The handler of the server panicked with the request: it may have been executed in part, and will not be executed again.
+    /// The handler of the server panicked with the request. The server may have executed it in part, and does not execute it again.
     HandlerPanicked = 7,
-    /// The port that an OPEN or a CONFIRM names is not served: this first contact has failed. This says nothing about a request
-    /// that followed another first contact.
+    /// No service has the port that an OPEN or a CONFIRM names: this first contact has failed. Says nothing about a request that
+    /// followed another first contact.
     NoContact = 8,
 }
 
 impl UnknownReason {
-    /// The reason of a byte; an unknown byte means that none is stated.
+    /// Returns the reason for this byte. An unknown byte counts as no stated reason.
     #[inline]
     #[must_use]
     pub const fn from_byte(byte: u8) -> Self {
@@ -62,11 +62,10 @@ impl UnknownReason {
 }
 
 impl RpcUnknown {
-    /// Bytes of the packet as sent by Apus. The Linux module sends the 28 bytes of the common header.
+    /// Length in bytes of the packet as sent by Apus. The Linux module sends the 28 bytes of the common header.
     pub const LEN: usize = COMMON_LEN + 1;
 
-    /// Parses what follows the common header, which may be nothing: a packet that has a
-    /// [`Header`] is complete.
+    /// Parses the bytes after the common header. There may be none: a packet with a [`Header`] is complete.
     #[inline]
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Self {
@@ -76,11 +75,11 @@ impl RpcUnknown {
         Self { reason }
     }
 
-    /// Writes the whole packet and gives its length, [`RpcUnknown::LEN`].
+    /// Writes the whole packet. Returns its length, [`RpcUnknown::LEN`].
     ///
     /// # Panics
     ///
-    /// If the buffer is shorter than that.
+    /// If the buffer is shorter than the packet.
     #[inline]
     pub fn emit(&self, header: &Header, buffer: &mut [u8]) -> usize {
         let packet = header.emit_control::<{ Self::LEN }>(PacketType::RpcUnknown, buffer);

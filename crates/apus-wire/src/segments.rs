@@ -1,8 +1,8 @@
-//! Several segments of a message in one DATA packet, as the Linux module hands them to a device for segmentation (rule W40).
+//! Several segments of a message in one DATA packet, as the Linux module passes them to a device for segmentation (rule W40).
 //!
-//! The device repeats the first 52 bytes before each segment. The segments follow these bytes, each after a segment offset of
-//! its own. On a path without such a device, mostly between virtual machines of one host, the packet arrives unsegmented, and
-//! the offsets between the segments look like payload.
+//! The device repeats the first 52 bytes before each segment. The segments follow these bytes, each after a segment offset of its
+//! own. On a path without such a device, mostly between virtual machines of one host, the packet arrives unsegmented, and the
+//! offsets between the segments look like payload.
 //!
 //! ```text
 //! 0            52       56            56 + n                 60 + 2 n
@@ -11,7 +11,7 @@
 //! +------------+--------+-------------+--------+-------------+--------+- - -
 //! ```
 //!
-//! The packet does not state the length of a segment. It is the one length for which all offsets are right.
+//! The packet does not state the length of a segment: only one length makes all offsets right.
 
 use std::ops::Range;
 
@@ -22,25 +22,25 @@ use crate::{DATA_HEADER_LEN, PacketType};
 const MESSAGE_LENGTH: Range<usize> = 28..32;
 const RETRANSMIT: usize = 48;
 const SEGMENT_OFFSET: Range<usize> = 52..56;
-/// In the segment's offset: the true one is in the common header's sequence.
+/// Value of the segment offset that refers to the sequence of the common header instead.
 const USE_SEQUENCE: u32 = 0xFFFF_FFFF;
 
 /// TCP's data offset of a packet whose first 52 bytes a device may repeat: 13 words.
 const WORDS_REPEATED: u8 = 13;
-/// Bytes of the header that all segments share.
+/// Length of the header that all segments share, in bytes.
 const SHARED: usize = 52;
-/// Bytes of a segment's own header: its offset.
+/// Length of a segment's own header in bytes: its offset.
 const OWN: usize = DATA_HEADER_LEN - SHARED;
 
-/// Payload of the shortest segments: an IPv4 path of 576 bytes.
+/// Payload of the shortest segments, in bytes: an IPv4 path with an MTU of 576.
 const SEGMENT_MIN: usize = 576 - 20 - DATA_HEADER_LEN;
-/// Payload of the longest: the largest Ethernet frames in use, 9,216 bytes.
+/// Payload of the longest segments, in bytes: Ethernet frames of 9,216 bytes, the largest in use.
 const SEGMENT_MAX: usize = 9_216 - 20 - DATA_HEADER_LEN;
 
 /// The structure of a DATA packet's payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Segmentation {
-    /// One segment, as far as can be known.
+    /// One segment, as far as the packet shows.
     One,
     /// Several segments.
     Several(Segments),
@@ -49,8 +49,8 @@ pub enum Segmentation {
 }
 
 impl Segmentation {
-    /// Examines a packet of the Linux module. Only a packet whose header may be repeated, and that was not sent before, can
-    /// have several segments. Reads each of up to 8,640 possible places of a second segment; allocates nothing.
+    /// Examines a packet of the Linux module. Only a packet whose header may be repeated and that is no retransmission can have
+    /// several segments. Reads each of up to 8,640 possible places of a second segment; allocates nothing.
     #[must_use]
     pub fn of(packet: &[u8]) -> Self {
         //= docs/wire.md#W40
@@ -69,7 +69,7 @@ impl Segmentation {
     }
 }
 
-/// A DATA packet whose header a device may repeat before parts of its payload. One that does not say so is one segment.
+/// Returns whether the packet is DATA whose header a device may repeat before parts of its payload. Other packets have one segment.
 #[inline]
 #[must_use]
 pub fn may_be_cut(packet: &[u8]) -> bool {
@@ -78,7 +78,7 @@ pub fn may_be_cut(packet: &[u8]) -> bool {
         && packet[DOFF] >> 4 == WORDS_REPEATED
 }
 
-/// Segments of one length, the last one perhaps shorter.
+/// Segments of one length, except for a shorter last one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segments {
     /// Payload bytes of each segment.
@@ -86,7 +86,7 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Whether each segment begins with the offset it must have, and all end with the message at the latest.
+    /// Returns whether each segment begins with the right offset, and none extends past the end of the message.
     fn fit(self, packet: &[u8]) -> bool {
         let offset = |at: usize| u64::from(read_u32(packet, at..at + OWN));
         let first = match read_u32(packet, SEGMENT_OFFSET) {
@@ -95,7 +95,7 @@ impl Segments {
         };
         let first = u64::from(first);
         let step = self.bytes + OWN;
-        // The cheapest check first: it is no for nearly all lengths.
+        // The cheapest check comes first: it fails for nearly all lengths.
         if offset(SHARED + step) != first + self.bytes as u64 {
             return false;
         }
@@ -111,12 +111,12 @@ impl Segments {
         end <= u64::from(read_u32(packet, MESSAGE_LENGTH))
     }
 
-    /// Passes each segment as a packet of its own, in order. The headers are written into `packet`, over payload that was
-    /// passed before; no payload is copied.
+    /// Passes each segment as a packet of its own, in order. Writes the headers into `packet`, over payload that was passed before;
+    /// copies no payload.
     ///
     /// # Panics
     ///
-    /// If it is not the packet that was examined.
+    /// If the packet is not the examined one.
     pub fn each(self, packet: &mut [u8], mut handler: impl FnMut(&[u8])) {
         let header: [u8; SHARED] = *packet.first_chunk().expect("it was looked at");
         let mut at = SHARED;
@@ -128,7 +128,7 @@ impl Segments {
         }
     }
 
-    /// Bytes of the longest packet among them.
+    /// Returns the length in bytes of the longest of these packets.
     #[must_use]
     pub fn longest(self) -> usize {
         DATA_HEADER_LEN + self.bytes
@@ -140,8 +140,8 @@ mod tests {
     use super::*;
     use crate::{Data, Packet};
 
-    /// A message of 10,000 bytes and the end of one of 60,000, from a virtual machine with `max_gso_size` 20000 to its host: as
-    /// they left first, and again when they were asked for, in packets of one segment. Ethernet frames in a pcap file.
+    /// Ethernet frames in a pcap file: a message of 10,000 bytes and the end of one of 60,000, from a virtual machine with
+    /// `max_gso_size` 20000 to its host. Each appears as first transmitted, and as retransmitted in packets of one segment.
     const CAPTURE: &[u8] = include_bytes!("samples/segments.pcap");
 
     fn captured() -> Vec<Vec<u8>> {

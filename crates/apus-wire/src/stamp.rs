@@ -1,5 +1,5 @@
-//! The stamp, which Apus adds to the common header over UDP: the version of the wire format and the receiver's token (rules W30
-//! and W31).
+//! The stamp, which Apus adds to the common header over UDP: the version of the wire format and the receiver's token (rules W30 and
+//! W31).
 
 use std::fmt;
 use std::ops::Range;
@@ -7,14 +7,14 @@ use std::ops::Range;
 use crate::COMMON_LEN;
 use crate::field::{read_u32, write_u32};
 
-/// The upper half of the token, where DATA has its sequence on a native link.
+/// The upper half of the token, in the place of DATA's sequence on a native link.
 const TOKEN_HIGH: Range<usize> = 4..8;
 const VERSION: usize = 8;
-/// The lower half of the token, where TCP has its window and its checksum.
+/// The lower half of the token, in the place of TCP's window and checksum.
 const TOKEN_LOW: Range<usize> = 14..18;
 
-/// A number of 64 bits by which a node recognises the packets of one peer. The node chooses it and tells it to the peer alone,
-/// which sends it in every packet. A host that does not see the traffic between the two cannot guess it.
+/// A 64-bit number by which a node recognises the packets of one peer. The node chooses it and tells it to the peer alone, which
+/// sends it in every packet. A host that does not see the traffic between the two cannot guess it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Token(pub u64);
 
@@ -24,13 +24,13 @@ impl Token {
 }
 
 impl fmt::Debug for Token {
-    /// Tokens are secrets, so that a log shows only enough of one to tell it from others.
+    /// Tokens are secrets, so a log shows only enough of a token to tell it from others.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Token({:04x}…)", self.0 >> 48)
     }
 }
 
-/// Version and token of one packet over UDP. Packets of native links have neither; these bytes belong to the module there.
+/// Version and token of one packet over UDP. Packets of native links have neither: there, these bytes belong to the module.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Stamp {
     /// Version of the sender's wire format.
@@ -40,17 +40,17 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// The version this crate reads and writes.
+    /// The version that this crate reads and writes.
     pub const VERSION: u8 = 1;
 
-    /// A stamp of this version.
+    /// Creates a stamp of this version.
     #[inline]
     #[must_use]
     pub const fn new(token: Token) -> Self {
         Self { version: Self::VERSION, token }
     }
 
-    /// Reads the stamp of a packet; `None` if the packet is shorter than a common header.
+    /// Reads the stamp of a packet. Returns `None` if the packet is shorter than a common header.
     #[inline]
     #[must_use]
     pub fn read(packet: &[u8]) -> Option<Self> {
@@ -60,7 +60,7 @@ impl Stamp {
         Some(Self { version: common[VERSION], token: Token(high << 32 | low) })
     }
 
-    /// Writes the stamp over a packet that is otherwise complete.
+    /// Writes the stamp over an otherwise complete packet.
     ///
     /// # Panics
     ///

@@ -4,9 +4,9 @@ use std::error::Error;
 use std::fmt;
 use std::str::FromStr;
 
-/// Where a call belongs in a distributed trace: the content of a `traceparent` header of W3C Trace Context. Neither id is all zeros.
+/// The place of a call in a distributed trace: the content of a `traceparent` header of W3C Trace Context. Neither id is all zeros.
 ///
-/// Its text form is that of `traceparent`, with which it can be taken over from HTTP or handed on to it:
+/// Its text form is that of `traceparent`, for exchange with HTTP:
 ///
 /// ```
 /// # use apus_wire::TraceContext;
@@ -24,44 +24,44 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// Bytes of its encoded form.
+    /// Length of the encoded form in bytes.
     pub const LEN: usize = 25;
 
-    /// The flag that says that the caller may have recorded its span.
+    /// Flag of a caller that may have recorded its span.
     pub const SAMPLED: u8 = 1;
 
-    /// A context with these ids, both in network order. `None` if one of them is all zeros, which stands for no id.
+    /// Creates a context with these ids, both in network order. Returns `None` if one of them is all zeros, which stands for no id.
     #[must_use]
     pub fn new(trace_id: [u8; 16], span_id: [u8; 8], flags: u8) -> Option<Self> {
         let both = trace_id != [0; 16] && span_id != [0; 8];
         both.then_some(Self { trace_id, span_id, flags })
     }
 
-    /// The trace: the same in all its spans, on all hosts.
+    /// Returns the id of the trace, the same in all its spans on all hosts.
     #[must_use]
     pub const fn trace_id(&self) -> [u8; 16] {
         self.trace_id
     }
 
-    /// The span of the caller: the parent of the server's.
+    /// Returns the id of the caller's span, the parent of the server's.
     #[must_use]
     pub const fn span_id(&self) -> [u8; 8] {
         self.span_id
     }
 
-    /// The flags: [`SAMPLED`](Self::SAMPLED), and others that are passed on unseen.
+    /// Returns the flags: [`SAMPLED`](Self::SAMPLED), and others that pass through uninterpreted.
     #[must_use]
     pub const fn flags(&self) -> u8 {
         self.flags
     }
 
-    /// Whether the caller may have recorded its span.
+    /// Returns whether the caller may have recorded its span.
     #[must_use]
     pub const fn is_sampled(&self) -> bool {
         self.flags & Self::SAMPLED != 0
     }
 
-    /// The context as bytes: trace id, span id, flags.
+    /// Encodes the context: trace id, span id, flags.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [self.flags; Self::LEN];
@@ -70,7 +70,7 @@ impl TraceContext {
         bytes
     }
 
-    /// The context that [`to_bytes`](Self::to_bytes) made bytes of. `None` for bytes of another length, and for an id of zeros.
+    /// Decodes the form of [`to_bytes`](Self::to_bytes). Returns `None` for bytes of another length, and for an id of zeros.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (trace_id, rest) = bytes.split_first_chunk()?;
@@ -94,7 +94,7 @@ impl fmt::Debug for TraceContext {
     }
 }
 
-/// A text that is not the value of a `traceparent` header.
+/// The error for text that is not the value of a `traceparent` header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ParseTraceContextError(());
 
@@ -112,7 +112,7 @@ impl Error for ParseTraceContextError {}
 impl FromStr for TraceContext {
     type Err = ParseTraceContextError;
 
-    /// Reads version 00, and of later versions, as W3C asks for, the fields of version 00.
+    /// Parses version 00, and the same fields of later versions, as W3C requires.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         parse(text.as_bytes()).ok_or(ParseTraceContextError(()))
     }
@@ -135,7 +135,7 @@ fn parse(text: &[u8]) -> Option<TraceContext> {
     (ends && fields.next().is_none()).then_some(context)
 }
 
-/// The bytes that these lower-case hexadecimal digits stand for, if there are as many as are wanted.
+/// Decodes lower-case hexadecimal digits into exactly `N` bytes.
 fn digits<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let value = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),

@@ -1,4 +1,4 @@
-//! What DATA says beside its payload.
+//! The extension of DATA.
 
 use apus_wire::{Data, DataFlags, Extension, Header, Packet, RpcId, TraceContext};
 
@@ -18,14 +18,14 @@ fn trace() -> TraceContext {
     TraceContext::new([0xAB; 16], [0xCD; 8], 1).unwrap()
 }
 
-/// A packet with this extension.
+/// Returns a packet with this extension.
 fn packet(extension: Extension) -> Vec<u8> {
     let mut buffer = [0xA5; Data::LEN_MAX];
     let length = REQUEST.emit_extended(&FROM_CLIENT, &extension, &mut buffer);
     [&buffer[..length], &[7; 20]].concat()
 }
 
-/// A packet with these words between header and payload.
+/// Returns a packet with these words between header and payload.
 fn with_words(words: &[u8]) -> Vec<u8> {
     let mut packet = packet(Extension::default());
     packet[49] |= DataFlags::EXTENDED.0;
@@ -75,14 +75,14 @@ fn items_that_are_not_understood_say_nothing() {
     let told = |words: &[u8]| Data::extension(&with_words(words));
     let deadline = Extension { deadline: Some(5), trace: None };
     let five = [1, 4, 0, 0, 0, 5];
-    // Behind an item of an unknown type, a trace context that is too short, and filler.
+    // After an item of an unknown type, a trace context that is too short, and filler.
     assert_eq!(told(&[&[9, 0][..], &five].concat()), deadline);
     assert_eq!(told(&[&[2, 4, 1, 1, 1, 1][..], &five].concat()), deadline);
     assert_eq!(told(&[&[0, 0][..], &five].concat()), deadline);
-    // The first of two counts, and one of another length says nothing.
+    // The first of two items of a type counts; an item of another length does not.
     assert_eq!(told(&[&five[..], &[1, 4, 0, 0, 0, 6]].concat()), deadline);
     assert_eq!(told(&[1, 2, 0, 9, 1, 4, 0, 0, 0, 5, 0, 0]), deadline);
-    // A length beyond the end, alone and behind another item.
+    // A length beyond the end, alone and after another item.
     assert_eq!(told(&[1, 200, 0, 0, 0, 5, 0, 0]), Extension::default());
     assert_eq!(told(&[&five[..], &[2, 25]].concat()), deadline);
     // Zeros are no id.

@@ -1,4 +1,4 @@
-//! What is emitted parses to the same, for every kind of packet; and nothing that arrives makes the parser panic.
+//! Every kind of packet, emitted and parsed, equals itself. No bytes make the parser panic.
 
 use apus_wire::{
     Ack, Acked, Busy, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Extension, Freeze, Grant, Header,
@@ -30,7 +30,7 @@ fn resends() -> impl Strategy<Value = Resend> {
         .prop_map(|(offset, length, priority)| Resend { offset, length, priority })
 }
 
-/// A piece of a message that lies within it.
+/// A piece of a message, within its length.
 fn pieces() -> impl Strategy<Value = (Data, Vec<u8>)> {
     let shape = (vec(any::<u8>(), 1..2000), any::<u32>(), any::<u32>(), any::<u32>());
     let rest = (proptest::option::of(entries()), any::<u16>(), any::<bool>(), any::<u8>());
@@ -51,7 +51,7 @@ fn pieces() -> impl Strategy<Value = (Data, Vec<u8>)> {
     })
 }
 
-/// Bytes that look enough like a packet to get past the common header.
+/// Bytes similar enough to a packet to pass the common header.
 fn disguised() -> impl Strategy<Value = Vec<u8>> {
     (vec(any::<u8>(), 28..200), 0x10_u8..=0x1D).prop_map(|(mut bytes, packet_type)| {
         bytes[11] = packet_type;
@@ -65,7 +65,7 @@ fn emitted(emit: impl FnOnce(&mut [u8]) -> usize) -> Vec<u8> {
     buffer[..length].to_vec()
 }
 
-/// The packet as its own `emit` writes it.
+/// Emits the packet.
 fn emitted_again(packet: &Packet<'_>) -> Vec<u8> {
     match packet {
         Packet::Data { header, data, payload } => {
@@ -93,7 +93,7 @@ fn emitted_again(packet: &Packet<'_>) -> Vec<u8> {
     }
 }
 
-/// Asserts that the packet, emitted, parses to itself.
+/// Asserts that the packet, emitted and parsed, equals itself.
 fn survives(packet: Packet<'_>) -> Result<(), TestCaseError> {
     let bytes = emitted_again(&packet);
     prop_assert_eq!(Packet::parse(&bytes), Ok(packet));

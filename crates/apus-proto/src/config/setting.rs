@@ -1,10 +1,9 @@
-//! What is known about a setting, and the macro that makes a configuration from a table of settings.
+//! The type of a setting, and the macro that defines a configuration by a table of settings.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A setting, as its table declares it. Values of every kind are numbers here: bytes, nanoseconds, a count, or
-/// 0 and 1 for a switch.
+/// A setting, as its table declares it. Values of every kind are numbers: bytes, nanoseconds, a count, or 0 and 1 for a switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Setting {
@@ -12,14 +11,13 @@ pub struct Setting {
     pub name: &'static str,
     /// The kind of its values.
     pub unit: Unit,
-    /// The value unless it is set.
+    /// The default value.
     pub default: u64,
-    /// The least value allowed.
+    /// The minimum.
     pub low: u64,
-    /// The greatest value allowed.
+    /// The maximum.
     pub high: u64,
-    /// Whether the default is only that of a fast link: unless set, the setting follows the rate of a slower
-    /// one (rule `link-1`).
+    /// Whether the default applies to fast links only. Unless set, the setting follows the rate of a slower link (rule `link-1`).
     pub follows_link: bool,
     /// The setter's documentation.
     pub text: &'static str,
@@ -33,7 +31,7 @@ pub enum Unit {
     Bytes,
     /// A time in nanoseconds.
     Time,
-    /// A number of things, by their name.
+    /// A number of things with this name.
     Count(&'static str),
     /// On (1) or off (0).
     Switch,
@@ -52,11 +50,11 @@ impl Setting {
         Self { name, unit, default, low, high, follows_link, text }
     }
 
-    /// Whether the value is in the range.
+    /// Checks that the value is in the range.
     ///
     /// # Errors
     ///
-    /// [`SettingError`] when it is not.
+    /// [`SettingError`] if it is outside.
     pub fn check(&self, value: u64) -> Result<(), SettingError> {
         if (self.low..=self.high).contains(&value) {
             return Ok(());
@@ -68,7 +66,7 @@ impl Setting {
         Err(SettingError::new(self.name, shown, self.allowed()))
     }
 
-    /// A value as people write it: `64 MiB`, `2 ms`, `8 messages`, `true`.
+    /// Formats a value for people: `64 MiB`, `2 ms`, `8 messages`, `true`.
     #[must_use]
     pub fn show(&self, value: u64) -> String {
         let exact = |units: &[(u64, &str)]| {
@@ -98,7 +96,7 @@ impl Setting {
         }
     }
 
-    /// The range as people write it: `1 B to 1 GiB`, `1 to 8`; empty for a switch.
+    /// Formats the range for people: `1 B to 1 GiB`, `1 to 8`; empty for a switch.
     #[must_use]
     pub fn range(&self) -> String {
         match self.unit {
@@ -110,7 +108,7 @@ impl Setting {
         }
     }
 
-    /// What may be written, as a phrase: `a number from 1 to 8`.
+    /// Returns the allowed input as a phrase: `a number from 1 to 8`.
     #[must_use]
     pub fn allowed(&self) -> String {
         match self.unit {
@@ -122,7 +120,7 @@ impl Setting {
     }
 }
 
-/// Digits in groups of three.
+/// Formats a number in groups of three digits.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -135,15 +133,15 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// A value that its setting does not allow.
+/// The error for a value that its setting does not allow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SettingError {
     /// The setting.
     pub name: &'static str,
-    /// The value that was given.
+    /// The rejected value.
     pub value: String,
-    /// What may be given instead, as a phrase.
+    /// The allowed input, as a phrase.
     pub allowed: String,
 }
 
@@ -166,10 +164,10 @@ impl std::error::Error for SettingError {}
 /// A type of settings' values.
 #[doc(hidden)]
 pub trait Number: Copy {
-    /// The value as a number, the greatest one if it is beyond all ranges.
+    /// Converts the value to a number; `u64::MAX` if it is beyond all ranges.
     fn number(self) -> u64;
 
-    /// The value of a number that is in the setting's range.
+    /// Converts a number in the setting's range.
     fn from_number(number: u64) -> Self;
 }
 
@@ -209,8 +207,8 @@ impl Number for Duration {
     }
 }
 
-/// Makes a configuration from a table: a struct with a field and a setter for each setting, and with further
-/// fields of its own. `protocol_settings!` shows how a table is written.
+/// Defines a configuration by a table: a struct with a field and a setter for each setting, and further fields.
+/// `protocol_settings!` shows the form of a table.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! define_settings {
@@ -271,7 +269,7 @@ macro_rules! define_settings {
             $($(#[$field_meta])* pub(crate) $field: $field_type,)*
             /// Names of the settings that were set.
             set: ::std::collections::BTreeSet<&'static str>,
-            /// The first value given to a setter that its setting does not allow.
+            /// The first disallowed value that was passed to a setter.
             error: Option<$crate::SettingError>,
         }
 
@@ -318,7 +316,7 @@ macro_rules! define_settings {
                 }
             )*
 
-            /// Sets a setting by its name, which has to be in the table.
+            /// Sets a setting by its name, which must be in the table.
             pub(crate) fn set_number(
                 &mut self,
                 name: &str,
@@ -335,7 +333,7 @@ macro_rules! define_settings {
                 Ok(self)
             }
 
-            /// Whether a value was given.
+            /// Returns whether a value was set.
             pub(crate) fn is_set(&self, name: &str) -> bool {
                 self.set.contains(name)
             }

@@ -1,10 +1,10 @@
 //! The protocol's settings: the one place where their names, defaults, ranges and texts stand.
 
-/// Gives the table to the macro that is named, after tokens for that macro in braces.
+/// Passes the table to the named macro, after tokens for that macro in braces.
 ///
-/// A row is `name: type = default, low ..= high;`. Numbers have a unit: `B` to `TiB`, `us` to `h`, or the name of the
-/// things that are counted, which may be left out in the range. A switch has no unit and no range. `| follows_link`
-/// marks a setting that follows the rate of a slow link unless it is set.
+/// A row is `name: type = default, low ..= high;`. Numbers have a unit: `B` to `TiB`, `us` to `h`, or the name of the counted
+/// things, which the range may omit. A switch has no unit and no range. `| follows_link` marks a setting that follows the rate of a
+/// slow link unless it is set.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! protocol_settings {

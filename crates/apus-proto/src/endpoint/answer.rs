@@ -1,4 +1,4 @@
-//! Packets about an RPC that carry no data: grants, and what the peer misses or says without going on.
+//! Packets about an RPC without data: grants, requests for missing bytes, and other reports.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::slab::PeerKey;
 use crate::time::Time;
 use crate::timer::is_over;
 
-/// A server of a native link that does not know a request begun so long ago may have forgotten that it
-/// executed it: half of the time after which it forgets an idle client.
+/// Age after which a server of a native link that does not know a request may have forgotten its execution: half of the time after
+/// which it forgets an idle client.
 const FORGETS_AFTER: Duration = Duration::from_secs(60);
 
 impl Endpoint {
@@ -28,7 +28,7 @@ impl Endpoint {
         }
     }
 
-    /// The peer misses something of ours (rules `loss-4` to `loss-7`).
+    /// Handles a request for missing bytes (rules `loss-4` to `loss-7`).
     pub(super) fn on_resend(&mut self, now: Time, peer: PeerKey, header: &Header, resend: Resend) {
         self.parts.counters.resends_received += 1;
         if self.rpcs.find(peer, header.sender_id.flipped()).is_none() {
@@ -39,7 +39,7 @@ impl Endpoint {
         }
     }
 
-    /// The peer sent a packet about an RPC that is not known here.
+    /// Answers a packet about an RPC that this node does not know.
     pub(super) fn answer_unknown(&mut self, key: PeerKey, header: &Header) {
         let id = header.sender_id;
         let peer = &mut self.peers[key];
@@ -77,7 +77,7 @@ impl Endpoint {
         self.end(now, key, end);
     }
 
-    /// The client has given a call up.
+    /// Handles the end of a call that the client gives up.
     pub(super) fn on_abort(&mut self, now: Time, peer: PeerKey, header: &Header) {
         let Some(mut step) = self.step_for(peer, header) else { return };
         if step.rpc.is_client() || step.peer.native {
@@ -117,14 +117,14 @@ impl Endpoint {
 }
 
 impl Parts {
-    /// Asks for the first packet of a message.
+    /// Returns the request for the first packet of a message.
     pub(super) fn first_packet(&self) -> Resend {
         Resend { offset: 0, length: Some(1), priority: self.traffic.control() }
     }
 }
 
 impl Step<'_> {
-    /// False: nothing of the RPC can be granted now.
+    /// Returns `false` if the RPC has nothing that can be granted now.
     fn on_grant(&mut self, now: Time, grant: Grant) -> bool {
         if self.rpc.phase.is_outgoing() {
             self.rpc.note_progress(now);
@@ -148,7 +148,7 @@ impl Step<'_> {
             }
             Some((at, from)) if offset > from => {
                 let elapsed = now.saturating_since(at);
-                // Grants come in steps of a window; over four round trips that evens out.
+                // Grants arrive in steps of a window; over four round trips that evens out.
                 if self.peer.round_trip().is_some_and(|least| elapsed > 4 * least) {
                     self.peer.sample_rate(now, u64::from(offset.saturating_sub(from)), elapsed);
                 }
@@ -165,7 +165,7 @@ impl Step<'_> {
 
     fn on_resend(&mut self, now: Time, resend: Resend) {
         if !self.rpc.phase.is_incoming() {
-            self.rpc.note_alive(now); // It is not the data that is missed here.
+            self.rpc.note_alive(now); // The RESEND does not concern data that this node expects.
         }
         let Some(message) = self.rpc.outgoing_mut() else { return self.control(Body::Busy) };
         if message.is_blocked() {
@@ -173,7 +173,7 @@ impl Step<'_> {
         }
         //= docs/protocol.md#loss-9
         if resend.length.is_none() && message.first_grant().is_some() {
-            // A receiver that has granted some of it names what is missing: this was sent before.
+            // A receiver that has granted some of the message names its missing bytes: this RESEND was sent earlier.
             return self.control(Body::Busy);
         }
         let end = match resend.length {
@@ -190,7 +190,7 @@ impl Step<'_> {
         let end_missed = if beyond { message.length() } else { end.min(arrived) };
         let again = self.peer.again(config);
         let asked = message.request_again(now, start..end_missed, resend.priority, again);
-        // A range beyond what was granted means that a GRANT was lost.
+        // A range beyond the granted bytes means that a GRANT was lost.
         //= docs/protocol.md#loss-5
         let granted = end > message.granted && message.grant(end, message.scheduled_priority);
         if asked || granted {
@@ -207,7 +207,7 @@ impl Step<'_> {
 
     fn on_unknown(&mut self, now: Time, reason: UnknownReason) -> Option<End> {
         if !self.rpc.is_client() {
-            return self.cancel(); // The client has forgotten its call.
+            return self.cancel(); // The client no longer knows its call.
         }
         self.parts.counters.unknown_received += 1;
         //= docs/protocol.md#loss-9
@@ -215,7 +215,7 @@ impl Step<'_> {
         let under_way = self.peer.under_way(&self.parts.config);
         let request = self.rpc.outgoing();
         let crossed = request.is_some_and(|request| request.arrived(now, under_way) == 0);
-        // It answers an earlier probe than those that were answered since.
+        // The packet answers an earlier probe than those answered since.
         let late =
             self.rpc.probes_unanswered == 0 && !self.peer.flight.was_asked_since(self.rpc.started);
         if reason == UnknownReason::Unknown && (crossed || late) {
@@ -248,7 +248,7 @@ impl Step<'_> {
         self.send_request_again(now)
     }
 
-    /// Why a call ends whose request the server has given up.
+    /// Returns the error for a call whose request the server has given up.
     fn given_up(&self, now: Time) -> CallFailed {
         //= docs/protocol.md#life-3
         match self.rpc.expires {
@@ -260,7 +260,7 @@ impl Step<'_> {
         }
     }
 
-    /// The server does not have the request: the part that was sent is sent once more.
+    /// Retransmits the part of the request that was sent, because the server does not have it.
     pub(super) fn send_request_again(&mut self, now: Time) -> Option<End> {
         let (peer, config) = (&*self.peer, &self.parts.config);
         let Phase::Outgoing(message) = &mut self.rpc.phase else { return None };
@@ -274,12 +274,12 @@ impl Step<'_> {
             self.parts.order.update(self.key, message);
         }
         self.rpc.disturbed = true;
-        self.rpc.probes_answered = 0; // The server has it no more, if it ever had.
+        self.rpc.probes_answered = 0; // The server no longer has it, if it ever had.
         None
     }
 
     fn on_busy(&mut self, now: Time) {
-        // Alive, but no further: the next probe may wait longer still.
+        // The peer is alive and has not progressed: the next probe may wait longer still.
         //= docs/protocol.md#measure-5
         if self.rpc.is_first_answer() && !self.peer.flight.was_asked_since(self.rpc.started) {
             self.peer.delay.bound(now, now.saturating_since(self.rpc.last_probe));
@@ -290,8 +290,8 @@ impl Step<'_> {
         self.note_arrived();
     }
 
-    /// The response is not complete: the server is asked for the missing part, or, if that is only a
-    /// grant of ours or was asked for just now, told that it is still wanted.
+    /// Answers NEED_ACK for an incomplete response. Asks the server for the missing part or, if that waits for this node's grant or
+    /// was requested just now, only reports that the response is still wanted.
     fn answer_need_ack(&mut self, now: Time) {
         let rpc = &mut *self.rpc;
         //= docs/protocol.md#ack-4
@@ -310,8 +310,8 @@ impl Step<'_> {
         if probed || waits { self.control(Body::Busy) } else { self.probe(now) }
     }
 
-    /// Has a client with a blocked response show that it receives at its address: it is told a
-    /// version only it can know, and asked for a packet that will carry it (rule `hostile-3`).
+    /// Asks a client with a blocked response to prove that it receives at its address: sends a version that only it can know, and
+    /// requests a packet that will carry it (rule `hostile-3`).
     pub(super) fn ask_for_confirmation(&mut self, now: Time) {
         //= docs/protocol.md#hostile-3
         self.parts.send_cutoffs(now, self.rpc.peer, self.peer, self.rpc.header());

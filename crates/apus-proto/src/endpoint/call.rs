@@ -1,4 +1,4 @@
-//! Calls: how they begin, and how they end.
+//! Calls: their beginning and their end.
 
 use apus_wire::{Header, MAX_LINUX_MESSAGE, PathId, RpcId, Token};
 use bytes::Bytes;
@@ -20,21 +20,20 @@ use crate::time::Time;
 use crate::trace::TraceEvent;
 use crate::usage::{Account, RPC_BYTES};
 
-/// A call that may begin: its peer is found, and nothing is changed yet.
+/// A call that may begin: its peer is found, and no state has changed yet.
 pub(super) struct Admitted {
     peer: PeerKey,
     socket: SocketKey,
-    /// The local and the remote one.
+    /// The local and the remote port.
     ports: (u16, u16),
 }
 
 impl Endpoint {
-    /// Starts a call: `body` goes to the service at `to`, and an [`Event::Response`] or
-    /// [`Event::Failed`] follows.
+    /// Starts a call: `body` goes to the service at `to`, and an [`Event::Response`] or [`Event::Failed`] follows.
     ///
     /// # Errors
     ///
-    /// When the request is too large, or empty and for a Linux host, the socket is closed, or a limit is reached.
+    /// If the request is too large, or empty and for a Linux host, if the socket is closed, or if a limit is reached.
     pub fn call(
         &mut self,
         now: Time,
@@ -61,12 +60,12 @@ impl Endpoint {
         Ok(key)
     }
 
-    /// Makes the peer at `to` known, so that the first call does not have to: an
-    /// [`Event::Connected`] or [`Event::Failed`] follows. One round trip, if it is not known yet.
+    /// Makes the peer at `to` known before the first call. An [`Event::Connected`] or [`Event::Failed`] follows. Takes one round
+    /// trip if the peer is not known yet.
     ///
     /// # Errors
     ///
-    /// As [`call`](Self::call).
+    /// The errors of [`call`](Self::call).
     pub fn connect(
         &mut self,
         now: Time,
@@ -80,8 +79,8 @@ impl Endpoint {
         Ok(key)
     }
 
-    /// The id of an RPC that has not ended, the same at both its ends: as the client's packets have it or, within the host, as the
-    /// client's messages do.
+    /// Returns the id of an RPC that has not ended, the same at both ends: the id in the client's packets or, within the host, in
+    /// the client's messages.
     #[must_use]
     pub fn rpc_id(&self, rpc: RpcKey) -> Option<u64> {
         match is_local(rpc) {
@@ -90,7 +89,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether a request of this length can be sent there.
+    /// Returns an error if a request of this length cannot be sent there.
     pub(super) fn check_length(&self, to: Remote, length: usize) -> Result<(), CallError> {
         let limit = self.parts.config.message_max;
         if length > limit as usize {
@@ -134,7 +133,7 @@ impl Endpoint {
         Ok(Admitted { peer: key, socket, ports: (local_port, to.port) })
     }
 
-    /// Begins an RPC as a client. Without a `body` it ends as soon as the peer is known.
+    /// Begins an RPC as a client. Without a `body`, it ends once the peer is known.
     #[inline]
     fn begin_call(
         &mut self,
@@ -145,7 +144,7 @@ impl Endpoint {
     ) -> RpcKey {
         let Admitted { peer: peer_key, socket, ports } = admitted;
         if !self.peers[peer_key].is_confirmed() {
-            self.confirm_peer(peer_key); // A node that is called needs no proof of its address.
+            self.confirm_peer(peer_key); // The server of a call needs no proof of its address.
         }
         let (peer, parts) = (&mut self.peers[peer_key], &mut self.parts);
         // Fewer than 2^32 RPCs fit into their table.
@@ -186,7 +185,7 @@ impl Endpoint {
         key
     }
 
-    /// Lets a call go its way: at once, or when the peer is known.
+    /// Starts to transmit a call: at once, or once the peer is known.
     #[inline]
     pub(super) fn start_call(&mut self, now: Time, key: RpcKey) {
         let Some(mut step) = self.step(key) else { return };
@@ -203,7 +202,7 @@ impl Endpoint {
         }
     }
 
-    /// A call that has to wait until the peer is known.
+    /// Defers a call until the peer is known.
     fn defer_until_met(&mut self, now: Time, key: RpcKey) {
         let Some(step) = self.step(key) else { return };
         let (peer_key, header) = (step.rpc.peer, step.rpc.header());
@@ -222,7 +221,7 @@ impl Endpoint {
         }
     }
 
-    /// The peer that a call without a request is for is known.
+    /// Ends a call without a request, whose peer is known now.
     pub(super) fn connected(&mut self, key: RpcKey) {
         let Some(ended) = self.remove_rpc(key) else { return };
         self.parts.counters.calls_completed += 1;
@@ -230,7 +229,7 @@ impl Endpoint {
         self.parts.events.push_back(Event::Connected { socket, rpc: key, cookie });
     }
 
-    /// The response of a call is whole.
+    /// Ends a call with its complete response.
     pub(super) fn complete_call(&mut self, now: Time, key: RpcKey, body: Bytes) {
         if self.parts.sampler.chooses(self.parts.counters.calls_completed) {
             self.time_call(now, key);
@@ -255,7 +254,7 @@ impl Endpoint {
         self.parts.counters.call_timed(now.saturating_since(rpc.started));
     }
 
-    /// One RPC with a run of a peer that is over.
+    /// Ends one RPC with a run of a peer that is over.
     pub(super) fn end_with_run(&mut self, now: Time, key: RpcKey, successor: Option<PeerKey>) {
         let Some(rpc) = self.rpcs.get(key) else { return };
         if !rpc.is_client() {
@@ -273,7 +272,7 @@ impl Endpoint {
         }
     }
 
-    /// A call of which the last byte was never sent, so that nobody has executed it, goes to another run.
+    /// Moves a call to another run of the server. Its last byte was never transmitted, so no server has executed it.
     fn begin_anew(&mut self, now: Time, key: RpcKey, successor: PeerKey) {
         let Some(mut step) = self.step(key) else { return };
         step.parts.counters.calls_begun_anew += 1;
@@ -306,7 +305,7 @@ impl Endpoint {
         }
     }
 
-    /// The peer that calls by `path` go to, new if need be; `None` if the table is full of peers in use.
+    /// Returns the peer for calls by `path`, new if necessary; `None` if the table is full of peers in use.
     #[inline]
     pub(super) fn peer_for_call(&mut self, now: Time, path: PathId) -> Option<PeerKey> {
         if let Some(key) = self.peers.find(path) {
@@ -317,7 +316,7 @@ impl Endpoint {
             if certain || peer.rpcs > 0 || peer.native {
                 return Some(key);
             }
-            self.forget_peer(key); // It may have forgotten us, and is met anew.
+            self.forget_peer(key); // It may have forgotten this node: a new first contact follows.
         }
         if !self.make_room(now, Room::ForServer) {
             return None;

@@ -1,4 +1,4 @@
-//! Room in the budgets, for messages that arrive and messages that are sent.
+//! Room in the budgets, for arriving and for outgoing messages.
 
 use apus_wire::{RpcUnknown, UnknownReason};
 
@@ -18,13 +18,13 @@ use crate::sockets::Sockets;
 use crate::time::Time;
 use crate::usage::{Account, RPC_BYTES};
 
-/// Requests given up at most for one that is new.
+/// Upper bound on the requests given up for one new request.
 const GIVEN_UP_MAX: usize = 16;
 
-/// Requests looked at for one that arrives slowly.
+/// Upper bound on the requests examined for a slow one.
 const LOOKED_AT_MAX: usize = 64;
 
-/// The arriving messages, and the room that is left for them.
+/// The arriving messages, and the room left for them.
 pub(super) struct Table<'a> {
     pub(super) config: &'a Config,
     pub(super) rpcs: &'a mut Rpcs,
@@ -54,7 +54,7 @@ impl Messages for Table<'_> {
 }
 
 impl Parts {
-    /// Whether `bytes` more fit every budget, whatever they are for.
+    /// Returns whether `bytes` more fit every budget, for any purpose.
     #[inline]
     pub(super) fn has_plenty(&self, peer: &Peer, socket: SocketKey, bytes: u64) -> bool {
         let socket = self.sockets.get(socket);
@@ -73,14 +73,14 @@ impl Endpoint {
         }
     }
 
-    /// A peer becomes known.
+    /// Adds a peer that becomes known.
     pub(super) fn insert_peer(&mut self, peer: Peer) -> PeerKey {
         let key = self.peers.insert(peer);
         self.join_host(key);
         key
     }
 
-    /// A peer is charged together with others of its host.
+    /// Adds a peer to its host, to which it is charged together with others.
     pub(super) fn join_host(&mut self, key: PeerKey) {
         //= docs/protocol.md#hostile-12
         let number = self.peers[key].path.host();
@@ -98,7 +98,7 @@ impl Endpoint {
         }
     }
 
-    /// It is so no more: it is forgotten, or moves to another host.
+    /// Removes a peer from its host, because the peer is forgotten or moves to another host.
     pub(super) fn leave_host(&mut self, key: PeerKey) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         if let Some(host) = peer.host.take() {
@@ -107,8 +107,8 @@ impl Endpoint {
         self.parts.total.hosts.leave(peer.path.host());
     }
 
-    /// Whether a message of `length` bytes may begin to arrive, of which `unasked` come without a
-    /// grant, as its sender says.
+    /// Returns whether a message of `length` bytes may begin to arrive. Its sender states that `unasked` of them arrive without a
+    /// grant.
     pub(super) fn admits(
         &self,
         peer: PeerKey,
@@ -125,9 +125,9 @@ impl Endpoint {
         self.books().admits(peer, socket, account, length, unasked)
     }
 
-    /// Gives up requests that arrive slowly, the slowest of some first, while the budgets are more than half full and a newcomer wants
-    /// `bytes`. Otherwise whoever sends a byte now and then would keep the others away. Their clients ask for room again. Work is
-    /// bounded.
+    /// Gives up slow requests, the slowest of some first, while the budgets are more than half full and a newcomer wants `bytes`.
+    /// Otherwise clients that send a byte now and then would keep the others away. The clients of these requests ask for room
+    /// again. Work is bounded.
     #[cold]
     pub(super) fn give_up_slow(&mut self, now: Time, peer: PeerKey, socket: SocketKey, bytes: u64) {
         //= docs/protocol.md#hostile-11
@@ -145,7 +145,7 @@ impl Endpoint {
         }
     }
 
-    /// The request of which the fewest bytes came lately, among some that are charged to a budget without plenty of room.
+    /// Returns the request with the fewest recent bytes, among some that are charged to a budget without ample room.
     fn slowest(
         &mut self,
         now: Time,
@@ -186,7 +186,7 @@ impl Endpoint {
         slowest.map(|(_, key)| key)
     }
 
-    /// The longest message that may be sent in place of the bytes `before`.
+    /// Returns the length of the longest message that may be sent, in place of the charged bytes `before`.
     pub(super) fn room_to_send(
         &self,
         peer: PeerKey,
@@ -198,14 +198,14 @@ impl Endpoint {
         room.saturating_sub(RPC_BYTES)
     }
 
-    /// The bytes that may be charged more for an RPC.
+    /// Returns the bytes that may be charged more for an RPC.
     pub(super) fn room(&self, key: RpcKey) -> u64 {
         let Some(rpc) = self.rpcs.get(key) else { return 0 };
         let peer = &self.peers[rpc.peer];
         self.books().room(peer, rpc.socket, rpc.account(), Some(key)).bytes
     }
 
-    /// Whether `bytes` more of the message that arrives for an RPC may come.
+    /// Returns whether `bytes` more of the arriving message of an RPC fit the budgets.
     #[inline]
     pub(super) fn affords(&mut self, key: RpcKey, bytes: usize) -> bool {
         let Some(step) = self.step(key) else { return false };
@@ -216,9 +216,9 @@ impl Endpoint {
         more == 0 || step.has_plenty(more) || more <= self.room(key)
     }
 
-    /// Says how many responses to a socket's calls, and bytes of them, wait for the application in a queue
-    /// behind [`Endpoint::poll_event`]. They are charged to the socket's and the total budget, so that
-    /// an application that does not take responses gets no further ones.
+    /// Sets the number and the bytes of responses to a socket's calls that wait for the application in a queue behind
+    /// [`Endpoint::poll_event`]. They are charged to the socket's and the total budget, so that an application that does not take
+    /// responses gets no further ones.
     pub fn set_untaken(&mut self, socket: SocketKey, responses: u64, bytes: u64) {
         let bytes = responses * RPC_BYTES + bytes;
         //= docs/protocol.md#hostile-9
@@ -232,16 +232,16 @@ impl Endpoint {
         }
     }
 
-    /// Bytes charged to a socket, with those kept free for messages that arrive: for its ends at the
-    /// host's other endpoints. 0 if it is closed.
+    /// Returns the bytes charged to a socket, including the reserve for arriving messages, for the socket's ends at the host's
+    /// other endpoints. 0 if the socket is closed.
     #[must_use]
     pub fn socket_held(&self, socket: SocketKey) -> u64 {
         let socket = self.parts.sockets.get(socket);
         socket.map_or(0, |socket| socket.usage.charged + self.books().reserved_of(&socket.usage))
     }
 
-    /// The bytes charged to the ends of a socket at the host's other endpoints, summed: it has one budget. For a
-    /// host with several endpoints; one alone never needs it.
+    /// Sets the bytes charged to the socket's ends at the host's other endpoints, as a sum: the socket has one budget. A host with
+    /// a single endpoint never needs it.
     pub fn set_socket_others(&mut self, socket: SocketKey, held: u64) {
         //= docs/protocol.md#host-4
         let Some(socket) = self.parts.sockets.get_mut(socket) else { return };

@@ -1,5 +1,5 @@
-//! First contact and its end: the peer of each packet, how peers come to be known, and what becomes of
-//! the RPCs with a run of a peer that is over. Rules `contact-1` to `contact-8` of docs/protocol.md.
+//! First contact and its end: the peer of each packet, the introduction of peers, and the end of RPCs with a run of a peer that is
+//! over. Rules `contact-1` to `contact-8` of docs/protocol.md.
 
 use apus_wire::{
     Header, Offer, Open, Packet, PathId, Proof, RpcUnknown, Stamp, Token, UnknownReason,
@@ -19,20 +19,20 @@ use crate::secrets::{is_fresh, issued_at};
 use crate::slab::PeerKey;
 use crate::time::Time;
 
-/// OPENs that are due and sent in one call.
+/// Upper bound on the OPENs sent in one call.
 const OPENINGS_MAX: usize = 256;
 
 impl Endpoint {
-    /// Both ends know each other from here on, as after a first contact: for a simulation or a test in
-    /// which first contacts do not matter. `ours` is the token the peer was told, `theirs` the one it told;
-    /// the other endpoint is introduced with the two exchanged.
+    /// Makes both ends known to each other as after a first contact, for a simulation or a test that does not exercise first
+    /// contacts. `ours` is the token that the peer uses, `theirs` the token that this node uses; the other endpoint is introduced
+    /// with the two exchanged.
     pub fn introduce(&mut self, now: Time, peer: PathId, ours: Token, theirs: Token) {
         let contact = Contact::Met(Met::confirmed(theirs));
         let key = self.insert_peer(Peer::known(peer, ours, contact, now));
         self.peers.take_path(key);
     }
 
-    /// The peer that a packet over UDP is from, if it is about an RPC (rule `contact-1`).
+    /// Returns the sender of a packet over UDP, if the packet is about an RPC (rule `contact-1`).
     #[inline]
     pub(super) fn recognize<'p>(
         &mut self,
@@ -56,7 +56,7 @@ impl Endpoint {
         None
     }
 
-    /// Everything but a packet of a known peer from its address about an RPC.
+    /// Handles every packet except those of a known peer, from its address, about an RPC.
     #[cold]
     pub(super) fn on_unusual(
         &mut self,
@@ -83,7 +83,7 @@ impl Endpoint {
         }
     }
 
-    /// A packet that carries no known token, or the token of a peer that is elsewhere.
+    /// Handles a packet without a known token, or with the token of a peer at another address.
     fn on_other_token(
         &mut self,
         now: Time,
@@ -124,9 +124,9 @@ impl Endpoint {
         }
     }
 
-    /// Answers a node of which nothing is kept, with no more bytes than it sent.
+    /// Answers a node without state here, with no more bytes than it sent.
     fn answer(&mut self, to: PathId, token: Token, packet: &Packet<'_>, reason: UnknownReason) {
-        // Of the others, some are shorter than the answer, and none is lost without a probe.
+        // Some of the other packets are shorter than the answer, and the loss of none goes without a probe.
         let answered = matches!(
             packet,
             Packet::Data { .. }
@@ -139,13 +139,13 @@ impl Endpoint {
         }
     }
 
-    /// Answers a packet of a node of which nothing is kept with this reason.
+    /// Answers a packet of a node without state here with this reason.
     fn refuse_packet(&mut self, to: PathId, token: Token, header: &Header, reason: UnknownReason) {
         let body = Body::Unknown(RpcUnknown { reason });
         self.parts.reply_to_unknown(Reply { path: to, token, header: turned_round(header), body });
     }
 
-    /// Offers `token` to the node at `to`, which has told the token `theirs`.
+    /// Offers `token` to the node at `to`, whose own token is `theirs`.
     fn offer(&mut self, now: Time, to: PathId, theirs: Token, header: Header, token: Token) {
         let issued = issued_at(now);
         let proof = Proof { code: self.secrets.proof(token, to, issued), issued };
@@ -153,7 +153,7 @@ impl Endpoint {
         self.parts.reply_to_unknown(Reply { path: to, token: theirs, header, body });
     }
 
-    /// Somebody asks for a token. Nothing is kept.
+    /// Answers a request for a token. Keeps no state.
     fn on_open(&mut self, now: Time, from: PathId, theirs: Token, header: &Header, open: Open) {
         self.parts.counters.opens_received += 1;
         //= docs/protocol.md#contact-3
@@ -168,14 +168,14 @@ impl Endpoint {
         self.offer(now, from, theirs, turned_round(header), token);
     }
 
-    /// A first contact is for a port that nobody serves.
+    /// Refuses a first contact for a port that is not served.
     fn refuse_contact(&mut self, from: PathId, theirs: Token, header: &Header) {
         //= docs/protocol.md#life-6
         self.parts.counters.refused_no_port += 1;
         self.refuse_packet(from, theirs, header, UnknownReason::NoContact);
     }
 
-    /// A peer tells its token.
+    /// Handles the token of a peer.
     fn on_token(&mut self, now: Time, from: PathId, ours: Token, header: Header, offer: Offer) {
         let found = self.peers.find_token(ours).filter(|_| offer.token != Token::NONE);
         let Some((key, peer)) = found.and_then(|key| Some((key, self.peers.get_mut(key)?))) else {
@@ -189,7 +189,7 @@ impl Endpoint {
         peer.last_rx = now;
         match &mut peer.contact {
             //= docs/protocol.md#contact-7
-            // It asks whether we are where our packets come from, or answers twice.
+            // The peer asks whether this node receives at the address of its packets, or answers twice.
             Contact::Met(met) if met.token == offer.token => {
                 let spacing = self.parts.config.resend_min / 2;
                 if met.may_confirm(now, spacing) {
@@ -197,7 +197,7 @@ impl Endpoint {
                 }
             }
             //= docs/protocol.md#contact-5
-            // While our CONFIRM may be under way, this only answers another OPEN.
+            // While this node's CONFIRM may be under way, the packet only answers another OPEN.
             Contact::Met(met) if !met.may_be_known(now) => {
                 self.doubt(now, key, turned_round(&header));
             }
@@ -211,7 +211,7 @@ impl Endpoint {
         }
     }
 
-    /// The peer that was sent an OPEN has answered: messages may go there.
+    /// Handles the answer of a peer to an OPEN: messages may go there.
     fn confirm(&mut self, now: Time, key: PeerKey, header: &Header, offer: Offer) {
         //= docs/protocol.md#contact-4
         let peer = &mut self.peers[key];
@@ -224,13 +224,13 @@ impl Endpoint {
         self.release(key);
     }
 
-    /// Shows the peer that we received its TOKEN; `header` is that of the packet which said so.
+    /// Proves to the peer that its TOKEN was received; `header` belongs to the packet that carried it.
     fn send_confirm(&mut self, key: PeerKey, header: &Header, proof: Proof) {
         let token = self.peers[key].token;
         self.parts.control(key, turned_round(header), Body::Confirm(Offer { token, proof }));
     }
 
-    /// An answer to the probe whether a token is still known.
+    /// Handles the answer to the probe whether a token is still known.
     fn resolve_doubt(
         &mut self,
         now: Time,
@@ -261,13 +261,13 @@ impl Endpoint {
         }
     }
 
-    /// The peer to which calls by the path of `asking` go, if that is not `doubted`.
+    /// Returns the peer for calls by the path of `asking`, unless that is `doubted`.
     fn other_at(&mut self, asking: PeerKey, doubted: PeerKey) -> Option<PeerKey> {
         let path = self.peers[asking].path;
         self.peers.find(path).filter(|&other| other != doubted)
     }
 
-    /// A node shows that it received our TOKEN.
+    /// Handles a node's proof that it received this node's TOKEN.
     fn on_confirm(&mut self, now: Time, from: PathId, ours: Token, header: &Header, offer: Offer) {
         let Offer { token: theirs, proof } = offer;
         let shown = is_fresh(now, proof.issued)
@@ -306,7 +306,7 @@ impl Endpoint {
         self.take_path(now, key, header);
     }
 
-    /// The peer is reached by `path` from now on.
+    /// Moves the peer to `path`.
     fn move_peer(&mut self, now: Time, key: PeerKey, path: PathId, header: &Header) {
         self.leave_host(key);
         self.peers.set_path(key, path);
@@ -317,14 +317,14 @@ impl Endpoint {
         self.take_path(now, key, header);
     }
 
-    /// Calls by the peer's path go to this peer from now on. Another one that was reached by it may be an
-    /// earlier run, or the same that has called us while we called it: it is probed.
+    /// Directs calls by the peer's path to this peer. Another peer at this path may be an earlier run, or the same run that called
+    /// this node while this node called it: it is probed.
     fn take_path(&mut self, now: Time, key: PeerKey, header: &Header) {
         let Some(before) = self.peers.take_path(key) else { return };
         //= docs/protocol.md#contact-6
         match &self.peers[before].contact {
             Contact::Opening(_) => self.end_run(before, Some(key)),
-            // One that has not used our token yet has just answered our OPEN while it sent its own.
+            // A peer that has not used this node's token yet has just answered its OPEN while it sent its own.
             Contact::Met(met) if met.knows_us || !met.may_be_known(now) => {
                 self.doubt(now, before, turned_round(header));
             }
@@ -332,7 +332,7 @@ impl Endpoint {
         }
     }
 
-    /// A peer says that it does not know the token of a packet of ours, or not its version.
+    /// Handles a peer's report that it does not know the token of a packet, or the packet's version.
     fn on_refusal(
         &mut self,
         now: Time,
@@ -377,7 +377,7 @@ impl Endpoint {
         }
     }
 
-    /// A peer has no room to know us. It is asked again as long as a call waits.
+    /// Handles a peer without room for this node. The peer is asked again as long as a call waits.
     fn on_no_room(&mut self, peer: PeerKey, header: &Header) {
         let key = self.rpcs.find(peer, header.sender_id.flipped());
         if let Some(rpc) = key.and_then(|key| self.rpcs.get_mut(key)) {
@@ -386,7 +386,7 @@ impl Endpoint {
         }
     }
 
-    /// The peer may have forgotten us, or be another run: it is probed whether it knows its token.
+    /// Probes whether the peer still knows its token. It may have forgotten this node, or be another run.
     pub(super) fn doubt(&mut self, now: Time, key: PeerKey, header: Header) {
         let peer = &self.peers[key];
         if peer.contact.met().is_none_or(|met| met.doubted.is_some()) {
@@ -401,7 +401,7 @@ impl Endpoint {
         self.send_open(now, asking);
     }
 
-    /// A peer that was sent an OPEN does not want to know us.
+    /// Handles a peer's refusal of an OPEN.
     fn on_not_opened(&mut self, now: Time, key: PeerKey, header: &Header, reason: UnknownReason) {
         if reason != UnknownReason::NoContact {
             return;
@@ -419,12 +419,12 @@ impl Endpoint {
             let rpc = step.key;
             self.fail(rpc, CallFailed::NoSuchPort);
         }
-        // Others may want other ports.
+        // Other calls may want other ports.
         self.send_open(now, key);
     }
 
-    /// A peer that was sent a CONFIRM does not know us, because nobody serves the port there. Copies of the CONFIRM and of the
-    /// request may arrive when it is served.
+    /// Handles a peer that refuses a CONFIRM because the port is not served. Copies of the CONFIRM and of the request may arrive
+    /// once it is served.
     fn on_not_confirmed(&mut self, peer: PeerKey, header: &Header) {
         let Some(step) = self.step_for(peer, header) else { return };
         //= docs/protocol.md#contact-3
@@ -434,7 +434,7 @@ impl Endpoint {
         self.fail(key, error);
     }
 
-    /// Sends the next OPEN to a peer, if anything waits for that.
+    /// Sends the next OPEN to a peer, if anything waits for its answer.
     pub(super) fn send_open(&mut self, now: Time, key: PeerKey) {
         let Some(peer) = self.peers.get(key) else { return };
         let Some(&Opening { doubts, .. }) = peer.contact.opening() else { return };
@@ -462,7 +462,7 @@ impl Endpoint {
         self.parts.control(key, header, Body::Open(Open { known }));
     }
 
-    /// Nobody needs to know any more whether a token is still known.
+    /// Drops a probe whether a token is still known, once nothing depends on it.
     fn drop_doubt(&mut self, asking: PeerKey, doubts: Option<PeerKey>) {
         let met = doubts.and_then(|key| self.peers.get_mut(key)?.contact.met_mut());
         if let Some(met) = met {
@@ -485,9 +485,8 @@ impl Endpoint {
         }
     }
 
-    /// A run of a peer is over: its RPCs end, a few at a time. Calls that were
-    /// not sent whole begin anew with `successor`. Its token stays known as one that is refused, so
-    /// that it is not made known once more.
+    /// Ends a run of a peer: its RPCs end, a few at a time. Calls that were not transmitted completely begin anew with `successor`.
+    /// The run's token stays known as a refused one, so that it is not introduced once more.
     pub(super) fn end_run(&mut self, key: PeerKey, successor: Option<PeerKey>) {
         let Some(peer) = self.peers.get(key).filter(|peer| !peer.contact.is_over()) else {
             return;
@@ -504,7 +503,7 @@ impl Endpoint {
         self.sweeps.push(Swept::Run(key, successor));
     }
 
-    /// A peer of a native link, which is known by its address.
+    /// Adds a peer of a native link, identified by its address.
     pub(super) fn insert_native(&mut self, now: Time, path: PathId) -> PeerKey {
         //= docs/protocol.md#once-5
         let ids = Ids::of_incarnation(Incarnation::from_random(self.secrets.incarnation()));
@@ -516,8 +515,8 @@ impl Endpoint {
     }
 }
 
-/// Whether the packet is about tokens, and not about an RPC, whatever token it carries itself: a refusal carries that of the
-/// refused packet, which is one of our own when we have called ourselves.
+/// Returns whether the packet is about tokens instead of an RPC, whatever token it carries itself. A refusal carries the token of
+/// the refused packet, which is one of this node's own when it has called itself.
 pub(super) fn is_about_tokens(packet: &Packet<'_>) -> bool {
     match packet {
         Packet::Token { .. } | Packet::Confirm { .. } => true,
@@ -533,7 +532,7 @@ pub(super) fn is_about_tokens(packet: &Packet<'_>) -> bool {
     }
 }
 
-/// Whether the reason is given with a copy of the refused packet's token.
+/// Returns whether a packet with this reason carries a copy of the refused packet's token.
 fn is_refusal(reason: UnknownReason) -> bool {
     matches!(
         reason,

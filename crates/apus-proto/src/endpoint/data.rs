@@ -1,4 +1,4 @@
-//! DATA packets: requests and responses that arrive.
+//! DATA packets: arriving requests and responses.
 
 use std::time::Duration;
 
@@ -26,34 +26,34 @@ use crate::time::{Time, nanos};
 use crate::trace::TraceEvent;
 use crate::usage::{Account, RPC_BYTES};
 
-/// One DATA packet, taken apart.
+/// One parsed DATA packet.
 #[derive(Clone, Copy)]
 pub(super) struct Arrival<'a> {
     pub(super) header: Header,
     pub(super) data: Data,
     pub(super) payload: &'a [u8],
-    /// All of it.
+    /// The whole packet.
     pub(super) packet: &'a [u8],
 }
 
 impl Arrival<'_> {
-    /// Whether the packet is the whole message.
+    /// Returns whether the packet contains the whole message.
     fn is_whole(&self) -> bool {
         self.payload.len() == self.data.message_length as usize
     }
 
-    /// The message, which is in this packet.
+    /// Returns the message of a packet that contains all of it.
     #[inline]
     fn whole_message(&self, native: bool) -> Bytes {
         //= docs/protocol.md#linux-2
-        // The flags are padding to the Linux module.
+        // To the Linux module, the flags are padding.
         if self.data.is_of_empty_message() && !native {
             return Bytes::new();
         }
         Bytes::copy_from_slice(self.payload)
     }
 
-    /// Bytes of the message that come without a grant, as its sender says.
+    /// Returns the bytes of the message that arrive without a grant, as its sender states.
     fn unasked(&self) -> u32 {
         self.data.incoming.max(self.payload.len() as u32)
     }
@@ -71,14 +71,15 @@ impl Endpoint {
         }
     }
 
-    /// The message whose next bytes probably come next, for a link that can put them there. Only a message whose last two
-    /// packets came one after the other, so that two long messages that take turns are not mistaken for one.
+    /// Returns the message whose next bytes probably arrive next, for a link that can write them in place. The last two packets of
+    /// that message arrived in succession, so that two long messages that take turns are not mistaken for one.
     pub fn receive_target(&mut self) -> Option<ReceiveTarget<'_>> {
         self.rpcs.get_mut(self.receive_target?)?.incoming_mut()?.receive_target()
     }
 
-    /// Takes the DATA packet from the node at `from` whose header is `header` and whose payload of `length` bytes was appended
-    /// to [`receive_target`](Self::receive_target). False, and nothing changed, if it is not that message's next piece.
+    /// Takes a DATA packet from the node at `from`. The caller has appended its payload of `length` bytes to
+    /// [`receive_target`](Self::receive_target); `header` is its header. Returns `false`, with nothing changed, if the payload is
+    /// not that message's next piece.
     pub fn handle_in_place(
         &mut self,
         now: Time,
@@ -142,14 +143,14 @@ impl Endpoint {
         }
     }
 
-    /// Longest message a peer may send.
+    /// Returns the longest message that a peer may send, in bytes.
     fn message_max(&self, peer: PeerKey) -> u32 {
         //= docs/protocol.md#linux-1
         let most = if self.peers[peer].native { MAX_LINUX_MESSAGE } else { u32::MAX };
         self.parts.config.message_max.min(most)
     }
 
-    /// Whether a request that is new here may become an RPC; every refusal is counted.
+    /// Returns whether a new request may become an RPC. Counts every refusal.
     fn admit_request(
         &mut self,
         now: Time,
@@ -206,7 +207,7 @@ impl Endpoint {
         Some(socket)
     }
 
-    /// A request is for a port that nobody serves, or that nobody served when it came first.
+    /// Refuses a request for a port that is not served, or was not served when the request first arrived.
     fn refuse_port(&mut self, peer: PeerKey, arrival: &Arrival<'_>) {
         let Arrival { header, data, .. } = arrival;
         self.parts.counters.refused_no_port += 1;
@@ -216,14 +217,14 @@ impl Endpoint {
                 self.parts.control(peer, *header, Body::Refused);
             }
         //= docs/protocol.md#life-6
-        // A Linux client answers by sending again, so that is not answered in turn.
+        // A Linux client answers by retransmission, so a retransmitted packet gets no answer.
         } else if data.offset == 0 && !data.retransmit {
             self.answer_unknown(peer, header);
         }
     }
 
-    /// Tells a client why its request is not taken, at the first packet. The Linux module would not
-    /// understand it, and would send the request again at once.
+    /// Tells a client why its request is not taken, at the first packet. The Linux module would not understand the answer, and
+    /// would retransmit the request at once.
     fn refuse(&mut self, peer: PeerKey, arrival: &Arrival<'_>, reason: UnknownReason) {
         //= docs/protocol.md#life-9
         if arrival.data.offset == 0 && !self.peers[peer].native {
@@ -232,7 +233,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether a request of this id was not taken yet; `version` is the one its packet carries.
+    /// Classifies a request by its id; `version` is the version in its packet.
     fn admit_id(&mut self, peer: PeerKey, id: RpcId, version: u16) -> Admission {
         let peer = &mut self.peers[peer];
         let echo = match &peer.requests {
@@ -250,7 +251,7 @@ impl Endpoint {
         let before = peer.usage.charged;
         let admission = peer.admit(id, echo);
         if admission == Admission::Begins {
-            // From now on the version it was challenged with is the current one.
+            // From now on, the version of its challenge is the current one.
             peer.version_salt = version.wrapping_sub(self.parts.traffic.current().version);
         }
         let total = &mut self.parts.total.usage;
@@ -258,16 +259,16 @@ impl Endpoint {
         admission
     }
 
-    /// A request from another incarnation than the current one, on a native link. The client is told a
-    /// version made for it and asked for the request once more: a packet that carries the version then was not
-    /// under way before, and comes from a node that receives at that address.
+    /// Challenges a request from another incarnation than the current one, on a native link. The client receives a version made for
+    /// it and a request to retransmit. A packet with that version was not under way before, and comes from a node that receives at
+    /// that address.
     fn challenge(&mut self, now: Time, key: PeerKey, request: &Header) {
         let peer = &mut self.peers[key];
         let rto = peer.rto(&self.parts.config).max(CUTOFFS_INTERVAL);
         let path = peer.path;
         let Requests::ByIncarnation(incarnations) = &mut peer.requests else { return };
         //= docs/protocol.md#once-3
-        // One probe for a round trip, whatever comes: the answer takes that long.
+        // One challenge per round trip, however many packets arrive: the answer takes that long.
         if !incarnations.challenge(now, request.sender_id, rto) {
             return;
         }
@@ -279,7 +280,7 @@ impl Endpoint {
         self.parts.control(key, turned_round(request), Body::Resend(first));
     }
 
-    /// A request of several packets begins to arrive.
+    /// Begins to receive a request of several packets.
     fn insert_request(
         &mut self,
         now: Time,
@@ -304,7 +305,7 @@ impl Endpoint {
         self.add_data(now, key, arrival);
     }
 
-    /// A request of one packet.
+    /// Takes a request of one packet.
     fn insert_whole_request(
         &mut self,
         now: Time,
@@ -327,7 +328,7 @@ impl Endpoint {
         parts.traffic.message(length);
         let key = self.rpcs.insert(rpc);
         let Some(mut step) = self.step(key) else { return };
-        // At the least, so that the timer is not set again for the response.
+        // A lower bound, so that the response does not set the timer again.
         let due = now.after(resend_min);
         let due = step.rpc.expires.map_or(due, |expires| due.min(expires));
         step.parts.arm_at(now, due, key, step.rpc);
@@ -347,7 +348,7 @@ impl Endpoint {
             return self.fail(key, CallFailed::ResponseTooLarge { length, limit });
         }
         if arrival.is_whole() {
-            // It waits for the application in place of its call.
+            // The response waits for the application in place of its call.
             let more = (RPC_BYTES + u64::from(length)).saturating_sub(step.rpc.charge.bytes);
             if more > 0 && more > self.room(key) {
                 return self.refuse_response(now, key, length);
@@ -375,7 +376,7 @@ impl Endpoint {
         self.add_data(now, key, arrival);
     }
 
-    /// A response finds no room. Its server is asked for it ever more rarely, unless it will never fit.
+    /// Refuses a response that finds no room. Its server is probed ever more rarely, unless the response will never fit.
     fn refuse_response(&mut self, now: Time, key: RpcKey, length: u32) {
         //= docs/protocol.md#hostile-9
         self.parts.counters.refused_over_budget += 1;
@@ -390,7 +391,7 @@ impl Endpoint {
         }
     }
 
-    /// Adds a packet to a message that is arriving.
+    /// Adds a packet to an arriving message.
     fn add_data(&mut self, now: Time, key: RpcKey, arrival: &Arrival<'_>) {
         let affordable = self.affords(key, arrival.payload.len());
         let Some(mut step) = self.step(key) else { return };
@@ -409,7 +410,7 @@ impl Endpoint {
         self.end(now, key, end);
     }
 
-    /// The length of a message was damaged in its first packet: it arrives anew.
+    /// Begins to receive a message again whose first packet had a damaged length.
     fn begin_again(&mut self, now: Time, key: RpcKey, arrival: &Arrival<'_>) {
         let Some(mut step) = self.step(key) else { return };
         let (peer, socket, account) = (step.rpc.peer, step.rpc.socket, step.rpc.account());
@@ -435,7 +436,7 @@ impl Endpoint {
     }
 }
 
-/// An RPC at the server, whose request begins to arrive.
+/// Creates an RPC at the server, whose request begins to arrive.
 #[inline]
 fn server_rpc(now: Time, peer: PeerKey, socket: SocketKey, arrival: &Arrival<'_>) -> Rpc {
     let Arrival { header, data, .. } = arrival;
@@ -448,7 +449,7 @@ fn server_rpc(now: Time, peer: PeerKey, socket: SocketKey, arrival: &Arrival<'_>
 }
 
 impl Rpc {
-    /// Server: notes what a packet of the request says beside it, of which the first word counts.
+    /// Server: takes over the extension of a packet of the request. Only the first value of each item counts.
     #[inline]
     fn note_extension(&mut self, now: Time, arrival: &Arrival<'_>) {
         if arrival.data.flags.contains(DataFlags::EXTENDED) {
@@ -465,16 +466,16 @@ impl Rpc {
     }
 }
 
-/// What a DATA packet added to its message.
+/// Effect of a DATA packet on its message.
 enum Addition {
     New,
     Nothing,
-    /// It says twice that the message has another length.
+    /// The packet states a different length of the message for the second time.
     OtherLength,
 }
 
 impl Step<'_> {
-    /// The first packet of a response shows how long the answer took, the time of the service included.
+    /// Measures the time of an answer, including the service's, by the first packet of a response.
     fn measure_answer(&mut self, now: Time, data: &Data) {
         if let Some(request) = self.rpc.outgoing().filter(|request| request.is_sent())
             && !self.rpc.disturbed
@@ -485,7 +486,7 @@ impl Step<'_> {
         }
     }
 
-    /// A response of several packets begins to arrive.
+    /// Begins to receive a response of several packets.
     fn begin_response(&mut self, now: Time, data: &Data) {
         let message = self.parts.incoming(data.message_length, data.incoming, now);
         self.begin_arriving(message);
@@ -495,7 +496,7 @@ impl Step<'_> {
             self.peer.carried.note(now, request);
         }
         self.note_arrived();
-        self.arm(now); // Until now it was only asked about now and then.
+        self.arm(now); // Until now it was only probed now and then.
     }
 
     fn add_data(&mut self, now: Time, arrival: &Arrival<'_>) -> Addition {
@@ -528,7 +529,7 @@ impl Step<'_> {
         Addition::Nothing
     }
 
-    /// The message has more bytes than before.
+    /// Handles the arrival of new bytes of the message.
     fn advance(&mut self, now: Time, data: &Data) -> Option<End> {
         let received = self.rpc.incoming().map_or(0, |message| message.received);
         self.charge_arriving(received);
@@ -570,7 +571,7 @@ impl Step<'_> {
         None
     }
 
-    /// A request is whole and in service: from now on it counts as taken, whatever becomes of it.
+    /// Delivers a complete request, which is in service now. It counts as taken from now on, whatever its end.
     fn deliver_request(&mut self, body: Bytes) {
         //= docs/protocol.md#once-1
         let change = self.peer.take_request(self.rpc.id.client_form());
@@ -584,7 +585,7 @@ impl Step<'_> {
     }
 }
 
-/// The level at which a packet of the message came.
+/// Returns the level at which a packet of the message arrived.
 #[inline]
 fn level_of(message: &Incoming, data: &Data) -> Priority {
     //= docs/protocol.md#prio-5

@@ -1,4 +1,4 @@
-//! What an endpoint tells the application, and what the application can tell it of a call.
+//! Events for the application, and the options of its calls.
 
 use apus_wire::TraceContext;
 use bytes::Bytes;
@@ -8,22 +8,22 @@ use crate::remote::Remote;
 use crate::slab::{RpcKey, SocketKey};
 use crate::time::Time;
 
-/// News for the application.
+/// An event for the application.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A whole request arrived. It is in service until [`Endpoint::reply`](crate::Endpoint::reply) or
+    /// A complete request arrived. It is in service until [`Endpoint::reply`](crate::Endpoint::reply) or
     /// [`Endpoint::abort`](crate::Endpoint::abort).
     Request {
-        /// The socket it is for.
+        /// The destination socket.
         socket: SocketKey,
         /// The RPC to answer.
         rpc: RpcKey,
         /// The client.
         from: Remote,
-        /// When the client gives the call up, if it has told. From then on
-        /// [`is_active`](crate::Endpoint::is_active) is false.
+        /// Time at which the client gives the call up, if it has stated one. From then on [`is_active`](crate::Endpoint::is_active)
+        /// is false.
         deadline: Option<Time>,
-        /// Where the call belongs in a distributed trace, if the client has told. In a box, because few calls have one.
+        /// The call's context in a distributed trace, if the client has stated one. Boxed, because few calls have one.
         trace: Option<Box<TraceContext>>,
         /// The request.
         body: Bytes,
@@ -34,7 +34,7 @@ pub enum Event {
         socket: SocketKey,
         /// The call.
         rpc: RpcKey,
-        /// As given to [`Endpoint::call`](crate::Endpoint::call).
+        /// The cookie passed to [`Endpoint::call`](crate::Endpoint::call).
         cookie: u64,
         /// The response.
         body: Bytes,
@@ -45,7 +45,7 @@ pub enum Event {
         socket: SocketKey,
         /// The RPC.
         rpc: RpcKey,
-        /// As given to [`Endpoint::connect`](crate::Endpoint::connect).
+        /// The cookie passed to [`Endpoint::connect`](crate::Endpoint::connect).
         cookie: u64,
     },
     /// A call ended without a response. The RPC has ended.
@@ -54,15 +54,15 @@ pub enum Event {
         socket: SocketKey,
         /// The call.
         rpc: RpcKey,
-        /// As given to [`Endpoint::call`](crate::Endpoint::call).
+        /// The cookie passed to [`Endpoint::call`](crate::Endpoint::call).
         cookie: u64,
-        /// Why.
+        /// The reason.
         error: CallFailed,
     },
 }
 
 impl Event {
-    /// The socket it is for.
+    /// Returns the socket of the event.
     #[must_use]
     pub fn socket(&self) -> SocketKey {
         match *self {
@@ -74,25 +74,24 @@ impl Event {
     }
 }
 
-/// Options of a call, beside its destination and body.
+/// Options of a call beside its destination and body.
 #[derive(Clone, Debug, Default)]
 pub struct CallOptions {
-    /// Returned with the response, unseen by the peer.
+    /// Number that is returned with the response and never sent to the peer.
     pub cookie: u64,
-    /// When to give up; `None`: only when the peer is lost.
+    /// Time at which to give up; `None`: only if the peer is lost.
     pub deadline: Option<Time>,
-    /// Where the call belongs in a distributed trace: told to the server, unless that is a Linux host, and of no other effect. In a
-    /// box, because few calls have one.
+    /// The call's context in a distributed trace. The server receives it, unless that is a Linux host; it has no other effect.
+    /// Boxed, because few calls have one.
     pub trace: Option<Box<TraceContext>>,
 }
 
-/// Bodies of messages that an endpoint does not need any more
-/// ([`Endpoint::take_spent`](crate::Endpoint::take_spent)).
+/// Bodies of messages that an endpoint no longer needs ([`Endpoint::take_spent`](crate::Endpoint::take_spent)).
 #[derive(Default, Debug)]
 pub struct SpentBodies(pub(super) Vec<Bytes>);
 
 impl SpentBodies {
-    /// Drops the bodies and keeps the memory of their list, unless that is much.
+    /// Drops the bodies and keeps the memory of their list, unless that is large.
     #[inline]
     pub fn clear(&mut self) {
         self.0.clear();
@@ -102,5 +101,5 @@ impl SpentBodies {
     }
 }
 
-/// Bodies for which an empty list keeps memory: 8 KiB, more than a turn within the host leaves.
+/// Upper bound on the bodies for which an empty list keeps memory: 8 KiB, more than a turn within the host leaves.
 const SPENT_KEPT: usize = 256;

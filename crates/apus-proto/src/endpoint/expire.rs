@@ -1,4 +1,4 @@
-//! What happens when nothing arrives: probing, giving up, forgetting.
+//! Timeouts: probes, lost peers and idle peers.
 
 use std::time::Duration;
 
@@ -13,37 +13,36 @@ use crate::rpc::{Preempted, Waiting};
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 
-/// Peers looked at when idle ones are looked for.
+/// Upper bound on the peers examined per search for idle ones.
 const PEERS_PER_CHECK: usize = 64;
 
-/// A peer with nothing under way is forgotten after this long without a packet. No packet lives
-/// longer in a network, so its history is not needed any more (rule `once-5`).
+/// Silence after which an idle peer is forgotten. No packet lives longer in a network, so its history is no longer needed (rule
+/// `once-5`).
 const PEER_IDLE: Duration = Duration::from_secs(120);
 
-/// Timers looked at in one call. After a pause those of every RPC may be due together.
+/// Upper bound on the timers handled in one call. After a pause, those of every RPC may be due together.
 const DUE_MAX: usize = 1_024;
 
-/// A timer that comes up this much late means that the process was not run meanwhile.
+/// Lateness of a timer which means that the process was not running meanwhile.
 const LATE: Duration = Duration::from_millis(2);
 
-/// The part of the peer table that is kept for peers we call: one in so many.
+/// Reciprocal of the part of the peer table that is kept for the servers of this node's calls.
 const OWN_SHARE: usize = 8;
 
-/// Peers looked at for one that can be forgotten when an unknown client wants its place.
+/// Upper bound on the peers examined for one to forget when an unknown client needs its place.
 const EVICTION_MAX: usize = 64;
 
-/// The reason why a peer is made known.
+/// Reason for making a peer known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Room {
-    /// It called us as a client: a part of the table is left to our own calls.
+    /// The peer has called this node as a client. A part of the table is left to this node's own calls.
     ForClient(PathId),
-    /// We call it as a server.
+    /// This node calls the peer as a server.
     ForServer,
 }
 
 impl Endpoint {
-    /// Does what has become due, a bounded part of it: what remains is due at once. Harmless to call
-    /// early.
+    /// Handles due timers, a bounded number of them; the rest is due at once. Harmless to call early.
     pub fn handle_timeout(&mut self, now: Time) {
         self.sweep(now);
         for _ in 0..DUE_MAX {
@@ -64,8 +63,8 @@ impl Endpoint {
         }
     }
 
-    /// The network says something about a peer: it is probed, and its RPCs end when it leaves that
-    /// unanswered (rule `life-5`). That this node has no link to such an address ends them at once.
+    /// Handles the network's report about a peer. The peer is probed, and its RPCs end if it leaves the probes unanswered (rule
+    /// `life-5`). A report that this node has no link to the address ends them at once.
     pub fn handle_path_error(&mut self, now: Time, peer: PathId, error: PathError) {
         let Some(key) = self.peers.find(peer) else { return };
         let refusal = match error {
@@ -90,7 +89,7 @@ impl Endpoint {
         }
     }
 
-    /// Probes the peer at once about the message to it that was begun last, or asks for its token.
+    /// Probes the peer at once about the message to it that was begun last, or sends it an OPEN.
     fn probe_last(&mut self, now: Time, key: PeerKey) {
         let peer = &self.peers[key];
         if peer.contact.opening().is_some() {
@@ -108,12 +107,12 @@ impl Endpoint {
     fn on_due(&mut self, now: Time, key: RpcKey) {
         let Some(mut step) = self.step(key) else { return };
         if step.rpc.armed > now {
-            return; // Another entry of the wheel stands for it.
+            return; // Another entry of the wheel has replaced this one.
         }
         let late = now.saturating_since(step.rpc.armed);
         step.rpc.armed = Time::ZERO;
         if step.rpc.cancelled {
-            return; // The application ends it.
+            return; // The application ends the RPC.
         }
         if let Some(end) = step.expire(now) {
             return self.end(now, key, Some(end));
@@ -143,7 +142,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes a peer without RPCs out of every table. Its tokens and its address are known no more.
+    /// Removes a peer without RPCs, its tokens and its address from every table.
     pub(super) fn forget_peer(&mut self, peer: PeerKey) {
         if self.peers.get(peer).is_some_and(|peer| peer.rpcs == 0) {
             self.leave_host(peer);
@@ -153,7 +152,7 @@ impl Endpoint {
         }
     }
 
-    /// Makes sure that another peer may be known; false if all are in use.
+    /// Makes room for another known peer. Returns `false` if all are in use.
     pub(super) fn make_room(&mut self, now: Time, room: Room) -> bool {
         //= docs/protocol.md#hostile-4
         let peers_max = self.parts.config.peers_max;
@@ -183,8 +182,8 @@ impl Endpoint {
         true
     }
 
-    /// The peer with the oldest last packet, among some, of a host that has more places than the host of a client that wants one. Its
-    /// token, whose proof may be fresh, is remembered without the peer.
+    /// Returns the peer with the oldest last packet, among some, of a host with more places than the host of a client that wants
+    /// one. The peer's token, whose proof may be fresh, is kept without the peer.
     fn of_crowded_host(&mut self, now: Time, room: Room, looked_at: usize) -> Option<PeerKey> {
         let Room::ForClient(from) = room else { return None };
         let fewest = self.peers.on_host_of(from).saturating_add(1);
@@ -225,7 +224,7 @@ impl Step<'_> {
         self.rpc.is_lost(now, timeout, self.peer).then(|| self.give_up(now))
     }
 
-    /// The peer is lost.
+    /// Gives the RPC up because its peer is lost.
     fn give_up(&mut self, now: Time) -> End {
         let rpc = &*self.rpc;
         if rpc.is_client() {
@@ -255,11 +254,11 @@ impl Step<'_> {
         End::Forgotten
     }
 
-    /// What has happened to the call until now.
+    /// Returns the progress of the call until now.
     #[cold]
     pub(super) fn story(&self, now: Time) -> Box<CallStory> {
         let (rpc, peer) = (&*self.rpc, &*self.peer);
-        // A response can only arrive when the whole request has.
+        // A response can only arrive once the whole request has.
         let (request, sent, granted) = rpc.outgoing().map_or((0, 0, 0), |request| {
             (request.length(), request.next, request.granted.min(request.length()))
         });
@@ -278,12 +277,12 @@ impl Step<'_> {
         })
     }
 
-    /// Whether the peer has been silent for as long as the RPC waits before a probe.
+    /// Returns whether the peer has been silent for as long as the RPC waits before a probe.
     fn is_due(&self, now: Time) -> bool {
         !self.rpc.queued && self.rpc.due(self.parts.config.peer_timeout) <= now
     }
 
-    /// The peer has been silent; `late` is how much later than its time the timer came up.
+    /// Handles the peer's silence; `late` is the lateness of the timer.
     fn on_silence(&mut self, now: Time, late: Duration) {
         let timeout = self.parts.config.peer_timeout;
         match self.rpc.waiting() {

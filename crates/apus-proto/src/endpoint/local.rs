@@ -1,4 +1,4 @@
-//! Calls within the host: what happens to them.
+//! Calls within the host: their life cycle.
 
 use std::time::Duration;
 
@@ -26,27 +26,28 @@ fn send_trace(path: PathId, id: u64, context: &TraceContext, sink: &mut dyn Mess
     sink.send(path, MessageKind::Trace.encode(id), &context);
 }
 
-/// A refused request is sent again after this long, then after twice as long, and so on.
+/// Time after which a refused request is sent again; each refusal doubles it.
 const RETRY_MIN: Duration = Duration::from_millis(1);
-/// At most this long.
+/// Upper bound on that time.
 const RETRY_MAX: Duration = Duration::from_millis(64);
 
-/// Budgets of a peer that a path may keep for it: one of requests, one of responses, and refusals and longer responses beside them.
+/// Number of budgets of a peer that a path may hold for it: one of requests, one of responses, and refusals and longer responses
+/// beside them.
 const LOAD_BUDGETS: u64 = 4;
 
-/// Probes that a peer must have left unanswered before it counts as lost.
+/// Number of unanswered probes after which a peer counts as lost, at least.
 const PROBES_MIN: u32 = 2;
 
-/// Timers of calls handled at a time.
+/// Upper bound on the timers of calls handled at a time.
 const DUE_MAX: usize = 64;
 
 impl Endpoint {
-    /// The peer at `path`, which is [local](PathId::local), takes whole messages from now on.
+    /// Adds the peer at `path`, which is [local](PathId::local) and takes whole messages from now on.
     pub fn add_local(&mut self, now: Time, path: PathId) {
         self.local.add(now, path);
     }
 
-    /// The peer at `path` has ended, or broke the protocol. Calls to it fail with `error`, except those that were
+    /// Removes the peer at `path`, which has ended or broke the protocol. Calls to it fail with `error`, except those that were
     /// [taken out](Self::take_unsent) before, and its requests are given up.
     pub fn remove_local(&mut self, path: PathId, error: CallFailed) {
         //= docs/protocol.md#local-6
@@ -61,7 +62,7 @@ impl Endpoint {
         self.local.remove(path);
     }
 
-    /// The path within the host by which the call goes that the peer knows by `id`.
+    /// Returns the path within the host of the call that the peer knows by `id`.
     #[must_use]
     pub fn local_path_of(&self, id: u64) -> Option<PathId> {
         let key = RpcKey::from_bits(id);
@@ -69,16 +70,16 @@ impl Endpoint {
         self.local.path_at(call.peer)
     }
 
-    /// Whether the peer at `path` is [known](Self::add_local) and neither calls nor is called at the moment.
+    /// Returns whether the peer at `path` is [known](Self::add_local) and has no calls in either direction.
     #[must_use]
     pub fn is_local_idle(&self, path: PathId) -> bool {
         self.local.peer(path).is_some_and(|peer| peer.calls == 0 && peer.usage.charged == 0)
     }
 
-    /// The path keeps so many bytes for the peer: messages that the peer does not read, and parts of messages that it has sent. They
-    /// are charged to its budget, so requests are refused that have no room beside them. False if they are many times the budget, or
-    /// more than the share of this peer while all together are beyond the total budget: the path is to be ended, because its peer reads
-    /// nothing and makes this node send ever more.
+    /// Sets the bytes that the path holds for the peer: messages that the peer does not read, and parts of messages that it has
+    /// sent. They are charged to its budget, so that requests without room beside them are refused. Returns `false` if they are
+    /// many times the budget, or if they exceed this peer's share while all together exceed the total budget. The caller must end
+    /// the path then, because its peer sends requests and never reads the responses.
     #[inline]
     #[must_use]
     pub fn set_local_load(&mut self, path: PathId, bytes: u64) -> bool {
@@ -90,20 +91,20 @@ impl Endpoint {
         fits_all && bytes <= config.peer_budget.saturating_mul(LOAD_BUDGETS)
     }
 
-    /// Bytes of messages that may be kept for all peers.
+    /// Returns the upper bound on the bytes of messages kept for all peers.
     #[must_use]
     pub fn total_budget(&self) -> u64 {
         self.parts.config.total_budget
     }
 
-    /// After so long without a sign a peer counts as gone.
+    /// Returns the silence after which a peer counts as gone.
     #[must_use]
     pub fn peer_timeout(&self) -> Duration {
         self.parts.config.peer_timeout
     }
 
-    /// The run of a peer over UDP has probably ended. It is met anew before the next call goes there, unless RPCs with it are active,
-    /// which find out themselves.
+    /// Forgets a run of a peer over UDP that has probably ended, so that the next call begins with a first contact. Does nothing if
+    /// RPCs with it are active, which detect the end themselves.
     pub fn forget_run(&mut self, path: PathId) {
         //= docs/protocol.md#local-6
         if let Some(key) = self.peers.find(path)
@@ -114,7 +115,7 @@ impl Endpoint {
         }
     }
 
-    /// Ends the calls and requests of a socket that is being closed.
+    /// Ends the calls and requests of a closing socket.
     pub(super) fn close_local(&mut self, socket: SocketKey) {
         for key in self.local.find(|call| call.socket == socket) {
             //= docs/protocol.md#life-7
@@ -164,7 +165,7 @@ impl Endpoint {
         let change = Change::new(Charge::default(), charge, Account::Own);
         if let Some(peer) = self.charge_local(peer, socket, change) {
             if peer.calls == 0 {
-                peer.last_rx = peer.last_rx.max(now); // Its silence counts from now on.
+                peer.last_rx = peer.last_rx.max(now); // The peer's silence counts from now on.
                 peer.probes = 0;
             }
             peer.calls = peer.calls.saturating_add(1);
@@ -175,7 +176,7 @@ impl Endpoint {
         Ok(key)
     }
 
-    /// Whether a call within the host may begin; returns the local port.
+    /// Checks whether a call within the host may begin. Returns the local port.
     #[inline]
     fn check_local_call(
         &self,
@@ -198,11 +199,11 @@ impl Endpoint {
         Ok(port)
     }
 
-    /// Bytes that may be charged more for a message that is there as a whole.
+    /// Returns the bytes that may be charged more for a complete message.
     #[inline(always)]
     fn local_room(&self, peer: &LocalPeer, socket: SocketKey, account: Account) -> u64 {
         let config = &self.parts.config;
-        // What the path keeps for own calls is charged already.
+        // Bytes that the path holds for own calls are charged already.
         let (load, all) = match account {
             Account::Own => (0, 0),
             Account::Theirs => (peer.load, self.local.load),
@@ -236,7 +237,7 @@ impl Endpoint {
         Some(peer)
     }
 
-    /// Forgets a call; no event follows.
+    /// Removes a call without an event.
     #[inline]
     pub(super) fn end_local(&mut self, key: RpcKey) -> Option<LocalCall> {
         let call = self.local.take(key)?;
@@ -257,7 +258,7 @@ impl Endpoint {
         self.parts.events.push_back(Event::Failed { socket: call.socket, rpc: key, cookie, error });
     }
 
-    /// What has happened to a call of this node until now.
+    /// Returns the progress of a call of this node until now.
     #[cold]
     fn local_story(&mut self, now: Time, key: RpcKey) -> Option<Box<CallStory>> {
         let (call, peer) = self.local.with_peer(key)?;
@@ -278,7 +279,7 @@ impl Endpoint {
         }))
     }
 
-    /// Sends what waits to be sent within the host.
+    /// Sends the messages that wait within the host.
     #[inline]
     pub fn poll_messages(&mut self, now: Time, sink: &mut dyn MessageSink) {
         while let Some(waiting) = self.local.waiting.pop_front() {
@@ -289,8 +290,8 @@ impl Endpoint {
                     self.discard(body);
                 }
                 Waiting::Control(path, MessageKind::Abort, id) => {
-                    // If the peer is stopped, it does not keep the request of a call that has ended.
-                    let is_request = |words| matches!(MessageKind::decode(words), Some((MessageKind::Request { .. }, of)) if of == id);
+                    // A stopped peer then does not keep the request of a call that has ended.
+                    let is_request = |words| matches!(MessageKind::decode(words), Some((MessageKind::Request { .. }, request)) if request == id);
                     if !sink.withdraw(path, &is_request) {
                         //= docs/protocol.md#local-5
                         sink.send_after(path, MessageKind::Abort.encode(id), &is_request);
@@ -317,8 +318,8 @@ impl Endpoint {
         sink.send(path, MessageKind::Request { from, to, remaining }.encode(id), &client.body);
     }
 
-    /// Whether a message of `length` bytes that begins to arrive within the host is taken. If not, its sender is told or its call
-    /// ends, and it is to be dropped.
+    /// Returns whether a message of `length` bytes that begins to arrive within the host is taken. If not, its sender is told or
+    /// its call ends, and the caller must drop it.
     pub fn admits_message(&mut self, path: PathId, words: Words, length: usize) -> bool {
         match MessageKind::decode(words) {
             Some((MessageKind::Request { to, .. }, id)) => {
@@ -330,7 +331,7 @@ impl Endpoint {
         }
     }
 
-    /// The socket that a request is for, or why it is not taken.
+    /// Returns the destination socket of a request, or the reason for refusing it.
     #[inline]
     fn check_local_request(
         &self,
@@ -364,7 +365,7 @@ impl Endpoint {
         self.local.waiting.push_back(Waiting::Control(path, MessageKind::Refused(reason), id));
     }
 
-    /// The call that a peer answers.
+    /// Returns the call that a peer answers.
     #[inline]
     fn answered(&self, path: PathId, id: u64) -> Option<RpcKey> {
         let key = RpcKey::from_bits(id);
@@ -375,7 +376,7 @@ impl Endpoint {
     #[inline]
     fn admits_response(&mut self, path: PathId, id: u64, length: usize) -> bool {
         let Some(key) = self.answered(path, id) else { return false };
-        // What was charged for the request is room for as long a response, which is never longer than a message may be.
+        // The charge for the request leaves room for a response of the same length, and no response exceeds the limit for messages.
         let charged = self.local.get(key).map_or(0, |call| call.charge.bytes);
         length as u64 + RPC_BYTES <= charged || self.has_room_for_response(path, key, length)
     }
@@ -532,7 +533,7 @@ impl Endpoint {
         }
     }
 
-    /// The trace context of a request that will come.
+    /// Keeps the trace context of a request that will arrive.
     #[cold]
     fn on_local_trace(&mut self, path: PathId, id: u64, context: &[u8]) {
         match (TraceContext::from_bytes(context), self.local.peer_mut(path)) {
@@ -551,7 +552,7 @@ impl Endpoint {
         self.cancel_local(key);
     }
 
-    /// Nobody waits for the response of a request.
+    /// Marks a request whose client no longer waits for the response.
     fn cancel_local(&mut self, key: RpcKey) {
         if let Some(LocalCall { side: Side::Server { cancelled }, .. }) = self.local.get_mut(key) {
             *cancelled = true;
@@ -588,7 +589,7 @@ impl Endpoint {
         }
     }
 
-    /// Gives a call up, of either side.
+    /// Gives a call up, at either side.
     pub(super) fn abort_local(&mut self, key: RpcKey, reason: UnknownReason) -> bool {
         let Some(call) = self.end_local(key) else { return false };
         let Some(path) = self.local.path_at(call.peer) else { return false };
@@ -613,7 +614,7 @@ impl Endpoint {
         call.is_some_and(|call| !matches!(call.side, Side::Server { cancelled: true }))
     }
 
-    /// When calls within the host have something to do by themselves, if there are any.
+    /// Returns the time at which calls within the host have something to do, if there are any.
     #[inline]
     pub(super) fn local_timeout(&self) -> Option<Time> {
         if !self.local.expired.is_empty() {
@@ -657,8 +658,8 @@ impl Endpoint {
         }
         //= docs/protocol.md#local-5
         let after = now.saturating_since(started);
-        let told = self.local.with_peer(key).map(|(call, peer)| (peer.path, call.id));
-        if let Some((path, id)) = told {
+        let aborted = self.local.with_peer(key).map(|(call, peer)| (peer.path, call.id));
+        if let Some((path, id)) = aborted {
             self.local.waiting.push_back(Waiting::Control(path, MessageKind::Abort, id));
         }
         if let Some(story) = self.local_story(now, key) {
@@ -666,7 +667,7 @@ impl Endpoint {
         }
     }
 
-    /// Probes peers that are silent while calls wait for them, and ends the calls to those that stay silent.
+    /// Probes silent peers that calls wait for, and ends the calls to those that stay silent.
     fn check_local_peers(&mut self, now: Time) {
         //= docs/protocol.md#local-6
         let timeout = self.parts.config.peer_timeout;

@@ -1,18 +1,18 @@
-//! The protocol of one node: every RPC, peer and socket, and nothing else.
+//! The protocol of one node: every RPC, peer and socket.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `call`, `reply` | what the application begins |
-//! | `receive`, `data`, `answer` | packets that arrive: by type; DATA; all others about an RPC |
+//! | `call`, `reply` | calls and responses of the application |
+//! | `receive`, `data`, `answer` | arriving packets: by type; DATA; all others about an RPC |
 //! | `contact` | packets about tokens: first contact, moves, restarts |
-//! | `transmit` | what goes out |
-//! | `expire`, `probe`, `sweep` | what happens when nothing arrives; probes; work over all RPCs |
-//! | `local`, `unsent` | calls within the host; those of a path that ends before it has carried them |
+//! | `transmit` | outgoing packets |
+//! | `expire`, `probe`, `sweep` | timeouts; probes; work over all RPCs |
+//! | `local`, `unsent` | calls within the host; unsent calls of a path that ends |
 //! | `meet` | the proof that the peer at an address is a process of this host |
 //! | `charge` | room in the budgets |
 //! | `state` | the endpoint itself |
-//! | `step`, `parts` | one RPC with everything it may change |
-//! | `sweeps`, `turns` | work over all RPCs that waits; peers whose probes wait |
+//! | `step`, `parts` | one RPC with all state that it may change |
+//! | `sweeps`, `turns` | pending work over all RPCs; peers with pending probes |
 
 mod answer;
 mod call;

@@ -24,29 +24,29 @@ use crate::time::Time;
 use crate::timer::{TICK, Wheel};
 use crate::trace::Tracer;
 
-/// A CUTOFFS packet to one peer at most this often.
+/// Minimum time between two CUTOFFS packets to one peer.
 pub(super) const CUTOFFS_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Control packets that wait to be sent: many thousand RPCs may need one at the same moment.
+/// Upper bound on queued control packets: many thousand RPCs may need one at the same moment.
 const CONTROL_QUEUE_MAX: usize = 1 << 16;
 
-/// Answers to unknown nodes that wait to be sent.
+/// Upper bound on queued answers to unknown nodes.
 const REPLIES_MAX: usize = 1_024;
 
-/// Short calls are taken to be under way for this long after one was answered or ended.
+/// Time for which short calls count as under way after one was answered or ended.
 const SHORT_CALLS: Duration = Duration::from_micros(300);
 
-/// Least unscheduled bytes in flight to one peer, however small the receive buffer.
+/// Lower bound on the unscheduled bytes in flight to one peer, for any receive buffer.
 const FLIGHT_MIN: u64 = 1_500;
 
-/// All of an endpoint but its RPCs and its peers.
+/// The state of an endpoint other than its RPCs and its peers.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) config: Config,
     pub(super) counters: Counters,
     pub(super) sockets: Sockets,
     pub(super) total: Total,
-    /// Held by the other endpoints of the host.
+    /// Load of the other endpoints of the host.
     pub(super) others: HostLoad,
     pub(super) order: Order,
     pub(super) pacer: Pacer,
@@ -55,28 +55,28 @@ pub(super) struct Parts {
     pub(super) traffic: Traffic,
     pub(super) wheel: Wheel,
     pub(super) outbox: Outbox,
-    /// At most one for each call, and one for each request in service: bounded by both.
+    /// At most one event for each call, and one for each request in service, which bounds the queue.
     pub(super) events: VecDeque<Event>,
     /// Bodies of ended messages and refused calls, for the caller to drop.
     pub(super) spent: SpentBodies,
-    /// Unscheduled bytes that may be in flight to one peer.
+    /// Upper bound on the unscheduled bytes in flight to one peer.
     pub(super) flight_max: u64,
-    /// Calls of this endpoint that have not ended.
+    /// Number of unfinished calls of this endpoint.
     pub(super) outstanding: u32,
     /// Birth of the next message.
     pub(super) births: u64,
-    /// When a call with a short request and a short response was last answered here, or ended.
+    /// Time at which a call with a short request and a short response was last answered here, or ended.
     pub(super) last_short_call: Option<Time>,
     pub(super) tracer: Tracer,
     pub(super) sampler: Sampler,
 }
 
-/// Control packets on their way out.
+/// Outgoing control packets.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    /// To peers,
+    /// Packets to peers.
     pub(super) control: VecDeque<Control>,
-    /// and to nodes of which nothing is kept.
+    /// Packets to nodes without state here.
     pub(super) replies: VecDeque<Reply>,
 }
 
@@ -118,7 +118,7 @@ impl Parts {
         }
     }
 
-    /// Queues a control packet. A packet that finds no room is made good as if the network had lost it.
+    /// Queues a control packet. A packet without room is recovered as if the network had lost it.
     pub(super) fn control(&mut self, peer: PeerKey, header: Header, body: Body) {
         //= docs/protocol.md#hostile-6
         if self.outbox.control.len() >= CONTROL_QUEUE_MAX {
@@ -128,7 +128,7 @@ impl Parts {
         self.outbox.control.push_back(Control { peer, header, body });
     }
 
-    /// Queues an answer to a node of which nothing is kept.
+    /// Queues an answer to a node without state here.
     pub(super) fn reply_to_unknown(&mut self, reply: Reply) {
         //= docs/protocol.md#contact-3
         if self.outbox.replies.len() >= REPLIES_MAX {
@@ -138,12 +138,12 @@ impl Parts {
         self.outbox.replies.push_back(reply);
     }
 
-    /// Makes sure that an RPC is looked at when it is due.
+    /// Sets the timer so that an RPC is examined when it is due.
     #[inline]
     pub(super) fn arm(&mut self, now: Time, key: RpcKey, rpc: &mut Rpc) {
         let timeout = self.config.peer_timeout;
         let due = if rpc.queued {
-            // Until it is its turn, only to see whether it has to be given up.
+            // Until its turn, it is examined only to give it up in time.
             let due = rpc.expires.unwrap_or(Time::from_nanos(u64::MAX));
             due.min((rpc.last_rx + timeout).max(now + timeout / 4))
         } else {
@@ -152,24 +152,24 @@ impl Parts {
         self.arm_at(now, due, key, rpc);
     }
 
-    /// Makes sure that an RPC is looked at by `due`.
+    /// Sets the timer so that an RPC is examined by `due`.
     #[inline]
     pub(super) fn arm_at(&mut self, now: Time, due: Time, key: RpcKey, rpc: &mut Rpc) {
-        // An RPC that is due already and yet has nothing to do is looked at again in the next tick.
+        // An RPC that is due already and yet has nothing to do is examined again in the next tick.
         let due = due.max(Time::from_nanos(now.as_nanos() + 1));
         if rpc.armed <= now || due + TICK <= rpc.armed {
             rpc.armed = self.wheel.insert(now, due, key);
         }
     }
 
-    /// A number that no other message of this endpoint has; messages of equal rank go by it.
+    /// Returns a number unique among the messages of this endpoint, which orders messages of equal rank.
     #[inline]
     pub(super) fn next_birth(&mut self) -> u64 {
         self.births += 1;
         self.births - 1
     }
 
-    /// A call has both its messages: it is short if both are.
+    /// Records a call with both its messages. It is short if both are.
     #[inline]
     pub(super) fn note_call(&mut self, now: Time, request: u64, response: u64) {
         if request.max(response) < u64::from(SHORT) {
@@ -177,13 +177,13 @@ impl Parts {
         }
     }
 
-    /// Short calls are under way, which would have to wait while a long burst is copied.
+    /// Returns whether short calls are under way, which would have to wait while a long burst is copied.
     #[inline]
     pub(super) fn has_short_calls(&self, now: Time) -> bool {
         self.last_short_call.is_some_and(|last| now.saturating_since(last) < SHORT_CALLS)
     }
 
-    /// A message that begins to arrive.
+    /// Creates a message that begins to arrive.
     pub(super) fn incoming(&mut self, length: u32, granted: u32, now: Time) -> Incoming {
         //= docs/protocol.md#unsched-1
         let granted = granted.max(1);
@@ -199,7 +199,7 @@ impl Parts {
         message
     }
 
-    /// The rate of the link has become known.
+    /// Adopts the rate of the link, which has become known.
     pub(super) fn follow_link(&mut self, link_mbps: u64) {
         let before = self.config.max_incoming;
         self.config.follow_link(link_mbps);
@@ -217,16 +217,16 @@ impl Parts {
         self.flight_max = (bytes / 4).max(FLIGHT_MIN);
     }
 
-    /// Most unscheduled bytes of one message: one may always be begun, and must leave room for another
-    /// sender's in a small buffer.
+    /// Returns the upper bound on the unscheduled bytes of one message. One message may always begin, and must leave room for
+    /// another sender's in a small buffer.
     #[inline]
     pub(super) fn unscheduled_most(&self) -> u32 {
         //= docs/protocol.md#unsched-2
         u32::try_from(self.flight_max / 2).unwrap_or(u32::MAX)
     }
 
-    /// The version that a peer with this salt should echo in its DATA. It differs from peer to peer, so that an echo
-    /// shows that the peer receives at its address.
+    /// Returns the version that a peer with this salt should echo in its DATA. It differs from peer to peer, so that an echo proves
+    /// that the peer receives at its address.
     #[inline]
     pub(super) fn version_for(&self, salt: u16) -> u16 {
         self.traffic.current().version.wrapping_add(salt).max(1)

@@ -1,4 +1,4 @@
-//! Probes: packets that ask a peer whether it lives, or how far it got.
+//! Probes: packets that ask a peer whether it is alive, or how far it got.
 
 use std::time::Duration;
 
@@ -11,18 +11,17 @@ use crate::rpc::Waiting;
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 
-/// RPCs looked at in one tick whose probes wait for their turn.
+/// Upper bound on the RPCs with pending probes that are examined in one tick.
 const QUEUED_MAX: usize = 1_024;
 
-/// Unanswered probes after which a sender counts as silent: what it was granted is granted to
-/// others.
+/// Number of unanswered probes after which a sender counts as silent: its grants go to other senders.
 const SILENT_AFTER: u8 = 2;
 
-/// Ranges asked for at once.
+/// Upper bound on the ranges requested at once.
 const RANGES_MAX: usize = 16;
 
 impl Endpoint {
-    /// Probes the peer now, or when it is this RPC's turn.
+    /// Probes the peer now, or in this RPC's turn.
     pub(super) fn probe_in_turn(&mut self, now: Time, key: RpcKey) {
         let Some(mut step) = self.step(key) else { return };
         //= docs/protocol.md#loss-12
@@ -38,7 +37,7 @@ impl Endpoint {
         }
     }
 
-    /// Sends the probes whose turn it is, one peer's after the other.
+    /// Sends the pending probes that are due, one peer's after the other.
     pub(super) fn probe_queued(&mut self, now: Time) {
         if self.turns.next().is_none_or(|next| now < next) {
             return;
@@ -74,7 +73,7 @@ impl Endpoint {
 }
 
 impl Step<'_> {
-    /// It is this RPC's turn; false if it waits for nothing any more.
+    /// Takes this RPC's turn. Returns `false` if it no longer waits for anything.
     fn take_turn(mut self, now: Time) -> bool {
         if !std::mem::take(&mut self.rpc.queued) {
             return false;
@@ -88,12 +87,12 @@ impl Step<'_> {
         probes
     }
 
-    /// Asks the peer for what is missing (rules `loss-1` to `loss-3`).
+    /// Probes the peer for the missing packet (rules `loss-1` to `loss-3`).
     pub(super) fn probe(&mut self, now: Time) {
         self.probe_for(now, u32::MAX);
     }
 
-    /// As [`probe`](Self::probe), for no more than `most` bytes of missing data; the peer sends whole packets.
+    /// Probes as [`probe`](Self::probe), for at most `most` bytes of missing data; the peer sends whole packets.
     pub(super) fn probe_for(&mut self, now: Time, most: u32) {
         let waiting = self.rpc.waiting();
         self.rpc.last_probe = now;
@@ -104,7 +103,7 @@ impl Step<'_> {
             //= docs/protocol.md#server-2
             Waiting::Nothing if self.rpc.phase.is_in_service() => self.control(Body::NeedAck),
             Waiting::Nothing => {}
-            Waiting::Response => self.ask_for_sign(),
+            Waiting::Response => self.probe_progress(),
             //= docs/protocol.md#ack-3
             Waiting::Acknowledgement | Waiting::Grant => self.control(Body::NeedAck),
             Waiting::Confirmation => self.ask_for_confirmation(now),
@@ -113,7 +112,7 @@ impl Step<'_> {
     }
 
     /// Asks the server how far it got with the request.
-    pub(super) fn ask_for_sign(&mut self) {
+    pub(super) fn probe_progress(&mut self) {
         let priority = self.parts.traffic.control();
         self.control(Body::Resend(Resend { offset: 0, length: None, priority }));
     }
@@ -137,7 +136,7 @@ impl Step<'_> {
         }
     }
 
-    /// Notes how many bytes the link has delivered that go before the missing data of this message.
+    /// Records the bytes that the link has delivered at the levels that precede the missing data of this message.
     pub(super) fn note_ahead(&mut self) {
         if let Some(message) = self.rpc.incoming_mut() {
             message.ahead = self.parts.downlink.ahead_of(message.lowest_level());

@@ -1,4 +1,4 @@
-//! Packets that arrive: which peer and which RPC each is about, and what it says beside its message.
+//! Arriving packets: the peer and the RPC of each, and its fields beside the message.
 
 use apus_wire::{
     Acked, Cutoffs, DATA_HEADER_LEN, Data, Header, Packet, PacketType, ParseError, PathId, RpcId,
@@ -19,7 +19,7 @@ use crate::time::Time;
 use crate::trace::{TraceEvent, of_received};
 
 impl Endpoint {
-    /// Takes one Homa packet that came from the node at `from`.
+    /// Takes one Homa packet that arrived from the node at `from`.
     ///
     /// Never fails: a malformed, unexpected or unaffordable packet is counted and dropped.
     pub fn handle_packet(&mut self, now: Time, from: PathId, packet: &[u8]) {
@@ -51,7 +51,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// A packet that carries no data.
+    /// Takes a packet without data.
     fn take_control(&mut self, now: Time, from: PathId, packet: &[u8], parsed: Packet<'_>) {
         let native = from.is_native();
         let found = if native {
@@ -69,7 +69,7 @@ impl Endpoint {
         }
     }
 
-    /// A packet of a known peer that carries no data.
+    /// Handles a packet without data from a known peer.
     #[inline]
     fn on_control(&mut self, now: Time, key: PeerKey, length: usize, packet: Packet<'_>) {
         if let Some((event, id, a, b)) = of_received(&packet)
@@ -80,7 +80,7 @@ impl Endpoint {
         let peer = &mut self.peers[key];
         peer.received(now, length);
         if peer.stalled.is_some() {
-            self.parts.grants.reconsider(); // It may have stood still until now.
+            self.parts.grants.reconsider(); // The peer may have stood still until now.
         }
         match packet {
             Packet::Data { .. }
@@ -118,7 +118,7 @@ impl Endpoint {
         }
     }
 
-    /// The peer has seen a slow call, and asks this node to keep what it has recorded.
+    /// Handles the request of a peer that has seen a slow call: this node must keep its records.
     #[cold]
     fn on_freeze(&mut self, now: Time, key: PeerKey, header: &Header) {
         //= docs/protocol.md#trace-1
@@ -133,8 +133,7 @@ impl Endpoint {
         self.parts.tracer.freeze_for_peer();
     }
 
-    /// The first packet from an address of a native link makes its node known if it is part of a request
-    /// to a port that is served.
+    /// Makes the node at an address of a native link known, if its first packet is part of a request to a port that is served.
     fn meet_native(&mut self, now: Time, from: PathId, arrival: &Arrival<'_>) -> Option<PeerKey> {
         let header = arrival.header;
         if !header.sender_id.is_client() {
@@ -160,7 +159,7 @@ impl Endpoint {
         Some(peer)
     }
 
-    /// A packet other than DATA from an address of a native link of which nothing is known.
+    /// Handles a packet other than DATA from an unknown address of a native link.
     fn on_stray(&mut self, from: PathId, packet: &Packet<'_>) {
         let Packet::Resend { header, .. } = packet else {
             self.parts.counters.dropped_unknown_rpc += 1;
@@ -176,7 +175,7 @@ impl Endpoint {
         self.parts.reply_to_unknown(Reply { path: from, token: Token::NONE, header, body });
     }
 
-    /// Records that a packet of the peer about a chosen call arrived. The peer calls it `id`.
+    /// Records the arrival of a peer's packet about a chosen call, with the peer's id of the call.
     #[cold]
     #[inline(never)]
     fn trace_received(&mut self, key: PeerKey, event: TraceEvent, id: RpcId, [a, b]: [u32; 2]) {
@@ -184,7 +183,7 @@ impl Endpoint {
         self.parts.tracer.record(event, mark, a, b);
     }
 
-    /// Notes what a DATA packet with a payload of `length` bytes says beside its message.
+    /// Takes over the fields of a DATA packet with a payload of `length` bytes that are not about its message.
     #[inline(always)]
     pub(super) fn note_data_header(
         &mut self,
@@ -211,7 +210,7 @@ impl Endpoint {
         }
     }
 
-    /// The peer whose packet begins with `header`, if that came from where the peer is.
+    /// Returns the peer whose packet begins with `header`, if the packet arrived by the peer's path.
     #[inline]
     pub(super) fn find_sender(
         &mut self,
@@ -236,7 +235,7 @@ impl Endpoint {
         self.peers[peer].cutoffs = Some(cutoffs);
     }
 
-    /// The client has got the response of this call.
+    /// Handles the client's acknowledgement of the response of this call.
     pub(super) fn on_acked(&mut self, peer: PeerKey, client_id: RpcId) {
         if !client_id.is_client() {
             return;
@@ -266,9 +265,8 @@ impl Endpoint {
         }
     }
 
-    /// Acknowledges every finished call now instead of with the next request to its server: for a
-    /// node about to stop, whose servers would otherwise hold its last responses until they ask.
-    /// Work for every peer, so nothing for the path of a packet.
+    /// Acknowledges every finished call now, not with the next request to its server. For a node about to stop, whose servers would
+    /// otherwise keep its last responses until they ask. Takes work for every peer, so it does not belong on the path of a packet.
     pub fn acknowledge(&mut self) {
         //= docs/protocol.md#ack-5
         let source_port = self.parts.sockets.first_port().unwrap_or(FIRST_CLIENT_PORT);
@@ -280,7 +278,7 @@ impl Endpoint {
 }
 
 impl Parts {
-    /// A DATA packet carries another version of our cutoffs than the peer should have.
+    /// Handles a DATA packet with another version of the cutoffs than the peer should have.
     fn on_other_version(
         &mut self,
         now: Time,
@@ -294,10 +292,10 @@ impl Parts {
             && header.sender_id.is_client()
             && !incarnations.know(header.sender_id)
         {
-            return; // It is told when it is known, or challenged.
+            return; // It receives them once it is known, or challenged.
         }
         //= docs/protocol.md#hostile-2
-        // The credit that an unconfirmed client's request brings is kept for its response.
+        // The credit from an unconfirmed client's request is kept for its response.
         let packets = (data.message_length as usize).div_ceil(length);
         let request = DATA_HEADER_LEN * packets + data.message_length as usize;
         if peer.credit().is_some_and(|credit| credit < (Cutoffs::LEN + request) as u64) {
@@ -306,7 +304,7 @@ impl Parts {
         self.send_cutoffs(now, key, peer, turned_round(header));
     }
 
-    /// Tells a peer the cutoffs; not more often than every [`CUTOFFS_INTERVAL`].
+    /// Sends the cutoffs to a peer, at most once every [`CUTOFFS_INTERVAL`].
     pub(super) fn send_cutoffs(
         &mut self,
         now: Time,
@@ -326,7 +324,7 @@ impl Parts {
         self.control(key, header, Body::Cutoffs(cutoffs));
     }
 
-    /// Acknowledges finished calls in a packet of its own; the first one is named in its header.
+    /// Acknowledges finished calls in a packet of its own; its header names the first one.
     pub(super) fn send_acks(&mut self, peer: PeerKey, source_port: u16, mut acks: Vec<Acked>) {
         let Some(first) = acks.pop() else { return };
         let header =

@@ -18,7 +18,7 @@ use crate::time::{Time, nanos};
 use crate::trace::TraceEvent;
 use crate::usage::{Account, RPC_BYTES};
 
-/// How long a short response waits for the next call to bring its acknowledgement.
+/// Upper bound on the time for which a short response waits for the next call to bring its acknowledgement.
 const ACK_RTO_MAX: Duration = Duration::from_millis(200);
 
 impl Endpoint {
@@ -26,14 +26,14 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// When the request is not in service any more, or the response is too large, empty and for a Linux host, or does not
-    /// fit the budgets; in the latter cases it can be answered again.
+    /// If the request is no longer in service, or the response is too large, empty and for a Linux host, or does not fit the
+    /// budgets. In all cases but the first, the request can be answered again.
     pub fn reply(&mut self, now: Time, key: RpcKey, body: Bytes) -> Result<(), ReplyError> {
         if is_local(key) {
             return self.reply_local(key, body);
         }
         if self.rpcs.get(key).is_some_and(|rpc| rpc.cancelled) {
-            self.remove_rpc(key); // Nobody waits for it.
+            self.remove_rpc(key); // The client no longer waits for it.
         }
         if let Err(error) = self.check_reply(key, body.len()) {
             self.discard(body);
@@ -45,7 +45,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Whether a request can be answered with a response of this length.
+    /// Checks whether a request can be answered with a response of this length.
     #[inline]
     fn check_reply(&mut self, key: RpcKey, length: usize) -> Result<(), ReplyError> {
         let limit = self.parts.config.message_max;
@@ -74,7 +74,7 @@ impl Endpoint {
     }
 
     /// Gives up a request in service, for example because its handler panicked, and tells the client so, if that is an Apus node.
-    /// Returns false when the request was not in service: answered, aborted, its client gone.
+    /// Returns `false` if the request is no longer in service: answered, aborted, or its client gone.
     pub fn reject(&mut self, key: RpcKey, reason: UnknownReason) -> bool {
         if is_local(key) {
             return self.is_local_active(key) && self.abort_local(key, reason);
@@ -107,7 +107,7 @@ impl Step<'_> {
             unscheduled = unscheduled.min(config.incast_unscheduled);
         }
         rpc.note_progress(now);
-        rpc.expires = None; // The client says when it has the response.
+        rpc.expires = None; // The client acknowledges the response.
         rpc.queued = false;
         //= docs/protocol.md#ack-3
         let client_asks = now < rpc.started.after(nanos(config.resend_min));

@@ -1,4 +1,4 @@
-//! The endpoint: its tables, and what belongs to no single kind of input or output.
+//! The endpoint: its tables, and the code that belongs to no single kind of input or output.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -31,10 +31,9 @@ use crate::trace::{TraceChoice, TraceEvent, TraceMark, TraceSink, Tracer, cause}
 ///
 /// # Order of calls
 ///
-/// Input: `handle_packet` for each packet of a batch, `handle_path_error`, and `handle_timeout`
-/// when `poll_timeout` has passed. Then output: `poll_transmit` until it returns false,
-/// `poll_event` until it returns `None`, and `poll_timeout` for when to come back at the latest.
-/// Bodies that are not needed any more stay until `take_spent`, so that the caller chooses where they are dropped.
+/// Input: `handle_packet` for each packet of a batch, `handle_path_error`, and `handle_timeout` once `poll_timeout` has passed.
+/// Then output: `poll_transmit` until it returns false, `poll_event` until it returns `None`, and `poll_timeout` for the latest
+/// time of the next input. Bodies that are no longer needed stay until `take_spent`, so that the caller chooses where to drop them.
 /// `call`, `reply` and `abort` are the application's; they send nothing by themselves.
 ///
 /// Every call does a bounded amount of work.
@@ -48,32 +47,32 @@ pub struct Endpoint {
     pub(super) peers: Peers,
     pub(super) parts: Parts,
     pub(super) secrets: Secrets,
-    /// The message that the last packet of one of several packets belonged to.
+    /// The multi-packet message that the last such packet belonged to.
     pub(super) last_long: Option<RpcKey>,
-    /// The request that was looked at last for one that arrives slowly.
+    /// The request that was examined last in the search for a slow one.
     pub(super) slow_looked_at: (u32, RpcKey),
-    /// The message whose next packet is expected next.
+    /// The message whose packet is expected next.
     pub(super) receive_target: Option<RpcKey>,
-    /// Peers whose tokens are asked for, by when the next OPEN goes.
+    /// Peers whose tokens are awaited, by the time of the next OPEN.
     pub(super) openings: BTreeSet<(Time, PeerKey)>,
-    /// Taken from the timer wheel and not looked at yet.
+    /// RPCs that were taken from the timer wheel and not examined yet.
     pub(super) expired: Vec<RpcKey>,
     pub(super) turns: Turns,
     pub(super) sweeps: Sweeps,
-    /// Grants to be sent; empty between calls.
+    /// Grants to transmit; empty between calls.
     pub(super) issued: Vec<Issued>,
 }
 
 impl Endpoint {
-    /// An endpoint without sockets.
+    /// Creates an endpoint without sockets.
     ///
-    /// `seed` makes this run of the node another than any other, and keys the hash tables and everything that
-    /// peers must not guess: take it from the system's random numbers, or fix it for a run that can be
-    /// repeated. Two nodes, or two runs of one, with the same seed are a hole in at most once.
+    /// `seed` distinguishes this run of the node from any other, and keys the hash tables and everything that peers must not guess.
+    /// Take it from the system's random numbers, or fix it for a repeatable run. Two nodes, or two runs of one, with the same seed
+    /// break at-most-once execution.
     ///
     /// # Panics
     ///
-    /// If [`Config::check`] finds an error, which a caller that takes settings from elsewhere asks before.
+    /// If [`Config::check`] finds an error. Call it first for settings from elsewhere.
     #[must_use]
     pub fn new(mut config: Config, seed: u128) -> Self {
         if let Err(error) = config.check() {
@@ -101,35 +100,34 @@ impl Endpoint {
         }
     }
 
-    /// From now on, events of chosen calls go to `sink`, and those of slow and failed calls. A call is chosen by its id, so both
-    /// ends choose the same ones. Calls within the host are not recorded.
+    /// Sends events of chosen calls, and of slow and failed calls, to `sink` from now on. The id determines whether a call is
+    /// chosen, so both ends choose the same ones. Calls within the host are not recorded.
     pub fn set_trace(&mut self, sink: Box<dyn TraceSink>, choice: TraceChoice) {
         self.parts.tracer = Tracer::new(sink, choice);
     }
 
-    /// From now on, other calls are recorded. Has no effect before [`set_trace`](Self::set_trace).
+    /// Changes the choice of recorded calls. Has no effect before [`set_trace`](Self::set_trace).
     pub fn set_trace_choice(&mut self, choice: TraceChoice) {
         self.parts.tracer.choose(choice);
     }
 
-    /// How an RPC that was just begun here, or whose request was just delivered, is known in the trace; `None` if it was not
-    /// chosen. To be asked once, at that moment. Costs a load if no chosen RPC waits to be asked for.
+    /// Returns the mark in the trace of an RPC that was just begun here, or whose request was just delivered; `None` if it was not
+    /// chosen. Call it once, at that moment. Costs a load if there are no marks.
     #[inline]
     pub fn take_trace_mark(&mut self, key: RpcKey) -> Option<TraceMark> {
         self.parts.tracer.take_mark(key)
     }
 
-    /// Opens a socket: `Some(port)` to serve on that port (1 to 32767), `None` to get a port for
-    /// calls only.
+    /// Opens a socket: `Some(port)` to serve on that port (1 to 32767), `None` for a socket that only makes calls.
     ///
     /// # Errors
     ///
-    /// When the port is out of range or taken.
+    /// If the port is out of range or in use.
     pub fn open(&mut self, port: Option<u16>) -> Result<SocketKey, OpenError> {
         self.parts.sockets.open(port)
     }
 
-    /// Closes a socket. Its RPCs are forgotten a few at a time; no event follows for any of them.
+    /// Closes a socket. Its RPCs end a few at a time, without events.
     pub fn close(&mut self, socket: SocketKey) {
         if self.port(socket).is_some() {
             self.set_untaken(socket, 0, 0);
@@ -139,21 +137,21 @@ impl Endpoint {
         }
     }
 
-    /// Bytes of the longest message that is sent or taken.
+    /// Returns the length of the longest message that is sent or taken, in bytes.
     #[must_use]
     pub fn longest_message(&self) -> usize {
         self.parts.config.message_max as usize
     }
 
-    /// The port of a socket that is open.
+    /// Returns the port of an open socket.
     #[must_use]
     pub fn port(&self, socket: SocketKey) -> Option<u16> {
         self.parts.sockets.port(socket)
     }
 
-    /// Gives an RPC up, whatever its state; no event follows. A client's server is told, by one packet that may be lost: then it
-    /// finds out when it asks for the acknowledgement. A server's client finds out when it asks for the response. False if the
-    /// RPC had ended.
+    /// Gives an RPC up in any state, without an event. The server of a client's call is told by one packet. If that is lost, the
+    /// server learns it when it asks for the acknowledgement. The client of a server's request learns it when it asks for the
+    /// response. Returns `false` if the RPC had ended.
     pub fn abort(&mut self, key: RpcKey) -> bool {
         if is_local(key) {
             return self.abort_local(key, UnknownReason::Finished);
@@ -168,40 +166,40 @@ impl Endpoint {
         true
     }
 
-    /// Takes back the body of a call that was refused just now.
+    /// Returns the body of the call that was refused just now.
     pub fn take_refused(&mut self) -> Option<Bytes> {
         self.parts.spent.0.pop()
     }
 
-    /// Whether calls of this node are under way.
+    /// Returns whether calls of this node are in progress.
     #[must_use]
     pub fn has_calls(&self) -> bool {
         self.parts.outstanding > 0 || self.local.has_calls()
     }
 
-    /// Keeps a body that is not needed any more until [`take_spent`](Self::take_spent).
+    /// Keeps a body that is no longer needed until [`take_spent`](Self::take_spent).
     #[inline]
     pub fn discard(&mut self, body: Bytes) {
         self.parts.spent.0.push(body);
     }
 
-    /// Whether there are spent bodies to take.
+    /// Returns whether there are spent bodies to take.
     #[inline]
     #[must_use]
     pub fn has_spent(&self) -> bool {
         !self.parts.spent.0.is_empty()
     }
 
-    /// Moves the bodies of calls and responses that are not needed any more into `spent`, which must be empty. Dropping a
-    /// body may run any code of the application ([`Bytes::from_owner`]), so the caller drops them where it holds no lock. An
-    /// endpoint whose spent bodies are not taken keeps them.
+    /// Moves the bodies of calls and responses that are no longer needed into `spent`, which must be empty. Dropping a body may run
+    /// any code of the application ([`Bytes::from_owner`]), so the caller drops them where it holds no lock. An endpoint keeps its
+    /// spent bodies until they are taken.
     #[inline]
     pub fn take_spent(&mut self, spent: &mut SpentBodies) {
         debug_assert!(spent.0.is_empty(), "the bodies of the last time are dropped");
         std::mem::swap(&mut self.parts.spent, spent);
     }
 
-    /// The next event for the application.
+    /// Returns the next event for the application.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         loop {
@@ -212,8 +210,8 @@ impl Endpoint {
         }
     }
 
-    /// When [`Endpoint::handle_timeout`] or [`Endpoint::poll_transmit`] has something to do by
-    /// itself; [`Time::ZERO`] for now, `None` for never.
+    /// Returns the time at which [`Endpoint::handle_timeout`] or [`Endpoint::poll_transmit`] has something to do without further
+    /// input; [`Time::ZERO`] for now, `None` for never.
     #[must_use]
     #[inline]
     pub fn poll_timeout(&self) -> Option<Time> {
@@ -226,9 +224,8 @@ impl Endpoint {
         if self.local.len() == 0 { due } else { sooner(due, self.local_timeout()) }
     }
 
-    /// The part of [`Endpoint::poll_timeout`] that is worth being punctual for: when
-    /// [`Endpoint::poll_transmit`] has something to send. The other timers mean "not
-    /// before": nothing is lost when they are some milliseconds late.
+    /// Returns the part of [`Endpoint::poll_timeout`] that needs punctuality: the time at which [`Endpoint::poll_transmit`] has
+    /// something to send. The other timers mean "not before": some milliseconds of lateness do no harm.
     #[must_use]
     #[inline]
     pub fn poll_ready(&self) -> Option<Time> {
@@ -238,7 +235,7 @@ impl Endpoint {
         self.parts.order.has_paced().then(|| self.parts.pacer.ready_at())
     }
 
-    /// Whether [`poll_transmit`](Self::poll_transmit) has anything to do: false while all messages stay within the host.
+    /// Returns whether [`poll_transmit`](Self::poll_transmit) has anything to do: false while all messages stay within the host.
     #[must_use]
     #[inline]
     pub fn has_packets(&self) -> bool {
@@ -254,31 +251,31 @@ impl Endpoint {
             || !self.sweeps.is_empty()
     }
 
-    /// Counts since the beginning.
+    /// Returns the counters since the creation of the endpoint.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.parts.counters
     }
 
-    /// RPCs in any state, of both roles. A server's are counted until they are acknowledged.
+    /// Returns the number of RPCs in any state, of both roles. A server's RPCs count until they are acknowledged.
     #[must_use]
     pub fn active_rpcs(&self) -> usize {
         self.rpcs.len() + self.local.len()
     }
 
-    /// Peers remembered.
+    /// Returns the number of known peers.
     #[must_use]
     pub fn known_peers(&self) -> usize {
         self.peers.len()
     }
 
-    /// Bytes charged to the total budget.
+    /// Returns the bytes charged to the total budget.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.parts.total.usage.charged
     }
 
-    /// Whether a part of a long message waits that may be sent: the next [`poll_transmit`](Self::poll_transmit) takes as long as
+    /// Returns whether a part of a long message may be sent: the next [`poll_transmit`](Self::poll_transmit) takes as long as
     /// copying it.
     #[must_use]
     #[inline]
@@ -286,7 +283,8 @@ impl Endpoint {
         self.parts.order.has_paced()
     }
 
-    /// Whether an RPC has not ended, and its client waits for it: false for a request whose client has given the call up, or is lost.
+    /// Returns whether an RPC has not ended and its client waits for it: false for a request whose client has given the call up, or
+    /// is lost.
     #[must_use]
     #[inline]
     pub fn is_active(&self, key: RpcKey) -> bool {
@@ -296,7 +294,7 @@ impl Endpoint {
         self.rpcs.get(key).is_some_and(|rpc| !rpc.cancelled)
     }
 
-    /// Ends a request in service that the application has not begun to execute, because nobody waits for its response: its client has
+    /// Ends a request in service that the application has not begun to execute, because its client no longer waits: the client has
     /// given the call up or is lost, or its deadline has passed. The client is told nothing, because its call has ended too.
     pub fn skip(&mut self, key: RpcKey) {
         //= docs/protocol.md#life-11
@@ -308,7 +306,7 @@ impl Endpoint {
         }
     }
 
-    /// Nothing is under way and nothing waits to be sent or told. MEETs that wait do not count, because a peer may send them
+    /// Returns whether nothing is in progress and nothing is queued. Queued MEETs do not count, because a peer may send them
     /// without end.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -317,14 +315,14 @@ impl Endpoint {
         self.active_rpcs() == 0 && quiet
     }
 
-    /// Bytes of message data the link's receive buffer holds in packets shorter than 16,000 bytes; of longer ones it holds almost
-    /// twice as much. Grants stay below three eighths of it (rule `grant-6`). The peers' are taken to hold as much: unscheduled
-    /// bytes in flight to one stay below a quarter (`unsched-2`).
+    /// Sets the bytes of message data that the link's receive buffer holds in packets shorter than 16,000 bytes; in longer ones it
+    /// holds almost twice as much. Grants stay below three eighths of it (rule `grant-6`). The peers' buffers are assumed to be as
+    /// large: unscheduled bytes in flight to one peer stay below a quarter (`unsched-2`).
     pub fn set_receive_capacity(&mut self, bytes: u64) {
         self.parts.set_receive_capacity(bytes);
     }
 
-    /// What this endpoint holds of its host's link, for the other endpoints. Costs a few loads.
+    /// Returns this endpoint's load on its host's link, for the other endpoints. Costs a few loads.
     #[must_use]
     #[inline]
     pub fn load(&self) -> HostLoad {
@@ -340,9 +338,8 @@ impl Endpoint {
         }
     }
 
-    /// What the other endpoints of the host hold, summed: what this one grants and sends from now
-    /// on leaves room for it. For a host with several endpoints, before output, each turn; one alone
-    /// never needs it. Costs a few stores.
+    /// Sets the sum of the loads of the host's other endpoints. This endpoint's later grants and packets leave room for it. For a
+    /// host with several endpoints, each turn before output; a single one never needs it. Costs a few stores.
     #[inline]
     pub fn set_others(&mut self, now: Time, others: HostLoad) {
         let parts = &mut self.parts;
@@ -354,23 +351,23 @@ impl Endpoint {
         parts.others = others;
     }
 
-    /// An endpoint for simulations in which only time counts: messages of several packets are delivered with
-    /// an empty body and take no memory. All else is as with [`new`](Self::new).
+    /// Creates an endpoint for simulations in which only time counts: messages of several packets are delivered with an empty body
+    /// and take no memory. Otherwise the same as [`new`](Self::new).
     #[must_use]
     pub fn counting(mut config: Config, seed: u128) -> Self {
         config.keep_payload = false;
         Self::new(config, seed)
     }
 
-    /// Tells the link which paths peers are known by now, and which no more, as [`poll_transmit`](Self::poll_transmit) does first.
-    /// For a caller that gives the endpoint paths which are not held yet, and many of them before it transmits.
+    /// Reports to the link the paths that peers have begun or ceased to use, which [`poll_transmit`](Self::poll_transmit) does
+    /// first. For a caller that passes many paths to the endpoint that are not held yet before it transmits.
     #[inline]
     pub fn tell_paths<S: PacketSink + ?Sized>(&mut self, sink: &mut S) {
         self.peers.tell_paths(sink);
     }
 
-    /// Facts about a path: traffic that stays on the host is not paced, and the rate of
-    /// the host's link paces the rest, unless [`Config::link_mbps`] says otherwise.
+    /// Sets the properties of a path. Traffic that stays on the host is not paced; the rate of the host's link paces the rest,
+    /// unless [`Config::link_mbps`] is set.
     pub fn set_path(&mut self, now: Time, path: PathId, loopback: bool, link_mbps: Option<u64>) {
         let unset = !self.parts.config.is_set("link_mbps");
         if let Some(rate) = link_mbps.filter(|_| !loopback && unset) {
@@ -388,7 +385,7 @@ impl Endpoint {
         Some(Step { key, rpc, peer, parts: &mut self.parts })
     }
 
-    /// The RPC that a packet of `peer` is about, if there is one and its ports fit.
+    /// Returns the RPC of a packet from `peer`, if there is one and its ports match.
     #[inline]
     pub(super) fn step_for(&mut self, peer: PeerKey, header: &Header) -> Option<Step<'_>> {
         let Some(key) = self.rpcs.find(peer, header.sender_id.flipped()) else {
@@ -404,7 +401,7 @@ impl Endpoint {
         Some(step)
     }
 
-    /// Takes an RPC out of every table.
+    /// Removes an RPC from every table.
     pub(super) fn remove_rpc(&mut self, key: RpcKey) -> Option<Ended> {
         let mut step = self.step(key)?;
         step.leave_peer();
@@ -417,7 +414,7 @@ impl Endpoint {
         Some(ended)
     }
 
-    /// Tells the server of a call that it is given up, unless the server knows nothing of it.
+    /// Tells the server of a call that it is given up, unless the server does not know the call.
     pub(super) fn tell_aborted(&mut self, key: RpcKey) {
         let Some(mut step) = self.step(key) else { return };
         let request = step.rpc.outgoing();
@@ -428,7 +425,7 @@ impl Endpoint {
         }
     }
 
-    /// Ends an RPC as a step of it says.
+    /// Ends an RPC with the result of its step.
     #[inline]
     pub(super) fn end(&mut self, now: Time, key: RpcKey, end: Option<End>) {
         let Some(end) = end else { return };
@@ -444,7 +441,7 @@ impl Endpoint {
         }
     }
 
-    /// An RPC ends. If it is a call that took too long, both ends keep what they have recorded.
+    /// Handles the end of an RPC for the trace. If it is a call that took too long, both ends keep their records.
     #[cold]
     fn look_at_time(&mut self, now: Time, key: RpcKey) {
         let Some(mut step) = self.step(key).filter(|step| step.rpc.is_client()) else { return };
@@ -478,7 +475,7 @@ impl Endpoint {
         self.parts.events.push_back(Event::Failed { socket, rpc: key, cookie, error });
     }
 
-    /// Lets deferred messages to a peer begin for which there is room in flight.
+    /// Lets deferred messages to a peer begin if there is room in flight.
     #[inline]
     pub(super) fn release_deferred(&mut self, peer: PeerKey) {
         if self.peers.get(peer).is_some_and(|peer| peer.flight.defers_any()) {
@@ -500,7 +497,7 @@ impl Endpoint {
         connected.into_iter().for_each(|key| self.connected(key));
     }
 
-    /// Lets responses go on whose client is now known to receive at its address.
+    /// Unblocks responses whose client is confirmed now.
     pub(super) fn unblock(&mut self, blocked: BTreeSet<RpcKey>) {
         for key in blocked {
             if let Some(message) = self.rpcs.get_mut(key).and_then(|rpc| rpc.outgoing_mut()) {
@@ -509,7 +506,7 @@ impl Endpoint {
         }
     }
 
-    /// The peer is known to receive at its address.
+    /// Confirms that the peer receives at its address.
     pub(super) fn confirm_peer(&mut self, peer: PeerKey) {
         let blocked = self.peers[peer].confirm();
         self.parts.grants.bring_forward(&mut self.peers[peer], peer);

@@ -1,4 +1,4 @@
-//! A step of one RPC: its state, its peer, and the parts that all RPCs share, borrowed side by side.
+//! A step of one RPC: its state, its peer and the shared parts, borrowed side by side.
 
 use apus_wire::Acked;
 use bytes::Bytes;
@@ -22,13 +22,13 @@ pub(super) struct Step<'a> {
     pub(super) parts: &'a mut Parts,
 }
 
-/// How a step ends its RPC: `Endpoint::end` does the rest.
+/// The end of an RPC after a step; `Endpoint::end` does the rest.
 pub(super) enum End {
     /// The client's application gets an error.
     Failed(CallFailed),
     /// The client's application gets the response.
     Responded(Bytes),
-    /// Nobody is told.
+    /// No event follows.
     Forgotten,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Ended {
 }
 
 impl Step<'_> {
-    /// Records an event of the RPC, if it was chosen.
+    /// Records an event of the RPC, if the RPC was chosen.
     #[inline]
     pub(super) fn trace(&mut self, event: TraceEvent, a: u32, b: u32) {
         if self.parts.tracer.chooses(self.rpc.id) {
@@ -58,7 +58,7 @@ impl Step<'_> {
         let mark = self.peer.trace_mark(self.rpc.id);
         self.parts.tracer.record(event, mark, a, b);
         if matches!(event, TraceEvent::SendmsgRequest | TraceEvent::RequestComplete) {
-            // The engine may ask for it, to record when the application takes the message.
+            // The engine may ask for the mark, to record when the application takes the message.
             self.parts.tracer.keep(self.key, mark);
         }
     }
@@ -73,7 +73,7 @@ impl Step<'_> {
         self.parts.control(self.rpc.peer, self.rpc.header(), body);
     }
 
-    /// Puts the outgoing message where it belongs in the sending order.
+    /// Moves the outgoing message to its present place in the sending order.
     #[inline]
     pub(super) fn requeue(&mut self) {
         if let Some(message) = self.rpc.outgoing_mut() {
@@ -81,13 +81,13 @@ impl Step<'_> {
         }
     }
 
-    /// Makes sure that the RPC is looked at when it is due.
+    /// Sets the timer so that the RPC is examined when it is due.
     #[inline]
     pub(super) fn arm(&mut self, now: Time) {
         self.parts.arm(now, self.key, self.rpc);
     }
 
-    /// The peer sent a packet about the RPC: everything that was sent for it, and before, has arrived.
+    /// Records a packet of the peer about the RPC: everything transmitted for the RPC, and earlier, has arrived.
     #[inline]
     pub(super) fn note_arrived(&mut self) {
         if let Some(message) = self.rpc.outgoing() {
@@ -95,7 +95,7 @@ impl Step<'_> {
         }
     }
 
-    /// Charges `bytes` for the RPC, in place of what was charged before.
+    /// Charges `bytes` for the RPC, in place of its earlier charge.
     #[inline]
     pub(super) fn charge(&mut self, bytes: u64) {
         if bytes < self.rpc.charge.bytes {
@@ -105,7 +105,7 @@ impl Step<'_> {
         self.parts.total.charge(self.rpc, bytes, self.peer, socket);
     }
 
-    /// Charges the arriving message up to `offset`: that many bytes were received, or granted.
+    /// Charges the arriving message up to `offset`, which was received or granted.
     #[inline]
     pub(super) fn charge_arriving(&mut self, offset: u32) {
         let Some(message) = self.rpc.incoming_mut().filter(|message| offset > message.charged)
@@ -117,14 +117,14 @@ impl Step<'_> {
         self.charge(self.rpc.charge.bytes + more);
     }
 
-    /// Whether `bytes` more fit every budget, whatever they are for.
+    /// Returns whether `bytes` more fit every budget, for any purpose.
     #[inline]
     pub(super) fn has_plenty(&self, bytes: u64) -> bool {
         self.parts.has_plenty(self.peer, self.rpc.socket, bytes)
     }
 
-    /// Nobody waits for the response of this request any more. What the application has or will get stays charged until it has
-    /// ended it.
+    /// Cancels a request whose client no longer waits for the response. A request that the application has, or will get, stays
+    /// charged until the application has ended it.
     pub(super) fn cancel(&mut self) -> Option<End> {
         match self.rpc.phase {
             Phase::InService => {
@@ -133,7 +133,7 @@ impl Step<'_> {
                 return None;
             }
             Phase::Incoming { .. } => {
-                // What is still under way of it begins nothing.
+                // Packets of the request that are still under way begin nothing.
                 let change = self.peer.take_request(self.rpc.id.client_form());
                 self.parts.total.usage.add(change);
             }
@@ -142,7 +142,7 @@ impl Step<'_> {
         Some(End::Forgotten)
     }
 
-    /// A message begins to arrive.
+    /// Begins to receive a message.
     pub(super) fn begin_arriving(&mut self, message: Incoming) {
         let (account, length) = (self.rpc.account(), message.length);
         self.rpc.receive(message);
@@ -156,7 +156,7 @@ impl Step<'_> {
         }
     }
 
-    /// The arriving message is whole, or arrives no more.
+    /// Removes the arriving message, which is complete or arrives no more.
     #[inline]
     pub(super) fn end_arriving(&mut self) -> Option<Box<Incoming>> {
         let mut message = self.rpc.take_incoming()?;
@@ -173,7 +173,7 @@ impl Step<'_> {
         Some(message)
     }
 
-    /// Takes the RPC out of everything that belongs to its peer. Its outgoing message has no body any more.
+    /// Removes the RPC from all state of its peer, and the body from its outgoing message.
     #[inline]
     pub(super) fn leave_peer(&mut self) {
         self.end_arriving();
@@ -212,7 +212,7 @@ impl Step<'_> {
     }
 }
 
-/// Where a call without a request stands among those that wait for the peer.
+/// Returns the place of a call without a request among those that wait for the peer.
 pub(super) fn connecting(key: RpcKey) -> (u32, u64, RpcKey) {
     (0, 0, key)
 }

@@ -7,11 +7,11 @@ use crate::rpc::Rpc;
 use crate::slab::RpcKey;
 use crate::time::Time;
 
-/// RPC slots that one step of a sweep looks at.
+/// Number of RPC slots that one step of a sweep examines.
 const STEP: usize = 256;
 
 impl Endpoint {
-    /// One step of the oldest sweep, if there is one.
+    /// Performs one step of the oldest sweep.
     #[inline]
     pub(super) fn sweep(&mut self, now: Time) {
         if !self.sweeps.is_empty() {

@@ -1,4 +1,4 @@
-//! Sweeps over all RPCs that wait or are under way.
+//! Pending and current sweeps over all RPCs.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use crate::rpc::Rpc;
 use crate::slab::{PeerKey, SocketKey};
 use crate::time::Time;
 
-/// Sweeps that wait, beyond which errors about paths are not heeded. Silence will tell instead.
+/// Upper bound on pending sweeps. Beyond it, errors about paths are ignored, and the peers' silence ends their RPCs.
 const WAITING_MAX: usize = 64;
 
 #[derive(Debug, Default)]
@@ -16,22 +16,22 @@ pub(super) struct Sweeps(VecDeque<Sweep>);
 #[derive(Debug)]
 struct Sweep {
     swept: Swept,
-    /// The next slot to look at.
+    /// The next slot to examine.
     slot: usize,
 }
 
 /// The RPCs that a sweep ends.
 #[derive(Clone, Debug)]
 pub(super) enum Swept {
-    /// Those of a socket that is closed.
+    /// RPCs of a closed socket.
     Socket(SocketKey),
-    /// Those that were under way with a port of a peer when the network said that nobody serves it.
+    /// RPCs with a port of a peer that were in progress when the network reported that the port is not served.
     Service(PeerKey, Time, u16),
-    /// Those with a run of a peer that is over. The successor takes over the calls that were not sent.
+    /// RPCs with a run of a peer that is over. The successor takes over the unsent calls.
     Run(PeerKey, Option<PeerKey>),
-    /// Those that were under way with a peer at this moment; calls end with this error.
+    /// RPCs with a peer that were in progress at this moment; calls end with this error.
     Failed(PeerKey, Time, CallFailed),
-    /// The requests that an earlier incarnation of a client had begun to send before this moment.
+    /// Requests that an earlier incarnation of a client had begun to send before this moment.
     Incarnation(PeerKey, Time),
 }
 
@@ -44,7 +44,7 @@ impl Sweeps {
         self.0.push_back(Sweep { swept, slot: 0 });
     }
 
-    /// The oldest sweep and the slot at which it continues; it has looked at `step` slots more from now on.
+    /// Returns the oldest sweep and the slot at which it continues, and advances it by `step` slots.
     pub(super) fn advance(&mut self, step: usize) -> Option<(Swept, usize)> {
         let sweep = self.0.front_mut()?;
         let slot = sweep.slot;
@@ -52,12 +52,12 @@ impl Sweeps {
         Some((sweep.swept.clone(), slot))
     }
 
-    /// The oldest sweep is over.
+    /// Removes the oldest sweep, which is over.
     pub(super) fn pop(&mut self) {
         self.0.pop_front();
     }
 
-    /// Adds a sweep for an error about a path, unless one that ends the same RPCs waits already.
+    /// Adds a sweep for an error about a path, unless a pending one ends the same RPCs.
     pub(super) fn push_error(&mut self, swept: Swept) {
         if self.0.len() < WAITING_MAX && !self.0.iter().any(|sweep| sweep.swept.covers(&swept)) {
             self.push(swept);
@@ -66,7 +66,7 @@ impl Sweeps {
 }
 
 impl Swept {
-    /// Whether this RPC ends.
+    /// Returns whether the sweep ends this RPC.
     pub(super) fn has(&self, rpc: &Rpc) -> bool {
         match *self {
             Self::Socket(socket) => rpc.socket == socket,

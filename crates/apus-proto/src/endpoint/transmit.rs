@@ -1,4 +1,4 @@
-//! What goes out: grants, control packets, then messages in their order.
+//! Output: grants, control packets, then messages in their order.
 
 use std::ops::Range;
 
@@ -23,19 +23,20 @@ use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 use crate::trace::TraceEvent;
 
-/// Control packets sent by one call of `poll_transmit`.
+/// Upper bound on the control packets sent by one call of `poll_transmit`.
 const CONTROL_MAX: usize = 256;
 
-/// Bytes of a burst while short calls are under way: copying more at once would keep them waiting,
+/// Upper bound on the bytes of a burst while short calls are under way: copying more at once would delay them.
 const BURST_AMONG_SHORT: u64 = 32_000;
 
-/// and payload of a packet, for the same reason at the receiver. Half a packet of the longest kind is a little less.
+/// Upper bound on the payload of a packet while short calls are under way, for the same reason at the receiver. Half a packet of
+/// the longest kind is a little less.
 const PAYLOAD_AMONG_SHORT: u32 = 32_768;
 
-/// Answers to unknown nodes sent by one call of `poll_transmit`.
+/// Upper bound on the answers to unknown nodes sent by one call of `poll_transmit`.
 const REPLIES_MAX: usize = 64;
 
-/// What one turn of a message did.
+/// Result of one turn of a message.
 struct Sent {
     bytes: u64,
     /// The peer's credit ran out.
@@ -43,8 +44,7 @@ struct Sent {
 }
 
 impl Endpoint {
-    /// Sends what may be sent now, at most about one burst of data; true when there is more that
-    /// may go at once.
+    /// Transmits the packets that may go now, at most about one burst of data. Returns true if more may go at once.
     pub fn poll_transmit<S: PacketSink + ?Sized>(&mut self, now: Time, sink: &mut S) -> bool {
         self.tell_paths(sink);
         self.sweep(now);
@@ -67,7 +67,7 @@ impl Endpoint {
         true
     }
 
-    /// A full packet, for sharing turns between the shortest and the oldest message.
+    /// Returns the size of a full packet, for sharing turns between the shortest and the oldest message.
     fn packet_hint(&self) -> u64 {
         self.parts.config.burst.min(64 << 10)
     }
@@ -110,7 +110,7 @@ impl Endpoint {
                 _ => peer.contact.stamp(),
             };
             if stamp.is_none() && !peer.native {
-                continue; // The run of the peer that this was for is over.
+                continue; // The destination's run is over.
             }
             let length = control.body.emit(&control.header, peer.native, &mut buffer);
             if let Some(stamp) = stamp {
@@ -119,7 +119,7 @@ impl Endpoint {
             if !peer.may_send(length) {
                 parts.counters.dropped_unconfirmed += 1;
                 if matches!(control.body, Body::Cutoffs(_)) {
-                    peer.cutoffs_sent = None; // They were not; the next occasion may be better.
+                    peer.cutoffs_sent = None; // They were not sent; the next occasion may be better.
                 }
                 continue;
             }
@@ -136,7 +136,7 @@ impl Endpoint {
         }
     }
 
-    /// Answers nodes of which nothing is kept, after everything that is for peers.
+    /// Answers nodes without state here, after all packets for peers.
     fn send_replies<S: PacketSink + ?Sized>(&mut self, sink: &mut S) {
         let parts = &mut self.parts;
         let priority = parts.traffic.control();
@@ -158,7 +158,7 @@ impl Endpoint {
         }
     }
 
-    /// Lets one message send up to `budget` bytes; returns how many it sent.
+    /// Lets one message transmit up to `budget` bytes. Returns the number of transmitted bytes.
     fn send_message<S: PacketSink + ?Sized>(
         &mut self,
         now: Time,
@@ -170,27 +170,27 @@ impl Endpoint {
         if turn == Turn::Short {
             self.parts.order.pop_short();
         }
-        let Some(mut step) = self.step(key) else { return 0 }; // Ended while it waited.
+        let Some(mut step) = self.step(key) else { return 0 }; // The RPC ended while it waited.
         let budget = if turn == Turn::Oldest { 1 } else { budget };
         let (sent, wants_sign) = step.send(now, turn, budget, sink);
         if wants_sign {
             let peer = step.rpc.peer;
-            self.want_sign(now, peer);
+            self.request_progress_report(now, peer);
         }
         sent
     }
 
-    /// Asks the peer how far it has read, when messages wait for that and it was not asked yet.
-    fn want_sign(&mut self, now: Time, key: PeerKey) {
+    /// Probes the peer about its progress, if messages wait for that and no probe is outstanding.
+    fn request_progress_report(&mut self, now: Time, key: PeerKey) {
         let peer = &mut self.peers[key];
         if !peer.flight.defers_any() {
             return;
         }
         let rto = peer.rto(&self.parts.config);
         //= docs/protocol.md#unsched-2
-        let last = peer.flight.sign_wanted(now, self.parts.flight_max, rto);
+        let last = peer.flight.progress_report_due(now, self.parts.flight_max, rto);
         let Some(mut step) = last.and_then(|key| self.step(key)) else { return };
-        if step.rpc.is_client() { step.ask_for_sign() } else { step.control(Body::NeedAck) }
+        if step.rpc.is_client() { step.probe_progress() } else { step.control(Body::NeedAck) }
     }
 }
 
@@ -200,7 +200,7 @@ impl Step<'_> {
         counters.granted_bytes += grant.bytes;
         counters.fifo_granted_bytes += if grant.how == How::Fifo { grant.bytes } else { 0 };
         let is_probe = grant.how == How::Probe;
-        self.rpc.last_probe = now; // The grant asks for data; that is due a round trip later.
+        self.rpc.last_probe = now; // The granted data is due a round trip later.
         self.rpc.probes_unanswered = self.rpc.probes_unanswered.saturating_add(is_probe.into());
         self.rpc.disturbed |= is_probe;
         self.note_ahead();
@@ -209,8 +209,8 @@ impl Step<'_> {
         self.control(if is_probe { grant.as_probe() } else { Body::Grant(grant.grant) });
     }
 
-    /// Sends up to `budget` bytes of the message. Returns how many were sent, and whether deferred messages need a sign of the
-    /// peer.
+    /// Transmits up to `budget` bytes of the message. Returns their number, and whether deferred messages need a progress report of
+    /// the peer.
     fn send<S: PacketSink + ?Sized>(
         &mut self,
         now: Time,
@@ -225,16 +225,16 @@ impl Step<'_> {
         let limited = rpc.incast && !rpc.is_client();
         let header = rpc.header();
         let (is_client, expires) = (rpc.is_client(), rpc.expires);
-        let told = Told::of(now, rpc.trace.as_deref(), expires, is_client && !peer.native);
+        let items = RequestItems::of(now, rpc.trace.as_deref(), expires, is_client && !peer.native);
         let Some(message) = rpc.phase.outgoing_mut() else { return (0, false) };
         let flags = flags.with(message.marks);
         if !peer.contact.may_send() {
             if !message.is_deferred() {
-                parts.order.unrank(key, message); // The run of its peer is over, and it will end.
+                parts.order.unrank(key, message); // The run of its peer is over, so the RPC will end.
             }
             return (0, false);
         }
-        let mut payload_max = payload_max(sink, peer.path, told.head);
+        let mut payload_max = payload_max(sink, peer.path, items.head);
         if payload_max > PAYLOAD_AMONG_SHORT && parts.has_short_calls(now) {
             payload_max = PAYLOAD_AMONG_SHORT;
         }
@@ -250,7 +250,7 @@ impl Step<'_> {
         let rising = parts.config.priority_by_rest.then_some(parts.config.priorities);
         let stamp = peer.contact.stamp();
         let mut sending =
-            Sending { now, header, stamp, flags, told, rising, peer, sink, pacer, counters };
+            Sending { now, header, stamp, flags, items, rising, peer, sink, pacer, counters };
         let again = message.has_resends();
         let (before, unscheduled) = (message.next, message.unscheduled);
         //= docs/protocol.md#send-3
@@ -268,7 +268,7 @@ impl Step<'_> {
         }
         parts.order.sent(turn, sent.bytes, u64::from(parts.config.fifo_share));
         if !again && sent.bytes > 0 {
-            rpc.last_rx = rpc.last_rx.max(now); // Our own sending is not the peer's silence.
+            rpc.last_rx = rpc.last_rx.max(now); // Time spent sending is not the peer's silence.
         }
         self.trace_sent(again, before, unscheduled, sent.bytes);
         if sent.blocked {
@@ -280,7 +280,7 @@ impl Step<'_> {
         (sent.bytes, begins && self.peer.flight.defers_any())
     }
 
-    /// Records that bytes of the message were handed to the link, from `before` on unless they were asked for again.
+    /// Records that bytes of the message were passed to the link, from `before` on unless they were retransmitted.
     #[inline]
     fn trace_sent(&mut self, again: bool, before: u32, unscheduled: u32, bytes: u64) {
         if !self.parts.tracer.chooses(self.rpc.id) || bytes == 0 {
@@ -294,7 +294,7 @@ impl Step<'_> {
         self.trace(event, before, bytes as u32);
     }
 
-    /// The credit of an unconfirmed client is used up.
+    /// Handles a response that has used up the credit of an unconfirmed client.
     #[cold]
     fn on_blocked(&mut self, now: Time) {
         self.peer.note_blocked(self.key);
@@ -304,7 +304,7 @@ impl Step<'_> {
 }
 
 impl Parts {
-    /// Begins to send a message, unless too much is in flight to its peer: then it is deferred.
+    /// Begins to transmit a message, or defers it if too much is in flight to its peer.
     fn begin_message(
         &mut self,
         now: Time,
@@ -328,33 +328,38 @@ impl Parts {
     }
 }
 
-/// What the packets with the first byte of a request say beside it.
+/// Optional items in the packets with the first byte of a request.
 #[derive(Clone, Copy)]
-struct Told<'a> {
-    /// The time that remains for the call, in microseconds.
+struct RequestItems<'a> {
+    /// Remaining time of the call, in microseconds.
     deadline: Option<u32>,
     trace: Option<&'a TraceContext>,
-    /// Most bytes before the payload of such a packet.
+    /// Upper bound on the bytes before the payload of such a packet.
     head: usize,
 }
 
-impl<'a> Told<'a> {
-    /// `tells`: it is a request, and not for a Linux host.
+impl<'a> RequestItems<'a> {
+    /// `has_items`: the message is a request, and not for a Linux host.
     #[inline]
-    fn of(now: Time, trace: Option<&'a TraceContext>, expires: Option<Time>, tells: bool) -> Self {
-        if (trace.is_none() && expires.is_none()) || !tells {
+    fn of(
+        now: Time,
+        trace: Option<&'a TraceContext>,
+        expires: Option<Time>,
+        has_items: bool,
+    ) -> Self {
+        if (trace.is_none() && expires.is_none()) || !has_items {
             return Self { deadline: None, trace: None, head: DATA_HEADER_LEN };
         }
         //= docs/protocol.md#life-3
-        // A time that is too long to be told is no reason to hurry.
+        // A time that is too long for the field is no reason to hurry.
         let micros = |at: Time| u32::try_from(at.saturating_since(now).as_micros()).ok();
         let deadline = expires.and_then(micros);
         //= docs/protocol.md#life-10
-        let items = Extension::len_with(expires.is_some(), trace.is_some());
-        Self { deadline, trace, head: DATA_HEADER_LEN + items }
+        let length = Extension::len_with(expires.is_some(), trace.is_some());
+        Self { deadline, trace, head: DATA_HEADER_LEN + length }
     }
 
-    /// Whether a packet with the first byte says more than others.
+    /// Returns whether a packet with the first byte carries any item.
     #[inline]
     fn is_anything(&self) -> bool {
         self.deadline.is_some() || self.trace.is_some()
@@ -365,20 +370,20 @@ impl<'a> Told<'a> {
     }
 }
 
-/// Payload that fits a packet to the peer now, after a head of so many bytes.
+/// Returns the payload that fits a packet to the peer now, after a head of `head` bytes.
 fn payload_max<S: PacketSink + ?Sized>(sink: &S, path: PathId, head: usize) -> u32 {
     let payload = sink.max_packet(path).saturating_sub(head);
     u32::try_from(payload).unwrap_or(u32::MAX).max(1)
 }
 
-/// One message's turn: what all its packets share, and what they change.
+/// One message's turn: the state that its packets share and change.
 struct Sending<'a, S: PacketSink + ?Sized> {
     now: Time,
     header: Header,
     stamp: Option<Stamp>,
     flags: DataFlags,
-    told: Told<'a>,
-    /// How many levels unscheduled packets rise through as less is left; otherwise they keep theirs.
+    items: RequestItems<'a>,
+    /// Number of levels through which unscheduled packets rise as less is left; otherwise they keep theirs.
     rising: Option<u8>,
     peer: &'a mut Peer,
     sink: &'a mut S,
@@ -387,7 +392,7 @@ struct Sending<'a, S: PacketSink + ?Sized> {
 }
 
 impl<S: PacketSink + ?Sized> Sending<'_, S> {
-    /// Sends what was never sent, as far as it is granted.
+    /// Transmits new bytes, as far as they are granted.
     #[inline]
     fn onward(&mut self, message: &mut Outgoing, budget: u64) -> Sent {
         let mut sent = Sent { bytes: 0, blocked: false };
@@ -412,7 +417,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         sent
     }
 
-    /// The level of a message's next packet.
+    /// Returns the level of a message's next packet.
     #[inline]
     fn priority(&self, message: &Outgoing) -> Priority {
         if message.next >= message.unscheduled {
@@ -428,7 +433,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         }
     }
 
-    /// Sends again what the peer asked for.
+    /// Retransmits the ranges that the peer requested.
     fn again(&mut self, message: &mut Outgoing, budget: u64) -> Sent {
         let mut sent = Sent { bytes: 0, blocked: false };
         while sent.bytes < budget {
@@ -436,7 +441,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             if message.is_swallowed(self.now, &packet, &self.peer.carried) {
                 self.counters.black_holes += 1;
                 self.sink.swallowed(self.peer.path);
-                message.narrow(payload_max(self.sink, self.peer.path, self.told.head));
+                message.narrow(payload_max(self.sink, self.peer.path, self.items.head));
             }
             let Some(bytes) = self.pieces_again(message, &packet, &asked, priority) else {
                 sent.blocked = true;
@@ -451,8 +456,8 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         sent
     }
 
-    /// Sends again the pieces of an original packet that hold some of the bytes `asked` for: one, unless the path has become
-    /// narrower. Returns the bytes sent; `None` if the peer's credit does not allow it.
+    /// Retransmits the pieces of an original packet that hold some of the bytes `asked` for: one, unless the path has become
+    /// narrower. Returns the transmitted bytes, or `None` if the peer's credit does not allow them.
     fn pieces_again(
         &mut self,
         message: &Outgoing,
@@ -471,7 +476,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         Some(sent)
     }
 
-    /// Sends one packet. Returns the bytes of its payload; `None` if the peer's credit does not allow it.
+    /// Transmits one packet. Returns the bytes of its payload, or `None` if the peer's credit does not allow it.
     #[inline]
     fn piece(
         &mut self,
@@ -496,9 +501,9 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         };
         let mut extended;
         let mut plain = [0; DATA_HEADER_LEN];
-        let head = if piece.start == 0 && self.told.is_anything() {
+        let head = if piece.start == 0 && self.items.is_anything() {
             extended = [0; Data::LEN_MAX];
-            let length = data.emit_extended(&self.header, &self.told.extension(), &mut extended);
+            let length = data.emit_extended(&self.header, &self.items.extension(), &mut extended);
             &mut extended[..length]
         } else {
             data.emit(&self.header, &mut plain);

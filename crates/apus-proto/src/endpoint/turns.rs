@@ -1,4 +1,4 @@
-//! Peers whose probes wait for their turn.
+//! Peers with pending probes.
 
 use std::collections::VecDeque;
 
@@ -6,16 +6,16 @@ use crate::slab::PeerKey;
 use crate::time::Time;
 use crate::timer::TICK;
 
-/// Peers with probes that wait for their turn.
+/// Peers with pending probes, in turn.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     peers: VecDeque<PeerKey>,
-    /// When the next probes go.
+    /// Time of the next probes.
     next: Time,
 }
 
 impl Turns {
-    /// When the next probes go.
+    /// Returns the time of the next probes, if any are pending.
     #[inline]
     pub(super) fn next(&self) -> Option<Time> {
         (!self.peers.is_empty()).then_some(self.next)
@@ -28,7 +28,7 @@ impl Turns {
         self.peers.push_back(peer);
     }
 
-    /// Probes go now; the next ones a tick later.
+    /// Begins a tick of probes; the next one follows a tick later.
     pub(super) fn begin(&mut self, now: Time) {
         self.next = now + TICK;
     }

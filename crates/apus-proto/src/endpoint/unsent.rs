@@ -1,4 +1,4 @@
-//! Calls that a path within the host has not carried to the peer when it ends: they go another way.
+//! Calls that a path within the host has not carried when it ends: they go by another path.
 
 use std::collections::BTreeSet;
 
@@ -14,35 +14,35 @@ use crate::slab::{RpcKey, SocketKey};
 use crate::time::Time;
 use crate::usage::Account;
 
-/// Calls that no peer can have executed, taken out of their path ([`Endpoint::take_unsent`]).
+/// Calls that no peer can have executed, removed from their path ([`Endpoint::take_unsent`]).
 #[must_use = "calls end in no other way than by begin_unsent"]
 #[derive(Debug, Default)]
 pub struct UnsentCalls(Vec<Unsent>);
 
 #[derive(Debug)]
 struct Unsent {
-    /// What the application knows the call by until now.
+    /// The application's handle of the call until now.
     rpc: RpcKey,
     socket: SocketKey,
-    /// The server's.
+    /// The server's port.
     port: u16,
     body: Bytes,
     options: CallOptions,
 }
 
-/// A call that goes another way from now on.
+/// A call that moves to another path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moved {
     /// The socket that called.
     pub socket: SocketKey,
-    /// As given to [`Endpoint::call`](crate::Endpoint::call).
+    /// The cookie passed to [`Endpoint::call`](crate::Endpoint::call).
     pub cookie: u64,
-    /// What the call is known by from now on.
+    /// The new handle of the call.
     pub rpc: RpcKey,
 }
 
 impl UnsentCalls {
-    /// Whether there are none.
+    /// Returns whether there are no calls.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -50,9 +50,9 @@ impl UnsentCalls {
 }
 
 impl Endpoint {
-    /// Takes out the calls to the peer at `path`, which is about to be [removed](Self::remove_local), that the peer cannot have
-    /// executed: those that no sink was given, those that the peer has refused for the moment, and those with an id for which
-    /// `is_unsent` is true. The path has not carried the last byte of such a request. Go on with
+    /// Removes the calls to the peer at `path`, which is about to be [removed](Self::remove_local), that the peer cannot have
+    /// executed: those that were passed to no sink, those that the peer has refused for the moment, and those with an id for which
+    /// `is_unsent` is true. The path has not carried the last byte of such a request. Continue with
     /// [`begin_unsent`](Self::begin_unsent).
     pub fn take_unsent(&mut self, path: PathId, is_unsent: &dyn Fn(u64) -> bool) -> UnsentCalls {
         //= docs/protocol.md#local-8
@@ -84,8 +84,8 @@ impl Endpoint {
         UnsentCalls(unsent)
     }
 
-    /// Begins calls anew by the path `to`, under other handles. Those that cannot go there, and all of them if there is no such
-    /// path, fail as [`CallFailed::NotSent`].
+    /// Begins calls anew by the path `to`, under other handles. Calls that cannot go there fail as [`CallFailed::NotSent`]; without
+    /// such a path, all of them do.
     pub fn begin_unsent(
         &mut self,
         now: Time,

@@ -1,4 +1,4 @@
-//! How an engine tells the process it works for that a call has failed.
+//! The encoding of a failed call's error, from an engine to the process that it works for.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use apus_wire::PathError;
 
 use crate::error::{Awaited, CallFailed, CallStory};
 
-/// Bytes of an encoded error: a code, three numbers, and the story of the call.
+/// Length of an encoded error in bytes: a code, three numbers, and the progress of the call.
 const LENGTH: usize = 1 + 8 * (3 + STORY);
 
-/// Numbers of a story.
+/// Number of numbers in the progress of a call.
 const STORY: usize = 9;
 
-/// In the order of their codes.
+/// Awaited inputs, in the order of their codes.
 const AWAITED: [Awaited; 5] =
     [Awaited::Token, Awaited::Response, Awaited::Grant, Awaited::RestOfResponse, Awaited::Link];
 
 impl CallFailed {
-    /// The error as bytes, for [`MessageKind::Failed`](crate::MessageKind::Failed).
+    /// Encodes the error, for [`MessageKind::Failed`](crate::MessageKind::Failed).
     #[must_use]
     pub fn encode(&self) -> [u8; LENGTH] {
         let (code, numbers) = match *self {
@@ -49,7 +49,7 @@ impl CallFailed {
         bytes
     }
 
-    /// The error that [`encode`](Self::encode) made bytes of, if it is one.
+    /// Decodes an error of [`encode`](Self::encode).
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; LENGTH] = bytes.try_into().ok()?;
@@ -141,7 +141,7 @@ fn encode_path_error(error: PathError) -> [u64; 3] {
         PathError::ProtocolUnreachable => [4, 0, 0],
         PathError::PermissionDenied => [5, 0, 0],
         PathError::NoLink => [6, 0, 0],
-        // `HostUnreachable`, and whatever a later link may say.
+        // `HostUnreachable`, and errors of later links.
         _ => [3, 0, 0],
     }
 }

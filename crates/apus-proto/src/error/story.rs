@@ -1,45 +1,45 @@
-//! What had happened to a call when it failed.
+//! The progress of a call that failed.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::error::Awaited;
 
-/// What had happened to a call when it failed by silence or by its deadline: how far its messages had come, what it waited for, and
-/// when the peer was last heard of. [`Display`](fmt::Display) tells it in a line.
+/// The progress of a call that failed by silence or by its deadline: the progress of its messages, its awaited input, and the time
+/// of the peer's last packet. [`Display`](fmt::Display) formats it in a line.
 ///
-/// Of a call within the host, bytes count as sent when they are in the memory shared with the peer.
+/// In a call within the host, bytes count as sent once they are in the memory shared with the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct CallStory {
     /// The lower half of the call's id, by which `apus trace explain` finds it.
     pub id: u32,
-    /// What the call waited for.
+    /// The awaited input.
     pub waited_for: Awaited,
     /// Length of the request, in bytes.
     pub request: u32,
-    /// Bytes of it that were sent at least once.
+    /// Bytes of the request that were sent at least once.
     pub sent: u32,
-    /// Bytes of it that the peer had allowed to be sent: without a grant, and by grants.
+    /// Bytes of the request that the peer had allowed: without a grant, and by grants.
     pub granted: u32,
     /// Length of the response, in bytes; `None` if nothing of it was received.
     pub response: Option<u32>,
-    /// Bytes of it that were received.
+    /// Bytes of the response that were received.
     pub received: u32,
-    /// How long before the failure the last packet of the peer was received, about whichever call. `None` if none ever was.
+    /// Time from the last packet of the peer, about any call, to the failure. `None` without any packet.
     pub peer_silent_for: Option<Duration>,
-    /// Probes about the call that the peer has not answered.
+    /// Number of unanswered probes about the call.
     pub probes_unanswered: u32,
 }
 
 impl CallStory {
-    /// Whether the server may have the request: some of it was sent.
+    /// Returns whether the server may have the request: some of it was sent.
     #[must_use]
     pub const fn began(&self) -> bool {
         self.sent > 0
     }
 
-    /// Whether the server may have executed the request: all of it was sent.
+    /// Returns whether the server may have executed the request: all of it was sent.
     #[must_use]
     pub const fn may_have_executed(&self) -> bool {
         !matches!(self.waited_for, Awaited::Token) && self.sent >= self.request
