@@ -1,7 +1,7 @@
-//! The calls of a load generator: requests of drawn lengths, each found again by the tag of its reply.
+//! The calls of a load generator: requests of random lengths, each identified by the tag of its reply.
 //!
-//! Every generator with one thread begins and finishes its calls here, in a closed loop and in an open one; when a call
-//! begins is its own affair ([`Pace`](apus_node::pace::Pace)).
+//! Every generator with one thread begins and finishes its calls here, in closed and in open loops. The generator itself decides
+//! when a call begins ([`Pace`](apus_node::pace::Pace)).
 
 use anyhow::{Result, ensure};
 use apus_load::{Random, Workload, seeded};
@@ -11,25 +11,25 @@ use apus_node::message::Header;
 use apus_node::slots::Slots;
 use apus_node::transport::interface::{Client, Reply, Request};
 
-/// Which of several servers is called.
+/// The choice among several servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// One after the other, so that as many calls are outstanding with each.
+    /// In turn, so that each has the same number of outstanding calls.
     InTurn,
-    /// Any, equally.
+    /// At random, with equal probabilities.
     Random,
 }
 
-/// A call under way.
+/// A call in progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// What was sent.
+    /// The request.
     pub request: Request,
-    /// From when its time counts, in nanoseconds since the start of the run.
+    /// Start of its latency, in nanoseconds since the start of the run.
     pub started_ns: u64,
 }
 
-/// Calls to some servers, a limited number at a time.
+/// Calls to servers, up to a number at a time.
 #[derive(Debug)]
 pub struct Calls {
     workload: Workload,
@@ -44,8 +44,8 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Calls to one server with lengths from `workload`, at most `outstanding` of them at a time; `reply` as in
-    /// [`Request::reply`]. Lengths follow from `seed`.
+    /// Calls to one server with lengths from `workload`, at most `outstanding` at a time; `reply` as in [`Request::reply`]. `seed`
+    /// determines the lengths.
     #[must_use]
     pub fn new(workload: Workload, reply: u32, outstanding: u32, seed: u64) -> Self {
         Self {
@@ -60,22 +60,22 @@ impl Calls {
         }
     }
 
-    /// As many servers, chosen so.
+    /// Calls to this many servers, with this choice among them.
     #[must_use]
     pub fn among(self, servers: usize, choice: Choice) -> Self {
         Self { servers, choice, ..self }
     }
 
-    /// Longer requests are cut to this many bytes.
+    /// Cuts longer requests to this many bytes.
     #[must_use]
     pub fn cut_to(self, longest: u32) -> Self {
         Self { longest: Some(longest), ..self }
     }
 
-    /// Begins a call whose time counts from `started_ns`; false when as many are outstanding as allowed.
+    /// Begins a call whose latency starts at `started_ns`. Returns `false` if no more calls may be outstanding.
     ///
     /// # Errors
-    /// When the transport refuses it.
+    /// If the transport refuses the call.
     pub fn begin(&mut self, client: &mut dyn Client, started_ns: u64) -> Result<bool> {
         if self.slots.free() == 0 {
             return Ok(false);
@@ -96,38 +96,38 @@ impl Calls {
         Ok(true)
     }
 
-    /// The call that a reply ends; `None` when there is none of its tag.
+    /// The call that a reply ends; `None` if no call has its tag.
     ///
     /// # Errors
-    /// When one of the lengths that the reply tells is not what was asked for.
+    /// If a length in the reply is not the requested one.
     pub fn finish(&mut self, reply: Reply) -> Result<Option<Call>> {
         let call = self.slots.finish(reply.tag);
         call.map_or(Ok(()), |call| check(reply, call.request))?;
         Ok(call)
     }
 
-    /// Calls outstanding.
+    /// Number of outstanding calls.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.slots.outstanding()
     }
 
-    /// How many more may begin.
+    /// Number of further calls that may begin.
     #[must_use]
     pub fn room(&self) -> usize {
         self.slots.free()
     }
 
-    /// Takes back all calls that are outstanding; a late reply to one of them ends none.
+    /// Gives up all outstanding calls. A late reply to one of them ends no call.
     pub fn take_all(&mut self) -> Vec<Call> {
         self.slots.take_all()
     }
 }
 
-/// Checks what a reply says of itself and of its request.
+/// Checks a reply's tag and lengths.
 ///
 /// # Errors
-/// When the tag or one of the lengths is not what was asked for.
+/// If the tag or a length is not the requested one.
 pub(crate) fn check(reply: Reply, request: Request) -> Result<()> {
     let Request { tag, length: request_length, .. } = request;
     let length = if request.reply == 0 { request_length } else { request.reply };

@@ -1,4 +1,4 @@
-//! A process that is led over its standard input and output, line by line.
+//! A child process that is controlled over its standard input and output, line by line.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use apus_net::cpu;
 
-/// A process that was started. Dropping it ends it: nothing of a failed run stays behind.
+/// A child process. Dropping it kills it, so that a failed run leaves no process.
 pub struct Child {
     process: process::Child,
     input: Option<ChildStdin>,
@@ -18,10 +18,10 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts a process, one that may only use one CPU if one is named. Ctrl-C is for its leader, which then ends it.
+    /// Starts a process, limited to one CPU if `cpu` is given. Ctrl-C does not reach the process; its leader ends it.
     ///
     /// # Errors
-    /// When it cannot start, with the name of the program.
+    /// If it cannot start, with the name of the program.
     pub fn start(mut command: Command, cpu: Option<usize>) -> Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.process_group(0);
@@ -32,50 +32,50 @@ impl Child {
         let (sender, lines) = mpsc::channel();
         thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                // Nobody listens any more when the leader is done with this process.
+                // The receiver is gone once the leader has dropped this process.
                 let _ = sender.send(line);
             }
         });
         Ok(Self { process, input, lines })
     }
 
-    /// The number of the process.
+    /// Its PID.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Whether it has ended by itself.
+    /// Whether it has exited by itself.
     pub fn has_ended(&mut self) -> bool {
         matches!(self.process.try_wait(), Ok(Some(_)))
     }
 
-    /// Says a line to it.
+    /// Writes a line to its standard input.
     ///
     /// # Errors
-    /// When it does not listen any more.
+    /// If it has closed its standard input.
     pub fn say(&mut self, line: &str) -> io::Result<()> {
         let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
         writeln!(input, "{line}").and_then(|()| input.flush())
     }
 
-    /// Says that there is nothing more to say.
+    /// Closes its standard input.
     pub fn close_input(&mut self) {
         self.input = None;
     }
 
-    /// The next line that it prints.
+    /// The next line of its standard output.
     ///
     /// # Errors
-    /// When there is none within `timeout`, or never will be.
+    /// If no line arrives within `timeout`, or the output has ended.
     pub fn line(&self, timeout: Duration) -> Result<String, RecvTimeoutError> {
         self.lines.recv_timeout(timeout)
     }
 
-    /// Everything that it writes to standard error until it ends.
+    /// Reads its standard error until it exits.
     ///
     /// # Errors
-    /// When that cannot be read.
+    /// If standard error cannot be read.
     pub fn words(&mut self) -> io::Result<String> {
         let mut words = String::new();
         if let Some(mut stderr) = self.process.stderr.take() {
@@ -84,15 +84,15 @@ impl Child {
         Ok(words)
     }
 
-    /// Ends it; returns what it wrote as its error, which may be nothing.
+    /// Kills it. Returns its error text, which may be empty.
     pub fn last_words(&mut self) -> String {
-        // Fails only when it has ended already.
+        // Fails only if it has exited already.
         let _ = self.process.kill();
         self.words().unwrap_or_default().trim().trim_start_matches("apus: ").to_owned()
     }
 }
 
-/// A process may use the CPUs that the thread that starts it may.
+/// Starts a process on a thread that is pinned to `cpu`, because a process inherits the CPUs of the thread that starts it.
 fn spawn(mut command: Command, cpu: Option<usize>) -> io::Result<process::Child> {
     let Some(cpu) = cpu else { return command.spawn() };
     let start = thread::spawn(move || cpu::pin_current_thread(cpu).and_then(|()| command.spawn()));
@@ -101,7 +101,7 @@ fn spawn(mut command: Command, cpu: Option<usize>) -> io::Result<process::Child>
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Both fail only when it has ended already.
+        // Both fail only if it has exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,4 +1,4 @@
-//! Closed loops: the next call starts when one ends. `rtt` has one call outstanding, `rate` and `stream` many.
+//! Closed loops: the next call starts at the end of another. `rtt` has one outstanding call, `rate` and `stream` have many.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,28 +12,28 @@ use crate::transport::Transport;
 use apus_load::stop;
 use apus_node::transport::interface::{Client, Request};
 
-/// A server that keeps its promises answers within this time, or the run fails.
+/// Upper bound on the time of a reply from a reliable server, after which the run fails.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A floor's single call counts as lost after this time.
+/// Time after which a floor's single call counts as lost.
 const FLOOR_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// All calls a floor has outstanding count as lost after this time without any reply; late replies are told apart.
+/// Time without a reply after which all outstanding calls of a floor count as lost. Late replies are recognised.
 const FLOOR_SILENCE: Duration = Duration::from_millis(20);
 
-/// Times in a row that everything outstanding may be lost before a floor gives up.
+/// Upper bound on consecutive losses of all outstanding calls before a floor gives up.
 const STALLS_MAX: u32 = 100;
 
-/// What a run of a loop came to.
+/// The result of a loop's run.
 #[derive(Clone, Copy, Debug, Default, AddAssign)]
 pub(crate) struct Tally {
-    /// Calls whose reply came.
+    /// Calls with a reply.
     pub(crate) calls: u64,
     /// Bytes of their requests.
     pub(crate) request_bytes: u64,
-    /// Calls given up for lost; only floors lose.
+    /// Calls that were given up; only floors lose calls.
     pub(crate) lost: u64,
-    /// How long it ran.
+    /// Duration of the run.
     pub(crate) elapsed: Duration,
 }
 
@@ -49,10 +49,10 @@ impl Tally {
     }
 }
 
-/// Calls `request` again and again for `duration`, one at a time, each after a `pause`.
+/// Repeats `request` for `duration`, one call at a time, each after a `pause`.
 ///
 /// # Errors
-/// When the transport fails or a reply is wrong.
+/// If the transport fails or a reply is wrong.
 pub(crate) fn ping_pong(
     transport: Transport,
     client: &mut dyn Client,
@@ -89,24 +89,23 @@ pub(crate) fn ping_pong(
     Ok((latency, tally))
 }
 
-/// Keeps a number of calls outstanding; can be run several times in a row without a pause between.
+/// Keeps a number of calls outstanding. It may run several times in a row without a pause.
 pub(crate) struct Pipeline {
     calls: Calls,
-    /// Calls may be lost; late replies to those given up are told apart.
+    /// Whether calls may be lost. Late replies to lost calls are recognised.
     lossy: bool,
 }
 
 impl Pipeline {
-    /// As many calls outstanding as `calls` allows. Those of a floor may be lost.
+    /// Keeps as many calls outstanding as `calls` allows. A floor's calls may be lost.
     pub(crate) fn new(transport: Transport, calls: Calls) -> Self {
         Self { calls, lossy: transport.may_lose() }
     }
 
-    /// Runs for `duration`, and until at least `enough` calls have ended. Calls that are outstanding at the end stay so for
-    /// the next run.
+    /// Runs for `duration`, and until at least `enough` calls have ended. Outstanding calls remain for the next run.
     ///
     /// # Errors
-    /// When the transport fails, a reply is wrong, or none comes for seconds.
+    /// If the transport fails, a reply is wrong, or no reply arrives for seconds.
     pub(crate) fn run(
         &mut self,
         client: &mut dyn Client,
@@ -144,11 +143,11 @@ impl Pipeline {
         Ok(tally)
     }
 
-    /// Begins as many calls as may be outstanding, `batch` at a time with a `pause` after each, so that a server's receive buffer
-    /// holds them when the server answers none of the first; and one more for each that ends meanwhile.
+    /// Begins as many calls as may be outstanding, `batch` at a time with a `pause` after each batch, so that the server's receive
+    /// buffer holds them while the server answers none. Begins one more for each call that ends in the meantime.
     ///
     /// # Errors
-    /// When the transport fails or a reply is wrong.
+    /// If the transport fails or a reply is wrong.
     pub(crate) fn fill_slowly(
         &mut self,
         client: &mut dyn Client,
@@ -178,7 +177,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Takes all calls for lost after a silence; returns how many. Only a floor may lose calls.
+    /// Gives up all outstanding calls after a silence. Returns their number. Only a floor may lose calls.
     fn give_up(&mut self, stalls: u32, timeout: Duration) -> Result<u64> {
         if !self.lossy || stalls > STALLS_MAX {
             bail!(
@@ -197,7 +196,7 @@ mod tests {
     use apus_load::Workload;
     use apus_node::transport::interface::{Ended, Failed, Reply};
 
-    /// Answers at once, except that it swallows every call whose number is a multiple of `loses`.
+    /// Answers at once, except calls whose number is a multiple of `loses`.
     struct Mirror {
         queue: Vec<Ended>,
         sent: u64,

@@ -16,7 +16,7 @@ use apus_load::progress::Progress;
 use apus_node::arguments;
 use apus_node::transport::interface::{Health, NodeOptions};
 
-/// Options of all benchmarks that put transports side by side.
+/// Options of all benchmarks that compare transports.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Comparison {
     /// Transports to compare; ratios are to the best of TCP and unix sockets [default: all that fit]
@@ -44,12 +44,11 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// The transports asked for, or those of `default` that make sense here, in each placement. Empties the capture file, if there is
-    /// one.
+    /// The requested transports, or the suitable ones of `default`, in each placement. Empties the capture file, if there is one.
     ///
     /// # Errors
-    /// When one was asked for that this benchmark cannot use, when none has packets to capture, and when the capture file cannot be
-    /// written.
+    /// If a requested transport does not suit this benchmark, if no transport has packets to capture, or if the capture file cannot
+    /// be written.
     pub(crate) fn transports(
         &self,
         bench: &str,
@@ -117,7 +116,7 @@ impl Comparison {
         Duration::from_secs_f64(self.seconds)
     }
 
-    /// A row with what was set, nothing measured yet.
+    /// A row with the settings, without measurements.
     pub(crate) fn row(&self, bench: &str, transport: Transport, pin: Pin, run: u32) -> Row {
         let mut row =
             Row::new(transport.name()).set("bench", bench).set("run", run).set("pin", &*pin.name());
@@ -133,7 +132,7 @@ impl Comparison {
         row
     }
 
-    /// Calls `measure` with every subject and the number of the run, one subject after another: A B C A B C.
+    /// Calls `measure` with every subject and the number of the run, interleaving the subjects: A B C A B C.
     pub(crate) fn interleave<S>(
         &self,
         subjects: &mut [S],
@@ -150,7 +149,7 @@ impl Comparison {
     }
 }
 
-/// How many TCP connections `tcp-epoll` may use.
+/// The numbers of TCP connections of `tcp-epoll`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Connections {
     /// Connections of tcp-epoll; of several numbers the best is found by a trial
@@ -160,8 +159,8 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// The number of connections for a transport: the one for which `measure` returns a row, given the
-    /// number and that of the run, whose figure is best. Every row tried is kept in the result. Only `tcp-epoll` has a choice.
+    /// The best number of connections for a transport, by the figure in the row that `measure` returns for a number of connections
+    /// and a run. The result keeps every row. Only `tcp-epoll` has a choice.
     pub(crate) fn choose(
         &self,
         transport: Transport,
@@ -194,17 +193,17 @@ impl Connections {
 /// Runs of each number of connections before one is chosen.
 pub(crate) const TRIALS: u32 = 3;
 
-/// The `load` of rows measured only to find the best number of connections.
+/// The `load` of rows measured only to choose the number of connections.
 const CHOOSING: &str = "choosing connections";
 
-/// Which row is the best.
+/// The better direction of a figure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Best {
     Highest(&'static str),
     Lowest(&'static str),
 }
 
-/// Notes that a floor lost messages: its other figures then flatter it.
+/// Warns that a floor lost messages, which improves its other figures.
 pub(crate) fn warn_of_losses(result: &mut ResultFile, transport: Transport, lost: u64, calls: u64) {
     if lost > 0 {
         result.warn(format!(
@@ -215,7 +214,7 @@ pub(crate) fn warn_of_losses(result: &mut ResultFile, transport: Transport, lost
     }
 }
 
-/// Adds what went wrong below the messages to a row and to the warnings; nothing when all went well.
+/// Adds losses and drops below the messages to a row and to the warnings, if there are any.
 pub(crate) fn note_health(mut row: Row, health: Health, result: &mut ResultFile) -> Row {
     let name = row.transport().to_owned();
     if health.drops > 0 {

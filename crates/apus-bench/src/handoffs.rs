@@ -1,7 +1,7 @@
-//! `apus bench handoffs`: how often a message wakes somebody, when nothing else is under way.
+//! `apus bench handoffs`: wake-ups per message on an idle system.
 //!
-//! A client calls a store in another process, one call after the other, both under the same delivery. A receiver that
-//! sleeps must be woken once for each message, one that polls never.
+//! A client calls a store in another process, one call at a time, both with the same delivery. A sleeping receiver is woken once
+//! per message, a polling one never.
 
 use std::net::Ipv4Addr;
 use std::thread;
@@ -19,10 +19,10 @@ use apus_load::progress::Progress;
 use apus_load::stop;
 use apus_node::transport::over_apus::PORT;
 
-/// Calls before anything is counted.
+/// Calls before the counted ones.
 const WARM_UP: u32 = 100;
 
-/// What is measured.
+/// Options of the benchmark.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Delivery modes of client and server, with optional parameters: suspend20,budget=32
@@ -39,10 +39,10 @@ pub struct Options {
     pub pin: Pin,
 }
 
-/// Measures; adds a row for each case.
+/// Measures, and adds a row for each case.
 ///
 /// # Errors
-/// When a process fails.
+/// If a process fails.
 pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
     let cases = options.cases.list();
     progress.lengthen(cases.len() as u64);
@@ -70,7 +70,7 @@ fn measure_case(options: &Options, case: Delivery) -> Result<Row> {
 
 struct Caller {
     client: Client,
-    /// Kept to the end of the measurement.
+    /// Keeps the node alive until the end of the measurement.
     _node: Node,
     to: Address,
 }
@@ -82,7 +82,7 @@ impl Caller {
         let (server_before, client_before) = (self.server_counters()?, self.client.stats());
         let latency = self.call_many(options.calls, gap)?;
         let client = self.client.stats();
-        // The request for its counters is a message to the server as well.
+        // The query for its counters is a message to the server as well.
         let server = self.server_counters()? - server_before;
         let per_request = |count: u64| count as f64 / server.messages as f64;
         let per_response =

@@ -1,8 +1,7 @@
-//! `apus bench mix`: what short calls suffer beside long ones, at loads drawn beforehand.
+//! `apus bench mix`: latency of short calls beside long ones, under open-loop load.
 //!
-//! First each transport's capacity for the mix is measured; then it is offered three loads:
-//! a fixed byte rate; a part of its own capacity; and, for Apus, TCP and unix sockets, the byte rate that is this part of
-//! Apus' capacity.
+//! First each transport's capacity for the mix is measured. Then it is offered three loads: a fixed byte rate; a part of its own
+//! capacity; and, for Apus, TCP and unix sockets, the byte rate that is this part of Apus' capacity.
 
 use anyhow::Result;
 use apus_load::{BySize, Latency, Lateness, ResultFile, Row, Series, Workload, stats};
@@ -19,7 +18,7 @@ use crate::transport::Transport;
 use apus_load::progress::Progress;
 use apus_node::arguments;
 
-/// Compared when nothing else is asked for.
+/// The default transports.
 const DEFAULT: &[Transport] = &[
     Transport::RawShm,
     Transport::RawUdp,
@@ -30,10 +29,10 @@ const DEFAULT: &[Transport] = &[
     Transport::ApusUdp,
 ];
 
-/// Calls outstanding while capacity is measured.
+/// Outstanding calls while capacity is measured.
 const CAPACITY_OUTSTANDING: u32 = 64;
 
-/// What is measured.
+/// Options of the benchmark.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Transports, runs and their length
@@ -65,19 +64,19 @@ struct Subject {
     pin: Pin,
     connections: usize,
     gbps: f64,
-    /// Names the load in rows and plots.
+    /// Name of the load in rows and plots.
     load: String,
-    /// Of all runs that are not refused.
+    /// Latencies of all valid runs.
     by_size: BySize,
-    /// Of all runs that are refused.
+    /// Lateness in all refused runs.
     lateness: Lateness,
     unfinished: u64,
 }
 
-/// Measures; adds a row for each run of a transport under a load, and curves of latency and slowdown.
+/// Measures, and adds a row for each run of a transport under a load, and curves of latency and slowdown.
 ///
 /// # Errors
-/// When a transport fails.
+/// If a transport fails.
 pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
     let transports = options.comparison.transports("mix", DEFAULT, Transport::can_poll)?;
     let mut steps = Steps { options, result, progress };
@@ -120,10 +119,11 @@ impl Subject {
         (self.transport, self.pin)
     }
 
-    /// What may be wrong with the figures.
+    /// Adds warnings about the figures.
     fn warn(&self, result: &mut ResultFile) {
         let who = format!("{} at {}", self.transport.name(), self.load);
-        // Part of it is the transport's own doing, when handing over a long message takes long. The calls behind it are late all the same.
+        // A transport that takes long to hand over a long message causes a part of the lateness. The calls behind it are late all
+        // the same.
         if let Some(warning) = self.lateness.warning(&who) {
             result.warn(warning);
         }
@@ -141,7 +141,7 @@ impl Subject {
     }
 }
 
-/// The steps of the benchmark, with what all of them need.
+/// The benchmark's steps with their common state.
 struct Steps<'a> {
     options: &'a Options,
     result: &'a mut ResultFile,
@@ -149,7 +149,7 @@ struct Steps<'a> {
 }
 
 impl Steps<'_> {
-    /// The number of connections that gives the lowest tail at the fixed load.
+    /// The number of connections with the lowest tail at the fixed load.
     fn choose_connections(&mut self, transport: Transport, pin: Pin) -> Result<usize> {
         let Self { options, result, progress } = self;
         options.connections.choose(
@@ -161,13 +161,13 @@ impl Steps<'_> {
                     .begin(&format!("mix: {} over {connections} connections", transport.name()));
                 let trial =
                     &mut Subject::new((transport, pin), connections, options.gbps, String::new());
-                // Where no number of connections keeps to the times, the most connections are taken.
+                // If no number of connections keeps to the schedule, the highest number is taken.
                 measure_once(options, trial, run, result)
             },
         )
     }
 
-    /// Measures the capacity of every transport and adds the loads that follow from it.
+    /// Measures every transport's capacity, and adds the loads that depend on it.
     fn add_shares_of_capacity(&mut self, subjects: &mut Vec<Subject>) -> Result<()> {
         let percent = self.options.percent;
         let mut own = Vec::new();
@@ -180,7 +180,8 @@ impl Steps<'_> {
             |transport: Transport| transport.is_apus() || transport.is_kernel_socket();
         let mut same_rate = Vec::new();
         for subject in own.iter().filter(|subject| is_compared(subject.transport)) {
-            // The last in the list is Apus over UDP, unless another order is asked for. TCP cannot carry what shared memory can.
+            // The last Apus transport is Apus over UDP, unless the user gives another order. TCP cannot carry the load of shared
+            // memory.
             let is_meant = |other: &&Subject| other.pin == subject.pin && other.transport.is_apus();
             let Some(apus) = own.iter().rfind(is_meant) else { continue };
             let load = format!("{percent} % of the capacity of {}", apus.transport.name());
@@ -191,7 +192,7 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// The capacity of each subject's transport in Gb/s, the median of some runs.
+    /// The capacity of each subject's transport in Gb/s, as the median of several runs.
     fn capacities(&mut self, subjects: &[Subject]) -> Result<Vec<f64>> {
         let mut figures = vec![Vec::new(); subjects.len()];
         for run in 1..=TRIALS {
@@ -202,7 +203,7 @@ impl Steps<'_> {
         Ok(figures.iter().map(|figures| stats::median(figures).unwrap_or(0.0)).collect())
     }
 
-    /// Request bytes a transport carries with many calls of the mix outstanding, in Gb/s.
+    /// Request bytes that a transport carries with many outstanding calls of the mix, in Gb/s.
     fn capacity(&mut self, subject: &Subject, run: u32) -> Result<f64> {
         let &Subject { transport, pin, connections, .. } = subject;
         let options = self.options;
@@ -239,7 +240,7 @@ impl Steps<'_> {
     }
 }
 
-/// Offers a load once; adds what came of it to the subject.
+/// Offers a load once, and adds the results to the subject.
 fn measure_once(
     options: &Options,
     subject: &mut Subject,
@@ -252,7 +253,7 @@ fn measure_once(
         gbps: subject.gbps,
         duration: options.comparison.duration(),
         warm_up: options.comparison.duration() / 10,
-        // Every transport meets the same calls at the same times; every run other ones.
+        // Every transport gets the same calls at the same times; runs get different ones.
         seed: u64::from(run),
         yields: subject.pin.shares_cpu(),
     };
@@ -273,7 +274,7 @@ fn measure_once(
     Ok(row)
 }
 
-/// The latencies of the shortest class of sizes, 100 B of the usual mix.
+/// Latencies of the shortest size class, 100 B in the usual mix.
 fn of_shortest(by_size: &BySize) -> Latency {
     by_size.classes().next().map(|class| class.latency().clone()).unwrap_or_default()
 }
@@ -313,8 +314,8 @@ fn plot(placements: &Placements, subjects: &[Subject], result: &mut ResultFile) 
     }
 }
 
-/// The best latency seen for each size, by whatever transport: a straight line from the fastest call of the shortest
-/// class to that of the longest. Slowdown is latency over this, the same for all transports.
+/// The best latency of each size among all transports: a straight line from the fastest call of the shortest class to that of the
+/// longest. Slowdown is latency divided by this ideal, which is the same for all transports.
 struct Ideal {
     base_us: f64,
     us_per_byte: f64,

@@ -1,4 +1,4 @@
-//! The open loop: calls start at times drawn beforehand, whatever happens, and latency counts from those times.
+//! The open loop: calls start at times drawn beforehand, independent of earlier calls, and latency counts from those times.
 
 use std::time::{Duration, Instant};
 
@@ -11,16 +11,16 @@ use apus_load::stop;
 use apus_node::pace::{Pace, nanos_since};
 use apus_node::transport::interface::{Client, Ended};
 
-/// Calls started in one turn before replies are looked at again, so that a backlog does not hide them.
+/// Upper bound on calls started in one turn before replies are taken, so that a backlog does not delay replies.
 const STARTS_PER_TURN: usize = 32;
 
-/// Calls outstanding at most; a transport that falls this far behind only makes the generator late.
+/// Upper bound on outstanding calls. A transport that falls further behind only makes the generator late.
 const OUTSTANDING_MAX: u32 = 1 << 20;
 
-/// How long after the last start replies may still come.
+/// Time after the last start in which replies may arrive.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// What is offered.
+/// The offered load.
 #[derive(Clone, Debug)]
 pub(crate) struct Offer {
     /// Lengths of requests.
@@ -29,38 +29,38 @@ pub(crate) struct Offer {
     pub(crate) reply: u32,
     /// Message bytes of requests per second, in gigabits.
     pub(crate) gbps: f64,
-    /// How long calls are started and counted.
+    /// The counted time.
     pub(crate) duration: Duration,
-    /// How long calls are started before that.
+    /// Time of load before the counted time.
     pub(crate) warm_up: Duration,
-    /// Draws arrivals and lengths.
+    /// Seed of arrivals and lengths.
     pub(crate) seed: u64,
-    /// Let others have the core while there is nothing to do.
+    /// Whether to yield the core while idle.
     pub(crate) yields: bool,
 }
 
 impl Offer {
-    /// Whether a call that was due at `intended_ns` is after the warm-up.
+    /// Whether a call due at `intended_ns` is after the warm-up.
     fn counts(&self, intended_ns: u64) -> bool {
         u128::from(intended_ns) >= self.warm_up.as_nanos()
     }
 }
 
-/// What came of it. Calls of the warm-up are not in it.
+/// The results, without the warm-up.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     /// Latency from the intended start, by size of request.
     pub(crate) by_size: BySize,
-    /// Whether the generator kept to its schedule.
+    /// Lateness against the schedule.
     pub(crate) lateness: Lateness,
-    /// Calls whose reply came, and the time from the end of the warm-up to the last start.
+    /// Calls with a reply, and the time from the end of the warm-up to the last start.
     pub(crate) tally: Tally,
     /// Calls without a reply at the end.
     pub(crate) unfinished: u64,
 }
 
 impl Outcome {
-    /// Notes the calls that ended.
+    /// Records the calls that ended.
     fn note(
         &mut self,
         offer: &Offer,
@@ -90,7 +90,7 @@ impl Outcome {
 /// Offers a load to a transport.
 ///
 /// # Errors
-/// When the transport fails or a reply is wrong. Calls without a reply are counted, not an error.
+/// If the transport fails or a reply is wrong. Calls without a reply are counted and are not an error.
 pub(crate) fn offer(client: &mut dyn Client, offer: &Offer) -> Result<Outcome> {
     let mut pace = Pace::for_throughput(offer.gbps, offer.workload.mean(None), offer.seed)?;
     let seed = offer.seed ^ 0x5eed;

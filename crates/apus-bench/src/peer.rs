@@ -1,4 +1,4 @@
-//! The benchmark's hold on its server process: starts it, knows its address and CPU time, ends it.
+//! The server process of a benchmark: its start, address, CPU time and end.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -22,20 +22,19 @@ use serde::{Deserialize, Serialize};
 use crate::child::Child;
 use apus_node::transport::interface::Health;
 
-/// The hidden command of the program that hands its two arguments, a role and its options, to
-/// [`roles::serve`](crate::roles::serve).
+/// The program's hidden command that passes its two arguments, a role and its options, to [`roles::serve`](crate::roles::serve).
 pub const COMMAND: &str = "bench-peer";
 
 /// The last line of a server.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct ServerReport {
-    /// CPU time of the server's whole life, in seconds.
+    /// CPU time over the server's life, in seconds.
     pub(crate) cpu_s: f64,
-    /// What it knows of its health.
+    /// The health that it reports.
     pub(crate) health: Health,
 }
 
-/// How long a server may take to start, and to end.
+/// Upper bound on the time of a server's start and end.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running server process: this program under one of its hidden commands.
@@ -46,20 +45,20 @@ pub(crate) struct Peer<A = SocketAddr> {
 }
 
 impl<A: FromStr> Peer<A> {
-    /// Starts this program in a role and waits until it serves.
+    /// Starts this program in a role, and waits until it serves.
     ///
     /// # Errors
-    /// When it cannot start; the error has what it said.
+    /// If it cannot start. The error has its error text.
     pub(crate) fn start(role: &str, options: &impl Serialize) -> Result<Self> {
         let mut command = Command::new(this_program()?);
         command.args(arguments(role, options)?);
         Self::spawn(command)
     }
 
-    /// Starts a server that prints its address as its first line, and waits for that.
+    /// Starts a server that prints its address as its first line, and waits for the line.
     ///
     /// # Errors
-    /// When it cannot start; the error has what it said.
+    /// If it cannot start. The error has its error text.
     pub(crate) fn spawn(command: Command) -> Result<Self> {
         let mut child = Child::start(command, None)?;
         let clock = clock_getcpuclockid(Pid::from_raw(child.id() as i32))
@@ -71,7 +70,7 @@ impl<A: FromStr> Peer<A> {
         }
     }
 
-    /// Where it serves.
+    /// The server's address.
     pub(crate) fn address(&self) -> &A {
         &self.address
     }
@@ -81,18 +80,18 @@ impl<A: FromStr> Peer<A> {
         Meter { server: self.clock }
     }
 
-    /// Ends it.
+    /// Ends the server.
     ///
     /// # Errors
-    /// When it ended before, or not well.
+    /// If it exited earlier, or with an error.
     pub(crate) fn finish(mut self) -> Result<ServerReport> {
         self.end()
     }
 
-    /// Ends it and returns what it, or the tool it ran under, wrote to standard error.
+    /// Ends the server. Returns its standard error, which may come from a tool around it.
     ///
     /// # Errors
-    /// As [`finish`](Self::finish).
+    /// Those of [`finish`](Self::finish).
     pub(crate) fn finish_with_words(mut self) -> Result<String> {
         self.end()?;
         self.child.words().context("cannot read what the server wrote")
@@ -105,10 +104,10 @@ impl<A: FromStr> Peer<A> {
     }
 }
 
-/// The file of this program.
+/// The path of this program.
 ///
 /// # Errors
-/// When it cannot be found.
+/// If the path is unknown.
 pub(crate) fn this_program() -> Result<PathBuf> {
     std::env::current_exe().context("cannot find this program's file")
 }
@@ -116,16 +115,16 @@ pub(crate) fn this_program() -> Result<PathBuf> {
 /// The arguments that start this program in a role.
 ///
 /// # Errors
-/// When the options have no form in JSON.
+/// If the options have no form in JSON.
 pub(crate) fn arguments(role: &str, options: &impl Serialize) -> Result<[String; 3]> {
     let options = serde_json::to_string(options).context("the options of a role")?;
     Ok([COMMAND.to_owned(), role.to_owned(), options])
 }
 
-/// The other process: says that `address` is served, serves until standard input closes, and reports.
+/// The server's side: prints `address`, serves until standard input closes, and prints a report.
 ///
 /// # Errors
-/// When `serve` ends before, with its error, or when nobody can be told.
+/// If `serve` ends earlier, with its error, or if output fails.
 pub(crate) fn until_closed(
     address: impl Display,
     serve: impl FnOnce() -> Result<Infallible> + Send + 'static,
@@ -135,7 +134,7 @@ pub(crate) fn until_closed(
     writeln!(output, "{address}").and_then(|()| output.flush()).context(GONE)?;
     let (closed, ended) = mpsc::channel();
     let failed = closed.clone();
-    // Nobody listens any more when the other of the two has ended the process.
+    // The receiver is gone if the other thread has ended the process.
     let serve = move || drop(failed.send(serve().map(|never| match never {})));
     thread::Builder::new().name("server".to_owned()).spawn(serve)?;
     let wait = move || {
@@ -151,7 +150,7 @@ pub(crate) fn until_closed(
 
 const GONE: &str = "the process that started this server is gone";
 
-/// What a server that ended too early wrote.
+/// The error of a server that exited too early.
 fn ended(child: &mut Child) -> Error {
     match child.last_words().as_str() {
         "" => anyhow!("the server process does not answer"),
@@ -169,7 +168,7 @@ impl Meter {
     /// CPU time of this process and of the server so far.
     ///
     /// # Errors
-    /// When the server is gone.
+    /// If the server is gone.
     pub(crate) fn read(self) -> Result<CpuTimes> {
         let server = self.server.now().context("the server process is gone")?;
         Ok(CpuTimes { client: cpu::process_time(), server: server.into() })

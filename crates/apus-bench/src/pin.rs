@@ -1,4 +1,4 @@
-//! Which CPUs the two sides of a measurement are kept on.
+//! Placements: the CPUs of the two sides of a measurement.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use std::thread;
 use anyhow::{Context, Result};
 use apus_net::cpu;
 
-/// Which CPUs the two sides are kept on.
+/// The CPUs of the two sides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pin {
     /// Client on the first CPU, server on the second
@@ -19,14 +19,14 @@ pub enum Pin {
     None,
     /// Each on a CPU by its number
     At {
-        /// That of the client.
+        /// The client's CPU.
         client: usize,
-        /// That of the server.
+        /// The server's CPU.
         server: usize,
     },
 }
 
-/// What is allowed as a placement.
+/// Allowed placements, for errors.
 const ALLOWED: &str = "split, same, none, and CLIENT-SERVER, two numbers of CPUs";
 
 impl Pin {
@@ -41,7 +41,7 @@ impl Pin {
         }
     }
 
-    /// CPU of the client and of the server, of those this process may use. With one CPU both get that.
+    /// CPUs of the client and the server, among those that this process may use. A single CPU is for both.
     #[must_use]
     pub fn cpus(self) -> (Option<usize>, Option<usize>) {
         let allowed = cpu::allowed();
@@ -88,7 +88,7 @@ impl FromStr for Pin {
     }
 }
 
-/// Placements that are measured one after another.
+/// Placements that are measured in turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placements(Vec<Pin>);
 
@@ -102,7 +102,7 @@ impl Placements {
         Self(pinned.chain([Pin::None]).collect())
     }
 
-    /// All of them, at least one.
+    /// All placements, at least one.
     pub fn iter(&self) -> impl Iterator<Item = Pin> + '_ {
         self.0.iter().copied()
     }
@@ -113,7 +113,7 @@ impl Placements {
         self.0.len() > 1
     }
 
-    /// What to add to the title of a plot or a line of progress of one placement: nothing, if there is only one.
+    /// A placement's suffix for titles of plots and lines of progress; empty if there is only one placement.
     pub(crate) fn suffix(&self, pin: Pin) -> String {
         if self.are_several() { format!(", pin {}", pin.name()) } else { String::new() }
     }
@@ -148,19 +148,19 @@ impl FromStr for Placements {
     }
 }
 
-/// Keeps this thread, and those that it starts, on a CPU when one is named.
+/// Pins this thread and its later children to a CPU, if one is given.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub(crate) fn stay_on(cpu: Option<usize>) -> Result<()> {
     let Some(cpu) = cpu else { return Ok(()) };
     cpu::pin_current_thread(cpu).with_context(|| format!("cannot stay on CPU {cpu}"))
 }
 
-/// Has `work` done by a thread that [stays](stay_on) on a CPU.
+/// Runs `work` on a thread that [stays](stay_on) on a CPU.
 ///
 /// # Errors
-/// As `stay_on` and `work`.
+/// Those of `stay_on` and `work`.
 pub(crate) fn on_cpu<T: Send>(
     cpu: Option<usize>,
     work: impl FnOnce() -> Result<T> + Send,

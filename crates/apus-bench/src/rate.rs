@@ -1,4 +1,4 @@
-//! `apus bench rate`: how many short calls one client thread and one server thread complete in a second.
+//! `apus bench rate`: short calls per second of one client thread and one server thread.
 
 use apus_node::message::reply_length;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::transport::Transport;
 use apus_load::progress::Progress;
 use apus_node::arguments;
 
-/// Compared when nothing else is asked for.
+/// The default transports.
 const DEFAULT: &[Transport] = &[
     Transport::RawShm,
     Transport::RawUdp,
@@ -30,7 +30,7 @@ const DEFAULT: &[Transport] = &[
     Transport::ApusUdpFullbusy,
 ];
 
-/// What is measured.
+/// Options of the benchmark.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Transports, runs and their length
@@ -48,10 +48,10 @@ pub struct Options {
     pub connections: Connections,
 }
 
-/// Measures; adds a row for each run of a transport.
+/// Measures, and adds a row for each run of a transport.
 ///
 /// # Errors
-/// When a transport fails.
+/// If a transport fails.
 pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
     let Options { comparison, size, outstanding, connections } = options;
     let measurement = Throughput {

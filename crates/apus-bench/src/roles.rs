@@ -8,11 +8,11 @@ use serde::de::DeserializeOwned;
 use crate::sockets::program;
 use crate::{delivery, scale, server};
 
-/// Does the work of a role, with options in JSON, until standard input closes. The program calls this under the hidden
-/// command [`COMMAND`](crate::peer::COMMAND); `output` is its standard output.
+/// Runs a role, with options in JSON, until standard input closes. The program calls this for the hidden command
+/// [`COMMAND`](crate::peer::COMMAND). `output` is its standard output.
 ///
 /// # Errors
-/// When there is no such role, or the server cannot start or go on.
+/// If the role is unknown, or the server cannot start or continue.
 pub fn serve(role: &str, options: &str, output: &mut dyn Write) -> Result<()> {
     match role {
         server::ROLE => server::run(&parse(options)?, output),

@@ -1,4 +1,4 @@
-//! `apus bench rtt`: how long one short call takes when nothing else is under way.
+//! `apus bench rtt`: latency of one short call on an idle system.
 
 use apus_node::message::reply_length;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use apus_load::progress::Progress;
 use apus_node::arguments;
 use apus_node::transport::interface::Request;
 
-/// Compared when nothing else is asked for.
+/// The default transports.
 const DEFAULT: &[Transport] = &[
     Transport::RawShm,
     Transport::RawUdp,
@@ -31,7 +31,7 @@ const DEFAULT: &[Transport] = &[
     Transport::ApusUdpFullbusy,
 ];
 
-/// What is measured.
+/// Options of the benchmark.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Transports, runs and their length
@@ -53,10 +53,10 @@ struct Subject {
     lost: u64,
 }
 
-/// Measures; adds a row for each run of a transport and the curve of its latencies.
+/// Measures, and adds a row for each run of a transport and the curve of its latencies.
 ///
 /// # Errors
-/// When a transport fails.
+/// If a transport fails.
 pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
     let transports = options.comparison.transports("rtt", DEFAULT, |_| true)?;
     let subject = |(transport, pin)| Subject { transport, pin, latency: Latency::new(), lost: 0 };

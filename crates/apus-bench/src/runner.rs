@@ -1,4 +1,4 @@
-//! One measurement after another: a fresh server process and a fresh client thread for each, on the CPUs asked for.
+//! Measurements in turn, each with a new server process and a new client thread on the requested CPUs.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use crate::server;
 use crate::transport::{self, Transport};
 use apus_node::transport::interface::{Client, ClientOptions, Health, NodeOptions};
 
-/// What is the same for all measurements of a command.
+/// Settings common to all measurements of a command.
 #[derive(Clone, Debug)]
 pub(crate) struct Runner {
-    /// Where the two sides run.
+    /// The CPUs of the two sides.
     pub(crate) pin: Pin,
-    /// What nodes of Apus are set to.
+    /// Settings of Apus nodes.
     pub(crate) node: NodeOptions,
 }
 
 impl Runner {
-    /// Has `work` done with a client of `transport` connected to a server of its own. Also returns how both sides fared.
+    /// Runs `work` with a client of `transport` that is connected to its own server. Also returns the health of both sides.
     ///
     /// # Errors
-    /// When either side cannot start, and what `work` returns.
+    /// If either side cannot start, and those of `work`.
     pub(crate) fn run<T: Send>(
         &self,
         transport: Transport,
@@ -48,11 +48,11 @@ impl Runner {
     }
 }
 
-/// Has `work` done twice, for a warm-up of a tenth of `duration` and then for all of it; returns what came of the second
-/// time and the CPU time it took.
+/// Runs `work` twice, for a warm-up of a tenth of `duration` and then for `duration`. Returns the result and the CPU time of the
+/// second run.
 ///
 /// # Errors
-/// As `work` does, and when the server is gone.
+/// Those of `work`, and if the server is gone.
 pub(crate) fn measured<T>(
     meter: Meter,
     duration: Duration,

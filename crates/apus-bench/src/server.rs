@@ -1,7 +1,7 @@
-//! `apus bench-server`, the hidden other half of `apus bench`: the same program in a process of its own.
+//! `apus bench-server`, the hidden other half of `apus bench`: the same program in its own process.
 //!
-//! It prints the address it serves as one line, serves until its standard input closes, then prints one line of JSON and
-//! ends. So it never outlives the benchmark, however that ends.
+//! It prints its address as one line, serves until its standard input closes, prints one line of JSON and exits. So it never
+//! outlives the benchmark, even if that is killed.
 
 use std::io::Write;
 
@@ -16,13 +16,13 @@ use apus_node::transport::interface::NodeOptions;
 /// The name of this role.
 pub(crate) const ROLE: &str = "transport";
 
-/// How this role is set up.
+/// Options of this role.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Options {
     /// Transport to serve.
     #[serde(with = "apus_node::as_text")]
     pub(crate) transport: Transport,
-    /// What a node of Apus is set to.
+    /// Settings of an Apus node.
     pub(crate) node: NodeOptions,
     /// CPU to stay on.
     pub(crate) cpu: Option<usize>,
@@ -31,7 +31,7 @@ pub(crate) struct Options {
 /// Serves until standard input closes.
 ///
 /// # Errors
-/// When the kernel refuses a socket or the CPU.
+/// If the kernel refuses a socket or the CPU.
 pub(crate) fn run(options: &Options, output: &mut dyn Write) -> Result<()> {
     stay_on(options.cpu)?;
     let server = transport::bind(options.transport, options.node.clone())?;

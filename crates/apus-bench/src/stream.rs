@@ -1,4 +1,4 @@
-//! `apus bench stream`: how many bytes a second long messages carry.
+//! `apus bench stream`: throughput of long messages.
 
 use apus_node::message::reply_length;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use apus_load::misuse::Misuse;
 use apus_load::progress::Progress;
 use apus_node::arguments;
 
-/// Compared when nothing else is asked for.
+/// The default transports.
 const DEFAULT: &[Transport] = &[
     Transport::RawShm,
     Transport::RawUdp,
@@ -30,7 +30,7 @@ const DEFAULT: &[Transport] = &[
     Transport::ApusUdp,
 ];
 
-/// What is measured.
+/// Options of the benchmark.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Transports, runs and their length
@@ -51,10 +51,10 @@ pub struct Options {
     pub connections: Connections,
 }
 
-/// Measures; adds a row for each run of a transport.
+/// Measures, and adds a row for each run of a transport.
 ///
 /// # Errors
-/// When a transport fails.
+/// If a transport fails.
 pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
     let measurement = Throughput {
         bench: "stream",
@@ -80,7 +80,7 @@ fn figures(row: Row, tally: &Tally, cpu: &CpuTimes) -> Row {
         .set("calls", tally.calls)
 }
 
-/// A stream with blocking calls cannot have long messages under way in both directions: both sides would wait in `write`.
+/// Refuses long messages in both directions over blocking streams: both sides would block in `write`.
 fn transports(options: &Options) -> Result<Vec<(Transport, Pin)>> {
     let comparison = &options.comparison;
     let mut transports = comparison

@@ -1,4 +1,4 @@
-//! What `rate` and `stream` share: a fixed number of calls of one size outstanding, all the time.
+//! The common part of `rate` and `stream`: a constant number of outstanding calls of one size.
 
 use anyhow::Result;
 use apus_load::{ResultFile, Row, Workload};
@@ -17,18 +17,18 @@ pub(crate) struct Throughput<'a> {
     /// `rate` or `stream`.
     pub(crate) bench: &'static str,
     pub(crate) comparison: &'a Comparison,
-    /// Each in a placement.
+    /// Transports with their placements.
     pub(crate) transports: Vec<(Transport, Pin)>,
     /// Bytes of each request.
     pub(crate) size: u32,
-    /// Calls outstanding; several numbers are measured each.
+    /// Numbers of outstanding calls, each of which is measured.
     pub(crate) outstanding: &'a [u64],
     pub(crate) connections: &'a Connections,
     /// As in [`Request::reply`](apus_node::transport::interface::Request::reply).
     pub(crate) reply: u32,
-    /// The key of the main figure, the more the better.
+    /// The key of the main figure, for which higher is better.
     pub(crate) main_figure: &'static str,
-    /// Adds what was measured to a row.
+    /// Adds the measurements to a row.
     pub(crate) figures: fn(Row, &Tally, &CpuTimes) -> Row,
 }
 
@@ -41,14 +41,14 @@ struct Subject {
     total: Tally,
 }
 
-/// Part of the duration for which a number of connections is tried.
+/// Part of the duration that a trial of a number of connections takes.
 const TRIAL: f64 = 0.3;
 
 impl Throughput<'_> {
-    /// Measures; adds a row for each run of a transport.
+    /// Measures, and adds a row for each run of a transport.
     ///
     /// # Errors
-    /// When a transport fails.
+    /// If a transport fails.
     pub(crate) fn measure(&self, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
         let count = self.transports.len() * self.outstanding.len();
         progress.lengthen(count as u64 * u64::from(self.comparison.runs));
@@ -71,7 +71,7 @@ impl Throughput<'_> {
         whole
     }
 
-    /// What is to be measured, each with its best number of connections.
+    /// The subjects, each with its best number of connections.
     fn subjects(&self, result: &mut ResultFile, progress: &dyn Progress) -> Result<Vec<Subject>> {
         let mut subjects = Vec::new();
         for &outstanding in self.outstanding {
@@ -100,7 +100,7 @@ impl Throughput<'_> {
         Ok(subjects)
     }
 
-    /// Measures for the given part of the duration asked for.
+    /// Measures for the given part of the requested duration.
     fn measure_once(
         &self,
         subject: &mut Subject,

@@ -1,6 +1,6 @@
-//! When messages are due: open-loop arrivals, Poisson or ETC's, and how well the generator kept to them.
+//! Open-loop arrivals, Poisson or ETC's, and the lateness of the generator.
 //!
-//! A closed loop (the next call when the last one ended) needs no schedule and is the caller's business.
+//! A closed loop (the next call after the end of the last one) needs no schedule and is up to the caller.
 
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
@@ -8,17 +8,16 @@ use thiserror::Error;
 
 use crate::random::{Random, pareto, seeded};
 
-/// A start this much after the intended moment counts as late, in nanoseconds: 50 µs.
+/// Lateness above which a start counts as late, in nanoseconds: 50 µs.
 pub const LATE_NS: u64 = 50_000;
 
-/// The share of late starts above which a run carries a warning: 1 %.
+/// Share of late starts above which a run carries a warning: 1 %.
 pub const LATE_SHARE_MAX: f64 = 0.01;
 
-/// An endless open-loop schedule: intended start times in nanoseconds since the start of the run, with
-/// exponential gaps.
+/// An endless open-loop schedule: intended start times in nanoseconds since the start of the run, with exponential gaps.
 ///
-/// Latency must be counted from these times, not from when the generator got round to sending; otherwise a
-/// stall of the system hides the very calls it delayed.
+/// Latency must be measured from these times, not from the time at which the generator sends; otherwise a stall of the system hides
+/// the calls that it delayed.
 #[derive(Clone, Debug)]
 pub struct Poisson {
     gap_mean_ns: f64,
@@ -28,7 +27,7 @@ pub struct Poisson {
 }
 
 impl Poisson {
-    /// Arrivals at `calls_per_s` on average. Refused unless finite and above zero.
+    /// Arrivals at `calls_per_s` on average. Refused unless the rate is finite and above zero.
     pub fn new(calls_per_s: f64, seed: u64) -> Result<Self, RateError> {
         if !calls_per_s.is_finite() || calls_per_s <= 0.0 {
             return Err(RateError { value: calls_per_s });
@@ -36,9 +35,8 @@ impl Poisson {
         Ok(Self { gap_mean_ns: 1e9 / calls_per_s, next_ns: 0.0, rng: seeded(seed) })
     }
 
-    /// Arrivals such that messages of `bytes_mean` bytes on average make `gbps` gigabits per second of message
-    /// bytes in one direction (as `cp_node --gbps`). Refused unless the resulting rate is finite and above
-    /// zero.
+    /// Arrivals such that messages of `bytes_mean` bytes on average make `gbps` gigabits per second of message bytes in one
+    /// direction (as `cp_node --gbps`). Refused unless the resulting rate is finite and above zero.
     pub fn for_throughput(gbps: f64, bytes_mean: f64, seed: u64) -> Result<Self, RateError> {
         Self::new(gbps * 1e9 / 8.0 / bytes_mean, seed)
     }
@@ -62,8 +60,8 @@ impl Iterator for Poisson {
     }
 }
 
-/// An endless open-loop schedule as [`Poisson`], with the gaps of ETC (see [`etc`](crate::etc)): generalized Pareto, so
-/// burstier than exponential. The shape is the paper's, the scale follows from the rate.
+/// An endless open-loop schedule like [`Poisson`], with the gaps of ETC (see [`etc`](crate::etc)): generalized Pareto, so burstier
+/// than exponential. The shape is the paper's, and the scale follows from the rate.
 #[derive(Clone, Debug)]
 pub struct Pareto {
     gap_scale_ns: f64,
@@ -75,7 +73,7 @@ impl Pareto {
     /// Shape of the gaps.
     const SHAPE: f64 = 0.154_971;
 
-    /// Arrivals at `calls_per_s` on average. Refused unless finite and above zero.
+    /// Arrivals at `calls_per_s` on average. Refused unless the rate is finite and above zero.
     pub fn new(calls_per_s: f64, seed: u64) -> Result<Self, RateError> {
         if !calls_per_s.is_finite() || calls_per_s <= 0.0 {
             return Err(RateError { value: calls_per_s });
@@ -96,15 +94,15 @@ impl Iterator for Pareto {
     }
 }
 
-/// A rate at which nothing can arrive.
+/// An impossible rate of arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[error("rate {value} calls/s is not possible; it must be a finite number above 0")]
 pub struct RateError {
-    /// What was asked for, in calls per second.
+    /// The requested rate, in calls per second.
     pub value: f64,
 }
 
-/// How late a generator started calls against its schedule. A generator that is late measures itself.
+/// The lateness of a generator's starts against its schedule. A late generator measures itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Lateness {
     started: u64,
@@ -113,13 +111,13 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// Nothing started yet.
+    /// No starts yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Notes one start: intended at `intended_ns`, really at `actual_ns` on the same clock. Early counts as in time.
+    /// Notes one start, intended at `intended_ns` and made at `actual_ns` on the same clock. An early start counts as on time.
     pub fn record(&mut self, intended_ns: u64, actual_ns: u64) {
         let behind_ns = actual_ns.saturating_sub(intended_ns);
         self.started += 1;
@@ -127,40 +125,39 @@ impl Lateness {
         self.max_ns = self.max_ns.max(behind_ns);
     }
 
-    /// Adds what another thread of the same generator noted.
+    /// Adds the starts of another thread of the same generator.
     pub fn merge(&mut self, other: &Self) {
         self.started += other.started;
         self.late += other.late;
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// How many starts were noted.
+    /// Number of starts.
     #[must_use]
     pub fn started(&self) -> u64 {
         self.started
     }
 
-    /// The share of starts that were more than [`LATE_NS`] late, 0 to 1; 0 when nothing started.
+    /// The share of starts that were more than [`LATE_NS`] late, 0 to 1; 0 without starts.
     #[must_use]
     pub fn share(&self) -> f64 {
         if self.started == 0 { 0.0 } else { self.late as f64 / self.started as f64 }
     }
 
-    /// The latest start, in µs.
+    /// Lateness of the latest start, in µs.
     #[must_use]
     pub fn max_us(&self) -> f64 {
         self.max_ns as f64 / 1e3
     }
 
-    /// Whether the run tells more of the generator than of the transport or server: more than [`LATE_SHARE_MAX`] of the starts were
+    /// Whether the run measures the generator rather than the transport or server: more than [`LATE_SHARE_MAX`] of the starts were
     /// late. Such a run is refused.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.share() > LATE_SHARE_MAX
     }
 
-    /// What to say about the run when more than [`LATE_SHARE_MAX`] of the starts were late; `who` names the
-    /// generator (a transport, say).
+    /// A warning if more than [`LATE_SHARE_MAX`] of the starts were late. `who` names the generator, such as a transport.
     #[must_use]
     pub fn warning(&self, who: &str) -> Option<String> {
         self.is_refused().then(|| {
@@ -187,7 +184,7 @@ mod tests {
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
         assert!((mean / 1000.0 - 1.0).abs() < 0.01, "{mean}");
-        // Of an exponential the deviation equals the mean, and 1/e of the gaps exceed it.
+        // An exponential distribution's deviation equals its mean, and 1/e of the gaps exceed it.
         assert!((variance.sqrt() / mean - 1.0).abs() < 0.02, "{}", variance.sqrt());
         let above = gaps.iter().filter(|gap| **gap > 1000.0).count() as f64 / gaps.len() as f64;
         assert!((above - 1.0 / std::f64::consts::E).abs() < 0.005, "{above}");

@@ -1,4 +1,4 @@
-//! Whether somebody else used the machine while something was measured.
+//! Use of the machine by other processes during a measurement.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process;
@@ -7,23 +7,21 @@ use std::time::Instant;
 use procfs::process::{Stat, all_processes};
 use procfs::{CurrentSI, KernelStats};
 
-/// Share of the machine's CPU time used by others above which a run carries a warning: 5 %.
+/// Share of the machine's CPU time used by other processes above which a run carries a warning: 5 %.
 const OTHERS_SHARE_MAX: f64 = 0.05;
 
 /// Share of the machine's CPU time taken by the hypervisor above which a run carries a warning: 1 %.
 const STEAL_SHARE_MAX: f64 = 0.01;
 
-/// The kernel reports CPU times to user space in hundredths of a second on every architecture Linux is used on
-/// (`USER_HZ`).
+/// The kernel reports CPU times to user space in hundredths of a second on every architecture of Linux (`USER_HZ`).
 const TICKS_PER_S: f64 = 100.0;
 
-/// `PF_KTHREAD` of the kernel's `sched.h`: a thread of the kernel, not a program.
+/// `PF_KTHREAD` of the kernel's `sched.h`: marks a kernel thread.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// A watch over the CPU time of other processes, running until [`end`](Self::end).
+/// A watch over the CPU time of other processes, until [`end`](Self::end).
 ///
-/// Start and end each read `/proc` once (about 20 µs per process on the machine), so keep them outside the
-/// measured time.
+/// Start and end each read `/proc` once (about 20 µs per process of the machine), so they belong outside the measured time.
 #[derive(Debug)]
 pub struct Watch {
     ours: BTreeSet<u32>,
@@ -40,7 +38,7 @@ impl Watch {
         Self { ours, before, started: Instant::now() }
     }
 
-    /// What others used since the start.
+    /// The use by other processes since the start.
     #[must_use]
     pub fn end(self) -> BackgroundLoad {
         let elapsed_s = self.started.elapsed().as_secs_f64();
@@ -49,19 +47,19 @@ impl Watch {
     }
 }
 
-/// What others used of the machine during a measurement. All figures are lower bounds: where `/proc` shows
-/// nothing, they are 0.
+/// The use of the machine by other processes during a measurement. All figures are lower bounds: they are 0 for values that `/proc`
+/// does not show.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct BackgroundLoad {
-    /// How long the watch lasted, in seconds.
+    /// Duration of the watch, in seconds.
     pub elapsed_s: f64,
     /// CPUs online.
     pub cores: usize,
-    /// CPU time of processes that do not belong to the measurement, in seconds. Interrupts count for nobody.
+    /// CPU time of processes outside the measurement, in seconds. Interrupts count for no process.
     pub others_s: f64,
-    /// Name of the other process that used most, and its CPU time in seconds.
+    /// Name of the other process that used most CPU time, and that time in seconds.
     pub busiest: Option<(String, f64)>,
-    /// Time a hypervisor gave to other machines although this one wanted to run, in seconds.
+    /// Time that a hypervisor gave to other machines although this one was ready to run, in seconds.
     pub steal_s: f64,
 }
 
@@ -73,9 +71,8 @@ impl BackgroundLoad {
             counted.map(|(_, process)| process.ticks).sum()
         };
         let difference = |mine| used(after, mine).saturating_sub(used(before, mine));
-        // Two views, each blind to something: the list of processes misses those hidden from a container, and
-        // the total misses others as far as interrupts were charged to us. Both only ever miss, so the larger
-        // is nearer.
+        // Both views are incomplete: the list of processes misses those hidden from a container, and the total misses other
+        // processes to the extent that interrupts were charged to ours. Both are lower bounds, so the larger one is nearer.
         let busy = after.busy_ticks.saturating_sub(before.busy_ticks);
         let others = difference(false).max(busy.saturating_sub(difference(true)));
         let busiest = after
@@ -98,20 +95,20 @@ impl BackgroundLoad {
         }
     }
 
-    /// What others used, as a share of all the CPU time the machine had, 0 to 1.
+    /// Share of the machine's CPU time that other processes used, 0 to 1.
     #[must_use]
     pub fn others_share(&self) -> f64 {
         self.share_of_machine(self.others_s)
     }
 
-    /// What the hypervisor took, as a share of all the CPU time the machine had, 0 to 1.
+    /// Share of the machine's CPU time that the hypervisor took, 0 to 1.
     #[must_use]
     pub fn steal_share(&self) -> f64 {
         self.share_of_machine(self.steal_s)
     }
 
-    /// What to say about the run: others used more than 5 % of the machine, or the hypervisor took more than 1 %. The
-    /// kernel counts in ticks of 10 ms, so a tick for each CPU more or less says nothing: that much is left out.
+    /// Warnings about the run: other processes used more than 5 % of the machine, or the hypervisor took more than 1 %. The kernel
+    /// counts in ticks of 10 ms, so one tick per CPU is not significant and is left out.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -145,14 +142,14 @@ impl BackgroundLoad {
     }
 }
 
-/// CPU times at one moment, in ticks since boot.
+/// CPU times at one time, in ticks since boot.
 #[derive(Clone, Debug, Default)]
 struct Snapshot {
     cores: usize,
-    /// All CPUs, in user and system mode, without interrupts.
+    /// Busy time of all CPUs, in user and system mode, without interrupts.
     busy_ticks: u64,
     steal_ticks: u64,
-    /// By process id, without threads of the kernel.
+    /// Processes by PID, without kernel threads.
     processes: BTreeMap<u32, Process>,
 }
 
@@ -160,7 +157,7 @@ struct Snapshot {
 struct Process {
     parent: u32,
     name: String,
-    /// Own time, and that of children that ended and were waited for; so nothing is lost when a child ends in
+    /// Its own time, and the time of its children that ended and were waited for, so that no time is lost if a child ends in
     /// between.
     ticks: u64,
 }
@@ -181,8 +178,8 @@ impl Snapshot {
         snapshot
     }
 
-    /// What the ticks of a process in `later` hold from before: its own, and those of its descendants that have ended
-    /// since, which the kernel adds to their parent's.
+    /// The ticks of a process in `later` that are from before: its own, and those of its descendants that have ended since, which
+    /// the kernel adds to their parent's.
     fn ticks_in(&self, pid: u32, later: &Self) -> u64 {
         let family = self.family([pid].into());
         let ended = |member: &u32| *member == pid || !later.processes.contains_key(member);
@@ -192,7 +189,7 @@ impl Snapshot {
 
     /// `members` and all their descendants.
     fn family(&self, mut members: BTreeSet<u32>) -> BTreeSet<u32> {
-        // Each pass adds one generation at least, or is the last.
+        // Each pass except the last adds at least one generation.
         loop {
             let known = members.len();
             let children =
@@ -265,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_child_that_ended_counts_once_and_for_us() {
-        // The child's 40 ticks from before the start move into the parent's when it is waited for.
+        // The child's 40 ticks from before the start move to the parent when the parent waits for it.
         let before = snapshot(0, 0, &[(9, 1, "us", 100), (4, 9, "child", 40)]);
         let after = snapshot(500, 0, &[(9, 1, "us", 100 + 540)]);
         let found = BackgroundLoad::between(&before, &after, [9, 4].into(), 10.0);
@@ -274,7 +271,7 @@ mod tests {
 
     #[test]
     fn the_busiest_is_not_charged_for_what_its_child_did_before() {
-        // A compiler that ran for 9 s before the start and 1 s after it ends; its parent has its time then.
+        // A compiler that ran for 9 s before the start and 1 s after it ends; then its parent has its time.
         let before = snapshot(0, 0, &[(5, 1, "make", 3), (6, 5, "sh", 0), (7, 6, "compiler", 900)]);
         let after = snapshot(100, 0, &[(5, 1, "make", 1003)]);
         let found = BackgroundLoad::between(&before, &after, BTreeSet::new(), 1.0);
@@ -300,13 +297,13 @@ mod tests {
 
     #[test]
     fn a_run_shorter_than_a_tick_accuses_nobody() {
-        // 59 µs, as a probe of loopback takes, in which two ticks happened to be counted.
+        // 59 µs, as for a probe of loopback, in which two ticks were counted by chance.
         let before = snapshot(1000, 0, &[(5, 1, "compiler", 10)]);
         let after = snapshot(1002, 2, &[(5, 1, "compiler", 12)]);
         let found = BackgroundLoad::between(&before, &after, BTreeSet::new(), 59e-6);
         assert!(found.warnings().is_empty(), "{:?}", found.warnings());
         assert_eq!((found.others_share(), found.steal_share()), (1.0, 1.0));
-        // Half a second in which others had one of two CPUs is told.
+        // Half a second in which other processes had one of two CPUs is reported.
         let after = snapshot(1050, 0, &[(5, 1, "compiler", 60)]);
         let found = BackgroundLoad::between(&before, &after, BTreeSet::new(), 0.5);
         assert_eq!(found.warnings().len(), 1);

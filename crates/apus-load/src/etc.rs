@@ -1,17 +1,17 @@
-//! ETC, the general-purpose memcached pool of Atikoglu et al., "Workload Analysis of a Large-Scale Key-Value Store"
-//! (SIGMETRICS 2012): how long keys and values are. Its gaps between requests are [`Pareto`](crate::Pareto)'s.
+//! ETC, the general-purpose memcached pool of Atikoglu et al., "Workload Analysis of a Large-Scale Key-Value Store" (SIGMETRICS
+//! 2012): lengths of keys and values. The gaps between its requests are [`Pareto`](crate::Pareto)'s.
 //!
-//! The distributions are those the load generator mutilate uses under the names `fb_key`, `fb_value` and `fb_ia`, and so
-//! those behind the published figures of the kernel's IRQ suspension.
+//! The distributions are those of the load generator mutilate under the names `fb_key`, `fb_value` and `fb_ia`, and so those behind
+//! the published figures of the kernel's IRQ suspension.
 
 use rand::RngExt;
 
 use crate::random::{Random, pareto};
 
-/// Longest key, in bytes: memcached's limit.
+/// Upper bound on the length of a key, in bytes: memcached's limit.
 pub const KEY_MAX: u32 = 250;
 
-/// Longest value, in bytes: memcached's usual limit.
+/// Upper bound on the length of a value, in bytes: memcached's usual limit.
 pub const VALUE_MAX: u32 = 1 << 20;
 
 /// Location, scale and shape of the generalized extreme value distribution of key lengths.

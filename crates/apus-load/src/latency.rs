@@ -1,4 +1,4 @@
-//! How long calls took: a histogram of nanoseconds, in total and by message size.
+//! Latencies of calls: a histogram of nanoseconds, in total and by message size.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,16 +6,16 @@ use std::fmt;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Longest latency told apart, 100 s; longer ones count as this.
+/// Upper bound on recorded latencies, 100 s. Longer ones count as 100 s.
 const MAX_NS: u64 = 100_000_000_000;
 
-/// Digits kept: a value read back is within 0.1 % of the one recorded.
+/// Significant digits: a recorded value is reported within 0.1 %.
 const DIGITS: u8 = 3;
 
-/// A histogram of latencies between 1 ns and 100 s, to three digits. Takes about 230 kB; recording allocates
-/// nothing and costs a few nanoseconds.
+/// A histogram of latencies between 1 ns and 100 s, with three digits. Takes about 230 kB. Recording does not allocate and costs a
+/// few nanoseconds.
 ///
-/// As text it is a list of what was recorded: pairs of nanoseconds and counts.
+/// Its text form is a list of pairs of nanoseconds and counts.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Vec<(u64, u64)>", into = "Vec<(u64, u64)>")]
 pub struct Latency {
@@ -23,7 +23,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Nothing recorded yet.
+    /// An empty histogram.
     #[must_use]
     pub fn new() -> Self {
         let histogram =
@@ -31,35 +31,34 @@ impl Latency {
         Self { histogram }
     }
 
-    /// Notes one latency in nanoseconds; 0 counts as 1, more than 100 s as 100 s.
+    /// Records one latency in nanoseconds; 0 counts as 1, and more than 100 s as 100 s.
     pub fn record_ns(&mut self, ns: u64) {
         self.record_many_ns(ns, 1);
     }
 
-    /// Notes `count` calls that all took `ns` nanoseconds.
+    /// Records `count` calls of `ns` nanoseconds each.
     pub fn record_many_ns(&mut self, ns: u64, count: u64) {
         self.histogram.saturating_record_n(ns.max(1), count);
     }
 
-    /// Adds what was recorded elsewhere.
+    /// Adds the latencies of another histogram.
     pub fn merge(&mut self, other: &Self) {
         self.histogram.add(&other.histogram).expect("both histograms have the same bounds");
     }
 
-    /// How many latencies were recorded.
+    /// Number of recorded latencies.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// Whether nothing was recorded.
+    /// Whether no latency was recorded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.histogram.is_empty()
     }
 
-    /// The latency in µs that `percent` % (0 to 100) of the calls did not exceed: `p(50.0)` is the median. 0
-    /// when empty.
+    /// The latency in µs that `percent` % (0 to 100) of the calls did not exceed: `p(50.0)` is the median. 0 if empty.
     #[must_use]
     pub fn p(&self, percent: f64) -> f64 {
         self.p_ns(percent) as f64 / 1e3
@@ -71,28 +70,27 @@ impl Latency {
         self.histogram.value_at_percentile(percent)
     }
 
-    /// The shortest latency, in µs. 0 when empty.
+    /// The shortest latency, in µs. 0 if empty.
     #[must_use]
     pub fn min_us(&self) -> f64 {
         if self.is_empty() { 0.0 } else { self.histogram.min() as f64 / 1e3 }
     }
 
-    /// The longest latency, in µs. 0 when empty.
+    /// The longest latency, in µs. 0 if empty.
     #[must_use]
     pub fn max_us(&self) -> f64 {
         self.histogram.max() as f64 / 1e3
     }
 
-    /// The mean, in µs. 0 when empty.
+    /// The mean latency, in µs. 0 if empty.
     #[must_use]
     pub fn mean_us(&self) -> f64 {
         self.histogram.mean() / 1e3
     }
 
-    /// The cumulative distribution for a plot, as (latency in µs, fraction of calls that took at most that
-    /// long), both rising, the last fraction 1. At most about `points` points (at least two), placed where the
-    /// curve moves in either direction of a plot with a logarithmic latency axis, so that body and tail both
-    /// keep their shape.
+    /// The cumulative distribution for a plot, as (latency in µs, fraction of calls that took at most this long), both rising, with
+    /// a last fraction of 1. Has at most about `points` points (at least two), placed where the curve moves in either direction of
+    /// a plot with a logarithmic latency axis, so that the body and the tail keep their shape.
     #[must_use]
     pub fn cdf(&self, points: usize) -> Vec<(f64, f64)> {
         let (Some(first), total) = (self.first_ns(), self.count() as f64) else {
@@ -151,18 +149,18 @@ impl fmt::Debug for Latency {
     }
 }
 
-/// Classes of sizes for each factor of ten: neighbours are 26 % apart, good for a plot.
+/// Size classes per factor of ten: neighbours are 26 % apart, which suits a plot.
 const CLASSES_PER_DECADE: f64 = 10.0;
 
-/// Latency by message size: one histogram per class of sizes, the classes equally wide on a logarithmic scale.
+/// Latency by message size: one histogram per size class. The classes are equally wide on a logarithmic scale.
 ///
-/// A class keeps the mean of the sizes it really saw, so a workload of few sizes is reported at exactly those.
+/// A class keeps the mean of its recorded sizes, so a workload of few sizes is reported at exactly those sizes.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct BySize {
     classes: BTreeMap<u32, SizeClass>,
 }
 
-/// The calls of one range of sizes.
+/// The calls of one size class.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct SizeClass {
     bytes_total: u64,
@@ -176,7 +174,7 @@ impl SizeClass {
         self.bytes_total as f64 / self.latency.count().max(1) as f64
     }
 
-    /// How long the calls of this class took.
+    /// The latencies of the calls in this class.
     #[must_use]
     pub fn latency(&self) -> &Latency {
         &self.latency
@@ -184,21 +182,21 @@ impl SizeClass {
 }
 
 impl BySize {
-    /// Nothing recorded yet.
+    /// Empty, without classes.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Notes a call with a message of `bytes` bytes that took `ns` nanoseconds. The first call of a class
-    /// allocates its histogram.
+    /// Records a call with a message of `bytes` bytes that took `ns` nanoseconds. The first call of a class allocates its
+    /// histogram.
     pub fn record(&mut self, bytes: u32, ns: u64) {
         let class = self.classes.entry(class_of(bytes)).or_default();
         class.bytes_total = class.bytes_total.saturating_add(u64::from(bytes));
         class.latency.record_ns(ns);
     }
 
-    /// Adds what was recorded elsewhere.
+    /// Adds the latencies of another record.
     pub fn merge(&mut self, other: &Self) {
         for (number, theirs) in &other.classes {
             let ours = self.classes.entry(*number).or_default();
@@ -207,12 +205,12 @@ impl BySize {
         }
     }
 
-    /// The classes that saw calls, from short messages to long.
+    /// The classes with calls, from short to long messages.
     pub fn classes(&self) -> impl Iterator<Item = &SizeClass> {
         self.classes.values()
     }
 
-    /// All sizes together.
+    /// The latencies of all sizes.
     #[must_use]
     pub fn total(&self) -> Latency {
         self.classes().fold(Latency::new(), |mut total, class| {
@@ -227,8 +225,8 @@ impl BySize {
         self.classes().map(|class| (class.bytes_mean(), class.latency.p(percent))).collect()
     }
 
-    /// Points for a plot of slowdown against size: (mean bytes, latency at `percent` % over `ideal_us` of that
-    /// size), one per class. `ideal_us` gives the best possible latency of a message of so many bytes, in µs.
+    /// Points for a plot of slowdown against size: (mean bytes, latency at `percent` % over the ideal latency of the size), one per
+    /// class. `ideal_us` gives the least possible latency of a message of this many bytes, in µs.
     #[must_use]
     pub fn slowdown_points(&self, percent: f64, ideal_us: impl Fn(f64) -> f64) -> Vec<(f64, f64)> {
         self.classes()
@@ -322,7 +320,7 @@ mod tests {
             let exact = values[rank - 1] as f64;
             let neighbour = values[rank.min(values.len() - 1)] as f64;
             let got = latency.p_ns(percent) as f64;
-            // The histogram's own rounding of the rank may land on the next value.
+            // The histogram's rounding of the rank may select the next value.
             prop_assert!((got / exact - 1.0).abs() <= 0.001 || (got / neighbour - 1.0).abs() <= 0.001, "{} {} {}", got, exact, neighbour);
         }
 

@@ -1,20 +1,17 @@
-//! Load and measurement for request/response transports: what to send and when, how long it took, and how to
-//! tell people.
+//! Load and measurement for request/response transports: messages and their schedule, latencies, and reports.
 //!
-//! Nothing here opens a socket or knows a protocol; a benchmark brings its own transport and uses these parts,
-//! in this order:
+//! The crate opens no socket and knows no protocol. A benchmark brings its own transport and uses these parts, in this order:
 //!
-//! 1. [`Workload`] says how long each message is ([`etc`] for a key-value store), [`Poisson`] or [`Pareto`] when it is due, [`Lateness`] whether the
-//!    generator kept up.
-//! 2. [`Latency`] and [`BySize`] record how long calls took; [`Watch`] sees whether others used the machine
-//!    meanwhile.
-//! 3. [`ResultFile`] is the one record of a run: command, [`Machine`], warnings, flat [`Row`]s, and [`Series`]
-//!    for plots. It is JSON first; everything people look at is made from it.
-//! 4. [`report`] makes tables for a terminal and a self-contained HTML page from result files; [`stats`] has
-//!    the medians and ratios they use.
+//! 1. [`Workload`] gives the length of each message ([`etc`] for a key-value store), [`Poisson`] or [`Pareto`] the time at which it
+//! is due, and [`Lateness`] tells whether the generator kept up.
+//! 2. [`Latency`] and [`BySize`] record latencies of calls. [`Watch`] measures the use of the machine by other processes.
+//! 3. [`ResultFile`] is the record of a run: command, [`Machine`], warnings, flat [`Row`]s, and [`Series`] for plots. It is JSON,
+//! and all reports are made from it.
+//! 4. [`report`] makes tables for a terminal and a self-contained HTML page from result files. [`stats`] has the medians and ratios
+//! that they use.
 //!
-//! Random numbers come from a seed the caller gives, so a load can be repeated. The clock is read in two places
-//! only: [`ResultFile::new`] notes when the run began, and [`Watch`] how long it took.
+//! Random numbers come from a seed of the caller, so a load can be repeated. The clock is read in two places only:
+//! [`ResultFile::new`] notes the start of the run, and [`Watch`] its duration.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! On what machine a result was measured.
+//! The machine on which a result was measured.
 
 use std::fmt;
 use std::fs;
@@ -7,7 +7,7 @@ use std::thread;
 use procfs::{CpuInfo, Current, LoadAverage, Meminfo};
 use serde::{Deserialize, Serialize};
 
-/// What a reader must know of the machine to judge a figure. What could not be found out is empty, zero or `None`.
+/// Properties of the machine that matter to a figure. Unknown ones are empty, zero or `None`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {
@@ -17,7 +17,7 @@ pub struct Machine {
     pub architecture: String,
     /// CPUs online.
     pub cores: usize,
-    /// CPUs this process may run on, where fewer are allowed than online.
+    /// CPUs on which this process may run, which may be fewer than are online.
     pub cores_allowed: usize,
     /// Total memory, in MB (1,000,000 bytes).
     pub memory_mb: u64,
@@ -25,16 +25,16 @@ pub struct Machine {
     pub kernel: String,
     /// Name of the distribution.
     pub system: String,
-    /// Whether a hypervisor is underneath; times in a virtual machine have more outliers.
+    /// Whether the machine is virtual. Times in a virtual machine have more outliers.
     pub hypervisor: bool,
-    /// Frequency governor of the first CPU, where the kernel controls the frequency.
+    /// Frequency governor of the first CPU, if the kernel controls the frequency.
     pub governor: Option<String>,
-    /// Load average of the last minute when the run began.
+    /// Load average of the last minute at the start of the run.
     pub load_average: f64,
 }
 
 impl Machine {
-    /// Looks at this machine, through `/proc` and `/sys`.
+    /// The properties of this machine, from `/proc` and `/sys`.
     #[must_use]
     pub fn here() -> Self {
         let text = |path| fs::read_to_string(path).unwrap_or_default();
@@ -58,15 +58,14 @@ impl Machine {
                 .and_then(|cpu| cpu.get_field(0, "flags"))
                 .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
             governor: Some(governor.trim().to_owned()).filter(|governor| !governor.is_empty()),
-            // Two digits, as the kernel tells it.
+            // Two digits, like the kernel's.
             load_average: LoadAverage::current()
                 .map_or(0.0, |load| (f64::from(load.one) * 100.0).round() / 100.0),
         }
     }
 
-    /// What of the machine itself makes figures doubtful: a governor that lowers the frequency of an
-    /// idle CPU. The load average is no reason, because earlier runs of the same benchmark raise it;
-    /// [`Watch`](crate::Watch) sees what others really use.
+    /// A warning about the machine itself: a governor that lowers the frequency of an idle CPU. The load average is not a reason,
+    /// because earlier runs of the same benchmark raise it; [`Watch`](crate::Watch) measures the actual use by other processes.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         let slow = |name: &&str| matches!(*name, "powersave" | "ondemand" | "conservative");
@@ -115,7 +114,7 @@ impl fmt::Display for Machine {
     }
 }
 
-/// x86 names its model; ARM gives numbers of implementer and part.
+/// x86 has the model's name; ARM has numbers of implementer and part.
 fn cpu_model(cpu: &CpuInfo) -> String {
     let field = |name| cpu.get_field(0, name);
     if let Some(name) = field("model name").or_else(|| field("Model")) {

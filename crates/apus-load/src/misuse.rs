@@ -1,8 +1,8 @@
-//! Options that cannot be meant.
+//! Options that make no sense.
 
 use thiserror::Error;
 
-/// An option that is well formed but cannot be meant; the text names the option as the command line does.
+/// An option that is well formed but makes no sense. The text names the option as on the command line.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct Misuse(pub String);

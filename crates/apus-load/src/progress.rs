@@ -1,18 +1,18 @@
-//! How far a measurement is.
+//! The progress of a measurement.
 
-/// Receives the steps of a measurement. It is called between measurements only, never while one runs.
+/// Receives the steps of a measurement. Called only between measurements, never during one.
 pub trait Progress: Sync {
-    /// The work has `steps` more steps than was known.
+    /// Adds `steps` steps to the work.
     fn lengthen(&self, steps: u64);
 
-    /// A step begins; `name` says what it measures.
+    /// A step begins, which measures `name`.
     fn begin(&self, name: &str);
 
     /// The step is done.
     fn done(&self);
 }
 
-/// Progress that nobody watches.
+/// Ignores progress.
 impl Progress for () {
     fn lengthen(&self, _: u64) {}
 

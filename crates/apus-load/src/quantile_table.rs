@@ -1,20 +1,19 @@
 //! The quantile tables of workloads W1–W5: 40 points of each quantile function, linear in between.
 //!
-//! # How they were made
+//! # Source
 //!
-//! The authors of Homa publish each workload as a table of (message length, weight) with 150 to 840
-//! entries (`util/dist.cc` of the Homa kernel module; the workloads themselves are those of the SIGCOMM
-//! 2018 paper: W1 Memcached at Facebook, W2 a search application and W3 all applications of a Google
-//! data centre, W4 Hadoop at Facebook, W5 web search as in the DCTCP paper). The points below were fitted to the
-//! cumulative distributions of those tables: picked by dynamic programming among the corners and the
-//! middles of the steps of the table, minimising the errors in bytes, in log size and in the tail together.
+//! The authors of Homa publish each workload as a table of (message length, weight) with 150 to 840 entries (`util/dist.cc` of the
+//! Homa kernel module; the workloads themselves are those of the SIGCOMM 2018 paper: W1 Memcached at Facebook, W2 a search
+//! application and W3 all applications of a Google data centre, W4 Hadoop at Facebook, W5 web search as in the DCTCP paper). The
+//! points below were fitted to the cumulative distributions of those tables: picked by dynamic programming among the corners and
+//! the middles of the table's steps, minimising the errors in bytes, in log size and in the tail together.
 //!
 //! Against the exact tables, the mean is off by +0.032 % (W1), +0.050 % (W2), +0.519 % (W3), +0.318 % (W4) and
 //! −0.001 % (W5), and with lengths clipped at 1,000,000 bytes by +0.032, +0.078, +0.499, +0.118 and −0.009 %;
 //! no point of the cumulative distribution is off by more than 0.024. Lengths here are not clipped.
 
-/// One point of a quantile function: the fraction `at` of all messages is at most `bytes` long.
-/// Two neighbours with equal `bytes` make an atom: a length that has a probability of its own.
+/// One point of a quantile function: the fraction `at` of all messages is at most `bytes` long. Two neighbours with equal `bytes`
+/// make an atom: a length with a probability of its own.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Quantile {
     /// Cumulative fraction of messages, 0 to 1.

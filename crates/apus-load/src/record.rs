@@ -1,4 +1,4 @@
-//! The record of a run, with everything that may be wrong with it.
+//! The record of a run, with its warnings.
 
 use std::path::Path;
 
@@ -7,18 +7,18 @@ use anyhow::{Context, Result};
 
 use crate::stop::{self, CUT_SHORT};
 
-/// The command line of this process, for results.
+/// The command line of this process, for result files.
 #[must_use]
 pub fn command_line() -> String {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     format!("apus {}", arguments.join(" "))
 }
 
-/// Has `measure` fill the record of a run, and adds warnings about the machine and about others who used it meanwhile.
-/// After a request to stop, the record has what was measured by then and the warning [`CUT_SHORT`].
+/// Lets `measure` fill the record of a run, and adds warnings about the machine and its use by other processes. After a request to
+/// stop, the record has the figures measured so far and the warning [`CUT_SHORT`].
 ///
 /// # Errors
-/// As `measure` does.
+/// Those of `measure`.
 pub fn record(measure: impl FnOnce(&mut ResultFile) -> Result<()>) -> Result<ResultFile> {
     let mut result = ResultFile::new(&command_line(), Machine::here());
     result.machine.warning().into_iter().for_each(|warning| result.warn(warning));
@@ -27,7 +27,7 @@ pub fn record(measure: impl FnOnce(&mut ResultFile) -> Result<()>) -> Result<Res
     }
     let watch = Watch::start();
     match measure(&mut result) {
-        // Whatever failed then failed because it was stopped.
+        // The request to stop explains any error.
         Err(_) if stop::requested() => result.warn(CUT_SHORT),
         measured => measured?,
     }
@@ -35,10 +35,10 @@ pub fn record(measure: impl FnOnce(&mut ResultFile) -> Result<()>) -> Result<Res
     Ok(result)
 }
 
-/// Reads a result that an earlier run kept, so that it need not be measured again.
+/// Reads a result kept from an earlier run, which need not be measured again.
 ///
 /// # Errors
-/// When it is no result: with its name, and what to do.
+/// If the file is not a result. The error has its name and a remedy.
 pub fn read_kept(path: &Path) -> Result<ResultFile> {
     ResultFile::read(path).with_context(|| {
         format!(

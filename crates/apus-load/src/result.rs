@@ -1,4 +1,4 @@
-//! The result file: the one record of a run, JSON first.
+//! The result file: the record of a run as JSON.
 
 use std::fs;
 use std::io::{self, Read};
@@ -14,38 +14,37 @@ use crate::machine::Machine;
 use crate::row::Row;
 use crate::series::Series;
 
-/// The `schema` of the files this crate writes and reads.
+/// The `schema` of the files that this crate writes and reads.
 pub const SCHEMA: &str = "apus-result/1";
 
-/// What one run measured, and all that is needed to judge it.
+/// The figures of one run, and the context needed to judge them.
 ///
-/// Written as one JSON object. New top-level keys may be added under the same schema; a reader ignores those it
-/// does not know.
+/// Written as one JSON object. New top-level keys may be added under the same schema; a reader ignores unknown ones.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ResultFile {
     /// Always [`SCHEMA`].
     pub schema: String,
-    /// The exact command line that gives these figures again.
+    /// The exact command line that reproduces these figures.
     pub command: String,
-    /// Where it ran.
+    /// The machine of the run.
     pub machine: Machine,
-    /// When it began: RFC 3339 in UTC, to the second (`2026-11-20T18:40:00Z`).
+    /// Start of the run: RFC 3339 in UTC, to the second (`2026-11-20T18:40:00Z`).
     pub started: String,
-    /// What was asked for, complete, where one value says that: the plan of a simulation.
+    /// The complete input of the run, if one value describes it: the plan of a simulation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Value>,
-    /// What may be wrong with the run, one sentence each. Empty when nothing was noticed.
+    /// Possible problems with the run, one sentence each. May be empty.
     #[serde(default)]
     pub warnings: Vec<String>,
     /// The figures.
     pub rows: Vec<Row>,
-    /// Curves for plots; often none.
+    /// Curves for plots; may be empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<Series>,
 }
 
 impl ResultFile {
-    /// The record of a run that begins now on `machine`, with no rows yet.
+    /// The record of a run that begins now on `machine`, without rows.
     #[must_use]
     pub fn new(command: &str, machine: Machine) -> Self {
         Self {
@@ -60,7 +59,7 @@ impl ResultFile {
         }
     }
 
-    /// Adds a warning, once however often it is given.
+    /// Adds a warning, unless it was added before.
     pub fn warn(&mut self, warning: impl Into<String>) {
         let warning = warning.into();
         if !self.warnings.contains(&warning) {
@@ -68,8 +67,8 @@ impl ResultFile {
         }
     }
 
-    /// Writes the file's [text](Self::to_json) to `path`, where it appears whole or not at all: it is written beside its
-    /// place under another name and then renamed. A symbolic link keeps pointing to the file that is replaced.
+    /// Writes the file's [text](Self::to_json) to `path` atomically: the text is written beside it under another name, which is
+    /// then renamed. A symbolic link keeps pointing to the replaced file.
     pub fn write(&self, path: &Path) -> Result<()> {
         let replace = || -> io::Result<()> {
             let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -79,7 +78,7 @@ impl ResultFile {
             let written =
                 fs::write(&part, self.to_json()).and_then(|()| fs::rename(&part, &target));
             if written.is_err() {
-                // Best effort: the error to report is the first one.
+                // Best effort: the first error is the one to report.
                 let _ = fs::remove_file(&part);
             }
             written
@@ -87,7 +86,7 @@ impl ResultFile {
         replace().map_err(|error| anyhow!("cannot write result file `{}`: {error}", path.display()))
     }
 
-    /// The file's text: each top-level key on a line of its own, and each row, warning and curve.
+    /// The file's text, with one line for each top-level key, row, warning and curve.
     #[must_use]
     pub fn to_json(&self) -> String {
         let value = serde_json::to_value(self).expect("all keys are strings");
@@ -118,9 +117,9 @@ impl ResultFile {
         Self::parse(&text, path)
     }
 
-    /// Reads a result from its text; `path` is only named in errors.
+    /// Reads a result from its text. `path` is only used in errors.
     pub fn parse(text: &str, path: &Path) -> Result<Self> {
-        /// Looked at first, so that a file of another kind is told from a damaged one.
+        /// Parsed first, to distinguish a file of another kind from a damaged one.
         #[derive(Deserialize)]
         struct Head {
             schema: Option<String>,
@@ -145,7 +144,7 @@ mod tests {
     use crate::latency::Latency;
     use std::path::PathBuf;
 
-    /// A directory of this test alone, removed at the end.
+    /// A directory for one test, removed at the end.
     struct Directory(PathBuf);
 
     impl Directory {

@@ -3,33 +3,31 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The `verdict` of a row that measured the machine instead of the network.
+/// The `verdict` of a row that measured the machine rather than the network.
 pub const REFUSED: &str = "the machine, not the network";
 
-/// The `verdict` of a row that measured a late generator instead of the server.
+/// The `verdict` of a row that measured a late generator rather than the server.
 pub const REFUSED_LATE: &str = "the generator, not the server";
 
-/// One row of results: what was measured (`transport` first, then settings such as `size_bytes`) and the
-/// numbers, in the order they were set.
+/// One row of results: the subject (`transport` first, then settings such as `size_bytes`) and the numbers, in the order in which
+/// they were set.
 ///
-/// A row is flat. Keys are lower case with the unit last: `p50_us`, `p99_9_us`, `goodput_gbps`, `cpu_s`,
-/// `calls_per_s`, `size_bytes`; counts have no unit (`calls`, `errors`). Reports give meaning to a few keys,
-/// see [`report`](crate::report).
+/// A row is flat. Keys are lower case with the unit last: `p50_us`, `p99_9_us`, `goodput_gbps`, `cpu_s`, `calls_per_s`,
+/// `size_bytes`. Counts have no unit (`calls`, `errors`). Reports give meaning to a few keys, see [`report`](crate::report).
 ///
-/// Values are numbers, counts, texts, yes or no, and null for what was not measured; a number that JSON cannot hold is
-/// null too.
+/// Values are numbers, counts, texts, booleans, and null for missing values. A number that JSON cannot hold is null too.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Map<String, Value>")]
 pub struct Row(Map<String, Value>);
 
 impl Row {
-    /// A row of `transport` (`apus-udp`, `tcp-epoll`, `raw-udp`, …) with nothing else yet.
+    /// A row of `transport` (`apus-udp`, `tcp-epoll`, `raw-udp`, …) without values.
     #[must_use]
     pub fn new(transport: &str) -> Self {
         Self(Map::new()).set("transport", transport)
     }
 
-    /// Adds `key`, or replaces its value where it stands. Chains.
+    /// Adds `key`, or replaces its value in place. Chains.
     #[must_use]
     pub fn set(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.put(key, value);
@@ -41,8 +39,8 @@ impl Row {
         self.0.insert(key.to_owned(), value.into());
     }
 
-    /// Adds the usual latency columns in µs: `p50_us`, `p99_us`, `p99_9_us`, `max_us` and `calls`. Missing
-    /// values when nothing was recorded.
+    /// Adds the usual latency columns in µs: `p50_us`, `p99_us`, `p99_9_us`, `max_us` and `calls`. The latencies are missing if
+    /// nothing was recorded.
     #[must_use]
     pub fn set_latency(mut self, latency: &crate::Latency) -> Self {
         for (key, us) in [
@@ -56,7 +54,7 @@ impl Row {
         self.set("calls", latency.count())
     }
 
-    /// The row of a run whose generator was late: it keeps what was offered and counted, and has no times and rates.
+    /// The row of a run with a late generator: keeps offered loads and counts, and removes times and rates.
     #[must_use]
     pub fn refused_as_late(mut self) -> Self {
         const FIGURES: [&str; 4] = ["_us", "_gbps", "_mbps", "_per_s"];
@@ -69,7 +67,7 @@ impl Row {
         self.set("verdict", REFUSED_LATE)
     }
 
-    /// The transport this row is about.
+    /// The transport of this row.
     #[must_use]
     pub fn transport(&self) -> &str {
         self.text("transport").unwrap_or_default()
@@ -81,7 +79,7 @@ impl Row {
         self.0.get(key)
     }
 
-    /// The number under `key`; counts are numbers too.
+    /// The number under `key`, which may be a count.
     #[must_use]
     pub fn number(&self, key: &str) -> Option<f64> {
         self.value(key)?.as_f64()
@@ -93,7 +91,7 @@ impl Row {
         self.value(key)?.as_str()
     }
 
-    /// Whether its `verdict` says that it measured something else than was asked.
+    /// Whether its `verdict` refuses the measurement.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         matches!(self.text("verdict"), Some(REFUSED | REFUSED_LATE))

@@ -1,19 +1,19 @@
-//! Points for the plots of a report.
+//! Curves for the plots of a report.
 
 use serde::{Deserialize, Serialize};
 
 use crate::latency::{BySize, Latency};
 
-/// Points on a curve: enough to keep the shape at the size of a page.
+/// Points of a curve: enough to keep the shape at the size of a page.
 const CDF_POINTS: usize = 200;
 
-/// One curve of a plot. Series of the same `name` are drawn into the same plot, each with its transport in the
-/// legend; labels and scales are taken from the first of them.
+/// One curve of a plot. Series of the same `name` are drawn in the same plot, each with its transport in the legend. Labels and
+/// scales are those of the first series.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Series {
     /// Title of the plot: "Latency of 100 B calls".
     pub name: String,
-    /// Whose curve it is, as in the rows.
+    /// The transport of the curve, as in the rows.
     pub transport: String,
     /// Label of the horizontal axis, with its unit: "latency (µs)".
     pub x_label: String,
@@ -25,23 +25,23 @@ pub struct Series {
     /// Scale of the vertical axis.
     #[serde(default)]
     pub y_scale: Scale,
-    /// The points, from left to right; all finite, because JSON has nothing else.
+    /// The points, from left to right; all finite, as JSON requires.
     pub points: Vec<(f64, f64)>,
 }
 
-/// How an axis is divided.
+/// The scale of an axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
-    /// Equal steps; starts at 0 where the values are not negative.
+    /// Equal steps. Starts at 0 if no value is negative.
     #[default]
     Linear,
-    /// Factors of ten; points at or below 0 are left out.
+    /// Factors of ten. Points at or below 0 are left out.
     Log,
 }
 
 impl Series {
-    /// The cumulative distribution of `latency`: which share of the calls took at most how long, over a
+    /// The cumulative distribution of `latency`: the share of calls against the latency that they did not exceed, over a
     /// logarithmic axis of µs.
     #[must_use]
     pub fn latency_cdf(name: &str, transport: &str, latency: &Latency) -> Self {
@@ -67,8 +67,8 @@ impl Series {
         Self::by_size(name, transport, label, by_size.latency_points(percent))
     }
 
-    /// Slowdown (latency at `percent` % over the best possible, `ideal_us` of that many bytes) against message
-    /// size, both axes logarithmic.
+    /// Slowdown (latency at `percent` % over the ideal latency, `ideal_us` of this many bytes) against message size, both axes
+    /// logarithmic.
     #[must_use]
     pub fn slowdown_by_size(
         name: &str,
@@ -81,7 +81,7 @@ impl Series {
         Self::by_size(name, transport, label, by_size.slowdown_points(percent, ideal_us))
     }
 
-    /// Something against message size, both axes logarithmic; points that are not finite are left out.
+    /// A figure against message size, both axes logarithmic. Points that are not finite are left out.
     #[must_use]
     pub fn by_size(
         name: &str,

@@ -1,12 +1,11 @@
-//! Message sizes as people write them: `100`, `10kB`, `1MB`, `64KiB`.
+//! Message sizes with units: `100`, `10kB`, `1MB`, `64KiB`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Units and their factors, larger first. Decimal `k` and `M` are the ones Homa's papers use (1 MB = 1,000,000
-/// bytes).
+/// Units and their factors, larger first. Decimal `k` and `M` are those of the Homa papers (1 MB = 1,000,000 bytes).
 const UNITS: [(&str, u32); 8] = [
     ("gib", 1 << 30),
     ("mib", 1 << 20),
@@ -18,13 +17,13 @@ const UNITS: [(&str, u32); 8] = [
     ("b", 1),
 ];
 
-/// A message size in bytes, at least 1, written as a count with an optional unit: `B`, `kB`, `MB`, `GB` (powers of
-/// 1,000) or `KiB`, `MiB`, `GiB` (powers of 1,024); upper or lower case, a space or `_` inside is allowed.
+/// A message size in bytes, at least 1, written as a count with an optional unit: `B`, `kB`, `MB`, `GB` (powers of 1,000) or `KiB`,
+/// `MiB`, `GiB` (powers of 1,024). Upper or lower case, and a space or `_` inside, are allowed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Size(u32);
 
 impl Size {
-    /// A size of `bytes`; `None` for 0, because an empty message does not exist in any transport compared here.
+    /// A size of `bytes`; `None` for 0, because no transport has empty messages.
     #[must_use]
     pub fn new(bytes: u32) -> Option<Self> {
         (bytes > 0).then_some(Self(bytes))
@@ -74,26 +73,26 @@ impl FromStr for Size {
     }
 }
 
-/// Why a text is not a [`Size`].
+/// An error of parsing a [`Size`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SizeError {
     /// Not a whole count with a known unit.
     #[error("size `{value}` is not a count of bytes such as 100, 10kB, 1MB or 64KiB")]
     NotASize {
-        /// What was given.
+        /// The given text.
         value: String,
     },
-    /// Nothing sends an empty message.
+    /// An empty message.
     #[error("size `{value}` is zero; a message has at least 1 byte")]
     Zero {
-        /// What was given.
+        /// The given text.
         value: String,
     },
-    /// More than 32 bits.
+    /// A size of more than 32 bits.
     #[error("size `{value}` is too large; allowed are 1 to {max} bytes", max = u32::MAX)]
     TooLarge {
-        /// What was given.
+        /// The given text.
         value: String,
     },
 }

@@ -1,36 +1,35 @@
-//! What many values say together: percentiles of what was measured, and medians, spread and ratios of several runs.
+//! Statistics of values: percentiles of measurements, and medians, spread and ratios of several runs.
 //!
-//! A percentile is always a value that was measured, by nearest rank ([`rank`]); the histograms of
-//! [`Latency`](crate::Latency) follow the same rule. Medians and quartiles of runs, which are few, are interpolated.
+//! A percentile is always a measured value, by nearest rank ([`rank`]). The histograms of [`Latency`](crate::Latency) follow the
+//! same rule. Medians and quartiles of runs, which are few, are interpolated.
 
-/// The place of a percentile among `count` values in rising order, counted from 1: that of the smallest value that at
-/// least `percent` % (0 to 100) of the values do not exceed. 1 for no values.
+/// The rank of a percentile among `count` values in rising order, counted from 1: the rank of the smallest value that at least
+/// `percent` % (0 to 100) of the values do not exceed. 1 without values.
 #[must_use]
 pub fn rank(count: u64, percent: f64) -> u64 {
     ((count as f64 * (percent / 100.0)).ceil() as u64).clamp(1, count.max(1))
 }
 
-/// The percentile of values in rising order; `None` for no values.
+/// The percentile of values in rising order; `None` without values.
 #[must_use]
 pub fn percentile<T: Copy>(ordered: &[T], percent: f64) -> Option<T> {
     ordered.get(rank(ordered.len() as u64, percent) as usize - 1).copied()
 }
 
-/// The middle value; the mean of the two middle ones when their number is even. `None` for no values. Values
-/// that are not numbers are left out.
+/// The middle value, or the mean of the two middle values. `None` without values. Values that are not numbers are left out.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     quantile(&ordered(values), 0.5)
 }
 
-/// Lower and upper quartile, interpolated linearly between neighbours. `None` for no values.
+/// Lower and upper quartile, interpolated linearly between neighbours. `None` without values.
 fn quartiles(values: &[f64]) -> Option<(f64, f64)> {
     let ordered = ordered(values);
     Some((quantile(&ordered, 0.25)?, quantile(&ordered, 0.75)?))
 }
 
-/// How far runs lie apart: half the distance between the quartiles, as a share of the median, so 0.03 reads "± 3 %".
-/// `None` for fewer than two values or a median of 0.
+/// The spread of runs: half the distance between the quartiles, as a share of the median, so 0.03 reads "± 3 %". `None` for fewer
+/// than two values or a median of 0.
 #[must_use]
 pub fn spread(values: &[f64]) -> Option<f64> {
     let (low, high) = quartiles(values).filter(|_| values.len() > 1)?;
@@ -38,16 +37,15 @@ pub fn spread(values: &[f64]) -> Option<f64> {
     Some((high - low) / 2.0 / middle.abs())
 }
 
-/// `value` in units of `reference`. `None` when the reference is 0 or either is not finite.
+/// `value` divided by `reference`. `None` if the reference is 0 or either is not finite.
 #[must_use]
 pub fn ratio(value: f64, reference: f64) -> Option<f64> {
     let ratio = value / reference;
     (reference.is_finite() && ratio.is_finite()).then_some(ratio)
 }
 
-/// The median of the ratios taken run by run: `values[i]` against `references[i]`, both of run `i`. Fairer than
-/// the ratio of the medians, because what disturbed a run disturbed both sides of it. `None` when no run has
-/// both.
+/// The median of the ratios of single runs: `values[i]` against `references[i]`, both of run `i`. Fairer than the ratio of the
+/// medians, because a disturbance affects both sides of a run. `None` if no run has both.
 #[must_use]
 pub fn paired_ratio(values: &[f64], references: &[f64]) -> Option<f64> {
     let ratios: Vec<f64> =
@@ -121,7 +119,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_within_a_run() {
-        // The second run was twice as slow for both.
+        // The second run was twice as slow for both transports.
         assert_eq!(paired_ratio(&[1.0, 2.0, 1.0], &[2.0, 4.0, 2.0]), Some(0.5));
         assert_eq!(paired_ratio(&[1.0, 3.0], &[0.0, 2.0]), Some(1.5));
         assert_eq!(paired_ratio(&[], &[1.0]), None);

@@ -1,4 +1,4 @@
-//! The request to stop, one for the whole process: a program sets it at Ctrl-C, every measurement looks at it.
+//! The request to stop, one for the whole process: a program sets it at Ctrl-C, and every measurement checks it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -6,11 +6,11 @@ use std::sync::{Arc, LazyLock};
 use thiserror::Error;
 
 /// The warning of a result that a request to stop cut short.
-pub const CUT_SHORT: &str = "stopped by a signal: whatever was not measured by then is missing";
+pub const CUT_SHORT: &str = "stopped by a signal: later measurements are missing";
 
 static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// The measurement ended before its time, because a stop was requested.
+/// A measurement ended early, because a stop was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("stopped by a signal before the end")]
 pub struct Stopped;
@@ -27,10 +27,10 @@ pub fn requested() -> bool {
     STOP.load(Ordering::Relaxed)
 }
 
-/// Ends a measurement when a stop was requested.
+/// Ends a measurement if a stop was requested.
 ///
 /// # Errors
-/// [`Stopped`], then.
+/// [`Stopped`] if a stop was requested.
 pub fn check() -> Result<(), Stopped> {
     if requested() { Err(Stopped) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! How long messages are: the workloads W1–W5 of the Homa papers, a fixed size, or a mix of sizes.
+//! Message lengths: the workloads W1–W5 of the Homa papers, a fixed size, or a mix of sizes.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,14 +11,13 @@ use thiserror::Error;
 use crate::quantile_table::{self, Quantile};
 use crate::size::{Size, SizeError};
 
-/// What lengths a load generator sends.
+/// A distribution of message lengths.
 ///
-/// Text forms: `w1` to `w5`; a [`Size`] such as `100` or `10kB`; `mix` (90 % 100 B, 9 % 10 kB, 1 % 1 MB); or a
-/// mix of one's own as `weight:size` pairs, `50:100,50:1kB`.
+/// Text forms: `w1` to `w5`; a [`Size`] such as `100` or `10kB`; `mix` (90 % 100 B, 9 % 10 kB, 1 % 1 MB); or another mix as
+/// `weight:size` pairs, `50:100,50:1kB`.
 ///
-/// The methods take `clip`, the largest message the transport carries (1,000,000 bytes towards the Linux
-/// module): longer lengths are cut to it, as the Homa authors' `cp_node` does, and means account for that.
-/// `None` cuts nothing.
+/// The methods take `clip`, the largest message that the transport carries (1,000,000 bytes towards the Linux module). Longer
+/// lengths are cut to it, as by the Homa authors' `cp_node`, and means account for that. `None` cuts nothing.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Workload {
     /// Memcached at Facebook: mean 189 bytes, longest 100,000.
@@ -31,9 +30,9 @@ pub enum Workload {
     W4,
     /// Web search (DCTCP paper): mean 2.6 MB, longest 29 MB.
     W5,
-    /// Every message has this many bytes; at least 1 when read from text.
+    /// One length for all messages, in bytes; at least 1 if read from text.
     Fixed(u32),
-    /// Several sizes, each with its weight.
+    /// Several sizes, each with a weight.
     Mix(Mix),
 }
 
@@ -52,8 +51,7 @@ impl Workload {
 
     /// The exact mean length in bytes: the integral of [`quantile`](Self::quantile), cut at `clip`.
     ///
-    /// For W1–W5 it is within 0.52 % of the mean of the table the quantiles were fitted to (0.50 % when clipped at
-    /// 1,000,000).
+    /// For W1–W5 it is within 0.52 % of the mean of the table to which the quantiles were fitted (0.50 % if clipped at 1,000,000).
     #[must_use]
     pub fn mean(&self, clip: Option<u32>) -> f64 {
         let clip = f64::from(clip.unwrap_or(u32::MAX));
@@ -76,8 +74,8 @@ impl Workload {
         }
     }
 
-    /// The lengths at these places, as [`quantile`](Self::quantile) has them, and the longest, in whole bytes within `bounds`:
-    /// short to long, each once.
+    /// The [quantiles](Self::quantile) at these places and the longest length, in whole bytes within `bounds`, in rising order
+    /// without duplicates.
     #[must_use]
     pub fn lengths_at(
         &self,
@@ -89,7 +87,7 @@ impl Workload {
         lengths.chain([self.longest()]).map(within).collect::<BTreeSet<u32>>().into_iter().collect()
     }
 
-    /// The longest length that can occur, before any clipping.
+    /// The longest possible length, before clipping.
     #[must_use]
     pub fn longest(&self) -> u32 {
         match self {
@@ -99,7 +97,7 @@ impl Workload {
         }
     }
 
-    /// All lengths that occur, rising, where they are a list; `None` for W1–W5.
+    /// All possible lengths in rising order; `None` for W1–W5.
     #[must_use]
     pub fn lengths(&self) -> Option<Vec<u32>> {
         match self {
@@ -112,7 +110,7 @@ impl Workload {
         }
     }
 
-    /// The quantiles of W1–W5; none for the others.
+    /// The quantiles of W1–W5; empty for the others.
     fn quantiles(&self) -> &'static [Quantile] {
         match self {
             Self::W1 => &quantile_table::W1,
@@ -165,7 +163,7 @@ impl FromStr for Workload {
 /// A mix of message sizes. The default is 90 % 100 B, 9 % 10 kB, 1 % 1 MB.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Mix {
-    /// At least one, each with weight and bytes of at least 1.
+    /// At least one share, each with a weight and bytes of at least 1.
     shares: Vec<Share>,
     /// Sum of all weights.
     total: u64,
@@ -174,14 +172,14 @@ pub struct Mix {
 /// One size of a [`Mix`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Share {
-    /// How often, relative to the weights of the other shares; at least 1.
+    /// Weight relative to the other shares; at least 1.
     pub weight: u32,
     /// Message length; at least 1.
     pub bytes: u32,
 }
 
 impl Mix {
-    /// A mix of `shares`, refused when there is none or one has no weight or no bytes.
+    /// A mix of `shares`. Refused if there is no share, or one has no weight or no bytes.
     pub fn new(shares: Vec<Share>) -> Result<Self, WorkloadError> {
         if shares.is_empty() || shares.iter().any(|share| share.weight == 0 || share.bytes == 0) {
             let spelled: Vec<String> =
@@ -268,7 +266,7 @@ impl FromStr for Mix {
     }
 }
 
-/// Why a text is not a [`Workload`].
+/// An error of parsing a [`Workload`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WorkloadError {
@@ -278,20 +276,20 @@ pub enum WorkloadError {
          or weight:size pairs such as 90:100,10:10kB"
     )]
     Unknown {
-        /// What was given.
+        /// The given text.
         value: String,
     },
-    /// A size, but not one that can be sent.
+    /// An impossible size.
     #[error("workload is not possible: {0}")]
     Size(#[from] SizeError),
-    /// Pairs that make no mix.
+    /// Pairs that do not make a mix.
     #[error(
         "workload `{value}` is not a mix; it is written as weight:size pairs such as 90:100,9:10kB,1:1MB, \
          with weights from 1 to {max} and sizes of at least 1 byte",
         max = u32::MAX
     )]
     BadMix {
-        /// What was given.
+        /// The given text.
         value: String,
     },
 }
@@ -303,7 +301,7 @@ fn write_size(f: &mut fmt::Formatter<'_>, bytes: u32) -> fmt::Result {
     }
 }
 
-/// Linear interpolation of the quantile function: between the quantiles around `u`.
+/// The quantile function at `u`, interpolated linearly between the neighbouring quantiles.
 fn interpolate(quantiles: &[Quantile], u: f64) -> f64 {
     let above =
         quantiles.partition_point(|quantile| quantile.at <= u).clamp(1, quantiles.len() - 1);
@@ -374,7 +372,7 @@ mod tests {
 
     #[test]
     fn sampling_agrees_with_the_integral() {
-        // Clipped, so that the tail's variance leaves the mean of 400,000 samples within 1 %.
+        // Clipped, so that the variance of the tail leaves the mean of 400,000 samples within 1 %.
         for workload in PUBLISHED.into_iter().chain([Workload::Mix(Mix::default())]) {
             let mut rng = seeded(7);
             let clip = Some(20_000);

@@ -1,7 +1,7 @@
-//! Randomness that is the same on every machine.
+//! Random numbers that are the same on every machine.
 //!
-//! The generator is `apus-load`'s; what is here avoids the platform's mathematical functions, whose
-//! last digits differ, so that a seed gives the same run everywhere.
+//! The generator is `apus-load`'s. This module avoids the platform's mathematical functions, whose last digits differ, so that a
+//! seed gives the same run everywhere.
 
 use apus_load::Random;
 use rand::{Rng, RngExt};
@@ -23,7 +23,7 @@ pub(crate) fn happens(rng: &mut Random, per_million: u32) -> bool {
     per_million > 0 && below(rng, 1_000_000) < per_million
 }
 
-/// ln x for normal x > 0, by additions, multiplications and divisions only; good to 1e-15.
+/// ln x for normal x > 0, by additions, multiplications and divisions only; accurate to 1e-15.
 fn natural_log(x: f64) -> f64 {
     let bits = x.to_bits();
     let mut exponent = ((bits >> 52) & 0x7ff) as i32 - 1023;

@@ -1,4 +1,4 @@
-//! The network in motion: packets, the ports they wait at, and what is counted there.
+//! The network: packets, the ports where they wait, and the statistics of ports.
 
 use apus_load::{Random, seeded};
 use serde::{Deserialize, Serialize};
@@ -7,47 +7,47 @@ use crate::chance;
 use crate::queue::{Event, EventQueue, What};
 use crate::topology::{Graph, Links, Node};
 
-/// No packet.
+/// The index of no packet.
 const NONE: u32 = u32::MAX;
 
-/// How much a switch may hold.
+/// The buffer space of a switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Buffers {
-    /// Everything; nothing is ever lost. The Homa paper's simulations.
+    /// No limit, so that no packet is lost, as in the Homa paper's simulations.
     #[default]
     Unlimited,
-    /// This many bytes at every port, then the arriving packet is lost.
+    /// A limit of bytes per port. A packet that does not fit is lost.
     PortBytes(u64),
-    /// This many bytes a switch, shared: a port may hold as much as is free (dynamic threshold with
-    /// factor 1; Choudhury and Hahne, 1998).
+    /// A number of bytes per switch, which its ports share: a port may hold as much as is free (dynamic threshold with factor 1;
+    /// Choudhury and Hahne, 1998).
     SharedBytes(u64),
 }
 
-/// In what order a port sends.
+/// The order in which a port sends packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Discipline {
-    /// The highest of eight levels first, each in order of arrival.
+    /// The highest of eight levels first, each level in order of arrival.
     Levels,
-    /// The lowest rank first, at most this many bytes a port, the highest rank dropped: pFabric.
+    /// The lowest rank first. A port holds at most this many bytes and drops the highest rank: pFabric.
     Ranked { bytes: u64 },
 }
 
-/// One packet under way. `H` is what the transport writes on it.
+/// A packet in flight. `H` is the transport's header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet<H> {
     pub(crate) header: H,
-    /// The message it belongs to; a transport's own number.
+    /// The transport's number of the packet's message.
     pub(crate) message: u32,
     /// Bytes on the wire, with all headers and gaps.
     pub(crate) wire: u32,
-    /// For [`Discipline::Ranked`].
+    /// Its rank for [`Discipline::Ranked`].
     pub(crate) rank: u32,
     pub(crate) from: u16,
     pub(crate) to: u16,
-    /// For [`Discipline::Levels`]: 0 to 7, 7 first.
+    /// Its level for [`Discipline::Levels`]: 0 to 7, 7 first.
     pub(crate) level: u8,
-    /// A port that was too full said so (ECN).
+    /// Whether a full port has marked it (ECN).
     pub(crate) marked: bool,
     next: u32,
 }
@@ -59,49 +59,51 @@ impl<H> Packet<H> {
     }
 }
 
-/// What waits at a port, and when the port is free.
+/// A port and its queues.
 #[derive(Clone, Debug)]
 struct Port {
     busy_until: u64,
     picos_per_byte: u64,
-    /// From the last bit sent until the next node acts on the packet.
+    /// Time from the last bit sent until the next node acts on the packet, in ps.
     latency: u64,
-    /// Most bytes that wait here, whatever the switch holds.
+    /// Upper bound on bytes that wait here, besides the switch's limit.
     limit: u64,
     to: Node,
     switch: u32,
     layer: u32,
-    /// An event will come when the port is free.
+    /// Whether an event is scheduled for the time at which the port is free.
     waking: bool,
     is_nic: bool,
-    /// Which levels hold packets.
+    /// Bit mask of the levels that hold packets.
     occupied: u8,
     first: [u32; 8],
     last: [u32; 8],
     ranked: Vec<u32>,
     queued: u64,
-    /// When `queued` changed last, for the mean over time.
+    /// Time at which `queued` last changed, for its mean over time.
     changed: u64,
 }
 
-/// What was seen at the ports of one layer.
+/// Statistics of the ports of one layer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Layer {
     pub(crate) ports: u64,
     /// Bytes times picoseconds.
     pub(crate) area: u128,
     pub(crate) max: u64,
-    /// Packets that found this many KiB (rounded up) waiting, up to the most that any has found. Exact to a KiB at every length, and one
-    /// addition for each packet, which a histogram of relative precision is not.
+    /// Number of packets that found this many KiB (rounded up) waiting, up to the maximum found. A histogram of relative precision
+    /// is neither exact to a KiB at every length nor as cheap as one addition per packet.
     pub(crate) found: Vec<u64>,
-    /// Packets sent, bytes sent, packets lost.
+    /// Packets sent.
     pub(crate) packets: u64,
+    /// Bytes sent.
     pub(crate) bytes: u64,
+    /// Packets lost.
     pub(crate) lost: u64,
 }
 
 impl Layer {
-    /// A packet finds so many bytes waiting.
+    /// Notes the number of waiting bytes that a packet found.
     fn note_found(&mut self, bytes: u64) {
         let kib = bytes.div_ceil(1024) as usize;
         if kib >= self.found.len() {
@@ -136,31 +138,32 @@ pub(crate) struct Fabric<H> {
     held: Vec<u64>,
     discipline: Discipline,
     buffers: Buffers,
-    /// Bytes waiting from which on packets are marked.
+    /// Waiting bytes from which packets are marked.
     mark_bytes: u64,
     spray: bool,
     jitter: u64,
     loss_per_million: u32,
     rng: Random,
     pub(crate) layers: Vec<Layer>,
-    /// Messages that arrived whole, and messages nobody needs to know of any more.
+    /// Messages that arrived completely.
     pub(crate) finished: Vec<u32>,
+    /// Messages whose numbers may be reused.
     pub(crate) retired: Vec<u32>,
     pub(crate) hops: u64,
     pub(crate) events_done: u64,
-    /// A fingerprint of everything that happened.
+    /// A fingerprint of all events.
     pub(crate) hash: u64,
 }
 
-/// How a fabric treats packets.
+/// A fabric's treatment of packets.
 #[derive(Clone, Debug)]
 pub(crate) struct Treatment {
     pub(crate) discipline: Discipline,
     pub(crate) buffers: Buffers,
-    /// Most bytes at a port of each layer.
+    /// Upper bound on waiting bytes at a port of each layer.
     pub(crate) layer_bytes: Vec<u64>,
     pub(crate) mark_bytes: u64,
-    /// Each packet takes a way of its own, rather than each pair of hosts.
+    /// Whether each packet takes its own path; otherwise each pair of hosts has one path.
     pub(crate) spray: bool,
 }
 
@@ -214,7 +217,7 @@ impl<H: Copy> Fabric<H> {
         }
     }
 
-    /// The next event; time goes on to it.
+    /// The next event. Advances the time to it.
     #[inline]
     pub(crate) fn next_event(&mut self) -> Option<Event> {
         let event = self.events.pop()?;
@@ -232,7 +235,7 @@ impl<H: Copy> Fabric<H> {
         self.events.push(Event { at, what, place, subject });
     }
 
-    /// Has the transport called at `at`.
+    /// Schedules a call of the transport at `at`.
     pub(crate) fn timer(&mut self, at: u64, place: u32, subject: u32) {
         self.schedule(at.max(self.now), What::Timer, place, subject);
     }
@@ -255,7 +258,7 @@ impl<H: Copy> Fabric<H> {
         index
     }
 
-    /// Takes a packet out of the network.
+    /// Removes a packet from the network.
     #[inline]
     pub(crate) fn remove(&mut self, index: u32) {
         self.packets[index as usize].next = self.free;
@@ -277,14 +280,14 @@ impl<H: Copy> Fabric<H> {
         self.at_port(nic, index);
     }
 
-    /// Brings a packet to its destination after `delay`, past the network.
+    /// Delivers a packet to its destination after `delay`, bypassing the network.
     pub(crate) fn carry(&mut self, packet: Packet<H>, delay: u64) {
         let to = u32::from(packet.to);
         let index = self.insert(packet);
         self.schedule(self.now + delay, What::AtHost, to, index);
     }
 
-    /// A packet is ready to leave by a port.
+    /// Queues or sends a packet that is ready to leave by a port.
     #[inline]
     pub(crate) fn at_port(&mut self, port: u32, index: u32) {
         let now = self.now;
@@ -345,7 +348,7 @@ impl<H: Copy> Fabric<H> {
         }
     }
 
-    /// pFabric: the packet whose message has most left goes.
+    /// pFabric: drops the packet whose message has the most bytes left.
     fn drop_last_ranked(&mut self, port: u32) {
         let place = &mut self.ports[port as usize];
         let worst = (0..place.ranked.len())
@@ -359,7 +362,7 @@ impl<H: Copy> Fabric<H> {
         self.remove(index);
     }
 
-    /// A port has sent what it sent; returns whether it is a host's and has nothing more.
+    /// Handles the end of a transmission. Returns whether the port is a host's and has no more packets.
     #[inline]
     pub(crate) fn port_free(&mut self, port: u32) -> bool {
         let now = self.now;
@@ -393,8 +396,7 @@ impl<H: Copy> Fabric<H> {
         let place = &mut self.ports[port as usize];
         if let Discipline::Ranked { .. } = self.discipline {
             let packets = &self.packets;
-            // Of the message with the least left, the packet that came first (pFabric section 4.1:
-            // to avoid reordering).
+            // The first packet of the message with the fewest bytes left (pFabric section 4.1: to avoid reordering).
             let best =
                 (0..place.ranked.len()).min_by_key(|&i| packets[place.ranked[i] as usize].rank)?;
             let message = packets[place.ranked[best] as usize].message;
@@ -402,7 +404,7 @@ impl<H: Copy> Fabric<H> {
                 .ranked
                 .iter()
                 .position(|&index| packets[index as usize].message == message)
-                .expect("the best itself");
+                .expect("the best packet itself");
             return Some(place.ranked.remove(first));
         }
         if place.occupied == 0 {
@@ -418,7 +420,7 @@ impl<H: Copy> Fabric<H> {
         Some(index)
     }
 
-    /// Sends a packet by a port that is free.
+    /// Sends a packet by a free port.
     #[inline]
     fn start(&mut self, port: u32, index: u32) {
         let now = self.now;
@@ -434,7 +436,7 @@ impl<H: Copy> Fabric<H> {
         layer.bytes += wire;
         self.hops += 1;
         if is_nic {
-            place.waking = true; // The transport wants to know when its link is free.
+            place.waking = true; // The transport is called when its link is free.
             self.schedule(busy_until, What::PortFree, port, 0);
         }
         match next {
@@ -451,7 +453,7 @@ impl<H: Copy> Fabric<H> {
         }
     }
 
-    /// The port by which `switch` sends a packet on to `host`.
+    /// The port by which `switch` forwards a packet to `host`.
     #[inline]
     fn way(&mut self, switch: u32, host: u32, flow: u32) -> u32 {
         if self.graph.edge_of[host as usize] == switch {

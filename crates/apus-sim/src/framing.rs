@@ -1,24 +1,24 @@
-//! Bytes on the wire, and the least time a message can take.
+//! Bytes on the wire, and the least time of a message.
 
 use serde::{Deserialize, Serialize};
 
 use crate::topology::{Graph, Links};
 
-/// Ethernet around an IP packet: header, checksum, preamble and gap.
+/// Ethernet's bytes around an IP packet: header, checksum, preamble and gap.
 const ETHERNET: u32 = 38;
-/// The least an Ethernet frame carries.
+/// The least payload of an Ethernet frame.
 const ETHERNET_MIN: u32 = 46;
 /// IP and UDP headers.
 const IP_UDP: u32 = 28;
 
-/// How messages are cut into packets.
+/// The packetization of messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Framing {
     /// Largest IP packet, in bytes. Default 1500.
     pub mtu: u32,
-    /// IP, UDP and protocol headers of a data packet, in bytes. Default 58, which leaves the Homa
-    /// paper's 1442 bytes of payload; Apus over UDP really has 84.
+    /// IP, UDP and protocol headers of a data packet, in bytes. Default 58, which leaves the Homa paper's 1442 bytes of payload;
+    /// Apus over UDP has 84.
     pub headers: u32,
 }
 
@@ -29,27 +29,27 @@ impl Default for Framing {
 }
 
 impl Framing {
-    /// Most bytes of a message in one packet.
+    /// Upper bound on the payload of one packet.
     #[must_use]
     pub fn payload(&self) -> u32 {
         self.mtu.saturating_sub(self.headers).max(1)
     }
 
-    /// Bytes a data packet takes of the wire's time.
+    /// Bytes on the wire of a data packet.
     #[inline]
     #[must_use]
     pub fn data_wire(&self, payload: u32) -> u32 {
         (payload + self.headers).max(ETHERNET_MIN) + ETHERNET
     }
 
-    /// Bytes a packet without payload takes of the wire's time; `length` without IP and UDP.
+    /// Bytes on the wire of a packet without payload. `length` excludes IP and UDP.
     #[inline]
     #[must_use]
     pub fn control_wire(&self, length: u32) -> u32 {
         (length + IP_UDP).max(ETHERNET_MIN) + ETHERNET
     }
 
-    /// Bytes a whole message takes of the wire's time.
+    /// Bytes on the wire of a whole message.
     #[must_use]
     pub fn message_wire(&self, bytes: u32) -> u64 {
         let (full, rest) = (bytes / self.payload(), bytes % self.payload());
@@ -58,12 +58,12 @@ impl Framing {
     }
 }
 
-/// The least time of messages between hosts, in picoseconds: all packets back to back, nobody else
-/// in the network. What slowdown is measured against.
+/// The least time of messages between hosts, in picoseconds: all packets back to back on an idle network. Slowdowns are relative to
+/// it.
 #[derive(Debug)]
 pub(crate) struct Ideal {
     framing: Framing,
-    /// By kind of way: what each port on it costs.
+    /// The costs of each port on a path, by the kind of path.
     ways: Vec<Option<Vec<Step>>>,
 }
 
@@ -77,7 +77,7 @@ impl Ideal {
     pub(crate) fn new(graph: &Graph, links: &Links, framing: Framing) -> Self {
         let mut ways = Vec::new();
         for from in 0..graph.hosts as u32 {
-            // One host of each switch stands for all of them.
+            // One host of each switch stands for all of its hosts.
             if from > 0 && graph.edge_of[from as usize] == graph.edge_of[from as usize - 1] {
                 continue;
             }
@@ -100,14 +100,14 @@ impl Ideal {
         Self { framing, ways }
     }
 
-    /// The least time for `bytes` over a way of this kind.
+    /// The least time for `bytes` over a path of this kind.
     pub(crate) fn picos(&self, way: usize, bytes: u32) -> u64 {
-        let steps = self.ways[way].as_deref().expect("such a way was seen when this was made");
+        let steps = self.ways[way].as_deref().expect("all kinds of paths are in the table");
         let payload = self.framing.payload();
         let packets = bytes.div_ceil(payload).max(1);
         let last = u64::from(self.framing.data_wire(bytes - (packets - 1) * payload));
         let full = u64::from(self.framing.data_wire(payload));
-        // When the last full packet and the last packet leave each port.
+        // Times at which the last full packet and the last packet leave each port.
         let (mut full_end, mut last_end) = (0, 0);
         for (index, step) in steps.iter().enumerate() {
             let before = if index == 0 { u64::from(packets - 1) } else { 1 };

@@ -1,10 +1,10 @@
-//! Networks of any shape: switches with hosts, and links between them, as a plan's `[topology]` lists them.
+//! Networks of any shape: switches with hosts and the links between them, as listed in a plan's `[topology]`.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Switches and links. Each host has one link, to its switch; hosts are numbered from 0 in the order of the switches.
+/// Switches and links. Each host has one link to its switch. Hosts are numbered from 0 in the order of the switches.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layout {
@@ -19,45 +19,45 @@ pub struct Layout {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Switch {
-    /// What links call it.
+    /// Its name in links.
     pub name: String,
-    /// Hosts at it. Default 0.
+    /// Number of its hosts. Default 0.
     #[serde(default)]
     pub hosts: usize,
-    /// Rate of their links, in Gb/s; `links.host_gbps` when absent.
+    /// Rate of its hosts' links, in Gb/s; `links.host_gbps` if absent.
     pub gbps: Option<u64>,
-    /// Time along their cables, in ns; `links.wire_ns` when absent.
+    /// Delay of its hosts' cables, in ns; `links.wire_ns` if absent.
     pub wire_ns: Option<u64>,
-    /// Bytes each port to a host holds at most; only what `buffers` says when absent.
+    /// Upper bound on bytes at each port to a host; only the limit of `buffers` if absent.
     pub port_bytes: Option<u64>,
 }
 
-/// A link between two switches; several between the same two are several ways.
+/// A link between two switches. Several links between the same switches are separate paths.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
     /// The two switches.
     pub between: [String; 2],
-    /// Its rate, in Gb/s; `links.core_gbps` when absent.
+    /// Its rate, in Gb/s; `links.core_gbps` if absent.
     pub gbps: Option<u64>,
-    /// Time along it, in ns; `links.core_wire_ns` when absent.
+    /// Its delay, in ns; `links.core_wire_ns` if absent.
     pub wire_ns: Option<u64>,
-    /// Bytes the port at either end holds at most; only what `buffers` says when absent.
+    /// Upper bound on bytes at the port of either end; only the limit of `buffers` if absent.
     pub port_bytes: Option<u64>,
 }
 
 impl Layout {
-    /// Hosts of all switches.
+    /// Number of hosts at all switches.
     #[must_use]
     pub fn hosts(&self) -> usize {
         self.switches.iter().fold(0, |sum: usize, switch| sum.saturating_add(switch.hosts))
     }
 
-    /// Whether it is a network.
+    /// Checks that the layout is a usable network.
     ///
     /// # Errors
     ///
-    /// When a name or a rate is wrong, or hosts cannot reach each other.
+    /// If a name or a rate is wrong, or hosts are not connected.
     pub fn validate(&self) -> Result<(), String> {
         if self.switches.len() > 250 {
             return Err(format!(
@@ -75,7 +75,7 @@ impl Layout {
         for (number, switch) in self.switches.iter().enumerate() {
             if numbers.insert(switch.name.as_str(), number).is_some() {
                 let name = &switch.name;
-                return Err(format!("switch `{name}` is there twice; allowed is one of each name"));
+                return Err(format!("switch `{name}` occurs twice; allowed is one of each name"));
             }
             check_rate(switch.gbps, || format!("switch `{}`", switch.name))?;
         }
@@ -97,7 +97,7 @@ impl Layout {
         self.check_connected()
     }
 
-    /// The number of the switch of this name.
+    /// The number of the switch with this name.
     pub(crate) fn number(&self, name: &str) -> usize {
         let found = self.switches.iter().position(|switch| switch.name == name);
         found.expect("a validated layout's links name its switches")

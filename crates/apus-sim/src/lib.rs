@@ -1,24 +1,24 @@
 //! A datacenter in one process: the production protocol on hundreds of hosts, deterministic.
 //!
-//! Every host runs [`apus_proto::Endpoint`], unchanged; links, switches, clocks and chance are
-//! simulated. A [`Plan`] says what, [`run()`] does it, an [`Outcome`] says what came of it. The same
-//! plan gives the same events in the same order on every machine ([`Outcome::hash`]).
+//! Every host runs [`apus_proto::Endpoint`], unchanged. Links, switches, clocks and random numbers are simulated. A [`Plan`]
+//! describes the simulation, [`run()`] runs it, and an [`Outcome`] has the results. The same plan gives the same events in the same
+//! order on every machine ([`Outcome::hash`]).
 //!
 //! # Map
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | `plan`, `sizes`, `size_table`, `topology`, `framing` | what is simulated: TOML, message lengths, networks, bytes on the wire |
+//! | `plan`, `sizes`, `size_table`, `topology`, `framing` | plans: TOML, message lengths, networks, bytes on the wire |
 //! | `queue`, `fabric`, `chance` | the engine: events in order, packets at ports, random numbers |
-//! | `transport` | what hosts speak: the production core, and rivals |
+//! | `transport` | the protocols of hosts: the production core, and rivals |
 //! | `trace` | load from a file |
-//! | `run`, `slowdown` | load, measuring, one simulation |
-//! | [`paper`] | what the Homa paper measured |
+//! | `run`, `slowdown` | one simulation: load and measurement |
+//! | [`paper`] | the Homa paper's measurements |
 //! | [`results`] | outcomes as rows and curves, beside the paper's |
 //! | [`sweep`] | grids of plans |
 //! | [`check`] | the fault campaign |
 //!
-//! Time is counted in picoseconds, so that every link's rate is exact.
+//! Times are in picoseconds, so that the rate of every link is exact.
 
 #![forbid(unsafe_code)]
 

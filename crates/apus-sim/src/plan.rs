@@ -1,4 +1,4 @@
-//! What to simulate.
+//! Plans of simulations.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,48 +15,47 @@ use crate::framing::Framing;
 use crate::sizes::Sizes;
 use crate::topology::{Links, Topology};
 
-/// One simulation, as read from TOML. All fields have defaults: Homa on the paper's network with
-/// W4 at 80 % for 100 ms.
+/// One simulation, as read from TOML. All fields have defaults: Homa on the paper's network with W4 at 80 % for 100 ms.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
     /// The network's shape.
     pub topology: Topology,
-    /// What the hosts speak.
+    /// The hosts' transport.
     pub transport: Protocol,
-    /// How long messages are.
+    /// The message lengths.
     pub workload: Sizes,
-    /// The share of each host's link that messages with their packets' headers fill. Default 0.8.
+    /// The share of each host's link that messages and their packets' headers fill. Default 0.8.
     pub load: f64,
-    /// Everything random follows from it.
+    /// The seed of all random numbers.
     pub seed: u64,
-    /// Simulated time in which the messages begin that count, in ms. Default 100.
+    /// Simulated time in which the measured messages begin, in ms. Default 100.
     pub sim_ms: f64,
-    /// Simulated time before that, in ms; a fifth of `sim_ms` when absent.
+    /// Simulated time before it, in ms; a fifth of `sim_ms` if absent.
     pub warmup_ms: Option<f64>,
-    /// Simulated time after that in which load goes on and messages may end, in ms; twice `sim_ms`
-    /// when absent. A run ends early when all messages that count have ended.
+    /// Simulated time after it in which the load goes on and messages may end, in ms; twice `sim_ms` if absent. A run ends early
+    /// when all measured messages have ended.
     pub drain_ms: Option<f64>,
-    /// Who sends to whom.
+    /// The senders and receivers of messages.
     pub pattern: Pattern,
-    /// When messages begin.
+    /// The times at which messages begin.
     pub arrivals: Arrivals,
-    /// A file of messages, `time_ns,source,destination,bytes` a line, that takes the place of
-    /// `workload`, `load`, `pattern` and `arrivals`. Relative to where the program runs.
+    /// A file of messages, one `time_ns,source,destination,bytes` per line, which replaces `workload`, `load`, `pattern` and
+    /// `arrivals`. Relative to the program's working directory.
     pub trace: Option<PathBuf>,
-    /// What an exchange is.
+    /// The messages of an exchange.
     pub exchange: Exchange,
-    /// Every packet takes a way of its own through the network; otherwise every pair of hosts has
-    /// one. Default true, as in the paper. TCP and DCTCP always have one.
+    /// Whether every packet takes its own path through the network; otherwise every pair of hosts has one path. Default true, as in
+    /// the paper. TCP and DCTCP always use one path.
     pub spray: bool,
-    /// What switches hold.
+    /// The buffer space of switches.
     pub buffers: Buffers,
-    /// Bytes each port of a layer of switches holds, by the layer's name in the results (`tor_up`,
-    /// `spine_down`, `tor_down`, …), on top of `buffers`.
+    /// Upper bound on bytes at each port of a layer of switches, by the layer's name in the results (`tor_up`, `spine_down`,
+    /// `tor_down`, …), in addition to `buffers`.
     pub layer_bytes: BTreeMap<String, u64>,
     /// Rates and delays.
     pub links: Links,
-    /// How messages are cut.
+    /// The packetization of messages.
     pub framing: Framing,
     /// Settings of transport `apus`.
     pub homa: HomaPlan,
@@ -87,7 +86,7 @@ impl Default for Plan {
     }
 }
 
-/// What the hosts speak.
+/// The transport of the hosts.
 #[derive(
     Clone,
     Copy,
@@ -107,18 +106,18 @@ pub enum Protocol {
     Apus,
     /// pFabric (SIGCOMM 2013).
     Pfabric,
-    /// DCTCP (RFC 8257), a connection a message.
+    /// DCTCP (RFC 8257), one connection per message.
     Dctcp,
-    /// TCP NewReno (RFC 6582), a connection a message.
+    /// TCP NewReno (RFC 6582), one connection per message.
     TcpNewreno,
-    /// TCP CUBIC (RFC 9438), a connection a message.
+    /// TCP CUBIC (RFC 9438), one connection per message.
     TcpCubic,
-    /// Shortest remaining time first with knowledge of everything: a lower bound.
+    /// Shortest remaining time first with full knowledge: a lower bound.
     SrptOracle,
 }
 
 impl Protocol {
-    /// All of them.
+    /// All transports.
     pub const ALL: [Self; 6] = [
         Self::Apus,
         Self::Pfabric,
@@ -128,83 +127,83 @@ impl Protocol {
         Self::SrptOracle,
     ];
 
-    /// Its name, as plans and results write it.
+    /// Its name in plans and results.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.into()
     }
 
     fn unknown(text: &str) -> String {
-        format!("`{text}` is no transport; known are {}", Self::ALL.map(Self::name).join(", "))
+        format!("`{text}` is not a transport; known are {}", Self::ALL.map(Self::name).join(", "))
     }
 }
 
-/// Who sends to whom.
+/// The senders and receivers of messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
-    /// Everyone to everyone else, equally.
+    /// Each host to all other hosts, equally.
     #[default]
     Uniform,
-    /// Everyone to the first host. `load` is that of the first host's link.
+    /// All hosts to the first host. `load` is that of the first host's link.
     Incast,
-    /// Everyone within a rack.
+    /// Each host to the hosts of its rack.
     RackLocal,
-    /// Everyone to one other, the host half the network away.
+    /// Each host to one other, the host half the network away.
     Permutation,
 }
 
-/// When messages begin.
+/// The times at which messages begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Arrivals {
-    /// At random moments, whatever became of earlier ones (open loop).
+    /// At random times, independent of earlier messages (open loop).
     #[default]
     Poisson,
-    /// The first host keeps this many exchanges under way, with each other host in turn.
+    /// The first host keeps this many exchanges in progress, with each other host in turn.
     Closed(u32),
 }
 
-/// What an exchange is, and when it is over.
+/// The messages of an exchange, and its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Exchange {
-    /// A message, over when it has arrived: the paper's simulations. With transport `apus` it is a
-    /// request, whose one-byte response and acknowledgement pass by the network in 2.4 µs and
-    /// take no bandwidth: the paper's messages have neither.
+    /// A message, which ends when it has arrived, as in the paper's simulations. With transport `apus`, it is a request. The
+    /// one-byte response and the acknowledgement bypass the network in 2.4 µs and take no bandwidth, because the paper's messages
+    /// have neither.
     #[default]
     OneWay,
-    /// A request and a response as long. Transport `apus` only.
+    /// A request and a response of the same length. Transport `apus` only.
     Echo,
     /// A request and a response of this many bytes. Transport `apus` only.
     Response(u32),
 }
 
-/// Settings of the production core. What is absent comes from the profile.
+/// Settings of the production core. Absent settings come from the profile.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HomaPlan {
-    /// Where absent settings come from.
+    /// The source of absent settings.
     pub profile: Profile,
-    /// See `apus_proto::Config`, as all below.
+    /// Number of priority levels. See `apus_proto::Config` for this and the other settings.
     pub priorities: Option<u8>,
-    /// Messages granted at once.
+    /// Number of messages granted at a time.
     pub overcommitment: Option<usize>,
-    /// Bytes sent without a grant, before and after measuring.
+    /// Bytes sent without a grant, before and after the path is measured.
     pub unscheduled: Option<u32>,
-    /// Bytes expected over all senders.
+    /// Upper bound on bytes expected from all senders.
     pub max_incoming: Option<u64>,
-    /// Thousandths for the oldest message.
+    /// Thousandths of the grants for the oldest message.
     pub fifo_share: Option<u32>,
-    /// Outstanding calls that make an incast; a large number turns incast control off.
+    /// Number of outstanding calls that make an incast; a large number turns incast control off.
     pub incast_threshold: Option<u32>,
-    /// Least silence before asking again, in µs.
+    /// Least silence before a retransmission is requested, in µs.
     pub resend_min_us: Option<u64>,
-    /// Bytes granted to one message and not yet received.
+    /// Upper bound on bytes granted to one message and not yet received.
     pub window_max: Option<u64>,
     /// Whether cutoffs follow the traffic.
     pub learn_cutoffs: Option<bool>,
-    /// Whether levels follow what is left of a message.
+    /// Whether priorities follow the rest of a message.
     pub priority_by_rest: Option<bool>,
 }
 
@@ -212,27 +211,26 @@ pub struct HomaPlan {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
-    /// As in the paper's simulations (`homaTransportConfig.ini` of the authors' HomaSimulation):
-    /// 9,328 unscheduled bytes and a window of 10,000 on the wire, levels split and cutoffs fixed for
-    /// the workload, priority by what is left of a message, as many messages granted as there are
-    /// scheduled levels, nothing for the oldest message, and no probes for what is late: the
-    /// paper's network loses nothing.
+    /// As in the paper's simulations (`homaTransportConfig.ini` of the authors' HomaSimulation): 9,328 unscheduled bytes and a
+    /// window of 10,000 on the wire, levels split and cutoffs fixed for the workload, priority by the rest of a message, one
+    /// granted message per scheduled level, no share for the oldest message, and no probes for late packets, because the paper's
+    /// network loses nothing.
     #[default]
     Paper,
-    /// The core's defaults; it learns the rest.
+    /// The core's defaults, which adapt to the traffic.
     Production,
 }
 
-/// Settings of the core, complete: what the core would derive or measure is said too, so that a run depends on the plan alone.
+/// All settings of the core, including those that the core would derive or measure, so that a run depends on the plan alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Homa {
-    /// By name, as [`Config::set`] takes them; times in nanoseconds.
+    /// Values by the names that [`Config::set`] takes; times in nanoseconds.
     numbers: BTreeMap<&'static str, u64>,
     pub(crate) cutoffs: Option<[u32; 8]>,
     pub(crate) link_gbps: u64,
 }
 
-/// The settings that every plan sets, to the core's defaults unless it says otherwise.
+/// The settings that every plan sets, by default to the core's defaults.
 const SETTINGS: [&str; 14] = [
     "priorities",
     "overcommitment",
@@ -253,14 +251,13 @@ const SETTINGS: [&str; 14] = [
 /// The paper's unscheduled limit, in bytes.
 const PAPER_UNSCHEDULED: u32 = 9_328;
 
-/// The paper's window: packets are granted while less than 10,000 bytes on the wire are on their
-/// way, which makes seven.
+/// The paper's window: packets are granted while less than 10,000 bytes on the wire are in flight, which makes seven packets.
 const PAPER_WINDOW: u64 = 7 * 1_442;
 
-/// The paper bounds what is granted to each message, not the sum over all; this is out of the way.
+/// The paper bounds the grants of each message, not their sum; this bound has no effect.
 const PAPER_MAX_INCOMING: u64 = 1_000_000;
 
-/// The paper's network loses nothing, and its hosts ask for nothing again; in nanoseconds.
+/// The paper's network loses nothing, and its hosts request no retransmissions; in nanoseconds.
 const PAPER_RESEND: u64 = 10_000_000_000;
 
 impl Plan {
@@ -268,7 +265,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// When the text is not TOML, names something unknown, or asks for what cannot be.
+    /// If the text is not TOML, has an unknown name, or has an impossible value.
     pub fn from_toml(text: &str) -> Result<Self, PlanError> {
         let plan: Self =
             toml::from_str(text).map_err(|source| PlanError::Toml(Box::new(source)))?;
@@ -288,11 +285,11 @@ impl Plan {
         serde_json::to_value(self).expect("all of a plan's fields have a form in JSON")
     }
 
-    /// The plan with some values set by their names, `homa.priorities = 4`; a value is TOML, or a text without quotes.
+    /// The plan with some values set by name, such as `homa.priorities = 4`. A value is TOML, or a text without quotes.
     ///
     /// # Errors
     ///
-    /// When a name is unknown or a value is not possible.
+    /// If a name is unknown or a value is impossible.
     pub fn with(&self, settings: &[(String, String)]) -> Result<Self, PlanError> {
         let toml = |source| PlanError::Toml(Box::new(source));
         let mut table = Table::try_from(self).expect("all of a plan's fields have a form in TOML");
@@ -307,11 +304,11 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whether the plan can be run.
+    /// Checks that the plan can be run.
     ///
     /// # Errors
     ///
-    /// When a value is out of its range or two do not fit together.
+    /// If a value is out of range, or two values contradict each other.
     pub fn validate(&self) -> Result<(), PlanError> {
         let wrong = |what: &'static str, value: String, allowed: &'static str| {
             Err(PlanError::Value { what, value, allowed })
@@ -374,7 +371,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Most bytes at a port of each layer.
+    /// Upper bound on bytes at a port of each layer.
     pub(crate) fn layer_limits(&self) -> Vec<u64> {
         let limit = |name: &&str| self.layer_bytes.get(*name).copied().unwrap_or(u64::MAX);
         self.topology.layers().iter().map(limit).collect()
@@ -426,7 +423,7 @@ impl Plan {
     fn as_in_the_paper(&self, homa: &mut Homa) {
         let priorities = homa.number("priorities") as u8;
         let of_eight = self.workload.paper().map_or(4, |workload| workload.scheduled_levels());
-        // With fewer levels, the same split as near as can be, and at least one of each.
+        // With fewer levels, the nearest split to the same one, and at least one level of each kind.
         let scheduled = (of_eight * priorities).div_ceil(8).min(priorities.max(2) - 1).max(1);
         let unscheduled_levels = usize::from(priorities.max(2) - scheduled);
         let cuts = self.workload.balanced(self.framing, PAPER_UNSCHEDULED, unscheduled_levels);
@@ -435,7 +432,7 @@ impl Plan {
             cutoffs[level] = cut;
         }
         cutoffs[usize::from(priorities)..].fill(0);
-        // The lowest unscheduled level takes all sizes, those below are for scheduled packets.
+        // The lowest unscheduled level takes all sizes. The levels below are for scheduled packets.
         let lowest = usize::from(priorities).saturating_sub(unscheduled_levels);
         cutoffs[..=lowest].fill(u32::MAX);
         homa.cutoffs = Some(cutoffs);
@@ -465,7 +462,7 @@ impl Homa {
         }
     }
 
-    /// One of the settings.
+    /// The value of a setting.
     pub(crate) fn number(&self, name: &str) -> u64 {
         self.numbers[name]
     }
@@ -474,7 +471,7 @@ impl Homa {
     ///
     /// # Errors
     ///
-    /// When a setting is outside its range.
+    /// If a setting is out of range.
     pub(crate) fn config(&self) -> Result<Config, SettingError> {
         let mut config = Config::default();
         for name in SETTINGS {
@@ -505,51 +502,51 @@ fn picos(ms: f64) -> u64 {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// Not TOML, or something in it is not known.
+    /// Not TOML, or with an unknown name.
     #[error("not a plan: {0}")]
     Toml(#[source] Box<toml::de::Error>),
-    /// Switches and links that are no network.
+    /// Switches and links that are not a usable network.
     #[error("topology: {0}")]
     Layout(String),
-    /// A value that is not possible.
+    /// An impossible value.
     #[error("{what} cannot be {value}; allowed is {allowed}")]
     Value {
-        /// Which setting.
+        /// The setting's name.
         what: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
-        /// What is possible.
+        /// The possible values.
         allowed: &'static str,
     },
-    /// A setting of the core that is not possible.
+    /// An impossible setting of the core.
     #[error("homa: {0}")]
     Homa(#[from] SettingError),
-    /// A line of a trace is no message.
+    /// A line of a trace that is not a message.
     #[error(
-        "`{}`, line {line}: `{text}` is no message; allowed is time_ns,source,destination,bytes with two different hosts below {hosts} and at least 1 byte",
+        "`{}`, line {line}: `{text}` is not a message; allowed is time_ns,source,destination,bytes with two different hosts below {hosts} and at least 1 byte",
         path.display()
     )]
     Trace {
-        /// Which file.
+        /// The trace's file.
         path: PathBuf,
-        /// Which line, from 1.
+        /// The line's number, from 1.
         line: usize,
-        /// The line.
+        /// The line's text.
         text: String,
-        /// How many hosts there are.
+        /// Number of hosts.
         hosts: u32,
     },
-    /// A plan's or trace's file could not be read.
+    /// A plan's or trace's file that could not be read.
     #[error("cannot read `{}`: {source}", path.display())]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: std::io::Error,
     },
 }
 
-/// Sets a value of a plan by its name, whose parts are separated by points.
+/// Sets a value of a plan by its name. Points separate the parts of the name.
 pub(crate) fn set(table: &mut Table, name: &str, value: Value) -> Result<(), PlanError> {
     match name.split_once('.') {
         None => {
@@ -642,7 +639,7 @@ mod tests {
             };
             plan.homa().cutoffs.unwrap().iter().filter(|&&cut| cut == u32::MAX).count()
         };
-        // The lowest unscheduled level and all scheduled ones take everything.
+        // The lowest unscheduled level and all scheduled ones take all sizes.
         assert_eq!(levels("w1", 8), 2);
         assert_eq!(levels("w3", 8), 5);
         assert_eq!(levels("w5", 8), 8);

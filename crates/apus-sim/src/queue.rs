@@ -1,28 +1,27 @@
-//! The event queue: what happens next.
+//! The event queue.
 //!
-//! A wheel of narrow slots holds the near future, a heap the rest. A slot is sorted when its turn
-//! comes; slots hold a handful of events each, so an event costs about 20 ns whatever the number of
-//! hosts. Events of the same moment come out in the order in which they were put in, which is what
-//! makes a run repeatable.
+//! A wheel of narrow slots holds the near future, and a heap the rest. A slot is sorted when its turn comes. Slots hold a handful
+//! of events each, so an event costs about 20 ns for any number of hosts. Events of the same time come out in the order in which
+//! they were put in, which makes a run repeatable.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Width of a slot: 2^13 ps, about 8 ns.
 const SHIFT: u32 = 13;
-/// Slots: the wheel reaches 67 µs ahead, beyond every packet's next step.
+/// Number of slots: the wheel reaches 67 µs ahead, beyond the next step of every packet.
 const SLOTS: u64 = 8192;
 const WORDS: usize = (SLOTS / 64) as usize;
 
-/// One thing that happens: what, and to which two numbers.
+/// One event: its kind, and two numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Event {
-    /// When, in picoseconds.
+    /// Its time, in picoseconds.
     pub(crate) at: u64,
     pub(crate) what: What,
     /// A port or a host.
     pub(crate) place: u32,
-    /// A packet or a transport's own number.
+    /// A packet, or a transport's own number.
     pub(crate) subject: u32,
 }
 
@@ -35,7 +34,7 @@ pub(crate) enum What {
     PortFree,
     /// A packet has passed a host's software.
     AtHost,
-    /// A transport wanted to be called.
+    /// A time that a transport asked for.
     Timer,
     /// A host's application has a message to send.
     Message,
@@ -44,15 +43,17 @@ pub(crate) enum What {
 #[derive(Debug)]
 pub(crate) struct EventQueue {
     slots: Vec<Vec<Event>>,
-    /// Buffers of slots that were emptied, the last one first: it is still in the cache.
+    /// Buffers of emptied slots. The last one is used first, because it is still in the cache.
     spare: Vec<Vec<Event>>,
     occupied: [u64; WORDS],
-    /// The slot being emptied, counted since time 0, its events in order, and how many are gone.
+    /// The slot being emptied, counted since time 0.
     slot: u64,
+    /// Its events in order.
     current: Vec<Event>,
+    /// Number of its events that were taken.
     taken: usize,
     far: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    /// Tells far events of the same moment apart.
+    /// Orders far events of the same time.
     serial: u64,
     len: usize,
 }
@@ -111,7 +112,7 @@ impl EventQueue {
         Some(event)
     }
 
-    /// Goes to the next slot that holds something; false when nothing is left.
+    /// Advances to the next slot with events. Returns `false` if there is none.
     fn advance(&mut self) -> bool {
         if self.len == 0 {
             return false;
@@ -135,7 +136,7 @@ impl EventQueue {
         true
     }
 
-    /// The first slot after the current one that holds something.
+    /// The first slot after the current one with events.
     fn next_slot(&self) -> Option<u64> {
         let first = ((self.slot + 1) % SLOTS) as usize;
         let mut word = first / 64;

@@ -1,4 +1,4 @@
-//! Outcomes as result files have them.
+//! Outcomes as rows and curves of result files.
 
 use apus_load::{ResultFile, Row, Series};
 
@@ -6,23 +6,23 @@ use crate::paper::PaperWorkload;
 use crate::plan::Protocol;
 use crate::run::Outcome;
 
-/// Messages a size must have had for its 99th percentile to count as stable.
+/// Number of messages from which the 99th percentile of a size is stable.
 const STABLE: u64 = 1_000;
-/// Share of messages in stable sizes below which a run carries a warning.
+/// Share of messages in stable sizes below which a run has a warning.
 const STABLE_SHARE_MIN: f64 = 0.9;
 
-/// What one tenth of the messages took, beside the paper.
+/// The slowdown of one decile of the messages, beside the paper's.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Compared {
-    /// 0 to 9.
+    /// The decile's number, 0 to 9.
     pub decile: usize,
     /// Largest size, in bytes.
     pub bytes: u32,
-    /// Median slowdown here and in the paper.
+    /// Median slowdown, of the simulation and of the paper.
     pub p50: (f64, f64),
-    /// 99th percentile here and in the paper.
+    /// 99th percentile of the slowdown, of the simulation and of the paper.
     pub p99: (f64, f64),
-    /// Half the 95 % confidence interval of ours, of the median and of the 99th percentile.
+    /// Half the 95 % confidence interval of the simulation's median and 99th percentile.
     pub intervals: (f64, f64),
 }
 
@@ -56,8 +56,8 @@ impl Compared {
 /// The load of the paper's results.
 pub const PAPER_LOAD: f64 = 0.8;
 
-/// An outcome beside the paper's result for the same transport; `None` when the paper has none, as for
-/// loads other than [`PAPER_LOAD`].
+/// An outcome beside the paper's result for the same transport. `None` if the paper has no such result, as for loads other than
+/// [`PAPER_LOAD`].
 #[must_use]
 pub fn compare(outcome: &Outcome) -> Option<Vec<Compared>> {
     let workload = outcome.plan.workload.paper()?;
@@ -91,7 +91,7 @@ fn decile_name(decile: usize, bytes: u32) -> String {
     format!("{:02} to {bytes} B", decile + 1)
 }
 
-/// Adds rows, curves and warnings of an outcome to a result.
+/// Adds the rows, curves and warnings of an outcome to a result.
 pub fn record(outcome: &Outcome, result: &mut ResultFile) {
     for (decile, here) in outcome.deciles.iter().enumerate() {
         result.rows.push(
@@ -130,7 +130,7 @@ pub fn record(outcome: &Outcome, result: &mut ResultFile) {
         .set("event_hash", format!("{:016x}", outcome.hash));
     result.rows.push(run);
     let mut counters = row(outcome, "sim counters");
-    // Those that counted nothing as well: a reader tells "none" from "not measured".
+    // Counters with value 0 as well: a reader can tell "none" from "not measured".
     for &(name, value) in &outcome.counters {
         counters.put(name, value);
     }
@@ -139,7 +139,7 @@ pub fn record(outcome: &Outcome, result: &mut ResultFile) {
     record_warnings(outcome, result);
 }
 
-/// Slowdown against size, in the form of the paper's figures 12 and 13.
+/// Slowdown by size, in the form of the paper's figures 12 and 13.
 fn record_curves(outcome: &Outcome, result: &mut ResultFile) {
     let title = format!("{} at {:.0} %", outcome.plan.workload, outcome.plan.load * 100.0);
     let curve = |transport: &str, percent: &str, points: Vec<(f64, f64)>| {
@@ -180,7 +180,7 @@ fn record_warnings(outcome: &Outcome, result: &mut ResultFile) {
     }
 }
 
-/// Adds the decile table beside the paper's; returns how many cells are higher than allowed.
+/// Adds the decile table beside the paper's. Returns the number of cells that are higher than allowed.
 pub fn record_comparison(outcome: &Outcome, result: &mut ResultFile) -> usize {
     let cells = compare(outcome).unwrap_or_default();
     for cell in &cells {

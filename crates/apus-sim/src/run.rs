@@ -1,4 +1,4 @@
-//! One simulation: load, transport and network put together, and what came of it.
+//! One simulation: load, transport and network, and the outcome.
 
 use std::time::{Duration, Instant};
 
@@ -20,105 +20,107 @@ use crate::transport::pfabric::{self, Pfabric};
 use crate::transport::tcp::{self, Flavour, Tcp};
 use crate::transport::{Message, Transport};
 
-/// How often progress is told, in events.
+/// Number of events between progress reports.
 const TELL_EVENTS: u64 = 1 << 20;
-/// Pause between the first messages of a host to each other host, in picoseconds, and their length:
-/// enough to measure the path at its rate, and long enough for it. In networks of more hosts than
-/// `GREETING_HOSTS`, a packet each.
+/// Pause between the first messages of a host to other hosts, in picoseconds: long enough for their length.
 const GREETING_PS: u64 = 25_000_000;
+/// Length of these messages: enough to measure the path at its rate.
 const GREETING_BYTES: u32 = 20_188;
+/// In networks of more hosts, the first messages are short: one packet each.
 const GREETING_HOSTS: u32 = 256;
+/// Pause between short first messages, in picoseconds.
 const SHORT_GREETING_PS: u64 = 300_000;
+/// Length of short first messages.
 const SHORT_GREETING_BYTES: u32 = 100;
 
-/// How far a simulation is.
+/// Progress of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Simulated so far.
+    /// Simulated time so far.
     pub simulated: Duration,
-    /// Simulated at the end of the load that counts.
+    /// Simulated time at the end of the measured load.
     pub target: Duration,
-    /// Messages that count and have not ended.
+    /// Measured messages that have not ended.
     pub under_way: u64,
     /// Packets times links, so far.
     pub packet_hops: u64,
-    /// Time it took.
+    /// Elapsed real time.
     pub wall: Duration,
 }
 
-/// What was seen at one kind of port.
+/// Statistics of one kind of port.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LayerOutcome {
-    /// Which: `nic`, `tor_up`, …
+    /// Its name: `nic`, `tor_up`, …
     pub name: &'static str,
-    /// Ports of this kind.
+    /// Number of ports of this kind.
     pub ports: u64,
     /// Bytes waiting at a port, mean over time and ports.
     pub mean_bytes: f64,
     /// Bytes that 99 % of arriving packets found waiting at most, in steps of 1024.
     pub p99_bytes: u64,
-    /// Most bytes that waited at one port.
+    /// Maximum of the bytes that waited at one port.
     pub max_bytes: u64,
-    /// The share of time a port was sending, mean over ports.
+    /// The share of time in which a port was sending, mean over ports.
     pub utilization: f64,
-    /// Packets that found no room.
+    /// Packets lost for lack of buffer space or by random loss.
     pub lost: u64,
 }
 
-/// What came of a simulation.
+/// The results of a simulation.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Outcome {
-    /// What was simulated.
+    /// The plan that was simulated.
     pub plan: Plan,
-    /// Slowdown by size.
+    /// Slowdowns by size.
     pub sizes: Vec<SizeClass>,
-    /// Slowdown by deciles of the messages.
+    /// Slowdowns by deciles of the messages.
     pub deciles: Vec<Decile>,
-    /// Queues.
+    /// Statistics of the ports by layer.
     pub layers: Vec<LayerOutcome>,
     /// The transport's counters, summed over hosts.
     pub counters: Vec<(&'static str, u64)>,
-    /// Messages that count: begun in the measured time.
+    /// Measured messages: those that began in the measured time.
     pub messages: u64,
-    /// Of those, not over when the run ended.
+    /// Measured messages that had not ended at the end of the run.
     pub unfinished: u64,
-    /// Message bytes per second that arrived in the measured time, a host, in Gb/s.
+    /// Message bytes that arrived per host in the measured time, in Gb/s.
     pub goodput_gbps: f64,
     /// Simulated time.
     pub simulated: Duration,
     /// Packets times links.
     pub packet_hops: u64,
-    /// Events.
+    /// Number of events.
     pub events: u64,
     /// Fingerprint of all events: equal for equal plans, on every machine.
     pub hash: u64,
-    /// Time it took.
+    /// Elapsed real time.
     pub wall: Duration,
 }
 
 impl Outcome {
-    /// Packets times links a second of real time.
+    /// Packets times links per second of real time.
     #[must_use]
     pub fn packet_hops_per_s(&self) -> f64 {
         self.packet_hops as f64 / self.wall.as_secs_f64().max(1e-9)
     }
 }
 
-/// Runs a plan. `progress` is called from time to time.
+/// Runs a plan, and calls `progress` periodically.
 ///
 /// # Errors
 ///
-/// When the plan cannot be run.
+/// If the plan cannot be run.
 pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Outcome, PlanError> {
     run_with(plan, progress, false).map(|(outcome, _)| outcome)
 }
 
-/// [`run`] with a time trace of all hosts, stamped with virtual time in ns. It holds the last 65,536 records of each host. Only the
-/// transport `apus` records.
+/// [`run`] with a time trace of all hosts, stamped with virtual time in ns. The trace holds the last 65,536 records of each host.
+/// Only the transport `apus` records events.
 ///
 /// # Errors
 ///
-/// When the plan cannot be run.
+/// If the plan cannot be run.
 pub fn run_traced(
     plan: &Plan,
     progress: &mut dyn FnMut(Progress),
@@ -181,7 +183,7 @@ fn run_with(
     Ok(outcome)
 }
 
-/// TCP keeps to one way through the network; DCTCP's switches mark.
+/// Runs a TCP variant, which uses one path per pair of hosts. DCTCP's switches mark packets.
 fn run_tcp(
     plan: &Plan,
     trace: Vec<Sent>,
@@ -190,7 +192,7 @@ fn run_tcp(
     progress: &mut dyn FnMut(Progress),
 ) -> (Outcome, Option<Trace>) {
     let marks = flavour == Flavour::Dctcp;
-    // The marking threshold grows with the rate, as the bytes of a round trip do.
+    // The marking threshold grows with the rate, as do the bytes of a round trip.
     let mark_bytes = tcp::DCTCP_MARK_BYTES * plan.links.host_gbps / 10;
     let treatment = Treatment {
         discipline: Discipline::Levels,
@@ -204,7 +206,7 @@ fn run_tcp(
     Simulation::new(plan, trace, fabric, transport).run(progress)
 }
 
-/// A message under way.
+/// A message in progress.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     message: Message,
@@ -216,7 +218,7 @@ struct Record {
 
 struct Simulation<'a, T: Transport> {
     plan: &'a Plan,
-    /// What the plan's trace has left, the next message last; its hosts' messages otherwise.
+    /// The rest of the plan's trace, with the next message last. Empty if the plan has no trace.
     trace: Vec<Sent>,
     fabric: Fabric<T::Header>,
     transport: T,
@@ -225,7 +227,7 @@ struct Simulation<'a, T: Transport> {
     records: Vec<Record>,
     unused: Vec<u32>,
     rng: Random,
-    /// Of each host, where its next message goes and how long it is.
+    /// Destination and length of each host's next message.
     next: Vec<(u32, u32)>,
     gap_ps: f64,
     began: u64,
@@ -317,16 +319,15 @@ impl<'a, T: Transport> Simulation<'a, T> {
         }
     }
 
-    /// Every host sends each other that it will write to one message first, without load: hosts of a datacenter have met,
-    /// and know each other's priority cutoffs, round trip and rate. Not for rivals, which have no
-    /// such state.
+    /// Before the load, every host sends one message to each host that it will write to: hosts of a datacenter have met, and know
+    /// each other's priority cutoffs, round trip and rate. Rivals have no such state.
     fn greet(&mut self) {
         let hosts = self.fabric.graph.hosts as u32;
         if self.plan.transport != Protocol::Apus || self.plan.arrivals != Arrivals::Poisson {
             return;
         }
         let pause = if hosts > GREETING_HOSTS { SHORT_GREETING_PS } else { GREETING_PS };
-        // A byte of a gigabit takes 10 times as long as one of 10.
+        // A byte at 1 Gb/s takes 10 times as long as at 10 Gb/s.
         let pause = pause * 10 / self.plan.links.host_gbps.min(10);
         for step in 1..hosts {
             let at = u64::from(step) * pause;
@@ -339,7 +340,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
         self.began = u64::from(hosts) * pause + 20_000_000;
     }
 
-    /// Whether the load has messages from the one host to the other.
+    /// Whether the load has messages from one host to the other.
     fn writes_to(&self, from: u32, to: u32) -> bool {
         let graph = &self.fabric.graph;
         self.plan.trace.is_some()
@@ -385,7 +386,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
         self.fabric.schedule(after + gap as u64, What::Message, host, 0);
     }
 
-    /// Where a message of `host` goes, and how long it is.
+    /// Draws the destination and the length of the next message of `host`.
     fn draw(&mut self, host: u32) -> (u32, u32) {
         let bytes = self.plan.workload.sample(&mut self.rng);
         (self.destination(host), bytes)
@@ -454,7 +455,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
         self.settle();
     }
 
-    /// Notes the messages that arrived and those that are over.
+    /// Handles messages that have arrived, and frees the numbers of retired ones.
     #[inline]
     fn settle(&mut self) {
         if !self.fabric.finished.is_empty() {

@@ -9,27 +9,28 @@ use apus_load::Random;
 use rand::RngExt;
 use siphasher::sip::SipHasher13;
 
-/// Longest file that is read.
+/// Upper bound on the length of a file.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Longest message.
+/// Upper bound on the length of a message.
 const BYTES_MAX: u32 = 1 << 30;
 
-/// How far the end of a cumulative distribution may be from 1.
+/// Upper bound on the difference between the end of a cumulative distribution and 1.
 const CDF_ERROR_MAX: f64 = 1e-3;
 
 const ALLOWED: &str = "allowed is bytes,weight or bytes,cdf with 1 to 1073741824 bytes, weights from 0, and a cdf that rises to 1 with the bytes";
 
-/// Lengths with their shares of the messages, as a CSV file has them.
+/// Message lengths with their shares, read from a CSV file.
 ///
-/// A file has two columns: `bytes` and `weight` (or `count`), or `bytes` and `cdf`, the share of messages that are no longer. The heading
-/// may be left out with weights. Lines that begin with `#` are comments. Only the lengths of the file are sent: nothing between them.
+/// A file has two columns: `bytes` and `weight` (or `count`), or `bytes` and `cdf`, the share of messages up to this length. The
+/// heading may be left out with weights. Lines that begin with `#` are comments. Messages have exactly the lengths of the file,
+/// without interpolation.
 #[derive(Clone, Debug)]
 pub struct SizeTable {
     path: PathBuf,
-    /// Of the bytes of the file, so that a plan tells one table from another in the same place.
+    /// Digest of the file's bytes, so that a plan detects a changed table.
     digest: u64,
-    /// Rising.
+    /// Bins in rising order.
     bins: Arc<[Bin]>,
 }
 
@@ -50,7 +51,7 @@ impl PartialEq for SizeTable {
 impl Eq for SizeTable {}
 
 impl SizeTable {
-    /// Reads `PATH`, or `PATH#DIGEST`, whose bytes must have that digest.
+    /// Reads `PATH`, or `PATH#DIGEST` whose bytes must have that digest.
     pub(crate) fn read(name: &str) -> Result<Self, String> {
         let (path, wanted) = match name.rsplit_once('#') {
             Some((path, digest)) if digest.len() == 16 => {
@@ -76,7 +77,7 @@ impl SizeTable {
         Ok(Self { path: path.to_owned(), digest, bins: bins.into() })
     }
 
-    /// The name that [`read`](Self::read) takes, with the digest.
+    /// The name with the digest, which [`read`](Self::read) takes.
     pub(crate) fn name(&self) -> String {
         format!("{}#{:016x}", self.path.display(), self.digest)
     }
@@ -95,7 +96,7 @@ impl SizeTable {
         self.bins.iter().for_each(|bin| visit(bin.bytes, bin.share));
     }
 
-    /// All lengths, rising.
+    /// All lengths in rising order.
     pub(crate) fn lengths(&self) -> impl ExactSizeIterator<Item = u32> {
         self.bins.iter().map(|bin| bin.bytes)
     }

@@ -1,4 +1,4 @@
-//! How long messages are, and in which classes their results are kept.
+//! Message lengths, and the classes of results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,27 +14,27 @@ use crate::size_table::SizeTable;
 /// Bytes of a GRANT.
 const GRANT: u32 = 33;
 
-/// What lengths are sent.
+/// A distribution of message lengths.
 ///
-/// Text forms: `w1` to `w5`, the sizes of the Homa paper's simulations; `cp-w1` to `cp-w5`, the same
-/// workloads as `apus bench` and the Homa authors' `cp_node` draw them; a number of bytes (`10kB`);
-/// a mix (`90:100,10:1MB`); or `csv:PATH`, also `PATH.csv`: a [table](SizeTable) of sizes.
+/// Text forms: `w1` to `w5`, the sizes of the Homa paper's simulations; `cp-w1` to `cp-w5`, the same workloads as drawn by `apus
+/// bench` and the Homa authors' `cp_node`; a number of bytes (`10kB`); a mix (`90:100,10:1MB`); or `csv:PATH`, also `PATH.csv`: a
+/// [table](SizeTable) of sizes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Sizes {
     /// The paper's tables.
     Paper(PaperWorkload),
-    /// Anything `apus-load` knows.
+    /// A workload of `apus-load`.
     Load(Workload),
-    /// Those of a file.
+    /// The lengths of a file.
     Table(SizeTable),
 }
 
-/// Sizes of a table that have classes of their own at most; more are put together.
+/// Upper bound on sizes of a table with a class each; more sizes share classes.
 const CLASSES_MAX: usize = 100;
 
 impl Sizes {
-    /// The paper's workload this is, if it is one.
+    /// The paper's workload, if it is one.
     #[must_use]
     pub fn paper(&self) -> Option<PaperWorkload> {
         match self {
@@ -61,7 +61,7 @@ impl Sizes {
         }
     }
 
-    /// Shows sizes that stand for all, with their shares of the messages.
+    /// Calls `visit` with representative sizes and their shares of the messages.
     fn each_size(&self, mut visit: impl FnMut(u32, f64)) {
         match self {
             Self::Paper(workload) => workload.each_size(visit),
@@ -83,8 +83,8 @@ impl Sizes {
         sum
     }
 
-    /// Mean bytes a message takes of a link's time: for the paper's workloads with headers and grants,
-    /// as the paper counts load, otherwise with headers.
+    /// Mean bytes on the wire of a message: with headers and grants for the paper's workloads, as in the paper's load, otherwise
+    /// with headers.
     pub(crate) fn mean_wire(&self, framing: Framing) -> f64 {
         match self {
             Self::Paper(workload) => self.mean() / workload.payload_share(),
@@ -100,10 +100,9 @@ impl Sizes {
         self.mean_of(f64::from)
     }
 
-    /// What is left of a message when one of its unscheduled packets goes, at the points that divide
-    /// those packets' bytes on the wire into `parts` equal shares: `parts - 1` points. As the paper's
-    /// simulations compute cutoffs: packets of the last `unscheduled` bytes of longer messages count
-    /// too, and grants, which have nothing left.
+    /// The rest of a message when one of its unscheduled packets is sent, at the points that divide those packets' bytes on the
+    /// wire into `parts` equal shares: `parts - 1` points. The paper's simulations compute cutoffs in this way: packets of the last
+    /// `unscheduled` bytes of longer messages count too, and so do grants, whose rest is 0.
     pub(crate) fn balanced(&self, framing: Framing, unscheduled: u32, parts: usize) -> Vec<u32> {
         let mut by_rest: BTreeMap<u32, f64> = BTreeMap::new();
         let payload = framing.payload();
@@ -132,7 +131,7 @@ impl Sizes {
         cuts
     }
 
-    /// Upper ends of the classes in which results are kept, rising.
+    /// Upper ends of the classes of results, in rising order.
     pub(crate) fn classes(&self) -> Vec<u32> {
         match self {
             Self::Paper(workload) => workload.bins().iter().map(|bin| bin.bytes).collect(),
@@ -146,7 +145,7 @@ impl Sizes {
         }
     }
 
-    /// Classes for sizes of which nothing is known: ten for each power of ten.
+    /// Classes for unknown sizes: ten for each power of ten.
     pub(crate) fn classes_of_any() -> Vec<u32> {
         let end = |tenth: u32| 10f64.powf(f64::from(tenth) / 10.0).round() as u32;
         let mut classes: Vec<u32> = (0..=96).map(end).collect();

@@ -1,10 +1,10 @@
-//! Slowdowns: how many times longer than the least possible messages took, by size.
+//! Slowdowns: times of messages relative to the least possible time, by size.
 
 use hdrhistogram::Histogram;
 
 use crate::paper::deciles;
 
-/// Slowdowns are kept in thousandths, to three digits.
+/// Slowdowns are recorded in thousandths, with three digits.
 const PER_ONE: f64 = 1e3;
 
 #[derive(Clone, Debug)]
@@ -48,12 +48,12 @@ pub struct SizeClass {
     pub p999: f64,
 }
 
-/// A tenth of the messages, shortest first.
+/// A decile of the messages, shortest first.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Decile {
-    /// The largest size in it, in bytes.
+    /// Its largest size, in bytes.
     pub bytes: u32,
-    /// Messages of the sizes in it, in parts.
+    /// Number of its messages. A size that spans two deciles counts in proportion.
     pub messages: f64,
     /// Mean of the sizes' median slowdowns, by number of messages.
     pub p50: f64,
@@ -63,12 +63,11 @@ pub struct Decile {
     pub p999: f64,
     /// Half the 95 % confidence interval of `p50`, from the [`BATCHES`] parts of the run.
     pub p50_interval: f64,
-    /// The same of `p99`.
+    /// Half the 95 % confidence interval of `p99`.
     pub p99_interval: f64,
 }
 
-/// Parts of the measured time that are evaluated by themselves, to tell how far figures can be
-/// trusted.
+/// Parts of the measured time that are evaluated separately, which gives confidence intervals.
 pub const BATCHES: usize = 5;
 /// Student's t for 95 % and `BATCHES - 1` degrees of freedom.
 const STUDENT_T: f64 = 2.776;
@@ -99,13 +98,13 @@ impl Slowdowns {
         self.parts[part.min(BATCHES - 1)][class].record(slowdown);
     }
 
-    /// Classes in which something was recorded.
+    /// Classes with recorded messages.
     pub(crate) fn sizes(&self) -> Vec<SizeClass> {
         self.sizes_of(&self.whole)
     }
 
-    /// Tenths of the messages, with intervals from the parts. `share` says how common a class is; the
-    /// paper's deciles go by the workload's shares, not by what happened to be drawn.
+    /// Deciles of the messages, with intervals from the parts. `share` is the share of a class: the paper's deciles follow the
+    /// workload's shares, not the drawn messages.
     pub(crate) fn deciles(&self, share: impl Fn(&SizeClass) -> f64) -> Vec<Decile> {
         let mut deciles = in_deciles(&self.sizes(), &share);
         let parts: Vec<Vec<Decile>> =
@@ -136,7 +135,7 @@ impl Slowdowns {
     }
 }
 
-/// Half the 95 % confidence interval of the mean of values that do not depend on each other.
+/// Half the 95 % confidence interval of the mean of independent values.
 fn half_interval(values: impl Iterator<Item = f64> + Clone) -> f64 {
     let count = BATCHES as f64;
     let mean = values.clone().sum::<f64>() / count;
@@ -144,7 +143,7 @@ fn half_interval(values: impl Iterator<Item = f64> + Clone) -> f64 {
     STUDENT_T * (variance / count).sqrt()
 }
 
-/// Sizes gathered into deciles of the messages.
+/// Gathers sizes into deciles of the messages.
 fn in_deciles(sizes: &[SizeClass], share: impl Fn(&SizeClass) -> f64) -> Vec<Decile> {
     if sizes.is_empty() {
         return Vec::new();
@@ -191,7 +190,7 @@ mod tests {
         assert_eq!((sizes.len(), sizes[0].bytes, sizes[0].messages), (1, 100, 10_000));
         assert!((sizes[0].p50 / 6.0 - 1.0).abs() < 0.003, "{}", sizes[0].p50);
         assert!((sizes[0].p99 / 10.9 - 1.0).abs() < 0.003, "{}", sizes[0].p99);
-        // The parts saw the same, to a bucket.
+        // The parts have the same slowdowns, to a bucket.
         let decile = slowdowns.deciles(|size| size.messages as f64)[0];
         assert!(decile.p99_interval < 0.05, "{decile:?}");
     }

@@ -5,22 +5,22 @@ use toml::{Table, Value};
 
 use crate::plan::{Plan, PlanError, set};
 
-/// Most points of a grid.
+/// Upper bound on points of a grid.
 const POINTS_MAX: usize = 100_000;
 
 /// One point of a grid.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Point {
-    /// Its place in the grid, from 0; the same whatever the shards.
+    /// Its index in the grid, from 0; independent of shards.
     pub index: usize,
-    /// What to simulate.
+    /// The plan to simulate.
     pub plan: Plan,
     /// Its value on each axis of the grid, in the order of the axes.
     pub axes: Vec<(String, Value)>,
 }
 
 impl Point {
-    /// Its values in words: "load = 0.5, homa.priorities = 4". Empty without axes.
+    /// Its values as text: "load = 0.5, homa.priorities = 4". Empty without axes.
     #[must_use]
     pub fn name(&self) -> String {
         let words = self.axes.iter().map(|(name, value)| match value {
@@ -30,12 +30,12 @@ impl Point {
         words.collect::<Vec<_>>().join(", ")
     }
 
-    /// Says in a result which point it is of: the complete plan, and in each row a column for each axis.
+    /// Adds the point to a result: the complete plan, and a column for each axis to each row.
     pub fn label(&self, result: &mut ResultFile) {
         result.plan = Some(self.plan.to_json());
         for row in &mut result.rows {
             for (name, value) in &self.axes {
-                // Rows have the transport, the workload and the load anyhow.
+                // Rows have the transport, the workload and the load already.
                 if row.value(name).is_none() {
                     row.put(name, in_json(value));
                 }
@@ -45,7 +45,7 @@ impl Point {
     }
 }
 
-/// A value of a plan in a row, which is flat.
+/// A value of a plan as a flat value of a row.
 fn in_json(value: &Value) -> serde_json::Value {
     match value {
         Value::String(text) => text.clone().into(),
@@ -56,7 +56,7 @@ fn in_json(value: &Value) -> serde_json::Value {
     }
 }
 
-/// The points of a plan whose `[sweep]` table names lists of values, as in
+/// The points of a plan whose `[sweep]` table has lists of values, as in
 ///
 /// ```toml
 /// workload = "w4"
@@ -65,11 +65,11 @@ fn in_json(value: &Value) -> serde_json::Value {
 /// "homa.priorities" = [1, 2, 4, 8]
 /// ```
 ///
-/// The last name varies fastest; names are in alphabetical order. A plan without `[sweep]` is one point.
+/// The last name varies fastest. Names are in alphabetical order. A plan without `[sweep]` is one point.
 ///
 /// # Errors
 ///
-/// When the text is no plan, or one of its points is none.
+/// If the text is not a plan, or one of its points is not.
 pub fn points(text: &str) -> Result<Vec<Point>, PlanError> {
     let toml = |source| PlanError::Toml(Box::new(source));
     let mut base: Table = toml::from_str(text).map_err(toml)?;
@@ -107,7 +107,7 @@ pub fn points(text: &str) -> Result<Vec<Point>, PlanError> {
     tables.into_iter().enumerate().map(point).collect()
 }
 
-/// The part of the points that shard `shard` of `shards` runs: every `shards`th.
+/// The points of shard `shard` of `shards`: every `shards`th.
 pub fn of_shard(points: Vec<Point>, shard: usize, shards: usize) -> Vec<Point> {
     points.into_iter().filter(|point| point.index % shards.max(1) == shard).collect()
 }

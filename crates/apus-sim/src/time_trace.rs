@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use apus_proto::{TraceEvent, TraceSink};
 use apus_trace::{Anchor, Clock, EventInfo, RECORDS, Record, RingTrace, Trace};
 
-/// What the hosts of a simulation record: of each host the last records, as many as a thread's ring holds.
+/// The records of all hosts of a simulation: of each host the last ones, as many as a thread's ring holds.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     /// Virtual time in picoseconds.
@@ -22,7 +22,7 @@ struct Ring {
     overwritten: u64,
 }
 
-/// One host's part.
+/// The trace sink of one host.
 struct Host {
     now: Arc<AtomicU64>,
     ring: Arc<Mutex<Ring>>,
@@ -34,12 +34,12 @@ impl Recorder {
         Self { now: Arc::default(), hosts }
     }
 
-    /// Takes the events of a host.
+    /// The sink for the events of a host.
     pub(crate) fn sink(&self, host: usize) -> Box<dyn TraceSink> {
         Box::new(Host { now: Arc::clone(&self.now), ring: Arc::clone(&self.hosts[host]) })
     }
 
-    /// From now on it is so late.
+    /// Sets the time of the following records.
     pub(crate) fn set_now(&self, picos: u64) {
         self.now.store(picos, Ordering::Relaxed);
     }

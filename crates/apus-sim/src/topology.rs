@@ -1,4 +1,4 @@
-//! Which hosts, switches and links there are, and which ways lead where.
+//! Hosts, switches, links, and the paths between them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,31 +11,30 @@ use crate::layout::Layout;
 
 /// The shape of a network.
 ///
-/// Text forms: `leafspine-144` (the Homa paper's: 9 racks of 16 hosts, 4 spines), `leafspine-RxHxS`
-/// (racks, hosts a rack, spines), `single-N` (N hosts at one switch), `fattree-K` (K even; K³/4
-/// hosts). In a plan also a table: any [`Layout`].
+/// Text forms: `leafspine-144` (the Homa paper's: 9 racks of 16 hosts, 4 spines), `leafspine-RxHxS` (racks, hosts per rack,
+/// spines), `single-N` (N hosts at one switch), `fattree-K` (K even; K³/4 hosts). A plan may have a table instead: any [`Layout`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Topology {
-    /// Racks with a switch each, every one connected to every spine.
+    /// Racks with one switch each, and every rack connected to every spine.
     LeafSpine {
-        /// Racks.
+        /// Number of racks.
         racks: usize,
-        /// Hosts in a rack.
+        /// Number of hosts per rack.
         hosts: usize,
-        /// Spine switches.
+        /// Number of spine switches.
         spines: usize,
     },
     /// One switch.
     Single {
-        /// Hosts.
+        /// Number of hosts.
         hosts: usize,
     },
     /// A three-level fat tree of switches with this many ports, all links at the hosts' rate.
     FatTree {
-        /// Ports of a switch; even.
+        /// Number of ports of a switch; even.
         ports: usize,
     },
-    /// Any other.
+    /// Any other shape.
     Layout(Layout),
 }
 
@@ -43,7 +42,7 @@ impl Topology {
     /// The simulations of the Homa paper: 144 hosts (SIGCOMM 2018 section 5.2).
     pub const PAPER: Self = Self::LeafSpine { racks: 9, hosts: 16, spines: 4 };
 
-    /// The layers of ports, as results name them: the hosts' first.
+    /// The layers of ports by their names in results, the hosts' first.
     #[must_use]
     pub fn layers(&self) -> &'static [&'static str] {
         match self {
@@ -56,7 +55,7 @@ impl Topology {
         }
     }
 
-    /// How many hosts there are.
+    /// Number of hosts.
     #[must_use]
     pub fn hosts(&self) -> usize {
         match self {
@@ -88,7 +87,7 @@ impl FromStr for Topology {
     fn from_str(text: &str) -> Result<Self, String> {
         let error = || {
             format!(
-                "`{text}` is no topology; known are leafspine-144, leafspine-RxHxS, single-N and fattree-K (K even, 2 to 32)"
+                "`{text}` is not a topology; known are leafspine-144, leafspine-RxHxS, single-N and fattree-K (K even, 2 to 32)"
             )
         };
         let (kind, size) = text.split_once('-').ok_or_else(error)?;
@@ -144,8 +143,8 @@ impl<'de> Deserialize<'de> for Topology {
     }
 }
 
-/// Rates and delays of a network. The defaults are the Homa paper's simulations: a grant and the
-/// full packet it asks for take 7.8 µs between racks, which is what the paper says.
+/// Rates and delays of a network. The defaults are those of the Homa paper's simulations: a grant and the full packet that it asks
+/// for take 7.8 µs between racks, as the paper says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Links {
@@ -153,18 +152,17 @@ pub struct Links {
     pub host_gbps: u64,
     /// Rate of the links between switches of a leaf-spine network, in Gb/s. Default 40.
     pub core_gbps: u64,
-    /// Time a packet takes through a switch, beside waiting and being sent, in ns. Default 250.
+    /// Time of a packet through a switch, besides queueing and transmission, in ns. Default 250.
     pub switch_ns: u64,
-    /// Time along any cable, in ns. Default 0.
+    /// Delay of any cable, in ns. Default 0.
     pub wire_ns: u64,
-    /// Time along a cable between switches, in ns; `wire_ns` when absent.
+    /// Delay of a cable between switches, in ns; `wire_ns` if absent.
     pub core_wire_ns: Option<u64>,
-    /// From the decision to send until the first bit leaves the host: software and NIC, in ns.
-    /// Default 1000 (500 and 500).
+    /// Time from the decision to send until the first bit leaves the host: software and NIC, in ns. Default 1000 (500 and 500).
     pub send_ns: u64,
-    /// From the last bit at the host until the protocol sees the packet, in ns. Default 500.
+    /// Time from the last bit at the host until the protocol receives the packet, in ns. Default 500.
     pub receive_ns: u64,
-    /// Up to this much more, uniformly, before the protocol sees a packet, in ns. Default 0.
+    /// Upper bound on a uniform random addition to `receive_ns`, in ns. Default 0.
     pub receive_jitter_ns: u64,
     /// Packets lost on arrival at each switch, per million. Default 0.
     pub loss_per_million: u32,
@@ -211,7 +209,7 @@ pub(crate) enum Node {
     Switch(u32),
 }
 
-/// A place where packets wait to be sent: a switch's or host's side of a link.
+/// One direction of a link: the port of a switch or host where packets wait to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outlet {
     pub(crate) at: Node,
@@ -219,29 +217,30 @@ pub(crate) struct Outlet {
     pub(crate) gbps: u64,
     /// Index into [`Graph::layers`].
     pub(crate) layer: usize,
-    /// Of a layout, where it differs from the plan's `links`.
+    /// Delay of its cable in a layout, if it differs from the plan's `links`.
     pub(crate) wire_ns: Option<u64>,
-    /// Most bytes that wait here.
+    /// Upper bound on bytes that wait here.
     pub(crate) port_bytes: Option<u64>,
 }
 
-/// A network laid out. Outlet `h` is host `h`'s link.
+/// A network's graph. Outlet `h` is host `h`'s link.
 #[derive(Debug)]
 pub(crate) struct Graph {
     pub(crate) hosts: usize,
     pub(crate) switches: usize,
     pub(crate) outlets: Vec<Outlet>,
-    /// What kinds of outlets there are, for statistics.
+    /// Names of the layers of outlets, for statistics.
     pub(crate) layers: Vec<&'static str>,
-    /// The switch of each host, and the outlet that leads down to it.
+    /// The switch of each host.
     pub(crate) edge_of: Vec<u32>,
+    /// The outlet that leads down to each host.
     pub(crate) down_to: Vec<u32>,
-    /// For `switch * switches + edge switch`: where in `ways` the outlets stand that lead there.
+    /// Index `switch * switches + edge switch`: start and number of the outlets in `ways` that lead there.
     ways_at: Vec<(u32, u32)>,
     ways: Vec<u32>,
-    /// For the same index: outlets from a host at the one to a host at the other.
+    /// Same index: number of outlets from a host at one switch to a host at the other.
     lengths: Vec<u8>,
-    /// All ways of one length cost the same.
+    /// Whether all paths of one length have the same cost.
     regular: bool,
 }
 
@@ -342,8 +341,8 @@ impl Graph {
         self.switches = racks + spines;
     }
 
-    /// Al-Fares et al., SIGCOMM 2008: pods of k/2 edge and k/2 aggregation switches; aggregation
-    /// switch `a` of every pod is connected to the core switches of group `a`.
+    /// Al-Fares et al., SIGCOMM 2008: pods of k/2 edge and k/2 aggregation switches. Aggregation switch `a` of every pod is
+    /// connected to the core switches of group `a`.
     fn connect_fat_tree(&mut self, ports: usize, gbps: u64) {
         let half = ports / 2;
         let (edges, aggregations) = (ports * half, ports * half);
@@ -362,7 +361,7 @@ impl Graph {
         self.switches = edges + aggregations + half * half;
     }
 
-    /// All shortest ways from every switch to every switch that has hosts.
+    /// Finds all shortest paths from every switch to every switch with hosts.
     fn find_ways(&mut self) {
         let mut leaving = vec![Vec::new(); self.switches];
         for (index, outlet) in self.outlets.iter().enumerate() {
@@ -386,7 +385,7 @@ impl Graph {
         }
     }
 
-    /// The outlets of `switch` that lead towards `host`, which is not at this switch.
+    /// The outlets of `switch` that lead towards `host`, which is at another switch.
     #[inline]
     pub(crate) fn ways(&self, switch: u32, host: u32) -> &[u32] {
         let edge = self.edge_of[host as usize] as usize;
@@ -394,14 +393,14 @@ impl Graph {
         &self.ways[start as usize..(start + count) as usize]
     }
 
-    /// How many outlets a packet between two hosts passes.
+    /// Number of outlets on the path between two hosts.
     pub(crate) fn path_length(&self, from: u32, to: u32) -> usize {
         let edges = (self.edge_of[from as usize], self.edge_of[to as usize]);
         usize::from(self.lengths[edges.0 as usize * self.switches + edges.1 as usize])
     }
 
-    /// A number for all pairs of hosts between which a message takes equally long: how many outlets
-    /// are between them, or, where links differ, which switches they are at.
+    /// A number for all pairs of hosts with equal times of messages: the number of outlets between them, or, if links differ, the
+    /// pair of their switches.
     pub(crate) fn kind_of_way(&self, from: u32, to: u32) -> usize {
         if self.regular {
             return self.path_length(from, to);
@@ -410,7 +409,7 @@ impl Graph {
         edges.0 as usize * self.switches + edges.1 as usize
     }
 
-    /// The outlets one packet between two hosts passes, choosing the first way everywhere.
+    /// The outlets of a packet between two hosts that takes the first path everywhere.
     pub(crate) fn path(&self, from: u32, to: u32) -> Vec<usize> {
         let mut path = vec![from as usize];
         let mut at = self.edge_of[from as usize];
@@ -425,7 +424,7 @@ impl Graph {
     }
 }
 
-/// Links from every switch to `target`, at least.
+/// The least number of links from every switch to `target`.
 fn distances(leaving: &[Vec<(u32, usize)>], target: usize) -> Vec<u32> {
     // Links are symmetric, so distances from the target are distances to it.
     let mut distances = vec![u32::MAX / 2; leaving.len()];
@@ -522,7 +521,7 @@ mod tests {
         assert!(error("\"middle\"]", "\"centre\"]").contains("link 1 ends at `centre`"));
         assert!(error("gbps = 100", "gbps = 7").contains("gbps of link 2 cannot be 7"));
         assert!(
-            error("name = \"right\"", "name = \"left\"").contains("switch `left` is there twice")
+            error("name = \"right\"", "name = \"left\"").contains("switch `left` occurs twice")
         );
         assert!(
             error("\"left\", \"middle\"", "\"middle\", \"right\"")

@@ -1,4 +1,4 @@
-//! Messages from a file: when, from whom, to whom, how many bytes.
+//! Messages from a file: time, sender, receiver and length.
 
 use std::path::Path;
 
@@ -7,19 +7,19 @@ use crate::plan::PlanError;
 /// A message of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sent {
-    /// Since the load began, in picoseconds.
+    /// Time since the load began, in picoseconds.
     pub(crate) at: u64,
     pub(crate) from: u32,
     pub(crate) to: u32,
     pub(crate) bytes: u32,
 }
 
-/// Reads a trace: lines of `time_ns,source,destination,bytes`, hosts by number from 0; empty lines,
-/// lines that begin with `#` and a heading are passed over. Returns its messages in order of time.
+/// Reads a trace: lines of `time_ns,source,destination,bytes`, with hosts numbered from 0. Skips empty lines, lines that begin with
+/// `#`, and a heading. Returns the messages in order of time.
 ///
 /// # Errors
 ///
-/// When the file cannot be read or a line is no message between two of `hosts` hosts.
+/// If the file cannot be read, or a line is not a message between two of `hosts` hosts.
 pub(crate) fn read(path: &Path, hosts: u32) -> Result<Vec<Sent>, PlanError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| PlanError::File { path: path.to_owned(), source })?;

@@ -1,4 +1,4 @@
-//! The fault campaign as tests run it: fixed seeds, fresh ones, and those that once failed.
+//! The fault campaign in tests: fixed seeds, fresh ones, and seeds that once failed.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -25,7 +25,7 @@ fn the_first_100_weighted_seeds_hold() {
     all_hold(1_000_000..1_000_100);
 }
 
-/// Fifty of either kind.
+/// Fifty fresh seeds of either kind.
 #[test]
 fn fresh_seeds_hold() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("later than 1970");
@@ -34,19 +34,19 @@ fn fresh_seeds_hold() {
     all_hold(10_000_000_000 + first..10_000_000_000 + first + 50);
 }
 
-/// Seeds in which the simulator itself, or the core, once was wrong: overlapping restarts of a node
-/// (1992, 2370, 4809), a wake-up that multiplied (558), damage nobody notices (356, 608, 1494).
+/// Seeds that showed errors of the simulator or the core: overlapping restarts of a node (1992, 2370, 4809), a wake-up that
+/// multiplied (558), undetected damage (356, 608, 1494).
 #[test]
 fn seeds_that_once_failed_hold() {
     all_hold([356, 558, 608, 1494, 1992, 2370, 4809]);
 }
 
-/// Weighted seeds that once failed: a CONFIRM that answered a TOKEN for ever (1007467), a response sent again whole because a probe
-/// came late (1018842), a late answer to another OPEN (1021990), a request of which nothing was kept (1016423), messages of a sender that
-/// stood still and that nobody asked any more (1019905), messages that lost their place in the grants when their sender gave
-/// another length that did not fit (1052793 to 1077134), a round trip that was measured over losses, after which hardly anything was sent
-/// again (1171969, 1249595), a refusal that was taken for a word of the node itself (1243320),
-/// and late words that a request is unknown, each of which brought all of it (1227440).
+/// Weighted seeds that once failed: a CONFIRM that answered a TOKEN for ever (1007467), a response retransmitted whole because a
+/// probe was late (1018842), a late answer to another OPEN (1021990), a request of which nothing was kept (1016423), messages of a
+/// paused sender that were no longer probed (1019905), messages that lost their place in the grants when their sender gave another
+/// length that did not fit (1052793 to 1077134), a round trip measured over losses, after which hardly any packet was retransmitted
+/// (1171969, 1249595), a refusal taken for a packet of the node itself (1243320), and late RPC_UNKNOWN packets, each of which
+/// brought the whole request (1227440).
 #[test]
 fn weighted_seeds_that_once_failed_hold() {
     all_hold([
@@ -55,8 +55,8 @@ fn weighted_seeds_that_once_failed_hold() {
     ]);
 }
 
-/// A client that restarts, is called by its server, and then calls that server with a long message:
-/// each packet of it was answered by a RESEND, and each RESEND by a packet, for ever.
+/// A client restarts, is called by its server, and then calls that server with a long message. Each packet was answered by a
+/// RESEND, and each RESEND by a packet, for ever.
 #[test]
 fn a_challenge_is_no_storm() {
     let part = Part { calls: Some([7, 23, 24, 27].into()), faults: Some([0].into()) };

@@ -1,4 +1,4 @@
-//! Every simulation plan that ships can be read.
+//! Every shipped simulation plan can be read.
 
 use std::fs;
 use std::path::Path;

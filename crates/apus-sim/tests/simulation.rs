@@ -1,4 +1,4 @@
-//! Whole simulations, small ones.
+//! Small whole simulations.
 
 use apus_sim::{Outcome, Plan, Protocol, run};
 
@@ -47,7 +47,7 @@ fn a_layout_of_unlike_links_is_simulated() {
             "transport = \"{protocol}\"\nworkload = \"w2\"\nload = 0.3\nsim_ms = 1.0\ndrain_ms = 200.0\n{layout}"
         ));
         assert!(outcome.messages > 500 && outcome.unfinished == 0, "{protocol}: {outcome:?}");
-        // The least time of each pair of hosts is that of its own way.
+        // Each pair of hosts has the least time of its own path.
         let (first, last) = (&outcome.deciles[0], &outcome.deciles[9]);
         assert!(first.p50 > 0.99 && first.p50 < 3.0 && last.p50 > 0.99, "{protocol}: {first:?}");
     }
@@ -119,7 +119,7 @@ fn a_layer_can_have_buffers_and_delays_of_its_own() {
     };
     assert!(lost("tor_up") > 0 && lost("tor_down") == 0, "{:?}", narrow.layers);
     assert!(Plan::from_toml("[layer_bytes]\nring = 1").is_err());
-    // A message takes longer at the least as well, so its slowdown is the same.
+    // The least time of a message grows as well, so its slowdown is the same.
     let far = simulate(
         "topology = \"leafspine-2x4x2\"\nworkload = \"100\"\nload = 0.001\nsim_ms = 5.0\n[links]\ncore_wire_ns = 5000",
     );

@@ -1,4 +1,4 @@
-//! Calls in a merged trace: when each reached each stage.
+//! Calls in a merged trace, with the time at which each reached each stage.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use crate::distribution::Distribution;
 use crate::merged::{Merged, Moment};
 use crate::nodes::{CallKey, Nodes};
 
-/// The stages of a call whose messages are one packet each, in their order. Names are those of the events, with the message in
-/// front where both have it. The last one of a call is the end of its round trip.
+/// The stages of a call whose messages are one packet each, in order of time. A name is the event's, with the message in front if
+/// both messages have the event. The last stage ends the round trip.
 pub const STAGES: [Stage; 10] = [
     Stage { name: "sendmsg_request", event: "sendmsg_request", at_client: true },
     Stage { name: "request_xmit", event: "data_xmit", at_client: true },
@@ -21,11 +21,12 @@ pub const STAGES: [Stage; 10] = [
     Stage { name: "recvmsg_response", event: "recvmsg_response", at_client: true },
 ];
 
-/// Places in [`STAGES`].
+/// Index of `request_received` in [`STAGES`].
 const REQUEST_RECEIVED: usize = 2;
+/// Index of `response_received` in [`STAGES`].
 const RESPONSE_RECEIVED: usize = 7;
 
-/// The stages, with the moments in which the kernels had the first packets.
+/// [`STAGES`] with the times at which the kernels received the first packets.
 fn stages_with_kernel() -> Vec<Stage> {
     let kernel = |name, at_client| Stage { name, event: "kernel_recv", at_client };
     let mut stages = STAGES.to_vec();
@@ -39,13 +40,13 @@ fn stages_with_kernel() -> Vec<Stage> {
 pub struct Stage {
     /// Its name.
     pub name: &'static str,
-    /// The event that begins it, the first time that the event happens to the call.
+    /// The event that begins it, at its first occurrence in the call.
     pub event: &'static str,
     /// Whether it is at the client.
     pub at_client: bool,
 }
 
-/// A call, as far as the traces have it.
+/// A call, as far as the traces record it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TracedCall {
     /// The lower half of its id, in its client's form.
@@ -56,30 +57,31 @@ pub struct TracedCall {
     pub request: Option<u32>,
     /// Bytes of the response.
     pub response: Option<u32>,
-    /// When it reached each of the [`STAGES`], in ns of the merged trace.
+    /// Time of each of the [`STAGES`], in ns of the merged trace.
     pub reached: [Option<u64>; STAGES.len()],
-    /// When the kernel of the receiver had the first packet: of the request, and of the response. Only where `APUS_TRACE_KERNEL` is on.
+    /// Time at which the receiver's kernel received the first packet of the request and of the response. Recorded only if
+    /// `APUS_TRACE_KERNEL` is on.
     pub kernel: [Option<u64>; 2],
-    /// Packets that were retransmitted, asked for again, or answered with BUSY or RPC_UNKNOWN.
+    /// Packets that were retransmitted, requested again, or answered with BUSY or RPC_UNKNOWN.
     pub disturbances: u32,
-    /// The cause of its failure, as its event has it.
+    /// The cause of its failure, a number of the event `call_failed`.
     pub failed: Option<u32>,
     /// The time of its first record.
     pub first: u64,
     /// The time of its last record.
     pub last: u64,
-    /// What tells it from all others.
+    /// Its key, unique in the merged trace.
     pub(crate) key: CallKey,
 }
 
 impl TracedCall {
-    /// From the call of the application until it has the response.
+    /// Time from the application's call until the application has the response.
     #[must_use]
     pub fn round_trip(&self) -> Option<u64> {
         self.reached[STAGES.len() - 1]?.checked_sub(self.reached[0]?)
     }
 
-    /// All stages, if the traces have them all, in order.
+    /// Times of all stages. `None` if a stage is missing or the times are out of order.
     #[must_use]
     pub fn all_stages(&self) -> Option<[u64; STAGES.len()]> {
         let mut all = [0; STAGES.len()];
@@ -89,7 +91,7 @@ impl TracedCall {
         all.is_sorted().then_some(all)
     }
 
-    /// The same with the two moments in which the kernels had the first packets, each before the packet was received.
+    /// [`Self::all_stages`] with the times at which the kernels received the first packets.
     fn with_kernel(&self) -> Option<[u64; STAGES.len() + 2]> {
         let all = self.all_stages()?;
         let [request, response] = [self.kernel[0]?, self.kernel[1]?];
@@ -126,7 +128,7 @@ impl TracedCall {
 #[must_use]
 pub fn calls(merged: &Merged) -> Vec<TracedCall> {
     let (nodes, mut calls) = (Nodes::of(merged), BTreeMap::new());
-    // First packets of a batch, the time of which follows, and whether each is of a response.
+    // First packets of a batch whose time follows, and whether each belongs to a response.
     let mut batches: Vec<Vec<(CallKey, usize)>> = vec![Vec::new(); merged.rings.len()];
     for moment in &merged.moments {
         let batch = &mut batches[moment.ring];
@@ -177,17 +179,17 @@ pub struct TimelineStage {
     pub at_client: bool,
     /// Mean time from the beginning of the call, in ns.
     pub mean: f64,
-    /// Mean time since the stage before, in ns.
+    /// Mean time since the previous stage, in ns.
     pub delta: f64,
-    /// Median time since the stage before, in ns.
+    /// Median time since the previous stage, in ns.
     pub p50: u64,
-    /// The same of the 99th percentile.
+    /// 99th percentile of the time since the previous stage, in ns.
     pub p99: u64,
 }
 
 impl Timeline {
-    /// Of calls with requests of these lengths, least and most; without it, of those of the most frequent length. `None` if the trace
-    /// has no call with all stages.
+    /// Means of calls whose request length is in this range; without a range, of calls with the most frequent request length.
+    /// `None` if the trace has no call with all stages.
     #[must_use]
     pub fn of(calls: &[TracedCall], requests: Option<(u32, u32)>) -> Option<Self> {
         let whole: Vec<_> = calls.iter().filter(|call| call.all_stages().is_some()).collect();

@@ -1,4 +1,5 @@
-//! What is recorded, and until when: words in the header of the file, which the process reads while it runs and others may set.
+//! Settings of a recording and its end: words in the file's header. The process reads them while it runs, and other processes may
+//! set them.
 
 use std::fs::File;
 use std::io;
@@ -8,15 +9,15 @@ use std::time::Duration;
 
 use crate::layout::{CONTROLS_AT, HEADER, SIGN_OF_LIFE_AT, WITHOUT_RING_AT};
 
-/// A clock never reaches it: the recording goes on.
+/// The clock never reaches this stamp, so the recording does not end.
 const NEVER: u64 = u64::MAX;
 
-/// What a process records.
+/// The choice of calls that a process records, and of calls that freeze its trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// One call in so many; 1 is every call. 0 has no meaning and counts as 1.
+    /// One call in this many is recorded; 1 records every call. 0 is taken as 1.
     pub one_in: u32,
-    /// A call that takes longer freezes the traces of both ends. `None`: none does.
+    /// A call that takes longer freezes the traces of both ends. With `None`, no call does.
     pub slower_than: Option<Duration>,
 }
 
@@ -29,13 +30,13 @@ pub struct Controls {
     one_in: AtomicU64,
     /// In nanoseconds; 0 for none.
     slower_than: AtomicU64,
-    /// Threads that found no ring at their first record.
+    /// Threads that found no free ring at their first record.
     without_ring: AtomicU64,
-    /// 0, or a number that changes again and again for as long as another process wants these settings.
+    /// 0, or a number that another process keeps changing while it wants these settings.
     sign_of_life: AtomicU64,
 }
 
-// They are mapped at this place of a file whose first byte is at the beginning of a page.
+// These words are mapped at this range of a file whose first byte is at the start of a page.
 const _: () = assert!(
     size_of::<Controls>() == CONTROLS_AT.end - CONTROLS_AT.start
         && CONTROLS_AT.start.is_multiple_of(align_of::<Controls>())
@@ -53,25 +54,25 @@ impl Controls {
         stamp < u64::from_le(self.until.load(Ordering::Relaxed))
     }
 
-    /// Ends the recording at this moment of the clock. False if it has ended, or ends earlier.
+    /// Ends the recording at this stamp. Returns `false` if the recording has ended or ends earlier.
     pub(crate) fn end_at(&self, stamp: u64) -> bool {
         let [never, stamp] = [NEVER, stamp].map(u64::to_le);
         self.until.compare_exchange(never, stamp, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Has the recording go on that was to end at this moment, and at no other one.
+    /// Resumes the recording if its end is this stamp, and leaves any other end unchanged.
     pub(crate) fn go_on_from(&self, stamp: u64) {
         let [never, stamp] = [NEVER, stamp].map(u64::to_le);
         let _ = self.until.compare_exchange(stamp, never, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// The sign of life of another process that has changed the settings; 0 if none has.
+    /// The sign of life of the process that changed the settings; 0 if no process has.
     #[inline]
     pub(crate) fn sign_of_life(&self) -> u64 {
         u64::from_le(self.sign_of_life.load(Ordering::Relaxed))
     }
 
-    /// The settings are these, and no other process wants any.
+    /// Sets these settings and clears the sign of life.
     pub(crate) fn restore(&self, settings: &Settings) {
         let [one_in, slower_than] = words(settings).map(u64::to_le);
         self.one_in.store(one_in, Ordering::Relaxed);
@@ -85,7 +86,7 @@ impl Controls {
         self.without_ring.store(count.saturating_add(1).to_le(), Ordering::Relaxed);
     }
 
-    /// What is to be recorded now: another process may have changed it.
+    /// The current settings, which another process may have changed.
     #[inline]
     #[must_use]
     pub fn settings(&self) -> Settings {
@@ -98,7 +99,7 @@ impl Controls {
     }
 }
 
-/// The bytes of a header, for a process that records until it is told otherwise.
+/// The header bytes of a process that records until another process ends the recording.
 pub(crate) fn emit(settings: &Settings, without_ring: u64) -> [u8; 40] {
     let mut bytes = [0; 40];
     bytes[..8].copy_from_slice(&NEVER.to_le_bytes());
@@ -120,23 +121,23 @@ fn emit_settings(settings: &Settings) -> [u8; 16] {
     bytes
 }
 
-/// The trace of another process that runs, or of this one, by its file, which is open for writing.
+/// The trace of a running process by its file, which is open for writing.
 #[derive(Debug)]
 pub struct Remote<'a>(pub &'a File);
 
 impl Remote<'_> {
-    /// Ends the recording, so that what was recorded stays.
+    /// Ends the recording, which preserves its records.
     ///
     /// # Errors
-    /// Those of the file.
+    /// Those of writing the file.
     pub fn freeze(&self) -> io::Result<()> {
         self.0.write_all_at(&1u64.to_le_bytes(), CONTROLS_AT.start as u64)
     }
 
-    /// Lets the recording begin again. Records of before stay until they are overwritten.
+    /// Resumes the recording. Earlier records stay until they are overwritten.
     ///
     /// # Errors
-    /// Those of the file.
+    /// Those of writing the file.
     pub fn thaw(&self) -> io::Result<()> {
         self.0.write_all_at(&NEVER.to_le_bytes(), CONTROLS_AT.start as u64)
     }
@@ -144,17 +145,17 @@ impl Remote<'_> {
     /// Whether the recording has ended.
     ///
     /// # Errors
-    /// Those of the file.
+    /// Those of reading the file.
     pub fn is_frozen(&self) -> io::Result<bool> {
         let mut bytes = [0; 8];
         self.0.read_exact_at(&mut bytes, CONTROLS_AT.start as u64)?;
         Ok(u64::from_le_bytes(bytes) != NEVER)
     }
 
-    /// What is recorded.
+    /// The current settings.
     ///
     /// # Errors
-    /// Those of the file.
+    /// Those of reading the file.
     pub fn settings(&self) -> io::Result<Settings> {
         let mut bytes = [0; 40];
         self.0.read_exact_at(&mut bytes, CONTROLS_AT.start as u64)?;
@@ -166,20 +167,20 @@ impl Remote<'_> {
         Ok(Controls { until, one_in, slower_than, without_ring, sign_of_life }.settings())
     }
 
-    /// Says that the settings are still wanted, by a number that is not 0 and not that of the time before. A process that sees the same
-    /// number for five seconds goes back to the settings of its beginning, so that they do not outlast whoever wanted them. 0: it keeps
-    /// the settings that it has.
+    /// Keeps the settings alive with a number that is neither 0 nor the previous number. A process that sees the same number for
+    /// five seconds restores its initial settings, so that the settings do not outlast the process that set them. With 0, the
+    /// process keeps the current settings.
     ///
     /// # Errors
-    /// Those of the file.
+    /// Those of writing the file.
     pub fn show_life(&self, number: u64) -> io::Result<()> {
         self.0.write_all_at(&number.to_le_bytes(), SIGN_OF_LIFE_AT.start as u64)
     }
 
-    /// Changes what is recorded. The process sees it with the next packets that it receives.
+    /// Changes the settings. The process reads them with the next packets that it receives.
     ///
     /// # Errors
-    /// Those of the file.
+    /// Those of writing the file.
     pub fn set(&self, settings: &Settings) -> io::Result<()> {
         self.0.write_all_at(&emit_settings(settings), CONTROLS_AT.start as u64 + 8)
     }

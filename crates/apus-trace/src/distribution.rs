@@ -2,7 +2,7 @@
 
 use crate::report::Cell;
 
-/// Numbers in their order.
+/// Sorted numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Distribution(Vec<u64>);
 
@@ -23,7 +23,7 @@ impl Distribution {
         self.0.len()
     }
 
-    /// The percentile by nearest rank, as in results of benchmarks; 0 if there are no numbers.
+    /// The percentile by nearest rank, as in benchmark results; 0 without numbers.
     pub(crate) fn percentile(&self, percent: usize) -> u64 {
         let rank = (self.0.len() * percent).div_ceil(100).max(1);
         self.0.get(rank - 1).copied().unwrap_or(0)
@@ -41,12 +41,12 @@ impl Distribution {
         self.0.last().copied().unwrap_or(0)
     }
 
-    /// Their mean; 0 if there are none.
+    /// The mean; 0 without numbers.
     pub(crate) fn mean(&self) -> f64 {
         self.0.iter().map(|&value| value as f64).sum::<f64>() / self.0.len().max(1) as f64
     }
 
-    /// Cells for [`TIMES`](Self::TIMES), of nanoseconds. Without any, the times are missing.
+    /// Cells for [`TIMES`](Self::TIMES), from nanoseconds. Without numbers, the times are missing.
     pub(crate) fn times(&self) -> [Cell; 6] {
         let of = |nanos| if self.0.is_empty() { Cell::Missing } else { Cell::nanos(nanos) };
         let count = Cell::from(self.count());

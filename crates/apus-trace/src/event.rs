@@ -1,9 +1,9 @@
-//! What the number of an event means.
+//! Descriptions of events.
 
-/// An event: what a record of it means.
+/// The description of an event's records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EventInfo {
-    /// By which analyses know it: lower case, words joined by `_`.
+    /// The name by which analyses find the event: lower case, words joined by `_`.
     pub name: &'static str,
     /// Names of its arguments, at most four.
     pub arguments: &'static [&'static str],

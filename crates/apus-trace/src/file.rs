@@ -1,4 +1,4 @@
-//! Files of a time trace: reading them, and writing those that do not come of rings.
+//! Files of a time trace: reading them, and writing those that are not made from rings.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,37 +15,37 @@ use crate::layout::{
 };
 use crate::stamp::Clock;
 
-/// Most rings of a file that is read: hosts of a simulation, or threads.
+/// Upper bound on rings of a file: threads, or hosts of a simulation.
 const RINGS_MAX: usize = 65_536;
 
-/// Most bytes of a header that is read.
+/// Upper bound on bytes of a header.
 const HEADER_MAX: usize = 1 << 20;
 
-/// Most events of a table that is read: each takes some hundred bytes.
+/// Upper bound on events of a table. Each takes about a hundred bytes.
 const EVENTS_MAX: usize = 4_096;
 
-/// Bytes of rings that are read of a file that says that it has so many, although most of them are holes: those of a process.
+/// Upper bound on ring bytes read from a sparse file, such as the file of a process.
 const SPARSE_MAX: u64 = 128 << 20;
 
-/// Why a file is not read.
+/// A reason why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
-    /// It is another kind of file.
+    /// The file is not a time trace.
     #[error("it is no time trace")]
     NotTrace,
-    /// A later version wrote it.
+    /// The file has the format of a later version.
     #[error("its format has version {0}; this program reads version {VERSION}")]
     Version(u32),
-    /// It contradicts itself, or ends too early.
+    /// The file contradicts itself, or ends too early.
     #[error("it is damaged: {0}")]
     Damaged(&'static str),
-    /// It could not be read.
+    /// A system call failed.
     #[error(transparent)]
     System(#[from] io::Error),
 }
 
-/// A moment by the clock of a trace and in nanoseconds.
+/// One moment, by the clock of the trace and in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Anchor {
     /// By the clock of the trace.
@@ -57,11 +57,11 @@ pub struct Anchor {
 /// One record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// When, by the clock of the trace.
+    /// Time, by the clock of the trace.
     pub ticks: u64,
     /// The number of the event.
     pub event: u16,
-    /// Its arguments; those that it does not have are 0.
+    /// Its arguments; unused ones are 0.
     pub arguments: [u32; 4],
 }
 
@@ -74,12 +74,12 @@ pub struct EventNames {
     pub name: String,
     /// Names of its arguments.
     pub arguments: Vec<String>,
-    /// Its line of text, as that of [`EventInfo::text`].
+    /// Its line of text, in the form of [`EventInfo::text`].
     pub text: String,
 }
 
 impl EventNames {
-    /// Whether its records are about one call: their first arguments are its id and its pair.
+    /// Whether its records are about one call: the first arguments are the call's id and pair.
     #[must_use]
     pub fn is_of_call(&self) -> bool {
         self.arguments.len() >= 2 && self.arguments[0] == "id" && self.arguments[1] == "pair"
@@ -110,14 +110,14 @@ impl EventNames {
     }
 }
 
-/// What one thread, or one simulated host, recorded.
+/// The records of one thread or one simulated host.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RingTrace {
     /// The name of the thread or of the host.
     pub name: String,
     /// The thread's number in its system.
     pub thread: u32,
-    /// In the order in which they were written. That is the order of time, as far as the clock is.
+    /// Records in the order in which they were written, which is the order of time if the clock is monotonic.
     pub records: Vec<Record>,
     /// Records that were overwritten before the file was read.
     pub overwritten: u64,
@@ -126,19 +126,19 @@ pub struct RingTrace {
 /// A time trace of one process, or of one simulation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trace {
-    /// What the stamps count.
+    /// The unit of the stamps.
     pub clock: Clock,
     /// The name of the program.
     pub program: String,
     /// The process.
     pub pid: u32,
-    /// The boot id of the host. Two traces with the same one have the same clock.
+    /// The boot id of the host. Traces with the same boot id have the same clock.
     pub machine: [u8; 16],
     /// Nanoseconds since 1970 at the first of the [`anchors`](Self::anchors).
     pub realtime: u64,
-    /// Moments by which ticks become nanoseconds. The first two are the file's, then one of each ring.
+    /// Moments that map ticks to nanoseconds. The first two are the file's, and the others are one per ring.
     pub anchors: Vec<Anchor>,
-    /// What the numbers of events mean.
+    /// The descriptions of the events.
     pub events: Vec<EventNames>,
     /// The rings.
     pub rings: Vec<RingTrace>,
@@ -147,7 +147,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Reads a trace, also one that its process is writing now. Records that are overwritten meanwhile are left out.
+    /// Reads a trace, even while its process writes it. Records that are overwritten during the read are left out.
     ///
     /// # Errors
     ///
@@ -189,11 +189,11 @@ impl Trace {
         Ok(Self { clock, program, pid, machine, realtime, anchors, events, rings, without_ring })
     }
 
-    /// The process that says that it has written a file.
+    /// The PID of the process that wrote the file, according to the file.
     ///
     /// # Errors
     ///
-    /// [`TraceError`] if it is no time trace.
+    /// [`TraceError`] if the file is not a time trace.
     pub fn process_of(file: &File) -> Result<u32, TraceError> {
         let mut start = [0; TABLE_AT];
         read_at(file, &mut start, 0, file.metadata()?.len())?;
@@ -217,13 +217,13 @@ impl Trace {
             program: self.program.clone(),
             events: self.events.clone(),
         };
-        // Nothing records to this file.
+        // No process records to this file.
         to.write_all(&header.emit(&Settings { one_in: 1, slower_than: None }, self.without_ring))?;
         for ring in self.rings.iter().filter(|ring| !ring.records.is_empty()) {
             let records = ring.records.len() as u64;
             let mut header = [0; RING_HEADER];
             header[CAPACITY_AT].copy_from_slice(&records.to_le_bytes());
-            // The number of the first record that is kept is a multiple of the capacity, so that the first is at the start.
+            // The number of the first kept record is a multiple of the capacity, so that this record is at the start.
             let head = records * ring.overwritten.div_ceil(records).saturating_add(1);
             header[HEAD_AT].copy_from_slice(&head.to_le_bytes());
             header[THREAD_AT].copy_from_slice(&ring.thread.to_le_bytes());
@@ -237,7 +237,7 @@ impl Trace {
         to.flush()
     }
 
-    /// The earliest and the latest moment by which ticks become nanoseconds.
+    /// The earliest and the latest anchor.
     #[must_use]
     pub fn widest_anchors(&self) -> [Anchor; 2] {
         let by_ticks = |anchor: &&Anchor| anchor.ticks;
@@ -245,14 +245,14 @@ impl Trace {
         [earliest, self.anchors.iter().max_by_key(by_ticks).copied().unwrap_or_default()]
     }
 
-    /// The number of the event with this name, if the trace can have any.
+    /// The number of the event with this name, if the trace's table has it.
     #[must_use]
     pub fn number_of(&self, name: &str) -> Option<u16> {
         self.events.iter().find(|event| event.name == name).map(|event| event.number)
     }
 }
 
-/// The boot id of this host; zeros where the system does not tell.
+/// The boot id of this host; zeros if the system does not report it.
 #[must_use]
 pub fn machine() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -317,7 +317,7 @@ impl Header {
         bytes
     }
 
-    /// Takes a header apart, whose start was checked.
+    /// Parses a header whose start was checked.
     fn parse(bytes: &[u8]) -> Result<Self, TraceError> {
         let clock = Clock::from_number(u32_at(bytes, CLOCK_AT));
         let [ticks, nanos, later_ticks, later_nanos] = words(&bytes[ANCHORS_AT]);
@@ -343,7 +343,7 @@ impl Header {
     }
 }
 
-/// Checks what a file begins with. Returns the bytes of its header.
+/// Checks the start of a file. Returns the header's length in bytes.
 fn checked_start(start: &[u8; TABLE_AT]) -> Result<usize, TraceError> {
     if start[..MAGIC.len()] != MAGIC {
         return Err(TraceError::NotTrace);
@@ -370,7 +370,7 @@ fn parse_event(line: &str) -> Option<EventNames> {
     })
 }
 
-/// Copies a ring that may be written meanwhile.
+/// Copies a ring that may be written at the same time.
 fn read_ring(
     file: &File,
     header: &[u8; RING_HEADER],
@@ -389,8 +389,8 @@ fn read_ring(
     let mut after = [0; 8];
     read_at(file, &mut after, offset + HEAD_AT.start as u64, length)?;
     let after = u64::from_le_bytes(after);
-    // The record with the number `after` may be half written, in place of the one a round before: also if the number has not changed,
-    // since its thread may have been stopped or killed in the middle of it.
+    // The record with the number `after` may be half written over the record of the previous round, even if the number has not
+    // changed: its thread may have been stopped or killed while it wrote.
     let is_complete = after == head && u32_at(header, COMPLETE_AT) != 0;
     let torn = if is_complete { 0 } else { after.saturating_add(1).saturating_sub(capacity) };
     let first = head.saturating_sub(capacity).max(torn).min(head);
@@ -425,7 +425,7 @@ fn emit_record(record: &Record) -> [u8; RECORD] {
     bytes
 }
 
-/// Reads what must be there.
+/// Reads exactly `to.len()` bytes, and reports a file that is too short.
 fn read_at(file: &File, to: &mut [u8], offset: u64, length: u64) -> Result<(), TraceError> {
     if offset + to.len() as u64 > length {
         return Err(TraceError::Damaged("it ends too early"));
@@ -445,19 +445,19 @@ fn u32_at(bytes: &[u8], at: Range<usize>) -> u32 {
     u32::from_le_bytes(bytes[at].try_into().expect("the range has four bytes"))
 }
 
-/// Text that ends with the first zero. What a terminal would obey is replaced.
+/// Text up to the first zero. Control characters are replaced.
 fn text(bytes: &[u8]) -> String {
     let bytes = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
     let replace = |it: char| if it.is_control() { char::REPLACEMENT_CHARACTER } else { it };
     String::from_utf8_lossy(bytes).chars().map(replace).collect()
 }
 
-/// What a table of events has in no field.
+/// Whether no field of a table of events may contain the character.
 fn is_unprintable(it: char) -> bool {
     it.is_control() && !matches!(it, '\n' | '\t')
 }
 
-/// As much of a text as there is room for.
+/// Copies as much of a text as fits.
 fn put_text(to: &mut [u8], text: &str) {
     let length = text.len().min(to.len());
     to[..length].copy_from_slice(&text.as_bytes()[..length]);

@@ -5,25 +5,24 @@ use crate::merged::{Merged, Moment};
 use crate::nodes::Nodes;
 use crate::packets::{Kind, packets};
 
-/// A packet of a call, or bytes that were sent and did not arrive.
+/// A packet of a call, or bytes that were transmitted and did not arrive.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Flight {
     /// Its type, as the protocol names it.
     pub kind: &'static str,
     /// Whether the client sent it.
     pub from_client: bool,
-    /// Its first byte in the message, for DATA.
+    /// Offset of its first byte in the message, for DATA.
     pub offset: Option<u32>,
     /// Bytes of payload.
     pub bytes: u32,
-    /// When it was given to the link, in ns of the merged trace.
+    /// Time at which it was given to the link, in ns of the merged trace.
     pub sent: u64,
-    /// When its receiver took it apart, if it did.
+    /// Time at which the receiver parsed it, if it arrived.
     pub received: Option<u64>,
 }
 
-/// Everything that traces have of one call: its records, and its packets in the order in which they were sent. Records say whether
-/// the client made them.
+/// All records of one call, and its packets in the order of transmission. The `bool` of a record says whether the client made it.
 #[must_use]
 pub fn story<'a>(merged: &'a Merged, call: &TracedCall) -> (Vec<(&'a Moment, bool)>, Vec<Flight>) {
     let nodes = Nodes::of(merged);

@@ -1,15 +1,15 @@
-//! A number that goes up and down with time, such as bytes on their way.
+//! A number that changes over time, such as bytes in flight.
 
 use crate::report::{Cell, Table};
 
-/// Most intervals of a table; longer ones are taken instead.
+/// Upper bound on intervals of a table. A shorter interval is lengthened.
 const INTERVALS_MAX: u64 = 10_000;
 
 /// The changes of a number.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Level(Vec<(u64, i64)>);
 
-/// What a number was in an interval.
+/// The mean and the maximum of a number in an interval.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct During {
     pub(crate) mean: f64,
@@ -21,32 +21,32 @@ impl During {
 }
 
 impl Level {
-    /// It becomes greater by `by` at this time, or less if that is negative.
+    /// Adds `by` at this time.
     pub(crate) fn change(&mut self, at: u64, by: i64) {
         self.0.push((at, by));
     }
 
-    /// It is greater by `by` for this time.
+    /// Adds `by` from one time until another.
     pub(crate) fn raise(&mut self, from: u64, until: u64, by: u64) {
         self.change(from, by as i64);
         self.change(until.max(from), -(by as i64));
     }
 
-    /// It changes as another one does as well.
+    /// Adds the changes of another number.
     pub(crate) fn add(&mut self, other: Self) {
         self.0.extend(other.0);
     }
 
-    /// What it was over all the time, up to `end`.
+    /// The mean and the maximum from 0 to `end`.
     pub(crate) fn overall(&self, end: u64) -> During {
         let all = self.over(end.max(1), end.max(1));
         all.first().copied().unwrap_or(During::NOTHING)
     }
 
-    /// What it was in each interval of this length, up to `end`.
+    /// The mean and the maximum in each interval of this length, up to `end`.
     pub(crate) fn over(&self, interval: u64, end: u64) -> Vec<During> {
         let mut changes = self.0.clone();
-        // What ends and begins at the same time is not there twice.
+        // Decreases come before increases of the same time, so that they do not add up.
         changes.sort_unstable();
         let (mut changes, mut level, mut at) = (changes.into_iter().peekable(), 0_i64, 0);
         let mut intervals = Vec::new();
@@ -69,13 +69,13 @@ impl Level {
     }
 }
 
-/// An interval of which a trace that ends at `end` does not have too many.
+/// The wanted interval, or a longer one if a trace that ends at `end` would have too many intervals.
 pub(crate) fn interval(wanted: u64, end: u64) -> u64 {
     wanted.max(end.div_ceil(INTERVALS_MAX)).max(1)
 }
 
-/// Fills a table whose first column is the begin of an interval, and which has two for each level: its mean and its most. Intervals
-/// in which all levels are 0 have no row.
+/// Fills a table whose first column is the start of an interval, followed by the mean and the maximum of each level. Intervals in
+/// which all levels are 0 have no row.
 pub(crate) fn fill(table: &mut Table, levels: &[&Level], wanted: u64, end: u64) {
     let interval = interval(wanted, end);
     let levels: Vec<_> = levels.iter().map(|level| level.over(interval, end)).collect();

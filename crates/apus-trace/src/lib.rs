@@ -1,29 +1,29 @@
-//! The time trace: what happened when, at the cost of some nanoseconds a record.
+//! The time trace: records of events, each at the cost of a few nanoseconds.
 //!
-//! Each thread has a [ring](LiveRing) of its own, so that a record needs no lock: a time stamp, the number of an event and four
-//! arguments of 32 bits. A ring that is full overwrites its oldest record. All rings of a process lie in one mapped file, which
-//! other processes read while it is written, and which stays if the process is killed.
+//! Each thread has its own [ring](LiveRing), so that a record needs no lock. A record is a time stamp, the number of an event and
+//! four arguments of 32 bits. A full ring overwrites its oldest record. All rings of a process lie in one mapped file, which other
+//! processes read while it is written. The file outlives a killed process.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `event` | what the number of an event means |
-//! | `stamp` | time stamps: the cycle counter where it can be trusted, else the monotonic clock |
-//! | `layout` | where things are in a file |
-//! | `controls` | what is recorded and until when, also set from outside |
-//! | `ring` | the ring of a thread, as its thread writes it |
+//! | `event` | descriptions of events |
+//! | `stamp` | time stamps: the cycle counter if the host can trust it, else the monotonic clock |
+//! | `layout` | the layout of a file |
+//! | `controls` | settings of a recording and its end, which other processes may set |
+//! | `ring` | the ring of a thread |
 //! | `live` | the rings of this process; [`start`] and [`record`] |
-//! | `file` | [`Trace`]: a file that is read, of a process that runs or of one that has ended, or made by a simulator |
+//! | `file` | [`Trace`]: a file of a running or an ended process, or of a simulator |
 //! | `merged` | [`Merged`]: several traces on one clock |
-//! | `calls` | calls in a trace, and the time that they take to each stage |
-//! | `nodes`, `packets` | whose rings are whose; packets with their transmission and their arrival |
-//! | `flights` | [`story`]: all that the traces have of one call |
+//! | `calls` | calls in a trace, and the times of their stages |
+//! | `nodes`, `packets` | the nodes that rings belong to; packets with their transmission and arrival |
+//! | `flights` | [`story`]: all records of one call |
 //! | `analysis` | analyses; each makes a [`Report`] |
-//! | `taken` | [`taken_time`]: what is taken from the CPUs now |
+//! | `taken` | [`taken_time`]: time that CPUs lose now |
 //! | `report` | [`Report`]: sentences, numbers and tables |
 //! | `distribution`, `level` | percentiles; numbers over time |
 //!
-//! The crate does not know any event: a program gives the table of its events to [`start`], and the table is part of the file, so
-//! that a later version reads it as it was meant.
+//! The crate knows no event: a program passes the table of its events to [`start`]. The table is part of the file, so that later
+//! versions can read the file.
 
 pub mod analysis;
 mod calls;

@@ -26,29 +26,29 @@ use crate::layout::{CONTROLS_AT, HEADER};
 use crate::ring::LiveRing;
 use crate::stamp::{Clock, monotonic_nanos, realtime_nanos, ticks};
 
-/// Threads of a process that have rings at the same time. What more threads do is not recorded.
+/// Upper bound on threads of a process with rings at the same time. Other threads record nothing.
 const RINGS: usize = 32;
 
-/// Names of files that are tried. Each one that is there is of a process that began in that very microsecond.
+/// Upper bound on file names tried. A taken name belongs to a process that began in the same microsecond.
 const NAMES_TRIED: u64 = 100;
 
 /// `MFD_NOEXEC_SEAL` of Linux 6.3: the memory can never be executed.
 const MFD_NOEXEC_SEAL: u32 = 8;
 
-/// How long the clock is looked at when a trace begins: the rate of the counter is then known to one in 1,000 at worst, and ever
-/// better as records come.
+/// Duration of the clock's calibration when a trace begins. The rate of the counter is then known to one part in 1,000, and later
+/// records improve it.
 const CALIBRATION_NANOS: u64 = 100_000;
 
-/// A trace that is frozen goes on for so long, so that it has the end of what froze it, and what followed.
+/// Time between a freeze and the end of the recording, so that the trace includes the end of the frozen call and its aftermath.
 const FREEZE_AFTER_NANOS: u64 = 1_000_000;
 
-/// Where the rings of a process are.
+/// The place of a process's rings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// In memory that ends with the process. Others of the same user read it by `/proc/PID/fd` while the process runs.
+    /// Memory that ends with the process. Processes of the same user read it through `/proc/PID/fd` while the process runs.
     Memory,
-    /// In a file `PROGRAM.START.PID.trace` in this directory, which stays. START is the time in µs since 1970, since two containers
-    /// that share the directory may have one PID.
+    /// A file `PROGRAM.START.PID.trace` in this directory, which outlives the process. START is the time in µs since 1970, because
+    /// containers that share the directory may reuse a PID.
     Directory(PathBuf),
 }
 
@@ -58,13 +58,13 @@ struct Live {
     file: File,
     rings: &'static [LiveRing],
     controls: &'static Controls,
-    /// The settings of the beginning.
+    /// The settings passed to [`start`].
     beginning: Settings,
-    /// The last sign of life of another process that has changed the settings, and when it was seen first.
+    /// The last sign of life of the process that changed the settings, and the time at which it was first seen.
     life_seen: (u64, u64),
     /// Ticks of [`FREEZE_AFTER_NANOS`].
     freeze_after: u64,
-    /// Rings that no thread has.
+    /// Indices of rings without a thread.
     free: Vec<usize>,
     pid: u32,
     place: Place,
@@ -72,32 +72,33 @@ struct Live {
 
 static LIVE: Mutex<Option<Live>> = Mutex::new(None);
 
-/// The process that has such a file; 0 before. A forked child records nothing: the rings are those of its parent's threads, and one
-/// of these, which does not exist in the child, may have held the lock.
+/// PID of the process that has the file; 0 before [`start`]. A forked child records nothing: the rings belong to its parent's
+/// threads, and one of those may have held the lock.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// The ring of this thread: `None` before its first record, and if it has none.
+    /// The ring of this thread; `None` before its first record, and if no ring was free.
     static RING: Cell<Option<(&'static LiveRing, Clock, &'static Controls)>> = const { Cell::new(None) };
-    /// The number of [`RETURNED`] rings when the thread last asked for a ring in vain.
+    /// The number of [`RETURNED`] rings when the thread last failed to get a ring.
     static ASKED_AT: Cell<u64> = const { Cell::new(NEVER_ASKED) };
-    /// Gives the ring back when the thread ends.
+    /// Returns the ring when the thread ends.
     static HELD: Cell<Option<Held>> = const { Cell::new(None) };
 }
 
-/// Rings that threads have given back so far. A thread without a ring asks again when there is another one.
+/// Number of rings that threads have returned. A thread without a ring tries again when this number changes.
 static RETURNED: AtomicU64 = AtomicU64::new(0);
 
-/// Values of [`ASKED_AT`] of a thread that has not asked, and of one that must not ask any more.
+/// Value of [`ASKED_AT`] before the thread has tried to get a ring.
 const NEVER_ASKED: u64 = u64::MAX;
+/// Value of [`ASKED_AT`] of a thread that must not take a ring again.
 const ASKS_NO_MORE: u64 = u64::MAX - 1;
 
-/// Begins to record what the threads of this process do, unless that has begun before. Does nothing in a forked child of a process
-/// that records. `events` are numbered from 0, and `settings` are those of the beginning. Takes 100 µs.
+/// Begins to record events of this process's threads, unless a recording has begun before. Does nothing in a forked child of a
+/// recording process. `events` are numbered from 0, and `settings` are the initial ones. Takes 100 µs.
 ///
 /// # Errors
 ///
-/// Those of the system calls. Nothing is recorded then.
+/// Those of the system calls. The process then records nothing.
 pub fn start(place: &Place, events: &[EventInfo], settings: &Settings) -> io::Result<()> {
     let pid = std::process::id();
     if ![0, pid].contains(&OWNER.load(Ordering::Acquire)) {
@@ -112,14 +113,14 @@ pub fn start(place: &Place, events: &[EventInfo], settings: &Settings) -> io::Re
     Ok(())
 }
 
-/// What this process records, which other processes may change; `None` before [`start`].
+/// The controls of this process, which other processes may change; `None` before [`start`].
 #[must_use]
 pub fn controls() -> Option<&'static Controls> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|live| live.controls)
 }
 
-/// Ends the recording of this process 1 ms from now, so that what led to this moment stays. [`Remote::thaw`](crate::Remote::thaw)
-/// lets it begin again. Does nothing in a forked child.
+/// Ends the recording of this process in 1 ms, which preserves the events that led to this moment.
+/// [`Remote::thaw`](crate::Remote::thaw) resumes it. Does nothing in a forked child.
 pub fn freeze() {
     if OWNER.load(Ordering::Acquire) != std::process::id() {
         return;
@@ -129,7 +130,8 @@ pub fn freeze() {
     }
 }
 
-/// As [`freeze`], and the recording goes on by itself after `time`: [`thaw_if_due`]. Has no effect if the recording has ended.
+/// Freezes the recording like [`freeze`], and lets [`thaw_if_due`] resume it after `time`. Has no effect if the recording has
+/// ended.
 pub fn freeze_for(time: Duration) {
     if OWNER.load(Ordering::Acquire) != std::process::id() {
         return;
@@ -145,7 +147,8 @@ pub fn freeze_for(time: Duration) {
     }
 }
 
-/// Has a recording go on whose time has come ([`freeze_for`]), unless it was frozen anew since. A load if there is none.
+/// Resumes a recording whose time has come ([`freeze_for`]), unless it was frozen again since. Costs one load if none is frozen for
+/// a time.
 #[inline]
 pub fn thaw_if_due() {
     if THAW_AT.load(Ordering::Relaxed) != NOT_FROZEN {
@@ -165,8 +168,8 @@ fn thaw_if_due_now() {
     }
 }
 
-/// Has the settings be those of the beginning again if another process has changed them and has shown no life for `patience`. A load if
-/// none has changed them.
+/// Restores the initial settings if another process has changed them and has shown no life for `patience`. Costs one load if no
+/// process has changed them.
 #[inline]
 pub fn restore_if_due(controls: &Controls, patience: Duration) {
     let number = controls.sign_of_life();
@@ -191,14 +194,15 @@ fn restore_if_due_now(number: u64, patience: Duration) {
     }
 }
 
-/// When a recording was frozen for a time, and when it goes on.
+/// Stamp at which the recording was frozen for a time.
 static FROZEN_AT: AtomicU64 = AtomicU64::new(0);
+/// Stamp at which it resumes, or [`NOT_FROZEN`].
 static THAW_AT: AtomicU64 = AtomicU64::new(NOT_FROZEN);
 
-/// No recording is frozen for a time.
+/// Value of [`THAW_AT`] while no recording is frozen for a time.
 const NOT_FROZEN: u64 = 0;
 
-/// Records an event of this moment. Nothing happens before [`start`], and in threads for which there was no ring.
+/// Records an event at the current time. Does nothing before [`start`], and in threads without a ring.
 #[inline]
 pub fn record(event: u16, arguments: [u32; 4]) {
     match RING.get() {
@@ -207,7 +211,7 @@ pub fn record(event: u16, arguments: [u32; 4]) {
     }
 }
 
-/// The first record of a thread.
+/// Takes a ring for the thread's first record.
 #[cold]
 fn begin(event: u16, arguments: [u32; 4]) {
     let owner = OWNER.load(Ordering::Acquire);
@@ -232,13 +236,13 @@ fn begin(event: u16, arguments: [u32; 4]) {
         }
         return;
     };
-    // Memory that could not be had when it is touched would end the process.
+    // Without backing memory, the first write would kill the process.
     let offset = (HEADER + index * size_of::<LiveRing>()) as i64;
     let length = size_of::<LiveRing>() as i64;
     if live.place != Place::Memory
         && fallocate(&live.file, FallocateFlags::empty(), offset, length).is_err()
     {
-        // Readers look for rings one behind the other, so the next thread begins with this one.
+        // Readers expect rings without gaps, so the next thread starts with this ring.
         live.free.push(index);
         live.controls.count_without_ring();
         return;
@@ -251,7 +255,7 @@ fn begin(event: u16, arguments: [u32; 4]) {
     ring.write(clock, live.controls, event, arguments);
 }
 
-/// The ring that a thread has.
+/// The ring of a thread.
 #[derive(Debug)]
 struct Held {
     index: usize,
@@ -260,7 +264,7 @@ struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // What other destructors of the thread record is lost.
+        // Later records of the thread's destructors are lost.
         RING.set(None);
         ASKED_AT.set(ASKS_NO_MORE);
         if self.pid != std::process::id() {
@@ -322,7 +326,7 @@ impl Live {
     }
 }
 
-/// A file that nobody else has: one that is there may be the memory in which another process records.
+/// Creates a file with a new name: an existing file may be the memory in which another process records.
 fn new_file(directory: &Path, program: &str, pid: u32) -> io::Result<File> {
     let open = |start: u64| {
         let path = directory.join(format!("{program}.{start}.{pid}.trace"));
@@ -338,10 +342,10 @@ fn new_file(directory: &Path, program: &str, pid: u32) -> io::Result<File> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Memory of this length, which others of the same user find by its name.
+/// Creates memory of this length, which processes of the same user find by its name.
 fn memory(length: usize) -> io::Result<File> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-    // Hosts with `vm.memfd_noexec = 2` demand the flag, and kernels before 6.3 do not know it.
+    // Hosts with `vm.memfd_noexec = 2` require the flag, and kernels before 6.3 refuse it.
     let no_exec = MFdFlags::from_bits_retain(MFD_NOEXEC_SEAL);
     let memory = match memfd_create(c"time-trace.apus", flags | no_exec) {
         Err(Errno::EINVAL) => memfd_create(c"time-trace.apus", flags)?,
@@ -349,13 +353,13 @@ fn memory(length: usize) -> io::Result<File> {
     };
     let file = File::from(memory);
     file.set_len(length as u64)?;
-    // Whoever may write records cannot take the memory away, which would end this process.
+    // The seals keep other processes from shrinking the memory, which would kill this process.
     let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
     fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
     Ok(file)
 }
 
-/// `RLIMIT_FSIZE` holds for memory without a name as well, and beyond it the kernel sends `SIGXFSZ`, which ends a process.
+/// `RLIMIT_FSIZE` applies to anonymous memory as well. Beyond it, the kernel sends `SIGXFSZ`, which kills the process.
 fn fits_file_limit(bytes: u64) -> io::Result<()> {
     let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
     if bytes <= limit {
@@ -365,7 +369,7 @@ fn fits_file_limit(bytes: u64) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::FileTooLarge, text))
 }
 
-/// Maps the controls and the rings of a file of `length` bytes, for as long as the process lives.
+/// Maps the controls and the rings of a file of `length` bytes for the lifetime of the process.
 fn map(file: &File, length: usize) -> io::Result<(&'static Controls, &'static [LiveRing])> {
     let length = NonZeroUsize::new(length).expect("a file has a header");
     let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
@@ -383,7 +387,7 @@ fn map(file: &File, length: usize) -> io::Result<(&'static Controls, &'static [L
     Ok((controls, rings))
 }
 
-/// Two moments of the clock.
+/// Takes two anchors.
 fn calibrate(clock: Clock) -> [Anchor; 2] {
     let anchor = || Anchor { ticks: ticks(clock), nanos: monotonic_nanos() };
     let first = anchor();

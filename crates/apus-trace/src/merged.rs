@@ -1,4 +1,4 @@
-//! Several traces as one, with one clock.
+//! Several traces merged onto one clock.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::stamp::Clock;
 /// Records of several traces in the order of time.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Merged {
-    /// Where records come from.
+    /// The rings that records come from.
     pub rings: Vec<Source>,
     /// The events of all traces.
     pub events: Vec<EventNames>,
@@ -16,14 +16,14 @@ pub struct Merged {
     pub moments: Vec<Moment>,
     /// Threads of all processes that found all rings taken at their first record.
     pub without_ring: u64,
-    /// Clock offset applied to each host except the first, so that both ends of a call line up.
+    /// Clock offset applied to each host except the first, which aligns both ends of a call.
     pub offsets: Vec<ClockOffset>,
 }
 
 /// A ring of one of the traces.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Source {
-    /// The trace, by its place among those that were merged.
+    /// Index of its trace among the merged traces.
     pub trace: usize,
     /// The program.
     pub program: String,
@@ -35,49 +35,49 @@ pub struct Source {
     pub overwritten: u64,
 }
 
-/// A record, at a time of the common clock.
+/// A record with its time on the common clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moment {
-    /// Nanoseconds since the first record of all.
+    /// Nanoseconds since the first record of all traces.
     pub nanos: u64,
-    /// Its ring, by its place in [`Merged::rings`].
+    /// Index of its ring in [`Merged::rings`].
     pub ring: usize,
-    /// Its event, by its place in [`Merged::events`].
+    /// Index of its event in [`Merged::events`].
     pub event: usize,
     /// Its arguments.
     pub arguments: [u32; 4],
 }
 
-/// How the clock of a host was set to that of another one.
+/// The correction of one host's clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClockOffset {
     /// The first trace of the host.
     pub trace: usize,
-    /// Nanoseconds added to its times, beyond what the hosts' clocks of the day say.
+    /// Nanoseconds added to its times, beyond the difference of the hosts' clocks of the day.
     pub nanos: i64,
-    /// The least time that any message took between the hosts, which is taken to be the same both ways. `None`: no call between
-    /// the hosts is in the traces, and the clocks of the day are all there is.
+    /// The least time of a message between the hosts, assumed equal in both directions. `None` if the traces have no call between
+    /// the hosts, so that only the clocks of the day align them.
     pub least_delay_nanos: Option<i64>,
 }
 
-/// Traces with one boot id whose times of day differ by more than this are of different hosts: clones of one snapshot of a virtual
-/// machine. Within one host, the time of day is set by less while programs run.
+/// Traces with one boot id whose times of day differ by more than this come from different hosts: clones of one snapshot of a
+/// virtual machine. Within one host, the time of day changes by less while programs run.
 const ONE_BOOT_NANOS: u128 = 10_000_000_000;
 
-/// A record at a time that is not final.
+/// A record before the alignment of the clocks.
 #[derive(Clone, Copy)]
 struct Raw {
     nanos: i128,
     ring: usize,
     event: usize,
     arguments: [u32; 4],
-    /// The clock that it was stamped by.
+    /// Index of the clock of its stamp.
     clock: usize,
 }
 
 impl Merged {
-    /// Merges traces. Traces of one host and one start of it share a clock. The clocks of hosts are aligned by the calls between
-    /// them, so that the least delay of a message is the same in both directions.
+    /// Merges traces. Traces of one boot of a host share a clock. Calls between hosts align the hosts' clocks, so that the least
+    /// delay of a message is the same in both directions.
     #[must_use]
     pub fn of(traces: &[Trace]) -> Self {
         let (clocks, clock_of) = group(traces);
@@ -116,7 +116,7 @@ impl Merged {
         merged
     }
 
-    /// Gives the records of the first calls to a peer the pair that they had later.
+    /// Gives records of the first calls to a peer the pair of later calls.
     fn rename_pairs(&self, raws: &mut [Raw]) {
         let met = raws.iter().filter(|raw| self.events[raw.event].name == "peer_met");
         let later: BTreeMap<u32, u32> =
@@ -138,20 +138,20 @@ impl Merged {
         self.events[moment.event].format(&moment.arguments)
     }
 
-    /// The name of its event.
+    /// The name of a moment's event.
     #[must_use]
     pub fn name(&self, moment: &Moment) -> &str {
         &self.events[moment.event].name
     }
 
-    /// The lower half of the id and the pair of the call that a moment is about, if it is about one.
+    /// The lower half of a call's id and its pair, if the moment is about a call.
     #[must_use]
     pub fn call_of(&self, moment: &Moment) -> Option<(u32, u32)> {
         let is_of_call = self.events[moment.event].is_of_call();
         is_of_call.then_some((moment.arguments[0], moment.arguments[1]))
     }
 
-    /// The trace as a file that holds all of it, with one ring for each of [`rings`](Self::rings).
+    /// The merged trace as one file, with one ring for each of [`rings`](Self::rings).
     #[must_use]
     pub fn to_trace(&self) -> Trace {
         let rings = self.rings.iter().map(|source| RingTrace {
@@ -177,7 +177,7 @@ impl Merged {
         }
     }
 
-    /// Adds the events of a trace. Returns their places by their numbers in that trace. `known` has the places of those of before,
+    /// Adds the events of a trace. Returns their indices by their numbers in that trace. `known` has the indices of earlier events,
     /// without their numbers.
     fn take_events(
         &mut self,
@@ -196,7 +196,7 @@ impl Merged {
         places
     }
 
-    /// What to add to the times of each clock.
+    /// The correction of each clock, in nanoseconds.
     fn align(&mut self, raws: &[Raw], clocks: &[HostClock]) -> Vec<i128> {
         let mut corrections = vec![0; clocks.len()];
         if clocks.len() < 2 {
@@ -230,8 +230,8 @@ impl Merged {
         corrections
     }
 
-    /// The least time from the first transmission of a message until it arrived, by the clocks of its two hosts, from a clock to
-    /// another. Two hosts that call each other use the same ids and one pair, so the sender's clock is a part of the key.
+    /// The least time from the first transmission of a message to its arrival, from one clock to another, by the clocks of both
+    /// hosts. Two hosts that call each other use the same ids and one pair, so the sender's clock is a part of the key.
     fn least_delays(&self, raws: &[Raw]) -> BTreeMap<(usize, usize), i128> {
         let place = |name| self.events.iter().position(|event| event.name == name);
         let (sent, received) = (place("data_xmit"), place("data_received"));
@@ -247,7 +247,7 @@ impl Merged {
                 continue;
             };
             let mut others = senders.iter().filter(|(clock, _)| **clock != raw.clock);
-            // With several, which have no pair to tell them apart, any of them may have sent it.
+            // With several candidates, which have no pair, the sender is unknown.
             if let (Some((&from, &at)), None) = (others.next(), others.next()) {
                 let delay = raw.nanos - at;
                 let least = least.entry((from, raw.clock)).or_insert(delay);
@@ -258,13 +258,13 @@ impl Merged {
     }
 }
 
-/// The clock of a host, from its start to its end.
+/// The clock of a host, from boot to shutdown.
 struct HostClock {
-    /// The first trace that has it.
+    /// Index of the first trace with this clock.
     trace: usize,
     first: Anchor,
     last: Anchor,
-    /// From its nanoseconds to those since 1970.
+    /// Added to its nanoseconds, gives nanoseconds since 1970.
     to_day: i128,
 }
 
@@ -281,7 +281,7 @@ impl HostClock {
     }
 }
 
-/// The clocks of the traces, and which of them each trace has.
+/// The clocks of the traces, and the index of each trace's clock.
 fn group(traces: &[Trace]) -> (Vec<HostClock>, Vec<usize>) {
     let mut clocks: Vec<HostClock> = Vec::new();
     let clock_of = traces.iter().enumerate().map(|(index, trace)| {

@@ -1,10 +1,10 @@
-//! Which rings belong to one node: the threads of a process, or a simulated host.
+//! Nodes and their rings: the threads of a process, or a simulated host.
 
 use std::collections::BTreeMap;
 
 use crate::merged::{Merged, Moment, Source};
 
-/// A call, as both its ends know it. Two nodes that call each other use the same ids, so the client is a part of it.
+/// A call, with the same key at both ends. Two nodes that call each other use the same ids, so the client is a part of the key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct CallKey {
     /// Lower half of its id, in the client's form.
@@ -14,7 +14,7 @@ pub(crate) struct CallKey {
     from_first: bool,
 }
 
-/// The nodes of a trace. With several nodes in a process, they count as one.
+/// The nodes of a trace. Several nodes of one process count as one.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Nodes {
     /// The node of each ring.
@@ -29,8 +29,9 @@ pub(crate) struct Nodes {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Node {
     name: String,
-    /// The time from which, and until which, all that it did is there.
+    /// Start of the time in which all its records are present.
     from: u64,
+    /// End of that time.
     until: u64,
 }
 
@@ -68,18 +69,18 @@ impl Nodes {
         all
     }
 
-    /// The call that a record is about, and whether its client recorded it.
+    /// The call of a record, and whether its client recorded it.
     pub(crate) fn call(&self, merged: &Merged, moment: &Moment) -> Option<(CallKey, bool)> {
         let (id, pair) = merged.call_of(moment)?;
         let at_client = id & 1 == 0;
-        // A raw link does not tell its pairs apart.
+        // A raw link has no pairs.
         let is_first = pair == 0
             || self.of_pair.get(&pair).is_some_and(|nodes| nodes[0] == self.of_ring[moment.ring]);
         let from_first = pair == 0 || is_first == at_client;
         Some((CallKey { id: id & !1, pair, from_first }, at_client))
     }
 
-    /// The node at the client's end of a call, or at its server's, if it has recorded it.
+    /// The node at one end of a call, if that node has recorded the call.
     pub(crate) fn end(&self, call: CallKey, at_client: bool) -> Option<usize> {
         self.of_call.get(&(call, at_client)).copied()
     }
@@ -96,7 +97,7 @@ impl Nodes {
         &self.nodes[node].name
     }
 
-    /// The node that a packet about a call is sent to: the other end of it. `None` if no trace is that node's.
+    /// The node to which a packet about a call is sent: the call's other end. `None` if no trace belongs to that node.
     pub(crate) fn receiver(
         &self,
         call: CallKey,
@@ -110,13 +111,13 @@ impl Nodes {
         nodes.find(|&&node| node != sender).copied()
     }
 
-    /// Whether all that a node did at this time was recorded, and is there.
+    /// Whether all events of a node at this time were recorded and are present.
     pub(crate) fn knows(&self, node: usize, nanos: u64) -> bool {
         (self.nodes[node].from..=self.nodes[node].until).contains(&nanos)
     }
 }
 
-/// A node's name: the process, or the simulated host. In a merged file, the name of a ring has the process in front.
+/// A node's name: the process, or the simulated host. A merged file has the process before the name of a ring.
 fn name(source: &Source) -> String {
     let is_host = |name: &str| name.starts_with("host ");
     let (process, ring) = match source.name.split_once('/') {

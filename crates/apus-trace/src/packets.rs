@@ -1,4 +1,4 @@
-//! Packets in a merged trace: when each was given to the link, and when it arrived.
+//! Packets in a merged trace, with the times of transmission and arrival.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::merged::{Merged, Moment};
 use crate::nodes::{CallKey, Nodes};
 
-/// Kinds of packets that are about calls, in the order in which tables have them.
+/// Kinds of packets about calls, in the order of tables.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Kind {
     Data,
@@ -39,20 +39,21 @@ pub(crate) struct Packet {
     pub(crate) kind: Kind,
     pub(crate) call: CallKey,
     pub(crate) from_client: bool,
-    /// Of DATA, where it begins in the message; of the others, the first argument of their event.
+    /// Of DATA, its offset in the message; of other packets, the first argument of their event.
     pub(crate) offset: u32,
     /// Bytes of payload.
     pub(crate) bytes: u32,
-    /// Of the message, as far as the traces know.
+    /// Length of the message, if the traces have it.
     pub(crate) message: Option<u32>,
-    /// When it was given to the link, and by which ring's thread.
+    /// Time at which it was given to the link.
     pub(crate) sent: u64,
+    /// The ring of the sending thread.
     pub(crate) sender: usize,
-    /// It was asked for again.
+    /// Whether it retransmits requested bytes.
     pub(crate) again: bool,
-    /// When and where it was taken apart.
+    /// Time and ring of its arrival.
     pub(crate) received: Option<Arrival>,
-    /// It did not arrive, although its receiver's trace would show that.
+    /// Whether it did not arrive, although the receiver's trace covers the time.
     pub(crate) lost: bool,
 }
 
@@ -63,7 +64,7 @@ pub(crate) struct Arrival {
 }
 
 impl Packet {
-    /// From the link of the sender to the core of the receiver. 0 if the clocks disagree.
+    /// Time from the sender's link to the receiver's core, in ns. 0 if the clocks disagree.
     pub(crate) fn delay(&self) -> Option<u64> {
         Some(self.received?.at.saturating_sub(self.sent))
     }
@@ -74,7 +75,7 @@ impl Packet {
     }
 }
 
-/// What was given to the link at once: one packet or several that follow each other.
+/// Bytes given to the link at once: one packet, or several consecutive ones.
 #[derive(Debug)]
 struct Sent {
     at: u64,
@@ -82,7 +83,7 @@ struct Sent {
     offset: u32,
     bytes: u32,
     again: bool,
-    /// What of it arrived.
+    /// The ranges that arrived.
     arrived: Vec<Range<u32>>,
 }
 
@@ -99,16 +100,15 @@ struct Received {
 struct Flow {
     sent: Vec<Sent>,
     received: Vec<Received>,
-    /// Bytes that the receiver asked for again.
+    /// Ranges that the receiver requested again, with the time.
     asked: Vec<(u64, Range<u32>)>,
     message: Option<u32>,
 }
 
-/// A flow, with whether the client sends.
+/// Kind and call of a flow, and whether the client sends.
 type FlowKey = (Kind, CallKey, bool);
 
-/// The packets of a trace, in the order in which they were given to the link. Packets that only their receiver recorded are not
-/// among them.
+/// The packets of a trace, in the order of transmission. Packets that only their receiver recorded are left out.
 pub(crate) fn packets(merged: &Merged, nodes: &Nodes) -> Vec<Packet> {
     let mut flows = Flows::default();
     for moment in &merged.moments {
@@ -175,7 +175,7 @@ impl Flows {
     }
 }
 
-/// The kind of a control packet, and whether the event is that of its sender.
+/// The kind of a control packet, and whether its sender records the event.
 fn control(event: &str) -> Option<(Kind, bool)> {
     Some(match event {
         "grant_xmit" => (Kind::Grant, true),
@@ -193,12 +193,12 @@ fn control(event: &str) -> Option<(Kind, bool)> {
 }
 
 impl Flow {
-    /// The message has this length. A simulation only counts the bytes of long messages, so they arrive with a length of 0.
+    /// Notes the length of the message. A simulation only counts the bytes of long messages, so they arrive with a length of 0.
     fn has(&mut self, length: u32) {
         self.message = self.message.max(Some(length));
     }
 
-    /// A packet that arrived was sent when it was asked for, if it was, or else when its bytes were sent first.
+    /// Matches each arrival with a retransmission of its bytes if there is one, and otherwise with their first transmission.
     fn match_data(mut self, key: FlowKey, packets: &mut Vec<Packet>) {
         let (again, mut once): (Vec<_>, Vec<_>) =
             self.sent.into_iter().partition(|sent| sent.again);
@@ -233,7 +233,7 @@ impl Flow {
         }
     }
 
-    /// A control packet that arrived is the last one of its content that was sent before and did not arrive.
+    /// Matches each arrival of a control packet with the last earlier packet of the same content that has not arrived.
     fn match_control(mut self, key: FlowKey, packets: &mut Vec<Packet>) {
         for received in std::mem::take(&mut self.received) {
             let same = |sent: &&Sent| sent.offset == received.offset && sent.at <= received.at;
@@ -253,7 +253,7 @@ impl Flow {
 }
 
 impl Sent {
-    /// What did not arrive. Of bytes that were sent again, where they belong is not recorded.
+    /// Ranges that did not arrive. The trace does not record the offsets of retransmitted bytes.
     fn holes(&self) -> Vec<Range<u32>> {
         let mut arrived = self.arrived.clone();
         arrived.sort_by_key(|range| range.start);
@@ -302,10 +302,10 @@ fn packet(
     }
 }
 
-/// Within this time a packet would have arrived, where the traces have none that did, in ns.
+/// Upper bound on a packet's delay if no packet of the traces arrived, in ns.
 const UNKNOWN_DELAY: u64 = 1_000_000;
 
-/// A packet is lost if its receiver's trace goes on for longer than any packet took, and does not have it.
+/// Marks lost packets: the receiver's trace lacks them, although it goes on for longer than any packet took.
 fn find_lost(packets: &mut [Packet], nodes: &Nodes) {
     let longest = packets.iter().filter_map(Packet::delay).max().unwrap_or(UNKNOWN_DELAY);
     for packet in packets.iter_mut().filter(|packet| packet.received.is_none()) {
@@ -368,7 +368,7 @@ mod tests {
              15 c grant_received 2 9 6000 6";
         let grants = |lines: &str| of(lines).iter().map(|it| it.6).collect::<Vec<_>>();
         assert_eq!(grants(lines), [true, false]);
-        // The trace of the client ends before the grant could have come.
+        // The client's trace ends before the grant can arrive.
         assert_eq!(grants("0 c sendmsg_request 2 9 9\n1 s grant_xmit 3 9 5000 6"), [false]);
     }
 }

@@ -1,9 +1,9 @@
-//! What an analysis found: sentences, numbers and tables, which programs show as text or JSON.
+//! The result of an analysis: sentences, numbers and tables. Programs show it as text or JSON.
 
 /// The result of an analysis.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Report {
-    /// What stands out, a sentence each. Empty where nothing does.
+    /// Striking results, one sentence each. May be empty.
     pub findings: Vec<String>,
     /// Numbers about the whole trace, by name.
     pub facts: Vec<(&'static str, Cell)>,
@@ -25,11 +25,11 @@ pub struct Table {
 /// A value in a table.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Cell {
-    /// The traces do not tell.
+    /// The traces do not have the value.
     Missing,
     /// A name.
     Text(String),
-    /// A number of things, or of bytes.
+    /// A count, or a number of bytes.
     Count(u64),
     /// Any other number.
     Number(f64),
@@ -50,7 +50,7 @@ impl Report {
         self.findings.push(sentence);
     }
 
-    /// The value in a column of a row of a table, if they exist.
+    /// The value in a column of a table's row, if both exist.
     #[must_use]
     pub fn cell(&self, table: &str, row: usize, column: &str) -> Option<&Cell> {
         let table = self.tables.iter().find(|it| it.name == table)?;
@@ -74,18 +74,18 @@ impl Cell {
         Self::Number(nanos as f64 / 1e3)
     }
 
-    /// A number that is written in hexadecimal.
+    /// A number in hexadecimal.
     #[must_use]
     pub fn hex(number: u32) -> Self {
         Self::Text(format!("{number:08x}"))
     }
 
-    /// Bytes in so many nanoseconds, in Gbit/s; missing if there is no time.
+    /// The rate of bytes over nanoseconds, in Gbit/s; missing if the time is 0.
     pub(crate) fn gbps(bytes: u64, nanos: u64) -> Self {
         if nanos == 0 { Self::Missing } else { Self::Number(bytes as f64 * 8.0 / nanos as f64) }
     }
 
-    /// A part of a whole; missing if that is nothing.
+    /// A share of a whole; missing if the whole is 0.
     pub(crate) fn share(part: usize, whole: usize) -> Self {
         if whole == 0 { Self::Missing } else { Self::Number(part as f64 / whole as f64) }
     }

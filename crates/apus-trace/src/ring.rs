@@ -9,14 +9,14 @@ use crate::stamp::{Clock, monotonic_nanos, ticks};
 /// Records that a ring holds.
 pub const RECORDS: usize = 65_536;
 
-/// A moment of the clock is noted once in this many records.
+/// One record in this many notes an anchor.
 const ANCHOR_EVERY: u64 = 1_024;
 
-/// A ring that one thread writes, and others may read at any time.
+/// A ring that one thread writes, and other threads may read at any time.
 ///
-/// Every word is atomic, so a reader that comes at the wrong moment reads a torn record and nothing worse. It knows which records
-/// may be torn: it reads the number of records written before and after it copies, and drops those that may have been overwritten
-/// meanwhile (`Trace::read`).
+/// Every word is atomic, so a concurrent reader may read a torn record and nothing worse. The reader recognises torn records: it
+/// reads the number of written records before and after the copy, and drops records that may have been overwritten in between
+/// (`Trace::read`).
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct LiveRing {
@@ -29,7 +29,7 @@ pub struct LiveRing {
     records: [[AtomicU64; 4]; RECORDS],
 }
 
-// The layout of files is that of the struct.
+// The layout of files is the layout of this struct.
 const _: () = {
     use std::mem::offset_of;
     assert!(size_of::<LiveRing>() == RING_HEADER + RECORDS * RECORD);
@@ -41,7 +41,7 @@ const _: () = {
 };
 
 impl LiveRing {
-    /// The ring belongs to a thread from now on. Records of another one stay in it.
+    /// Gives the ring to a thread. Records of its previous thread stay.
     pub(crate) fn take(&self, clock: Clock, thread: u32, name: &str) {
         let mut bytes = [0; 32];
         let length = name.len().min(bytes.len());
@@ -55,8 +55,7 @@ impl LiveRing {
         self.capacity.store((RECORDS as u64).to_le(), Ordering::Release);
     }
 
-    /// Writes a record, unless the recording has ended. Only the thread that the ring belongs to may call it: with two, records are
-    /// torn.
+    /// Writes a record, unless the recording has ended. Only the ring's own thread may call it: two threads would tear records.
     #[inline]
     pub fn write(&self, clock: Clock, controls: &Controls, event: u16, arguments: [u32; 4]) {
         let stamp = ticks(clock);
@@ -66,7 +65,7 @@ impl LiveRing {
         let head = u64::from_le(self.head.load(Ordering::Relaxed));
         let record = &self.records[head as usize % RECORDS];
         let [a, b, c, d] = arguments.map(u64::from);
-        // A reader that sees a word of this record sees the number of the record before it as well.
+        // A reader that sees a word of this record also sees the number of the previous record.
         fence(Ordering::Release);
         record[0].store(stamp.to_le(), Ordering::Relaxed);
         record[1].store(u64::from(event).to_le(), Ordering::Relaxed);
@@ -78,7 +77,7 @@ impl LiveRing {
         }
     }
 
-    /// Notes a moment of the clock, from which a reader learns the rate of the counter.
+    /// Notes an anchor, from which a reader computes the rate of the counter.
     #[cold]
     fn anchor(&self, clock: Clock) {
         let (ticks, nanos) = (ticks(clock), monotonic_nanos());

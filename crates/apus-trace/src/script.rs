@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use crate::file::EventNames;
 use crate::merged::{Merged, Moment, Source};
 
-/// Events that are about no call.
+/// Events without a call.
 const OF_THREADS: [&str; 5] = ["link_recv", "link_flush", "sleep", "wake_up", "lock_wait"];
 
-/// A record a line: nanoseconds, node, event, arguments. Each node has a process of its own, and a thread of it may follow its
+/// Parses one record a line: nanoseconds, node, event, arguments. Each node has its own process. A thread may follow the node's
 /// name after a dot.
 pub(crate) fn script(lines: &str) -> Merged {
     let (mut merged, mut rings, mut events) = (Merged::default(), BTreeMap::new(), BTreeMap::new());

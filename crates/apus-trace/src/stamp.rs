@@ -4,12 +4,12 @@ use std::sync::OnceLock;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// What the time stamps of a trace count.
+/// The unit of a trace's time stamps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clock {
-    /// Cycles of the time stamp counter of x86-64, which all cores of a host share.
+    /// Cycles of the x86-64 time stamp counter, which all cores of a host share.
     Tsc,
-    /// Steps of the virtual counter of aarch64.
+    /// Ticks of the aarch64 virtual counter.
     Cntvct,
     /// Nanoseconds of `CLOCK_MONOTONIC`.
     Monotonic,
@@ -18,7 +18,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// What [`ticks`] counts on this host.
+    /// The unit of [`ticks`] on this host.
     #[must_use]
     pub fn of_host() -> Self {
         static CLOCK: OnceLock<Clock> = OnceLock::new();
@@ -41,8 +41,8 @@ impl Clock {
     }
 }
 
-/// The counter of the CPU counts time if it counts at the same rate in all states of the CPU. Where the kernel has found that the
-/// cores disagree, it uses another clock itself.
+/// Chooses the CPU's counter if it has the same rate in all states of the CPU. If the kernel has found that cores disagree, it uses
+/// another clock source itself.
 #[cfg(target_arch = "x86_64")]
 fn find() -> Clock {
     const SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
@@ -61,7 +61,7 @@ fn find() -> Clock {
     Clock::Monotonic
 }
 
-/// The time stamp of this moment, in the unit of `clock`, which [`Clock::of_host`] gave. A simulator has its own.
+/// The current time stamp, in the unit of `clock`, which [`Clock::of_host`] returned. A simulator has its own.
 #[inline]
 #[must_use]
 pub fn ticks(clock: Clock) -> u64 {

@@ -1,4 +1,4 @@
-//! What is taken from the CPUs now.
+//! Time that the CPUs lose now.
 
 use std::io;
 use std::thread;
@@ -10,27 +10,27 @@ use nix::unistd::Pid;
 use crate::distribution::Distribution;
 use crate::report::{Cell, Report};
 
-/// Most gaps that are kept of a CPU; the list is complete where it is shorter.
+/// Upper bound on gaps kept per CPU. A shorter list is complete.
 const GAPS_MAX: usize = 100_000;
 
-/// Rows of the list of the longest.
+/// Rows of the list of the longest gaps.
 const LONGEST: usize = 20;
 
-/// A time that a thread did not have, after the beginning.
+/// A time in which a thread did not run, relative to the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Gap {
     from: u64,
     until: u64,
 }
 
-/// Watches all CPUs that this process may use: a thread on each reads the clock in a loop. Reports the times of at least
-/// `threshold` in which a thread could not, and when that was so on all CPUs at once.
+/// Watches all CPUs that this process may use, with one thread per CPU that reads the clock in a loop. Reports gaps of at least
+/// `threshold`, and gaps that all CPUs had at once.
 ///
 /// Takes all these CPUs for `time`.
 ///
 /// # Errors
 ///
-/// Those of the system, when a thread cannot be started or pinned.
+/// Those of starting or pinning a thread.
 pub fn taken_time(time: Duration, threshold: Duration) -> io::Result<Report> {
     let allowed = sched_getaffinity(Pid::from_raw(0))?;
     let cpus = (0..CpuSet::count()).filter(|&cpu| allowed.is_set(cpu).unwrap_or(false));
@@ -97,7 +97,7 @@ fn report(watched: &[(usize, Vec<Gap>)], time: Duration) -> Report {
     report
 }
 
-/// The times that were taken on all CPUs at once.
+/// Gaps that all CPUs had at once.
 fn on_all(watched: &[(usize, Vec<Gap>)]) -> Vec<Gap> {
     let mut gaps = watched.iter().map(|(_, gaps)| gaps);
     let Some(first) = gaps.next() else { return Vec::new() };
@@ -141,7 +141,7 @@ mod tests {
     fn all_cpus_that_may_be_used_are_watched() {
         let report = taken_time(Duration::from_millis(2), Duration::from_micros(1)).unwrap();
         let cpus = thread::available_parallelism().unwrap().get();
-        // The number may be less, by a limit of the CPU time.
+        // A limit of the CPU time may reduce the number.
         assert!(report.tables[0].rows.len() > cpus.min(1));
     }
 }

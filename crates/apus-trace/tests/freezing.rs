@@ -1,4 +1,4 @@
-//! A recording ends and begins again, and is changed from outside.
+//! A recording ends, resumes, and is changed from outside.
 
 use std::fs::File;
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn a_frozen_trace_keeps_what_it_has_until_it_is_thawed() {
     record(0, [3, 0, 0, 0]);
     assert_eq!((last(), remote.is_frozen().unwrap()), (3, false));
 
-    // What follows a slow call at once is recorded.
+    // Records just after a slow call are kept.
     freeze();
     assert!(remote.is_frozen().unwrap());
     let mut number = 4;
@@ -40,7 +40,7 @@ fn a_frozen_trace_keeps_what_it_has_until_it_is_thawed() {
     }
     assert!(number > 4);
 
-    // A recording that is frozen for a time goes on by itself, unless it is frozen anew.
+    // A recording that is frozen for a time resumes by itself, unless it is frozen again.
     remote.thaw().unwrap();
     freeze_for(Duration::from_secs(3_600));
     thaw_if_due();
@@ -62,13 +62,13 @@ fn a_frozen_trace_keeps_what_it_has_until_it_is_thawed() {
     remote.set(&slow).unwrap();
     assert_eq!((here.settings(), remote.settings().unwrap()), (slow, slow));
 
-    // Settings of a process that shows no life any more do not stay.
+    // Settings of a process without a sign of life are dropped.
     restore_if_due(here, Duration::ZERO);
     assert_eq!(here.settings(), slow);
     for number in 1..3 {
         remote.show_life(number).unwrap();
         restore_if_due(here, Duration::ZERO);
-        assert_eq!(here.settings(), slow, "it is seen for the first time");
+        assert_eq!(here.settings(), slow, "this call sees the number for the first time");
     }
     restore_if_due(here, Duration::from_secs(3_600));
     assert_eq!(here.settings(), slow);

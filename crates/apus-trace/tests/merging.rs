@@ -1,10 +1,10 @@
-//! Traces of two hosts become one.
+//! Traces of two hosts are merged into one.
 
 use apus_trace::{
     Anchor, Clock, EventNames, Merged, Record, RingTrace, STAGES, Timeline, Trace, calls,
 };
 
-/// A trace of a host whose clock is `ahead` ns ahead and counts `per_nano` ticks a nanosecond.
+/// A trace of a host whose clock is `ahead` ns ahead and has `per_nano` ticks per nanosecond.
 fn trace(host: u8, ahead: u64, per_nano: u64, happened: &[(u64, &str, u32)]) -> Trace {
     let names = ["sendmsg_request", "data_xmit", "data_received", "request_complete"]
         .into_iter()
@@ -42,7 +42,7 @@ fn trace(host: u8, ahead: u64, per_nano: u64, happened: &[(u64, &str, u32)]) -> 
     }
 }
 
-/// When, which event, of which call.
+/// Time, event and call of a record.
 type Happened = (u64, &'static str, u32);
 
 /// A call that takes 1 µs from stage to stage, and 5 µs from host to host.
@@ -70,7 +70,7 @@ fn clocks_of_two_hosts_are_aligned_by_their_calls() {
     let (client, server) = call(128, 1_000);
     let traces = [trace(1, 0, 3, &client), trace(2, 777_000, 1, &server)];
     let merged = Merged::of(&traces);
-    // Clocks of the day say that host 2 is 777 µs ahead both of its own clock and of host 1.
+    // By the clocks of the day, host 2 is 777 µs ahead both of its own clock and of host 1.
     let offset = merged.offsets[0];
     assert_eq!(
         (offset.trace, offset.nanos, offset.least_delay_nanos),
@@ -96,7 +96,7 @@ fn traces_of_one_host_share_a_clock() {
     let merged = Merged::of(&traces);
     assert!(merged.offsets.is_empty());
     assert_eq!(calls(&merged)[0].round_trip(), Some(17_000));
-    // The file of a merged trace reads as the traces did.
+    // A merged trace survives a round trip through its file.
     let again = Merged::of(&[merged.to_trace()]);
     assert_eq!(again.moments, merged.moments);
 }
@@ -116,7 +116,7 @@ fn the_kernel_is_a_stage_of_its_own_where_it_tells_the_time() {
     let (mut client, mut server) = call(2, 1_000);
     for happened in [&mut client, &mut server] {
         let received = happened.iter().find(|it| it.1 == "data_received").unwrap().0;
-        // Of 2 µs before the batch was taken.
+        // 2 µs before the batch was taken.
         happened.push((received + 500, "kernel_recv", 2_500));
         happened.sort_unstable();
     }
@@ -135,7 +135,7 @@ fn the_first_call_to_a_peer_has_the_pair_of_later_ones() {
     let (client, server) = call(2, 1_000);
     let (mut client, mut server) = (trace(1, 0, 1, &client), trace(1, 0, 1, &server));
     server.pid = 2;
-    // The client does not know the peer's token before its first packet has been answered.
+    // The client does not know the peer's token before the first packet is answered.
     for record in &mut client.rings[0].records {
         record.arguments[1] = 7;
     }
@@ -162,7 +162,7 @@ fn clocks_of_hosts_that_call_each_other_are_aligned() {
     assert_eq!((offset.nanos, offset.least_delay_nanos), (-2 * 777_000, Some(5_000)));
 }
 
-/// Calls over raw links have no pair, so a packet may be of any other host that has the id.
+/// Calls over raw links have no pair, so any other host with the id may have sent a packet.
 #[test]
 fn a_packet_that_several_hosts_may_have_sent_aligns_no_clock() {
     let (client, server) = call(128, 1_000);
@@ -175,7 +175,7 @@ fn a_packet_that_several_hosts_may_have_sent_aligns_no_clock() {
     assert!(merged.offsets.iter().all(|offset| offset.least_delay_nanos.is_none()));
 }
 
-/// Clones of one snapshot of a virtual machine have one boot id and clocks of their own.
+/// Clones of one snapshot of a virtual machine have one boot id and separate clocks.
 #[test]
 fn hosts_with_one_boot_id_and_different_days_share_no_clock() {
     let (client, server) = call(128, 1_000);

@@ -1,4 +1,4 @@
-//! Rings in a mapped file, read while they are written and after their process.
+//! Rings in a mapped file, read while their process writes and after its end.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +12,8 @@ const EVENTS: [EventInfo; 2] = [
     EventInfo { name: "last", arguments: &[], text: "the end" },
 ];
 
-/// Three threads write more than their rings hold while the file is read again and again: no record that is read is torn, and the
-/// numbers of each ring follow one another.
+/// Three threads write more than their rings hold while the file is read repeatedly. No read record is torn, and the numbers of
+/// each ring are consecutive.
 #[test]
 fn a_ring_is_read_while_it_is_written() {
     let directory = std::env::temp_dir().join(format!("apus-trace-test-{}", std::process::id()));
@@ -43,7 +43,7 @@ fn a_ring_is_read_while_it_is_written() {
     check(&trace);
     assert!(!trace.rings.is_empty() && trace.rings.len() <= 3);
     for ring in &trace.rings {
-        // The oldest one may be half overwritten.
+        // The oldest record may be half overwritten.
         assert_eq!(ring.records.len(), RECORDS - 1);
         assert_eq!(ring.records[RECORDS - 2].event, trace.number_of("last").unwrap());
     }
@@ -57,7 +57,7 @@ fn check(trace: &Trace) {
         let mut before = None;
         for record in &ring.records {
             if record.event == 1 {
-                before = None; // Another thread may have the ring from now on.
+                before = None; // Another thread may take the ring.
                 continue;
             }
             let [number, b, c, d] = record.arguments;

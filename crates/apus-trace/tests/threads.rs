@@ -9,7 +9,7 @@ use apus_trace::{EventInfo, Place, Settings, Trace, record, start};
 /// Rings of a process.
 const RINGS: u32 = 32;
 
-/// A thread that records the numbers that it is sent, and answers each.
+/// A thread that records the numbers that it receives, and confirms each.
 struct Worker {
     numbers: Sender<u32>,
     done: Receiver<()>,

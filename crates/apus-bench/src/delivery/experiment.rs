@@ -1,4 +1,4 @@
-//! Which cases are measured, at which loads, in which order, and which runs are valid.
+//! The cases, the loads, their order, and the validity of runs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,16 +17,16 @@ use apus_load::progress::Progress;
 use apus_node::arguments;
 use apus_node::transport::interface::Health;
 
-/// The cases of the published tables, suspension without deferral as the control, and what Apus does by itself.
+/// The cases of the published tables, suspension without deferral as the control, and Apus' default.
 pub const CASES: &str = "base,defer10,defer20,defer50,defer200,napibusy,fullbusy,suspend0,suspend10,suspend20,suspend50,suspend200,suspend";
 
-/// Runs of base in a closed loop that tell what 100 % is.
+/// Runs of base in a closed loop that determine 100 %.
 const BASE_RUNS: u32 = 3;
 
-/// Times a run is repeated when the generator was late.
+/// Upper bound on repetitions of a run with a late generator.
 const REPEATS_MAX: u32 = 3;
 
-/// What is measured.
+/// Options of the experiment.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Delivery modes to compare, with optional parameters: suspend20,budget=32
@@ -65,19 +65,19 @@ pub struct Options {
     pub ipq: bool,
 }
 
-/// The deliveries compared.
+/// The compared deliveries.
 #[derive(Clone, Debug)]
 pub struct Cases(Vec<Delivery>);
 
 impl Cases {
-    /// In the order given.
+    /// The deliveries in the given order.
     #[must_use]
     pub fn list(&self) -> &[Delivery] {
         &self.0
     }
 }
 
-/// A delivery as in the published tables: `suspend20`, where Apus itself says `suspend:20`.
+/// A delivery's name as in the published tables: `suspend20`, which is `suspend:20` in Apus.
 pub(crate) fn testcase(case: Delivery) -> String {
     case.to_string().replacen(':', "", 1)
 }
@@ -89,7 +89,7 @@ impl FromStr for Cases {
         let mut cases: Vec<String> = Vec::new();
         for part in text.split(',') {
             match cases.last_mut() {
-                // A parameter of the case before.
+                // A parameter of the previous case.
                 Some(case) if part.contains('=') => *case += &format!(",{part}"),
                 _ => cases.push(part.to_owned()),
             }
@@ -131,7 +131,7 @@ impl fmt::Display for Load {
 }
 
 impl Options {
-    /// Everything to be measured in one run, cases side by side.
+    /// All points of one run, with adjacent cases.
     pub(super) fn points(&self) -> Vec<Point> {
         let mut points = Vec::new();
         for &load in &self.loads {
@@ -159,7 +159,7 @@ impl fmt::Display for Point {
 }
 
 impl Point {
-    /// A row with what was set, nothing measured yet.
+    /// A row with the settings, without measurements.
     pub(super) fn row(&self, run: u32) -> Row {
         Row::new("apus-udp")
             .set("bench", "delivery")
@@ -170,7 +170,7 @@ impl Point {
     }
 }
 
-/// What all runs share.
+/// State common to all runs.
 pub(super) struct Experiment<'a> {
     pub(super) options: &'a Options,
     records: Records,
@@ -183,7 +183,7 @@ impl<'a> Experiment<'a> {
     /// An experiment on two CPUs of this machine.
     ///
     /// # Errors
-    /// [`Misuse`] when there is only one.
+    /// [`Misuse`] if there is only one.
     pub(super) fn new(options: &'a Options, progress: &'a dyn Progress) -> Result<Self> {
         let (generator, server) = Pin::Split.cpus();
         if generator == server {
@@ -193,7 +193,7 @@ impl<'a> Experiment<'a> {
         Ok(Self { options, records: Records::ready(options.records), generator, server, progress })
     }
 
-    /// All points, one after the other, as often as there are runs.
+    /// Measures all points in turn, once per run.
     pub(super) fn measure(
         &self,
         points: &[Point],
@@ -211,7 +211,7 @@ impl<'a> Experiment<'a> {
         Ok(())
     }
 
-    /// What base serves at most, with the first number of threads: the median of some closed loops.
+    /// The highest rate of base, with the first number of threads: the median of several closed loops.
     pub(super) fn highest_qps_of_base(&self, result: &mut ResultFile) -> Result<f64> {
         let point =
             Point { case: Delivery::base(), load: Load::Max, threads: self.options.threads[0] };
@@ -227,7 +227,7 @@ impl<'a> Experiment<'a> {
         Ok(median)
     }
 
-    /// Measures once, and again when the generator was late. A run that stays refused has no figures.
+    /// Measures a point, and repeats it if the generator was late. A run that stays refused has no figures.
     fn measure_point(
         &self,
         point: &Point,
@@ -237,7 +237,7 @@ impl<'a> Experiment<'a> {
     ) -> Result<Row> {
         let mut refused = 0;
         loop {
-            // Every case meets the same queries at the same times; every run and repetition other ones.
+            // Every case gets the same queries at the same times; runs and repetitions get different ones.
             let seed = u64::from(run * (REPEATS_MAX + 1) + refused);
             let (outcome, health) = self.once(point, base_qps, seed)?;
             if outcome.lateness.is_refused() {
@@ -274,7 +274,7 @@ impl<'a> Experiment<'a> {
         }
     }
 
-    /// A fresh server, a fresh generator, one load.
+    /// Measures one load with a new server and a new generator.
     fn once(&self, point: &Point, base_qps: f64, seed: u64) -> Result<(Outcome, Health)> {
         let peer = server::start(&server::Options {
             delivery: point.case,
@@ -301,7 +301,7 @@ impl<'a> Experiment<'a> {
     }
 }
 
-/// Adds what was measured to a row.
+/// Adds the measurements to a row.
 fn figures(row: Row, outcome: &Outcome) -> Row {
     let server = &outcome.server;
     let queries = server.queries as f64;

@@ -1,12 +1,12 @@
-//! The load: queries of random records, due at times drawn beforehand (open loop) or as soon as few enough are
-//! outstanding (closed loop). One thread that never sleeps, its node in `fullbusy`.
+//! The load: queries of random records, due at times drawn beforehand (open loop) or as soon as few enough are outstanding (closed
+//! loop). The generator is one thread that never sleeps, with its node in `fullbusy`.
 //!
-//! An open loop has at most [`OUTSTANDING_MAX`] queries outstanding, as the experiment's 4,480 connections with one query
-//! each: what is due beyond that waits here. That wait is in the latency, and is not the generator's lateness,
-//! nor is that of the queries behind it, until it has caught up or the server has taken half of what is outstanding.
+//! An open loop has at most [`OUTSTANDING_MAX`] outstanding queries, like the experiment's 4,480 connections with one query each.
+//! Further due queries wait here. The wait is part of the latency, but neither it nor the wait of the queries behind counts as the
+//! generator's lateness, until the generator has caught up or the server has answered half of the outstanding queries.
 //!
-//! Latency counts from the moment a query was due, and is that of reads, as in the published tables. The server's
-//! counters are read by queries too, at the beginning and at the end of what is counted.
+//! Latency starts at the time at which a query was due, and is that of reads, as in the published tables. Queries also read the
+//! server's counters, at both ends of the counted time.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -25,16 +25,16 @@ use apus_node::message::filler;
 use apus_node::pace::{Next, Pace, nanos_since};
 use apus_node::transport::over_apus::PORT;
 
-/// Queries started in one turn before responses are looked at again, so that a backlog does not hide them.
+/// Upper bound on queries started in one turn before responses are taken, so that a backlog does not delay responses.
 const STARTS_PER_TURN: usize = 32;
 
-/// Responses taken in one turn.
+/// Upper bound on responses taken in one turn.
 const TAKES_PER_TURN: usize = 256;
 
-/// Queries outstanding at most in an open loop.
+/// Upper bound on outstanding queries in an open loop.
 pub(crate) const OUTSTANDING_MAX: u32 = 4_480;
 
-/// How long after the end responses may still come.
+/// Time after the end in which responses may arrive.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// The distribution of the gaps between queries.
@@ -63,60 +63,60 @@ impl Arrival {
     }
 }
 
-/// When queries start.
+/// The start times of queries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Starts {
-    /// When it is due, whatever became of those before.
+    /// At drawn times, independent of earlier queries.
     Open { arrival: Arrival, qps: f64 },
-    /// As soon as fewer than this are outstanding.
+    /// As soon as fewer than this many are outstanding.
     Closed { outstanding: u32 },
 }
 
-/// What is offered.
+/// The offered load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
     pub(crate) starts: Starts,
-    /// How long before anything is counted.
+    /// Time before the counted time.
     pub(crate) warm_up: Duration,
-    /// How long queries are counted.
+    /// The counted time.
     pub(crate) duration: Duration,
-    /// Share of the queries that read, in percent; the others set a new value.
+    /// Share of read queries, in percent; the others set a new value.
     pub(crate) get_share: f64,
-    /// Draws times, records and values.
+    /// Seed of times, records and values.
     pub(crate) seed: u64,
 }
 
 impl Offer {
-    /// Whether a moment is one of those that count.
+    /// Whether a time is in the counted time.
     fn counts(&self, at_ns: u64) -> bool {
         let (begin, end) = (self.warm_up, self.warm_up + self.duration);
         (begin.as_nanos()..end.as_nanos()).contains(&u128::from(at_ns))
     }
 }
 
-/// What came of it; the warm-up is not in it.
+/// The results, without the warm-up.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
-    /// Of reads, from the moment each was due.
+    /// Latency of reads, from the time at which each was due.
     pub(crate) latency: Latency,
-    /// Whether the generator kept to its schedule; nothing in a closed loop.
+    /// Lateness against the schedule; empty in a closed loop.
     pub(crate) lateness: Lateness,
-    /// Responses that came in time, per second.
+    /// Responses in the counted time, per second.
     pub(crate) qps: f64,
-    /// Queries without a response long after the end.
+    /// Queries without a response after the drain.
     pub(crate) unfinished: u64,
-    /// What the server did meanwhile.
+    /// The server's counters over the counted time.
     pub(crate) server: Snapshot,
 }
 
-/// The queries that read, ready to be sent: one of each record.
+/// Encoded read queries, one for each record.
 #[derive(Clone)]
 pub(crate) struct Records {
     reads: Vec<Bytes>,
 }
 
 impl Records {
-    /// Those of a store with as many records.
+    /// Read queries for a store with this many records.
     pub(crate) fn ready(records: u32) -> Self {
         let read = |record| Query::Get { key: &store::key(record) }.encode();
         Self { reads: (0..records).map(read).collect() }
@@ -126,7 +126,7 @@ impl Records {
 /// Offers a load to the store at `server`, from a node of its own.
 ///
 /// # Errors
-/// When the node cannot start, a response is wrong, or the server does not tell its counters.
+/// If the node cannot start, a response is wrong, or the server does not report its counters.
 pub(crate) fn offer(server: SocketAddr, records: &Records, offer: &Offer) -> Result<Outcome> {
     let node = start_node((Ipv4Addr::LOCALHOST, 0).into(), Delivery::fullbusy())?;
     let mut generator = Generator::new(&node, server, records, offer)?;
@@ -141,7 +141,7 @@ pub(crate) fn offer(server: SocketAddr, records: &Records, offer: &Offer) -> Res
     generator.finish()
 }
 
-/// What a response answers; in the low bits of its cookie, below the moment the query was due.
+/// The kind of a response's query, in the low bits of its cookie, below the time at which the query was due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Get,
@@ -175,15 +175,15 @@ struct Generator<'a> {
     server: Address,
     start: Instant,
     pace: Pace,
-    /// Queries outstanding at most.
+    /// Upper bound on outstanding queries.
     outstanding_max: u32,
-    /// As many were outstanding as may be, and what became due meanwhile is still waiting.
+    /// Whether due queries wait because too many are outstanding.
     held_back: bool,
     rng: Random,
     outstanding: u32,
     latency: Latency,
     lateness: Lateness,
-    /// Responses that came while it counted.
+    /// Responses in the counted time.
     responses: u64,
     before: Option<Snapshot>,
     after: Option<Snapshot>,
@@ -219,7 +219,7 @@ impl<'a> Generator<'a> {
         })
     }
 
-    /// Sends what is due and takes what comes, until so long after the start.
+    /// Sends due queries and takes responses until this time after the start.
     fn until(&mut self, end: Duration) -> Result<()> {
         while self.start.elapsed() < end {
             stop::check()?;
@@ -229,7 +229,7 @@ impl<'a> Generator<'a> {
         Ok(())
     }
 
-    /// Starts the queries whose time has come, as far as there is room.
+    /// Starts the due queries, as far as outstanding queries allow.
     fn start_due(&mut self) -> Result<()> {
         let (offer, reads) = (self.offer, &self.records.reads);
         let next = self.pace.start_due(STARTS_PER_TURN, self.start, |due| {
@@ -268,7 +268,7 @@ impl<'a> Generator<'a> {
         Ok(())
     }
 
-    /// Takes the responses that are there. The look that finds none turns the engine, and so sends what is queued.
+    /// Takes the available responses. The call that finds none turns the engine, which sends queued packets.
     fn take(&mut self) -> Result<()> {
         for _ in 0..TAKES_PER_TURN {
             match self.client.try_recv() {
@@ -287,7 +287,7 @@ impl<'a> Generator<'a> {
         let value = value_of(response)?;
         match kind {
             Kind::Get => check_value(value)?,
-            Kind::Set => ensure!(value.is_empty(), "a value although none was asked for"),
+            Kind::Set => ensure!(value.is_empty(), "a value that was not requested"),
             Kind::StatsBefore => self.before = Some(serde_json::from_slice(value)?),
             Kind::StatsAfter => self.after = Some(serde_json::from_slice(value)?),
         }
@@ -302,7 +302,7 @@ impl<'a> Generator<'a> {
 
     fn finish(self) -> Result<Outcome> {
         let (before, after) =
-            self.before.zip(self.after).context("the server did not tell its counters")?;
+            self.before.zip(self.after).context("the server did not report its counters")?;
         Ok(Outcome {
             latency: self.latency,
             lateness: self.lateness,

@@ -1,7 +1,7 @@
 //! Instructions per query: the store under callgrind, which counts every instruction of every thread in user space.
 //!
-//! A core under callgrind is some fifty times slower, so the load is low. Two runs of different length are compared:
-//! what starting, loading and ending take is in both and cancels out, and what polling takes between two queries stays.
+//! A core under callgrind is about fifty times slower, so the load is low. The result is the difference of two runs of different
+//! length: the instructions of starting, loading and ending cancel out, and those of polling between queries remain.
 
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
@@ -19,17 +19,18 @@ use crate::pin::on_cpu;
 /// Queries per second.
 const QPS: f64 = 200.0;
 
-/// The two runs.
+/// Duration of the shorter run.
 const SHORT: Duration = Duration::from_millis(500);
+/// Duration of the longer run.
 const LONG: Duration = Duration::from_millis(2500);
 
-/// Records in the store, few: loading it is not what is counted.
+/// Records in the store. They are few because loading them is not measured.
 const RECORDS: u32 = 1_000;
 
-/// Whether valgrind is there.
+/// Checks that valgrind is installed.
 ///
 /// # Errors
-/// When it is not; the error names the package.
+/// If it is not installed. The error names the package.
 pub(crate) fn look_for_valgrind() -> Result<()> {
     let found = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
     match found {
@@ -42,10 +43,10 @@ pub(crate) fn look_for_valgrind() -> Result<()> {
     }
 }
 
-/// Measures each case; adds a row for each.
+/// Measures each case, and adds a row for each.
 ///
 /// # Errors
-/// When valgrind or the store under it fails.
+/// If valgrind or the store under it fails.
 pub(super) fn measure(experiment: &Experiment<'_>, result: &mut ResultFile) -> Result<()> {
     let options = experiment.options;
     let cases = options.cases.list();
@@ -64,7 +65,7 @@ pub(super) fn measure(experiment: &Experiment<'_>, result: &mut ResultFile) -> R
     Ok(())
 }
 
-/// Queries served and instructions executed, from the start of a server to its end.
+/// Served queries and executed instructions over the life of a server.
 fn count(
     experiment: &Experiment<'_>,
     point: &Point,
@@ -92,11 +93,11 @@ fn count(
     let outcome = on_cpu(experiment.generator, || offer(address, records, &load))?;
     let words = peer.finish_with_words()?;
     let instructions = collected(&words)
-        .with_context(|| format!("callgrind does not say what it collected: {words}"))?;
+        .with_context(|| format!("callgrind does not report its total: {words}"))?;
     Ok((outcome.server.queries, instructions))
 }
 
-/// The total in callgrind's last words: `==123== Collected : 4567`.
+/// The total in callgrind's output: `==123== Collected : 4567`.
 pub(crate) fn collected(words: &str) -> Option<u64> {
     let (_, after) = words.split_once("Collected :")?;
     after.split_whitespace().next()?.parse().ok()

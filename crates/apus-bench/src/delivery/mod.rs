@@ -3,7 +3,7 @@
 //! * `store`, `server`: a key-value store on one core;
 //! * `generator`: queries from another core, open loop, latency from the intended start;
 //! * `instructions`: instructions per query, from callgrind;
-//! * `experiment`: which cases, at which loads, in which order, and which runs are valid.
+//! * `experiment`: the cases, the loads, their order, and the validity of runs.
 
 mod experiment;
 mod generator;
@@ -22,10 +22,10 @@ use self::experiment::Experiment;
 use crate::report::delivery::curves;
 use apus_load::progress::Progress;
 
-/// Measures; adds a row for each run of a case under a load, and curves against load.
+/// Measures, and adds a row for each run of a case under a load, and curves against load.
 ///
 /// # Errors
-/// When a process fails.
+/// If a process fails.
 pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
     if options.ipq {
         instructions::look_for_valgrind()?;

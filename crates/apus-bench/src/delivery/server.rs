@@ -1,6 +1,5 @@
-//! `apus bench-store`, the hidden server of `apus bench delivery`: the key-value store on one core, in a process of its
-//! own. Its threads and Apus' background thread share that core, as application and interrupts do in the experiment
-//! this one follows.
+//! `apus bench-store`, the hidden server of `apus bench delivery`: the key-value store on one core, in its own process. Its threads
+//! share the core with Apus' background thread, like the application and interrupts in the original experiment.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,13 +19,13 @@ use crate::peer::{Peer, until_closed};
 use crate::pin::stay_on;
 use apus_node::transport::over_apus::{PORT, health};
 
-/// Requests a thread takes at once, as many as the experiment's servers do.
+/// Upper bound on requests that a thread takes at once, as in the experiment's servers.
 pub(crate) const BATCH_MAX: usize = 64;
 
 /// The name of this role.
 pub(crate) const ROLE: &str = "store";
 
-/// How this role is set up.
+/// Options of this role.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Options {
     /// Packet delivery.
@@ -40,7 +39,7 @@ pub(crate) struct Options {
     pub(crate) cpu: Option<usize>,
 }
 
-/// What the server has counted since it started, at one moment, or between two. The answer to [`Query::Stats`].
+/// The server's counters since its start, at one time, or over an interval. The answer to [`Query::Stats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Sub, Serialize, Deserialize)]
 pub(crate) struct Snapshot {
     /// Time since the start.
@@ -49,22 +48,22 @@ pub(crate) struct Snapshot {
     pub(crate) cpu: Duration,
     /// Requests served.
     pub(crate) queries: u64,
-    /// Times a thread took requests from the service.
+    /// Number of times that threads took requests from the service.
     pub(crate) receives: u64,
-    /// Messages the service took.
+    /// Messages that the service received.
     pub(crate) messages: u64,
-    /// Sleeps of the service's threads that were ended for a message.
+    /// Sleeps of the service's threads that ended because of a message.
     pub(crate) handoffs: u64,
-    /// Sleeps of all kinds: on the link, on a timer, until another thread wakes.
+    /// Sleeps of all kinds: on the link, on a timer, and until another thread wakes the thread.
     pub(crate) sleeps: u64,
     /// Turns of the engine by the background thread.
     pub(crate) background_turns: u64,
 }
 
-/// Starts a store in a process of its own.
+/// Starts a store in its own process.
 ///
 /// # Errors
-/// When it cannot start.
+/// If it cannot start.
 pub(crate) fn start(options: &Options) -> Result<Peer> {
     Peer::start(ROLE, options)
 }
@@ -72,7 +71,7 @@ pub(crate) fn start(options: &Options) -> Result<Peer> {
 /// Serves until standard input closes.
 ///
 /// # Errors
-/// When the node cannot start or the kernel refuses the CPU.
+/// If the node cannot start or the kernel refuses the CPU.
 pub(crate) fn run(options: Options, output: &mut dyn Write) -> Result<()> {
     stay_on(options.cpu)?;
     let store = Store::loaded(options.records);
@@ -99,11 +98,11 @@ pub(crate) fn run(options: Options, output: &mut dyn Write) -> Result<()> {
     until_closed(address, serve, || health(&server.node), output)
 }
 
-/// A node with room for the values of all queries outstanding. Settings from the environment have the last word, except that
-/// calls go over UDP: packets and their delivery are what is measured.
+/// Starts a node with room for the values of all outstanding queries. Settings of the environment take precedence, except that
+/// calls use UDP: the experiment measures packets and their delivery.
 ///
 /// # Errors
-/// When it cannot start.
+/// If it cannot start.
 pub(crate) fn start_node(listen: SocketAddr, delivery: Delivery) -> Result<Node> {
     let mut config = Config::new();
     config.listen(listen).delivery(delivery);
@@ -122,7 +121,7 @@ struct Server {
 }
 
 impl Server {
-    /// Serves until the service is closed: takes what has come, up to a batch, and answers it.
+    /// Serves until the service is closed: takes requests in batches and answers them.
     fn serve(&self) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         while let Ok(count) = self.service.recv_many(&mut batch, BATCH_MAX, None) {
@@ -142,7 +141,7 @@ impl Server {
             Some(Query::Stats) => self.stats(),
             None => Status::Malformed.alone(),
         };
-        // A client that has gone needs no answer.
+        // A client that is gone needs no answer.
         let _ = request.reply_with(response, flush);
     }
 

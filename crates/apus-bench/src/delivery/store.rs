@@ -1,8 +1,8 @@
-//! The key-value store that is served, and how it is asked: what memcached does, over Apus.
+//! The key-value store and its queries: memcached's operations over Apus.
 //!
-//! A request is an operation, the length of the key, the key, and the value to be set. A response is a [`Status`] and
-//! the value. Keys and values have the lengths of [ETC](apus_load::etc); a value's bytes are the pattern of
-//! [`apus_node::message`], so that the client sees when one is wrong.
+//! A request is an operation, the length of the key, the key, and the value to set. A response is a [`Status`] and the value. Keys
+//! and values have the lengths of [ETC](apus_load::etc). A value's bytes are the pattern of [`apus_node::message`], so that the
+//! client detects wrong values.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -16,16 +16,16 @@ use apus_node::message::{check_last, filler};
 /// One operation on the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Query<'a> {
-    /// The value of a key.
+    /// Reads the value of a key.
     Get { key: &'a [u8] },
-    /// A new value for a key.
+    /// Sets a new value for a key.
     Set { key: &'a [u8], value: &'a [u8] },
-    /// What the server has counted, see [`Snapshot`](super::server::Snapshot).
+    /// Reads the server's counters, see [`Snapshot`](super::server::Snapshot).
     Stats,
 }
 
 impl<'a> Query<'a> {
-    /// As it travels.
+    /// The query's encoding.
     pub(crate) fn encode(self) -> Bytes {
         let (operation, key, value): (u8, &[u8], &[u8]) = match self {
             Self::Get { key } => (0, key, &[]),
@@ -36,7 +36,7 @@ impl<'a> Query<'a> {
         [&[operation, key_length], key, value].concat().into()
     }
 
-    /// Reads a request; `None` when it is none of ours.
+    /// Parses a request; `None` if it is malformed.
     pub(crate) fn parse(request: &'a [u8]) -> Option<Self> {
         let (&[operation, key_length], rest) = request.split_first_chunk::<2>()?;
         let (key, value) = rest.split_at_checked(usize::from(key_length))?;
@@ -53,16 +53,16 @@ impl<'a> Query<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Status {
-    /// Done; the value follows, if one was asked for.
+    /// Success. The value follows for a read.
     Done = 0,
-    /// There is no such key.
+    /// The key does not exist.
     Missing = 1,
-    /// The request was none of ours.
+    /// The request is malformed.
     Malformed = 2,
 }
 
 impl Status {
-    /// A response with nothing but the status.
+    /// A response without a value.
     pub(crate) fn alone(self) -> Bytes {
         match self {
             Self::Done => Bytes::from_static(&[Self::Done as u8]),
@@ -75,27 +75,27 @@ impl Status {
 /// The value in a response.
 ///
 /// # Errors
-/// When the server could not do what was asked.
+/// If the server failed to execute the query.
 pub(crate) fn value_of(response: &[u8]) -> Result<&[u8]> {
     let (&status, value) = response.split_first().context("an empty response")?;
     match status {
         0 => Ok(value),
-        1 => bail!("the server does not know a key it was loaded with"),
+        1 => bail!("the server does not have a key that it was loaded with"),
         status => bail!("the server did not understand a request: status {status}"),
     }
 }
 
-/// Checks that the last byte of a value is what was once set.
+/// Checks the length of a value and the pattern of its last byte.
 ///
 /// # Errors
-/// When it is not.
+/// If one is wrong.
 pub(crate) fn check_value(value: &[u8]) -> Result<()> {
     ensure!(value.len() <= etc::VALUE_MAX as usize, "a value of {} bytes", value.len());
     check_last(value, value.len())
 }
 
-/// The key of a record: its number in decimal digits, filled with zeroes to a length of ETC's that depends on the
-/// number alone, so that both sides know it.
+/// The key of a record: its number in decimal digits, with leading zeros up to a length of ETC's that depends on the number alone,
+/// so that both sides compute the same key.
 pub(crate) fn key(record: u32) -> Vec<u8> {
     let length = etc::key_length(&mut seeded(u64::from(record))) as usize;
     format!("{record:0length$}").into_bytes()
@@ -103,12 +103,12 @@ pub(crate) fn key(record: u32) -> Vec<u8> {
 
 /// Keys and values in memory.
 pub(crate) struct Store {
-    /// Values with the status of a response in front: a hit is handed to Apus without a copy.
+    /// Values with a response's status in front: a hit is handed to Apus without a copy.
     hits: RwLock<HashMap<Box<[u8]>, Bytes>>,
 }
 
 impl Store {
-    /// A store with as many records, values of ETC's lengths.
+    /// A store with this many records, with values of ETC's lengths.
     pub(crate) fn loaded(records: u32) -> Self {
         let mut rng = seeded(u64::from(records));
         let mut hits = HashMap::with_capacity(records as usize);
@@ -119,17 +119,17 @@ impl Store {
         Self { hits: RwLock::new(hits) }
     }
 
-    /// The response to a query of a key, or of a new value for one.
+    /// The response to a read of a key.
     pub(crate) fn get(&self, key: &[u8]) -> Bytes {
         let hits = self.hits.read().unwrap_or_else(PoisonError::into_inner);
         hits.get(key).cloned().unwrap_or_else(|| Status::Missing.alone())
     }
 
-    /// Sets a value; the response says it is done.
+    /// Sets a value. Returns the response.
     pub(crate) fn set(&self, key: &[u8], value: &[u8]) -> Bytes {
         let new = hit(value);
         let old = self.hits.write().unwrap_or_else(PoisonError::into_inner).insert(key.into(), new);
-        // Freed after the lock was let go.
+        // The old value is freed after the lock is released.
         drop(old);
         Status::Done.alone()
     }
@@ -155,7 +155,7 @@ mod tests {
             assert_eq!(Query::parse(&query.encode()), Some(query));
         }
         assert_eq!(Query::parse(&[0, 9, b'x']), None, "a key cut short");
-        assert_eq!(Query::parse(&[7, 0]), None, "an operation nobody knows");
+        assert_eq!(Query::parse(&[7, 0]), None, "an unknown operation");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Whether interrupts were suspended, and what disturbed the application, from tracepoints.
+//! Suspensions of interrupts and disturbances of the application, counted by tracepoints.
 //!
-//! A record for each poll and each softirq costs more than a microsecond of each query, so a run that is watched has no other
-//! figures: those of CPU time and latency are of runs without a watch.
+//! A record for each poll and each softirq costs more than a microsecond per query, so a watched run has no other figures: CPU time
+//! and latency come from runs without a watch.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use apus_load::Row;
 
 use apus_memcached::{Edge, Outcome};
 
-/// Watches one run after another.
+/// Watches runs in turn.
 pub(super) struct Activity<'a> {
     watch: Watch,
     device: &'a str,
@@ -20,33 +20,33 @@ pub(super) struct Activity<'a> {
     readings: Mutex<Vec<Reading>>,
 }
 
-/// All counts at one moment.
+/// All counts at one time.
 struct Reading {
     counts: WatchCounts,
-    /// Packets that applications of the server's network namespace took by busy polling.
+    /// Packets that applications in the server's network namespace received by busy polling.
     polled: u64,
 }
 
 impl<'a> Activity<'a> {
-    /// Begins to watch a device's NAPI instances and these CPUs.
+    /// Starts watching a device's NAPI instances and these CPUs.
     ///
     /// # Errors
-    /// When this process may not.
+    /// If this process lacks the privilege.
     pub(super) fn open(device: &'a str, cpus: &'a [usize]) -> Result<Self> {
         let watch = Watch::open(Duration::ZERO)?;
         Ok(Self { watch, device, cpus, readings: Mutex::new(Vec::new()) })
     }
 
-    /// A run in this mode follows.
+    /// Prepares for a run in this mode.
     pub(super) fn prepare(&self, mode: Mode) {
         self.watch.set_suspension(Duration::from_nanos(mode.napi().irq_suspend_timeout_ns));
         self.readings.lock().expect("it does not panic while it holds the lock").clear();
     }
 
-    /// Reads everything; to be called at both ends of a run, with a process of the server.
+    /// Reads all counts. Called at both ends of a run, with a process of the server.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel does not report them.
     pub(super) fn read(&self, _: Edge, server: i32) -> Result<()> {
         let polled = busy_poll_packets(Some(server)).context("BusyPollRxPackets")?;
         let reading = Reading { counts: self.watch.counts(), polled };
@@ -54,7 +54,7 @@ impl<'a> Activity<'a> {
         Ok(())
     }
 
-    /// Adds what happened between the two readings to the row of a run in this mode.
+    /// Adds the difference of the two readings to the row of a run in this mode.
     pub(super) fn add_to(&self, row: Row, mode: Mode, outcome: &Outcome) -> Row {
         let readings = self.readings.lock().expect("it does not panic while it holds the lock");
         let [begin, end] = &readings[..] else { return row };
@@ -62,7 +62,7 @@ impl<'a> Activity<'a> {
         let napi = counts.of_device(self.device);
         let queries = outcome.answers as f64;
         let softirq_ns: u64 = self.cpus.iter().filter_map(|cpu| counts.softirq_ns.get(*cpu)).sum();
-        // Without deferral the kernel arms the timer as well, but leaves the interrupt unmasked.
+        // Without deferral the kernel arms the timer as well, but does not mask the interrupt.
         let NapiParameters { defer_hard_irqs, gro_flush_timeout_ns, .. } = mode.napi();
         let is_masked = defer_hard_irqs > 0 && gro_flush_timeout_ns > 0;
         let suspended = napi.long_rearms > 0 && is_masked;

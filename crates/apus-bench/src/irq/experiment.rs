@@ -1,4 +1,4 @@
-//! Which cases are measured at which loads, in which order, and which runs are valid.
+//! The cases, the loads, their order, and the validity of runs.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -18,23 +18,23 @@ use apus_load::misuse::Misuse;
 use apus_load::progress::Progress;
 use apus_memcached::{Client, Edge, Outcome};
 
-/// Runs of base in a closed loop that tell what 100 % is.
+/// Runs of base in a closed loop that determine 100 %.
 const BASE_RUNS: u32 = 3;
 
-/// Times a run is repeated when the generator was late.
+/// Upper bound on repetitions of a run with a late generator.
 const REPEATS_MAX: u32 = 3;
 
-/// A server that answers a smaller share than this of what was offered does not keep up.
+/// Share of the offered load below which a server does not keep up.
 const KEPT_UP: f64 = 0.95;
 
-/// What a run takes besides its load: a fresh server, its values, late answers.
+/// Time of a run besides its load: a new server, its values, late answers.
 const BETWEEN_RUNS: Duration = Duration::from_millis(600);
 
-/// How long all of a plan takes, about.
+/// The approximate time of a whole plan.
 pub(super) fn time(plan: &Plan) -> Duration {
     let run = Duration::from_secs_f64(plan.warmup_s + plan.seconds) + BETWEEN_RUNS;
     let points = u32::try_from(plan.cases.len() * plan.loads.len()).unwrap_or(u32::MAX);
-    // Each once more, watched.
+    // Each point runs once more with a watch.
     run * (points.saturating_mul(plan.runs.saturating_add(1)).saturating_add(BASE_RUNS))
 }
 
@@ -52,20 +52,21 @@ impl std::fmt::Display for Point {
     }
 }
 
-/// What all runs share.
+/// State common to all runs.
 pub(super) struct Experiment<'a> {
     pub(super) plan: Plan,
     pub(super) place: Place,
-    /// For cases that need another way of waiting.
+    /// Value of `LD_PRELOAD` for cases that wait in another way.
     preload: Option<OsString>,
     pub(super) progress: &'a dyn Progress,
 }
 
 impl<'a> Experiment<'a> {
-    /// Makes or finds the device. A case whose library is not there, or that the kernel does not have, is left out, with a warning.
+    /// Creates or finds the device. A case whose library is missing, or that the kernel does not support, is left out with a
+    /// warning.
     ///
     /// # Errors
-    /// When the device is not there or no case is left.
+    /// If the device is missing or no case is left.
     pub(super) fn new(
         plan: Plan,
         force: bool,
@@ -96,7 +97,7 @@ impl<'a> Experiment<'a> {
         Ok(this)
     }
 
-    /// Finds the library for a case that needs one, and tries it with the server.
+    /// Finds the library for a case that needs it, and tries it with the server.
     fn find_library(&mut self, case: Mode, preload: Preload) -> Result<()> {
         self.preload = Some(preload(&self.plan.server[0])?);
         let command = self.plan.server_command(&self.place.address);
@@ -104,10 +105,10 @@ impl<'a> Experiment<'a> {
         prepare(&server, case)
     }
 
-    /// Everything, one round after the other, as often as there are runs.
+    /// Measures all points in turn, once per run.
     ///
     /// # Errors
-    /// When the server or the kernel fails.
+    /// If the server or the kernel fails.
     pub(super) fn measure(&self, result: &mut ResultFile) -> Result<()> {
         let plan = &self.plan;
         let points = self.points();
@@ -125,15 +126,15 @@ impl<'a> Experiment<'a> {
         Ok(())
     }
 
-    /// Runs each case once more at each load, with a watch on what the kernel does; adds a row for each, with these counts only.
+    /// Runs each case once more at each load with a watch on the kernel, and adds a row for each, with these counts only.
     ///
     /// # Errors
-    /// When the server or the kernel fails. A process that may not watch gets a warning instead.
+    /// If the server or the kernel fails. A process that lacks the privilege to watch gets a warning instead.
     pub(super) fn watch(&self, result: &mut ResultFile) -> Result<()> {
         let activity = match Activity::open(self.place.device(), &self.plan.pin.server) {
             Ok(activity) => activity,
             Err(error) => {
-                result.warn(format!("whether interrupts were suspended is not known: {error:#}"));
+                result.warn(format!("suspensions of interrupts are not counted: {error:#}"));
                 return Ok(());
             }
         };
@@ -160,14 +161,14 @@ impl<'a> Experiment<'a> {
         Ok(())
     }
 
-    /// Every case at every load, cases side by side.
+    /// All points, with adjacent cases.
     fn points(&self) -> Vec<Point> {
         let cases = &self.plan.cases;
         let of_load = |load: Load| cases.iter().map(move |&case| Point { case, load });
         self.plan.loads.iter().flat_map(|&load| of_load(load)).collect()
     }
 
-    /// What base serves at most: the median of some closed loops.
+    /// The highest rate of base: the median of several closed loops.
     fn highest_qps_of_base(&self, result: &mut ResultFile) -> Result<f64> {
         let case = "base".parse().expect("it is a mode");
         let point = Point { case, load: Load::Max };
@@ -185,7 +186,7 @@ impl<'a> Experiment<'a> {
         Ok(median)
     }
 
-    /// Measures once, and again when the generator was late. A run that stays refused is missing: it has no figures.
+    /// Measures a point, and repeats it if the generator was late. A run that stays refused has no figures.
     fn measure_point(
         &self,
         point: &Point,
@@ -196,7 +197,7 @@ impl<'a> Experiment<'a> {
         let offered = offered(point.load, base_qps);
         let mut refused = 0;
         loop {
-            // Every case meets the same queries at the same times; every run and repetition other ones.
+            // Every case gets the same queries at the same times; runs and repetitions get different ones.
             let seed =
                 self.plan.seed.wrapping_mul(1000) + u64::from(run * (REPEATS_MAX + 1) + refused);
             let (outcome, used) = self.once(point, offered.unwrap_or(0.0), seed, &|_, _| Ok(()))?;
@@ -223,7 +224,7 @@ impl<'a> Experiment<'a> {
         }
     }
 
-    /// A row with what was set, nothing measured yet.
+    /// A row with the settings, without measurements.
     pub(super) fn row(&self, point: &Point) -> Row {
         let plan = &self.plan;
         let arrival = match point.load {
@@ -240,7 +241,7 @@ impl<'a> Experiment<'a> {
             .set("depth", plan.depth)
     }
 
-    /// Adds what was measured.
+    /// Adds the measurements to a row.
     fn figures(&self, row: Row, outcome: &Outcome, used: &Used) -> Row {
         let (latency, queries) = (&outcome.gets, outcome.answers as f64);
         let us = |us: f64| (!latency.is_empty()).then_some(us);
@@ -260,7 +261,7 @@ impl<'a> Experiment<'a> {
             .set("unfinished", outcome.unfinished)
     }
 
-    /// What of the server's start is the same for all commands.
+    /// The start of a server with this command.
     pub(super) fn start<'s>(&'s self, case: Mode, command: &'s [String]) -> Start<'s> {
         let preload = self.preload.as_deref().filter(|_| case.needs_other_waits());
         Start {
@@ -271,7 +272,7 @@ impl<'a> Experiment<'a> {
         }
     }
 
-    /// A fresh server with a case's parameters, and one load. `also` is called at both ends of the time that counts.
+    /// Measures one load with a new server in a case. `also` is called at both ends of the counted time.
     fn once(
         &self,
         point: &Point,
@@ -307,10 +308,10 @@ fn offered(load: Load, base_qps: f64) -> Option<f64> {
     }
 }
 
-/// Gives a case's parameters to all epoll sets of a server whose connections are open.
+/// Sets a case's parameters on all epoll sets of a server with open connections.
 ///
 /// # Errors
-/// When there is none, or the library that should have given them did not.
+/// If there is no epoll set, or the preloaded library has not set the parameters.
 pub(super) fn prepare(server: &Server, case: Mode) -> Result<()> {
     if case.needs_other_waits() {
         ensure!(
@@ -326,7 +327,7 @@ pub(super) fn prepare(server: &Server, case: Mode) -> Result<()> {
     Ok(())
 }
 
-/// Notes the cases and loads in which the server did not keep up in some run.
+/// Warns of cases and loads whose server did not keep up in some run.
 pub(super) fn warn_of_queues(result: &mut ResultFile) {
     let mut points: Vec<String> = Vec::new();
     for row in &result.rows {
@@ -347,7 +348,7 @@ pub(super) fn warn_of_queues(result: &mut ResultFile) {
     }
 }
 
-/// Notes what may be wrong with a run.
+/// Adds a run's warnings.
 fn warn(point: &Point, outcome: &Outcome, result: &mut ResultFile) {
     if let (errors @ 1.., Some(first)) = (outcome.errors, &outcome.first_error) {
         result.warn(format!("{point}: {errors} queries failed, the first with: {first}"));

@@ -1,7 +1,7 @@
-//! Instructions per query: the server under callgrind, which counts every instruction of it in user space.
+//! Instructions per query: the server under callgrind, which counts all its instructions in user space.
 //!
-//! A program under callgrind is some fifty times slower, so the load is low. Two runs of different length are compared: what
-//! starting, filling and ending take is in both and cancels out.
+//! A program under callgrind is about fifty times slower, so the load is low. The result is the difference of two runs of different
+//! length: the instructions of starting, filling and ending cancel out.
 
 use anyhow::{Context, Result};
 use apus_load::ResultFile;
@@ -17,17 +17,18 @@ use apus_memcached::Client;
 /// Queries per second.
 const QPS: f64 = 500.0;
 
-/// Seconds of the two runs.
+/// Seconds of the shorter run.
 const SHORT_S: f64 = 0.5;
+/// Seconds of the longer run.
 const LONG_S: f64 = 2.5;
 
-/// Records, few: setting them is not what is counted.
+/// Number of records. They are few because setting them is not measured.
 const KEYS: u32 = 500;
 
-/// Measures each case; adds a row for each.
+/// Measures each case, and adds a row for each.
 ///
 /// # Errors
-/// When valgrind or the server under it fails.
+/// If valgrind or the server under it fails.
 pub(super) fn measure(experiment: &Experiment<'_>, result: &mut ResultFile) -> Result<()> {
     let cases = &experiment.plan.cases;
     experiment.progress.lengthen(cases.len() as u64);
@@ -44,7 +45,7 @@ pub(super) fn measure(experiment: &Experiment<'_>, result: &mut ResultFile) -> R
     Ok(())
 }
 
-/// Queries answered and instructions executed, from the start of a server to its end.
+/// Answered queries and executed instructions over the life of a server.
 fn count(experiment: &Experiment<'_>, point: &Point, seconds: f64) -> Result<(u64, u64)> {
     let (plan, place) = (&experiment.plan, &experiment.place);
     place.set(point.case)?;
@@ -62,6 +63,6 @@ fn count(experiment: &Experiment<'_>, point: &Point, seconds: f64) -> Result<(u6
     let outcome = place.at_client(load).with_context(|| format!("{point}, under callgrind"))?;
     let words = server.finish()?;
     let instructions = collected(&words)
-        .with_context(|| format!("callgrind does not say what it collected: {words}"))?;
+        .with_context(|| format!("callgrind does not report its total: {words}"))?;
     Ok((outcome.gets.count() + outcome.updates.count(), instructions))
 }

@@ -1,7 +1,7 @@
-//! What a run costs the server's CPUs, between the two moments between which its queries are counted.
+//! The use of the server's CPUs over the counted time of a run.
 //!
-//! The published script divided cycles of 10 seconds by the queries of 30. Here the counters are read by the load generator
-//! itself when its warm-up is over, and again at the end, so that time and queries are of the same window.
+//! The published script divided the cycles of 10 seconds by the queries of 30. Here the load generator itself reads the counters at
+//! the end of its warm-up and at the end, so that time and queries cover the same window.
 
 use std::fs;
 use std::sync::Mutex;
@@ -17,45 +17,48 @@ use apus_memcached::Edge;
 /// Reads counters at both ends of a run.
 pub(super) struct Meter {
     cpus: Vec<usize>,
-    /// Clocks of the server's processes.
+    /// CPU clocks of the server's processes.
     server: Vec<ClockId>,
-    /// Clocks of the threads of NAPI instances.
+    /// CPU clocks of the threads of NAPI instances.
     threads: Vec<ClockId>,
-    /// `None` where the CPUs have no counters.
+    /// `None` if the CPUs have no counters.
     pmu: Mutex<Option<Pmu>>,
     readings: Mutex<Vec<Reading>>,
 }
 
-/// All counters at one moment.
+/// All counters at one time.
 #[derive(Clone, Copy)]
 struct Reading {
     at: Instant,
-    /// Of the server's CPUs since the boot.
+    /// Idle time of the server's CPUs since boot.
     idle: Duration,
+    /// CPU time of the server's processes.
     server: Duration,
+    /// CPU time of the threads of NAPI instances.
     threads: Duration,
     counted: Option<Counted>,
 }
 
-/// What was used between the two moments.
+/// The use between the two readings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Used {
     /// Time on the clock.
     pub(super) wall: Duration,
-    /// Time in which the server's CPUs were not idle, whatever they did.
+    /// Time in which the server's CPUs were not idle.
     pub(super) busy: Duration,
-    /// CPU time of the server's processes. Interrupts that came meanwhile are in it, unless the kernel accounts them apart.
+    /// CPU time of the server's processes. Includes interrupts that arrived in that time, unless the kernel accounts for them
+    /// separately.
     pub(super) server: Duration,
-    /// CPU time of the threads of NAPI instances; `None` without any.
+    /// CPU time of the threads of NAPI instances; `None` without threads.
     pub(super) threads: Option<Duration>,
-    /// Cycles and instructions of the server's CPUs; `None` where they have no counters.
+    /// Cycles and instructions of the server's CPUs; `None` if they have no counters.
     pub(super) counted: Option<Counted>,
 }
 
 impl Meter {
     /// A meter of these CPUs, processes of the server, and threads of NAPI instances.
     pub(super) fn new(cpus: &[usize], server: &[i32], threads: &[i32]) -> Self {
-        // A process that has ended has no clock, and used nothing.
+        // A process that has exited has no clock, and used no time.
         let clocks = |pids: &[i32]| -> Vec<ClockId> {
             let clock = |pid: &i32| clock_getcpuclockid(Pid::from_raw(*pid)).ok();
             pids.iter().filter_map(clock).collect()
@@ -69,10 +72,10 @@ impl Meter {
         }
     }
 
-    /// Reads everything; to be called at both ends.
+    /// Reads all counters. Called at both ends.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel does not report them.
     pub(super) fn read(&self, _: Edge) -> Result<()> {
         let text = fs::read_to_string("/proc/stat").context("/proc/stat")?;
         let mut pmu = self.pmu.lock().expect("it does not panic while it holds the lock");
@@ -88,7 +91,7 @@ impl Meter {
         Ok(())
     }
 
-    /// What was used between the two readings; `None` when there were no two.
+    /// The use between the two readings; `None` unless there are two.
     pub(super) fn used(&self) -> Option<Used> {
         let readings = self.readings.lock().expect("it does not panic while it holds the lock");
         let [begin, end] = readings[..] else { return None };
@@ -112,8 +115,8 @@ fn sum(clocks: &[ClockId]) -> Duration {
     times.map(Duration::from).sum()
 }
 
-/// How long CPUs were idle since the boot, in steps of 10 ms: the text of `/proc/stat`. The kernel takes it from the clock when a
-/// CPU becomes idle and busy, not from samples.
+/// Idle time of CPUs since boot, in steps of 10 ms, from the text of `/proc/stat`. The kernel measures it by the clock when a CPU
+/// becomes idle and busy, not by samples.
 fn idle(stat: &str, cpus: &[usize]) -> Option<Duration> {
     let of = |cpu: &usize| {
         let name = format!("cpu{cpu}");

@@ -1,14 +1,14 @@
 //! `apus bench irq`: the experiment of the kernel's IRQ suspension series, with any server.
 //!
-//! * `plan`: what is measured, a file in TOML;
-//! * `veth`, `place`: a device by which queries come, made for this or a NIC;
+//! * `plan`: the experiment's plan, a file in TOML;
+//! * `veth`, `place`: the device that queries arrive by, a temporary veth pair or a NIC;
 //! * `server`: the server of a run, with the parameters of a case;
-//! * `meter`: what a run costs the server's CPUs, with the counters of `pmu` where there are some;
-//! * `activity`: whether interrupts were suspended, in runs of their own;
+//! * `meter`: the use of the server's CPUs, with the counters of `pmu` if they exist;
+//! * `activity`: suspensions of interrupts, in separate runs;
 //! * `instructions`: instructions per query, from callgrind;
-//! * `experiment`: which cases at which loads, in which order, and which runs are valid.
+//! * `experiment`: the cases, the loads, their order, and the validity of runs.
 //!
-//! Load and latency are those of [`apus_memcached`].
+//! The load generator and its latencies are [`apus_memcached`]'s.
 
 mod activity;
 mod experiment;
@@ -35,16 +35,16 @@ use apus_load::misuse::Misuse;
 use apus_load::progress::Progress;
 use apus_node::arguments;
 
-/// Which plan, and what of it is replaced.
+/// The plan's file and its overrides.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// What to measure, in TOML
+    /// The plan, in TOML
     #[arg(value_name = "PLAN.toml")]
     pub plan: PathBuf,
     /// Modes, in place of the plan's: base, defer10, napibusy, fullbusy, suspend20, threadbusy, …
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = plan::mode)]
     pub cases: Vec<Mode>,
-    /// Loads, in place of the plan's: percent of what base serves at most, or MAX
+    /// Loads, in place of the plan's: percent of the highest rate of base, or MAX
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub loads: Vec<Load>,
     /// Runs of each case at each load, in place of the plan's
@@ -56,13 +56,13 @@ pub struct Options {
     /// Also count the server's instructions per query with callgrind (needs valgrind)
     #[arg(long)]
     pub instructions: bool,
-    /// Set a NIC by which packets come to other programs, too
+    /// Set a NIC even if its packets also go to other programs
     #[arg(long)]
     pub force: bool,
 }
 
 impl Options {
-    /// The plan, with what the options replace.
+    /// The plan with the options' overrides.
     fn plan(&self) -> Result<Plan> {
         let mut plan = Plan::read(&self.plan)?;
         if !self.cases.is_empty() {
@@ -81,10 +81,10 @@ impl Options {
         Ok(plan)
     }
 
-    /// What will be measured, and how long that takes, in words.
+    /// A text with the number and the time of the planned runs.
     ///
     /// # Errors
-    /// When the plan cannot be read or meant.
+    /// If the plan cannot be read or makes no sense.
     pub fn estimate(&self) -> Result<String> {
         let plan = self.plan()?;
         let (cases, loads) = (plan.cases.len(), plan.loads.len());
@@ -97,10 +97,10 @@ impl Options {
     }
 }
 
-/// Measures; adds a row for each run of a case under a load, and curves against load.
+/// Measures, and adds a row for each run of a case under a load, and curves against load.
 ///
 /// # Errors
-/// When the plan cannot be meant, the device cannot be set, or the server fails.
+/// If the plan makes no sense, the device cannot be set, or the server fails.
 pub fn measure(
     options: &Options,
     preload: Preload,

@@ -1,4 +1,4 @@
-//! Where the server is: behind a veth pair of this host, or behind a NIC.
+//! The server's place: behind a veth pair of this host, or behind a NIC.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::plan::Plan;
 use super::veth::{self, Side, Veth};
 use apus_load::misuse::Misuse;
 
-/// The device by which queries come; dropped, its values are as they were.
+/// The device that queries arrive by. Dropping it restores the device's values.
 #[derive(Debug)]
 pub(super) struct Place {
     /// `None` for a NIC.
@@ -19,18 +19,18 @@ pub(super) struct Place {
     device: Device,
     /// The server's address.
     pub(super) address: String,
-    /// Keeps the values of a NIC, so that `apus irq restore` finds them if this process is killed.
+    /// Saved values of a NIC, which `apus irq restore` finds if this process is killed.
     state: State,
     own: ProcessId,
-    /// What a veth pair has for `threaded` in modes that are not about it, if the plan has one that is.
+    /// The value of `threaded` that a veth pair gets in modes that do not set it, if the plan has a mode that does.
     threaded: Option<u32>,
 }
 
 impl Place {
-    /// Makes a pair, or finds a NIC.
+    /// Creates a pair, or finds a NIC.
     ///
     /// # Errors
-    /// When it cannot be made, there is none of this name, or other programs use it and `force` is not given.
+    /// If the pair cannot be created, no device has this name, or other programs use the device and `force` is not given.
     pub(super) fn new(plan: &Plan, force: bool) -> Result<Self> {
         let own = ProcessId::own().context("/proc")?;
         let state = State::at(State::DEFAULT);
@@ -58,18 +58,18 @@ impl Place {
         Ok(place)
     }
 
-    /// Does something on a thread where the server is.
+    /// Runs `work` on a thread in the server's namespace.
     ///
     /// # Errors
-    /// When the namespace cannot be entered, and as `work`.
+    /// If the namespace cannot be entered, and those of `work`.
     pub(super) fn at_server<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         self.at(Side::Server, work)
     }
 
-    /// Does something on a thread where the load generator is.
+    /// Runs `work` on a thread in the load generator's namespace.
     ///
     /// # Errors
-    /// As [`at_server`](Self::at_server).
+    /// Those of [`at_server`](Self::at_server).
     pub(super) fn at_client<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         self.at(Side::Client, work)
     }
@@ -81,10 +81,10 @@ impl Place {
         }
     }
 
-    /// Gives the NAPI instances the parameters of a mode.
+    /// Sets a mode's parameters on the NAPI instances.
     ///
     /// # Errors
-    /// When the kernel refuses, or somebody else has set them.
+    /// If the kernel refuses, or another process has set them.
     pub(super) fn set(&self, mode: Mode) -> Result<()> {
         let slots = self.slots()?;
         if self.veth.is_none() {
@@ -105,10 +105,10 @@ impl Place {
         &self.device.name
     }
 
-    /// The threads of its NAPI instances, which are processes of the kernel.
+    /// PIDs of its NAPI instances' kernel threads.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel does not report them.
     pub(super) fn threads(&self) -> Result<Vec<i32>> {
         let pids = self.slots()?.into_iter().filter_map(|slot| slot.napi.pid);
         Ok(pids.filter_map(|pid| i32::try_from(pid).ok()).collect())
@@ -117,7 +117,7 @@ impl Place {
     /// Its NAPI instances.
     ///
     /// # Errors
-    /// When the kernel does not tell, or it has none.
+    /// If the kernel does not report them, or the device has none.
     pub(super) fn slots(&self) -> Result<Vec<Slot>> {
         self.at_server(|| Ok(self.device.slots_of(None)?))
     }
@@ -126,7 +126,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if self.veth.is_none() {
-            // What cannot be restored now stays in its file for `apus irq restore`.
+            // Values that cannot be restored now stay in the file for `apus irq restore`.
             let _ = self.state.restore_of(self.own);
         }
     }
@@ -135,14 +135,14 @@ impl Drop for Place {
 /// CPUs as a set.
 ///
 /// # Errors
-/// For numbers above those that the kernel has.
+/// For numbers above the kernel's limit.
 pub(super) fn cpu_set(cpus: &[usize]) -> Result<CpuSet> {
     let mut set = CpuSet::new();
     cpus.iter().try_for_each(|cpu| set.set(*cpu)).context("a set of CPUs")?;
     Ok(set)
 }
 
-/// Refuses a device by which packets come to programs that run already.
+/// Refuses a device whose packets go to running programs.
 fn refuse_shared(device: &Device) -> Result<()> {
     let slots = device.slots_of(None)?;
     let napis: BTreeSet<u32> = slots.iter().map(|slot| slot.napi.id).collect();

@@ -1,4 +1,4 @@
-//! What to measure: a plan in TOML.
+//! Plans of the experiment, in TOML.
 
 use std::path::Path;
 use std::{fmt, fs};
@@ -29,25 +29,25 @@ const CASES: [&str; 12] = [
     "suspend200",
 ];
 
-/// Name of the device that the command makes.
+/// Name of the device that the command creates.
 const VETH: &str = "veth";
 
-/// Receive queues of a veth pair at most.
+/// Upper bound on receive queues of a veth pair.
 const QUEUES_MAX: u32 = 64;
 
-/// Longest run, in seconds.
+/// Upper bound on the duration of a run, in seconds.
 const SECONDS_MAX: f64 = 3600.0;
 
 /// A plan; every key but `server` has a default.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Plan {
-    /// The server and its arguments; `{address}` and `{port}` in them are where it shall listen.
+    /// The server and its arguments. `{address}` and `{port}` in them stand for the address and port to listen on.
     pub(super) server: Vec<String>,
-    /// What it speaks: text, binary (memcached) or resp (Redis, Valkey). Default text.
+    /// The server's protocol: text, binary (memcached) or resp (Redis, Valkey). Default text.
     #[serde(deserialize_with = "named")]
     pub(super) protocol: Protocol,
-    /// By which packets reach it: `veth`, a pair that is made for this, or the name of a NIC. Default veth.
+    /// The device that packets reach it by: `veth`, a temporary pair, or the name of a NIC. Default veth.
     pub(super) device: String,
     /// Receive queues of the veth pair, 1 to 64. Default 1.
     pub(super) queues: u32,
@@ -57,25 +57,25 @@ pub(super) struct Plan {
     pub(super) address: Option<String>,
     /// The server's port. Default 11211.
     pub(super) port: u16,
-    /// Hosts that offer the load to a server on a NIC, with `apus bench memcached-agent`: HOST:PORT.
+    /// Hosts that generate the load for a server on a NIC, with `apus bench memcached-agent`: HOST:PORT.
     pub(super) agents: Vec<String>,
     /// Modes. Default: the eleven cases of the letter and suspend0.
     #[serde(deserialize_with = "modes")]
     pub(super) cases: Vec<Mode>,
-    /// Percent of the rate that base serves in a closed loop, and MAX, a closed loop. Default 20, 40, 60, 80, 100, MAX.
+    /// Percent of the rate of base in a closed loop, and MAX, a closed loop. Default 20, 40, 60, 80, 100, MAX.
     #[serde(deserialize_with = "loads_of")]
     pub(super) loads: Vec<Load>,
     /// Runs of each case at each load, 1 to 1000. Default 10, as in the letter.
     pub(super) runs: u32,
-    /// Seconds of each run that count, 0.05 to 3600. Default 5.
+    /// Counted seconds of each run, 0.05 to 3600. Default 5.
     pub(super) seconds: f64,
-    /// Seconds of load before them, 0 to 3600. Default 1.
+    /// Seconds of load before the counted ones, 0 to 3600. Default 1.
     pub(super) warmup_s: f64,
-    /// Connections of each host that offers load. Default 16.
+    /// Connections of each load generator. Default 16.
     pub(super) connections: u32,
-    /// Threads of each host that offers load. Default 1.
+    /// Threads of each load generator. Default 1.
     pub(super) threads: u32,
-    /// Outstanding queries on each connection at most. Default 1, as in the letter.
+    /// Upper bound on outstanding queries per connection. Default 1, as in the letter.
     pub(super) depth: u32,
     /// Gaps between queries: poisson, fb-ia or fixed. Default fb-ia, as in the letter.
     #[serde(deserialize_with = "named")]
@@ -90,9 +90,9 @@ pub(super) struct Plan {
     pub(super) value_size: Length,
     /// Share of queries that set a value, 0 to 1. Default 0.03.
     pub(super) update: f64,
-    /// Which CPUs are whose.
+    /// CPUs of the server and of the load generator.
     pub(super) pin: Pins,
-    /// The first run's random numbers follow from it. Default 1.
+    /// Seed of the first run's random numbers. Default 1.
     pub(super) seed: u64,
 }
 
@@ -100,9 +100,9 @@ pub(super) struct Plan {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Pins {
-    /// Those of the server. Default: the last one that this process may use.
+    /// CPUs of the server. Default: the last one that this process may use.
     pub(super) server: Vec<usize>,
-    /// Those of the load generator on this host. Default: all others.
+    /// CPUs of the load generator on this host. Default: all others.
     pub(super) client: Vec<usize>,
 }
 
@@ -141,7 +141,7 @@ impl Plan {
     /// Reads a plan from a file.
     ///
     /// # Errors
-    /// When there is no such file; [`Misuse`] with the key, its value and what is allowed.
+    /// If the file cannot be read; [`Misuse`] with the key, its value and the allowed values.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let what = || format!("plan `{}`", path.display());
         let text = fs::read_to_string(path).with_context(what)?;
@@ -161,10 +161,10 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Finds what is wrong before anything is measured; after options of the command line have replaced what they name.
+    /// Checks the plan before any measurement, and after the command line has replaced values.
     ///
     /// # Errors
-    /// [`Misuse`] with the key, its value and what is allowed.
+    /// [`Misuse`] with the key, its value and the allowed values.
     pub(super) fn check(&self) -> Result<(), Misuse> {
         within("seconds", self.seconds, 0.05, SECONDS_MAX)?;
         within("warmup_s", self.warmup_s, 0.0, SECONDS_MAX)?;
@@ -228,12 +228,12 @@ impl Plan {
         }
     }
 
-    /// Whether the command makes the device.
+    /// Whether the command creates the device.
     pub(super) fn is_veth(&self) -> bool {
         self.device == VETH
     }
 
-    /// What the load generator is asked, for a server at this address.
+    /// The options of the load generator, for a server at this address.
     pub(super) fn generator(&self, address: &str) -> Generator {
         Generator {
             server: format!("{address}:{}", self.port),
@@ -281,7 +281,7 @@ pub(super) fn mode(text: &str) -> Result<Mode, String> {
     text.parse().map_err(|error: apus_irq::UnknownMode| error.to_string())
 }
 
-/// A mode as in the published tables: `suspend20`, where `apus irq` says `suspend:20`.
+/// A mode's name as in the published tables: `suspend20`, which is `suspend:20` in `apus irq`.
 pub(super) fn testcase(mode: Mode) -> String {
     mode.to_string().replacen(':', "", 1)
 }
@@ -308,7 +308,7 @@ fn length<'de, D: Deserializer<'de>>(from: D) -> Result<Length, D::Error> {
     text.parse().map_err(|why: String| de::Error::custom(format!("length `{text}`: {why}")))
 }
 
-/// A value by the name that it has on a command line.
+/// Parses a value by its name on the command line.
 fn named<'de, T: ValueEnum + fmt::Debug, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
     let text = String::deserialize(from)?;
     T::from_str(&text, false).map_err(|_| {

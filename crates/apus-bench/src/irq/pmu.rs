@@ -1,18 +1,18 @@
-//! Cycles and instructions of CPUs, where they have counters: cpq and ipq of the series. Most virtual machines show none.
+//! Cycles and instructions of CPUs that have counters: cpq and ipq of the series. Most virtual machines have none.
 
 use std::io;
 
 use perf_event::events::{Event, Hardware};
 use perf_event::{Builder, Counter};
 
-/// What the counters of the server's CPUs have counted.
+/// The counts of the server's CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Counted {
     pub(super) cycles: u64,
     pub(super) instructions: u64,
 }
 
-/// Counters of both on some CPUs, of everything that runs there.
+/// Counters of cycles and instructions on some CPUs, including everything that runs there.
 #[derive(Debug)]
 pub(super) struct Pmu {
     cycles: OnCpus,
@@ -20,17 +20,17 @@ pub(super) struct Pmu {
 }
 
 impl Pmu {
-    /// Counts from now on; `None` where CPUs have no counters or this process may not use them.
+    /// Starts counting; `None` if the CPUs have no counters or this process may not use them.
     pub(super) fn open(cpus: &[usize]) -> Option<Self> {
         let cycles = OnCpus::open(Hardware::CPU_CYCLES, cpus).ok()?;
         let instructions = OnCpus::open(Hardware::INSTRUCTIONS, cpus).ok()?;
         Some(Self { cycles, instructions })
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel does not report them.
     pub(super) fn read(&mut self) -> io::Result<Counted> {
         Ok(Counted { cycles: self.cycles.read()?, instructions: self.instructions.read()? })
     }
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn an_event_is_counted_on_a_cpu() {
-        // The clock of a CPU is an event that needs no hardware; it takes a privilege, though.
+        // The clock of a CPU is an event that needs no hardware, but a privilege.
         let Ok(mut clock) = OnCpus::open(Software::CPU_CLOCK, &cpu::allowed()[..1]) else { return };
         let before = clock.read().unwrap();
         let until = Instant::now() + Duration::from_millis(2);

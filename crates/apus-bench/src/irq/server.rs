@@ -18,36 +18,36 @@ use nix::unistd::Pid;
 use super::place::{Place, cpu_set};
 use apus_load::stop;
 
-/// A server that does not listen in this time has failed; under valgrind it takes some seconds.
+/// Time within which a server must listen; under valgrind it takes some seconds.
 const LISTENS_WITHIN: Duration = Duration::from_secs(30);
 
-/// Time between two tries to connect.
+/// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(2);
 
-/// A server that was asked to end is killed after this time.
+/// Time after which a server that does not exit on request is killed.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Finds the value of `LD_PRELOAD` for a server, by its name or path.
+/// Finds the value of `LD_PRELOAD` for a server by its name or path.
 pub type Preload = fn(&str) -> Result<OsString>;
 
-/// A running server; killed, with the processes that it has started, when it is dropped.
+/// A running server. Dropping it kills it and its child processes.
 #[derive(Debug)]
 pub(super) struct Server {
     child: Child,
     id: ProcessId,
-    /// What it writes.
+    /// Its output.
     output: File,
 }
 
-/// What is started.
+/// The start of a server.
 pub(super) struct Start<'a> {
     /// The program and its arguments.
     pub(super) command: &'a [String],
     /// CPUs that it may use.
     pub(super) cpus: &'a [usize],
-    /// Value of `LD_PRELOAD`, and the case for whose sake the library is there.
+    /// Value of `LD_PRELOAD`, and the case that needs the library.
     pub(super) preload: Option<(&'a OsStr, Mode)>,
-    /// Where it listens.
+    /// The port on which it listens.
     pub(super) port: u16,
 }
 
@@ -55,7 +55,7 @@ impl Server {
     /// Starts it, and waits until it listens.
     ///
     /// # Errors
-    /// When it cannot be started, ends by itself or listens nowhere: with its last words.
+    /// If it cannot start, exits by itself or does not listen: with the last line of its output.
     pub(super) fn start(place: &Place, start: &Start<'_>) -> Result<Self> {
         let (name, arguments) = start.command.split_first().context("no program")?;
         let output = scratch().context("cannot make a temporary file")?;
@@ -71,7 +71,7 @@ impl Server {
             command.env("APUS_EPOLL", format!("{busy_poll_usecs},{busy_poll_budget},{prefer}"));
             command.env("APUS_EPOLL_REPEAT", "1");
         }
-        // The child may use the CPUs of the thread that starts it, and is in its network namespace.
+        // The child inherits the CPUs and the network namespace of the thread that starts it.
         let child = place.at_server(|| {
             let spawn = || {
                 sched_setaffinity(Pid::from_raw(0), &cpus).context("the server's CPUs")?;
@@ -107,14 +107,14 @@ impl Server {
         Ok(())
     }
 
-    /// The last line that it wrote; valgrind's own begin with `==`.
+    /// The last line of its output, without valgrind's lines, which begin with `==`.
     fn last_words(&self) -> String {
         let words = self.words().unwrap_or_default();
         let is_its_own = |line: &&str| !line.trim().is_empty() && !line.starts_with("==");
         words.lines().rev().find(is_its_own).unwrap_or("none").to_owned()
     }
 
-    /// All that it wrote.
+    /// All its output.
     fn words(&self) -> Result<String> {
         let mut text = Vec::new();
         let mut output = &self.output;
@@ -123,20 +123,20 @@ impl Server {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Number of its first process.
+    /// PID of its first process.
     pub(super) fn pid(&self) -> i32 {
         self.id.pid
     }
 
-    /// The server and the processes that it has started.
+    /// The server and its descendants.
     pub(super) fn processes(&self) -> Vec<ProcessId> {
         self.id.with_descendants()
     }
 
-    /// Gives the parameters of a mode to all epoll sets that there are; tells how many there are.
+    /// Sets a mode's parameters on all its epoll sets. Returns their number.
     ///
     /// # Errors
-    /// When they may not be reached.
+    /// If the sets cannot be accessed.
     pub(super) fn set(&self, mode: Mode) -> Result<usize> {
         let mut sets = 0;
         for process in self.processes() {
@@ -150,10 +150,10 @@ impl Server {
         Ok(sets)
     }
 
-    /// Whether a preloaded library has given the parameters of a mode to an epoll set.
+    /// Whether a preloaded library has set a mode's parameters on an epoll set.
     ///
     /// # Errors
-    /// As [`set`](Self::set).
+    /// Those of [`set`](Self::set).
     pub(super) fn has(&self, mode: Mode) -> Result<bool> {
         for process in self.processes() {
             let program = Program::open(process.pid).context("the server")?;
@@ -166,10 +166,10 @@ impl Server {
         Ok(false)
     }
 
-    /// Asks it to end, and returns all that it wrote.
+    /// Asks it to exit. Returns all its output.
     ///
     /// # Errors
-    /// When it does not end.
+    /// If it does not exit.
     pub(super) fn finish(mut self) -> Result<String> {
         kill(Pid::from_raw(self.id.pid), Signal::SIGTERM).context("the server")?;
         let since = Instant::now();
@@ -190,13 +190,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail only when it has ended already.
+        // Both fail only if it has exited already.
         let _ = killpg(Pid::from_raw(self.id.pid), Signal::SIGKILL);
         let _ = self.child.wait();
     }
 }
 
-/// A file without a name.
+/// An unlinked temporary file.
 fn scratch() -> std::io::Result<File> {
     let path = env::temp_dir().join(format!("apus-bench-irq-{}", process::id()));
     let file = File::options().read(true).write(true).create_new(true).open(&path)?;

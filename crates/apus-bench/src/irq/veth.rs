@@ -1,4 +1,4 @@
-//! Two network namespaces with a veth pair between them, made so that TCP passes a NAPI instance of the second.
+//! Two network namespaces with a veth pair between them, set so that TCP passes a NAPI instance of the second.
 
 use std::fs::{self, File};
 use std::process::{self, Command};
@@ -15,13 +15,13 @@ use apus_load::misuse::Misuse;
 /// The server's address.
 pub(super) const ADDRESS: &str = "10.90.0.2";
 
-/// What names of all such namespaces begin with; the number of the process that made them follows.
+/// Prefix of the names of these namespaces. The PID of their creator follows.
 const PREFIX: &str = "apus-bench-irq-";
 
-/// Where `ip netns` keeps them.
+/// Directory of `ip netns`.
 const NAMESPACES: &str = "/run/netns";
 
-/// All kinds of TSO, with any of which a sender of veth goes past the NAPI instance.
+/// All kinds of TSO. With any of them, a veth sender bypasses the NAPI instance.
 const TSO: [&str; 4] = [
     "tx-tcp-segmentation",
     "tx-tcp6-segmentation",
@@ -36,20 +36,20 @@ pub(super) enum Side {
     Server,
 }
 
-/// Name of the device in both namespaces: no other namespace has one, so that tracepoints tell it from others.
+/// Name of the device in both namespaces. It is unique among all namespaces, so that tracepoints distinguish it.
 pub(super) fn device() -> String {
     format!("irq{}", process::id())
 }
 
-/// The pair; gone when it is dropped.
+/// The pair, which is removed on drop.
 #[derive(Debug)]
 pub(super) struct Veth(());
 
 impl Veth {
-    /// Makes it, with as many queues in both directions. Pairs of processes that were killed are removed.
+    /// Creates the pair with this many queues in both directions. Removes pairs of killed processes.
     ///
     /// # Errors
-    /// [`Misuse`] for a user who is not root; when `ip` is not there or says that it failed.
+    /// [`Misuse`] for a user other than root; if `ip` is missing or fails.
     pub(super) fn new(queues: u32) -> Result<Self> {
         if !geteuid().is_root() {
             let why = "'bench irq' with device = \"veth\" makes network namespaces and sets NAPI instances, which needs root: use sudo";
@@ -78,10 +78,10 @@ impl Veth {
         Ok(veth)
     }
 
-    /// Gives the server's NAPI instances a thread each.
+    /// Gives each of the server's NAPI instances a thread.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(super) fn make_threaded(&self) -> Result<()> {
         // `ip netns exec` shows the devices of the namespace in /sys.
         let write = format!("echo 1 > /sys/class/net/{}/threaded", device());
@@ -89,10 +89,10 @@ impl Veth {
         run(command.args(["netns", "exec", &name(Side::Server), "sh", "-c", &write]))
     }
 
-    /// Has a thread inside the namespace of a side do something; threads and processes that it starts are there as well.
+    /// Runs `work` on a thread in the namespace of a side. Threads and processes that it starts are in it as well.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(super) fn inside<T: Send>(&self, side: Side, work: impl FnOnce() -> T + Send) -> Result<T> {
         let name = name(side);
         let enter = || {
@@ -113,7 +113,7 @@ impl Veth {
 impl Drop for Veth {
     fn drop(&mut self) {
         for side in [Side::Client, Side::Server] {
-            // One that could not be made cannot be removed; the next command finds what stays.
+            // A pair that was not created cannot be removed. The next command removes any remains.
             let _ = ip(&format!("netns del {}", name(side)));
         }
     }
@@ -127,13 +127,13 @@ fn name(side: Side) -> String {
     format!("{PREFIX}{}-{side}", process::id())
 }
 
-/// The process that made a namespace of this name.
+/// PID of the creator of a namespace with this name.
 fn maker(name: &str) -> Option<i32> {
     let (number, side) = name.strip_prefix(PREFIX)?.split_once('-')?;
     ["client", "server"].contains(&side).then(|| number.parse().ok())?
 }
 
-/// Removes namespaces whose process was killed, and ends the servers in them.
+/// Removes namespaces of killed processes, and kills the servers in them.
 fn remove_stale() -> Result<()> {
     for entry in fs::read_dir(NAMESPACES).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
@@ -145,7 +145,7 @@ fn remove_stale() -> Result<()> {
         let pids = pids.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
         for pid in pids.unwrap_or_default().split_whitespace() {
             if let Ok(pid) = pid.parse() {
-                // It may have ended meanwhile.
+                // It may have exited already.
                 let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
         }

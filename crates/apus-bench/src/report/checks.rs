@@ -1,4 +1,4 @@
-//! What the figures of `delivery`, `handoffs`, `scale` and `sockets` should show, each with a verdict.
+//! Claims about the figures of `delivery`, `handoffs`, `scale` and `sockets`, each with a verdict.
 
 use apus_load::report::Table;
 use apus_load::{Row, stats};
@@ -7,7 +7,7 @@ use super::delivery;
 use super::sockets::{RR, STREAM, Sockets};
 use super::testcases::Line;
 
-/// One claim, and what became of it.
+/// One claim and its verdict.
 struct Check {
     claim: String,
     wanted: Wanted,
@@ -15,13 +15,13 @@ struct Check {
 }
 
 impl Check {
-    /// The verdict is about the figure that is shown.
+    /// Whether the claim holds for the figure as shown.
     fn holds(&self) -> bool {
         self.wanted.holds((self.value * 1e3).round() / 1e3)
     }
 }
 
-/// What a value must be.
+/// The required range of a value.
 #[derive(Clone, Copy)]
 enum Wanted {
     AtLeast(f64),
@@ -47,7 +47,7 @@ impl Wanted {
     }
 }
 
-/// How many of the checks that the rows have figures for fail.
+/// Number of failed checks among those with figures in the rows.
 pub(super) fn failed(rows: &[Row]) -> usize {
     all(rows).iter().filter(|check| !check.holds()).count()
 }
@@ -61,7 +61,7 @@ fn all(rows: &[Row]) -> Vec<Check> {
     checks
 }
 
-/// The checks that the rows have figures for, as a table; `None` when there are none.
+/// The checks with figures in the rows, as a table; `None` without any.
 pub(super) fn table(rows: &[Row]) -> Option<Table> {
     let checks = all(rows);
     if checks.is_empty() {
@@ -80,7 +80,7 @@ pub(super) fn table(rows: &[Row]) -> Option<Table> {
     Some(Table::of_texts("checks", "", &heads, checks.iter().map(line)))
 }
 
-/// Suspension against full polling and against none, for the case of the published tables and for the default.
+/// Suspension against full polling and against base, for the case of the published tables and for the default.
 fn of_delivery(rows: &[Row]) -> Vec<Check> {
     let lines = delivery::lines(rows);
     let mut checks = Vec::new();
@@ -114,7 +114,7 @@ fn of_delivery(rows: &[Row]) -> Vec<Check> {
     checks
 }
 
-/// Where two cases are compared.
+/// The load and threads at which two cases are compared.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     load: &'a str,
@@ -131,7 +131,7 @@ impl Place<'_> {
         lines.iter().find(is_it)?.value(key)
     }
 
-    /// A figure of the first case over that of the second.
+    /// A figure of the first case divided by that of the second.
     fn against(
         self,
         lines: &[Line<'_>],
@@ -161,7 +161,7 @@ fn more_threads(lines: &[Line<'_>], few: u64, many: u64) -> Vec<Check> {
     ["suspend20", "suspend"].into_iter().filter_map(check).collect()
 }
 
-/// One sleep ended for each message where the receiver sleeps, none where it polls.
+/// One ended sleep per message if the receiver sleeps, none if it polls.
 fn of_handoffs(rows: &[Row]) -> Vec<Check> {
     let mut checks = Vec::new();
     for row in rows.iter().filter(|row| row.text("bench") == Some("handoffs")) {
@@ -169,7 +169,7 @@ fn of_handoffs(rows: &[Row]) -> Vec<Check> {
         let expected = match testcase {
             "fullbusy" => 0.0,
             "base" | "suspend0" => 1.0,
-            // How often the others sleep depends on the machine.
+            // In other cases the number of sleeps depends on the machine.
             _ => continue,
         };
         for side in ["server", "client"] {
@@ -186,7 +186,7 @@ fn of_handoffs(rows: &[Row]) -> Vec<Check> {
     checks
 }
 
-/// A call costs the same, however many calls are held and however many peers there are.
+/// A call costs the same for any number of held calls and of peers.
 fn of_scale(rows: &[Row]) -> Vec<Check> {
     let mut checks = Vec::new();
     for (setting, name) in [("calls_held", "calls held"), ("peers", "peers")] {
@@ -220,7 +220,7 @@ fn of_scale(rows: &[Row]) -> Vec<Check> {
     checks
 }
 
-/// Round trips of 1 kB under `apus run`: against the floor and spinning TCP with a core for each side, against TCP on one core.
+/// Round trips of 1 kB under `apus run`: against the floor and spinning TCP with one core per side, and against TCP on one core.
 fn of_round_trips(rows: &[Row]) -> Vec<Check> {
     let mut checks = Vec::new();
     let (split, same) = (Sockets::new(rows, RR, "split"), Sockets::new(rows, RR, "same"));
@@ -231,7 +231,7 @@ fn of_round_trips(rows: &[Row]) -> Vec<Check> {
             let claim = format!("round trips of {size} B: {claim}");
             Some(Check { claim, wanted, value: value? })
         };
-        // One of the two is enough.
+        // One of the two checks suffices.
         let in_us = p50("apus-run").filter(|us| *us <= 1.2 || over("raw-shm").is_none());
         checks.extend(match in_us {
             Some(us) => add("p50 of apus-run in µs", Wanted::AtMost(1.2), Some(us)),
@@ -249,7 +249,7 @@ fn of_round_trips(rows: &[Row]) -> Vec<Check> {
     checks
 }
 
-/// Streams under `apus run`: no size from 4 kB to 4 MB is much slower than the best of them, and the best is faster than TCP's best.
+/// Streams under `apus run`: no size from 4 kB to 4 MB is much slower than the best one, which is faster than TCP's best.
 fn of_streams(rows: &[Row]) -> Vec<Check> {
     let streams = Sockets::new(rows, STREAM, "split");
     let sizes: Vec<u64> =

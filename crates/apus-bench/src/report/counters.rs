@@ -5,13 +5,13 @@ use apus_load::report::{self, Table};
 
 use super::order::in_order;
 
-/// The `bench` of rows with nothing but counters.
+/// The `bench` of rows that have only counters.
 pub(crate) const BENCH: &str = "sim counters";
 
-/// Texts and settings of such a row, which are no counters.
+/// Texts and settings of these rows, which are not counters.
 const CONDITIONS: [&str; 3] = ["workload", "load", "point"];
 
-/// A table for each load: counters of all transports side by side, without those that counted nothing.
+/// A table for each load: counters of all transports side by side, without counters that are 0 everywhere.
 pub(super) fn tables(rows: &[Row]) -> Vec<Table> {
     let counted: Vec<&Row> = rows.iter().filter(|row| row.text("bench") == Some(BENCH)).collect();
     in_order(counted.iter().map(|row| title(row)))
@@ -31,7 +31,7 @@ fn title(row: &Row) -> String {
 
 fn table(name: &str, rows: &[&Row]) -> Option<Table> {
     let rows: Vec<&Row> = rows.iter().copied().filter(|row| title(row) == name).collect();
-    // A value of the plan is no counter.
+    // A value of the plan is not a counter.
     let is_counter = |key: &str| !CONDITIONS.contains(&key) && !key.contains('.') && key != "seed";
     let values = rows.iter().flat_map(|row| row.values());
     let keys = in_order(

@@ -8,7 +8,7 @@ use super::testcases::{Figure, Form, Line, Over, figure};
 /// The `bench` of these rows.
 pub(super) const BENCH: &str = "delivery";
 
-/// The series' columns first, then ours. There `cpq` are cycles per query; this is their time.
+/// The series' columns first, then ours. The series' `cpq` is cycles per query; ours is the time per query.
 const FIGURES: [Figure; 14] = [
     figure("offered_qps", "offered", Over::Mean, 0),
     figure("qps", "qps", Over::Mean, 0),
@@ -51,7 +51,7 @@ pub(super) fn tables(rows: &[Row]) -> Vec<Table> {
     FORM.tables(rows)
 }
 
-/// Curves against load, a plot for each of mean latency, p99 and CPU time; the loads in percent, without `MAX`.
+/// Curves against load, with a plot for each of mean latency, p99 and CPU time. The loads are in percent, without `MAX`.
 #[must_use]
 pub(crate) fn curves(rows: &[Row]) -> Vec<Series> {
     let plots = [

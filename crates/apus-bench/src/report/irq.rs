@@ -58,7 +58,7 @@ pub(super) fn tables(rows: &[Row]) -> Vec<Table> {
     tables
 }
 
-/// Curves against load, a plot for each of mean latency, p99, and CPU time; the loads in percent, without `MAX`.
+/// Curves against load, with a plot for each of mean latency, p99 and CPU time. The loads are in percent, without `MAX`.
 pub(crate) fn curves(rows: &[Row]) -> Vec<Series> {
     let plots = [
         ("Mean latency against load", "avglat_us", "mean latency (µs)", Scale::Log),
@@ -75,21 +75,21 @@ pub(crate) fn curves(rows: &[Row]) -> Vec<Series> {
     curves.into_iter().filter(|curve| !curve.points.is_empty()).collect()
 }
 
-/// Why a comparison says nothing on a veth pair.
+/// The difference of a veth pair that makes a comparison meaningless.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lacks {
-    /// Nothing is lacking.
+    /// None.
     Nothing,
-    /// `base` waits for the NIC's interrupt coalescing in the letter.
+    /// In the letter, `base` waits for the NIC's interrupt coalescing.
     Coalescing,
-    /// `base` takes a device interrupt for each burst in the letter.
+    /// In the letter, `base` takes a device interrupt for each burst.
     Interrupts,
 }
 
-/// One comparison: a figure of a case over that of another, at some load.
+/// One comparison: a figure of one case divided by that of another, at one load.
 struct Comparison {
     figure: &'static str,
-    /// The figure where ours has another key than the letter's.
+    /// Our key of the figure.
     ours: &'static str,
     case: &'static str,
     rival: &'static str,
@@ -97,7 +97,7 @@ struct Comparison {
     lacks: Lacks,
 }
 
-/// What the letter asks its readers to compare, in its order, and the claims of its overall takeaway.
+/// The comparisons that the letter asks its readers to make, in its order, and the claims of its overall takeaway.
 fn letter_compares() -> Vec<Comparison> {
     let mut all = Vec::new();
     let mut compare = |figure, case, rival, loads: &[&'static str], lacks| {
@@ -142,10 +142,10 @@ fn letter_compares() -> Vec<Comparison> {
     all
 }
 
-/// Ratios closer to 1 than this are no difference.
+/// Distance from 1 up to which a ratio shows no difference.
 const LEVEL: f64 = 0.05;
 
-/// Which side of 1 a ratio is on: -1, 0 or 1.
+/// The side of 1 on which a ratio is: -1, 0 or 1.
 fn side(ratio: f64) -> i8 {
     i8::from(ratio > 1.0 + LEVEL) - i8::from(ratio < 1.0 - LEVEL)
 }
@@ -163,7 +163,7 @@ impl Comparison {
         format!("{figure}, {} / {}, {}{percent}", self.case, self.rival, self.load)
     }
 
-    /// The ratio; a figure that is measured under several settings is that of the first.
+    /// The ratio. A figure that is measured under several settings is that of the first setting.
     fn ratio(&self, lines: &[Line<'_>], key: &str) -> Option<f64> {
         let value = |testcase: &str| {
             let is_it = |line: &&Line<'_>| line.testcase == testcase && line.load == self.load;
@@ -179,7 +179,7 @@ impl Comparison {
         })
     }
 
-    /// Whether ours has the direction of the letter, in words.
+    /// Whether our ratio has the direction of the letter's, in words.
     fn verdict(&self, letter: f64, ours: Option<f64>, on_veth: bool) -> &'static str {
         match (ours, self.lacks) {
             (None, _) => "—",
@@ -191,12 +191,12 @@ impl Comparison {
     }
 }
 
-/// What the marks of a table mean.
+/// The legend of the table's marks.
 const ON_VETH: &str = "(a) base has no delay here: in the letter it waits for the interrupt coalescing of its NIC, which a veth pair does not have. \
 (b) a veth pair has no device interrupts, whose cost is in base of the letter. Where the NAPI instance has a thread on the server's CPU, \
 its wake-ups stand for interrupts";
 
-/// The letter's ratios beside ours; `None` when nothing here can be compared, as in the letter itself.
+/// The letter's ratios beside ours; `None` if there is nothing to compare, as in the letter itself.
 fn comparisons(rows: &[Row]) -> Option<Table> {
     let ours = FORM.lines(rows);
     let published = ours.iter().any(|line| line.runs[0].text("source").is_some());

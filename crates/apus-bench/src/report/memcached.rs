@@ -1,7 +1,7 @@
 //! The table of `memcached`: a line for each rate, over its runs.
 //!
-//! Latencies are medians over the runs, all else is the mean or the sum. Runs that were refused have no figures and so are in
-//! neither; the column of valid runs tells of them.
+//! Latencies are medians over the runs; other figures are means or sums. Refused runs have no figures; the column of valid runs
+//! shows their number.
 
 use apus_load::report::{Table, figure};
 use apus_load::{Row, stats};
@@ -11,7 +11,7 @@ use super::order::in_order;
 /// The `bench` of these rows.
 pub(crate) use apus_memcached::BENCH;
 
-/// How the runs of one line are put together.
+/// The aggregation of a line's runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Over {
     Median,
@@ -19,7 +19,7 @@ enum Over {
     Sum,
 }
 
-/// Columns: key, heading, what is made of the runs.
+/// Columns: key, heading, aggregation.
 const FIGURES: [(&str, &str, Over); 16] = [
     ("qps", "qps", Over::Mean),
     ("mean_us", "mean", Over::Median),
@@ -39,10 +39,10 @@ const FIGURES: [(&str, &str, Over); 16] = [
     ("client_cpu_pct", "client CPU %", Over::Mean),
 ];
 
-/// What the keys of packets' times begin with.
+/// Prefix of the keys of packets' times.
 const PACKETS: &str = "packets_";
 
-/// Settings that are the same in one table, with their names.
+/// Settings that are constant within a table, with their names.
 const SETTINGS: [(&str, &str); 5] = [
     ("arrival", "arrival"),
     ("agents", "agents"),
@@ -75,7 +75,7 @@ fn place(row: &Row) -> (String, String) {
 fn table((title, settings): &(String, String), rows: &[&Row]) -> Table {
     let mut rates = in_order(rows.iter().map(|row| row.number("offered_qps")));
     rates.sort_by(|one, other| one.partial_cmp(other).expect("JSON has no NaN"));
-    // Nobody needs a column for what was not asked for.
+    // Packets' times are optional and have no column if they are missing.
     let is_there =
         |key: &str| !key.starts_with(PACKETS) || rows.iter().any(|row| row.number(key).is_some());
     let figures: Vec<_> = FIGURES.into_iter().filter(|(key, ..)| is_there(key)).collect();
@@ -94,7 +94,7 @@ fn table((title, settings): &(String, String), rows: &[&Row]) -> Table {
     )
 }
 
-/// What all runs of one rate come to.
+/// The line of all runs at one rate.
 fn line(
     figures: &[(&'static str, &'static str, Over)],
     rate: Option<f64>,

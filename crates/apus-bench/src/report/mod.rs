@@ -1,4 +1,4 @@
-//! Reports of the results of Apus: what the names in them mean, tables in the form of published ones, and verdicts.
+//! Reports of the results of Apus: conventions of names, tables in the form of published ones, and verdicts.
 //!
 //! * [`CONVENTIONS`]: which transports are rivals and floors, and the main figure of each benchmark; for
 //!   [`apus_load::report`];
@@ -9,7 +9,7 @@
 //! * `placements`: benchmarks in several placements of client and server;
 //! * `sockets`: tables and curves by size of an ordinary sockets program;
 //! * `counters`: the counters of a simulation, a line each;
-//! * `checks`: claims about Apus that a result bears out or not.
+//! * `checks`: claims about Apus, with verdicts.
 
 mod checks;
 mod counters;
@@ -97,7 +97,7 @@ pub const CONVENTIONS: Conventions = Conventions {
     own_tables,
 };
 
-/// How many claims about Apus the rows of a result do not bear out: lines of the table `checks` with the verdict FAILS.
+/// Number of claims about Apus that the rows of a result refute: lines of the table `checks` with the verdict FAILS.
 #[must_use]
 pub fn failed_checks(rows: &[Row]) -> usize {
     checks::failed(rows)
@@ -128,7 +128,7 @@ mod tests {
         assert!(results.len() >= 10, "{} results", results.len());
         for result in results {
             let text = text(&result, &CONVENTIONS, Style::PLAIN);
-            // The command is one line, to be copied.
+            // The command is one line, so that it can be copied.
             let too_long = text.lines().skip(1).find(|line| line.chars().count() > WIDTH);
             assert_eq!(too_long, None, "{}", result.command);
         }

@@ -1,12 +1,11 @@
-//! Tables of a benchmark that was measured in several placements of client and server: a line for each placement, a column for each
-//! transport.
+//! Tables of a benchmark with several placements of client and server: a line for each placement, and a column for each transport.
 
 use apus_load::report::{self, Table};
 use apus_load::{Row, stats};
 
 use super::order::in_order;
 
-/// Benchmarks whose placements are compared, and by which figure.
+/// Benchmarks whose placements are compared, with the figure to compare.
 const FIGURES: [(&str, &str, &str); 4] = [
     ("rtt", "p50_us", "p50 µs"),
     ("rate", "calls_per_s", "calls per s"),
@@ -14,7 +13,7 @@ const FIGURES: [(&str, &str, &str); 4] = [
     ("mix", "p99_us", "p99 µs of the shortest"),
 ];
 
-/// What rows of one table agree in, beside the benchmark, with the words that follow a number in its title.
+/// Keys that have the same value in all rows of a table, besides the benchmark, with the unit of a number in its title.
 const CONDITIONS: [(&str, &str); 3] =
     [("size_bytes", " B"), ("outstanding", " outstanding"), ("load", "")];
 

@@ -1,4 +1,4 @@
-//! Tables and curves of `sockets`: a figure in each table, with a line for each size and a column for each transport.
+//! Tables and curves of `sockets`: one figure per table, with a line for each size and a column for each transport.
 
 use apus_load::report::{self, Table};
 use apus_load::{Row, Series, Size, stats};
@@ -11,7 +11,7 @@ pub(crate) const RR: &str = "sockets rr";
 /// The `bench` of rows of streams.
 pub(crate) const STREAM: &str = "sockets stream";
 
-/// What one table shows.
+/// The figure of one table.
 struct Figure {
     bench: &'static str,
     key: &'static str,
@@ -25,8 +25,9 @@ const FIGURES: [Figure; 4] = [
     Figure { bench: STREAM, key: "goodput_gbps", heading: "TCP_STREAM · Gb/s" },
 ];
 
-/// Compared in the last column.
+/// The transport that the last column compares with [`REFERENCE`].
 const OURS: &str = "apus-run";
+/// The transport that it is compared with.
 const REFERENCE: &str = "tcp";
 
 /// Rows of one test with one placement of client and server.
@@ -41,12 +42,12 @@ impl<'a> Sockets<'a> {
         Self { rows: rows.iter().filter(is_meant).collect() }
     }
 
-    /// The median of a figure over all runs; `None` where it was not measured.
+    /// The median of a figure over all runs; `None` if it was not measured.
     pub(super) fn median(&self, transport: &str, size: u64, key: &str) -> Option<f64> {
         stats::median(&self.runs(transport, size, key))
     }
 
-    /// Sizes in bytes, in the order in which they first appear.
+    /// Sizes in bytes, in the order of first appearance.
     pub(super) fn sizes(&self) -> Vec<u64> {
         in_order(self.rows.iter().filter_map(|row| size_of(row)))
     }
@@ -55,7 +56,7 @@ impl<'a> Sockets<'a> {
         in_order(self.rows.iter().map(|row| row.transport()))
     }
 
-    /// A figure in all runs, in their order.
+    /// A figure of all runs, in order.
     fn runs(&self, transport: &str, size: u64, key: &str) -> Vec<f64> {
         let meant = self
             .rows
@@ -91,7 +92,7 @@ impl<'a> Sockets<'a> {
         (!lines.is_empty()).then(|| Table::of_texts(&title, &note, &heads, lines))
     }
 
-    /// How the figures were taken, and how far the runs of the least certain of them lie apart.
+    /// The method of the figures, and the widest spread of runs.
     fn note(&self, key: &str) -> String {
         let mut spreads = Vec::new();
         let mut count = 0;
@@ -124,7 +125,7 @@ pub(super) fn tables(rows: &[Row]) -> Vec<Table> {
     tables
 }
 
-/// Curves of the medians against size, a plot for the median round trip and one for streams.
+/// Curves of the medians against size, with one plot for the median round trip and one for streams.
 pub(crate) fn curves(rows: &[Row]) -> Vec<Series> {
     let mut curves = Vec::new();
     for (bench, key, name, y_label) in [

@@ -1,14 +1,14 @@
-//! The form of the published tables of the kernel's IRQ suspension: a table for each load, a line for each test case.
+//! The form of the published tables of the kernel's IRQ suspension: a table for each load, and a line for each test case.
 //!
-//! How the runs of a line are put together is said for each figure: in the series, latencies are medians over the runs and
-//! all else is the mean. Runs that were refused have no figures and so are in neither.
+//! Each figure has its aggregation over the runs of a line: in the series, latencies are medians over the runs and other figures
+//! are means. Refused runs have no figures.
 
 use apus_load::report::Table;
 use apus_load::{Row, Scale, Series, stats};
 
 use super::order::in_order;
 
-/// How the runs of one line are put together.
+/// The aggregation of a line's runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
     Median,
@@ -33,19 +33,19 @@ pub(super) const fn figure(
     Figure { key, heading, over, digits }
 }
 
-/// What tells such tables of one benchmark from those of another.
+/// Differences between the tables of benchmarks that share this form.
 pub(super) struct Form {
     /// The `bench` of the rows.
     pub(super) bench: &'static str,
-    /// Columns after those of case and load; those without any value are left out.
+    /// Columns after those of case and load. Columns without values are left out.
     pub(super) figures: &'static [Figure],
-    /// A last column of texts, if some rows have one: key and heading.
+    /// Key and heading of a last column of texts, if some rows have one.
     pub(super) words: Option<(&'static str, &'static str)>,
-    /// What tells tables of the same load apart, as text.
+    /// The setting that distinguishes tables of the same load, as text.
     pub(super) setting: fn(&Row) -> String,
 }
 
-/// What one case came to at one load.
+/// The results of one case at one load.
 pub(super) struct Line<'a> {
     pub(super) testcase: &'a str,
     pub(super) load: &'a str,
@@ -55,7 +55,7 @@ pub(super) struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// A figure over all valid runs; `None` when there is none.
+    /// A figure over all valid runs; `None` without valid runs.
     pub(super) fn value(&self, key: &str) -> Option<f64> {
         let values: Vec<f64> = self.runs.iter().filter_map(|row| row.number(key)).collect();
         let over = self.form.figures.iter().find(|figure| figure.key == key)?.over;
@@ -72,18 +72,18 @@ impl Line<'_> {
         self.runs.iter().find_map(|row| row.text(key))
     }
 
-    /// How many runs have figures, or should have.
+    /// Number of runs, including those without figures.
     fn count(&self) -> usize {
         self.runs.iter().filter(|row| row.number("run").is_some()).count()
     }
 }
 
 impl Form {
-    /// The lines of all tables, in the order in which their first rows appear.
+    /// The lines of all tables, in the order of first appearance.
     pub(super) fn lines<'a>(&'static self, rows: &'a [Row]) -> Vec<Line<'a>> {
         let mut lines: Vec<Line<'a>> = Vec::new();
         for row in rows.iter().filter(|row| row.text("bench") == Some(self.bench)) {
-            // The runs that tell the rate called 100 %.
+            // These runs determine the rate of 100 %.
             if row.text("load") == Some("base") {
                 continue;
             }
@@ -114,7 +114,7 @@ impl Form {
         places.iter().map(table_at).collect()
     }
 
-    /// Curves against load in percent, a plot for each of `plots`: title, key, label and scale of its values.
+    /// Curves against load in percent, with a plot for each of `plots`: title, key, label and scale of its values.
     pub(super) fn curves(
         &'static self,
         rows: &[Row],

@@ -1,5 +1,5 @@
-//! A link with many addresses: what goes to 127.a.b.c leaves from 127.a.b.c, so that one process is as many peers to a
-//! server as it sends to, and the server as many to it.
+//! A link with many addresses: packets to 127.a.b.c are sent from 127.a.b.c, so that one process is as many peers to a server as it
+//! has destinations, and the server as many peers to it.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
@@ -16,13 +16,13 @@ use nix::sys::socket::{
 };
 use socket2::SockRef;
 
-/// Longest packet: an Ethernet frame's worth.
+/// Upper bound on a packet: the payload of an Ethernet frame.
 const PACKET_MAX: usize = 1_472;
 
-/// Datagrams taken in one batch.
+/// Upper bound on datagrams of a batch.
 const BATCH_MAX: usize = 64;
 
-/// Bytes asked for as receive and send buffers.
+/// Requested size of receive and send buffers, in bytes.
 const BUFFER: usize = 8 << 20;
 
 /// A UDP socket bound to every address of this host.
@@ -37,10 +37,10 @@ pub(super) struct ManyAddresses {
 }
 
 impl ManyAddresses {
-    /// Opens one on a port the kernel picks.
+    /// Opens a socket on a port that the kernel picks.
     ///
     /// # Errors
-    /// When the kernel refuses it.
+    /// If the kernel refuses it.
     pub(super) fn open() -> Result<Self> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).context("cannot open a socket")?;
         socket.set_nonblocking(true)?;
@@ -64,7 +64,7 @@ impl ManyAddresses {
         })
     }
 
-    /// Takes one datagram; its length, and the address and port it belongs to.
+    /// Receives one datagram. Returns its length and the address and port of its path.
     fn take(&mut self) -> Option<(usize, SocketAddr)> {
         let mut into = [IoSliceMut::new(&mut self.buffer)];
         let message = recvmsg::<SockaddrIn>(
@@ -187,7 +187,7 @@ impl Link for ManyAddresses {
     }
 }
 
-/// The address of peer `number`: 127.1.0.0 and those that follow.
+/// The address of peer `number`: 127.1.0.0 and the following ones.
 pub(super) fn address(number: u32, port: u16) -> SocketAddr {
     let first = u32::from(Ipv4Addr::new(127, 1, 0, 0));
     SocketAddr::new(IpAddr::V4(Ipv4Addr::from(first + number)), port)
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(&buffer[..length], b"headod");
         assert_eq!(from.ip().to_string(), "127.1.1.44");
         peer.send_to(b"answer", from).unwrap();
-        // On loopback it is there when the sender's call returns.
+        // On loopback, the datagram has arrived when the sender's call returns.
         let mut seen = Vec::new();
         assert_eq!(link.recv(&mut |from, packet: &[u8]| seen.push((from, packet.to_vec()))), 1);
         assert_eq!(seen, [(path, b"answer".to_vec())]);

@@ -1,5 +1,5 @@
-//! `apus bench-holder`, the hidden server of `apus bench scale`: it keeps a number of requests, and answers the oldest
-//! when one more comes.
+//! `apus bench-holder`, the hidden server of `apus bench scale`: it holds a number of requests, and answers the oldest when another
+//! one arrives.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -13,22 +13,22 @@ use crate::peer::until_closed;
 use crate::pin::stay_on;
 use apus_node::transport::over_apus::{PORT, health};
 
-/// Requests taken at once.
+/// Upper bound on requests taken at once.
 pub(super) const BATCH_MAX: usize = 64;
 
-/// Calls that may be outstanding to one peer.
+/// Upper bound on outstanding calls to one peer.
 const CALLS_MAX: u32 = 1 << 20;
 
-/// Peers that are remembered.
+/// Upper bound on remembered peers.
 const PEERS_MAX: usize = 1 << 17;
 
-/// Bytes that may be held, for one peer and for all.
+/// Upper bound on held bytes, for one peer and for all.
 const BUDGET: u64 = 8 << 30;
 
 /// The name of this role.
 pub(crate) const ROLE: &str = "holder";
 
-/// How this role is set up.
+/// Options of this role.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Options {
     /// Address to listen at; 0.0.0.0 takes all of 127.0.0.0/8
@@ -45,7 +45,7 @@ pub(crate) struct Options {
 /// Serves until standard input closes.
 ///
 /// # Errors
-/// When the node cannot start or the kernel refuses the CPU.
+/// If the node cannot start or the kernel refuses the CPU.
 pub(crate) fn run(options: Options, output: &mut dyn Write) -> Result<()> {
     stay_on(options.cpu)?;
     let node = Node::start(&config(options.listen, options.delivery)?)?;
@@ -53,12 +53,11 @@ pub(crate) fn run(options: Options, output: &mut dyn Write) -> Result<()> {
     until_closed(address, move || Err(hold(&service, held).into()), || health(&node), output)
 }
 
-/// Settings with room for all that is to be held. Small packets do not share datagrams: with one peer they could, with
-/// many they cannot, and that is not what is asked here. Settings from the environment have the last word, except that
-/// calls go over UDP.
+/// Settings with room for all held requests. Small packets do not share datagrams: with one peer they could, with many they cannot,
+/// and this benchmark does not measure that. Settings of the environment take precedence, except that calls use UDP.
 ///
 /// # Errors
-/// When the environment asks for something impossible.
+/// If the environment has an impossible setting.
 pub(super) fn config(listen: SocketAddr, delivery: Delivery) -> Result<Config> {
     let mut config = Config::new();
     config.listen(listen).delivery(delivery);
@@ -69,7 +68,7 @@ pub(super) fn config(listen: SocketAddr, delivery: Delivery) -> Result<Config> {
     Ok(config)
 }
 
-/// Keeps `held` requests; returns only when nothing comes any more.
+/// Holds `held` requests. Returns only if receiving fails.
 fn hold(service: &Service, held: usize) -> RecvError {
     let mut kept: VecDeque<Request> = VecDeque::with_capacity(held + BATCH_MAX);
     let mut batch = Vec::with_capacity(BATCH_MAX);
@@ -82,7 +81,7 @@ fn hold(service: &Service, held: usize) -> RecvError {
         for (left, mut request) in (0..surplus).rev().zip(kept.drain(..surplus)) {
             let body = request.take_body();
             let flush = if left > 0 { Flush::Later } else { Flush::Now };
-            // A client that has gone needs no answer.
+            // A client that is gone needs no answer.
             let _ = request.reply_with(body, flush);
         }
     }

@@ -1,8 +1,8 @@
-//! `apus bench scale`: what a call costs when much is outstanding, and when there are many peers.
+//! `apus bench scale`: the cost of a call with many outstanding calls or many peers.
 //!
-//! * `holder`: a server that keeps a number of requests and answers the oldest when one more comes;
-//! * `addresses`: a link that makes one process as many peers as are wanted;
-//! * this file: a client that calls as many peers as are wanted, with a few calls more outstanding than the server keeps.
+//! * `holder`: a server that holds a number of requests and answers the oldest when another one arrives;
+//! * `addresses`: a link that makes one process any number of peers;
+//! * this file: a client that calls any number of peers, with a few more outstanding calls than the server holds.
 
 mod addresses;
 pub(crate) mod holder;
@@ -26,13 +26,13 @@ use apus_node::arguments;
 use apus_node::transport::interface::{Client, Ended, Failed, Reply, Request};
 use apus_node::transport::over_apus::PORT;
 
-/// Time between two batches while calls are started of which the server answers none yet.
+/// Time between two batches while the first calls are started, of which the server answers none yet.
 const FILL_PAUSE: Duration = Duration::from_micros(300);
 
-/// Requests the server keeps while peers are counted.
+/// Number of requests that the server holds while peers are varied.
 const HELD_FOR_PEERS: u32 = 10;
 
-/// What is measured.
+/// Options of the benchmark.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Requests that the server holds before it answers the oldest; each number is measured
@@ -63,7 +63,7 @@ pub struct Options {
     pub pin: Pin,
 }
 
-/// What is varied.
+/// The varied number.
 #[derive(Clone, Copy, Debug)]
 enum Subject {
     Held(u32),
@@ -86,10 +86,10 @@ impl Subject {
     }
 }
 
-/// Measures; adds a row for each run of a setting.
+/// Measures, and adds a row for each run of a setting.
 ///
 /// # Errors
-/// When a process fails.
+/// If a process fails.
 pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
     let held = options.held.iter().map(|held| Subject::Held(*held));
     let subjects: Vec<Subject> =
@@ -131,7 +131,7 @@ fn measure_client(options: &Options, subject: Subject, port: u16, meter: Meter) 
     let mut pipeline = Pipeline::new(Transport::ApusUdp, calls);
     let duration = Duration::from_secs_f64(options.seconds);
     pipeline.fill_slowly(&mut client, BATCH_MAX, FILL_PAUSE)?;
-    // Every call that was started first is over, and every peer was met, before anything is counted.
+    // Before counting, every first call has ended and every peer is met.
     let enough = u64::from(subject.held()).max(servers as u64) * 2;
     pipeline.run(&mut client, duration / 10, enough)?;
     let (before, resends) = (meter.read()?, client.resends());
@@ -153,7 +153,7 @@ fn measure_client(options: &Options, subject: Subject, port: u16, meter: Meter) 
 /// A node that calls many servers.
 struct ManyServers {
     client: apus::Client,
-    /// Kept to the end of the measurement.
+    /// Keeps the node alive until the end of the measurement.
     node: Node,
     servers: Vec<Address>,
     body: Bytes,
@@ -181,7 +181,7 @@ impl ManyServers {
         })
     }
 
-    /// Times data was asked for again.
+    /// Number of RESENDs sent.
     fn resends(&self) -> u64 {
         self.node.stats().protocol.resends_sent
     }

@@ -1,4 +1,4 @@
-//! A connection of the ordinary program: a socket of the standard library, nothing of Apus.
+//! A connection of the ordinary program: a socket of the standard library, without Apus.
 
 use std::hint;
 use std::io::{self, ErrorKind, Read, Write};
@@ -11,31 +11,31 @@ use anyhow::{Context, Result};
 use apus_net::tcp;
 use serde::{Deserialize, Serialize};
 
-/// Which sockets the program uses, and how it waits at them.
+/// The sockets of the program, and its way of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     /// TCP, blocking calls.
     Tcp,
-    /// TCP, calls that never block, again and again until there is something.
+    /// TCP, with non-blocking calls in a loop.
     TcpSpinning,
     /// A unix stream socket with an abstract name, blocking calls.
     Unix,
 }
 
-/// A socket at which one connection is awaited.
+/// A socket that accepts one connection.
 pub(super) enum Listener {
     Tcp(TcpListener, Kind),
     Unix(UnixListener),
 }
 
 impl Listener {
-    /// Listens where no other process does, and tells where that is.
+    /// Listens on a free address. Returns the address.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(super) fn new(kind: Kind) -> Result<(Self, String)> {
         if kind == Kind::Unix {
-            // Names of processes differ, unless these are of two pid namespaces: then the second one cannot listen.
+            // Names of processes differ, unless two PID namespaces are involved: then the second process cannot listen.
             let name = format!("apus-bench-sockets-{}", process::id());
             let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?);
             return Ok((Self::Unix(listener.context("unix listen")?), name));
@@ -45,10 +45,10 @@ impl Listener {
         Ok((Self::Tcp(listener, kind), address.to_string()))
     }
 
-    /// Takes the next connection.
+    /// Accepts the next connection.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(super) fn accept(&self) -> io::Result<Connection> {
         match self {
             Self::Tcp(listener, kind) => Connection::of_tcp(listener.accept()?.0, *kind),
@@ -72,7 +72,7 @@ impl Connection {
     /// Connects to the [`Listener`] at `address`.
     ///
     /// # Errors
-    /// When the kernel refuses or nobody listens.
+    /// If the kernel refuses or no process listens.
     pub(super) fn new(kind: Kind, address: &str) -> io::Result<Self> {
         if kind == Kind::Unix {
             let address = SocketAddr::from_abstract_name(address)?;
@@ -91,10 +91,10 @@ impl Connection {
         Self { socket: Socket::Unix(stream), spins: false }
     }
 
-    /// Has each write leave at once.
+    /// Disables Nagle's algorithm on TCP.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(super) fn send_at_once(&self) -> io::Result<()> {
         match &self.socket {
             Socket::Tcp(stream) => stream.set_nodelay(true),
@@ -102,10 +102,10 @@ impl Connection {
         }
     }
 
-    /// Tells the peer that nothing follows.
+    /// Ends the outgoing direction.
     ///
     /// # Errors
-    /// When the connection is broken.
+    /// If the connection is broken.
     pub(super) fn end(&self) -> io::Result<()> {
         match &self.socket {
             Socket::Tcp(stream) => stream.shutdown(Shutdown::Write),
@@ -116,7 +116,7 @@ impl Connection {
     /// Bytes that the kernel's TCP has carried for this connection so far; `None` for a unix socket.
     ///
     /// # Errors
-    /// When the kernel does not say.
+    /// If the kernel does not report them.
     pub(super) fn bytes_in_kernel(&self) -> io::Result<Option<u64>> {
         match &self.socket {
             Socket::Tcp(stream) => tcp::bytes_carried(stream).map(Some),
@@ -124,7 +124,7 @@ impl Connection {
         }
     }
 
-    /// Repeats a call that never blocks until it has done something; another call is made once.
+    /// Repeats a non-blocking call until it makes progress. A blocking call is made once.
     fn until_done(
         &mut self,
         mut call: impl FnMut(&mut Socket) -> io::Result<usize>,

@@ -1,9 +1,9 @@
 //! `apus bench sockets`: an ordinary sockets program over kernel TCP, over unix sockets, and under `apus run`.
 //!
-//! * `program`: that program, which measures what netperf does with TCP_RR and TCP_STREAM; `connection`: its sockets;
-//! * `way`: over what its bytes go;
+//! * `program`: that program, which measures the same as netperf's TCP_RR and TCP_STREAM; `connection`: its sockets;
+//! * `way`: the transports of its bytes;
 //! * `pair`: its two processes;
-//! * this file: what is measured in which order, and whether bytes went the way that was asked for.
+//! * this file: the measurements and their order, and the check that bytes took the requested way.
 
 mod connection;
 mod pair;
@@ -31,22 +31,22 @@ use apus_load::progress::Progress;
 use apus_node::arguments;
 use apus_node::transport::interface::{NodeOptions, Request};
 
-/// Measured when nothing else is asked for.
+/// The default ways.
 const DEFAULT: [Way; 5] = [Way::Tcp, Way::TcpSpin, Way::Unix, Way::ApusRun, Way::RawShm];
 
-/// The warm-up is a tenth of a run, and at least this long, in seconds: two ends under `apus run` meet meanwhile.
+/// Lower bound on the warm-up, in seconds. The warm-up is a tenth of a run. Two ends under `apus run` meet in it.
 const WARM_UP_S_MIN: f64 = 0.1;
 
-/// The kernel may carry this share of the bytes of a connection that counts as carried by the library, in percent.
+/// Upper bound on the kernel's share of the bytes of a connection that counts as carried by the library, in percent.
 const KERNEL_PCT_MAX: f64 = 1.0;
 
-/// Times that a measurement is made if bytes did not go the way that was asked for: on a busy machine the ends may meet late.
+/// Upper bound on attempts of a measurement whose bytes take the wrong way: on a busy machine the ends may meet late.
 const ATTEMPTS: u32 = 5;
 
-/// What is measured.
+/// Options of the benchmark.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Over what the program's bytes go [default: all that fit]
+    /// Transports of the program's bytes [default: all that fit]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub transports: Vec<Way>,
     /// Bytes of request and response, and of each write of a stream; each size is measured
@@ -67,7 +67,7 @@ pub struct Options {
     pub seconds: f64,
 }
 
-/// What one row is about.
+/// The subject of one row.
 #[derive(Clone, Copy)]
 struct Subject {
     test: Test,
@@ -75,11 +75,11 @@ struct Subject {
     way: Way,
 }
 
-/// Measures; adds a row for each run, and curves of the medians by size. `preload` returns what `apus run` puts into `LD_PRELOAD` for
-/// a program.
+/// Measures, and adds a row for each run, and curves of the medians by size. `preload` returns the value of `LD_PRELOAD` under
+/// `apus run` for a program.
 ///
 /// # Errors
-/// When a process fails, when bytes did not go the way that was asked for, or when `preload` fails.
+/// If a process fails, if bytes take the wrong way, or if `preload` fails.
 pub fn measure(
     options: &Options,
     preload: fn(&Path) -> Result<OsString>,
@@ -97,7 +97,7 @@ pub fn measure(
 }
 
 impl Options {
-    /// What is to be measured, with the transports of one test and size one after the other.
+    /// The subjects, grouped by test and size, with adjacent transports.
     fn subjects(&self) -> Result<Vec<Subject>> {
         let tests = self.only.map_or_else(|| vec![Test::Rr, Test::Stream], |test| vec![test]);
         let mut ways = self.transports.clone();
@@ -174,7 +174,7 @@ impl Measurement<'_> {
         Ok(RoundTrips::new(&latency, tally.elapsed))
     }
 
-    /// The ordinary program. Adds what it measured to a row, and a warning if it was measured again.
+    /// Measures the ordinary program. Adds its results to a row, and a warning if the measurement was repeated.
     fn program(&self, subject: Subject, row: Row, result: &mut ResultFile) -> Result<Row> {
         let Subject { test, size, way } = subject;
         let kind = way.sockets().context("there is no program without sockets")?;
@@ -216,18 +216,18 @@ fn bench_of(test: Test) -> &'static str {
     }
 }
 
-/// Why a measurement does not count: bytes went another way than that which was asked for.
+/// The reason for which a measurement is invalid: its bytes took another way than the requested one.
 fn went_wrong(way: Way, client: &Report) -> Option<String> {
     let share = client.kernel_pct?;
     let is_right = match way {
         Way::ApusRun => share <= KERNEL_PCT_MAX,
-        // What is written and has not left does not count.
+        // Bytes that were written and not yet sent do not count.
         _ => share >= 50.0,
     };
     (!is_right).then(|| format!("the kernel's TCP carried {share:.1} % of the bytes"))
 }
 
-/// What may be the cause.
+/// The probable cause.
 fn hint(way: Way, explanation: &str) -> String {
     match (way, explanation.trim()) {
         (Way::ApusRun, "") => {

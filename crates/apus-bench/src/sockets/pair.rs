@@ -1,5 +1,4 @@
-//! The two processes of a measurement: starts them, waits for what they report, and checks that bytes went the way that was asked
-//! for.
+//! The two processes of a measurement: starts them, waits for their reports, and checks that no bytes were lost.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -14,25 +13,25 @@ use crate::peer::{arguments, this_program};
 use crate::pin::Pin;
 use apus_load::stop;
 
-/// How long a process may take beside the time of the measurement.
+/// Upper bound on the time of a process besides that of the measurement.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Time between two looks whether a stop was requested.
+/// Interval of checks for a request to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What came of a measurement.
+/// The results of a measurement.
 pub(super) struct Outcome {
     pub(super) client: Report,
     pub(super) server: Report,
-    /// What `--explain` of `apus run` said about the client's connection.
+    /// The output of `apus run --explain` about the client's connection.
     pub(super) explanation: String,
 }
 
-/// Runs server and client. `preload` is what both have in `LD_PRELOAD`, if they run as under `apus run --explain`; they are plain
-/// otherwise. `options` are those of the server.
+/// Runs server and client. `preload` is the value of `LD_PRELOAD` of both, which then run as under `apus run --explain`; without
+/// it, they are plain. `options` are those of the server.
 ///
 /// # Errors
-/// When either cannot start, fails, does not report in time, or lost bytes.
+/// If either cannot start, fails, does not report in time, or lost bytes.
 pub(super) fn run(options: &Options, pin: Pin, preload: Option<&OsStr>) -> Result<Outcome> {
     let (client_cpu, server_cpu) = pin.cpus();
     let mut server = Child::start(command(options, preload)?, server_cpu)?;
@@ -50,7 +49,7 @@ pub(super) fn run(options: &Options, pin: Pin, preload: Option<&OsStr>) -> Resul
     Ok(outcome)
 }
 
-/// This program as the ordinary one, pinned by whoever starts it, as `taskset` would.
+/// The command of this program as the ordinary program. Its starter pins it, like `taskset`.
 fn command(options: &Options, preload: Option<&OsStr>) -> Result<Command> {
     let mut command = Command::new(this_program()?);
     command.args(arguments(ROLE, options)?);

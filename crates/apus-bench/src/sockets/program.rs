@@ -1,8 +1,8 @@
-//! The ordinary program: client and server of netperf's TCP_RR and TCP_STREAM, a process each.
+//! The ordinary program: client and server of netperf's TCP_RR and TCP_STREAM, one process each.
 //!
-//! It uses sockets of the standard library and knows nothing of Apus. The server prints its address as one line, serves one
-//! connection, prints one line of JSON and ends; the client prints one line of JSON. Both end when their standard input closes, so
-//! they never outlive the benchmark.
+//! It uses sockets of the standard library, without Apus. The server prints its address as one line, serves one connection, prints
+//! one line of JSON and exits. The client prints one line of JSON. Both exit when their standard input closes, so they never
+//! outlive the benchmark.
 
 use std::io::{self, Read, Write};
 use std::process;
@@ -19,13 +19,14 @@ use super::connection::{Connection, Kind, Listener};
 /// The name of this role.
 pub(crate) const ROLE: &str = "sockets";
 
-/// Bytes that the receiver of a stream reads at once, at most: what netperf does on Linux, whose receive buffer begins with that.
+/// Upper bound on bytes that the receiver of a stream reads at once: netperf's value on Linux, where it is the receive buffer's
+/// initial size.
 const READ: usize = 128 << 10;
 
-/// Writes between two looks at the clock, if they are short.
+/// Upper bound on short writes between two readings of the clock.
 const WRITES: usize = 1024;
 
-/// Bytes between two looks at the clock.
+/// Upper bound on bytes between two readings of the clock.
 const BYTES: usize = 64 << 10;
 
 /// A test of netperf.
@@ -40,31 +41,31 @@ pub enum Test {
     Stream,
 }
 
-/// How this role is set up.
+/// Options of this role.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Options {
     pub(crate) test: Test,
     /// Bytes of request and response, or of each write; at least 1.
     pub(crate) size: u32,
     pub(crate) kind: Kind,
-    /// Where the server listens; `None` for the server itself.
+    /// The address of the server; `None` for the server itself.
     pub(crate) server: Option<String>,
-    /// Seconds before anything is measured.
+    /// Seconds of warm-up.
     pub(crate) warm_up_s: f64,
     /// Seconds of the measurement.
     pub(crate) seconds: f64,
 }
 
-/// The last line of both.
+/// The last line of both processes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// Bytes that were sent from the client to the server in all, warm-up included.
+    /// All bytes sent from the client to the server, including the warm-up.
     pub(crate) total_bytes: u64,
-    /// Of the bytes that were measured, the share that the kernel's TCP carried, in percent; the client of TCP knows.
+    /// The kernel TCP's share of the measured bytes, in percent; only known to a client of TCP.
     pub(crate) kernel_pct: Option<f64>,
-    /// What the client of round trips measured.
+    /// Results of the client of round trips.
     pub(crate) round_trips: Option<RoundTrips>,
-    /// What the client of a stream measured, in Gb/s.
+    /// Result of the client of a stream, in Gb/s.
     pub(crate) goodput_gbps: Option<f64>,
 }
 
@@ -80,7 +81,7 @@ pub(crate) struct RoundTrips {
 }
 
 impl RoundTrips {
-    /// What was recorded in a time.
+    /// The results from recorded latencies and their total time.
     pub(super) fn new(latency: &Latency, elapsed: Duration) -> Self {
         let count = latency.count();
         Self {
@@ -94,10 +95,10 @@ impl RoundTrips {
     }
 }
 
-/// Is the client or the server.
+/// Runs the client or the server.
 ///
 /// # Errors
-/// When the kernel refuses a socket, the connection breaks, or an answer is wrong.
+/// If the kernel refuses a socket, the connection breaks, or an answer is wrong.
 pub(crate) fn run(options: &Options, output: &mut dyn Write) -> Result<()> {
     thread::Builder::new().name("leader".to_owned()).spawn(end_with_leader)?;
     let report = match &options.server {
@@ -113,7 +114,7 @@ pub(crate) fn run(options: &Options, output: &mut dyn Write) -> Result<()> {
 
 /// Ends this process when standard input closes.
 fn end_with_leader() {
-    // Standard input that cannot be read is closed, too.
+    // An error of reading standard input also ends the process.
     let _ = io::stdin().read_to_end(&mut Vec::new());
     process::exit(1);
 }
@@ -183,7 +184,7 @@ impl Client<'_> {
                 let (start, before) = (Instant::now(), self.total_bytes);
                 ((), report.kernel_pct) =
                     self.measured(1, |client| client.stream(&bytes, duration))?;
-                // The warm-up has filled all buffers, so as much is read in this time as is written.
+                // The warm-up has filled all buffers, so the server reads as much in this time as the client writes.
                 let (seconds, bytes) = (start.elapsed().as_secs_f64(), self.total_bytes - before);
                 report.goodput_gbps = Some(bytes as f64 * 8.0 / 1e9 / seconds);
                 self.finish()?;
@@ -197,12 +198,12 @@ impl Client<'_> {
     fn finish(&mut self) -> Result<()> {
         self.connection.end().context("shutdown")?;
         let after = self.connection.read(&mut [0]).context("read")?;
-        ensure!(after == 0, "the server sent more than was asked for");
+        ensure!(after == 0, "the server sent more than the requested bytes");
         Ok(())
     }
 
-    /// What `work` returns, and which share of its bytes the kernel's TCP carried, in percent. For each byte that the client sends,
-    /// `moved` bytes go over the connection.
+    /// The result of `work`, and the kernel TCP's share of its bytes, in percent. For each byte that the client sends, `moved`
+    /// bytes go over the connection.
     fn measured<T>(
         &mut self,
         moved: u64,
@@ -216,7 +217,7 @@ impl Client<'_> {
         Ok((result, share))
     }
 
-    /// One round trip after the other, at least one. A round trip begins when the one before is over.
+    /// Makes round trips in turn, at least one. A round trip begins at the end of the previous one.
     fn round_trips(&mut self, bytes: &mut [u8], duration: Duration) -> Result<RoundTrips> {
         let mut latency = Latency::new();
         let start = Instant::now();
@@ -227,7 +228,7 @@ impl Client<'_> {
             (bytes[0], bytes[last]) = (mark, mark);
             self.connection.write_all(bytes).context("write")?;
             self.connection.read_exact(bytes).context("read")?;
-            ensure!((bytes[0], bytes[last]) == (mark, mark), "the server answered something else");
+            ensure!((bytes[0], bytes[last]) == (mark, mark), "the server sent a wrong answer");
             let end = Instant::now();
             latency.record_ns((end - begin).as_nanos() as u64);
             begin = end;
@@ -239,7 +240,7 @@ impl Client<'_> {
         Ok(RoundTrips::new(&latency, begin - start))
     }
 
-    /// One write after the other.
+    /// Makes writes in turn.
     fn stream(&mut self, bytes: &[u8], duration: Duration) -> Result<()> {
         let writes = (BYTES / bytes.len()).clamp(1, WRITES);
         let start = Instant::now();

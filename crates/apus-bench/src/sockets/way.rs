@@ -1,4 +1,4 @@
-//! Over what the program's bytes go.
+//! The transports of the program's bytes.
 
 use strum::IntoStaticStr;
 
@@ -6,13 +6,13 @@ use super::connection::Kind;
 use super::program::Test;
 use apus_node::message::Header;
 
-/// Over what bytes go; the name is the `transport` of a result row.
+/// The transport of the program's bytes. Its name is the `transport` of a result row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Way {
     /// Kernel TCP on the loopback interface, blocking calls
     Tcp,
-    /// Kernel TCP, both sides calling recv until there is something; round trips only
+    /// Kernel TCP, both sides calling recv in a loop; round trips only
     TcpSpin,
     /// A unix stream socket, blocking calls
     Unix,
@@ -29,12 +29,13 @@ impl Way {
         self.into()
     }
 
-    /// Whether both sides spin and so need a core each. The library under the program of `apus run` sleeps where sides share one.
+    /// Whether both sides spin and so need a core each. The library under the program of `apus run` sleeps if both sides share a
+    /// core.
     pub(super) fn spins(self) -> bool {
         matches!(self, Self::TcpSpin | Self::RawShm)
     }
 
-    /// Whether it is measured in a test with this size.
+    /// Whether it can be measured in a test with this size.
     pub(super) fn fits(self, test: Test, size: u32) -> bool {
         match self {
             Self::RawShm => test == Test::Rr && size >= Header::LEN as u32,
@@ -43,7 +44,7 @@ impl Way {
         }
     }
 
-    /// The sockets of the program; `None` where there are none.
+    /// The sockets of the program; `None` for a transport without sockets.
     pub(super) fn sockets(self) -> Option<Kind> {
         match self {
             Self::Tcp | Self::ApusRun => Some(Kind::Tcp),

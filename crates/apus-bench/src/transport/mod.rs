@@ -1,14 +1,14 @@
-//! The transports the benchmarks put side by side, behind one pair of traits.
+//! The compared transports, behind one pair of traits.
 //!
 //! * [`interface`](apus_node::transport::interface): these traits, in `apus-node`;
 //! * [`over_apus`]: the product, through shared memory or over UDP;
 //! * `stream_block`, `stream_poll`, [`tcp_epoll`]: the rivals, kernel TCP three ways and unix sockets two ways; `stream_server`: a server of
 //!   the first two;
-//! * `raw_udp`, `raw_shm`: the floors, what the kernel's UDP path and shared memory cost with no protocol on top;
+//! * `raw_udp`, `raw_shm`: the floors, which are the cost of the kernel's UDP path and of shared memory without a protocol;
 //! * [`rival`]: transports that another program adds to these.
 //!
-//! Every transport carries the messages of [`apus_node::message`]: the server answers each request, the client matches
-//! replies to requests by tag. What is sent when is the same for all.
+//! Every transport carries the messages of [`apus_node::message`]: the server answers each request, and the client matches replies
+//! to requests by tag. All transports send the same messages.
 
 mod raw_shm;
 pub(crate) mod raw_udp;
@@ -36,7 +36,7 @@ use self::stream_server::StreamServer;
 use self::stream_socket::Family;
 use apus_node::transport::interface::{Client, ClientOptions, NodeOptions, Server};
 
-/// How a message travels; the name is the `transport` of a result row.
+/// The transport of messages. Its name is the `transport` of a result row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Transport {
@@ -68,7 +68,7 @@ pub enum Transport {
     ApusUdp,
     /// Apus over UDP, both sides polling without a pause
     ApusUdpFullbusy,
-    /// One that this program [added](rival::add)
+    /// A transport that this program [added](rival::add)
     #[value(skip)]
     Rival(&'static Rival),
 }
@@ -83,12 +83,12 @@ impl Transport {
         }
     }
 
-    /// All transports: those of this crate and those that the program added.
+    /// All transports: those of this crate and those added by the program.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         Self::value_variants().iter().copied().chain(Self::added())
     }
 
-    /// The transports that the program added.
+    /// The transports added by the program.
     pub(crate) fn added() -> impl Iterator<Item = Self> {
         rival::added().iter().map(Self::Rival)
     }
@@ -121,7 +121,7 @@ impl Transport {
         )
     }
 
-    /// Whether calls may be lost: datagrams without a protocol are not sent again.
+    /// Whether calls may be lost: datagrams without a protocol are not retransmitted.
     #[must_use]
     pub fn may_lose(self) -> bool {
         self.shape().is_some()
@@ -145,19 +145,19 @@ impl Transport {
         )
     }
 
-    /// Whether both sides would wait in `write` for ever when long messages are under way in both directions.
+    /// Whether both sides would block in `write` for ever with long messages in both directions.
     #[must_use]
     pub fn blocks_in_write(self) -> bool {
         matches!(self, Self::TcpBlock | Self::UnixBlock)
     }
 
-    /// Whether the client can look for replies without waiting, as an open loop must.
+    /// Whether the client can check for replies without waiting, as an open loop must.
     #[must_use]
     pub fn can_poll(self) -> bool {
         !matches!(self, Self::TcpBlock | Self::UnixBlock | Self::RawUdpBlock)
     }
 
-    /// How a floor uses UDP.
+    /// A floor's use of UDP.
     fn shape(self) -> Option<Shape> {
         match self {
             Self::RawUdp => Some(Shape::SPINNING),
@@ -168,7 +168,7 @@ impl Transport {
         }
     }
 
-    /// Which streams a rival uses.
+    /// The kind of streams of a rival.
     fn family(self) -> Family {
         match self {
             Self::UnixBlock | Self::UnixPoll => Family::Unix,
@@ -176,12 +176,12 @@ impl Transport {
         }
     }
 
-    /// Whether its nodes send packets, and not only messages through memory.
+    /// Whether its nodes send packets rather than only messages through memory.
     pub(crate) fn has_packets(self) -> bool {
         self.is_apus() && self.node(NodeOptions::default()).link == Links::Udp
     }
 
-    /// What a node of Apus is set to, when it is asked for `options`.
+    /// Settings of an Apus node under `options`.
     pub(crate) fn node(self, options: NodeOptions) -> NodeOptions {
         let link = match self {
             Self::ApusShm | Self::ApusShmFullbusy => Links::Auto,
@@ -212,7 +212,7 @@ impl FromStr for Transport {
 /// Connects a client of `transport` to the server at `server`.
 ///
 /// # Errors
-/// When the kernel refuses a socket or the server is not there.
+/// If the kernel refuses a socket or the server is not running.
 pub(crate) fn connect(
     transport: Transport,
     server: &str,
@@ -242,7 +242,7 @@ pub(crate) fn connect(
 /// Opens a server of `transport` on this host, at an address that the kernel picks.
 ///
 /// # Errors
-/// When the kernel refuses a socket.
+/// If the kernel refuses a socket.
 pub(crate) fn bind(transport: Transport, node: NodeOptions) -> Result<Box<dyn Server>> {
     if let Some(shape) = transport.shape() {
         return Ok(Box::new(raw_udp::RawServer::bind(shape)?));

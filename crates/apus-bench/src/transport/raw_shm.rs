@@ -1,20 +1,20 @@
-//! The floor of calls between two processes of one host: the cost of shared memory with no protocol on top.
+//! The floor of calls between two processes of one host: the cost of shared memory without a protocol.
 //!
-//! Each side has a segment that it writes and that the other side reads:
+//! Each side has a segment that it writes and the other side reads:
 //!
 //! | part | content |
 //! |---|---|
-//! | cursor | how many cells of the other side's ring this side has consumed |
+//! | cursor | number of cells of the other side's ring that this side has consumed |
 //! | ring | cells of two cache lines: a stamp, the header of a message, and the message if it is short |
 //! | pool | pieces of longer messages, each announced by a cell |
 //!
-//! The sender copies a message once, and writes the stamp of its cell last. The stamp is the number of times that the ring has come
-//! around, so it is never taken back. The receiver polls the stamp of the next cell and reads the message in place. It writes
-//! the cursor once for many cells, and the sender reads the cursor only when ring or pool seem full. So a short message costs the
-//! transfer of its own cache lines. After the start there is no system call and no lock, and both sides spin. The example `cache_line`
-//! prints the round trip of one bare cache line, for comparison.
+//! The sender copies a message once, and writes the stamp of its cell last. The stamp is the number of rounds of the ring, so it is
+//! never reset. The receiver polls the stamp of the next cell and reads the message in place. It writes the cursor once for many
+//! cells, and the sender reads the cursor only if the ring or the pool seems full. So a short message costs the transfer of its own
+//! cache lines. After the start there is no system call and no lock, and both sides spin. The example `cache_line` prints the round
+//! trip of one bare cache line, for comparison.
 //!
-//! As on the other transports, the receiver checks the last byte of what it reads, and the sender copies a pattern that lies in its
+//! As on the other transports, the receiver checks the last byte of each message, and the sender copies a pattern that is in its
 //! cache.
 
 use std::collections::VecDeque;
@@ -45,9 +45,11 @@ const CELL: usize = 128;
 /// Cells of a ring.
 const CELLS: u64 = 1024;
 
-/// Where a cell has the message's tag, its two lengths, and its body or the place of a piece in the pool. The stamp is in front.
+/// Offset of the message's tag in a cell. The stamp is at offset 0.
 const TAG: usize = 8;
+/// Offset of the message's two lengths.
 const LENGTHS: usize = 16;
+/// Offset of the body, or of the position of a piece in the pool.
 const BODY: usize = 24;
 
 /// Bytes of a body that fits into a cell.
@@ -56,23 +58,27 @@ const INLINE_MAX: usize = CELL - BODY;
 /// Bytes of a pool.
 const POOL: usize = 4 << 20;
 
-/// Bytes of a piece at most, so that a short message waits for the copy of one piece and not of a whole message.
+/// Upper bound on bytes of a piece, so that a short message waits for the copy of one piece rather than of a whole message.
 const PIECE: usize = 32 << 10;
 
-/// Where the parts begin in a segment.
+/// Offset of the cursor in a segment.
 const CURSOR_START: usize = 0;
+/// Offset of the ring.
 const RING_START: usize = PAGE;
+/// Offset of the pool.
 const POOL_START: usize = RING_START + CELL * CELLS as usize;
+/// Bytes of a segment.
 const SEGMENT: usize = POOL_START + POOL;
 
-/// Cells and bytes of the pool that are consumed before the cursor tells of them.
+/// Number of consumed cells after which the cursor is written.
 const UNTOLD_CELLS: u64 = CELLS / 4;
+/// Number of consumed bytes of the pool after which the cursor is written.
 const UNTOLD_BYTES: usize = POOL / 4;
 
-/// Messages taken in one `receive` before the caller gets to send.
+/// Upper bound on messages taken in one `receive` before the caller may send.
 const BATCH: usize = 64;
 
-/// Looks at the ring between two looks at the clock.
+/// Checks of the ring between two readings of the clock.
 const SPINS_PER_CLOCK: u32 = 64;
 
 /// The client's side.
@@ -85,7 +91,7 @@ impl ShmClient {
     /// Exchanges memory with the server at `address`.
     ///
     /// # Errors
-    /// When the kernel refuses memory or the server is not there.
+    /// If the kernel refuses memory or the server is not running.
     pub(crate) fn connect(address: &str) -> Result<Self> {
         let (sender, receiver) = exchange(&Family::Unix.connect(address)?)?;
         Ok(Self { sender, receiver })
@@ -129,10 +135,10 @@ pub(crate) struct ShmServer {
 }
 
 impl ShmServer {
-    /// Listens for a client to exchange memory with.
+    /// Listens for a client with which to exchange memory.
     ///
     /// # Errors
-    /// When the kernel refuses the socket.
+    /// If the kernel refuses the socket.
     pub(crate) fn bind() -> Result<Self> {
         let (listener, address) = Family::Unix.listen()?;
         Ok(Self { listener, address })
@@ -155,7 +161,7 @@ impl Server for ShmServer {
     }
 }
 
-/// Gives the other process a segment to read, and gets one from it.
+/// Gives the other process a segment to read, and receives one from it.
 fn exchange(stream: &Socket) -> Result<(Sender, Receiver)> {
     let segment = Segment::create(SEGMENT).context("shared memory")?;
     send_descriptor(stream, &segment.descriptor()).context("cannot send a descriptor")?;
@@ -204,27 +210,27 @@ fn receive_descriptor(stream: &Socket) -> Result<OwnedFd> {
 struct Sender {
     ring: Memory,
     pool: Memory,
-    /// Has the cursor of the other side.
+    /// Memory with the other side's cursor.
     peer: PeerSegment,
     /// Cells written.
     written: u64,
-    /// Cells of them that the other side has consumed, as far as is known.
+    /// Written cells that the other side has consumed, as far as known.
     consumed: u64,
-    /// Up to where the pool was used.
+    /// End of the used part of the pool.
     pool_end: u64,
-    /// Up to where it may be used again.
+    /// End of the part of the pool that may be reused.
     pool_freed: u64,
-    /// `pool_end` as it was after each cell.
+    /// The values of `pool_end` after each cell.
     pool_ends: Vec<u64>,
     /// Messages of one cell that wait for room.
     short: Backlog<Header>,
-    /// Messages of several cells, with the bytes of their bodies that have gone.
+    /// Messages of several cells, with the number of body bytes sent.
     long: VecDeque<(Header, usize)>,
 }
 
 impl Sender {
-    /// Sends a message of one cell at once if there is room; a longer one goes out in [`send_waiting`](Self::send_waiting), piece by
-    /// piece, so that it keeps no short one waiting.
+    /// Sends a message of one cell at once if there is room. A longer one is sent in [`send_waiting`](Self::send_waiting), piece by
+    /// piece, so that it delays no short one.
     fn send(&mut self, header: Header) {
         if body(header) > PIECE {
             self.long.push_back((header, 0));
@@ -234,7 +240,7 @@ impl Sender {
         }
     }
 
-    /// Sends what there is room for, at most one piece of a long message.
+    /// Sends as much as there is room for, at most one piece of a long message.
     fn send_waiting(&mut self) {
         self.send_short();
         let Some(&(header, offset)) = self.long.front() else { return };
@@ -253,7 +259,7 @@ impl Sender {
         self.short = short;
     }
 
-    /// Writes one cell: a short message, or a piece of a long one from `offset` of its body. False when there is no room.
+    /// Writes one cell: a short message, or a piece of a long one from `offset` of its body. Returns `false` if there is no room.
     #[inline]
     fn push(&mut self, header: Header, offset: usize) -> bool {
         let body = body(header);
@@ -285,7 +291,7 @@ impl Sender {
         true
     }
 
-    /// Where the next piece goes: at a cache line, and not around the pool's end.
+    /// Position of the next piece: at a cache line, and not across the pool's end.
     fn place(&self, piece: usize) -> u64 {
         let start = self.pool_end.next_multiple_of(64);
         let fits = start as usize % POOL + piece <= POOL;
@@ -305,25 +311,25 @@ impl Sender {
     }
 }
 
-/// The side that reads them.
+/// The side that reads a ring and its pool.
 struct Receiver {
     peer: PeerSegment,
     cursor: Memory,
     /// Cells consumed.
     read: u64,
-    /// Cells of them that the cursor tells of.
+    /// Consumed cells in the published cursor.
     told: u64,
-    /// Bytes of the pool that were consumed since.
+    /// Consumed bytes of the pool since that.
     untold_bytes: usize,
-    /// Bytes that arrived of the body of the long message that is not complete yet.
+    /// Body bytes that have arrived of the incomplete long message.
     arrived: usize,
 }
 
 impl Receiver {
-    /// The header of the next message that has arrived whole.
+    /// The header of the next complete message.
     ///
     /// # Errors
-    /// When its bytes are not what the other side was to send.
+    /// If its bytes are wrong.
     #[inline]
     fn next(&mut self) -> Result<Option<Header>> {
         loop {
@@ -355,7 +361,8 @@ impl Receiver {
         }
     }
 
-    /// Takes the next piece of a message; true when that was the last. Messages of one piece may come between those of a long one.
+    /// Takes the next piece of a message. Returns `true` for the last one. Messages of one piece may arrive between those of a long
+    /// one.
     fn take_piece(&mut self, header: Header, cell: usize) -> Result<bool> {
         let place = POOL_START + self.peer.load(cell + BODY, Ordering::Relaxed) as usize;
         let body = body(header);
@@ -370,7 +377,7 @@ impl Receiver {
         Ok(complete)
     }
 
-    /// Checks the last of `length` bytes at `start`, which are the body of a message from `offset` on.
+    /// Checks the last of `length` bytes at `start`, which are the body of a message from `offset`.
     fn check_last(&self, start: usize, offset: usize, length: usize) -> Result<()> {
         let Some(last) = (start + length).checked_sub(1).filter(|_| length > 0) else {
             return Ok(());
@@ -379,7 +386,7 @@ impl Receiver {
         check_last(&[word.to_le_bytes()[last & 7]], Header::LEN + offset + length)
     }
 
-    /// Lets the other side use again what was consumed, when that is much.
+    /// Publishes the cursor if much was consumed, so that the other side can reuse the room.
     fn tell(&mut self) {
         if self.read - self.told >= UNTOLD_CELLS || self.untold_bytes >= UNTOLD_BYTES {
             self.cursor.word(CURSOR_START).store(self.read, Ordering::Release);
@@ -389,7 +396,7 @@ impl Receiver {
     }
 }
 
-/// The stamp of the cell that is written after `written` others: never 0, and another one each time around.
+/// The stamp of the cell that is written after `written` others: never 0, and different in each round.
 fn stamp(written: u64) -> u64 {
     written / CELLS + 1
 }

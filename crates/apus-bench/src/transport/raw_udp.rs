@@ -1,8 +1,8 @@
-//! The floor: what UDP costs on this kernel with no protocol on top.
+//! The floor: the cost of UDP on this kernel without a protocol.
 //!
-//! A message is cut into datagrams; each says which message it belongs to and how long that is, the receiver counts
-//! bytes and drops the data. Nothing is ordered, acknowledged or sent again. A datagram's own header counts as message
-//! bytes, so 100 bytes are one datagram of 100 bytes.
+//! A message is cut into datagrams, each with the message's tag and length. The receiver counts bytes and drops the data. Nothing
+//! is ordered, acknowledged or retransmitted. A datagram's own header counts as message bytes, so 100 bytes are one datagram of 100
+//! bytes.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -17,42 +17,42 @@ use socket2::{Domain, Socket, Type};
 use apus_node::message::{Header, filler};
 use apus_node::transport::interface::{Client, Ended, Failed, Request, Server};
 
-/// How the floor uses UDP.
+/// A floor's use of UDP.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
-    /// Bytes of one packet at most.
+    /// Upper bound on bytes of one packet.
     packet: usize,
-    /// Packets handed to the kernel in one call, by its segmentation offload when more than one.
+    /// Packets handed to the kernel in one call, by segmentation offload if there are several.
     packets_per_call: usize,
-    /// Spin on the socket instead of sleeping in `recv`.
+    /// Whether to spin on the socket instead of sleeping in `recv`.
     spin: bool,
-    /// Short messages share a datagram, as long as more of them are ready.
+    /// Whether short messages that are ready at the same time share a datagram.
     share: bool,
 }
 
 impl Shape {
-    /// Packets of 64 KB, as Apus sends them on the loopback interface; both sides spin.
+    /// Packets of 64 KB, like Apus' on the loopback interface; both sides spin.
     pub(crate) const SPINNING: Self =
         Self { packet: 65_000, packets_per_call: 1, spin: true, share: false };
-    /// As `SPINNING` but asleep while there is nothing.
+    /// Like `SPINNING`, but both sides sleep while idle.
     pub(crate) const BLOCKING: Self = Self { spin: false, ..Self::SPINNING };
-    /// Packets as they fit an Ethernet frame, 44 in a call, merged again by the kernel on receipt.
+    /// Packets that fit an Ethernet frame, 44 per call, merged again by the kernel on receipt.
     pub(crate) const SEGMENTED: Self =
         Self { packet: 1472, packets_per_call: 44, ..Self::SPINNING };
-    /// As `SPINNING`, and many short messages a datagram, as Apus sends them.
+    /// Like `SPINNING`, with many short messages per datagram, like Apus.
     pub(crate) const SHARED: Self = Self { share: true, ..Self::SPINNING };
 }
 
-/// Messages up to this length share a datagram.
+/// Upper bound on messages that share a datagram.
 const SHARED_MAX: usize = 1_400;
 
-/// Asked of the kernel for both socket buffers; it gives what its limits allow.
+/// Requested size of both socket buffers. The kernel grants as much as its limits allow.
 const SOCKET_BUFFER: usize = 8 << 20;
 
-/// Bytes taken in one `receive` before the caller gets to answer.
+/// Upper bound on bytes taken in one `receive` before the caller may answer.
 const RECEIVE_BYTES: usize = 1 << 16;
 
-/// Spins between two looks at the clock.
+/// Spins between two readings of the clock.
 const SPINS_PER_CLOCK: u32 = 64;
 
 /// Bytes in front of each packet: the message's header and the packet's offset in it.
@@ -67,7 +67,7 @@ impl RawClient {
     /// Opens a socket connected to the server at `server`.
     ///
     /// # Errors
-    /// When the kernel refuses the socket or one of its options.
+    /// If the kernel refuses the socket or one of its options.
     pub(crate) fn connect(server: SocketAddr, shape: Shape) -> Result<Self> {
         let pipe = Pipe::new(shape)?;
         pipe.socket.connect(server).with_context(|| format!("UDP connect to {server}"))?;
@@ -97,7 +97,7 @@ impl RawServer {
     /// Opens a socket on the loopback interface.
     ///
     /// # Errors
-    /// When the kernel refuses the socket or one of its options.
+    /// If the kernel refuses the socket or one of its options.
     pub(crate) fn bind(shape: Shape) -> Result<Self> {
         let pipe = Pipe::new(shape)?;
         let address = pipe.socket.local_addr().context("UDP local address")?;
@@ -124,7 +124,7 @@ impl Server for RawServer {
     }
 }
 
-/// A connected UDP socket with what it takes to cut messages and to put them together.
+/// A connected UDP socket with the state of segmentation and reassembly.
 struct Pipe {
     socket: UdpSocket,
     shape: Shape,
@@ -132,9 +132,9 @@ struct Pipe {
     incoming: Vec<u8>,
     /// Short messages that share the next datagram.
     shared: Vec<u8>,
-    /// Messages on their way out, with the bytes that have gone.
+    /// Outgoing messages, with the number of bytes sent.
     unsent: VecDeque<(Header, usize)>,
-    /// Bytes that arrived of each message that is not complete yet.
+    /// Received bytes of each incomplete message.
     partial: HashMap<u64, u32>,
     read_timeout: Duration,
 }
@@ -142,7 +142,7 @@ struct Pipe {
 impl Pipe {
     fn new(shape: Shape) -> Result<Self> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).context("UDP socket")?;
-        // The kernel caps the size by its own limit and says nothing: a smaller buffer only means more losses.
+        // The kernel silently caps the size by its own limit. A smaller buffer only means more losses.
         socket.set_recv_buffer_size(SOCKET_BUFFER).context("UDP receive buffer")?;
         socket.set_send_buffer_size(SOCKET_BUFFER).context("UDP send buffer")?;
         socket
@@ -166,14 +166,13 @@ impl Pipe {
         })
     }
 
-    /// Waits for the first datagram without taking it and answers only its sender from then on.
+    /// Waits for the first datagram without receiving it, and connects to its sender.
     fn connect_to_first_sender(&self) -> Result<()> {
         let (_, client) = self.socket.peek_from(&mut [0; PACKET_HEADER]).context("UDP receive")?;
         self.socket.connect(client).with_context(|| format!("UDP connect to {client}"))
     }
 
-    /// Sends a message of one call at once; a longer one goes out call by call in `receive`, so that it keeps no short
-    /// one waiting.
+    /// Sends a message of one call at once. A longer one is sent call by call in `receive`, so that it delays no short one.
     fn send(&mut self, header: Header) -> Result<()> {
         if self.is_shared(header) {
             return self.send_shared(header);
@@ -210,7 +209,7 @@ impl Pipe {
         Ok(())
     }
 
-    /// Makes the next call for the message in front.
+    /// Makes the next call for the first message in the queue.
     fn send_next(&mut self) -> Result<()> {
         let Some((header, offset)) = self.unsent.front_mut() else { return Ok(()) };
         let bytes = call_length(header.length as usize - *offset, self.shape);
@@ -230,14 +229,14 @@ impl Pipe {
             match self.socket.send(datagram) {
                 Ok(_) => return Ok(()),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
-                // The other side is gone, and said so before this call: nothing was sent, as if it was lost.
+                // The other side is gone, as an earlier ICMP error says. Nothing was sent, as if the message were lost.
                 Err(e) if e.kind() == ErrorKind::ConnectionRefused => return Ok(()),
                 Err(e) => return Err(e).context("UDP send"),
             }
         }
     }
 
-    /// Calls `complete` for each message whose last byte has arrived, and goes on with what is to be sent.
+    /// Calls `complete` for each message whose last byte has arrived, and continues to send.
     fn receive(&mut self, timeout: Duration, mut complete: impl FnMut(Header)) -> Result<()> {
         self.send_shared_now()?;
         let mut arrived = None;
@@ -283,7 +282,7 @@ impl Pipe {
         }
     }
 
-    /// Sets the socket's own way of waiting, only when it changes: it costs a system call.
+    /// Sets the socket's way of waiting, only if it changes, because that costs a system call.
     fn prepare_wait(&mut self, timeout: Duration) -> Result<()> {
         if self.shape.spin && self.read_timeout.is_zero() {
             self.socket.set_nonblocking(true).context("UDP non-blocking mode")?;
@@ -295,7 +294,7 @@ impl Pipe {
         Ok(())
     }
 
-    /// Counts the packets of one datagram, which is several packets when the kernel merged them.
+    /// Counts the packets of one datagram, which are several if the kernel merged them.
     fn take(&mut self, bytes: usize, complete: &mut impl FnMut(Header)) -> Result<()> {
         let mut datagram = &self.incoming[..bytes];
         while !datagram.is_empty() {
@@ -325,7 +324,7 @@ impl Pipe {
     }
 }
 
-/// Nothing is there: not yet, not within the time given, or because the other side is gone.
+/// Whether an error means that nothing arrived: not yet, not within the timeout, or because the other side is gone.
 fn is_silence(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -333,8 +332,7 @@ fn is_silence(error: &io::Error) -> bool {
     )
 }
 
-/// Bytes of the next call when `left` bytes of a message are: as much as fits, and the last packet long enough for its
-/// header, whatever is left of the message.
+/// Bytes of the next call if `left` bytes of a message remain: as much as fits, and at least a header in the last packet.
 fn call_length(left: usize, shape: Shape) -> usize {
     let bytes = left.min(shape.packet * shape.packets_per_call);
     match bytes % shape.packet {

@@ -1,4 +1,4 @@
-//! Transports that another program adds to those of this crate, so that both are measured in one run.
+//! Transports that another program adds to this crate's, so that one run measures both.
 
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -11,17 +11,17 @@ use apus_node::transport::interface::{Client, Server};
 /// A transport that a program adds.
 #[derive(Debug)]
 pub struct Rival {
-    /// The name in tables, results and arguments; different from that of every other transport.
+    /// The name in tables, results and arguments; unique among all transports.
     pub name: &'static str,
     /// The line of `--help`.
     pub about: &'static str,
-    /// The version of what is measured, for results.
+    /// The version of the measured library, for results.
     pub version: &'static str,
     /// Whether both sides spin and so need a core each.
     pub spins: bool,
     /// Connects a client to the server at an address.
     pub connect: fn(SocketAddr) -> Result<Box<dyn Client>>,
-    /// Opens a server at an address that it picks.
+    /// Opens a server at an address of its choice.
     pub bind: fn() -> Result<Box<dyn Server>>,
 }
 
@@ -41,11 +41,11 @@ impl Eq for Rival {}
 
 static ADDED: OnceLock<&'static [Rival]> = OnceLock::new();
 
-/// Adds transports to the benchmarks of this process. Must be called once, before arguments are read and
+/// Adds transports to the benchmarks of this process. Must be called once, before arguments are parsed and
 /// [roles](crate::roles::serve) are served.
 ///
 /// # Panics
-/// When it is called a second time.
+/// If it is called a second time.
 pub fn add(rivals: &'static [Rival]) {
     ADDED.set(rivals).expect("rivals are added once");
 }

@@ -1,4 +1,4 @@
-//! Byte streams as most programs use them: blocking calls on one connection, a server thread for each.
+//! Byte streams as most programs use them: blocking calls on one connection, with a server thread for each.
 
 use std::io::{ErrorKind, Read};
 use std::time::Duration;
@@ -12,8 +12,8 @@ use apus_node::transport::stream_frames::{FrameReader, FrameWriter, READ_SIZE};
 
 /// The client's side.
 ///
-/// Requests must fit the socket buffers while replies wait to be read: with echoes of long messages and several of them
-/// outstanding both sides could block in `write`, so the benchmarks use it with short replies or one call at a time.
+/// Requests must fit the socket buffers while replies wait to be read. With echoes of several long messages both sides could block
+/// in `write`, so the benchmarks use this with short replies or one call at a time.
 pub(crate) struct BlockingClient {
     stream: Socket,
     reader: FrameReader,
@@ -26,7 +26,7 @@ impl BlockingClient {
     /// Connects to the server at `server`.
     ///
     /// # Errors
-    /// When the kernel or the server refuses.
+    /// If the kernel or the server refuses.
     pub(crate) fn connect(family: Family, server: &str) -> Result<Self> {
         Ok(Self {
             stream: family.connect(server)?,
@@ -71,7 +71,7 @@ impl Client for BlockingClient {
 /// Answers one connection until the client closes it.
 ///
 /// # Errors
-/// When the connection breaks.
+/// If the connection breaks.
 pub(super) fn serve(mut stream: Socket) -> Result<()> {
     let mut reader = FrameReader::default();
     let mut writer = FrameWriter::default();

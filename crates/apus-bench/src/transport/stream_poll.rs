@@ -1,5 +1,4 @@
-//! Byte streams busy-polled: one connection, both sides spin on non-blocking reads. The lowest latency that TCP and unix sockets have
-//! to offer.
+//! Busy-polled byte streams: one connection, and both sides spin on non-blocking reads. The lowest latency of TCP and unix sockets.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ use apus_node::transport::interface::{Client, Ended, Failed, Request};
 use apus_node::transport::stream_frames::{READ_SIZE, WRITE_SIZE};
 use apus_node::transport::tcp_epoll::{Connection, write_limit};
 
-/// Reads between two looks at the clock.
+/// Reads between two readings of the clock.
 const SPINS_PER_CLOCK: u32 = 16;
 
 /// The client's side.
@@ -24,7 +23,7 @@ impl PollingClient {
     /// Connects to the server at `server`.
     ///
     /// # Errors
-    /// When the kernel or the server refuses.
+    /// If the kernel or the server refuses.
     pub(crate) fn connect(family: Family, server: &str) -> Result<Self> {
         Ok(Self {
             connection: Connection::new(family.connect(server)?)?,
@@ -65,7 +64,7 @@ impl Client for PollingClient {
 /// Answers one connection until the client closes it.
 ///
 /// # Errors
-/// When the connection breaks.
+/// If the connection breaks.
 pub(super) fn serve(stream: Socket) -> Result<()> {
     let mut connection = Connection::new(stream)?;
     let mut scratch = vec![0; READ_SIZE];
@@ -73,7 +72,7 @@ pub(super) fn serve(stream: Socket) -> Result<()> {
     Ok(())
 }
 
-/// One look at the connection and the answers to what it brought; false when it was closed.
+/// Reads the connection once and answers the requests. Returns `false` if the connection is closed.
 fn answer(connection: &mut Connection, scratch: &mut [u8]) -> Result<bool> {
     let open =
         connection.read(scratch, |writer, header| writer.push(header.answer(header.length)))?;

@@ -9,7 +9,7 @@ use socket2::Socket;
 use super::stream_socket::Family;
 use apus_node::transport::interface::Server;
 
-/// The server's side of the rivals that have one connection.
+/// The server's side of the rivals with one connection.
 pub(super) struct StreamServer {
     family: Family,
     listener: Socket,
@@ -18,10 +18,10 @@ pub(super) struct StreamServer {
 }
 
 impl StreamServer {
-    /// Listens on this host; `serve` answers a connection until it is closed.
+    /// Listens on this host. `serve` answers a connection until it is closed.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(super) fn bind(family: Family, serve: fn(Socket) -> Result<()>) -> Result<Self> {
         let (listener, address) = family.listen()?;
         Ok(Self { family, listener, address, serve })
@@ -37,7 +37,7 @@ impl Server for StreamServer {
         loop {
             let stream = self.family.accept(&self.listener)?;
             let serve = self.serve;
-            // A connection that breaks ends its own thread; the client is who reports it.
+            // A broken connection ends its own thread; the client reports it.
             thread::spawn(move || serve(stream));
         }
     }

@@ -8,22 +8,22 @@ use anyhow::{Context, Result};
 use apus_node::transport::tcp_epoll::connect_tcp;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-/// Connections that may wait to be accepted.
+/// Upper bound on connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Which kind of stream.
+/// The kind of stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Family {
     Tcp,
-    /// A unix socket with an abstract name, so that no file is left.
+    /// A unix socket with an abstract name, which leaves no file.
     Unix,
 }
 
 impl Family {
-    /// Listens where no other process does, and tells where that is.
+    /// Listens on a free address. Returns the address.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(super) fn listen(self) -> Result<(Socket, String)> {
         match self {
             Self::Tcp => {
@@ -35,10 +35,10 @@ impl Family {
         }
     }
 
-    /// Takes the next connection.
+    /// Accepts the next connection.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(super) fn accept(self, listener: &Socket) -> Result<Socket> {
         let (stream, _) = listener.accept().context("accept")?;
         if let Self::Tcp = self {
@@ -50,7 +50,7 @@ impl Family {
     /// Connects to the server that [listens](Self::listen) at `address`.
     ///
     /// # Errors
-    /// When the kernel or the server refuses, or nothing answers.
+    /// If the kernel or the server refuses, or no process listens.
     pub(super) fn connect(self, address: &str) -> Result<Socket> {
         match self {
             Self::Tcp => connect_tcp(address.parse().context(address.to_owned())?),
@@ -65,10 +65,10 @@ impl Family {
     }
 }
 
-/// What stands for the zero byte in front of an abstract name, as in `ss` and `/proc/net/unix`.
+/// The character that stands for the zero byte in front of an abstract name, as in `ss` and `/proc/net/unix`.
 const ABSTRACT: char = '@';
 
-/// The kernel picks the name, because the socket is bound to none.
+/// Listens on a name that the kernel picks, because the socket is bound to an empty one.
 fn listen_unix() -> Result<(Socket, String)> {
     let listener = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     listener.bind(&SockAddr::unix("")?)?;

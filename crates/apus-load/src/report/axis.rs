@@ -6,17 +6,17 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, Value
 
 use crate::series::Scale;
 
-/// Spans of more decades than this are labelled at powers of ten only, shorter ones also at 2 and 5.
+/// Decades above which only powers of ten are labelled; shorter spans also have labels at 2 and 5.
 const DENSE_DECADES: f64 = 2.4;
 
-/// Spans of more decades than this have no thin lines between the labels.
+/// Decades above which there are no thin lines between the labels.
 const LINED_DECADES: f64 = 4.5;
 
-/// A logarithmic axis spans at least this factor, so that it has at least two labels.
+/// The least factor between the ends of a logarithmic axis, which gives it at least two labels.
 const LOG_FACTOR_MIN: f64 = 5.0;
 
-/// Values beyond this, and on a logarithmic axis below its inverse, are left out: no measurement, and the
-/// arithmetic of an axis would overflow.
+/// Values above this, and on a logarithmic axis below its inverse, are left out: they are not measurements and would overflow the
+/// axis's arithmetic.
 const EXTREME: f64 = 1e200;
 
 /// An axis from `low` to `high`.
@@ -27,20 +27,20 @@ pub(super) struct Axis {
     high: f64,
     /// Labelled values, rising.
     ticks: Vec<f64>,
-    /// The values are µs, and their labels tell the unit that suits them.
+    /// Whether the values are µs, which are labelled with a fitting unit.
     is_time: bool,
 }
 
-/// The end of the label of an axis of times.
+/// The end of the label of a time axis.
 const TIME: &str = " (µs)";
 
-/// The label of an axis, without the unit where each of its values has its own.
+/// The label of an axis, without the unit if each value has its own.
 pub(super) fn without_unit(label: &str) -> &str {
     label.strip_suffix(TIME).unwrap_or(label)
 }
 
 impl Axis {
-    /// An axis that shows all `values` that its scale can.
+    /// An axis that shows all `values` that its scale allows.
     pub(super) fn around(scale: Scale, values: impl Iterator<Item = f64>) -> Self {
         let shown = values.filter(|value| is_shown(scale, *value));
         let (low, high) = shown.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
@@ -59,12 +59,12 @@ impl Axis {
         }
     }
 
-    /// The same axis, below the label that tells its unit.
+    /// The same axis with a label that has its unit.
     pub(super) fn of(self, label: &str) -> Self {
         Self { is_time: label.ends_with(TIME), ..self }
     }
 
-    /// Whether `value` has a place on this axis.
+    /// Whether `value` can be shown on this axis.
     pub(super) fn shows(&self, value: f64) -> bool {
         is_shown(self.scale, value)
     }
@@ -80,7 +80,7 @@ impl Axis {
     }
 
     fn log(low: f64, high: f64) -> Self {
-        // A little air on both sides, so that a curve does not run along the frame.
+        // A margin on both sides, so that curves do not run along the frame.
         let air = (LOG_FACTOR_MIN / (high / low)).sqrt().max(1.15);
         let (low, high) = (low / air, high * air);
         let decades = (high / low).log10();
@@ -160,7 +160,7 @@ fn round_step(step: f64) -> f64 {
         .unwrap_or(step)
 }
 
-/// A tick for people: `200`, `10k`, `5M`, `0.1`.
+/// The text of a tick: `200`, `10k`, `5M`, `0.1`.
 fn label(value: f64) -> String {
     let (scaled, suffix) = match value.abs() {
         size if size >= 0.999e9 => (value / 1e9, "G"),
@@ -168,7 +168,7 @@ fn label(value: f64) -> String {
         size if size >= 9.99e3 => (value / 1e3, "k"),
         _ => (value, ""),
     };
-    // Rounding removes the dust of binary fractions: 0.30000000000000004.
+    // Rounding removes errors of binary fractions: 0.30000000000000004.
     let rounded = (scaled * 1e6).round() / 1e6;
     if rounded == 0.0 && scaled != 0.0 {
         format!("{value:.0e}")

@@ -1,6 +1,6 @@
-//! What a key of a row says of itself: heading, unit, which side is better.
+//! Properties of a row's key: heading, unit and better direction.
 
-/// Which side of a figure is the good one.
+/// The better direction of a figure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Better {
     /// Latencies, CPU time, errors.
@@ -16,15 +16,15 @@ pub(crate) enum Better {
 pub(crate) struct Column {
     /// Key in the rows.
     pub(crate) key: String,
-    /// `p99.9`, `goodput`.
+    /// Name in headings: `p99.9`, `goodput`.
     pub(crate) name: String,
-    /// `µs`, `Gb/s`; empty for counts.
+    /// Unit: `µs`, `Gb/s`; empty for counts.
     pub(crate) unit: &'static str,
-    /// Which side is good.
+    /// Better direction.
     pub(crate) better: Better,
 }
 
-/// Endings of keys, the longest of those with the same end first; what they are called; which side is better.
+/// Endings of keys, longer ones before their own endings, with the unit and the better direction.
 const UNITS: [(&str, &str, Better); 16] = [
     ("_ms_per_gb", "ms/GB", Better::Lower),
     ("_ns_per_call", "ns/call", Better::Lower),
@@ -44,24 +44,24 @@ const UNITS: [(&str, &str, Better); 16] = [
     ("_mhz", "MHz", Better::Neither),
 ];
 
-/// Units of time, each with the next longer one, a thousand times as long.
+/// Units of time with the next longer one, which is a thousand times as long.
 const LONGER: [(&str, &str); 3] = [("ns", "µs"), ("µs", "ms"), ("ms", "s")];
 
-/// A value in the unit that suits it.
+/// A value in a fitting unit.
 struct Scaled {
     value: f64,
     unit: &'static str,
-    /// How many of the column's own unit make one of this.
+    /// Number of the column's own units in this unit.
     factor: f64,
 }
 
-/// Figures that were asked for, not achieved.
+/// Figures that were requested, not achieved.
 const ASKED: [&str; 10] = [
     "offered", "duration", "seconds", "elapsed", "interval", "deadline", "timeout", "warmup",
     "delay", "target",
 ];
 
-/// What nobody wants, whatever its unit.
+/// Figures that are better when lower, in any unit.
 const TROUBLES: [&str; 10] = [
     "error",
     "drop",
@@ -90,12 +90,12 @@ impl Column {
         Self { key: key.to_owned(), name, unit, better }
     }
 
-    /// Name and unit: "p50 µs". The name alone when the values have units of their own.
+    /// Name and unit: "p50 µs". The name alone if the values have different units.
     pub(crate) fn heading(&self, unit: Option<&str>) -> String {
         spaced(&self.name, unit.unwrap_or_default())
     }
 
-    /// The unit in which all `values` are written; `None` when some fit one unit of time and some another.
+    /// The unit that fits all `values`; `None` if they need different units of time.
     pub(crate) fn common_unit(&self, values: impl Iterator<Item = f64>) -> Option<&'static str> {
         let mut units = values.filter(|value| *value != 0.0).map(|value| self.scaled(value).unit);
         let first = units.next().unwrap_or(self.unit);
@@ -108,23 +108,23 @@ impl Column {
         spaced(&figure(scaled.value), scaled.unit)
     }
 
-    /// A value without its unit, which the heading tells.
+    /// A value without its unit, which is in the heading.
     pub(crate) fn without_unit(&self, value: f64) -> String {
         figure(self.scaled(value).value)
     }
 
-    /// A value as the reader sees it, rounded, in the column's own unit.
+    /// A value, rounded as shown, in the column's own unit.
     pub(crate) fn shown(&self, value: f64) -> f64 {
         let scaled = self.scaled(value);
         let rounded: f64 = figure(scaled.value).replace(',', "").parse().unwrap_or(f64::NAN);
         rounded * scaled.factor
     }
 
-    /// The value in the longest unit of time in which it is not below one; other units stay.
+    /// The value in the longest unit of time in which it is at least one. Other units stay.
     fn scaled(&self, value: f64) -> Scaled {
         let mut scaled = Scaled { value, unit: self.unit, factor: 1.0 };
         for (unit, longer) in LONGER {
-            // From here on it would be written with four digits.
+            // Larger values would have four digits.
             if scaled.unit == unit && scaled.value.abs() >= 999.5 {
                 let factor = scaled.factor * 1e3;
                 scaled = Scaled { value: value / factor, unit: longer, factor };
@@ -133,12 +133,12 @@ impl Column {
         scaled
     }
 
-    /// Whether less of it is faster.
+    /// Whether lower values are faster.
     pub(crate) fn is_time(&self) -> bool {
         matches!(self.unit, "ns" | "µs" | "ms") && self.better == Better::Lower
     }
 
-    /// Whether `value` is on the better side of `other`.
+    /// Whether `value` is better than `other`.
     pub(crate) fn beats(&self, value: f64, other: f64) -> bool {
         match self.better {
             Better::Lower => value < other,
@@ -152,7 +152,7 @@ fn spaced(text: &str, unit: &str) -> String {
     format!("{text} {unit}").trim_end().to_owned()
 }
 
-/// `p99_9` and `p999` are percentiles, other underscores are spaces, abbreviations are capitals.
+/// `p99_9` and `p999` are percentiles, other underscores are spaces, and abbreviations are capitals.
 fn name_of(stem: &str) -> String {
     let is_percentile =
         |digits: &str| digits.len() >= 2 && digits.bytes().all(|b| b.is_ascii_digit() || b == b'_');
@@ -174,7 +174,7 @@ fn name_of(stem: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// A number for people: three digits that count, thousands set apart. Whole numbers stay whole.
+/// A number as text: three significant digits, with separated thousands. Whole numbers stay whole.
 #[must_use]
 pub fn figure(value: f64) -> String {
     match value.abs() {

@@ -1,38 +1,38 @@
-//! What two figures that stand side by side come to, in words.
+//! The comparison of two adjacent figures, in words.
 //!
-//! One rule for tables, cards and the demo, so that no sentence contradicts the numbers beside it:
+//! Tables, cards and the demo use one rule, so that no sentence contradicts the numbers beside it:
 //!
-//! 1. The ratio is that of the two figures *as they are shown*, rounded.
+//! 1. The ratio is that of the two figures *as shown*, rounded.
 //! 2. Figures at most 2 % apart are the "same".
-//! 3. When the runs, taken one by one, say the opposite of the figures shown, no direction is stated: "runs disagree".
+//! 3. If the ratios of single runs contradict the figures shown, no direction is stated: "runs disagree".
 //! 4. A refused measurement is not compared: "refused".
-//! 5. Without two figures above zero there is nothing to compare: "—".
+//! 5. Without two figures above zero there is no comparison: "—".
 
 use std::ops::RangeInclusive;
 
 use super::column::{Column, figure};
 use super::table::Side;
 
-/// Ratios of figures that are the same for a reader.
+/// Ratios of figures that are the same to a reader.
 const SAME: RangeInclusive<f64> = 0.98..=1.02;
 
-/// How a figure compares with its reference.
+/// The result of a comparison of a figure with its reference.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Comparison {
-    /// Nothing to compare.
+    /// There is no figure or no reference.
     Missing,
-    /// One of the two was refused as a measurement.
+    /// One of the two measurements was refused.
     Refused,
-    /// No difference worth a word.
+    /// The difference is insignificant.
     Same,
-    /// The figures say one thing, the runs another.
+    /// The single runs contradict the figures.
     RunsDisagree,
-    /// The first over the second.
+    /// The figure divided by the reference.
     Ratio(f64),
 }
 
 impl Comparison {
-    /// Compares two figures of a column that are shown. `by_run` is the median of the ratios of single runs, where there are several.
+    /// Compares two shown figures of a column. `by_run` is the median ratio of single runs, if there are several.
     pub(crate) fn of(column: &Column, ours: f64, reference: f64, by_run: Option<f64>) -> Self {
         let ratio = column.shown(ours) / column.shown(reference);
         let by_run = by_run.unwrap_or(ratio);
@@ -44,7 +44,7 @@ impl Comparison {
         }
     }
 
-    /// Which side the words say that the first is on.
+    /// The side of the first figure according to the words.
     pub(crate) fn side(self, column: &Column) -> Side {
         match self {
             Self::Missing | Self::Refused | Self::RunsDisagree => Side::Unclear,

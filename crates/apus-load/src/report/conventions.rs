@@ -1,33 +1,32 @@
-//! What a report is told about the transports and benchmarks in its results.
+//! The conventions of transports and benchmarks in results.
 
 use crate::row::Row;
 
 use super::table::Table;
 
-/// What the names in results mean; the program that wrote the results knows.
+/// The meaning of names in results. The program that wrote the results knows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Conventions {
-    /// How names of rivals begin: the best of them is the reference that the other transports are compared with.
+    /// Prefixes of rivals' names. The best rival is the reference that the other transports are compared with.
     pub rivals: &'static [&'static str],
-    /// How names of floors begin: they do less than a transport must, so they are never marked as best.
+    /// Prefixes of floors' names. A floor does less than a transport must, so it is never marked as best.
     pub floors: &'static [&'static str],
-    /// The main figure of a benchmark: `bench` and the figure's key. Elsewhere it is the first with a better side.
+    /// The main figures of benchmarks: `bench` and the figure's key. Other benchmarks use the first figure with a better direction.
     pub main_figures: &'static [(&'static str, &'static str)],
-    /// Benchmarks, by how their names begin, whose lines are something else than transports, and what the first column is
-    /// called there. Nothing is compared in them.
+    /// Prefixes of benchmarks whose lines are not transports, and the heading of their first column. Their lines are not compared.
     pub first_heads: &'static [(&'static str, &'static str)],
-    /// How names of transports begin, and what they are called in sentences: `tcp` is "kernel TCP".
+    /// Prefixes of transports' names, with the name for sentences: `tcp` is "kernel TCP".
     pub names: &'static [(&'static str, &'static str)],
-    /// The colour of a name in all reports: below 8 one of the palette, from 8 on the same again, dashed. Others take
-    /// colours that are free.
+    /// The colour of a name in all reports: below 8 a colour of the palette, from 8 the same colours dashed. Other names take free
+    /// colours.
     pub colours: &'static [(&'static str, usize)],
-    /// How names of benchmarks or loads begin that are measured only to choose a set-up. They stand last on a page.
+    /// Prefixes of benchmarks or loads that only serve to choose a set-up. They are last on a page.
     pub set_up: &'static [&'static str],
-    /// Terms that a page which uses them explains, a line each: the term, a colon, its meaning.
+    /// Terms that a page explains if it uses them, one line each: the term, a colon, its meaning.
     pub terms: &'static str,
-    /// Benchmarks whose rows are shown by `own_tables` alone.
+    /// Benchmarks whose rows only `own_tables` shows.
     pub own_forms: &'static [&'static str],
-    /// Makes tables of a form of their own from all rows; they stand behind the others.
+    /// Makes additional tables from all rows, which follow the others.
     pub own_tables: fn(&[Row]) -> Vec<Table>,
 }
 
@@ -44,13 +43,13 @@ impl Conventions {
         self.main_figures.iter().find(|(name, _)| *name == bench).map(|(_, key)| *key)
     }
 
-    /// What a transport is called in a sentence.
+    /// The name of a transport in a sentence.
     pub(crate) fn name_of<'a>(&self, transport: &'a str) -> &'a str {
         let known = self.names.iter().find(|(begin, _)| transport.starts_with(begin));
         known.map_or(transport, |(_, name)| *name)
     }
 
-    /// The colour that `name` always has.
+    /// The fixed colour of `name`, if it has one.
     pub(crate) fn colour(&self, name: &str) -> Option<usize> {
         self.colours.iter().find(|(known, _)| *known == name).map(|(_, colour)| *colour)
     }

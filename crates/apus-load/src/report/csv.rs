@@ -1,15 +1,15 @@
-//! All rows as one table of values, for programs that draw or compute.
+//! All rows as one table of values, for other programs.
 
 use anyhow::Result;
 use serde_json::Value;
 
 use crate::result::ResultFile;
 
-/// The rows of all results as CSV (RFC 4180), with a heading. There is a column for every key of any row, in the order in which keys
-/// appear; what a row has not, or what was not measured, is empty.
+/// The rows of all results as CSV (RFC 4180), with a heading. Every key of any row has a column, in the order in which keys appear.
+/// Missing values are empty.
 ///
 /// # Errors
-/// None that a text in memory has.
+/// Those of writing CSV, which do not occur in memory.
 pub fn csv(results: &[ResultFile]) -> Result<String> {
     let rows = || results.iter().flat_map(|result| &result.rows);
     let mut keys: Vec<&str> = Vec::new();

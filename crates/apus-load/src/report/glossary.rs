@@ -1,11 +1,11 @@
-//! The terms that a page explains.
+//! Terms that a page explains.
 
 use maud::{Markup, html};
 
 use super::conventions::Conventions;
 use super::table::Table;
 
-/// Terms of any report.
+/// Terms of all reports.
 const TERMS: &str = include_str!("terms.txt");
 
 /// The terms that some tables use.
@@ -14,7 +14,7 @@ pub(super) struct Glossary {
 }
 
 impl Glossary {
-    /// Of all terms known, those in the titles, headings, names and notes of `tables`.
+    /// The known terms in the titles, headings, names and notes of `tables`.
     pub(super) fn of<'a>(
         tables: impl Iterator<Item = &'a Table>,
         conventions: &Conventions,
@@ -44,7 +44,7 @@ impl Glossary {
         &self.terms
     }
 
-    /// A heading in which a term shows its meaning.
+    /// A heading whose terms show their meanings.
     pub(super) fn mark(&self, heading: &str) -> Markup {
         let meaning = |word: &str| self.terms.iter().find(|(term, _)| *term == word);
         html! {
@@ -57,7 +57,7 @@ impl Glossary {
     }
 }
 
-/// Words with a space on both sides; marks between words are spaces.
+/// Words with a space on both sides. Other characters become spaces.
 fn spaced(text: &str) -> String {
     let is_part = |c: char| c.is_alphanumeric() || "-.±".contains(c);
     let text: String = text.chars().map(|c| if is_part(c) { c } else { ' ' }).collect();

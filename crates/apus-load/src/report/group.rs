@@ -1,4 +1,4 @@
-//! From flat rows to tables: which rows belong together, what of them is a heading, which line is best.
+//! From flat rows to tables: groups of rows, headings, and the best lines.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::comparison::Comparison;
 use super::conventions::Conventions;
 use super::table::{Entry, Head, Headline, Table, Verdict};
 
-/// Keys in which rows of one table agree.
+/// Keys that have the same values in all rows of a table.
 const CONDITIONS: [&str; 11] = [
     "bench",
     "workload",
@@ -29,17 +29,17 @@ const CONDITIONS: [&str; 11] = [
     "point",
 ];
 
-/// Numbers that say how a transport was set up.
+/// Numbers that describe the set-up of a transport.
 const SETTINGS: [&str; 7] =
     ["connections", "priorities", "threads", "receivers", "ports", "calls_held", "peers"];
 
-/// How keys begin of the load that was offered.
+/// Prefix of keys of the offered load.
 const OFFERED: &str = "offered";
 
-/// Loads that are this far apart are the same.
+/// Ratio up to which loads are the same.
 const OFFERED_SAME: f64 = 1.01;
 
-/// What the first column is called, nearly always.
+/// The usual heading of the first column.
 const TRANSPORT: &str = "transport";
 
 /// All tables of a result, in the order in which their first rows appear.
@@ -60,12 +60,12 @@ pub(crate) fn tables(result: &ResultFile, conventions: &Conventions) -> Vec<Tabl
     groups.chain((conventions.own_tables)(&result.rows)).collect()
 }
 
-/// Lines of one table with the runs of each gathered.
+/// Lines of one table, each with all its runs.
 struct Group<'a> {
     conventions: &'a Conventions,
-    /// Texts and settings that tell lines apart, without the transport.
+    /// Texts and settings that distinguish lines, without the transport.
     labels: Vec<String>,
-    /// Labels that are the same everywhere: "delivery base".
+    /// Labels with the same value in all lines: "delivery base".
     constants: Vec<String>,
     columns: Vec<Column>,
     lines: Vec<Line>,
@@ -73,9 +73,9 @@ struct Group<'a> {
 
 struct Line {
     transport: String,
-    /// Key and value of all texts and settings but the transport.
+    /// Keys and values of all texts and settings except the transport.
     identity: Vec<(String, String)>,
-    /// By key, then by run.
+    /// Values by key, then by run.
     values: BTreeMap<String, BTreeMap<u64, f64>>,
 }
 
@@ -84,7 +84,7 @@ impl Line {
         self.identity.iter().find(|(name, _)| name == key).map_or("", |(_, value)| value)
     }
 
-    /// Values of all runs, in their order.
+    /// Values of all runs, in order.
     fn runs(&self, key: &str) -> Vec<f64> {
         self.values.get(key).map(|runs| runs.values().copied().collect()).unwrap_or_default()
     }
@@ -93,7 +93,7 @@ impl Line {
         stats::median(&self.runs(key))
     }
 
-    /// How this line's figure compares with that of `reference`.
+    /// Compares this line's figure with the figure of `reference`.
     fn comparison(&self, reference: &Self, column: &Column) -> Comparison {
         let key = &column.key;
         if self.is_refused() || reference.is_refused() {
@@ -105,7 +105,7 @@ impl Line {
         Comparison::of(column, ours, theirs, self.ratio_by_run(reference, key))
     }
 
-    /// This line over `reference`, the median over the runs; `None` when no run has both.
+    /// This line over `reference`, as the median over the runs; `None` if no run has both.
     fn ratio_by_run(&self, reference: &Self, key: &str) -> Option<f64> {
         let (ours, theirs) = (self.values.get(key)?, reference.values.get(key)?);
         let pairs = ours.iter().filter_map(|(run, value)| Some((*value, *theirs.get(run)?)));
@@ -113,7 +113,7 @@ impl Line {
         stats::paired_ratio(&values, &references)
     }
 
-    /// Whether it measured something else than it was to.
+    /// Whether the measurement was refused.
     fn is_refused(&self) -> bool {
         [REFUSED, REFUSED_LATE].contains(&self.label("verdict"))
     }
@@ -148,7 +148,7 @@ impl<'a> Group<'a> {
         Self { conventions, labels, constants, columns, lines }.without_constant_columns()
     }
 
-    /// Moves figures without a better side that are the same in every line from the columns into the note.
+    /// Moves figures without a better direction that are the same in every line from the columns to the note.
     fn without_constant_columns(mut self) -> Self {
         let (lines, constants) = (&self.lines, &mut self.constants);
         self.columns.retain(|column| {
@@ -226,7 +226,7 @@ impl<'a> Group<'a> {
                 None => column.with_unit(value),
             });
             let text = text.unwrap_or_else(|| "—".to_owned());
-            // Where nothing is compared, nothing is best.
+            // Without a comparison, no value is best.
             let best = headline.is_some() && self.is_best(line, column);
             entries.push(Entry { text, best });
             if spread_of == Some(column) {
@@ -247,13 +247,13 @@ impl<'a> Group<'a> {
         entries
     }
 
-    /// The columns, the main figure first: it and its comparison are seen on every screen.
+    /// The columns, the main figure first, so that every screen shows it and its comparison.
     fn in_order<'c>(&'c self, headline: Option<&'c Column>) -> impl Iterator<Item = &'c Column> {
         let others = self.columns.iter().filter(move |column| headline != Some(*column));
         headline.into_iter().chain(others)
     }
 
-    /// Whether the same load was offered to all lines. Figures under different loads are not compared.
+    /// Whether all lines had the same offered load. Figures under different loads are not compared.
     fn has_one_load(&self) -> bool {
         let offered = self.columns.iter().filter(|column| column.key.starts_with(OFFERED));
         offered.into_iter().all(|column| {
@@ -264,17 +264,17 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// The unit of all values of a column, when there is one.
+    /// The common unit of all values of a column, if there is one.
     fn unit(&self, column: &Column) -> Option<&'static str> {
         column.common_unit(self.lines.iter().filter_map(|line| line.median(&column.key)))
     }
 
-    /// What the first column is called.
+    /// The heading of the first column.
     fn first_head(&self, conditions: &[Option<Value>]) -> &'static str {
         self.conventions.first_head(bench_of(conditions)).unwrap_or(TRANSPORT)
     }
 
-    /// The main figure: the benchmark's own, or the first with a better side.
+    /// The main figure: the benchmark's own, or the first with a better direction.
     fn headline(&self, conditions: &[Option<Value>]) -> Option<&Column> {
         let usual = self.conventions.main_figure(bench_of(conditions));
         self.columns
@@ -283,12 +283,12 @@ impl<'a> Group<'a> {
             .or_else(|| self.columns.iter().find(|column| is_result(column)))
     }
 
-    /// The best of the rivals, if there is another line to compare with it; a refused one only where there is no other.
+    /// The best of the rivals, if there is another line to compare with it. It is a refused one only if there is no other.
     fn reference(&self, column: &Column) -> Option<&Line> {
         self.best_valid(column, |line| self.is_rival(line)).filter(|_| self.lines.len() > 1)
     }
 
-    /// The best line of a kind, of those that are not refused where there are some.
+    /// The best line of a kind. Refused lines count only if there are no others.
     fn best_valid(&self, column: &Column, is_meant: impl Fn(&Line) -> bool) -> Option<&Line> {
         let meant = || self.lines.iter().filter(|line| is_meant(line));
         self.best(meant().filter(|line| !line.is_refused()), column)
@@ -302,7 +302,7 @@ impl<'a> Group<'a> {
             .map(|(line, _)| line)
     }
 
-    /// Whether `line` has the best value of `column` among at least two contenders that differ.
+    /// Whether `line` has the best value of `column` among at least two different contenders.
     fn is_best(&self, line: &Line, column: &Column) -> bool {
         let contends = |line: &&Line| !self.is_floor(line) && !line.is_refused();
         let Some(value) = line.median(&column.key).filter(|_| contends(&line)) else {
@@ -331,7 +331,7 @@ impl<'a> Group<'a> {
         format!("{}{floor}", line.transport)
     }
 
-    /// Transport and what tells it from other lines of the same transport.
+    /// The transport, and its differences from other lines of the same transport.
     fn name(&self, line: &Line) -> String {
         let same = self.lines.iter().filter(|other| other.transport == line.transport).count();
         let details = self.labels.iter().filter(|label| same > 1 && !line.label(label).is_empty());
@@ -348,7 +348,7 @@ impl<'a> Group<'a> {
         valued.map(|(line, value)| (self.name(line), line.transport.clone(), value)).collect()
     }
 
-    /// One verdict against the best rival of each name, that against the best of all first.
+    /// One verdict against the best rival of each name. The best of all rivals is the first.
     fn verdicts(&self, column: &Column, reference: Option<&Line>) -> Vec<Verdict> {
         let Some(reference) = reference else { return Vec::new() };
         let name_of = |line: &Line| self.conventions.name_of(&line.transport).to_owned();
@@ -401,12 +401,12 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Whether a figure may be the main one: how late calls were tells of the generator.
+/// Whether a figure may be the main one. Figures of lateness describe the generator.
 fn is_result(column: &Column) -> bool {
     column.better != Better::Neither && !column.key.starts_with("late")
 }
 
-/// Texts, flags and settings of a row that are no condition: what makes it this line and not another.
+/// Texts, flags and settings of a row that are not conditions: they identify the line.
 fn identity_of(row: &Row) -> Vec<(String, String)> {
     let of_interest =
         row.values().filter(|(key, _)| *key != "transport" && !CONDITIONS.contains(key));
@@ -421,7 +421,7 @@ fn identity_of(row: &Row) -> Vec<(String, String)> {
     of_interest.filter_map(text).collect()
 }
 
-/// A value of a row as text; `None` for what was not measured.
+/// A value of a row as text; `None` for missing values.
 fn in_words(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -432,7 +432,7 @@ fn in_words(value: &Value) -> Option<String> {
     }
 }
 
-/// Adds what `row` measured to its line, as the run it names or the next one.
+/// Adds the measured values of `row` to its line, as the named run or the next one.
 fn gather(row: &Row, line: &mut Line, columns: &mut Vec<Column>) {
     for (key, value) in row.values() {
         if key == "run" || CONDITIONS.contains(&key) || SETTINGS.contains(&key) {
@@ -450,7 +450,7 @@ fn gather(row: &Row, line: &mut Line, columns: &mut Vec<Column>) {
     }
 }
 
-/// Splits labels into those that tell lines apart and, as "key value", those that are the same in all.
+/// Splits labels into those that distinguish lines and, as "key value", those with the same value in all lines.
 fn set_constants_apart(labels: Vec<String>, lines: &[Line]) -> (Vec<String>, Vec<String>) {
     let (constant, telling): (Vec<String>, Vec<String>) = labels
         .into_iter()
@@ -466,7 +466,7 @@ fn bench_of(conditions: &[Option<Value>]) -> &str {
     conditions[0].as_ref().and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The conditions in words: "rtt · 100 B · 8 outstanding".
+/// The conditions as a title: "rtt · 100 B · 8 outstanding".
 fn title(conditions: &[Option<Value>]) -> String {
     let bench = conditions[0].as_ref();
     let point = conditions.iter().zip(CONDITIONS).find(|(_, key)| *key == "point");
@@ -475,9 +475,9 @@ fn title(conditions: &[Option<Value>]) -> String {
     let parts: Vec<String> = CONDITIONS
         .iter()
         .zip(conditions)
-        // The benchmark `mix` has the workload `mix`; once is enough.
+        // The benchmark `mix` has the workload `mix`, which is shown once.
         .filter(|(key, value)| **key != "workload" || value.as_ref() != bench)
-        // A point of a sweep tells its load among its values.
+        // A point of a sweep may have the load among its values.
         .filter(|(key, _)| **key != "load" || !tells_load)
         .filter_map(|(key, value)| {
             let text = in_words(value.as_ref()?)?;
@@ -485,7 +485,7 @@ fn title(conditions: &[Option<Value>]) -> String {
                 "size_bytes" => size_in_words(&text),
                 "outstanding" => format!("{text} outstanding"),
                 "workload" => format!("workload {text}"),
-                // A share of the links. Texts are loads in words.
+                // A share of the links. Text values are shown as they are.
                 "load" => match value {
                     Some(Value::Number(share)) => format!("load {share}"),
                     _ => text,

@@ -68,7 +68,7 @@ fn figures_under_different_loads_are_not_compared() {
     assert_eq!(line(refused, 0).last(), Some(&"refused"));
     let late = |transport| mix(transport, 2.0, 9.0).set("late_pct", 90.0).refused_as_late();
     let nothing = &tables_of(&result(vec![late("apus-udp"), late("tcp-epoll")]))[0];
-    assert!(nothing.headline.is_none(), "lateness is no result");
+    assert!(nothing.headline.is_none(), "lateness is not a result");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn the_reference_is_the_best_tcp_and_the_floor_is_no_contender() {
 
 #[test]
 fn runs_become_a_median_with_spread_and_ratios_within_a_run() {
-    // The machine was half as fast in run 2: the ratio of the runs does not care.
+    // In run 2 the machine was half as fast; the ratio of the runs is not affected.
     let mut rows = Vec::new();
     for (run, slow) in [(1_u32, 1.0), (2, 2.0), (3, 1.1)] {
         rows.push(rtt("apus-udp", 5.0 * slow).set("run", run));
@@ -249,7 +249,7 @@ fn lab(transport: &str, verdict: &str, us: f64) -> Row {
 
 #[test]
 fn no_card_says_what_its_figures_deny() {
-    // Two of three runs are faster, the medians are not.
+    // Two of three runs are faster, but the medians are not.
     let runs = [(1_u32, 22_020.0, 23_000.0), (2, 9_000.0, 9_600.0), (3, 30_000.0, 13_042.0)];
     let mut rows = Vec::new();
     for (run, ours, theirs) in runs {
@@ -279,7 +279,7 @@ fn a_refused_run_has_no_headline_to_be_proud_of() {
         (verdict.headline.as_str(), verdict.side),
         ("The machine was too busy to compare", Side::Unclear)
     );
-    // A repetition that was good is the one to compare with.
+    // A repetition that was not refused is the one to compare with.
     let rows = vec![
         lab("apus-udp", "good", 5.0),
         lab("tcp-epoll", REFUSED, 40.0),

@@ -16,16 +16,16 @@ use super::warnings;
 
 const STYLE: &str = include_str!("page.css");
 
-/// The colours, light and dark.
+/// The colours, for light and dark settings.
 pub(super) const PALETTE: &str = include_str!("palette.css");
 
-/// A page with everything in `results`, one section each: machine and exact command, warnings, where the subject is ahead
-/// and where it is behind, plots, tables, and last what was measured only to choose a set-up. It ends with the terms used.
+/// A page with everything in `results`, one section each: machine and exact command, warnings, comparisons, plots, tables, and last
+/// the measurements for the choice of a set-up. The page ends with the terms used.
 ///
-/// The page needs nothing else: no script, no font, no network (and forbids it to itself). It follows the
-/// reader's light or dark setting, fits a phone and prints. All text from the results is escaped.
+/// The page needs no other file, script, font or network, and forbids itself network access. It follows the reader's light or dark
+/// setting, fits a phone and prints. All text from the results is escaped.
 pub fn html(results: &[ResultFile], conventions: &Conventions) -> Result<String> {
-    // Curves first: lines of a table may be something else than transports.
+    // Curves first: lines of a table need not be transports.
     let curves = results.iter().flat_map(|result| &result.series);
     let rows = results.iter().flat_map(|result| &result.rows);
     let transports =
@@ -74,12 +74,12 @@ fn subcommand(command: &str) -> String {
         .join(" ")
 }
 
-/// Makes text harmless between tags and inside quoted attributes.
+/// Escapes text for use between tags and inside quoted attributes.
 pub(super) fn escape(text: &str) -> String {
     markup! { (text) }.into_string()
 }
 
-/// What is the same for all sections.
+/// State common to all sections.
 struct Page<'a> {
     palette: Palette,
     conventions: &'a Conventions,
@@ -116,7 +116,7 @@ impl Page<'_> {
         })
     }
 
-    /// Where the subjects stand, in one sentence and a card for each table that compares.
+    /// The standing of the subjects: one sentence, and a card for each table with a comparison.
     fn glance(&self, tables: &[&Table]) -> Markup {
         let compared: Vec<(&Table, &str, &Verdict)> = tables
             .iter()
@@ -189,7 +189,7 @@ impl Page<'_> {
         subjects.iter().map(sentence).collect::<Vec<_>>().join(" ")
     }
 
-    /// Bars for each table about throughput, then the curves, those of one name together; `None` without any.
+    /// Bars for each table about throughput, then the curves, grouped by name; `None` without any.
     fn plots(&self, tables: &[&Table], series: &[Series]) -> Result<Option<Markup>> {
         let mut figures = Vec::new();
         for table in tables {
@@ -232,7 +232,7 @@ impl Page<'_> {
     }
 
     fn table(&self, table: &Table, glossary: &Glossary) -> Markup {
-        // Elsewhere the first column is something else than transports.
+        // Without a headline, the first column need not be transports.
         let of_transports = table.headline.is_some();
         let class = |head: &Head, entry: &Entry| match (head.right, entry.best) {
             (true, true) => Some("r best"),
@@ -270,21 +270,21 @@ impl Page<'_> {
         }
     }
 
-    /// A spot in the colour of a line's transport.
+    /// A dot in the colour of a line's transport.
     fn dot(&self, name: &str) -> Markup {
         let transport = name.split(" (").next().unwrap_or(name);
         markup! { span.dot style=(self.palette.spot(transport)) {} }
     }
 }
 
-/// Whether all points are at one place of the axis, as for messages of one length. The tables have such figures.
+/// Whether all points have the same x value, as for messages of one length. The tables have these figures.
 fn is_of_one_place(curves: &[&Series]) -> bool {
     let mut places = curves.iter().flat_map(|curve| &curve.points).map(|(x, _)| *x);
     let first = places.next();
     curves.iter().any(|curve| !curve.points.is_empty()) && places.all(|x| Some(x) == first)
 }
 
-/// Links to the results of a page of several, by their commands and what their first tables are about.
+/// Links to the results of a page with several results, by their commands and first tables.
 fn contents(results: &[ResultFile], tables: &[Vec<Table>]) -> Markup {
     if results.len() < 2 {
         return markup! {};
@@ -318,7 +318,7 @@ fn facts(result: &ResultFile) -> Markup {
     }
 }
 
-/// One line for each kind of warning; those of a kind are folded behind it.
+/// One line for each kind of warning, which unfolds to the warnings of the kind.
 fn warning_list(texts: &[String]) -> Markup {
     if texts.is_empty() {
         return markup! { p.quiet { "Nothing suspicious was noticed during the run." } };

@@ -6,7 +6,7 @@ use super::conventions::Conventions;
 use super::group::tables;
 use super::table::Table;
 
-/// The tables of `result` in Markdown, under the command and the machine they are from. Ends with a newline.
+/// The tables of `result` in Markdown, below its command and its machine. Ends with a newline.
 #[must_use]
 pub fn markdown(result: &ResultFile, conventions: &Conventions) -> String {
     let mut parts = vec![
@@ -41,7 +41,7 @@ fn table(table: &Table) -> String {
     lines.join("\n")
 }
 
-/// One line, in which nothing begins a cell or a tag.
+/// One line of text without cell separators or tags.
 fn escape(text: &str) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     line.replace('|', "\\|").replace('<', "&lt;")

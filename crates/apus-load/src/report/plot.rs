@@ -1,8 +1,7 @@
 //! Plots as SVG for the page, drawn by plotters.
 //!
-//! plotters knows fixed colours only, but the page must be legible on light and on dark. So everything is drawn
-//! in stand-in colours, which are replaced in the finished text: ink by the page's text colour, each curve by a
-//! variable of the page's style.
+//! plotters knows fixed colours only, but the page must be legible on light and on dark backgrounds. So plots are drawn in stand-in
+//! colours, which are replaced in the finished text: ink by the page's text colour, each curve's by a variable of the page's style.
 
 use anyhow::{Context, Result};
 use plotters::coord::Shift;
@@ -15,10 +14,12 @@ use super::axis::{Axis, without_unit};
 use super::conventions::Conventions;
 use super::table::Headline;
 
-/// Width of all plots, in units of which a page has nearly two per pixel at full size: fine enough that
-/// rounding to whole units does not show, coarse enough that letters can be read on a phone.
+/// Width of all plots, in units of nearly two per pixel of a page at full size: fine enough to hide rounding to whole units, and
+/// coarse enough for legible letters on a phone.
 const WIDTH: u32 = 900;
+/// Height of a chart.
 const CHART_HEIGHT: u32 = 600;
+/// Height of a bar with its label.
 const BAR_HEIGHT: u32 = 84;
 
 /// plotters divides by 1.24 when it writes SVG.
@@ -30,19 +31,19 @@ const INK: RGBColor = RGBColor(1, 1, 1);
 /// Colours of the page's style: `--c0` to `--c7`.
 const COLOURS: usize = 8;
 
-/// Past as many curves as can be told apart by colour and dashes, they repeat.
+/// Number of curves that colours and dashes distinguish. Further curves repeat them.
 const CURVES: usize = 2 * COLOURS;
 
-/// Which curve has which colour: the same transport looks the same in all plots of a page, and those known to the conventions in all reports.
+/// The colours of curves. A transport has the same colour in all plots of a page, and in all reports if the conventions know it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Palette {
-    /// Names with their colours, those from [`COLOURS`] on dashed.
+    /// Names with their colours. Those from [`COLOURS`] on are dashed.
     places: Vec<(String, usize)>,
 }
 
 impl Palette {
-    /// Colours for `names`: each its own where the conventions give it one, otherwise that of the name up to its first
-    /// comma, otherwise one that is free.
+    /// Colours for `names`: the one given by the conventions, otherwise that of the name up to its first comma, otherwise a free
+    /// one.
     pub(super) fn of<'a>(names: impl Iterator<Item = &'a str>, conventions: &Conventions) -> Self {
         let mut palette = Self::default();
         let mut others = Vec::new();
@@ -94,7 +95,7 @@ impl Palette {
     }
 }
 
-/// Curves over common axes. `curves` all belong to the plot called `name` and are at least one.
+/// Curves over common axes. `curves` all belong to the plot `name`, and there is at least one.
 pub(super) fn chart(name: &str, curves: &[&Series], palette: &Palette) -> Result<String> {
     let mut svg = String::new();
     let canvas = SVGBackend::with_string(&mut svg, (WIDTH, CHART_HEIGHT)).into_drawing_area();
@@ -103,7 +104,7 @@ pub(super) fn chart(name: &str, curves: &[&Series], palette: &Palette) -> Result
     Ok(finish(svg, CHART_HEIGHT, name))
 }
 
-/// One horizontal bar for each line of a table, its label above it and its value at its end.
+/// One horizontal bar for each line of a table, with its label above it and its value at its end.
 pub(super) fn bars(name: &str, headline: &Headline, palette: &Palette) -> Result<String> {
     let mut svg = String::new();
     let height = BAR_HEIGHT * headline.values.len() as u32;
@@ -136,7 +137,7 @@ fn draw_chart(canvas: &Canvas<'_>, curves: &[&Series], palette: &Palette) -> Res
         .label_style(FONT.into_font().color(&INK.mix(0.75)))
         .axis_desc_style(FONT.into_font().color(&INK))
         .draw()?;
-    // The first is drawn last, to lie on top.
+    // The first curve is drawn last, so that it is on top.
     for curve in curves.iter().rev() {
         let shown: Vec<(f64, f64)> = curve
             .points
@@ -145,7 +146,7 @@ fn draw_chart(canvas: &Canvas<'_>, curves: &[&Series], palette: &Palette) -> Res
             .filter(|point| x.shows(point.0) && y.shows(point.1))
             .collect();
         let line = palette.stand_in(&curve.transport).stroke_width(5);
-        // Many points make a curve by themselves; few are marked, being all that was measured.
+        // Many points make a curve by themselves; few are marked as measured points.
         let mark = if shown.len() <= 60 { 6 } else { 0 };
         chart.draw_series(LineSeries::new(shown.iter().copied(), line))?;
         let dots =
@@ -161,7 +162,7 @@ fn draw_bars(canvas: &Canvas<'_>, headline: &Headline, palette: &Palette) -> Res
     let label = FONT.into_font().color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
     for (place, (name, transport, value)) in headline.values.iter().enumerate() {
         let top = (place as u32 * BAR_HEIGHT) as i32;
-        // The value stands to the right of its bar, so the longest bar leaves room for it.
+        // The value is to the right of its bar, so the longest bar leaves room for it.
         let length = (value.max(0.0) / largest * f64::from(WIDTH - 260)).round() as i32;
         let bar = Rectangle::new(
             [(0, top + 40), (length.max(2), top + 72)],
@@ -176,10 +177,9 @@ fn draw_bars(canvas: &Canvas<'_>, headline: &Headline, palette: &Palette) -> Res
     Ok(canvas.present()?)
 }
 
-/// Replaces the stand-in colours, lets the page decide on the size, and names the picture for those who cannot
-/// see it.
+/// Replaces the stand-in colours, leaves the size to the page, and names the picture for screen readers.
 ///
-/// Text from the data cannot be hit: plotters writes its quotation marks as entities.
+/// Text from the data is not affected: plotters writes its quotation marks as entities.
 fn finish(svg: String, height: u32, name: &str) -> String {
     let fixed = format!("<svg width=\"{WIDTH}\" height=\"{height}\"");
     let named = format!("<svg role=\"img\" aria-label=\"{}\"", super::html::escape(name));
@@ -196,7 +196,7 @@ fn finish(svg: String, height: u32, name: &str) -> String {
     svg
 }
 
-/// Style of the line of a curve: past the last colour, dashed.
+/// Style of the line of a curve: dashed after the last colour.
 fn stroke(place: usize) -> String {
     let dash = if place < COLOURS { "" } else { ";stroke-dasharray:14 9" };
     format!("stroke:var(--c{}){dash}", place % COLOURS)

@@ -11,7 +11,7 @@ use crate::series::{Scale, Series};
 
 use super::conventions::Conventions;
 
-/// What the names in the tests mean.
+/// The conventions of the tests.
 pub(super) const CONVENTIONS: Conventions = Conventions {
     rivals: &["tcp"],
     floors: &["raw-"],
@@ -25,10 +25,10 @@ pub(super) const CONVENTIONS: Conventions = Conventions {
     own_tables: |_| Vec::new(),
 };
 
-/// Markup and control characters where text comes from outside.
+/// Markup and control characters in external text.
 pub(super) const HOSTILE: &str = "<script>alert(\"1\")</script>&'\x1b[2J";
 
-/// A small result with everything in it.
+/// A small result with all kinds of content.
 pub(super) fn result() -> ResultFile {
     let machine = Machine {
         cpu: "AMD EPYC".into(),
@@ -68,7 +68,7 @@ pub(super) fn result() -> ResultFile {
     result
 }
 
-/// The same with [`HOSTILE`] in every text.
+/// The same result with [`HOSTILE`] in every text.
 pub(super) fn hostile() -> ResultFile {
     let mut result = result();
     let text = || HOSTILE.to_owned();
@@ -87,7 +87,7 @@ pub(super) fn hostile() -> ResultFile {
     result
 }
 
-/// Results of any content that a file can have.
+/// Results with any content that a file can have.
 pub(super) fn any_result() -> impl Strategy<Value = ResultFile> {
     let cell = prop_oneof![
         any::<f64>().prop_map(Value::from),

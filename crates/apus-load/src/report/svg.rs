@@ -1,4 +1,4 @@
-//! Plots as files of their own, for documents.
+//! Plots as separate files, for documents.
 
 use anyhow::Result;
 use maud::{PreEscaped, html};
@@ -13,25 +13,27 @@ use super::plot::{self, Palette};
 const STYLE: &str =
     "svg { color: var(--ink); font-family: system-ui, sans-serif; font-size: 26px; }";
 
-/// Width of a file, and the height of a chart in it, both as the chart's own.
+/// Width of a file and of its chart.
 const WIDTH: usize = 900;
+/// Height of the chart.
 const CHART_HEIGHT: usize = 600;
 
-/// Height of the title, and of a line of the legend.
+/// Height of the title.
 const TITLE_HEIGHT: usize = 64;
+/// Height of a line of the legend.
 const LEGEND_HEIGHT: usize = 44;
 
 /// Entries of the legend side by side.
 const LEGEND_COLUMNS: usize = 4;
 
-/// A plot in a file of its own.
+/// A plot as a separate file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SvgFile {
-    /// What it is called: the plot's title in lower case, with `.svg`.
+    /// The file's name: the plot's title in lower case, with `.svg`.
     pub file_name: String,
     /// Title of the plot.
     pub title: String,
-    /// The text. Needs nothing else, and follows the reader's light or dark setting.
+    /// The SVG text. Needs no other file, and follows the reader's light or dark setting.
     pub text: String,
 }
 

@@ -1,27 +1,27 @@
-//! A table, as every form of report draws it.
+//! A table, independent of the form of the report.
 
 use super::column::Column;
 
-/// A table ready to be drawn; texts are as in the data, not escaped.
+/// A complete table. Texts are as in the data, not escaped.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Table {
     /// The conditions.
     pub(crate) title: String,
-    /// What is the same for all lines, and how the figures were taken. May be empty.
+    /// Values common to all lines, and the method of the figures. May be empty.
     pub(crate) note: String,
     /// Headings.
     pub(crate) heads: Vec<Head>,
-    /// Lines, each with as many entries as there are heads.
+    /// Lines, each with one entry per heading.
     pub(crate) lines: Vec<Vec<Entry>>,
-    /// The main figure of each line, for bars and for the summary; `None` when nothing has a better side.
+    /// The main figure of each line, for bars and for the summary; `None` if no figure has a better direction.
     pub(crate) headline: Option<Headline>,
-    /// Measured only to choose a set-up.
+    /// Whether it was measured only to choose a set-up.
     pub(crate) is_set_up: bool,
 }
 
 impl Table {
-    /// A table of texts, with numbers to the right in columns whose heading says so; each line has as many texts as there
-    /// are headings. `note` may be empty.
+    /// A table of texts. The `bool` of a heading puts its column's texts to the right. Each line has one text per heading. `note`
+    /// may be empty.
     #[must_use]
     pub fn of_texts(
         title: &str,
@@ -44,13 +44,13 @@ impl Table {
         }
     }
 
-    /// What it is about.
+    /// Its title.
     #[must_use]
     pub fn title(&self) -> &str {
         &self.title
     }
 
-    /// What is the same for all lines, and how the figures were taken.
+    /// Values common to all lines, and the method of the figures.
     #[must_use]
     pub fn note(&self) -> &str {
         &self.note
@@ -65,35 +65,35 @@ impl Table {
 /// The heading of one column.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Head {
-    /// With its unit.
+    /// Text with its unit.
     pub(crate) text: String,
-    /// Numbers stand to the right.
+    /// Whether the column's texts are on the right, as for numbers.
     pub(crate) right: bool,
-    /// Shown however narrow the screen is; other columns may be left out and are then named.
+    /// Whether every screen shows the column. Other columns may be left out and are then named.
     pub(crate) kept: bool,
 }
 
 /// One entry of a table.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Entry {
-    /// As shown.
+    /// Text as shown.
     pub(crate) text: String,
-    /// The best of its column among the contenders.
+    /// Whether it is the best of its column among the contenders.
     pub(crate) best: bool,
 }
 
 /// The main figure of a table.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Headline {
-    /// Which figure.
+    /// The figure's column.
     pub(crate) column: Column,
-    /// One per line that has it, in order: label, transport, value.
+    /// One entry per line with the figure, in order: label, transport, value.
     pub(crate) values: Vec<(String, String, f64)>,
-    /// How the table's subject stands against the best of each kind of rival; the best of all is the first.
+    /// The subject's verdicts against the best of each kind of rival; the best of all rivals is the first.
     pub(crate) verdicts: Vec<Verdict>,
 }
 
-/// The sentence a reader should take home from a table.
+/// The main statement of a table.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Verdict {
     /// "Apus is 15× faster than kernel TCP".
@@ -104,20 +104,20 @@ pub(crate) struct Verdict {
     pub(crate) rival: String,
     /// Label and value of the line: "apus-udp 4.92 µs".
     pub(crate) ours: String,
-    /// The same of the reference.
+    /// Label and value of the reference.
     pub(crate) reference: String,
-    /// Where the line stands, in the same words.
+    /// The side of the line.
     pub(crate) side: Side,
 }
 
-/// Which side of its reference a figure is on.
+/// The side of a figure compared with its reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Side {
-    /// The better one.
+    /// The better side.
     Ahead,
-    /// The worse one.
+    /// The worse side.
     Behind,
-    /// No difference worth a word.
+    /// No significant difference.
     Level,
     /// Refused, or the runs disagree.
     Unclear,

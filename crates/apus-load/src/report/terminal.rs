@@ -16,10 +16,10 @@ use super::group::tables;
 use super::table::{Entry, Table};
 use super::warnings::by_kind;
 
-/// Columns of a terminal that tables and texts fit.
+/// Upper bound on the width of tables and texts, in columns of the terminal.
 pub const WIDTH: usize = 80;
 
-/// Texts longer than this may be wrapped.
+/// Length above which texts may be wrapped.
 const PROSE_MIN: usize = 24;
 
 /// Whether to use bold, and whether to show all columns.
@@ -36,7 +36,7 @@ impl Style {
     /// Headings and best values in bold.
     pub const BOLD: Self = Self { bold: true, wide: false };
 
-    /// Bold when standard output is a terminal that can, and `NO_COLOR` is not set (<https://no-color.org>).
+    /// Bold if standard output is a capable terminal and `NO_COLOR` is not set (<https://no-color.org>).
     #[must_use]
     pub fn for_stdout() -> Self {
         let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -44,7 +44,7 @@ impl Style {
         Self { bold: io::stdout().is_terminal() && !refused && !dumb, wide: false }
     }
 
-    /// With all columns, however wide the table then is, and no text wrapped.
+    /// With all columns at any width of the table, and without wrapped texts.
     #[must_use]
     pub fn wide(self, wide: bool) -> Self {
         Self { wide, ..self }
@@ -55,9 +55,8 @@ impl Style {
     }
 }
 
-/// The whole result as text that reads at a glance: command and machine, a table for each set of rows that can be compared, and warnings,
-/// one for each kind. Ends with a newline. Control characters in the data are replaced, so that a
-/// result file cannot take over a terminal.
+/// The whole result as text: command and machine, a table for each set of comparable rows, and warnings, one for each kind. Ends
+/// with a newline. Control characters in the data are replaced, so that a result file cannot control a terminal.
 #[must_use]
 pub fn text(result: &ResultFile, conventions: &Conventions, style: Style) -> String {
     let mut text = style.strong(&clean(&result.command)) + "\n";
@@ -69,13 +68,13 @@ pub fn text(result: &ResultFile, conventions: &Conventions, style: Style) -> Str
     text + &warnings(result, style)
 }
 
-/// What may be wrong with a run, below an empty line; nothing when nothing is.
+/// The warnings of a run, below an empty line. Empty without warnings.
 fn warnings(result: &ResultFile, style: Style) -> String {
     list_warnings(result, style, |text| wrapped("  !", text, style))
 }
 
-/// What may be wrong with a run, below an empty line: each warning in one line of at most [`WIDTH`] columns, cut between
-/// two words where it is longer; nothing when nothing is wrong.
+/// The warnings of a run, below an empty line: each in one line of at most [`WIDTH`] columns, cut between words if longer. Empty
+/// without warnings.
 #[must_use]
 pub fn short_warnings(result: &ResultFile, style: Style) -> String {
     list_warnings(result, style, |text| format!("  ! {}\n", cut(&clean(text), WIDTH - 4)))
@@ -93,7 +92,7 @@ fn list_warnings(result: &ResultFile, style: Style, show: impl Fn(&str) -> Strin
     format!("\n{}\n{list}", style.strong("What may be wrong with this run"))
 }
 
-/// The first words of a text that fit `width` columns, and an ellipsis in the place of the others.
+/// The first words of a text that fit `width` columns, followed by an ellipsis if any are left out.
 fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
@@ -110,8 +109,8 @@ fn cut(text: &str, width: usize) -> String {
 }
 
 impl Table {
-    /// The table as text, at most [`WIDTH`] columns wide unless the style is [wide](Style::wide): headings and long texts
-    /// are wrapped, and columns that do not fit are left out and named in the last line. Ends with a newline.
+    /// The table as text, at most [`WIDTH`] columns wide unless the style is [wide](Style::wide): headings and long texts are
+    /// wrapped, and columns that do not fit are left out and named in the last line. Ends with a newline.
     #[must_use]
     pub fn text(&self, style: Style) -> String {
         let shown = self.columns_that_fit(if style.wide { usize::MAX } else { WIDTH });
@@ -147,7 +146,7 @@ impl Table {
         text.lines().map(|line| format!("{}\n", line.trim_end())).collect()
     }
 
-    /// Leaves columns out until the others fit: first those in which nothing happened, then the last ones.
+    /// Leaves out columns until the others fit: first columns of zeros and missing values, then the last ones.
     fn columns_that_fit(&self, width: usize) -> Vec<usize> {
         let mut shown: Vec<usize> = (0..self.heads.len()).collect();
         let is_nothing = |text: &str| matches!(text, "0" | "—" | "");
@@ -163,7 +162,7 @@ impl Table {
         shown
     }
 
-    /// How many places a column takes at least: headings are wrapped between words, and so is prose.
+    /// The least width of a column: headings and prose are wrapped between words.
     fn narrowest(&self, place: usize) -> usize {
         let longest_word = |text: &str| text.split(' ').map(str::width).max().unwrap_or(0);
         let entries = self.lines.iter().map(|line| &line[place].text);
@@ -182,7 +181,7 @@ impl Table {
     }
 }
 
-/// A text of several lines if need be, each behind `margin` and a space or as many spaces; nothing for no text.
+/// A text on one or several lines, each behind `margin` and a space, or as many spaces. Empty for an empty text.
 fn wrapped(margin: &str, text: &str, style: Style) -> String {
     if text.is_empty() {
         return String::new();
@@ -195,7 +194,7 @@ fn wrapped(margin: &str, text: &str, style: Style) -> String {
     drawn.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// An empty table: no frame, a rule below the headings.
+/// An empty table without a frame, with a rule below the headings.
 fn layout(style: Style) -> comfy_table::Table {
     let mut drawn = comfy_table::Table::new();
     drawn.load_preset(presets::NOTHING).set_style(TableComponent::VerticalLines, ' ');

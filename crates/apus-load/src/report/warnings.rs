@@ -1,6 +1,6 @@
-//! Warnings that say the same of several subjects, put together.
+//! Similar warnings about several subjects, put together.
 
-/// Warnings by what they say, in the order of the first of each kind: the kind in words, then all of it.
+/// Warnings by kind, in the order of each kind's first warning: the kind's text, then all its warnings.
 pub(super) fn by_kind(texts: &[String]) -> Vec<(String, Vec<&str>)> {
     let mut kinds: Vec<(String, Vec<&str>)> = Vec::new();
     for text in texts {
@@ -13,7 +13,7 @@ pub(super) fn by_kind(texts: &[String]) -> Vec<(String, Vec<&str>)> {
     kinds
 }
 
-/// What a warning says, without its subject, which ends at a colon, and without its numbers.
+/// The text of a warning without its subject, which ends at a colon, and without its numbers.
 fn kind_of(text: &str) -> String {
     let said = text.split_once(": ").map_or(text, |(_, said)| said);
     let words = said.split(' ').map(|word| {

@@ -2,12 +2,12 @@
 
 use apus_wire::{PacketSink, PathId, Transmit};
 
-/// Who is where.
+/// The addresses of all nodes.
 #[derive(Debug)]
 pub(super) struct Addresses {
-    /// Of each node, the present one.
+    /// The current address of each node.
     pub(super) of: Vec<PathId>,
-    /// Every address there ever was, with its last owner.
+    /// Every address that was ever used, with its last owner.
     known: Vec<(PathId, usize)>,
 }
 
@@ -28,7 +28,7 @@ impl Addresses {
         address
     }
 
-    /// The node that has the address, or had it last.
+    /// The current or the last owner of the address.
     pub(super) fn owner(&self, address: PathId) -> Option<usize> {
         let known = self.known.iter().find(|(known, _)| *known == address);
         known.map(|&(_, node)| node)
@@ -39,7 +39,7 @@ impl Addresses {
         self.owner(address).filter(|&node| self.of[node] == address)
     }
 
-    /// Gives a node a new address, and its old one to its heir, if it has one.
+    /// Gives a node a new address, and its old address to the heir, if there is one.
     pub(super) fn move_node(&mut self, node: usize, heir: Option<usize>) {
         let left = self.of[node];
         self.of[node] = self.fresh(node);
@@ -51,7 +51,7 @@ impl Addresses {
     }
 }
 
-/// Where a node's endpoint puts its packets.
+/// Collects the packets of a node's endpoint.
 pub(super) struct Outbox<'a> {
     pub(super) node: usize,
     pub(super) mtu: usize,

@@ -1,4 +1,4 @@
-//! What hostile nodes send.
+//! Packets of hostile nodes.
 
 use apus_load::Random;
 use apus_wire::{
@@ -10,7 +10,7 @@ use rand::Rng;
 use crate::chance::{below, happens};
 use crate::check::scenario::Manner;
 
-/// The next packet of an attacker to a node that has `told` it so much.
+/// The next packet of an attacker to a node. `told` is the node's last token offer to the attacker, if any.
 pub(super) fn packet(
     rng: &mut Random,
     manner: Manner,
@@ -27,8 +27,8 @@ pub(super) fn packet(
     }
 }
 
-/// A packet in the name of a node, from somebody who sees none of its packets: ports are known and
-/// numbers of calls can be guessed, tokens cannot.
+/// A packet in the name of a node, from a sender that sees none of its packets: it knows ports and can guess call numbers, but not
+/// tokens.
 pub(super) fn forged(rng: &mut Random, ports: [u16; 2]) -> Vec<u8> {
     let port = |rng: &mut Random| ports[below(rng, 2) as usize];
     let number = if happens(rng, 700_000) { u64::from(below(rng, 100)) } else { rng.next_u64() };
@@ -43,7 +43,7 @@ pub(super) fn forged(rng: &mut Random, ports: [u16; 2]) -> Vec<u8> {
         1 => control_with(rng, &header),
         2 => contact(rng, &header),
         _ => {
-            // Any type, with any body: the reason of an RPC_UNKNOWN is its first byte.
+            // Any type with any body: the first byte of an RPC_UNKNOWN's body is its reason.
             let mut packet = control_with(rng, &header);
             packet[11] = PacketType::ALL[below(rng, PacketType::ALL.len() as u32) as usize] as u8;
             packet.resize(COMMON_LEN + below(rng, 60) as usize, below(rng, 8) as u8);
@@ -56,16 +56,16 @@ pub(super) fn forged(rng: &mut Random, ports: [u16; 2]) -> Vec<u8> {
     packet
 }
 
-/// What a node told an attacker: the token for what it is sent, and what the attacker confirms it by.
+/// A node's token offer to an attacker, and whether the attacker has confirmed it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told {
     pub(super) offer: Offer,
     pub(super) confirmed: bool,
-    /// This or an earlier one was confirmed: the attacker was shown to receive at its address.
+    /// Whether this or an earlier offer was confirmed, which shows that the attacker receives at its address.
     pub(super) met: bool,
 }
 
-/// The next packet of an attacker that meets a node like any other, and then sends what it likes, about few calls.
+/// The next packet of an attacker that makes first contact like any other node, and then sends arbitrary packets about a few calls.
 fn met(rng: &mut Random, told: &mut Option<Told>, seen: &[Vec<u8>], port: u16) -> Vec<u8> {
     const OURS: Token = Token(0x0BAD_0000_0BAD_0000);
     let number = RpcId(u64::from(2 * (1 + below(rng, 30))));
@@ -136,7 +136,7 @@ fn copy(rng: &mut Random, seen: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Ports and an id: of something seen, or made up.
+/// Ports and an id: from a recorded packet, or random.
 fn header(rng: &mut Random, seen: &[Vec<u8>], port: u16) -> Header {
     let known = seen.get(below(rng, 1 + seen.len() as u32) as usize);
     let known = known.and_then(|bytes| apus_wire::Packet::parse(bytes).ok().map(|p| *p.header()));
@@ -178,7 +178,7 @@ fn control_with(rng: &mut Random, header: &Header) -> Vec<u8> {
     about(rng, header, header.dest_port, 6)
 }
 
-/// One of the first `kinds` kinds of control packet.
+/// A control packet of one of the first `kinds` kinds.
 fn about(rng: &mut Random, header: &Header, port: u16, kinds: u32) -> Vec<u8> {
     let mut buffer = [0; MAX_HEADER];
     let priority = Priority::clamped(below(rng, 8) as u8);
@@ -202,7 +202,7 @@ fn about(rng: &mut Random, header: &Header, port: u16, kinds: u32) -> Vec<u8> {
     buffer[..length].to_vec()
 }
 
-/// A number of a hostile node's choosing, often at an edge.
+/// A number for a hostile field, often at the edge of its range.
 fn edgy(rng: &mut Random) -> u32 {
     match below(rng, 4) {
         0 => below(rng, 100),

@@ -1,4 +1,4 @@
-//! What is known of every call, and what must never happen.
+//! The state of every call, and the violations of the campaign's rules.
 
 use std::time::Duration;
 
@@ -9,145 +9,145 @@ use thiserror::Error;
 
 use crate::check::scenario::{Call, REQUEST_MIN};
 
-/// A promise that was broken.
+/// A broken rule.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum Violation {
-    /// A request or response arrived with other bytes than were sent.
+    /// A request or response arrived with other bytes than the sent ones.
     #[error("the {what} of call {call} arrived with wrong bytes from {at} on")]
     WrongBytes {
-        /// Which call.
+        /// The call's number.
         call: usize,
-        /// Whose bytes.
+        /// The message: request or response.
         what: &'static str,
-        /// The first wrong byte, or the length that arrived.
+        /// Offset of the first wrong byte, or the length that arrived.
         at: usize,
     },
-    /// A request was handed to a server's application more than once, by one run of it or by two.
+    /// A server's application received a request more than once, in one run of the server or in two.
     #[error("call {call} was executed {}", by_runs(runs))]
     ExecutedAgain {
-        /// Which call.
+        /// The call's number.
         call: usize,
-        /// The run of the server that executed it first, and the one that did again, counted from 0.
+        /// The runs of the server that executed it first and again, counted from 0.
         runs: (u32, u32),
     },
-    /// A request was executed though its call was told that it was not.
-    #[error("call {call} was executed, and told: {error}")]
+    /// A request was executed, but the call's error says that it was not.
+    #[error("call {call} was executed, but its error says otherwise: {error}")]
     ExecutedThoughDenied {
-        /// Which call.
+        /// The call's number.
         call: usize,
-        /// What it was told.
+        /// The text of the error.
         error: String,
     },
-    /// A call that nothing stood in the way of failed.
+    /// A call failed without a fault that explains it.
     #[error("call {call} failed without a reason: {error}")]
     FailedWithoutReason {
-        /// Which call.
+        /// The call's number.
         call: usize,
-        /// What it was told.
+        /// The text of the error.
         error: String,
     },
-    /// A call got its response, or was told that it was executed, though it never was.
-    #[error("call {call} was told that it was executed, and never was")]
+    /// A call got its response, or an error that says that it was executed, but it never was.
+    #[error("call {call} ended as if it was executed, and never was")]
     NeverExecuted {
-        /// Which call.
+        /// The call's number.
         call: usize,
     },
     /// A call ended twice, or after it was aborted.
     #[error("call {call} ended twice")]
     EndedAgain {
-        /// Which call.
+        /// The call's number.
         call: usize,
     },
     /// A call did not end in time after the last fault.
     #[error("call {call} had not ended {bound:?} after the last fault")]
     NeverEnded {
-        /// Which call.
+        /// The call's number.
         call: usize,
-        /// How long after.
+        /// The time limit after the last fault.
         bound: Duration,
     },
     /// A call outlived its deadline.
     #[error("call {call} ended {by:?} after its deadline")]
     DeadlineMissed {
-        /// Which call.
+        /// The call's number.
         call: usize,
-        /// By how much.
+        /// The time from the deadline to the end of the call.
         by: Duration,
     },
-    /// A node held more than its budget.
+    /// A node held more bytes than its budget.
     #[error("node {node} held {held} bytes, more than its budget")]
     OverBudget {
-        /// Which node.
+        /// The node's number.
         node: usize,
         /// Bytes held.
         held: u64,
     },
-    /// A node still held something when all was over.
-    #[error("node {node} was not idle when all was over: {rpcs} RPCs left")]
+    /// A node still held RPCs at the end of the run.
+    #[error("node {node} was not idle at the end of the run: {rpcs} RPCs left")]
     LeftOver {
-        /// Which node.
+        /// The node's number.
         node: usize,
-        /// RPCs.
+        /// The number of RPCs left.
         rpcs: usize,
     },
-    /// An attacker was sent more bytes than it had sent.
+    /// A node sent an attacker more bytes than the attacker had sent.
     #[error("node {node} sent an attacker {sent} bytes for {received}")]
     Amplified {
-        /// Which node.
+        /// The node's number.
         node: usize,
-        /// Bytes to the attacker and from it.
+        /// Bytes to the attacker.
         sent: u64,
-        /// Bytes from it.
+        /// Bytes from the attacker.
         received: u64,
     },
     /// Two nodes sent more packets for one RPC than it can need.
     #[error("a storm: {packets} packets for RPC {id} of node {client} with node {server} {}, {allowed} are allowed", meanwhile(*silent))]
     Storm {
-        /// Which node calls.
+        /// The client's node number.
         client: usize,
-        /// Which node serves.
+        /// The server's node number.
         server: usize,
         /// The id of the RPC, in its client's form.
         id: u64,
-        /// Packets that both sent.
+        /// Packets that both nodes sent.
         packets: u64,
-        /// What it may need.
+        /// Upper bound on the packets.
         allowed: u64,
-        /// For how long nothing new had arrived; absent when all packets of the RPC are too many.
+        /// Time without new data; absent if the packets of the whole RPC are too many.
         silent: Option<Duration>,
     },
-    /// Packets named more ids of which no DATA was ever sent than the network can have made.
-    #[error("a storm: packets about {ids} RPCs that nobody began, {allowed} are allowed")]
+    /// Packets named more ids without DATA than the network can have made.
+    #[error("a storm: packets about {ids} RPCs without DATA, {allowed} are allowed")]
     Strays {
-        /// Ids.
+        /// Number of ids.
         ids: u64,
-        /// What may be.
+        /// Upper bound on the ids.
         allowed: u64,
     },
-    /// A node's application was given a request that the node it is said to be from never made.
+    /// A node's application received a request that its apparent sender never made.
     #[error("node {node} executed a request that node {from} never made")]
     Forged {
-        /// Which node.
+        /// The node's number.
         node: usize,
-        /// Who is said to have made it.
+        /// The node number of the apparent sender.
         from: usize,
     },
-    /// A node wanted to be called for ever without anything happening.
-    #[error("node {node} wants to be called for ever")]
+    /// A node asked to be called again and again without an event.
+    #[error("node {node} asks to be called again without end")]
     Spins {
-        /// Which node.
+        /// The node's number.
         node: usize,
     },
     /// The core panicked.
     #[error("panic: {message}")]
     Panicked {
-        /// What it said.
+        /// The panic message.
         message: String,
     },
 }
 
-/// By which runs of its server a call was executed.
+/// Text for the runs of a server that executed a call.
 fn by_runs((first, again): &(u32, u32)) -> String {
     if first == again {
         return format!("twice by run {first} of its server");
@@ -155,7 +155,7 @@ fn by_runs((first, again): &(u32, u32)) -> String {
     format!("by runs {first} and {again} of its server")
 }
 
-/// While what a storm was.
+/// Text for the time of a storm.
 fn meanwhile(silent: Option<Duration>) -> String {
     match silent {
         Some(silent) => format!("in {silent:?} in which nothing new arrived"),
@@ -163,14 +163,14 @@ fn meanwhile(silent: Option<Duration>) -> String {
     }
 }
 
-/// What became of a call.
+/// The state of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
     NotBegun,
     UnderWay,
     Answered,
     Failed,
-    /// Aborted, refused at once, or forgotten by a node that restarted.
+    /// Aborted, refused at once, or forgotten by a restarted node.
     Gone,
 }
 
@@ -179,7 +179,7 @@ pub(super) struct Entry {
     pub(super) fate: Fate,
     /// The run of the server that executed it.
     pub(super) executed_by: Option<u32>,
-    /// The error that said that it was not executed.
+    /// The error that says that it was not executed.
     pub(super) denied: Option<CallFailed>,
     pub(super) began: Duration,
 }
@@ -189,8 +189,7 @@ impl Entry {
         Self { fate: Fate::NotBegun, executed_by: None, denied: None, began: Duration::ZERO }
     }
 
-    /// The request was handed to the application in this run of the server: whatever runs there
-    /// were, for the first time.
+    /// Notes that the application received the request in this run of the server. Fails if any run has received it before.
     pub(super) fn execute(&mut self, call: usize, run: u32) -> Result<(), Violation> {
         if let Some(first) = self.executed_by.replace(run) {
             return Err(Violation::ExecutedAgain { call, runs: (first, run) });
@@ -198,7 +197,7 @@ impl Entry {
         self.truthful(call)
     }
 
-    /// The call failed: what the error says of the execution is so.
+    /// Notes that the call failed, and checks the error's claim about the execution.
     pub(super) fn fail(&mut self, call: usize, error: CallFailed) -> Result<(), Violation> {
         use CallFailed::{
             DeadlineExceeded, NoSuchPort, OtherVersion, Overloaded, PeerTimeout, RequestTooLarge,
@@ -226,7 +225,7 @@ impl Entry {
         }
     }
 
-    /// It was not executed and denied, in whichever order.
+    /// Fails if the call was executed and an error denies it, in either order.
     fn truthful(&self, call: usize) -> Result<(), Violation> {
         match (self.executed_by, &self.denied) {
             (Some(_), Some(error)) => {
@@ -237,7 +236,7 @@ impl Entry {
     }
 }
 
-/// Bytes of a message that differ by their place only.
+/// Bytes of a message that differ only by their place.
 const BLOCK: usize = 251;
 const PLACES: [u8; BLOCK] = {
     let mut places = [0; BLOCK];
@@ -249,7 +248,7 @@ const PLACES: [u8; BLOCK] = {
     places
 };
 
-/// The bytes of a message; they differ from call to call and from place to place.
+/// The bytes of a message, which differ from call to call and from place to place.
 fn filled(call: usize, is_response: bool, length: u32) -> Vec<u8> {
     let mut body = vec![0; length as usize];
     let message = (call as u64 * 2 + u64::from(is_response)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -261,13 +260,13 @@ fn filled(call: usize, is_response: bool, length: u32) -> Vec<u8> {
     body
 }
 
-/// The context of the distributed trace that a call belongs to. One call in four has none.
+/// The context of the distributed trace of a call. One call in four has no context.
 pub(super) fn context(number: usize) -> Option<TraceContext> {
     let span = (number as u64 + 1).to_be_bytes();
     TraceContext::new([1; 16], span, 0).filter(|_| !number.is_multiple_of(4))
 }
 
-/// The request of a call: its number, how long a response it wants, then the pattern.
+/// The request of a call: its number, the length of the response, then the pattern.
 pub(super) fn request(number: usize, call: &Call) -> Bytes {
     let mut body = filled(number, false, call.request);
     body[..8].copy_from_slice(&(number as u64).to_le_bytes());
@@ -279,14 +278,14 @@ pub(super) fn response(number: usize, call: &Call) -> Bytes {
     filled(number, true, call.response).into()
 }
 
-/// Which call a request is, if it is one that a node made.
+/// The number of the call that made a request; `None` for a forged or damaged request.
 pub(super) fn number_of(body: &[u8], calls: usize) -> Option<usize> {
     let bytes = body.get(..8)?.try_into().ok()?;
     let number = usize::try_from(u64::from_le_bytes(bytes)).ok()?;
     (number < calls && body.len() >= REQUEST_MIN as usize).then_some(number)
 }
 
-/// Whether the bytes that arrived are those that were sent.
+/// Checks that the received bytes are the sent ones.
 pub(super) fn verify(
     number: usize,
     what: &'static str,

@@ -1,31 +1,30 @@
-//! The fault campaign: many small runs on a bad network, each checked, each repeatable.
+//! The fault campaign: many small runs on a faulty network, each checked and each repeatable.
 //!
-//! A seed makes a scenario: two to five nodes, up to eighty calls, up to four faults. The production
-//! core runs it with real bytes. What must hold, in every run ([`Violation`] has one variant each):
+//! A seed makes a scenario: two to five nodes, up to eighty calls, up to four faults. The production core runs it with real bytes.
+//! These rules hold in every run ([`Violation`] has one variant each):
 //!
 //! - requests and responses arrive with the bytes that were sent;
-//! - no request is executed twice, by whatever runs of its server; an answered call was executed, and
-//!   what an error says of the execution is so;
-//! - without faults for which calls may fail, every call is answered;
+//! - no request is executed twice, in one run of its server or in several; an answered call was executed, and an error's claim
+//!   about the execution is true;
+//! - every call is answered unless a fault occurs for which calls may fail;
 //! - every call ends within nine peer timeouts and half a second after the last fault;
-//! - a deadline is kept; an ended or aborted call is reported no more;
-//! - no node holds more than its budget, and when all is over, nothing;
-//! - an attacker is not sent more bytes than it sent, and what is forged in the name of a node is not
-//!   executed;
-//! - what is sent for an RPC stays within what its messages, the network and its age account for, in all
-//!   and while nothing new arrives;
-//! - nothing panics, and no node wants to be called for ever.
+//! - a call ends by its deadline; an ended or aborted call is not reported again;
+//! - no node holds more bytes than its budget, and none at the end of the run;
+//! - an attacker is not sent more bytes than it sent, and a request forged in the name of a node is not executed;
+//! - the packets of an RPC stay within a bound by its messages, the network's faults and its age, both in all and while no new data
+//!   arrives;
+//! - nothing panics, and no node asks to be called without end.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | `addresses` | where the nodes are |
-//! | `scenario` | what a seed stands for |
-//! | `weighted` | what those from 1,000,000 to 1,999,999 and from 10,000,000,000 on stand for |
-//! | `world` | nodes and faults in motion |
-//! | `network` | how packets go between them |
-//! | `work` | how much they send |
-//! | `hostile` | what a hostile node sends |
-//! | `ledger` | what is known of every call; violations |
+//! | `addresses` | the addresses of the nodes |
+//! | `scenario` | the scenario of a seed |
+//! | `weighted` | the scenarios of seeds from 1,000,000 to 1,999,999 and from 10,000,000,000 on |
+//! | `world` | one run: nodes, calls and faults over time |
+//! | `network` | packets between the nodes |
+//! | `work` | bounds on the number of packets |
+//! | `hostile` | packets of a hostile node |
+//! | `ledger` | the state of every call; violations |
 
 mod addresses;
 mod hostile;
@@ -46,28 +45,28 @@ use self::world::World;
 pub use self::ledger::Violation;
 pub use self::world::Tally;
 
-/// A part of a scenario: what a failure was minimized to.
+/// A part of a scenario, such as the result of minimizing a failure.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Part {
-    /// Calls that are made; all when absent.
+    /// Calls to make; all if absent.
     pub calls: Option<BTreeSet<usize>>,
-    /// Faults that happen; all when absent.
+    /// Faults to inject; all if absent.
     pub faults: Option<BTreeSet<usize>>,
 }
 
-/// A run in which something did not hold.
+/// A run that broke a rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// The seed.
     pub seed: u64,
-    /// What part of its scenario was run.
+    /// The part of its scenario that was run.
     pub part: Part,
-    /// What did not hold.
+    /// The broken rule.
     pub violation: Violation,
 }
 
 impl Failure {
-    /// Arguments of `apus sim check` that give the same failure again.
+    /// Arguments of `apus sim check` that reproduce the failure.
     #[must_use]
     pub fn replay(&self) -> String {
         let mut text = format!("--seeds {}..{} --log", self.seed, self.seed + 1);
@@ -82,8 +81,7 @@ impl Failure {
     }
 }
 
-/// The scenario of a seed, reduced to a part. Calls keep their numbers: those left out take place
-/// at a node of nobody.
+/// The scenario of a seed, reduced to a part. Calls keep their numbers, which are returned as well.
 fn scenario(seed: u64, part: &Part) -> (Scenario, Vec<usize>) {
     let mut scenario = weighted::scenario(seed);
     let mut numbers: Vec<usize> = (0..scenario.calls.len()).collect();
@@ -123,14 +121,14 @@ fn attempt(scenario: &Scenario, log: &mut Option<Vec<String>>) -> Result<Tally, 
 ///
 /// # Errors
 ///
-/// What did not hold.
+/// The broken rule.
 pub fn check(seed: u64, part: &Part) -> Result<Tally, Box<Failure>> {
     let (scenario, _) = scenario(seed, part);
     attempt(&scenario, &mut None)
         .map_err(|violation| Box::new(Failure { seed, part: part.clone(), violation }))
 }
 
-/// Everything that happens in a run, one line each: the scenario first, then packets and events.
+/// The log of a run, one line per event: the scenario first, then packets and events.
 #[must_use]
 pub fn log(seed: u64, part: &Part) -> Vec<String> {
     let (scenario, numbers) = scenario(seed, part);
@@ -153,8 +151,8 @@ pub fn log(seed: u64, part: &Part) -> Vec<String> {
     lines
 }
 
-/// Takes out of a failing scenario what is not needed for the failure: faults first, then calls by
-/// halves. The smaller scenario fails in the same way.
+/// Removes parts of a failing scenario that the failure does not need: faults first, then calls by halves. The smaller scenario
+/// fails in the same way.
 #[must_use]
 pub fn minimize(failure: &Failure) -> Failure {
     let full = weighted::scenario(failure.seed);

@@ -1,4 +1,4 @@
-//! The network between the nodes, with its faults of the moment.
+//! The network between the nodes, with its current faults.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::check::ledger::Violation;
 use crate::check::scenario::Kind;
 use crate::check::world::{CLIENT_PORT, PORT, Step, World};
 
-/// Packets of others that a hostile node keeps to send them again.
+/// Upper bound on recorded packets that a hostile node may copy.
 const SEEN_MAX: usize = 64;
 
-/// A hostile node's.
+/// A hostile node's address.
 pub(super) fn attacker() -> PathId {
     PathId::new(255, 255)
 }
@@ -28,13 +28,13 @@ impl World<'_> {
         limits.fold(self.scenario.mtu, usize::min)
     }
 
-    /// The faults of this moment.
+    /// The current faults.
     pub(super) fn kinds(&self) -> impl Iterator<Item = Kind> + '_ {
         let all = self.scenario.faults.iter().zip(&self.active);
         all.filter(|&(_, &active)| active).map(|(fault, _)| fault.kind)
     }
 
-    /// Brings what was sent to where it goes, or not.
+    /// Delivers transmitted packets, or loses them.
     pub(super) fn carry(&mut self) -> Result<(), Violation> {
         for (from, to, packet) in std::mem::take(&mut self.outbox) {
             self.tally.packets += 1;
@@ -59,7 +59,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Whether something befell the packet on the way.
+    /// Sends a packet through the network. Returns whether a fault affected it.
     fn cross(&mut self, from: usize, to: usize, address: PathId, mut packet: Vec<u8>) -> bool {
         let (mut extra, mut copy) = (Duration::ZERO, None);
         let mut lost = self.addresses.of[to] != address;
@@ -114,7 +114,7 @@ impl World<'_> {
         self.tally.faults > faults
     }
 
-    /// A packet comes to where its address is now.
+    /// Delivers a packet to the current owner of its address.
     pub(super) fn arrive(
         &mut self,
         to: PathId,
@@ -145,7 +145,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A packet of nobody in the network.
+    /// Sends the next packet of a fault's attacker.
     pub(super) fn hostile(&mut self, index: usize) {
         let (to, from, packet) = match self.scenario.faults[index].kind {
             Kind::Hostile { manner, .. } => {

@@ -1,4 +1,4 @@
-//! What happens in one run of the campaign: nodes, calls and faults, all from a seed.
+//! The nodes, calls and faults of one run of the campaign, all from a seed.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use rand::Rng;
 
 use crate::chance::{below, happens};
 
-/// Shortest request: its number, the length of its response, and a check byte fit.
+/// Shortest request: room for its number, the length of its response, and a check byte.
 pub(super) const REQUEST_MIN: u32 = 16;
 
-/// One call an application makes.
+/// One call of an application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Call {
     pub(super) at: Duration,
@@ -21,16 +21,16 @@ pub(super) struct Call {
     pub(super) to: usize,
     pub(super) request: u32,
     pub(super) response: u32,
-    /// How long the server's application takes.
+    /// Time until the server's application replies.
     pub(super) service: Duration,
     pub(super) deadline: Option<Duration>,
-    /// The caller gives up after this.
+    /// Time after which the caller aborts the call.
     pub(super) abort: Option<Duration>,
-    /// The server's application gives up instead of answering.
+    /// Whether the server's application drops the request instead of replying.
     pub(super) dropped: bool,
 }
 
-/// Something that goes wrong, from `from` until `until`.
+/// A fault that lasts from `from` until `until`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Fault {
     pub(super) from: Duration,
@@ -40,56 +40,56 @@ pub(super) struct Fault {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// Packets are lost, per million; of one type or all.
+    /// Packets of one type or of all are lost, this many per million.
     Loss { per_million: u32, only: Option<PacketType> },
-    /// Packets come twice, the second up to this much later.
+    /// Packets arrive twice, the copy up to `late` later.
     Duplicate { per_million: u32, late: Duration },
-    /// Packets come later than others sent after them.
+    /// Packets arrive up to `late` later, after packets that were sent later.
     Reorder { per_million: u32, late: Duration },
-    /// Bits flip; the link's checksum notices and drops the packet.
+    /// Bits flip; the link's checksum detects it and drops the packet.
     Corrupt { per_million: u32 },
-    /// Bits flip and nobody notices: only that nothing breaks down is checked.
+    /// Bits flip undetected. The run then only checks that nothing panics or spins.
     CorruptUnnoticed { per_million: u32 },
     /// All packets take longer.
     Delay { extra: Duration },
-    /// Nothing to or from this node gets through.
+    /// No packet to or from this node gets through.
     LinkDown { node: usize },
-    /// Nodes of the mask and the others do not hear each other.
+    /// Nodes of the mask receive no packets of the other nodes, and vice versa.
     Partition { mask: u32 },
-    /// The node forgets everything, and is back at the end.
+    /// The node loses its state, and restarts at the end of the fault.
     Restart { node: usize },
-    /// The node's clock is fast by this many parts per million, from the beginning.
+    /// The node's clock is fast by this many parts per million, from the start of the run.
     Skew { node: usize, parts: i32 },
     /// The queue in front of each node holds this many bytes.
     Buffer { bytes: u64 },
     /// Packets may be no larger than this.
     Mtu { bytes: usize },
-    /// The node goes on at a new address, and the heir, if there is one, at the node's old one.
+    /// The node moves to a new address, and the heir, if there is one, to the node's old address.
     Move { node: usize, heir: Option<usize> },
-    /// The node is not run. As many packets as the queue holds wait for it.
+    /// The node is paused. Up to `queue` packets wait for it.
     Pause { node: usize, queue: usize },
-    /// Somebody who sees no packet sends the target packets in the name of the source.
+    /// A sender that sees no packet sends the target packets in the name of the source.
     Forged { source: usize, target: usize, packets: u32 },
-    /// An attacker sends what it likes, this many packets.
+    /// An attacker sends this many packets.
     Hostile { packets: u32, manner: Manner },
 }
 
-/// What a hostile node sends.
+/// The kind of packets that a hostile node sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Manner {
-    /// Random bytes, and random bytes behind a right header.
+    /// Random bytes, and random bytes behind a valid header.
     Noise,
-    /// Packets seen in the network, sent again from its own address, some changed.
+    /// Packets recorded from the network, sent again from its own address, some of them modified.
     Copies,
-    /// First packets of ever new requests, of any length.
+    /// First packets of new requests, of any length.
     Requests,
-    /// Grants, resend requests and acknowledgements for ids it guesses.
+    /// GRANT, RESEND and ACK packets for guessed ids.
     Control,
-    /// Copies, requests and control packets about few calls, with the token that it got by a first contact like any other node.
+    /// Copies, requests and control packets about a few calls, with a token from a first contact.
     Met,
 }
 
-/// All of one run.
+/// The scenario of one run.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     pub(super) seed: u64,
@@ -99,13 +99,14 @@ pub(super) struct Scenario {
     pub(super) total_budget: u64,
     pub(super) calls: Vec<Call>,
     pub(super) faults: Vec<Fault>,
-    /// One way through the network, and what its links carry.
+    /// Delay of the network, one way.
     pub(super) delay: Duration,
+    /// Rate of its links, in Gb/s.
     pub(super) gbps: u64,
     pub(super) mtu: usize,
-    /// Budgets are so small that calls may fail for them.
+    /// Whether budgets are so small that calls may fail because of them.
     pub(super) tight: bool,
-    /// When the last fault is over and the last call begun.
+    /// Time of the last call and of the end of the last fault.
     pub(super) quiet_from: Duration,
 }
 
@@ -118,7 +119,7 @@ pub(super) fn millis(n: u32) -> Duration {
 }
 
 impl Scenario {
-    /// One that is not weighted.
+    /// A scenario without weights.
     pub(super) fn new(seed: u64) -> Self {
         let mut rng = seeded(seed.wrapping_mul(0xD134_2543_DE82_EF95) ^ 0x6661_756c_7473);
         let nodes = 2 + below(&mut rng, 4) as usize;
@@ -131,7 +132,7 @@ impl Scenario {
         let mut calls: Vec<Call> =
             (0..count).map(|_| call(&mut rng, nodes, span, &mut room)).collect();
         if tight {
-            // Responses are the application's own and not bounded; requests are what counts.
+            // The budget does not bound responses, which are the application's own; only requests matter.
             calls.iter_mut().for_each(|call| call.response = call.response.min(1_000));
         }
         let kinds = below(&mut rng, 5);
@@ -154,15 +155,14 @@ impl Scenario {
         scenario
     }
 
-    /// Works out when everything is over, after calls or faults were taken out.
+    /// Computes `quiet_from` after calls or faults were removed.
     pub(super) fn settle(&mut self) {
         let calls = self.calls.iter().map(|call| call.at + call.service);
         let faults = self.faults.iter().map(|fault| fault.until);
         self.quiet_from = calls.chain(faults).max().unwrap_or_default();
     }
 
-    /// Whether nothing happens for which a call may fail: what is lost is little enough that asking
-    /// again helps.
+    /// Whether no fault may fail a call: losses are rare enough for retransmissions.
     pub(super) fn is_benign(&self) -> bool {
         let mut lost = 0;
         let harmless = self.faults.iter().all(|fault| match fault.kind {
@@ -188,7 +188,7 @@ impl Scenario {
         harmless && !self.tight && lost <= 50_000
     }
 
-    /// Message data in a full packet where the path is narrowest, in bytes.
+    /// Bytes of payload in a full packet of the narrowest path.
     pub(super) fn payload_min(&self) -> u32 {
         let limits = self.faults.iter().filter_map(|fault| match fault.kind {
             Kind::Mtu { bytes } => Some(bytes.max(Data::LEN_MAX + 1)),
@@ -198,12 +198,12 @@ impl Scenario {
         narrowest.saturating_sub(DATA_HEADER_LEN).max(1) as u32
     }
 
-    /// Whether addresses change.
+    /// Whether nodes change their addresses.
     pub(super) fn moves(&self) -> bool {
         self.faults.iter().any(|fault| matches!(fault.kind, Kind::Move { .. }))
     }
 
-    /// For how long a node is not run, in all.
+    /// Total time for which a node is paused.
     pub(super) fn paused(&self, of: usize) -> Duration {
         let pauses = self
             .faults
@@ -212,7 +212,7 @@ impl Scenario {
         pauses.map(|fault| fault.until - fault.from).sum()
     }
 
-    /// Full packets in the call that has most.
+    /// Number of full packets in the longest call.
     pub(super) fn longest_call(&self) -> u64 {
         let payload = self.payload_min();
         let full = |bytes: u32| u64::from(bytes.div_ceil(payload));
@@ -220,7 +220,7 @@ impl Scenario {
         calls.max().unwrap_or(0)
     }
 
-    /// Whether payload may be damaged without anyone noticing.
+    /// Whether payload may be damaged undetected.
     pub(super) fn damages(&self) -> bool {
         self.faults.iter().any(|fault| matches!(fault.kind, Kind::CorruptUnnoticed { .. }))
     }

@@ -1,6 +1,6 @@
-//! Scenarios weighted towards what once went wrong: nodes that are client and server at once, restarts
-//! within milliseconds, addresses that change hands, pauses longer than anybody remembers, forged
-//! packets, small packets on fast links, first contacts on bad networks, hostile nodes that have a token.
+//! Scenarios weighted towards past faults: nodes that are client and server at once, restarts within milliseconds, addresses that
+//! change hands, pauses longer than any node remembers, forged packets, small packets on fast links, first contacts on bad
+//! networks, and hostile nodes with a token.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use crate::check::scenario::{
     Call, Fault, Kind, Manner, REQUEST_MIN, Scenario, call, config, fault, micros, millis,
 };
 
-/// What a scenario is about.
+/// The main fault of a scenario.
 #[derive(Clone, Copy, Debug)]
 enum Theme {
     /// Nodes restart within 10 to 500 ms, some more than once.
     Restarts,
-    /// Nodes go on at another address; the old one is dead, or another node's.
+    /// Nodes move to another address; the old address is unused, or another node's.
     Moves,
-    /// A node is not run for 120 s and more.
+    /// A node is paused for 120 s or longer.
     Pause,
-    /// A node is cut off for 120 s and more.
+    /// A node is cut off for 120 s or longer.
     Cut,
-    /// Somebody who sees no packet forges packets of real nodes.
+    /// A sender that sees no packet forges packets of real nodes.
     Forged,
-    /// Many small calls between few nodes close to each other.
+    /// Many small calls between a few nodes over short links.
     Small,
-    /// All meet for the first time while packets are lost and copied.
+    /// All nodes make first contact while packets are lost and copied.
     FirstContacts,
 }
 
@@ -44,13 +44,12 @@ const THEMES: [Theme; 10] = [
     Theme::FirstContacts,
 ];
 
-/// What servers remember at least, in seconds, and a little less and more.
+/// Duration of an absence, in seconds: around the least time for which servers remember calls.
 const REMEMBERED_S: Range<u32> = 115..150;
 
-/// Seeds whose scenarios are weighted towards what once went wrong. All others stand for what they stood for before
-/// there were such.
+/// Seeds with weighted scenarios. Seeds outside keep the scenarios that they had before weighted ones existed.
 const WEIGHTED: Range<u64> = 1_000_000..2_000_000;
-/// From here on they are weighted too.
+/// Seeds from this one on have weighted scenarios as well.
 const WEIGHTED_FROM: u64 = 10_000_000_000;
 
 /// The scenario of a seed, weighted or not.
@@ -79,7 +78,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         tight: false,
         quiet_from: Duration::ZERO,
     };
-    // Several calls under way at a time between the same two nodes, in both directions.
+    // Several calls are in progress at a time between the same two nodes, in both directions.
     let span = millis([2, 20, 100, 600][below(&mut rng, 4) as usize] + below(&mut rng, 10));
     let (count, mut room) = (1 + below(&mut rng, 50), 4_000_000);
     scenario.calls = (0..count).map(|_| call(&mut rng, nodes, span, &mut room)).collect();
@@ -88,7 +87,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
     }
     if happens(&mut rng, 400_000) {
         let more = fault(&mut rng, nodes, span);
-        // Where damage goes unnoticed, hardly anything can be checked.
+        // With undetected damage, a run checks little.
         if !matches!(more.kind, Kind::CorruptUnnoticed { .. }) {
             scenario.faults.push(more);
         }
@@ -98,9 +97,9 @@ pub(super) fn scenario(seed: u64) -> Scenario {
     scenario
 }
 
-/// In one scenario of ten, an attacker meets the nodes and does them harm.
+/// Adds an attacker that makes first contact to one scenario of ten.
 fn attacker(scenario: &mut Scenario, span: Duration) {
-    // Of its own, so that the other scenarios stay what they were.
+    // A separate generator keeps the other scenarios unchanged.
     let mut rng = seeded(scenario.seed ^ 0x006d_6574);
     if happens(&mut rng, 100_000) {
         let from = part(&mut rng, span);
@@ -166,7 +165,7 @@ fn restarts(rng: &mut Random, scenario: &mut Scenario, span: Duration) {
         let from = part(rng, span);
         let until = from + millis([10, 20, 100, 500][below(rng, 4) as usize]);
         scenario.faults.push(Fault { from, until, kind: Kind::Restart { node } });
-        // The node and its peers go on calling each other as soon as it is back.
+        // The node and its peers resume their calls as soon as it is back.
         for _ in 0..below(rng, 6) {
             let mut more = follow(rng, scenario);
             let of_node = if happens(rng, 500_000) { &mut more.from } else { &mut more.to };
@@ -179,14 +178,14 @@ fn restarts(rng: &mut Random, scenario: &mut Scenario, span: Duration) {
     }
 }
 
-/// A call like one of those there are.
+/// A call like one of the existing calls.
 fn follow(rng: &mut Random, scenario: &Scenario) -> Call {
     let call = scenario.calls[below(rng, scenario.calls.len() as u32) as usize];
     Call { deadline: None, abort: None, ..call }
 }
 
-/// Something that keeps a node away for longer than others remember it, with calls before, meanwhile and
-/// after; some are in service when it begins.
+/// A fault that keeps a node away for longer than its peers remember it, with calls before, during and after it. Some calls are in
+/// service when it begins.
 fn absence(rng: &mut Random, scenario: &mut Scenario, from: Duration, span: Duration, kind: Kind) {
     let until = from
         + Duration::from_millis(u64::from(REMEMBERED_S.start) * 1_000)
@@ -206,7 +205,7 @@ fn absence(rng: &mut Random, scenario: &mut Scenario, from: Duration, span: Dura
         let call = &mut scenario.calls[index];
         call.deadline = call.deadline.filter(|_| happens(rng, 300_000));
     }
-    // What the last packets before the pause say should get lost now and then.
+    // The last packets before the pause are sometimes lost.
     if happens(rng, 500_000) {
         let before = from.saturating_sub(micros(below(rng, 2_000)));
         let kind = Kind::Loss { per_million: 500_000, only: None };

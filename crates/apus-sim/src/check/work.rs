@@ -1,15 +1,15 @@
-//! How much nodes send for what comes of it: a storm is a failure, also when the call ends.
+//! Bounds on the packets of nodes: a storm is a failure, even if the call ends.
 //!
-//! Every packet belongs to an RPC, which its id names. What both sides of an RPC may send follows from
-//! what it has to carry, from what the network did to it, and from its age:
+//! Every packet belongs to an RPC, which its id names. The packets that both sides of an RPC may send follow from its messages, the
+//! network's faults and its age:
 //!
 //! - a full packet of message data costs DATA and a GRANT, and both once more if it was taken for lost;
-//! - a packet that was lost, copied, late or forged costs a probe, its answer, and what both bring;
-//! - a node that receives nothing sends ten probes in the first peer timeout, because the RTO is 2 ms at least
-//!   and doubles up to a quarter of the timeout, and then five times in each. A probe is one packet
-//!   or one for each of 16 gaps, and its answer as many.
+//! - a packet that was lost, copied, late or forged costs a probe, its answer, and the packets that each causes;
+//! - a node that receives nothing sends ten probes in the first peer timeout, because the RTO is 2 ms at least and doubles up to a
+//!   quarter of the timeout, and then five probes in each further timeout. A probe is one packet, or one for each of 16 gaps, and
+//!   its answer as many.
 //!
-//! While nothing new arrives, every full packet may be sent twice and no more, besides the probes.
+//! While no new data arrives, every full packet may be sent at most twice, besides the probes.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -20,25 +20,27 @@ use apus_wire::{Packet, Stamp, Token};
 use crate::check::ledger::{Violation, number_of};
 use crate::check::scenario::{Kind, Scenario};
 
-/// Packets that a full packet of message data may cost,
+/// Upper bound on packets per full packet of message data.
 const PER_FULL: u64 = 4;
-/// and while nothing new arrives,
+/// Upper bound on packets per full packet while no new data arrives.
 const PER_FULL_SILENT: u64 = 2;
-/// an RPC beside its data: cutoffs, acknowledgements, the last grants,
+/// Upper bound on other packets of an RPC: cutoffs, acknowledgements and the last grants.
 const PER_RPC: u64 = 8;
-/// and a packet that was lost, copied, late or forged.
+/// Upper bound on packets per packet that was lost, copied, late or forged.
 const PER_DISTURBED: u64 = 4;
-/// Probes in the first peer timeout, and in each further one.
+/// Upper bound on probes in the first peer timeout.
 const PROBES_FIRST: u64 = 10;
+/// Upper bound on probes in each further peer timeout.
 const PROBES: u64 = 5;
-/// Packets of a probe and its answer, beside two for each gap, and how many gaps there are at most.
+/// Packets of a probe and its answer, besides two for each gap.
 const PER_PROBE: u64 = 4;
+/// Upper bound on the gaps that a probe asks for.
 const GAPS_MAX: u64 = 16;
-/// Ids that nobody sent DATA for may be named by so many packets between two nodes that nothing befell.
+/// Upper bound on ids without DATA between two nodes on a network without faults.
 const STRAYS: u64 = 16;
 
-/// One RPC: its client, its server, the token of one of them for the other, under which it is numbered,
-/// and the client's form of its id. What two nodes send to make contact counts as one RPC with id 0.
+/// The name of an RPC: its client, its server, a token that stands for the pair's tokens, and the client's form of its id. The
+/// packets of a first contact count as one RPC with id 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Name {
     client: usize,
@@ -47,48 +49,50 @@ pub(super) struct Name {
     id: u64,
 }
 
-/// What was sent for one RPC, by both sides.
+/// Packets sent for one RPC, by both sides.
 #[derive(Debug)]
 struct Spent {
-    /// Which call it is, if its first packet was seen.
+    /// The number of its call, if its first packet was seen.
     call: Option<usize>,
     began: Duration,
     /// Full packets of both messages, as far as their lengths are known.
     full: u64,
-    /// What has not arrived of the request and of the response.
+    /// Ranges of the request and of the response that have not arrived.
     missing: [Option<Vec<Range<u32>>>; 2],
     sent: u64,
     /// Packets that were lost, copied, late or forged.
     disturbed: u64,
-    /// When something new arrived last, and what was sent and disturbed since.
+    /// Time at which new data last arrived.
     progressed: Duration,
+    /// Packets sent since `progressed`.
     sent_since: u64,
+    /// Packets disturbed since `progressed`.
     disturbed_since: u64,
 }
 
 /// The work of all nodes.
 #[derive(Debug)]
 pub(super) struct Work {
-    /// Message data in a full packet, in bytes, at the least.
+    /// The least payload of a full packet, in bytes.
     payload: u32,
     peer_timeout: Duration,
     calls: usize,
     rpcs: HashMap<Name, Spent>,
     tokens: Tokens,
-    /// Full packets that an RPC has at least: where addresses change hands, the node that sent its data is
-    /// not the one that is named.
+    /// Lower bound on the full packets of an RPC. If addresses change hands, the node that sent the data may not be the named one.
     full_min: u64,
-    /// How often nodes restart, move or are away.
+    /// Number of restarts, moves and absences of nodes.
     absences: u64,
-    /// Ids without DATA, and how many there may be.
+    /// Number of ids without DATA.
     strays: u64,
+    /// Upper bound on `strays`.
     strays_max: u64,
 }
 
 impl Work {
     pub(super) fn new(scenario: &Scenario) -> Self {
-        // What an earlier run of a client left at a server is asked for in the later one, and what is
-        // sent to a node that moved reaches its heir.
+        // A client's later run probes for the calls that its earlier run left at a server, and packets to a moved node reach its
+        // heir.
         let leaves = |kind| {
             use Kind::{LinkDown, Move, Partition, Pause, Restart};
             matches!(
@@ -111,7 +115,7 @@ impl Work {
         }
     }
 
-    /// A node hands a packet to the network.
+    /// Notes that a node has given a packet to the network.
     pub(super) fn sent(
         &mut self,
         now: Duration,
@@ -122,7 +126,7 @@ impl Work {
         let (name, parsed) = self.tokens.name(from, to, packet);
         let spent = self.rpcs.entry(name).or_insert_with(|| {
             self.strays += 1;
-            // Whoever restarts, moves or is away for long makes contact again.
+            // A node that restarts, moves or is absent for long makes contact again.
             let again = if name.id == 0 { 2 * self.absences } else { 0 };
             Spent { disturbed: again, disturbed_since: again, ..Spent::new(now) }
         });
@@ -131,7 +135,7 @@ impl Work {
             let call = number_of(payload, self.calls);
             if !is_response && data.offset == 0 && call.is_some() {
                 if spent.call.is_some_and(|earlier| Some(earlier) != call) {
-                    // The same number under another token.
+                    // The same id under another token is a new RPC.
                     *spent = Spent::new(now);
                     self.strays += 1;
                 }
@@ -151,7 +155,7 @@ impl Work {
         }
     }
 
-    /// The network did something to a packet. What is late may also bring a token into doubt.
+    /// Notes that the network has affected a packet. A late packet may also bring a token into doubt.
     pub(super) fn disturbed(&mut self, name: &Name) {
         self.strays_max += 1;
         let contact = Name::contact(name.client, name.server);
@@ -163,7 +167,7 @@ impl Work {
         }
     }
 
-    /// Somebody forges a packet of a node.
+    /// Notes a packet forged in the name of a node.
     pub(super) fn forged(&mut self, now: Duration, from: usize, to: usize, packet: &[u8]) {
         let (name, _) = self.tokens.name(from, to, packet);
         self.rpcs.entry(name).or_insert_with(|| {
@@ -173,13 +177,13 @@ impl Work {
         self.disturbed(&name);
     }
 
-    /// A packet reaches a node that does not run.
+    /// Notes a packet that reached a stopped node.
     pub(super) fn missed(&mut self, from: usize, to: usize, packet: &[u8]) {
         let (name, _) = self.tokens.name(from, to, packet);
         self.disturbed(&name);
     }
 
-    /// A packet reaches a node that runs.
+    /// Notes a packet that reached a running node.
     pub(super) fn arrived(&mut self, now: Duration, from: usize, to: usize, packet: &[u8]) {
         let named = self.tokens.name(from, to, packet);
         let (name, Some(Packet::Data { header, data, payload })) = named else {
@@ -221,7 +225,7 @@ impl Spent {
         }
     }
 
-    /// What was sent beyond what may be.
+    /// The excess over the bounds, if there is one.
     fn over(&self, now: Duration, peer_timeout: Duration, full_min: u64) -> Option<Over> {
         let full = self.full.max(full_min);
         let may = |since: Duration, disturbed: u64, per_full: u64| {
@@ -240,7 +244,7 @@ impl Spent {
     }
 }
 
-/// More packets than allowed: since the RPC began, or while nothing new arrived.
+/// An excess of packets, since the RPC began or while no new data arrived.
 #[derive(Debug)]
 struct Over {
     packets: u64,
@@ -249,7 +253,7 @@ struct Over {
 }
 
 impl Name {
-    /// What two nodes send each other to make contact.
+    /// The name of the first contact of two nodes.
     fn contact(one: usize, other: usize) -> Self {
         Self { client: one.min(other), server: one.max(other), token: Token::NONE, id: 0 }
     }
@@ -261,23 +265,23 @@ impl Name {
     }
 }
 
-/// Which tokens two nodes gave each other, as what they send shows.
+/// The tokens that pairs of nodes have given each other, learned from their packets.
 #[derive(Debug, Default)]
 struct Tokens {
-    /// One of the two that belong together, for either.
+    /// For either token of a pair, the token that stands for both.
     one: HashMap<Token, Token>,
-    /// Of RPCs, without it: some answers have no token that is known.
+    /// The last token of each RPC, by its name without a token: some answers carry no known token.
     last: HashMap<Name, Token>,
 }
 
 impl Tokens {
-    /// What a packet is about. One that tells a token is remembered.
+    /// The name of a packet's RPC. Remembers the tokens of packets that offer one.
     fn name<'a>(&mut self, from: usize, to: usize, bytes: &'a [u8]) -> (Name, Option<Packet<'a>>) {
         use Packet::{Confirm, Open, Token as Offered};
         let stamp = Stamp::read(bytes).map_or(Token::NONE, |stamp| stamp.token);
         let packet = Packet::parse(bytes).ok();
         if let Some(Offered { offer, .. } | Confirm { offer, .. }) = packet {
-            // A token that was in doubt is offered once more to one of the peer's that is not used.
+            // A token in doubt is offered again, to one of the peer's tokens that is not used.
             let known = self.one.get(&offer.token).or_else(|| self.one.get(&stamp));
             let one = known.copied().unwrap_or(stamp);
             self.one.insert(offer.token, one);
@@ -301,7 +305,7 @@ impl Tokens {
     }
 }
 
-/// Takes a part of a message out of what is missing; whether any of it was.
+/// Removes a part of a message from the missing ranges. Returns whether any of it was missing.
 fn take(missing: &mut Vec<Range<u32>>, part: Range<u32>) -> bool {
     let first = missing.partition_point(|range| range.end <= part.start);
     let after = missing.partition_point(|range| range.start < part.end);
@@ -326,7 +330,7 @@ mod tests {
     const SERVER: usize = 1;
     const TOKEN: Token = Token(7);
 
-    /// A network on which nothing goes wrong.
+    /// The bounds on a network without faults.
     fn work() -> Work {
         let mut scenario = Scenario::new(0);
         (scenario.nodes, scenario.mtu, scenario.peer_timeout) = (2, 1472, Duration::from_secs(1));
@@ -374,7 +378,7 @@ mod tests {
                 break storm;
             }
         };
-        // Ten full packets; the last new one was the tenth.
+        // Ten full packets; the last new one is the tenth.
         assert!(matches!(storm, Violation::Storm { silent: Some(_), .. }), "{storm}");
         assert!(packets < 10 * 2 + 10 * 2 + 8 + 10 * (4 + 20) + 4, "{packets}");
     }
@@ -394,7 +398,7 @@ mod tests {
         let mut ids = 1..1_000;
         let over =
             ids.find(|&id| work.sent(Duration::ZERO, SERVER, CLIENT, &resend(2 * id + 1)).is_err());
-        assert_eq!(over, Some(65)); // 16 for each pair of two nodes.
+        assert_eq!(over, Some(65)); // 16 for each ordered pair of two nodes.
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! One run of the campaign: nodes on a bad network, watched.
+//! One run of the campaign: nodes on a faulty network, with checks.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,27 +19,27 @@ use crate::check::scenario::{Fault, Kind, Scenario};
 use crate::check::work::Work;
 
 pub(super) const PORT: u16 = 7;
-/// How long an application waits with a response that the budgets had no room for.
+/// Time until an application retries a response that did not fit the budgets.
 const TRY_AGAIN: Duration = Duration::from_millis(1);
-/// What an endpoint gives its first socket for calls.
+/// The port that an endpoint gives its first socket for calls.
 pub(super) const CLIENT_PORT: u16 = 32_768;
-/// Turns of one node in a run; more mean that it spins.
+/// Upper bound on turns of one node in a run. A node with more turns spins.
 const TURNS_MAX: u64 = 3_000_000;
-/// What the core charges for an RPC beside its message.
+/// Bytes that the core charges for an RPC besides its message.
 const RPC_BYTES: u64 = 512;
 
-/// What a run was like, beside right or wrong.
+/// Statistics of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, AddAssign)]
 pub struct Tally {
     /// Calls begun.
     pub calls: u64,
     /// Calls answered.
     pub answered: u64,
-    /// Calls that failed, each for a reason that was there.
+    /// Calls that failed, each with a cause.
     pub failed: u64,
-    /// Packets sent, with those that were lost and copied.
+    /// Packets sent, including lost and copied ones.
     pub packets: u64,
-    /// Packets lost, damaged, copied, delayed or made up.
+    /// Packets lost, damaged, copied, delayed or forged.
     pub faults: u64,
     /// Simulated time.
     pub simulated: Duration,
@@ -62,24 +62,26 @@ pub(super) struct Node {
     client: SocketKey,
     pub(super) up: bool,
     pub(super) incarnation: u32,
-    /// Fast by this many parts per million.
+    /// Its clock is fast by this many parts per million.
     skew: i64,
-    /// When a wake-up is under way to it.
+    /// Time of its next wake-up, if one is scheduled.
     wake_at: Option<Duration>,
-    /// The link in front of it is busy until then.
+    /// Time until which the link to it is busy.
     pub(super) busy_until: Duration,
     turns: u64,
     pub(super) to_attacker: u64,
     pub(super) from_attacker: u64,
-    /// What it told the attacker.
+    /// Its last token offer to the attacker.
     pub(super) told: Option<Told>,
-    /// Bytes of responses its application gave.
+    /// Bytes of responses that its application gave.
     given: u64,
-    /// The fault for which it is not run, if so, what waits for it, and how much may.
+    /// Index of the fault that pauses it, if any.
     pub(super) paused: Option<usize>,
+    /// Packets that wait for the end of the pause.
     pub(super) queue: Vec<(PathId, Vec<u8>)>,
+    /// Upper bound on those packets.
     pub(super) queue_max: usize,
-    /// What its application and its timers would have done meanwhile.
+    /// Steps of its application and its timers that wait for the end of the pause.
     deferred: Vec<Step>,
 }
 
@@ -99,7 +101,7 @@ pub(super) struct World<'a> {
     spent: SpentBodies,
     pub(super) work: Work,
     pub(super) tally: Tally,
-    /// What happened, when it is wanted.
+    /// The log, if requested.
     pub(super) log: Option<Vec<String>>,
 }
 
@@ -177,11 +179,10 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Runs to the end. All calls must have ended within nine peer timeouts after the last fault
-    /// and all state must be gone within forty.
+    /// Runs to the end. All calls must end within nine peer timeouts after the last fault, and all state must be gone within forty.
     pub(super) fn run(&mut self) -> Result<(), Violation> {
         let quiet = self.scenario.quiet_from;
-        // Sixteen probes to a peer that is there, half a timeout apart (rule incarnation-4), and slack.
+        // Sixteen probes to a live peer, half a timeout apart (rule incarnation-4), and slack.
         let bound = self.scenario.peer_timeout * 9 + Duration::from_millis(500);
         let end = quiet + self.scenario.peer_timeout * 40 + Duration::from_secs(1);
         let mut ended = false;
@@ -203,7 +204,7 @@ impl<'a> World<'a> {
 
     fn all_ended(&self, bound: Duration) -> Result<(), Violation> {
         if self.scenario.damages() {
-            // Sides that were told different lengths wait for each other; a deadline ends that.
+            // Sides that were told different lengths wait for each other until a deadline ends the call.
             return Ok(());
         }
         let open = |entry: &Entry| matches!(entry.fate, Fate::UnderWay | Fate::NotBegun);
@@ -250,13 +251,13 @@ impl<'a> World<'a> {
                             self.nodes[node].given += u64::from(planned.response) + RPC_BYTES;
                         }
                         Err(ReplyError::OverBudget { .. }) => {
-                            // The application tries again when others may have been fetched.
+                            // The application retries later, when other responses may have been fetched.
                             self.step(
                                 self.now + TRY_AGAIN,
                                 Step::Reply { node, incarnation, rpc, call },
                             );
                         }
-                        Err(_) => {} // It is gone; then nobody wants the response.
+                        Err(_) => {} // The RPC is gone, and with it the need for a response.
                     }
                 }
                 self.turn(node)
@@ -265,7 +266,7 @@ impl<'a> World<'a> {
                 let place = &mut self.nodes[node];
                 if place.incarnation != incarnation || !place.up || place.wake_at != Some(self.now)
                 {
-                    return Ok(()); // Another one took its place.
+                    return Ok(()); // Another wake-up has replaced it.
                 }
                 place.wake_at = None;
                 let now = self.local(node);
@@ -284,7 +285,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The node whose process does this.
+    /// The node whose process runs this step.
     fn runs_at(&self, step: &Step) -> Option<usize> {
         match *step {
             Step::Call(index) | Step::Abort(index, _) => Some(self.scenario.calls[index].from),
@@ -293,7 +294,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What a node's clock shows.
+    /// The time of a node's clock.
     pub(super) fn local(&self, node: usize) -> Time {
         let now = self.now.as_nanos() as i64;
         let skewed = now + now / 1_000_000 * self.nodes[node].skew;
@@ -350,7 +351,7 @@ impl<'a> World<'a> {
         self.turn(node)
     }
 
-    /// Everything a node does after something happened to it.
+    /// Handles all output of a node after an event.
     pub(super) fn turn(&mut self, node: usize) -> Result<(), Violation> {
         let now = self.local(node);
         loop {
@@ -372,12 +373,12 @@ impl<'a> World<'a> {
             }
         }
         let held = self.nodes[node].endpoint.held_bytes();
-        // What peers send is held within the budget; what the application gives is its own doing.
+        // The budget bounds the bytes that peers send, and the application's responses are counted separately.
         if held > self.scenario.total_budget + self.nodes[node].given {
             return Err(Violation::OverBudget { node, held });
         }
         let Node { to_attacker: sent, from_attacker: received, .. } = self.nodes[node];
-        // Who has shown that it receives at its address may get more.
+        // A sender that has shown that it receives at its address may get more bytes.
         if sent > received && !self.nodes[node].told.is_some_and(|told| told.met) {
             return Err(Violation::Amplified { node, sent, received });
         }
@@ -388,7 +389,7 @@ impl<'a> World<'a> {
     fn wake_later(&mut self, node: usize) {
         let Some(due) = self.nodes[node].endpoint.poll_timeout() else { return };
         let wait = due.saturating_since(self.local(node));
-        // A clock that is fast waits less; a microsecond at least, so that time goes on.
+        // A fast clock waits less, but at least a microsecond, so that time advances.
         let skew = self.nodes[node].skew;
         let wait = wait.as_nanos() as i64;
         let wait = (wait - wait / 1_000_000 * skew).max(1_000) as u64;
@@ -420,7 +421,7 @@ impl<'a> World<'a> {
                 }
                 verify(index, "response", &response(index, &call), &body)
             }
-            Event::Connected { .. } => unreachable!("nobody connects"),
+            Event::Connected { .. } => unreachable!("no scenario connects"),
             Event::Failed { cookie, error, .. } => {
                 let index = cookie as usize;
                 self.end(index, Fate::Failed)?;
@@ -446,7 +447,7 @@ impl<'a> World<'a> {
         }
         entry.fate = fate;
         if let Some(deadline) = self.scenario.calls[index].deadline {
-            // Deadlines are kept to the timer's resolution of half a millisecond.
+            // Deadlines have the timer's resolution of half a millisecond.
             let caller = self.scenario.calls[index].from;
             let paused = self.scenario.paused(caller);
             let allowed = deadline + deadline / 100 + Duration::from_millis(2) + paused;
@@ -479,7 +480,7 @@ impl<'a> World<'a> {
             {
                 return Err(Violation::Forged { node, from });
             }
-            // An attacker's, or damaged: it is answered so that all state goes its usual way.
+            // A request of an attacker, or a damaged one. It is answered so that all state takes its usual course.
             let now = self.local(node);
             let node = &mut self.nodes[node];
             match node.endpoint.reply(now, rpc, body.to_vec().into()) {
@@ -524,7 +525,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The node forgets everything.
+    /// Discards the state of a node.
     fn stop(&mut self, node: usize) {
         self.nodes[node].up = false;
         self.nodes[node].paused = None;
@@ -551,7 +552,7 @@ impl<'a> World<'a> {
     }
 
     fn restart(&mut self, node: usize) {
-        self.stop(node); // Another restart may have brought it back already.
+        self.stop(node); // Another restart may have started it already.
         let incarnation = self.nodes[node].incarnation + 1;
         let next = Node::new(self.scenario, node, incarnation);
         let before = std::mem::replace(&mut self.nodes[node], next);
@@ -559,7 +560,7 @@ impl<'a> World<'a> {
         self.nodes[node].turns = before.turns;
     }
 
-    /// A node that was not run goes on. What came meanwhile and its timers may come in either order.
+    /// Resumes a paused node. Its timers may expire before or after the packets that wait for it.
     fn resume(&mut self, node: usize) -> Result<(), Violation> {
         self.nodes[node].paused = None;
         self.nodes[node].wake_at = None;

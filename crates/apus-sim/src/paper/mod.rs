@@ -1,4 +1,4 @@
-//! What the Homa paper measured, to compare with.
+//! The Homa paper's measurements, for comparison.
 
 mod tables;
 
@@ -10,18 +10,18 @@ use rand::RngExt;
 /// One of the paper's workloads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PaperWorkload {
-    /// 1 to 5.
+    /// Its number, 1 to 5.
     number: u8,
 }
 
 impl PaperWorkload {
-    /// W1 to W5.
+    /// W1 to W5; `None` for other numbers.
     #[must_use]
     pub fn new(number: u8) -> Option<Self> {
         (1..=5).contains(&number).then_some(Self { number })
     }
 
-    /// 1 to 5.
+    /// Its number, 1 to 5.
     #[must_use]
     pub fn number(self) -> u8 {
         self.number
@@ -39,20 +39,20 @@ impl PaperWorkload {
         }
     }
 
-    /// Priority levels for scheduled packets, and messages granted at once, in the paper's runs.
+    /// Priority levels for scheduled packets in the paper's runs, which is also the number of messages granted at a time.
     #[must_use]
     pub fn scheduled_levels(self) -> u8 {
         [1, 3, 4, 7, 7][usize::from(self.number) - 1]
     }
 
-    /// Message bytes among all bytes of a link at the paper's nominal load, which counts packets'
-    /// headers and grants: the factors of `loadFactor` in the authors' `homaTransportConfig.ini`.
+    /// Share of message bytes in all bytes of a link at the paper's nominal load, which includes packets' headers and grants: the
+    /// factors of `loadFactor` in the authors' `homaTransportConfig.ini`.
     #[must_use]
     pub fn payload_share(self) -> f64 {
         [0.657, 0.796, 0.887, 0.898, 0.898][usize::from(self.number) - 1]
     }
 
-    /// The paper's Homa at 80 %.
+    /// The paper's Homa at 80 % load.
     #[must_use]
     pub fn homa(self) -> Deciles {
         let bins = self.bins();
@@ -63,20 +63,19 @@ impl PaperWorkload {
         std::array::from_fn(|decile| (p50[decile], p99[decile]))
     }
 
-    /// The paper's pFabric at 80 %, computed in the same way from the same data.
+    /// The paper's pFabric at 80 % load, computed in the same way from the same data.
     #[must_use]
     pub fn pfabric(self) -> Deciles {
         tables::PFABRIC[usize::from(self.number) - 1]
     }
 
-    /// The paper's oracle at 80 %. Values below 1 show that its baseline leaves out some time at
-    /// the hosts.
+    /// The paper's oracle at 80 % load. Values below 1 show that its baseline leaves out some time at the hosts.
     #[must_use]
     pub fn oracle(self) -> Deciles {
         tables::ORACLE[usize::from(self.number) - 1]
     }
 
-    /// A size: a bin by its share, then uniformly in as much of the bin as has the bin's mean.
+    /// A random size: a bin by its share, then a uniform size from the part of the bin that has the bin's mean.
     pub(crate) fn sample(self, rng: &mut Random) -> u32 {
         let bins = self.bins();
         let mut left = rng.random::<f64>() * 100.0;
@@ -89,7 +88,7 @@ impl PaperWorkload {
         self.whole_packets(low + (rng.random::<f64>() * f64::from(high - low + 1)) as u32)
     }
 
-    /// The sizes drawn from a bin.
+    /// The range of sizes drawn from a bin.
     fn span(self, index: usize) -> (u32, u32) {
         let bins = self.bins();
         let Bin { bytes: high, mean, .. } = bins[index];
@@ -97,12 +96,12 @@ impl PaperWorkload {
         if mean - low < high - mean { (low, 2 * mean - low) } else { (mean - (high - mean), high) }
     }
 
-    /// W5 has whole packets only.
+    /// Rounds W5's sizes up to whole packets.
     fn whole_packets(self, bytes: u32) -> u32 {
         if self.number == 5 { bytes.div_ceil(1442) * 1442 } else { bytes }
     }
 
-    /// Shows sizes that stand for all, 64 of each bin, with their shares of the messages.
+    /// Calls `visit` with 64 representative sizes of each bin and their shares of the messages.
     pub(crate) fn each_size(self, mut visit: impl FnMut(u32, f64)) {
         const POINTS: u32 = 64;
         for (index, bin) in self.bins().iter().enumerate() {
@@ -117,8 +116,8 @@ impl PaperWorkload {
     }
 }
 
-/// The mean of a value in each tenth of the messages; from each size's share and value. A size that
-/// lies in two deciles counts in both by its parts.
+/// The mean of a value in each decile of the messages, from each size's share and value. A size that spans two deciles counts in
+/// both in proportion.
 #[must_use]
 pub fn deciles(sizes: Vec<(f64, f64)>) -> [f64; 10] {
     let total: f64 = sizes.iter().map(|(share, _)| share).sum();
@@ -176,7 +175,7 @@ mod tests {
 
     #[test]
     fn deciles_are_those_of_the_data() {
-        // Computed independently from the paper's data (anchors: W4, first and last tenth).
+        // Computed independently from the paper's data (anchors: W4, first and last decile).
         let w4 = PaperWorkload::new(4).unwrap().homa();
         assert!((w4[0].0 - 1.44).abs() < 0.01 && (w4[0].1 - 2.11).abs() < 0.01, "{:?}", w4[0]);
         assert!((w4[9].0 - 2.11).abs() < 0.01 && (w4[9].1 - 5.94).abs() < 0.01, "{:?}", w4[9]);

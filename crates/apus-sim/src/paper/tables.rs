@@ -1,20 +1,19 @@
-//! The Homa paper's workloads and what it measured with them, size by size.
+//! The Homa paper's workloads and measurements, size by size.
 //!
-//! # Where this is from
+//! # Source
 //!
-//! The authors' raw results of their simulations at 80 % load (144 hosts, SIGCOMM 2018 section 5.2;
-//! kept in `serhatarslan-hub/HomaL4Protocol-ns-3`, `inputs/homa-paper-reproduction`): for each size
-//! the share of messages and of bytes, and median and 99th percentile of the slowdown. Sizes stand
-//! for bins that end there. The mean size within a bin is ours, from its share of bytes on the wire
-//! (96 bytes a packet beside the payload), scaled so that the mean of the whole workload is the
-//! published one: 187.8, 440.8, 2,927, 127,797 and 2,515,857 bytes.
+//! The authors' raw results of their simulations at 80 % load (144 hosts, SIGCOMM 2018 section 5.2; kept in
+//! `serhatarslan-hub/HomaL4Protocol-ns-3`, `inputs/homa-paper-reproduction`): for each size, the share of messages and of bytes,
+//! and the median and 99th percentile of the slowdown. A size stands for the bin that ends at it. The mean size within a bin is
+//! computed from its share of bytes on the wire (96 bytes per packet besides the payload), scaled so that the mean of the whole
+//! workload is the published one: 187.8, 440.8, 2,927, 127,797 and 2,515,857 bytes.
 
 /// Messages up to this size and above the size before it, in the paper's results for Homa at 80 %.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Bin {
     /// The largest size, in bytes.
     pub bytes: u32,
-    /// Of all messages, in per cent.
+    /// Share of all messages, in per cent.
     pub percent: f64,
     /// Mean size, in bytes.
     pub mean: u32,
@@ -24,8 +23,7 @@ pub struct Bin {
     pub p99: f64,
 }
 
-/// Median and 99th percentile of the slowdown in each tenth of a workload's messages, shortest
-/// first.
+/// Median and 99th percentile of the slowdown in each decile of a workload's messages, shortest first.
 pub type Deciles = [(f64, f64); 10];
 
 const fn b(bytes: u32, percent: f64, mean: u32, p50: f64, p99: f64) -> Bin {
@@ -291,7 +289,7 @@ pub(super) const W5: [Bin; 87] = [
     b(28_840_000, 0.954190, 28_068_084, 7.66, 17.50),
 ];
 
-/// The paper's pFabric at 80 %, of W1 to W5.
+/// The paper's pFabric at 80 % load, for W1 to W5.
 #[rustfmt::skip]
 pub(super) const PFABRIC: [Deciles; 5] = [
     [(1.27, 1.97), (1.27, 1.97), (1.28, 2.00), (1.29, 2.03), (1.30, 2.05),
@@ -306,7 +304,7 @@ pub(super) const PFABRIC: [Deciles; 5] = [
      (1.04, 2.01), (1.03, 2.15), (1.06, 2.70), (1.31, 4.02), (6.15, 23.08)],
 ];
 
-/// The paper's oracle at 80 %, likewise.
+/// The paper's oracle at 80 % load, for W1 to W5.
 #[rustfmt::skip]
 pub(super) const ORACLE: [Deciles; 5] = [
     [(0.97, 1.00), (0.97, 1.00), (0.97, 1.03), (0.97, 1.05), (0.97, 1.07),

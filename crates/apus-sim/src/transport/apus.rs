@@ -1,18 +1,16 @@
 //! The production core on every host.
 //!
-//! An [`Endpoint`] is driven here as the `apus` library drives it: packets in, `poll_transmit` when
-//! the link takes more, `poll_event`, and time. Two things are the simulator's own:
+//! The `apus` library drives an [`Endpoint`] in the same way: packets in, `poll_transmit` when the link takes more, `poll_event`,
+//! and time. Three things differ:
 //!
-//! - **Hosts know each other.** A first contact takes a round trip more, once in the life of two
-//!   processes; what is simulated is a moment in which they have met. The two are introduced when the
-//!   first message goes from one to the other.
-//! - **Payload is not carried.** All messages are parts of one buffer of zeros; a packet carries its
-//!   header and a length, and the receiver is handed the header with zeros behind it, which it
-//!   counts and does not keep. Where in the buffer a message's body begins is the message's number,
-//!   by which it is known again on arrival.
-//! - **The link pushes back.** The NIC takes packets one at a time, when it has sent the last, so
-//!   that the shortest message is chosen as late as possible. The core's pacer, which estimates what
-//!   is known here, is set to twice the rate: it only ends a `poll_transmit` after one packet.
+//! - **Hosts know each other.** A first contact takes one more round trip, once for each pair of processes. The simulation assumes
+//!   that hosts have met, so two hosts are introduced before the first message between them.
+//! - **Payload is not carried.** All messages are slices of one buffer of zeros. A packet carries its header and a length. The
+//!   receiver gets the header with zeros behind it, which it counts and does not keep. The offset of a message's body in the buffer
+//!   is the message's number, which identifies it on arrival.
+//! - **The link pushes back.** The NIC takes one packet at a time, when it has sent the last, so that the shortest message is
+//!   chosen as late as possible. The core's pacer, which estimates the known state of the link, is set to twice the rate: it only
+//!   ends a `poll_transmit` after one packet.
 
 use apus_proto::{
     CallOptions, Endpoint, Event, Remote, RpcKey, SocketKey, SpentBodies, Time, TraceChoice,
@@ -30,14 +28,14 @@ use crate::transport::{Message, Transport};
 
 /// The service of every host.
 const PORT: u16 = 1;
-/// How often a host looks at its timers; the core's own resolution.
+/// Interval at which a host checks its timers; the core's own resolution.
 const TICK_PS: u64 = 500_000_000;
-/// Messages under way at most.
+/// Upper bound on messages in progress.
 const NUMBERS: usize = 1 << 21;
-/// No message.
+/// The number of no message.
 const NONE: u32 = u32::MAX;
 
-/// A packet's header, and how much payload is to be imagined behind it.
+/// A packet's header, and the length of the payload that it stands for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
     bytes: [u8; MAX_HEADER],
@@ -53,7 +51,8 @@ struct Host {
     withheld: Withheld,
 }
 
-/// When a host withheld grants, and what its link brought meanwhile: the rest was wasted.
+/// Time in which a host withheld grants, and the bytes that its link delivered in that time. The rest of the link's capacity was
+/// wasted.
 #[derive(Clone, Copy, Debug, Default)]
 struct Withheld {
     since: Option<u64>,
@@ -62,7 +61,7 @@ struct Withheld {
 }
 
 impl Withheld {
-    /// A packet came; whether grants are withheld from now on.
+    /// Notes a packet, and whether grants are withheld from now on.
     fn note(&mut self, now: u64, bytes: u32, withholds: bool) {
         if let Some(since) = self.since {
             self.picos += now - since;
@@ -77,24 +76,25 @@ pub(crate) struct Apus {
     hosts: Vec<Host>,
     zeros: Bytes,
     spent: SpentBodies,
-    /// Of each message's request.
+    /// Length of each message's request.
     lengths: Vec<u32>,
     framing: Framing,
     exchange: Exchange,
-    /// What a response that is not counted takes from host to host.
+    /// Time of an uncounted response from host to host, in ps.
     free_ps: u64,
-    /// A packet as the core sees it, and one whose payload is all zeros.
+    /// Buffer for a packet without payload.
     control: [u8; MAX_HEADER],
+    /// Buffer for a packet whose payload is zeros.
     data: Vec<u8>,
     failed: u64,
     overcommitment: u64,
     picos_per_byte: u64,
     now: u64,
-    /// Which pairs of hosts know each other, by the lower of the two and then the other.
+    /// Whether each pair of hosts has met, by the lower host and then the other.
     introduced: Vec<bool>,
-    /// Where events go, if they are recorded.
+    /// The recorder of events, if they are recorded.
     recorder: Option<Recorder>,
-    /// How each message is known in the trace.
+    /// Identification of each message in the trace.
     marks: Vec<Option<TraceMark>>,
 }
 
@@ -148,7 +148,7 @@ impl Apus {
         }
     }
 
-    /// Has the events of all calls recorded.
+    /// Starts recording the events of all calls.
     pub(crate) fn record(&mut self) {
         let recorder = Recorder::new(self.hosts.len());
         for (number, host) in self.hosts.iter_mut().enumerate() {
@@ -157,7 +157,7 @@ impl Apus {
         self.recorder = Some(recorder);
     }
 
-    /// Events happen at this time from now on.
+    /// Sets the time of the following events to the current time.
     #[inline]
     fn stamp(&self, fabric: &Fabric<Header>) {
         if let Some(recorder) = &self.recorder {
@@ -165,7 +165,7 @@ impl Apus {
         }
     }
 
-    /// The application of a host takes a message.
+    /// Records that the application of a host takes a message.
     fn trace_taken(&self, host: u32, event: TraceEvent, mark: Option<TraceMark>, bytes: usize) {
         if let (Some(recorder), Some(mark)) = (&self.recorder, mark) {
             let arguments = [mark.id, mark.pair, bytes as u32, 0];
@@ -173,7 +173,7 @@ impl Apus {
         }
     }
 
-    /// Makes two hosts known to each other, if they are not.
+    /// Introduces two hosts to each other, unless they have met.
     #[inline]
     fn introduce(&mut self, now: Time, one: u32, other: u32) {
         let (low, high) = (one.min(other) as usize, one.max(other) as usize);
@@ -193,8 +193,7 @@ impl Apus {
         self.zeros.slice(number as usize..(number + bytes) as usize)
     }
 
-    /// Takes what the endpoint has for the application, then sends what the link takes.
-    /// `arrived` is the message whose packet was handled last.
+    /// Handles the endpoint's events, then sends as much as the link takes. `arrived` is the message whose packet was handled last.
     #[inline]
     fn turn(&mut self, fabric: &mut Fabric<Header>, host: u32, arrived: u32) {
         while let Some(event) = self.hosts[host as usize].endpoint.poll_event() {
@@ -220,7 +219,7 @@ impl Apus {
                 }
                 fabric.retired.push(cookie as u32);
             }
-            Event::Connected { .. } => unreachable!("nobody connects"),
+            Event::Connected { .. } => unreachable!("no host connects"),
             Event::Failed { cookie, .. } => {
                 self.failed += 1;
                 fabric.retired.push(cookie as u32);
@@ -363,14 +362,14 @@ impl Transport for Apus {
     }
 }
 
-/// Where an endpoint puts its packets.
+/// Sends an endpoint's packets into the fabric.
 struct Sink<'a> {
     fabric: &'a mut Fabric<Header>,
     host: u32,
     framing: Framing,
-    /// Where the buffer of zeros begins.
+    /// Address of the buffer of zeros.
     base: usize,
-    /// One-way messages: acknowledging costs nothing but this time.
+    /// One-way messages: the time of an acknowledgement, which bypasses the network.
     free_ps: Option<u64>,
 }
 

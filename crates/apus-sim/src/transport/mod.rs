@@ -1,14 +1,14 @@
-//! What runs on the hosts.
+//! The transports of the hosts.
 //!
-//! A [`Transport`] is all hosts' ends of one protocol. `apus` is the production core; the others are
-//! rivals, as simple as their papers allow.
+//! A [`Transport`] is all hosts' ends of one protocol. `apus` is the production core. The others are rivals, as simple as their
+//! papers allow.
 //!
-//! | module | what | after |
+//! | module | contents | source |
 //! |---|---|---|
 //! | `apus` | the `apus-proto` endpoint, unchanged | SIGCOMM 2018, docs/protocol.md |
 //! | `pfabric` | priority queues by bytes left, full rate, drops | Alizadeh et al., SIGCOMM 2013 |
-//! | `tcp` | NewReno, CUBIC, DCTCP, a connection a message | RFC 6582, RFC 9438, RFC 8257 |
-//! | `oracle` | who sends is decided with knowledge of everything | SRPT on one big switch |
+//! | `tcp` | NewReno, CUBIC, DCTCP, one connection per message | RFC 6582, RFC 9438, RFC 8257 |
+//! | `oracle` | senders are chosen with full knowledge | SRPT on one big switch |
 
 pub(crate) mod apus;
 pub(crate) mod oracle;
@@ -22,7 +22,7 @@ use crate::fabric::Fabric;
 /// A message to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Message {
-    /// Small and unique among the messages under way.
+    /// Small and unique among the messages in progress.
     pub(crate) number: u32,
     pub(crate) from: u32,
     pub(crate) to: u32,
@@ -30,19 +30,19 @@ pub(crate) struct Message {
 }
 
 pub(crate) trait Transport {
-    /// What it writes on its packets.
+    /// The header of its packets.
     type Header: Copy;
 
-    /// The application has a message.
+    /// Starts a message of the application.
     fn start(&mut self, fabric: &mut Fabric<Self::Header>, message: Message);
 
-    /// A packet arrived. It is the transport's to remove.
+    /// Handles a packet that arrived, and removes it from the fabric.
     fn receive(&mut self, fabric: &mut Fabric<Self::Header>, host: u32, packet: u32);
 
-    /// A host's link has nothing to send.
+    /// Called when a host's link has nothing to send.
     fn nic_free(&mut self, fabric: &mut Fabric<Self::Header>, host: u32);
 
-    /// A moment the transport asked for.
+    /// Called at a time that the transport asked for.
     fn timer(&mut self, fabric: &mut Fabric<Self::Header>, place: u32, subject: u32);
 
     /// The time trace, if one is recorded.

@@ -1,10 +1,9 @@
-//! Shortest remaining processing time with knowledge of everything: a lower bound.
+//! Shortest remaining processing time with full knowledge: a lower bound.
 //!
-//! The network is one big switch whose only limits are the hosts' links. Of all messages, the one
-//! with least left is sent if its sender and its receiver are free, then the next, at full rate, and
-//! the choice is made anew whenever a message begins or has been sent ("Ideal" in pFabric, SIGCOMM
-//! 2013 section 5.1). What is left of a message's least time, switches and software, passes besides.
-//! No packet is simulated: `packet_hops` stays 0.
+//! The network is one big switch whose only limits are the hosts' links. The message with the least left is sent if its sender and
+//! its receiver are free, then the next, at full rate. The choice is made anew whenever a message begins or has been sent ("Ideal"
+//! in pFabric, SIGCOMM 2013 section 5.1). The rest of a message's least time, for switches and software, passes in addition. No
+//! packet is simulated: `packet_hops` stays 0.
 
 use std::collections::BTreeSet;
 
@@ -12,26 +11,26 @@ use crate::fabric::Fabric;
 use crate::framing::{Framing, Ideal};
 use crate::transport::{Message, Transport};
 
-/// Marks the timer that brings a message to its end, among timers of the choice.
+/// The choice number of timers that end a message.
 const ARRIVAL: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Work {
     message: Message,
-    /// Picoseconds of a link's time.
+    /// Remaining time on a link, in ps.
     left: u64,
-    /// The rest of the least time.
+    /// The rest of the least time, in ps.
     besides: u64,
 }
 
 pub(crate) struct Oracle {
     works: Vec<Option<Work>>,
-    /// Of each pair of hosts' messages, by time left, then number.
+    /// Waiting messages by remaining time, then number.
     waiting: BTreeSet<(u64, u32)>,
-    /// Being sent since `since`.
+    /// Messages that are being sent since `since`.
     active: Vec<u32>,
     since: u64,
-    /// Tells timers of an earlier choice apart.
+    /// Number of the current choice, which invalidates timers of earlier choices.
     choice: u32,
     sending: Vec<bool>,
     receiving: Vec<bool>,
@@ -56,7 +55,7 @@ impl Oracle {
         }
     }
 
-    /// Takes what was sent since the last choice off the messages, then chooses anew.
+    /// Subtracts the time since the last choice from the active messages, then chooses anew.
     fn choose(&mut self, fabric: &mut Fabric<()>) {
         let elapsed = fabric.now - self.since;
         self.since = fabric.now;

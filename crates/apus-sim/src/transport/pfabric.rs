@@ -1,10 +1,9 @@
-//! pFabric (Alizadeh et al., SIGCOMM 2013): switches send what has least left first and drop what
-//! has most left; hosts send at full rate and recover by timeouts alone.
+//! pFabric (Alizadeh et al., SIGCOMM 2013): switches send the packet with the fewest bytes left first and drop the one with the
+//! most. Hosts send at full rate and recover by timeouts alone.
 //!
-//! Simple on purpose: every packet carries the bytes its message had left when it was sent, is
-//! acknowledged by itself, and is sent again when that did not come within the timeout. A window of
-//! a round trip; after five timeouts in a row, one packet at a time (its "probe mode"). A port holds
-//! two round trips of bytes (section 5: 36 kB at 10 Gb/s).
+//! Simple on purpose: every packet carries the bytes that its message had left when it was sent, is acknowledged separately, and is
+//! retransmitted after a timeout. The window is a round trip. After five timeouts in a row, a flow sends one packet at a time (its
+//! "probe mode"). A port holds two round trips of bytes (section 5: 36 kB at 10 Gb/s).
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -14,19 +13,19 @@ use crate::transport::{Message, Transport};
 
 /// Bytes a port holds.
 pub(crate) const PORT_BYTES: u64 = 36_000;
-/// Packets under way: a round trip's, and half of one again for queueing.
+/// Upper bound on packets in flight: one round trip, and half of one again for queueing.
 const WINDOW: usize = 12;
 /// Three round trips (section 4.3: about 45 µs for 15 µs of round trip).
 const TIMEOUT_PS: u64 = 45_000_000;
-/// Timeouts in a row after which one packet is sent at a time.
+/// Timeouts in a row after which a flow sends one packet at a time.
 const PROBE_AFTER: u32 = 5;
 
-/// What a packet says.
+/// A packet's header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
-    /// Which of all messages, so that a late packet of an earlier one with its number is told apart.
+    /// Serial number of the message, which distinguishes late packets of an earlier message with the same number.
     serial: u64,
-    /// Which packet of the message.
+    /// Index of the packet in the message.
     packet: u32,
     is_ack: bool,
 }
@@ -37,9 +36,9 @@ struct Flow {
     serial: u64,
     packets: u32,
     next: u32,
-    /// Sent and not acknowledged, oldest first: when, and which.
+    /// Packets in flight, oldest first: time and index.
     under_way: VecDeque<(u64, u32)>,
-    /// To be sent again.
+    /// Packets to be retransmitted.
     again: BTreeSet<u32>,
     acked: Vec<bool>,
     acked_count: u32,
@@ -52,7 +51,7 @@ struct Flow {
 #[derive(Debug)]
 pub(crate) struct Pfabric {
     flows: Vec<Option<Flow>>,
-    /// Flows of each host that may send, by packets left.
+    /// Flows of each host that may send, by remaining packets.
     ready: Vec<BTreeSet<(u32, u32)>>,
     framing: Framing,
     serial: u64,
@@ -84,7 +83,7 @@ impl Pfabric {
         }
     }
 
-    /// Sends one packet of the flow with least left, if the host's link is idle.
+    /// Sends one packet of the flow with the least left, if the host's link is idle.
     fn pump(&mut self, fabric: &mut Fabric<Header>, host: u32) {
         if !fabric.nic_is_idle(host) {
             return;
@@ -119,7 +118,7 @@ impl Pfabric {
         fabric.send(out);
     }
 
-    /// Puts a flow where it belongs after something changed; `left` is what it had before.
+    /// Updates a flow's place in `ready`. `left` is its previous number of remaining packets.
     fn place(&mut self, number: u32, left: u32) {
         let Some(flow) = &self.flows[number as usize] else { return };
         let ready = &mut self.ready[flow.message.from as usize];
@@ -222,14 +221,14 @@ impl Transport for Pfabric {
         let late = fabric.now.saturating_sub(TIMEOUT_PS);
         let before = flow.again.len();
         while flow.under_way.front().is_some_and(|&(sent, _)| sent <= late) {
-            let (_, packet) = flow.under_way.pop_front().expect("looked at above");
+            let (_, packet) = flow.under_way.pop_front().expect("the condition has seen it");
             flow.again.insert(packet);
         }
         if flow.again.len() > before {
             flow.timeouts += 1;
             self.timeouts += 1;
         }
-        // The next packet to grow old, or a while from now if none is under way.
+        // The time at which the next packet expires, or one timeout from now if none is in flight.
         let oldest = flow.under_way.front().map_or(fabric.now, |&(sent, _)| sent);
         fabric.timer(oldest + TIMEOUT_PS, number, serial);
         let host = flow.message.from;

@@ -1,9 +1,9 @@
 //! TCP in three flavours: NewReno (RFC 6582), CUBIC (RFC 9438) and DCTCP (RFC 8257).
 //!
-//! As simple as comparison allows. A connection a message, open beforehand, so no handshake; ten
-//! packets to begin with (RFC 6928); every packet acknowledged; three duplicate acknowledgements or
-//! a timeout (RFC 6298, at least 1 ms, as datacenters set it) mean loss. No delayed acknowledgements, no
-//! SACK. Hosts send round robin over their connections, as fair queueing in the kernel does.
+//! As simple as comparison allows. A message has its own connection, which is open beforehand, so there is no handshake. The
+//! initial window is ten packets (RFC 6928). Every packet is acknowledged. Three duplicate acknowledgements or a timeout (RFC 6298,
+//! at least 1 ms, as datacenters set it) mean loss. There are no delayed acknowledgements and no SACK. Hosts send round robin over
+//! their connections, like fair queueing in the kernel.
 
 use std::collections::VecDeque;
 
@@ -11,19 +11,20 @@ use crate::fabric::{Fabric, Packet};
 use crate::framing::Framing;
 use crate::transport::{Message, Transport};
 
-/// Packets a connection begins with.
+/// Packets of the initial window.
 const INITIAL_WINDOW: f64 = 10.0;
-/// Least silence before a packet is sent again.
+/// Least silence before a retransmission.
 const TIMEOUT_MIN_PS: u64 = 1_000_000_000;
-/// DCTCP marks from here on: 65 packets at 10 Gb/s (SIGCOMM 2010 section 3.5).
+/// DCTCP's marking threshold: 65 packets at 10 Gb/s (SIGCOMM 2010 section 3.5).
 pub(crate) const DCTCP_MARK_BYTES: u64 = 65 * 1_538;
 /// DCTCP's weight of a new estimate.
 const DCTCP_GAIN: f64 = 1.0 / 16.0;
-/// CUBIC's constants (RFC 9438 section 5).
+/// CUBIC's constant C (RFC 9438 section 5).
 const CUBIC_C: f64 = 0.4;
+/// CUBIC's multiplicative decrease (RFC 9438 section 5).
 const CUBIC_BETA: f64 = 0.7;
 
-/// Which TCP.
+/// The variant of TCP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Flavour {
     NewReno,
@@ -31,16 +32,16 @@ pub(crate) enum Flavour {
     Dctcp,
 }
 
-/// What a packet says.
+/// A packet's header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
     serial: u64,
-    /// DATA: which packet. ACK: all before this one are here.
+    /// DATA: the packet's index. ACK: all packets before this one have arrived.
     packet: u32,
     is_ack: bool,
-    /// When the packet this acknowledges was sent.
+    /// Time at which the acknowledged packet was sent.
     sent: u64,
-    /// The packet this acknowledges was marked.
+    /// Whether the acknowledged packet was marked.
     echo: bool,
 }
 
@@ -49,8 +50,9 @@ struct Connection {
     message: Message,
     serial: u64,
     packets: u32,
-    /// Sender: first not acknowledged, next to send, highest ever sent.
+    /// Sender: first unacknowledged packet.
     first: u32,
+    /// Next packet to send.
     next: u32,
     window: f64,
     threshold: f64,
@@ -60,20 +62,25 @@ struct Connection {
     smoothed: f64,
     deviation: f64,
     backoff: u32,
-    /// When to give the oldest packet up.
+    /// Time at which the oldest packet is given up.
     deadline: u64,
     is_timed: bool,
     is_queued: bool,
-    /// CUBIC: window at the last loss, and when it was.
+    /// CUBIC: window at the last loss.
     window_max: f64,
+    /// Time at which the window began to grow after it; `None` until then.
     epoch: Option<u64>,
-    /// DCTCP: share of marked packets, and counts up to the end of this round.
+    /// DCTCP: share of marked packets.
     share: f64,
+    /// Marked packets in this round trip.
     marked: u32,
+    /// Acknowledged packets in this round trip.
     acked: u32,
+    /// Packet that ends this round trip.
     round_end: u32,
-    /// Receiver: first missing, and what came beyond.
+    /// Receiver: first missing packet.
     expected: u32,
+    /// Whether each packet has arrived.
     arrived: Vec<bool>,
 }
 
@@ -144,7 +151,7 @@ impl Connection {
         (self.window * beta).max(2.0)
     }
 
-    /// `count` packets were acknowledged without anything lost.
+    /// Grows the window after `count` packets were acknowledged without loss.
     fn grow(&mut self, flavour: Flavour, now: u64, count: f64) {
         if self.window < self.threshold {
             self.window += count;
@@ -163,7 +170,7 @@ impl Connection {
         self.window += step;
     }
 
-    /// DCTCP: once a round, the window shrinks by half the share of packets that were marked.
+    /// DCTCP: once per round trip, the window shrinks by half the share of marked packets.
     fn note_mark(&mut self, echo: bool, count: u32) {
         self.acked += count.max(1);
         self.marked += if echo { count.max(1) } else { 0 };
@@ -180,7 +187,7 @@ impl Connection {
     }
 }
 
-/// By Newton's method, so that it is the same on every machine.
+/// Cube root by Newton's method, which is the same on every machine.
 fn cube_root(x: f64) -> f64 {
     let mut root = x.clamp(1e-9, 1e9).sqrt().max(1e-3);
     for _ in 0..40 {
@@ -249,7 +256,7 @@ impl Tcp {
 
     fn on_data(&mut self, fabric: &mut Fabric<Header>, packet: Packet<Header>) {
         let Packet { header, message, from, to, marked, .. } = packet;
-        let mut expected = u32::MAX; // A message that is over: all is here.
+        let mut expected = u32::MAX; // The message has ended: all packets have arrived.
         let found = self.connections.get_mut(message as usize).and_then(Option::as_mut);
         if let Some(connection) = found.filter(|connection| connection.serial == header.serial) {
             let was_whole = connection.expected == connection.packets;
@@ -359,7 +366,7 @@ impl Transport for Tcp {
         if fabric.now < connection.deadline {
             return fabric.timer(connection.deadline, number, serial);
         }
-        // Everything not acknowledged is sent again, one packet first (RFC 5681 section 3.1).
+        // Everything unacknowledged is retransmitted, one packet first (RFC 5681 section 3.1).
         if connection.first < connection.next {
             connection.threshold = connection.reduced(flavour);
             connection.window = 1.0;

@@ -24,7 +24,7 @@ fn linux() -> PathId {
     host(2)
 }
 
-/// Random numbers that are the same in every run (SplitMix64).
+/// Repeatable random numbers (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -40,7 +40,7 @@ impl Random {
         self.next() % n
     }
 
-    /// A length from W4's quantile table, cut at what the module takes.
+    /// A length from W4's quantile table, up to the module's limit.
     fn w4(&mut self) -> usize {
         const KNOTS: [(u64, u64); 12] = [
             (0, 53),
@@ -64,7 +64,7 @@ impl Random {
     }
 }
 
-/// A message that says its number and can be recognised to the last byte.
+/// A message that starts with its number and has a checkable pattern.
 fn body(number: u64, length: usize) -> Vec<u8> {
     let mut random = Random(number);
     let mut bytes: Vec<u8> = number.to_be_bytes().to_vec();
@@ -85,7 +85,7 @@ enum Step {
     Wake,
 }
 
-/// What is bad about the network, in thousandths of the packets.
+/// Faults of the network, in thousandths of the packets.
 #[derive(Clone, Copy, Default)]
 struct Faults {
     loss: u64,
@@ -104,10 +104,11 @@ struct World {
     random: Random,
     steps: BinaryHeap<Reverse<(Duration, u64, Step)>>,
     serial: u64,
-    /// The next time our endpoint wants to be turned.
+    /// The next time at which the endpoint must be turned.
     wake_at: Option<Duration>,
-    /// Bodies of calls under way, by the caller's key.
+    /// Requests of calls in progress, by the caller's key.
     apus_calls: BTreeMap<u64, Vec<u8>>,
+    /// The same for calls of the module.
     linux_calls: BTreeMap<u64, Vec<u8>>,
     answered: usize,
     failed: Vec<String>,
@@ -215,7 +216,7 @@ impl World {
         self.step(usual + late, step());
     }
 
-    /// Both hosts do what they can.
+    /// Turns both hosts until neither has output.
     fn turn(&mut self) {
         loop {
             let (mut out, mut refused) = (Vec::new(), Vec::new());
@@ -278,7 +279,7 @@ impl World {
                 assert!(body == request, "the response to call {cookie}");
                 self.answered += 1;
             }
-            Event::Connected { .. } => unreachable!("nobody connects"),
+            Event::Connected { .. } => unreachable!("the world makes no connections"),
             Event::Failed { cookie, error, .. } => {
                 self.apus_calls.remove(&cookie).expect("a call under way");
                 self.failed.push(error.to_string());
@@ -328,14 +329,14 @@ impl World {
         self.turn();
     }
 
-    /// Runs until all calls have ended and nothing is left on either side.
+    /// Runs until all calls have ended and no state is left on either side.
     fn run(&mut self) {
         let end = self.now + Duration::from_secs(30);
         loop {
             self.take_step();
             assert!(
                 self.now < end,
-                "not over: {:?} {:?}, {} and {} RPCs, {:?}",
+                "unfinished: {:?} {:?}, {} and {} RPCs, {:?}",
                 self.apus_calls.keys(),
                 self.linux_calls.keys(),
                 self.endpoint.active_rpcs(),
@@ -404,7 +405,7 @@ fn the_longest_messages_both_ways() {
     assert!(world.module.counts().grants > 0);
 }
 
-/// Pieces of packets that a narrower path needs never straddle a gap of the module's.
+/// Pieces of packets for a narrower path never straddle a gap of the module's.
 #[test]
 fn a_path_that_shrinks_in_the_middle_of_messages() {
     for seed in 0..20 {
@@ -425,7 +426,7 @@ fn a_path_that_shrinks_in_the_middle_of_messages() {
     }
 }
 
-/// The stripped build has no grants, cutoffs or priorities, says incoming = 0 and asks with 36 bytes.
+/// The stripped build has no grants, cutoffs or priorities, sets incoming to 0 and sends RESENDs of 36 bytes.
 #[test]
 fn the_stripped_build() {
     let settings = Settings { stripped: true, ..Settings::default() };

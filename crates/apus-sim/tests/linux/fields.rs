@@ -1,4 +1,4 @@
-//! Our packets and the module's for the same calls, field by field: the differences are those that docs/linux-homa.md lists.
+//! Our packets and the module's for the same calls, field by field. The differences are those listed in docs/linux-homa.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl PacketSink for Wire {
     }
 }
 
-/// Two hosts without a network between them: what one sends, the other has.
+/// Two hosts without a network between them: each packet arrives at once.
 struct Hosts {
     endpoint: Endpoint,
     module: Module,
@@ -52,7 +52,7 @@ impl Hosts {
         Time::from_nanos(self.now.as_nanos() as u64)
     }
 
-    /// One call each way; ours first.
+    /// Makes one call each way, ours first.
     fn call_both_ways(&mut self, length: usize) {
         let socket = self.endpoint.open(None).expect("a port");
         let to = Remote::new(host(2), PORT);
@@ -67,7 +67,7 @@ impl Hosts {
         self.endpoint.close(socket);
     }
 
-    /// Everything goes on until both wait for nobody: a tenth of a second.
+    /// Runs for a tenth of a second, until both hosts are idle.
     fn settle(&mut self) {
         for step in 0..2_000 {
             self.now += Duration::from_micros(50);
@@ -102,7 +102,7 @@ impl Hosts {
                         self.endpoint.reply(now, rpc, body).expect("the request is in service");
                     }
                     Event::Response { .. } => {}
-                    Event::Connected { .. } => unreachable!("nobody connects"),
+                    Event::Connected { .. } => unreachable!("the hosts make no connections"),
                     Event::Failed { error, .. } => panic!("{error}"),
                 }
             }
@@ -122,7 +122,7 @@ const NAMES: [(u8, &str); 9] = [
     (0x18, "ACK"),
 ];
 
-/// Fields by name and place; of control packets, those that do not depend on the moment.
+/// Fields by name and place. For control packets, only those that do not depend on the time.
 fn fields(packet: &[u8]) -> Vec<(&'static str, &[u8])> {
     let mut fields = vec![
         ("bytes 8 to 10", &packet[8..11]),
@@ -147,7 +147,7 @@ fn fields(packet: &[u8]) -> Vec<(&'static str, &[u8])> {
     fields
 }
 
-/// By client or server and type.
+/// Packets by role and type.
 fn by_kind(sent: &[Sent]) -> BTreeMap<(bool, u8), Vec<&Sent>> {
     let mut kinds: BTreeMap<_, Vec<&Sent>> = BTreeMap::new();
     for packet in sent {
@@ -156,7 +156,7 @@ fn by_kind(sent: &[Sent]) -> BTreeMap<(bool, u8), Vec<&Sent>> {
     kinds
 }
 
-/// What differs, as "TYPE field".
+/// The differing fields, as "TYPE field".
 fn differences(ours: &[Sent], theirs: &[Sent]) -> BTreeSet<String> {
     let (ours, theirs) = (by_kind(ours), by_kind(theirs));
     let mut found = BTreeSet::new();
@@ -196,7 +196,7 @@ fn our_packets_differ_from_the_modules_only_where_the_document_says() {
     let long = ["DATA boundaries", "DATA incoming", "DATA priority", "GRANT length"];
     for length in [100, 1_424, 1_425, 60_000, 500_000] {
         let mut hosts = Hosts::new();
-        hosts.call_both_ways(10_000); // Acquainted: both know the other's cutoffs.
+        hosts.call_both_ways(10_000); // Both hosts know the other's cutoffs now.
         hosts.call_both_ways(100);
         (hosts.ours, hosts.theirs) = (Vec::new(), Vec::new());
         hosts.call_both_ways(length);

@@ -1,4 +1,4 @@
-//! The production core with hosts that run the Linux module: a [`module`] that is a model, and captures of the real one.
+//! The production core with hosts that run the Linux module: a [`module`] that models it, and captures of the real one.
 
 mod exchanges;
 mod fields;

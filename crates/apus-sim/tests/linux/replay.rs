@@ -1,9 +1,8 @@
-//! What the Linux module said to itself, said to us: captures of two hosts with the module are played against the production core,
-//! which takes the place of either host.
+//! Captures of two hosts with the Linux module are played against the production core, which takes the place of either host.
 //!
-//! Two small captures are part of the project. All of a folder are played when `APUS_LINUX_HOMA_PCAP` names one (pcap files with
-//! Ethernet frames; messages are a 32-bit little-endian request length, the reply's, then byte i = 31 i + 7, and the reply is the
-//! request).
+//! Two small captures are part of the project. If `APUS_LINUX_HOMA_PCAP` names a folder, all its captures are played (pcap files
+//! with Ethernet frames; a message is a 32-bit little-endian request length, the reply's length, then byte i = 31 i + 7, and the
+//! reply equals the request).
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -39,7 +38,7 @@ impl Captured {
     }
 }
 
-/// A capture of this project: text.
+/// Parses a capture of this project, which is text.
 fn from_hex(text: &str) -> Vec<Captured> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let packet = |line: &str| {
@@ -56,7 +55,7 @@ fn from_hex(text: &str) -> Vec<Captured> {
     lines.map(packet).collect()
 }
 
-/// A pcap file of Ethernet frames; what is not IPv4 with protocol 146 is passed over.
+/// Parses a pcap file of Ethernet frames. Skips frames other than IPv4 with protocol 146.
 fn from_pcap(file: &[u8]) -> Vec<Captured> {
     let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().expect("four bytes"));
     assert_eq!((word(0), word(20)), (0xA1B2_C3D4, 1), "pcap in microseconds, Ethernet");
@@ -78,23 +77,23 @@ fn from_pcap(file: &[u8]) -> Vec<Captured> {
     packets
 }
 
-/// Which of the two hosts we are.
+/// The role of our host in a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Role {
     Client,
     Server,
 }
 
-/// The way to the captured host whose packets our endpoint gets.
+/// The path to the captured host whose packets our endpoint receives.
 const PEER: PathId = PathId::new(0, 0).native();
 const PACKET_MAX: usize = 1_480;
 
-/// What we send, looked at as strictly as can be, and put together as the module would.
+/// Checks our packets as strictly as possible, and reassembles them as the module does.
 #[derive(Default)]
 struct Observer {
     messages: BTreeMap<u64, Incoming>,
     acked: Vec<u64>,
-    /// Of the last CUTOFFS.
+    /// Version of the last CUTOFFS.
     version: Option<[u8; 2]>,
     kinds: BTreeMap<u8, usize>,
 }
@@ -133,16 +132,16 @@ impl PacketSink for Observer {
     }
 }
 
-/// Our host, in the place of one of the two.
+/// Our host, in the place of one of the captured hosts.
 struct Player<'a> {
     capture: &'a [Captured],
     endpoint: Endpoint,
     socket: SocketKey,
     observer: Observer,
     now: Time,
-    /// The captured host whose packets it gets.
+    /// The captured host whose packets our host receives.
     peer: Ipv4Addr,
-    /// Our id of each call, by the captured one.
+    /// Our id of each call, by the captured id.
     ids: BTreeMap<u64, u64>,
     /// Captured requests, by captured id.
     requests: BTreeMap<u64, Vec<u8>>,
@@ -189,7 +188,7 @@ impl<'a> Player<'a> {
             }
             self.turn();
         }
-        // What a capture ends before comes by itself.
+        // Calls that the capture does not finish end by themselves.
         self.wait_until(self.now + Duration::from_millis(20));
         assert_eq!(self.over, self.requests.len(), "every call is over");
         if role == Role::Server {
@@ -208,7 +207,7 @@ impl<'a> Player<'a> {
         self.observer
     }
 
-    /// Our call, where the captured client made its own.
+    /// Makes our call when the captured client makes its own.
     fn call(&mut self, packet: &Captured) {
         if self.ids.contains_key(&packet.id()) {
             return;
@@ -264,7 +263,7 @@ impl<'a> Player<'a> {
                     assert!(self.requests[&self.calls[&rpc]] == body, "the response");
                     self.over += 1;
                 }
-                Event::Connected { .. } => unreachable!("nobody connects"),
+                Event::Connected { .. } => unreachable!("a capture has no connections"),
                 Event::Failed { error, .. } => panic!("a call failed: {error}"),
             }
         }
@@ -291,7 +290,7 @@ fn requests(capture: &[Captured]) -> BTreeMap<u64, Vec<u8>> {
     requests.into_iter().map(|(id, message)| (id, whole(message))).collect()
 }
 
-/// Plays a capture in both roles; what we sent as the server.
+/// Plays a capture in both roles. Returns the observers of our packets.
 fn both_roles(capture: &[Captured]) -> [Observer; 2] {
     [Role::Client, Role::Server].map(|role| Player::new(capture, role).play(role))
 }
@@ -300,7 +299,7 @@ fn both_roles(capture: &[Captured]) -> [Observer; 2] {
 fn two_hosts_that_meet() {
     let capture = from_hex(include_str!("captures/first-contact-100B.hex"));
     let [client, server] = both_roles(&capture);
-    assert!(client.kinds.contains_key(&0x15), "our client tells the server its cutoffs");
+    assert!(client.kinds.contains_key(&0x15), "our client sends the server its cutoffs");
     assert_eq!(server.kinds[&0x10], 1);
 }
 

@@ -1,14 +1,14 @@
-//! How fast payload is copied.
+//! The rate at which payload is copied.
 
 use super::thread;
 use crate::distribution::Distribution;
 use crate::merged::Merged;
 use crate::report::{Cell, Report};
 
-/// Fewer bytes in a burst say more about system calls than about copies.
+/// Lower bound on bytes of a burst. The time of a shorter one is mostly system calls.
 const BYTES_MIN: u64 = 10_000;
 
-/// Of all bytes that the link received in a batch, those of recorded packets must be more than this share.
+/// Of all bytes that the link received in a batch, recorded packets must make up more than this share.
 const SHARE_MIN: f64 = 0.9;
 
 /// A burst of packets in one direction at a thread.
@@ -24,18 +24,18 @@ impl Burst {
         self.bytes += u64::from(bytes);
     }
 
-    /// Bytes and nanoseconds, if it was long enough.
+    /// Bytes and nanoseconds, if the burst was long enough.
     fn end(&mut self, at: u64) -> Option<(u64, u64)> {
         let Self { since, bytes } = std::mem::take(self);
         Some((bytes, at - since?)).filter(|_| bytes >= BYTES_MIN)
     }
 }
 
-/// How fast bursts of payload are handed to the kernel, and how fast they are copied out of what the kernel gave, by thread.
+/// Rates at which bursts of payload are handed to the kernel and copied out of the kernel's buffers, by thread.
 ///
-/// Handing over is from the first packet of a burst that the core has made until the link has flushed it; the kernel copies the
-/// bytes in that time. Copying out is from the first packet that the core takes apart to the end of the batch, without the system
-/// call before it. Only bursts of 10,000 bytes count of which the trace has nearly all packets.
+/// Handing over lasts from the first packet of a burst that the core has made until the link has flushed it; the kernel copies the
+/// bytes in that time. Copying out lasts from the first packet that the core parses to the end of the batch, without the preceding
+/// system call. Only bursts of at least 10,000 bytes whose packets are nearly all in the trace count.
 #[must_use]
 pub fn copy(merged: &Merged) -> Report {
     let mut bursts = vec![[Burst::default(); 2]; merged.rings.len()];

@@ -1,4 +1,4 @@
-//! How long packets live, by stage.
+//! Delays of packets, by stage.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,17 @@ use crate::nodes::Nodes;
 use crate::packets::{Kind, Packet, packets};
 use crate::report::{Cell, Report};
 
-/// A kind of packets, and those that are of it.
+/// A kind of packets, and the test for it.
 pub(super) type Class = (&'static str, fn(&Packet) -> bool);
 
-/// Kinds of packets that are told apart.
+/// The kinds of packets that analyses distinguish.
 pub(super) const CLASSES: [Class; 3] = [
     ("single-packet messages", Packet::is_message),
     ("other data", |packet| packet.kind == Kind::Data && !packet.is_message()),
     ("grants", |packet| packet.kind == Kind::Grant),
 ];
 
-/// How long packets take to each stage of their lives, how long complete messages wait for the application, and how many packets
-/// the link takes and gives at once.
+/// Delays of packets by stage, waits of complete messages for the application, and batch sizes of the link.
 #[must_use]
 pub fn delay(merged: &Merged) -> Report {
     let mut report = Report::default();
@@ -72,7 +71,7 @@ fn of_takes(report: &mut Report, takes: &[Take]) {
     }
 }
 
-/// Batches of the link, by how many packets they have up to the next power of two.
+/// Batches of the link, by their number of packets rounded up to a power of two.
 fn of_batches(report: &mut Report, merged: &Merged) {
     let table = report.table("batches", &["link", "up_to", "batches", "packets"]);
     for (name, event) in [("received", "link_recv"), ("flushed", "link_flush")] {
@@ -103,7 +102,7 @@ fn longest(report: &mut Report, all: &[Packet]) {
     }
 }
 
-/// The sender of a packet.
+/// The name of a packet's sender.
 pub(super) fn side(is_client: bool) -> &'static str {
     if is_client { "client" } else { "server" }
 }

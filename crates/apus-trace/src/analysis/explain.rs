@@ -1,4 +1,4 @@
-//! What became of one call, in sentences.
+//! The story of one call, in sentences.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,12 @@ use crate::nodes::Nodes;
 use crate::packets::{Kind, Packet, packets};
 use crate::report::{Cell, Report, counted};
 
-/// A node that records nothing for at least this part of a call, and for so long, may have been stopped.
+/// A node may have been stopped if it records nothing for at least one part in this many of a call, and for [`STILL_NANOS`].
 const STILL_SHARE: u64 = 4;
+/// The least time of such a stop.
 const STILL_NANOS: u64 = 1_000_000;
 
-/// Records of packets that arrive.
+/// Events of arriving packets.
 const RECEIVED: [&str; 6] = [
     "data_received",
     "grant_received",
@@ -24,8 +25,8 @@ const RECEIVED: [&str; 6] = [
     "need_ack_received",
 ];
 
-/// Shows how a call ended, how far it had come, what it waited for and where its time went. `causes` are the texts of the causes by
-/// which calls fail, by their numbers.
+/// Shows how a call ended, how far it got, and where its time went. `causes` are the texts of the causes of failed calls, by
+/// number.
 #[must_use]
 pub fn explain(merged: &Merged, call: &TracedCall, causes: &[&str]) -> Report {
     let nodes = Nodes::of(merged);
@@ -84,12 +85,12 @@ pub fn explain(merged: &Merged, call: &TracedCall, causes: &[&str]) -> Report {
     report
 }
 
-/// A call, and what belongs to it.
+/// A call with its records, nodes and packets.
 struct Case<'a> {
     merged: &'a Merged,
     nodes: &'a Nodes,
     call: &'a TracedCall,
-    /// Its records, and whether the client made them.
+    /// Its records, each with whether the client made it.
     records: Vec<(&'a Moment, bool)>,
     packets: Vec<Packet>,
     /// The client's node and the server's.
@@ -103,7 +104,7 @@ impl Case<'_> {
         self.ended.saturating_sub(self.begun)
     }
 
-    /// Only its failure was recorded.
+    /// Whether only its failure was recorded.
     fn is_alone(&self) -> bool {
         self.call.reached.iter().all(Option::is_none)
     }
@@ -124,7 +125,7 @@ impl Case<'_> {
         }
     }
 
-    /// Which stage took longest, or how far the call had come when it failed.
+    /// The stage that took longest, or the progress of a failed call.
     fn whereabouts(&self) -> Option<String> {
         let reached = STAGES.iter().enumerate().filter_map(|(stage, _)| {
             let at = self.call.reached[stage]?;
@@ -153,7 +154,7 @@ impl Case<'_> {
         let place =
             format!("it had come to {} after {}", name(last), time(at.saturating_sub(self.begun)));
         let next = (last + 1).min(STAGES.len() - 1);
-        // Without the server's trace, its stages are not known to have been missed.
+        // Without the server's trace, its stages may have been reached.
         let known = STAGES[next].at_client || self.ends[1].is_some();
         Some(match known {
             true => format!(
@@ -165,7 +166,7 @@ impl Case<'_> {
         })
     }
 
-    /// How much of each message was sent, allowed and received.
+    /// Progress of each message: bytes sent, granted and received.
     fn messages(&self) -> Vec<String> {
         [true, false].into_iter().filter_map(|of_client| self.message(of_client)).collect()
     }
@@ -189,7 +190,7 @@ impl Case<'_> {
         ))
     }
 
-    /// Records of one end, of these events.
+    /// Records of these events at one end.
     fn of_end(&self, at_client: bool, events: &[&str]) -> Vec<&Moment> {
         let of_end = self.records.iter().filter(|(_, of_client)| *of_client == at_client);
         let moments = of_end.map(|(moment, _)| *moment);
@@ -208,7 +209,7 @@ impl Case<'_> {
         lost.into_iter().map(sentence).collect()
     }
 
-    /// When the client last received a packet about a call that failed.
+    /// Time since the client last received a packet about a failed call.
     fn silence(&self) -> Option<String> {
         self.call.failed?;
         let arrivals = self.of_end(true, &RECEIVED);
@@ -299,7 +300,7 @@ fn name(stage: usize) -> String {
     format!("{} at the {}", STAGES[stage].name, side(STAGES[stage].at_client))
 }
 
-/// A time with the unit that fits.
+/// A time in a fitting unit.
 fn time(nanos: u64) -> String {
     if nanos < 1_000_000 {
         format!("{:.1} us", nanos as f64 / 1e3)

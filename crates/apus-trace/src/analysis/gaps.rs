@@ -1,4 +1,4 @@
-//! Threads and nodes that stood still.
+//! Stops of threads and nodes.
 
 use std::collections::BTreeMap;
 
@@ -12,31 +12,32 @@ use crate::report::{Cell, Report, counted};
 /// A time in which a node recorded nothing, although packets waited for it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Stop {
-    /// The node; `None` if no node recorded anything.
+    /// The node; `None` if all nodes stood still.
     node: Option<usize>,
     from: u64,
     until: u64,
-    /// Threads whose last record does not say that they sleep, or run the application.
+    /// Threads whose last record is neither a sleep nor a return to the application.
     awake: usize,
-    /// Packets to the node that were sent meanwhile and had to wait, and how long the first of them waited beyond the least time of a
-    /// packet to there.
+    /// Packets that were sent to the node in this time and had to wait.
     waiting: usize,
+    /// The wait of the first of them beyond the least delay, in ns.
     waited: u64,
 }
 
 /// Packets to a node, in the order in which they were sent.
 #[derive(Clone, Default)]
 struct Arrivals {
-    /// When each was sent and taken apart.
+    /// Times of transmission and arrival of each packet.
     times: Vec<(u64, u64)>,
-    /// The least time between.
+    /// The least time between the two.
     least: u64,
 }
 
-/// Times of at least `threshold` nanoseconds in which a node, or all nodes, recorded nothing although a packet waited as long; and
-/// those in which a thread that did not sleep recorded nothing.
+/// Times of at least `threshold` nanoseconds in which a node, or all nodes, recorded nothing although a packet waited as long. Also
+/// times in which a thread that was not asleep recorded nothing.
 ///
-/// A thread that polls in vain or runs the application records nothing either, so threads are listed by the record before.
+/// A thread that polls without result or runs the application records nothing either, so threads are listed by their previous
+/// record.
 #[must_use]
 pub fn gaps(merged: &Merged, threshold: u64) -> Report {
     let (nodes, mut report) = (Nodes::of(merged), Report::default());
@@ -69,7 +70,7 @@ pub fn gaps(merged: &Merged, threshold: u64) -> Report {
 /// The stops of each node, and those of all nodes at once if there are several.
 fn stops(merged: &Merged, nodes: &Nodes, packets: &[Packet], threshold: u64) -> Vec<Stop> {
     let all = nodes.count();
-    // The last is of all nodes.
+    // The last entry stands for all nodes.
     let mut arrivals = vec![Arrivals { least: u64::MAX, ..Arrivals::default() }; all + 1];
     for packet in packets {
         let (Some(arrival), Some(delay)) = (packet.received, packet.delay()) else { continue };
@@ -100,13 +101,13 @@ fn stops(merged: &Merged, nodes: &Nodes, packets: &[Packet], threshold: u64) -> 
     stops
 }
 
-/// Packets that are looked at of those that were sent before a node stood still.
+/// Upper bound on packets examined that were sent before a stop.
 const ON_THEIR_WAY: usize = 256;
 
 impl Arrivals {
-    /// How many of the packets that were sent in a time waited for its end for at least `threshold`, and how long the first did.
+    /// The number of packets sent in a stop that waited for its end for at least `threshold`, and the wait of the first.
     fn waiting(&self, from: u64, until: u64, threshold: u64) -> (usize, u64) {
-        // Packets that were sent before may wait as well: the node stood still before it took them.
+        // Earlier packets may wait as well: the node stopped before it took them.
         let before = self.times.partition_point(|(sent, _)| *sent < from);
         let first = before.saturating_sub(ON_THEIR_WAY);
         let last = until.saturating_sub(self.least).saturating_sub(threshold);
@@ -121,12 +122,12 @@ impl Arrivals {
     }
 }
 
-/// Whether a thread need not record anything after this.
+/// Whether a thread may record nothing after this record.
 fn is_quiet(merged: &Merged, moment: &Moment) -> bool {
     matches!(merged.name(moment), "sleep" | "recvmsg_request" | "recvmsg_response")
 }
 
-/// Times between records of a thread, by the record before, if that is not of its going to sleep.
+/// Times between records of a thread, by the earlier record, except for records of going to sleep.
 fn of_threads(report: &mut Report, merged: &Merged, threshold: u64) {
     let mut before: Vec<Option<&Moment>> = vec![None; merged.rings.len()];
     let mut gaps: BTreeMap<(usize, &str), Vec<u64>> = BTreeMap::new();
@@ -173,7 +174,7 @@ mod tests {
         assert_eq!(cell(0, "took_us"), Some(Cell::Number(4.999)));
         assert_eq!(cell(0, "waited_us"), Some(Cell::Number(4.85)));
         assert!(report.findings[0].starts_with("s.1 stood still for 5.0 us"), "{report:?}");
-        // From 5.002 to 9.01 µs the node was idle, and the second packet came as fast as any.
+        // From 5.002 to 9.01 µs the node was idle, and the second packet had the least delay.
         let nodes = report.tables[0].rows.iter().map(|row| row[0].clone());
         assert_eq!(nodes.collect::<Vec<_>>(), ["s.1", "all nodes"].map(Cell::from));
     }

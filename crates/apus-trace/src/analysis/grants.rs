@@ -1,4 +1,4 @@
-//! Bytes that were granted and are not there.
+//! Bytes that were granted and have not arrived.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,22 @@ use crate::report::{Cell, Report, counted};
 /// A message with grants, as its two ends see it.
 #[derive(Default)]
 struct Message {
-    /// Up to here the receiver has granted, and the sender knows it.
+    /// Offset up to which the receiver has granted.
     granted: u32,
+    /// Offset up to which the sender knows of grants.
     known: u32,
-    /// Bytes that the receiver has, and up to here the sender has sent.
+    /// Bytes that have arrived.
     received: u32,
+    /// Offset up to which the sender has sent.
     sent: u32,
-    /// What it adds to the levels.
+    /// Its share of the levels.
     incoming: i64,
     outgoing: i64,
-    /// Grants that were not used yet: when they were queued, received, and up to where they go.
+    /// Unused grants: the granted offset, and the times at which the grant was queued and received.
     unused: Vec<(u32, Option<u64>, Option<u64>)>,
 }
 
-/// The times of grants.
+/// Delays of grants.
 #[derive(Default)]
 struct Lags {
     to_sender: Vec<u64>,
@@ -33,8 +35,8 @@ struct Lags {
     to_data: Vec<u64>,
 }
 
-/// Bytes that receivers have granted and not received, and that senders may send and have not sent, over time; and how long a
-/// grant takes until it has an effect.
+/// Bytes that receivers have granted and not received, and bytes that senders may send and have not sent, over time. Also the delay
+/// from a grant to its effect.
 #[must_use]
 pub fn grants(merged: &Merged, interval: u64) -> Report {
     let (nodes, end) = (Nodes::of(merged), end(merged));
@@ -100,7 +102,7 @@ fn of_nodes(report: &mut Report, nodes: &Nodes, levels: &[[Level; 2]], end: u64)
     }
 }
 
-/// Whether an event is that of the message's sender; `None` if it changes nothing here.
+/// Whether an event is recorded at the message's sender; `None` for other events.
 fn at_sender(event: &str) -> Option<bool> {
     match event {
         "data_xmit" | "granted_xmit" | "grant_received" | "sendmsg_request"
@@ -146,7 +148,7 @@ impl Message {
         }
     }
 
-    /// Bytes that the receiver granted did not come.
+    /// Whether granted bytes have not arrived.
     fn is_stuck(&self) -> bool {
         self.granted > self.received
     }

@@ -1,4 +1,4 @@
-//! From the complete message to the application that takes it.
+//! Handoffs: from the complete message to the application that takes it.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ pub(super) struct Take {
     is_request: bool,
     complete: u64,
     taken: u64,
-    /// The thread under which the message became complete.
+    /// The thread in which the message became complete.
     from: usize,
     /// The thread that took it.
     by: usize,
-    /// When that thread ended a sleep, if it did so in between.
+    /// Time at which that thread woke, if it slept in between.
     woken: Option<u64>,
-    /// Requests that waited behind it, where that is recorded.
+    /// Requests queued behind it, if recorded.
     waiting: u32,
 }
 
@@ -30,7 +30,7 @@ impl Take {
         self.taken - self.complete
     }
 
-    /// From the complete message until the thread that takes it runs.
+    /// Time from the complete message until the thread that takes it runs.
     pub(super) fn wake_up(&self) -> Option<u64> {
         Some(self.woken? - self.complete)
     }
@@ -44,7 +44,7 @@ impl Take {
     }
 }
 
-/// All messages that the application took, in the order in which it did.
+/// All messages that the application took, in that order.
 pub(super) fn takes(merged: &Merged) -> Vec<Take> {
     let (nodes, mut complete, mut takes) = (Nodes::of(merged), BTreeMap::new(), Vec::new());
     let mut woken = vec![None; merged.rings.len()];
@@ -81,7 +81,7 @@ pub(super) fn takes(merged: &Merged) -> Vec<Take> {
 
 const WAYS: [&str; 3] = ["same thread", "woken thread", "other thread, awake"];
 
-/// How long complete messages wait for the application, by how its thread comes to them.
+/// Waits of complete messages for the application, by the state of the thread that takes them.
 #[must_use]
 pub fn handoffs(merged: &Merged) -> Report {
     let (takes, mut report) = (takes(merged), Report::default());
@@ -128,7 +128,7 @@ fn of_threads(report: &mut Report, merged: &Merged, takes: &[Take]) {
     }
 }
 
-/// How many requests wait behind one that the application takes, by the port of the service.
+/// Number of requests queued behind one that the application takes, by the service's port.
 #[must_use]
 pub fn sockqs(merged: &Merged) -> Report {
     let (nodes, mut ports) = (Nodes::of(merged), BTreeMap::new());

@@ -1,4 +1,4 @@
-//! Threads that waited for the engine's lock.
+//! Waits for the engine's lock.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ struct Wait {
     ring: usize,
     from: u64,
     until: u64,
-    /// The thread of the process that probably had the lock: of the other ones, that which recorded last before the wait ended.
+    /// The thread that probably held the lock: the other thread of the process whose record is the last before the end of the wait.
     holder: Option<usize>,
 }
 
-/// Waits for the lock of an engine, by thread, and who probably had it.
+/// Waits for an engine's lock, by thread, with the probable holder.
 #[must_use]
 pub fn locks(merged: &Merged) -> Report {
     let mut waits = waits(merged);

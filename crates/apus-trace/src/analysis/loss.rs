@@ -10,7 +10,7 @@ use crate::nodes::Nodes;
 use crate::packets::{Kind, Packet, packets};
 use crate::report::{Cell, Report, counted};
 
-/// Packets that did not arrive, although the trace of their receiver goes on for longer than any packet took.
+/// Packets that did not arrive, although their receiver's trace goes on for longer than any packet took.
 #[must_use]
 pub fn lost(merged: &Merged) -> Report {
     let (nodes, mut report) = (Nodes::of(merged), Report::default());
@@ -45,7 +45,7 @@ pub fn lost(merged: &Merged) -> Report {
     for packet in all.iter().filter(|packet| packet.lost).take(WORST * WORST) {
         let [kind, from] = [packet.kind.name(), side(packet.from_client)].map(Cell::from);
         let again = Cell::from(if packet.again { "yes" } else { "no" });
-        // Which bytes were sent again is not recorded.
+        // The trace does not record which bytes were retransmitted.
         let offset = if packet.again { Cell::Missing } else { packet.offset.into() };
         let (id, pair, sent) =
             (packet.call.id.into(), Cell::hex(packet.call.pair), Cell::nanos(packet.sent));
@@ -75,10 +75,10 @@ fn of_pairs(report: &mut Report, nodes: &Nodes, all: &[Packet]) {
     }
 }
 
-/// A packet that came after later bytes of its message.
+/// A packet that arrived after later bytes of its message.
 struct Late<'a> {
     packet: &'a Packet,
-    /// Since the first later packet came.
+    /// Time since the first later packet arrived.
     by: u64,
 }
 
@@ -126,9 +126,9 @@ pub fn ooo(merged: &Merged) -> Report {
     report
 }
 
-/// Of the packets of a message, in the order in which they came.
+/// Finds late packets of a message, whose packets are in the order of arrival.
 fn find_late<'a>(packets: &[(u64, &'a Packet)], late: &mut Vec<Late<'a>>) {
-    // When bytes beyond each offset came first: offsets and times both rise.
+    // First arrival of bytes beyond each offset. Offsets and times both rise.
     let mut firsts: Vec<(u32, u64)> = Vec::new();
     for &(at, packet) in packets {
         let before = firsts.partition_point(|(offset, _)| *offset <= packet.offset);

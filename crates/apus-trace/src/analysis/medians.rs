@@ -7,8 +7,8 @@ use crate::merged::Merged;
 use crate::nodes::Nodes;
 use crate::packets::{Packet, packets};
 
-/// Medians of a trace by name, in µs: of round trips, of the time before each stage of calls whose records are complete, and of the
-/// lives of packets. What the trace does not have is missing.
+/// Medians of a trace by name, in µs: of round trips, of the time before each stage of calls with complete records, and of packet
+/// delays. Values that the trace does not have are missing.
 #[must_use]
 pub fn medians(merged: &Merged) -> Vec<(String, f64)> {
     let calls = calls(merged);

@@ -2,19 +2,19 @@
 //!
 //! | file | analyses |
 //! |---|---|
-//! | `delay` | [`delay()`]: how long packets live, by stage |
+//! | `delay` | [`delay()`]: delays of packets, by stage |
 //! | `handoffs` | [`handoffs()`], [`sockqs()`]: from the complete message to the application |
-//! | `explain` | [`explain()`]: what became of one call |
+//! | `explain` | [`explain()`]: the story of one call |
 //! | `slowest` | [`p99short()`]: why the slowest short calls were slow |
 //! | `loss` | [`lost()`], [`ooo()`]: packets that did not arrive, or arrived too late |
-//! | `grants` | [`grants()`]: bytes that were granted and are not there |
-//! | `gaps` | [`gaps()`]: threads and nodes that stood still |
-//! | `locks` | [`locks()`]: threads that waited for the engine's lock |
+//! | `grants` | [`grants()`]: bytes that were granted and have not arrived |
+//! | `gaps` | [`gaps()`]: stops of threads and nodes |
+//! | `locks` | [`locks()`]: waits for the engine's lock |
 //! | `pass` | [`pass()`]: whether short messages overtake long ones |
-//! | `rates` | [`incoming()`], [`activity()`], [`longterm()`], [`tput()`], [`sum()`]: what came and went |
+//! | `rates` | [`incoming()`], [`activity()`], [`longterm()`], [`tput()`], [`sum()`]: arrivals, calls and events over time |
 //! | `ways` | [`net()`], [`minlatency()`], [`pairs()`], [`rtt()`]: packets from node to node, and back |
-//! | `copy` | [`copy()`]: how fast payload is copied |
-//! | `snapshot` | [`snapshot()`]: messages that were not whole at one instant |
+//! | `copy` | [`copy()`]: the rate at which payload is copied |
+//! | `snapshot` | [`snapshot()`]: incomplete messages at one instant |
 //! | `medians` | [`medians()`], by which two traces are compared |
 
 mod copy;
@@ -64,7 +64,7 @@ impl Times {
         Self(times)
     }
 
-    /// The first one at a ring that is not before this time.
+    /// The first time at a ring that is not before `nanos`.
     fn next(&self, ring: usize, nanos: u64) -> Option<u64> {
         let times = &self.0[ring];
         times.get(times.partition_point(|&time| time < nanos)).copied()
@@ -76,7 +76,7 @@ fn end(merged: &Merged) -> u64 {
     merged.moments.last().map_or(0, |moment| moment.nanos)
 }
 
-/// The name of a thread among those of all traces.
+/// The name of a thread, unique among all traces.
 fn thread(merged: &Merged, ring: usize) -> String {
     let source = &merged.rings[ring];
     match &*source.program {
@@ -121,7 +121,7 @@ mod tests {
         "unheard_of",
     ];
 
-    /// Records without sense: any event at any time, with few ids and with lengths from nothing to all.
+    /// Meaningless records: any event at any time, with few ids and with lengths from 0 to the maximum.
     fn nonsense(seed: u64) -> Merged {
         let mut state = seed;
         let mut next = |below: u64| {
@@ -166,7 +166,7 @@ mod tests {
             for analysis in plain {
                 analysis(&merged);
             }
-            // Each of these has up to 10,000 intervals.
+            // Each of these analyses makes up to 10,000 intervals.
             for analysis in over_time.iter().filter(|_| seed < 3) {
                 assert!(
                     analysis(&merged, 1).tables.iter().all(|table| table.rows.len() <= 10_001 * 4)

@@ -12,16 +12,18 @@ use crate::report::{Cell, Report, counted};
 #[derive(Clone, Copy, Default)]
 struct Passing {
     short: usize,
-    /// Pairs of a short packet and a long one that was under way when the short one was sent; of those, the short one came first.
+    /// Pairs of a short packet and a long packet that was in flight when the short one was sent.
     behind: usize,
+    /// Pairs of [`behind`](Self::behind) whose short packet arrived first.
     passed: usize,
-    /// Pairs of a long packet and a short one that was under way when the long one was sent; of those, the long one came first.
+    /// Pairs of a long packet and a short packet that was in flight when the long one was sent.
     ahead: usize,
+    /// Pairs of [`ahead`](Self::ahead) whose long packet arrived first.
     inverted: usize,
 }
 
-/// How often packets of messages up to `short` bytes overtake packets of longer messages on the way to one node, and how often
-/// they are overtaken. Where priorities work, most of those overtake that can, and few are overtaken.
+/// How often packets of messages up to `short` bytes overtake packets of longer messages to the same node, and are overtaken by
+/// them. With working priorities, most of the short packets overtake, and few are overtaken.
 #[must_use]
 pub fn pass(merged: &Merged, short: u32) -> Report {
     let nodes = Nodes::of(merged);
@@ -82,12 +84,13 @@ fn percent(part: usize, whole: usize) -> f64 {
     part as f64 * 100.0 / whole.max(1) as f64
 }
 
-/// `None` for what was asked for again, or if the length of the message is not known.
+/// `None` for retransmitted packets, and if the length of the message is unknown.
 fn is_short(packet: &Packet, short: u32) -> Option<bool> {
     packet.message.filter(|_| !packet.again).map(|length| length <= short)
 }
 
-/// Packets in the order in which they were sent: when, when they came, and whether they are short.
+/// Counts pairs of packets in the order of transmission, each given by the times of transmission and arrival, and whether it is
+/// short.
 fn passing(packets: &[(u64, u64, bool)]) -> Passing {
     let mut count = Passing::default();
     let mut under_way: Vec<(u64, bool)> = Vec::new();

@@ -1,4 +1,4 @@
-//! What came and went, over time.
+//! Arrivals, calls and events over time.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ struct Sum {
     bytes: u64,
 }
 
-/// What each thread received, over time: all datagrams of its link. Of a simulated host, DATA packets.
+/// Datagrams that each thread's link received, over time; for a simulated host, DATA packets.
 #[must_use]
 pub fn incoming(merged: &Merged, wanted: u64) -> Report {
     let (end, mut report) = (end(merged), Report::default());
@@ -61,13 +61,13 @@ pub fn incoming(merged: &Merged, wanted: u64) -> Report {
     report
 }
 
-/// When a call ended at its client, if the traces tell.
+/// Time at which a call ended at its client, if recorded.
 fn ended(call: &TracedCall) -> Option<u64> {
     let [.., complete, taken] = call.reached;
     complete.or(taken).or_else(|| call.failed.map(|_| call.last))
 }
 
-/// Recorded calls that are under way, and bytes of DATA that arrived, over time.
+/// Recorded calls in progress and bytes of received DATA, over time.
 #[must_use]
 pub fn activity(merged: &Merged, wanted: u64) -> Report {
     let (end, mut report) = (end(merged), Report::default());
@@ -105,8 +105,8 @@ pub fn activity(merged: &Merged, wanted: u64) -> Report {
     report
 }
 
-/// The recorded calls that began in each interval: how many failed or were disturbed, how long they took, and how old the oldest
-/// one was that had not ended.
+/// The recorded calls that began in each interval: the numbers of failed and disturbed calls, their durations, and the age of the
+/// oldest unfinished call.
 #[must_use]
 pub fn longterm(merged: &Merged, wanted: u64) -> Report {
     let (end, mut report) = (end(merged), Report::default());
@@ -152,7 +152,7 @@ pub fn longterm(merged: &Merged, wanted: u64) -> Report {
     report
 }
 
-/// A message of which the traces have the first transmission and the end.
+/// A message whose first transmission and end are in the traces.
 struct Message {
     id: u32,
     pair: u32,
@@ -162,7 +162,7 @@ struct Message {
     took: u64,
 }
 
-/// How fast single messages of at least `least` bytes arrive, from their first transmission until they are complete.
+/// Rates of single messages of at least `least` bytes, from first transmission to completion.
 #[must_use]
 pub fn tput(merged: &Merged, least: u32) -> Report {
     let mut report = Report::default();
@@ -175,7 +175,7 @@ pub fn tput(merged: &Merged, least: u32) -> Report {
         let of = || messages.iter().filter(|it| it.from_client == from_client);
         let bytes: Distribution = of().map(|message| message.bytes.into()).collect();
         let took: Distribution = of().map(|message| message.took).collect();
-        // Rates are kept in kbit/s, so that they can be sorted.
+        // Rates are in kbit/s, which are integers and can be sorted.
         let rates: Distribution = of().map(|message| (rate(message) * 1e6) as u64).collect();
         let message = if from_client { "request" } else { "response" };
         let (p50, gbps) = (Cell::nanos(took.median()), rates.median() as f64 / 1e6);
@@ -207,7 +207,7 @@ fn messages_of(call: &TracedCall) -> impl Iterator<Item = Message> + use<> {
     [request, response].into_iter().flatten()
 }
 
-/// How many records each event and each thread has, how often it happens, and the time since the record before it of its thread.
+/// Number of records of each event and each thread, their rate, and the time since the thread's previous record.
 #[must_use]
 pub fn sum(merged: &Merged) -> Report {
     let (end, mut report) = (end(merged), Report::default());

@@ -1,4 +1,4 @@
-//! Why the slowest short calls were slow.
+//! Causes of the slowest short calls.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::nodes::Nodes;
 use crate::packets::packets;
 use crate::report::{Cell, Report, counted};
 
-/// What the time before each of the [`STAGES`] goes to.
+/// The activity before each of the [`STAGES`].
 pub(super) const SPENT_IN: [&str; STAGES.len()] = [
     "nothing",
     "the client's core",
@@ -31,8 +31,8 @@ struct Slow<'a> {
     excess: u64,
 }
 
-/// The slowest percent of the calls whose messages are one packet each, at least one call, by the stage that took longest beyond
-/// its median.
+/// The slowest percent of the calls whose messages are one packet each, at least one call, by the stage that exceeds its median by
+/// most.
 #[must_use]
 pub fn p99short(merged: &Merged) -> Report {
     let mut report = Report::default();
@@ -64,7 +64,7 @@ pub fn p99short(merged: &Merged) -> Report {
     report
 }
 
-/// The time of each stage since the one before.
+/// The time of each stage since the previous one.
 fn steps(call: &TracedCall) -> Option<[u64; STAGES.len()]> {
     let reached = call.all_stages()?;
     Some(std::array::from_fn(|stage| reached[stage] - reached[stage.saturating_sub(1)]))
@@ -124,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    /// A call whose stages are 1 µs apart, but for one.
+    /// A call whose stages are 1 µs apart, except for one.
     fn call(id: u32, slow: usize, by: u64) -> String {
         let mut at = u64::from(id) * 1_000_000;
         let lines = STAGES.iter().enumerate().map(|(index, stage)| {

@@ -1,4 +1,4 @@
-//! Messages that were not whole at one instant.
+//! Incomplete messages at one instant.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +7,26 @@ use crate::merged::{Merged, Moment};
 use crate::nodes::{CallKey, Nodes};
 use crate::report::{Cell, Report};
 
-/// A message, as its two ends knew it.
+/// A message, as its two ends know it.
 #[derive(Default)]
 struct Message {
     length: Option<u32>,
-    /// Up to where the sender has sent and may send, and since when, at which node.
+    /// Offset up to which the sender has sent.
     sent: u32,
+    /// Offset up to which the sender may send.
     allowed: u32,
+    /// Time and node of the sender's first record.
     sender: Option<(u64, usize)>,
-    /// Bytes that the receiver has, up to where it has granted, and since when, at which node.
+    /// Bytes that the receiver has.
     received: u32,
+    /// Offset up to which the receiver has granted.
     granted: u32,
+    /// Time and node of the receiver's first record.
     receiver: Option<(u64, usize)>,
     complete: bool,
 }
 
-/// Messages by their calls, and whether the client sends them.
+/// Messages by their calls, each with whether the client sends it.
 #[derive(Default)]
 struct Messages(BTreeMap<(CallKey, bool), Message>);
 
@@ -59,7 +63,7 @@ impl Messages {
                 message.granted = message.granted.max(a);
             }
             "request_complete" | "response_complete" => self.of(call, !at_client).complete = true,
-            // Nothing is kept of a call that failed.
+            // A failed call has no messages.
             "call_failed" => {
                 self.of(call, true).complete = true;
                 self.of(call, false).complete = true;
@@ -69,8 +73,7 @@ impl Messages {
     }
 }
 
-/// What every node was sending and receiving at a time: messages that had bytes to be sent, and those of which bytes had arrived and
-/// others had not.
+/// Messages that every node was sending and receiving at a time: those with unsent bytes, and those that had arrived in part.
 #[must_use]
 pub fn snapshot(merged: &Merged, at: u64) -> Report {
     let (nodes, mut messages) = (Nodes::of(merged), Messages::default());
@@ -98,7 +101,7 @@ pub fn snapshot(merged: &Merged, at: u64) -> Report {
     for ((call, from_client), message) in open() {
         let Some((since, node)) = message.receiver else { continue };
         let start = start(nodes.name(node), *call, *from_client, message);
-        // What arrived without a grant needs none.
+        // Bytes that arrived without a grant need none.
         let granted = message.granted.max(message.received);
         table.row(start.into_iter().chain([
             message.received.into(),

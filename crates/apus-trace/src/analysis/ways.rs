@@ -11,7 +11,7 @@ use crate::nodes::Nodes;
 use crate::packets::{Kind, Packet, packets};
 use crate::report::{Cell, Report};
 
-/// The packets that arrived, by the nodes that sent and received them.
+/// Arrived packets, by sending and receiving node.
 fn by_way(nodes: &Nodes, packets: Vec<Packet>) -> BTreeMap<(usize, usize), Vec<(Packet, u64)>> {
     let mut ways: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for packet in packets {
@@ -22,7 +22,7 @@ fn by_way(nodes: &Nodes, packets: Vec<Packet>) -> BTreeMap<(usize, usize), Vec<(
     ways
 }
 
-/// Bytes of DATA that are on their way from node to node, over time.
+/// Bytes of DATA in flight from node to node, over time.
 #[must_use]
 pub fn net(merged: &Merged, interval: u64) -> Report {
     let (nodes, end, mut report) = (Nodes::of(merged), end(merged), Report::default());
@@ -59,7 +59,7 @@ pub fn net(merged: &Merged, interval: u64) -> Report {
     report
 }
 
-/// The least time that a packet took from node to node, of DATA and of other packets.
+/// The least delay from node to node, of DATA and of other packets.
 #[must_use]
 pub fn minlatency(merged: &Merged) -> Report {
     let (nodes, mut report) = (Nodes::of(merged), Report::default());
@@ -88,7 +88,7 @@ pub fn minlatency(merged: &Merged) -> Report {
     report
 }
 
-/// How much longer than the least of their way packets of DATA take, from node to node, and in which packets the way was worst.
+/// Excess of DATA packets' delays over the least delay of their way, from node to node, and the worst packets of each way.
 #[must_use]
 pub fn pairs(merged: &Merged) -> Report {
     let (nodes, mut report) = (Nodes::of(merged), Report::default());

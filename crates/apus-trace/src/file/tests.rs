@@ -53,7 +53,7 @@ fn overwritten_records_are_counted_approximately() {
     assert!((25..35).contains(&after.rings[0].overwritten));
 }
 
-/// A thread that was stopped or killed in the middle of a record has half overwritten the oldest one.
+/// A thread that stopped in the middle of a record has half overwritten the oldest one.
 #[test]
 fn the_oldest_record_of_a_full_ring_is_left_out_unless_the_ring_is_complete() {
     let mut full = bytes(&trace());
@@ -63,7 +63,7 @@ fn the_oldest_record_of_a_full_ring_is_left_out_unless_the_ring_is_complete() {
     assert_eq!((ring.records.len(), ring.records[0].ticks, ring.overwritten), (9, 1, 1));
 }
 
-/// A header has room for tens of thousands of lines, each of which would take more memory than it is long.
+/// A header has room for tens of thousands of lines, each of which takes more memory than its length.
 #[test]
 fn a_table_with_too_many_events_is_refused() {
     let mut many = trace();
@@ -85,11 +85,11 @@ fn text_of_a_record() {
 #[test]
 fn no_damage_panics_or_takes_much_memory() {
     let whole = bytes(&trace());
-    // Every cut of what is behind the header, and some within it.
+    // Every length behind the header, and some within it.
     for length in (0..HEADER).step_by(37).chain(HEADER..whole.len()) {
         let _ = read(&whole[..length]);
     }
-    // Every byte of both headers wrong.
+    // Wrong values in every byte of both headers.
     for at in (0..400).chain(HEADER..HEADER + RING_HEADER) {
         for value in [0, 1, 0x7f, 0xff] {
             let mut damaged = whole.clone();

@@ -1,4 +1,4 @@
-//! Bytes of packets, as the module puts them together and takes them apart.
+//! Packets as the module builds and parses them.
 
 /// Types by their byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,7 +31,7 @@ impl Kind {
         Self::ALL.into_iter().find(|&kind| kind as u8 == byte)
     }
 
-    /// The least length the module takes.
+    /// The least length that the module accepts.
     pub(super) fn least(self, stripped: bool) -> usize {
         match self {
             Self::Data => 56,
@@ -57,17 +57,17 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) << 32 | u64::from(u32_at(bytes, at + 4))
 }
 
-/// What varies in the first 28 bytes.
+/// The variable fields of the first 28 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) source: u16,
     pub(super) dest: u16,
     pub(super) kind: Kind,
-    /// In the sender's form.
+    /// The id in the sender's form.
     pub(super) id: u64,
 }
 
-/// What varies in the rest of DATA's header.
+/// The variable fields of the rest of DATA's header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Data {
     pub(super) length: u32,
@@ -76,12 +76,12 @@ pub(super) struct Data {
     pub(super) version: u16,
     pub(super) retransmit: bool,
     pub(super) offset: u32,
-    /// The segment offset says where; otherwise only the sequence number does.
+    /// Whether the segment offset has the offset; otherwise only the sequence number has it.
     pub(super) explicit: bool,
 }
 
 impl Header {
-    /// `sequence`: DATA's offset.
+    /// The first 28 bytes. `sequence` is DATA's offset.
     fn common(self, sequence: u32) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(56);
         bytes.extend_from_slice(&self.source.to_be_bytes());
@@ -90,7 +90,7 @@ impl Header {
         bytes.extend_from_slice(&[0, 0, 0, self.kind as u8]);
         bytes.push(if self.kind == Kind::Data { 0xE0 } else { 0x50 });
         bytes.extend_from_slice(&[0x06, 0, 0]);
-        // The sum over the pseudo-header alone, which the network card was to complete.
+        // The sum over the pseudo-header alone, for the network card to complete.
         bytes.extend_from_slice(&[0x14, 0xC1, 0xB9, 0x7D]);
         bytes.extend_from_slice(&self.id.to_be_bytes());
         bytes

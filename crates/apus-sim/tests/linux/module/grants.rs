@@ -1,4 +1,4 @@
-//! Who may send.
+//! Grants.
 
 use std::time::Duration;
 
@@ -6,17 +6,18 @@ use super::format::Kind;
 use super::message::Incoming;
 use super::{Key, Module};
 
-/// Messages granted at a time.
+/// Upper bound on messages granted at a time.
 const OVERCOMMIT: usize = 8;
-/// A grant out of turn for the oldest message, and how often: 5 % of 25 Gb/s.
+/// Bytes of a grant out of turn for the oldest message.
 const FIFO_BYTES: u32 = 50_000;
+/// Interval of these grants: 5 % of 25 Gb/s.
 const FIFO_INTERVAL: Duration = Duration::from_micros(320);
 const FIFO_PRIORITY: u8 = 6;
-/// Scheduled packets use the levels up to this one.
+/// The highest level of scheduled packets.
 const SCHEDULED_MAX: usize = 3;
 
 impl Module {
-    /// After a packet of a message: it may become active, and be granted more.
+    /// After a packet of a message: the message may become active, and be granted more.
     pub(super) fn grant(&mut self, now: Duration, key: Key) {
         let Some(message) = self.rpcs.get(&key).and_then(|rpc| rpc.incoming.as_ref()) else {
             return;
@@ -36,7 +37,7 @@ impl Module {
         let message = self.message_mut(key);
         let wanted = (received + window).min(message.length()).saturating_sub(message.granted);
         let more = u64::from(wanted).min(max_incoming.saturating_sub(total)) as u32;
-        // A message that is granted whole goes on being granted nothing until its last byte is there.
+        // A fully granted message keeps receiving grants of 0 bytes until its last byte arrives.
         if more > 0 || message.granted == message.length() {
             message.granted += more;
             let priority = (SCHEDULED_MAX - rank.min(SCHEDULED_MAX))
@@ -62,7 +63,7 @@ impl Module {
         self.grants.active.push((key, remaining));
     }
 
-    /// Active messages that outrank this one.
+    /// Number of active messages that outrank this one.
     fn rank(&self, key: Key) -> Option<usize> {
         let (_, own) = *self.grants.active.iter().find(|(active, _)| *active == key)?;
         Some(self.grants.active.iter().filter(|&&(_, remaining)| remaining < own).count())
@@ -106,6 +107,6 @@ impl Module {
 }
 
 fn message_received(module: &Module, key: Key) -> u32 {
-    let message = module.rpcs[&key].incoming.as_ref().expect("looked at by the caller");
+    let message = module.rpcs[&key].incoming.as_ref().expect("the caller has checked it");
     message.length() - message.remaining()
 }

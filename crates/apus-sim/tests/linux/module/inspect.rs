@@ -1,13 +1,13 @@
-//! What the module would have sent.
+//! Checks that the module could have sent a packet.
 
 use super::format::{Kind, u16_at, u32_at, u64_at};
 
-/// Looks at a packet field by field. Stricter than the module, which takes much that it would not send; the two liberties Apus
-/// takes on purpose are allowed: an explicit segment offset in first transmissions, and GRANTs of 34 bytes for older modules.
+/// Checks a packet field by field. Stricter than the module, which accepts many packets that it would not send. Allows the two
+/// intended deviations of Apus: an explicit segment offset in first transmissions, and GRANTs of 34 bytes for older modules.
 ///
 /// # Errors
 ///
-/// What the module would have sent otherwise.
+/// The field that differs, with the module's value.
 pub(crate) fn inspect(packet: &[u8]) -> Result<(), String> {
     let same = |what: &str, is: u64, should: u64| match is == should {
         true => Ok(()),

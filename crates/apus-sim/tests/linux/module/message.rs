@@ -1,12 +1,12 @@
-//! Cutting messages up and putting them together.
+//! Segmentation and reassembly of messages.
 
 use super::settings::{MESSAGE_MAX, Settings};
 
-/// A message on its way out.
+/// An outgoing message.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) body: Vec<u8>,
-    /// Start and end of every packet, fixed from the start: full ones, with a boundary at the unscheduled limit.
+    /// Start and end of every packet, fixed at the start: full packets, with a boundary at the unscheduled limit.
     packets: Vec<(u32, u32)>,
     next: usize,
     pub(super) granted: u32,
@@ -32,7 +32,7 @@ impl Outgoing {
         self.body.len() as u32
     }
 
-    /// Bytes that were sent.
+    /// Bytes sent so far.
     pub(super) fn sent(&self) -> u32 {
         self.packets.get(self.next).map_or_else(|| self.length(), |&(start, _)| start)
     }
@@ -41,53 +41,53 @@ impl Outgoing {
         self.next == self.packets.len()
     }
 
-    /// The next packet that may go: the comparison is made at its start, so the last one may go beyond what was granted.
+    /// The next packet that may be sent. The comparison uses its start, so the last packet may go beyond the grant.
     pub(super) fn next(&mut self) -> Option<(u32, u32)> {
         let packet = *self.packets.get(self.next).filter(|&&(start, _)| start < self.granted)?;
         self.next += 1;
         Some(packet)
     }
 
-    /// Something may go that did not.
+    /// Whether an unsent packet may be sent.
     pub(super) fn may_send(&self) -> bool {
         !self.is_sent() && self.sent() < self.granted
     }
 
-    /// Packets that were sent and overlap a range.
+    /// Sent packets that overlap a range.
     pub(super) fn overlapping(&self, (from, to): (u32, u32)) -> impl Iterator<Item = (u32, u32)> {
         let sent = self.packets[..self.next].iter().copied();
         sent.filter(move |&(start, end)| start < to && end > from)
     }
 }
 
-/// What became of a piece of a message.
+/// The result of receiving a piece of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Taken {
-    /// It was new.
+    /// The piece was new.
     New,
-    /// All of it was there.
+    /// All of the piece had arrived before.
     Duplicate,
-    /// A part of it was there: it is dropped.
+    /// A part of the piece had arrived before. The piece is dropped.
     Overlap,
-    /// It goes beyond the end: it is dropped.
+    /// The piece goes beyond the end of the message. The piece is dropped.
     PastEnd,
 }
 
-/// A message on its way in.
+/// An incoming message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Incoming {
     bytes: Vec<u8>,
-    /// One byte beyond the highest that is there.
+    /// One byte beyond the highest received byte.
     end: u32,
-    /// What is missing below.
+    /// Missing ranges below `end`.
     gaps: Vec<(u32, u32)>,
-    /// The sender may send everything below.
+    /// Offset up to which the sender may send.
     pub(super) granted: u32,
     pub(super) birth: u64,
 }
 
 impl Incoming {
-    /// Of this length, with so much of it unscheduled.
+    /// A message of this length with `granted` unscheduled bytes.
     #[must_use]
     pub(crate) fn new(length: u32, granted: u32, birth: u64) -> Self {
         let bytes = vec![0; length as usize];
@@ -98,13 +98,13 @@ impl Incoming {
         self.bytes.len() as u32
     }
 
-    /// Bytes that are not there.
+    /// Number of missing bytes.
     pub(super) fn remaining(&self) -> u32 {
         let gaps: u32 = self.gaps.iter().map(|(start, end)| end - start).sum();
         self.length() - self.end + gaps
     }
 
-    /// Takes a piece only if it is a continuation, leaves a gap before it, or lies within one gap.
+    /// Takes a piece only if it continues the message, leaves a gap before it, or lies within one gap.
     pub(crate) fn take(&mut self, offset: u32, payload: &[u8]) -> Taken {
         let Some(stop) =
             offset.checked_add(payload.len() as u32).filter(|&end| end <= self.length())
@@ -132,19 +132,19 @@ impl Incoming {
         Taken::New
     }
 
-    /// Gaps, and the rest of what was granted.
+    /// The gaps, and the rest of the granted range.
     pub(super) fn missing(&self) -> Vec<(u32, u32)> {
         let tail = (self.end < self.granted).then_some((self.end, self.granted));
         self.gaps.iter().copied().chain(tail).collect()
     }
 
-    /// All of it is there.
+    /// Whether all bytes have arrived.
     #[must_use]
     pub(crate) fn is_complete(&self) -> bool {
         self.remaining() == 0
     }
 
-    /// What is there.
+    /// The bytes of the message.
     #[must_use]
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(message.take(20, &[1; 10]), Taken::New);
         assert_eq!(message.take(5, &[1; 10]), Taken::Overlap, "the start of the gap");
         assert_eq!(message.take(15, &[1; 10]), Taken::Overlap, "its end");
-        assert_eq!(message.take(25, &[1; 10]), Taken::Overlap, "the end of what is there");
+        assert_eq!(message.take(25, &[1; 10]), Taken::Overlap, "the end of the received bytes");
         assert_eq!(message.take(0, &[1; 10]), Taken::Duplicate);
         assert_eq!(message.take(45, &[1; 6]), Taken::PastEnd);
         assert_eq!(message.take(12, &[1; 3]), Taken::New);

@@ -1,21 +1,21 @@
-//! The Linux Homa module as a test peer: what it sends, what it takes and what it drops, on a virtual clock.
+//! The Linux Homa module as a test peer, on a virtual clock.
 //!
 //! Written from a description of the module of July 2026 and from captures of it, byte by byte and without `apus-wire`, so that an
-//! error there does not cancel out here. Its defects are kept where they show on the wire: first transmissions carry no segment
-//! offset, DATA that partly repeats what is there is dropped, GRANTs are sent after everything was granted, NEED_ACK comes every
-//! millisecond for ever, and its clients do not say BUSY.
+//! error there does not cancel out here. Defects of the module that show on the wire are kept: first transmissions carry no segment
+//! offset, DATA that partly repeats received bytes is dropped, GRANTs are sent after everything was granted, NEED_ACK is sent every
+//! millisecond for ever, and clients send no BUSY.
 //!
-//! Everything a peer sends is also looked at more strictly than the module does ([`inspect`]); what it would not have sent itself
-//! is a complaint ([`Module::complaints`]).
+//! The model also checks each packet of a peer more strictly than the module does ([`inspect`]). A packet that the module would not
+//! have sent is a complaint ([`Module::complaints`]).
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | `format` | bytes of packets |
-//! | [`inspect`] | what the module would have sent |
-//! | `message` | cutting messages up and putting them together |
-//! | `receive` | what arrives |
-//! | `grants` | who may send |
-//! | `tick` | what happens every millisecond |
+//! | `format` | packets as bytes |
+//! | [`inspect`] | checks that the module could have sent a packet |
+//! | `message` | segmentation and reassembly of messages |
+//! | `receive` | handling of arriving packets |
+//! | `grants` | grants |
+//! | `tick` | the timer that runs every millisecond |
 
 mod format;
 mod grants;
@@ -34,44 +34,45 @@ use self::format::{Header, Kind};
 use self::message::{Incoming, Outgoing};
 use self::settings::Settings;
 
-/// The port all calls come from.
+/// The source port of all calls.
 const CLIENT_PORT: u16 = 32_768;
-/// Acknowledgements kept for a peer.
+/// Upper bound on acknowledgements kept for a peer.
 const ACKS: usize = 5;
 const PRIORITY_MAX: u8 = 7;
-/// The module's table of cutoffs, and its version.
+/// The module's table of cutoffs.
 const CUTOFFS: [u32; 8] = [0, 0, 0, 0, 1_000_000, 15_000, 2_800, 200];
+/// Version of the table.
 const CUTOFF_VERSION: u16 = 1;
-/// One CUTOFFS a jiffy.
+/// Least interval of CUTOFFS packets: one jiffy.
 const CUTOFFS_INTERVAL: Duration = Duration::from_millis(4);
 
-/// What a host puts on the network.
+/// The output of a host to the network.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Emitted {
     /// A packet of IP protocol 146.
     Packet {
-        /// To whom.
+        /// The destination.
         to: PathId,
         /// The priority level in its TOS byte.
         priority: u8,
-        /// From the first byte of the Homa header on.
+        /// The bytes from the start of the Homa header.
         bytes: Vec<u8>,
     },
     /// ICMP port unreachable.
     Unreachable {
-        /// To whom.
+        /// The destination.
         to: PathId,
-        /// The first 8 bytes of the packet it is about.
+        /// The first 8 bytes of the offending packet.
         head: [u8; 8],
     },
 }
 
-/// What a host tells its applications.
+/// An event for a host's applications.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Happened {
     /// A whole request.
     Request {
-        /// Who asks.
+        /// The client.
         from: PathId,
         /// The RPC as the server knows it.
         id: u64,
@@ -94,21 +95,21 @@ pub(crate) enum Happened {
     },
 }
 
-/// What was counted, by reason.
+/// Counters of packets and reasons.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub(crate) struct Counts {
     /// Packets shorter than their type.
     pub(crate) short: u64,
-    /// Packets of no type, or of one this build does not know.
+    /// Packets of an unknown type, or of a type that this build does not have.
     pub(crate) unknown_type: u64,
     /// DATA beyond the end of its message.
     pub(crate) past_end: u64,
-    /// DATA all of which was there.
+    /// DATA that had arrived completely before.
     pub(crate) duplicates: u64,
-    /// DATA of which a part was there: dropped.
+    /// DATA that had arrived in part before, and was dropped.
     pub(crate) overlaps: u64,
-    /// Packets for RPCs that are not known.
+    /// Packets for unknown RPCs.
     pub(crate) unknown_rpc: u64,
     /// RESENDs sent.
     pub(crate) resends: u64,
@@ -116,11 +117,11 @@ pub(crate) struct Counts {
     pub(crate) need_acks: u64,
     /// GRANTs sent.
     pub(crate) grants: u64,
-    /// RPC_UNKNOWNs received although no RESEND was sent for the RPC.
+    /// RPC_UNKNOWNs received for RPCs without a sent RESEND.
     pub(crate) unasked_unknown: u64,
 }
 
-/// The active messages, with the bytes they had left when they became so: the module does not update that.
+/// The active messages, with their remaining bytes when they became active: the module does not update them.
 #[derive(Debug, Default)]
 struct Grants {
     active: Vec<(Key, u32)>,
@@ -142,7 +143,7 @@ enum State {
 
 #[derive(Debug)]
 struct Rpc {
-    /// In our form.
+    /// The id in the model's form.
     id: u64,
     peer: PathId,
     local_port: u16,
@@ -150,7 +151,7 @@ struct Rpc {
     state: State,
     outgoing: Option<Outgoing>,
     incoming: Option<Incoming>,
-    /// Ticks without a sign of life.
+    /// Ticks since the peer's last packet.
     silent: u32,
     /// The tick at which the response was found to be sent.
     sent_at: Option<u64>,
@@ -167,7 +168,7 @@ impl Rpc {
     }
 }
 
-/// Clients' RPCs are found by their id alone, servers' by address and id.
+/// A client's RPC is found by its id alone, a server's by address and id.
 type Key = (Option<PathId>, u64);
 
 #[derive(Debug, Default)]
@@ -214,11 +215,11 @@ impl Module {
         }
     }
 
-    /// `sendmsg` of a request; returns the RPC's id.
+    /// `sendmsg` of a request. Returns the RPC's id.
     ///
     /// # Panics
     ///
-    /// When the message has no byte or more than [`MESSAGE_MAX`] (`EINVAL`).
+    /// If the message has no byte or more than [`MESSAGE_MAX`] (`EINVAL`).
     pub(crate) fn call(&mut self, peer: PathId, port: u16, body: Vec<u8>) -> u64 {
         let id = self.next_id;
         self.next_id += 2;
@@ -242,7 +243,7 @@ impl Module {
         id
     }
 
-    /// `sendmsg` of a response. Silent when the RPC is gone, as the module is.
+    /// `sendmsg` of a response. Does nothing if the RPC is gone, like the module.
     pub(crate) fn reply(&mut self, peer: PathId, id: u64, body: Vec<u8>) {
         let key = (Some(peer), id);
         let Some(rpc) = self.rpcs.get_mut(&key) else { return };
@@ -252,29 +253,29 @@ impl Module {
         self.transmit(key);
     }
 
-    /// What was put on the network since the last time.
+    /// The next packet for the network.
     pub(crate) fn poll_emitted(&mut self) -> Option<Emitted> {
         self.emitted.pop_front()
     }
 
-    /// What happened since the last time.
+    /// The next event for the applications.
     pub(crate) fn poll_happened(&mut self) -> Option<Happened> {
         self.happened.pop_front()
     }
 
-    /// Everything counted.
+    /// All counters.
     #[must_use]
     pub(crate) fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// What a peer sent that the module would not have.
+    /// Complaints about packets that the module would not have sent.
     #[must_use]
     pub(crate) fn complaints(&self) -> &[String] {
         &self.complaints
     }
 
-    /// RPCs of both roles that have not ended.
+    /// Number of unfinished RPCs of both roles.
     #[must_use]
     pub(crate) fn rpcs(&self) -> usize {
         self.rpcs.len()
@@ -288,7 +289,7 @@ impl Module {
         self.packet(to, PRIORITY_MAX, header.control(body));
     }
 
-    /// Asks for a range again; `None` for everything.
+    /// Requests the retransmission of a range; with `None`, of everything.
     fn resend(&mut self, key: Key, range: Option<(u32, u32)>, priority: u8) {
         let Some(rpc) = self.rpcs.get_mut(&key) else { return };
         rpc.asked = true;
@@ -302,7 +303,7 @@ impl Module {
         self.control(peer, header, &body);
     }
 
-    /// Asks for every gap and for the granted rest.
+    /// Requests the retransmission of every gap and of the granted rest.
     fn request_retransmission(&mut self, key: Key) {
         let Some(rpc) = self.rpcs.get(&key) else { return };
         let ranges = match &rpc.incoming {
@@ -314,7 +315,7 @@ impl Module {
         }
     }
 
-    /// Sends what is granted and was not sent.
+    /// Sends the granted packets that were not sent.
     fn transmit(&mut self, key: Key) {
         loop {
             let Some(rpc) = self.rpcs.get_mut(&key) else { return };
@@ -336,7 +337,7 @@ impl Module {
                 version: known.version(self.settings.stripped),
                 retransmit: false,
                 offset: start,
-                // Where the module relies on the receiver's GRO.
+                // The stripped build does not rely on the receiver's GRO.
                 explicit: self.settings.stripped,
             };
             let bytes = header.data(&data, &message.body[start as usize..end as usize]);
@@ -344,7 +345,7 @@ impl Module {
         }
     }
 
-    /// Sends original packets again that overlap a range.
+    /// Retransmits the original packets that overlap a range.
     fn retransmit(&mut self, key: Key, range: (u32, u32), priority: u8) {
         let Some(rpc) = self.rpcs.get(&key) else { return };
         let (peer, header) = (rpc.peer, rpc.header(Kind::Data));
@@ -371,7 +372,7 @@ impl Module {
         }
     }
 
-    /// An RPC ends.
+    /// Ends an RPC.
     fn end(&mut self, key: Key) -> Option<Rpc> {
         self.grants.forget(key);
         self.rpcs.remove(&key)
@@ -384,7 +385,7 @@ impl Peer {
     }
 }
 
-/// From the most urgent level down, the first whose cutoff the message does not exceed; 6 where nothing is known.
+/// The highest level whose cutoff the message does not exceed; 6 if the cutoffs are unknown.
 fn unscheduled_priority(known: Option<&([u32; 8], u16)>, length: u32) -> u8 {
     match known {
         None => 6,

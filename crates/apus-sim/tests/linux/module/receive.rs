@@ -1,4 +1,4 @@
-//! What arrives.
+//! Handling of arriving packets.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use super::{
     Rpc, State, unscheduled_priority,
 };
 
-/// An id as the other side names it.
+/// The id in the other side's form.
 fn turned(id: u64) -> u64 {
     id ^ 1
 }
 
 impl Module {
-    /// A packet of protocol 146.
+    /// Handles a packet of protocol 146.
     pub(crate) fn handle_packet(&mut self, now: Duration, from: PathId, packet: &[u8]) {
         if let Err(complaint) = inspect(packet) {
             self.complaints.push(complaint);
@@ -67,7 +67,7 @@ impl Module {
         }
     }
 
-    /// ICMP port unreachable from a host, about one of its ports.
+    /// Handles an ICMP port unreachable from a host, about one of its ports.
     pub(crate) fn handle_unreachable(&mut self, from: PathId, port: u16) {
         let hit = |rpc: &Rpc| rpc.peer == from && rpc.peer_port == port;
         let keys: Vec<Key> =
@@ -251,7 +251,7 @@ impl Module {
 
     fn on_need_ack(&mut self, from: PathId, key: Key, header: Header) {
         if self.rpcs.contains_key(&key) {
-            return self.request_retransmission(key); // Not everything has come.
+            return self.request_retransmission(key); // Some bytes are missing.
         }
         let acks = std::mem::take(&mut self.peers.entry(from).or_default().acks);
         let answer = Header {
@@ -270,7 +270,7 @@ impl Module {
         }
     }
 
-    /// The client has the response, or does not want it.
+    /// Handles an acknowledgement: the client has the response, or does not want it.
     fn acked(&mut self, from: PathId, client_id: u64) {
         self.end((Some(from), turned(client_id)));
     }

@@ -1,9 +1,9 @@
-//! What is set about a host.
+//! Settings of a host.
 
-/// Longest message.
+/// Upper bound on the length of a message.
 pub(crate) const MESSAGE_MAX: usize = 1_000_000;
 
-/// What is set about a host (`net.homa.*`), and which build it has.
+/// Settings of a host (`net.homa.*`), and its build.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     /// Payload of a full packet: 1,424 for an Ethernet frame and IPv4.
@@ -12,9 +12,9 @@ pub(crate) struct Settings {
     pub(crate) unscheduled: u32,
     /// `max_incoming`.
     pub(crate) max_incoming: u64,
-    /// Packets pass through GRO, where a missing segment offset is filled in.
+    /// Whether packets pass through GRO, which fills in missing segment offsets.
     pub(crate) gro: bool,
-    /// The build without grants, priorities and cutoffs.
+    /// Whether it is the build without grants, priorities and cutoffs.
     pub(crate) stripped: bool,
 }
 

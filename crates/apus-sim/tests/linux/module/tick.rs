@@ -1,17 +1,19 @@
-//! What happens every millisecond.
+//! The timer that runs every millisecond.
 
 use super::format::Kind;
 use super::{Happened, Key, Module, State};
 
-/// Ticks of silence before the first RESEND, between RESENDs, and before giving up.
+/// Ticks of silence before the first RESEND.
 const RESEND_TICKS: u32 = 5;
+/// Ticks between RESENDs.
 const RESEND_INTERVAL: u32 = 5;
+/// Ticks of silence after which an RPC fails.
 const TIMEOUT_TICKS: u32 = 100;
-/// Ticks after a response was sent before NEED_ACK.
+/// Ticks between sending a response and NEED_ACK.
 const ACK_TICKS: u64 = 2;
 
 impl Module {
-    /// One run of the timer.
+    /// Runs the timer once.
     pub(crate) fn tick(&mut self) {
         self.ticks += 1;
         for key in self.rpcs.keys().copied().collect::<Vec<_>>() {
