@@ -48,7 +48,7 @@ fn every_setting_is_in_one_table_with_its_default_and_range() {
 /// of the range.
 const SENTENCES: [(&str, &str); 5] = [
     (
-        "README.md",
+        "docs/features.md",
         "Messages of 1 byte to {message_max}**, or to {message_max.high} if you set it so",
     ),
     ("crates/apus/src/lib.rs", "messages have 1 byte to {message_max}"),
