@@ -65,7 +65,8 @@ pub fn redirect(page: &str, text: &str) -> String {
     redirected
 }
 
-/// The path of a link's target from the root of the repository, if the target is a file outside of the book.
+/// The path of a link's target from the root of the repository, if the target is outside of the book or a directory, for which the book
+/// has no page.
 fn outside(page: &str, target: &str) -> Option<String> {
     if target.contains(':') {
         return None;
@@ -80,7 +81,8 @@ fn outside(page: &str, target: &str) -> Option<String> {
             part => path.push(part),
         }
     }
-    (path.first() != Some(&PAGES)).then(|| path.join("/") + anchor)
+    let is_directory = path.last().is_some_and(|name| !file.is_empty() && !name.contains('.'));
+    (path.first() != Some(&PAGES) || is_directory).then(|| path.join("/") + anchor)
 }
 
 #[cfg(test)]
@@ -104,6 +106,14 @@ mod tests {
         assert_eq!(
             redirect("measurements/deep.md", "[a](../../plans/x.toml)"),
             "[a](https://github.com/apus-rpc/apus/blob/main/plans/x.toml)"
+        );
+    }
+
+    #[test]
+    fn a_directory_is_shown_by_the_repository() {
+        assert_eq!(
+            redirect("lessons.md", "[a](measurements/loaded) [b](#n1)"),
+            "[a](https://github.com/apus-rpc/apus/blob/main/docs/measurements/loaded) [b](#n1)"
         );
     }
 
