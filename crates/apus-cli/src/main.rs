@@ -25,6 +25,8 @@ mod output;
 mod progress;
 mod report;
 mod run;
+#[cfg(test)]
+mod samples;
 mod settings;
 mod sim;
 mod stat;

@@ -1,6 +1,6 @@
 //! Homa for user space: datacenter RPC with a low tail, on a stock kernel.
 //!
-//! A [`Node`] is an endpoint on the network. A [`Client`] makes calls on it. A [`Service`] takes requests and answers them;
+//! A [`Node`] is an endpoint on the network. A [`Client`] makes calls on it, and a [`Service`] takes requests and answers them;
 //! messages have 1 byte to 64 MiB. A body that the program gives is not copied before it is sent.
 //!
 //! ```
@@ -17,8 +17,7 @@
 //! thread::spawn(move || {
 //!     service.serve(|request| {
 //!         let body = request.body().clone();
-//!         // A reply fails when the client has gone, which is the client's affair.
-//!         let _ = request.reply(body);
+//!         let _ = request.reply(body); // The client may have gone.
 //!     })
 //! });
 //!
@@ -31,10 +30,27 @@
 //! # }
 //! ```
 //!
+//! The [book](https://github.com/apus-rpc/apus/blob/main/docs/README.md) is the guide, for example on
+//! [services](https://github.com/apus-rpc/apus/blob/main/docs/service.md) and
+//! [calls](https://github.com/apus-rpc/apus/blob/main/docs/call.md). This page is a tour of the items.
+//!
+//! # Tour
+//!
+//! | for | items |
+//! |---|---|
+//! | a node, its links and its end | [`Node`], [`Config`] with a [`Setting`] for each key, [`Delivery`], [`Links`], [`Capabilities`] |
+//! | names and addresses | [`resolve()`], [`Address`], [`probe()`] to find out which protocol a host speaks |
+//! | calls | [`Client`], [`CallOptions`] with deadlines, [`Call`], [`Canceller`], [`Response`] for many at a time |
+//! | requests | [`Service`], [`Request`], [`LocalCaller`] for the process that calls |
+//! | bytes in order | [`Stream`], [`StreamListener`], [`StreamOptions`] |
+//! | failures | [`CallError`] with its [story](CallError::story), [`StartError`], [`OpenError`], [`RecvError`], [`ReplyFailed`], [`CloseError`] |
+//! | counters | [`Node::stats`]: [`Stats`], [`PortStats`], [`ProcessCounters`] |
+//! | an engine that processes share | [`Config::engine`] to use one, [`SharedEngine`] to be one |
+//!
 //! # Properties
 //!
-//! * **Short messages stay fast.** The shortest message goes first on both sides, a receiver grants long messages piece by
-//!   piece, and priorities let short messages pass in switches. [`apus_proto`] has the rules, which are Homa's.
+//! * **Short messages stay fast.** The shortest message goes first on both sides. A receiver grants long messages piece by piece,
+//!   and priorities let short messages pass in switches. [`apus_proto`] has the rules, which are Homa's.
 //! * **At most once.** A request is executed once or not at all, through loss and duplication, restarts of either side, pauses
 //!   and changes of address. This does not hold for hosts with the Linux module (`homa://` addresses). A call ends with its
 //!   response or with a [`CallError`], which says whose fault the failure is.
@@ -46,20 +62,38 @@
 //!
 //! | | blocking | future | without waiting |
 //! |---|---|---|---|
-//! | one call | [`Client::call`] | | |
+//! | one call | [`Client::call`] | [`Client::start`], [`Call`] | |
 //! | several calls | [`Client::start`], [`Call::wait`] | [`Call`] | [`Call::try_take`] |
 //! | very many calls | [`Client::send`], [`Client::recv_many`] | [`Client::recv_async`] | [`Client::try_recv`] |
 //! | requests | [`Service::serve`], [`Service::recv`] | [`Service::recv_async`], a stream (feature `stream`) | [`Service::try_recv`] |
 //! | bytes in order | [`Stream`]: `Read` and `Write` | [`Stream::poll_read`], tokio's traits (feature `tokio`) | |
 //!
 //! Any number of threads and tasks may use the same client or service, with blocking and async operations mixed. Futures work
-//! with every executor and need no reactor.
+//! with every executor and need no reactor. [`Client::call`] blocks its thread, so a task awaits [`Client::start`] instead.
 //!
-//! # End of a node and of a call
+//! # Deadlines and errors
+//!
+//! A deadline ([`CallOptions::deadline`]), [`Call::cancel`], or a drop of the [`Call`] gives a call up. A call that failed may be
+//! repeated if [`CallError::may_have_executed`] says no:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use apus::{Address, Bytes, CallError, CallOptions, Client};
+//!
+//! fn ask(client: &Client, first: Address, second: Address) -> Result<Bytes, CallError> {
+//!     let mut options = CallOptions::new();
+//!     options.deadline(Duration::from_millis(20));
+//!     match client.call_with(first, "question", &options) {
+//!         Err(error) if !error.may_have_executed() => client.call_with(second, "question", &options),
+//!         result => result,
+//!     }
+//! }
+//! ```
+//!
+//! # End of a node
 //!
 //! [`Node::close`] waits for calls and requests to end, then stops the node. A node that is dropped runs until its last client
 //! and service are dropped, and then stops at once. In a forked child of the process, its operations return errors ([`Node`]).
-//! A deadline ([`CallOptions::deadline`]), [`Call::cancel`], or a drop of the [`Call`] gives a call up.
 //!
 //! # Features
 //!
@@ -68,8 +102,8 @@
 //! * `stream`: `Service::requests` gives requests as a `futures_core::Stream`.
 //! * `tokio`: [`Stream`] has tokio's `AsyncRead` and `AsyncWrite`.
 //! * `tower`: [`Client`] is a `tower_service::Service` for calls.
-//! * `tracing`: a span for each call and each request, for distributed traces (`apus::tracing`); events for nodes that start and
-//!   close, calls that fail or are given up, requests without a response, and handlers that panic. There is none for a packet.
+//! * `tracing`: a span for each call and each request, for distributed traces (`apus::tracing`). Events for nodes that start and
+//!   close, calls that fail or are given up, requests without a response, and handlers that panic; none for a packet.
 //! * `custom-link`: nodes on the program's own links, which inject faults or capture packets. It exposes the crate `apus-net`
 //!   as `apus::net`. Semantic versioning does not cover this feature.
 //!
@@ -83,11 +117,12 @@
 //! 3. transmit packets to the link and messages to shared memory,
 //! 4. deliver messages.
 //!
-//! While messages come from shared memory, some turns leave out the look at the link, which is a system call.
+//! While messages come from shared memory, some turns skip the link, because a look at it is a system call.
 //!
 //! A waiting thread that holds the *lead* turns the engine. A message is put in its place before any thread is woken. Each
 //! message causes at most one wake-up, the thread that slept last is woken first, and the lock is released before the wake-up.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 // The API.

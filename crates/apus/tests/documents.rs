@@ -1,6 +1,8 @@
-//! Documents say about settings what the table of settings says, and their links lead somewhere.
+//! Documents agree with the tables of settings and errors, are pages of the book, and have links that lead somewhere.
 
 use std::collections::BTreeSet;
+use std::env;
+use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -44,11 +46,97 @@ fn every_setting_is_in_one_table_with_its_default_and_range() {
     assert!(rows.is_empty(), "in no document:\n{}", rows.join("\n"));
 }
 
+/// `APUS_UPDATE=1 cargo test -p apus --test documents` writes the table anew.
+#[test]
+fn the_page_of_settings_has_every_setting() {
+    let mut table = String::from("| setting | default | range | meaning |\n|---|---|---|---|\n");
+    for Setting { key, default, range, text, .. } in Config::settings() {
+        let meaning = text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");
+        writeln!(table, "| `{key}` | {default} | {range} | {meaning} |").expect("it is a text");
+    }
+    let page = document("docs/settings.md");
+    let (before, rest) = page.split_once(BEGIN).expect("the mark before the table");
+    let (present, after) = rest.split_once(END).expect("the mark behind the table");
+    if env::var_os("APUS_UPDATE").is_some() {
+        let page = format!("{before}{BEGIN}\n\n{table}\n{END}{after}");
+        return fs::write(repository().join("docs/settings.md"), page).expect("it can be written");
+    }
+    assert_eq!(
+        present.trim(),
+        table.trim(),
+        "run APUS_UPDATE=1 cargo test -p apus --test documents"
+    );
+}
+
+const BEGIN: &str = "<!-- settings: made by a test of apus -->";
+const END: &str = "<!-- end of the settings -->";
+
+#[test]
+fn every_page_is_in_the_book() {
+    let summary = document("docs/SUMMARY.md");
+    let listed: BTreeSet<&str> = links(&summary).collect();
+    let docs = repository().join("docs");
+    for path in pages() {
+        let Ok(page) = path.strip_prefix(&docs) else { continue };
+        let page = page.to_str().expect("it is text");
+        assert!(page == "SUMMARY.md" || listed.contains(page), "docs/SUMMARY.md lacks {page}");
+    }
+}
+
+/// Every variant of the errors of the API is in the page of errors, and every variant there exists.
+#[test]
+fn the_page_of_errors_has_every_variant() {
+    let page = document("docs/errors.md");
+    let source = sources(&repository().join("crates/apus/src"));
+    for error in [
+        "CallError",
+        "ReplyError",
+        "RecvError",
+        "OpenError",
+        "StartError",
+        "CloseError",
+        "ConfigError",
+        "ResolveError",
+    ] {
+        let start = format!("pub enum {error} {{\n");
+        let source = source.split_once(&start).unwrap_or_else(|| panic!("no {error}")).1;
+        let source = source.split_once("\n}").expect("it ends").0;
+        let variants: BTreeSet<&str> = source
+            .lines()
+            .filter_map(|line| line.strip_prefix("    "))
+            .filter(|line| line.starts_with(char::is_uppercase))
+            .map(|line| line.split([' ', '(', ',', '{']).next().expect("it has a name"))
+            .collect();
+        let section = page.split_once(&format!("\n## {error}\n")).expect("it has a section").1;
+        let section = section.split("\n## ").next().expect("there is a first part");
+        let rows = section.lines().filter(|line| line.starts_with("| `"));
+        let described: BTreeSet<&str> = rows
+            .flat_map(|row| row.split('|').nth(1).expect("a row has columns").split('`'))
+            .filter(|name| name.starts_with(char::is_uppercase))
+            .collect();
+        assert_eq!(described, variants, "docs/errors.md differs from {error}");
+    }
+}
+
+/// The text of all files of a crate.
+fn sources(directory: &Path) -> String {
+    let mut text = String::new();
+    for entry in fs::read_dir(directory).expect("a directory of sources") {
+        let path = entry.expect("readable").path();
+        if path.is_dir() {
+            text.push_str(&sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            text.push_str(&fs::read_to_string(&path).expect("it is text"));
+        }
+    }
+    text
+}
+
 /// Sentences that name numbers of settings. `{key}`, `{key.low}` and `{key.high}` stand for the default and the ends
 /// of the range.
 const SENTENCES: [(&str, &str); 5] = [
     (
-        "README.md",
+        "docs/features.md",
         "Messages of 1 byte to {message_max}**, or to {message_max.high} if you set it so",
     ),
     ("crates/apus/src/lib.rs", "messages have 1 byte to {message_max}"),
@@ -102,8 +190,8 @@ fn anchors(text: &str) -> BTreeSet<String> {
     by_hand.chain(headings).collect()
 }
 
-#[test]
-fn links_lead_somewhere() {
+/// The documents of the repository.
+fn pages() -> Vec<PathBuf> {
     let mut documents: Vec<PathBuf> = Vec::new();
     for directory in ["", "docs", "docs/measurements"] {
         let entries = fs::read_dir(repository().join(directory)).expect("a part of the repository");
@@ -111,8 +199,13 @@ fn links_lead_somewhere() {
     }
     documents.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
     assert!(documents.len() > 20, "{documents:?}");
+    documents
+}
+
+#[test]
+fn links_lead_somewhere() {
     let mut broken = Vec::new();
-    for path in &documents {
+    for path in &pages() {
         let text = fs::read_to_string(path).expect("readable");
         for link in links(&text) {
             let (file, anchor) = link.split_once('#').unwrap_or((link, ""));

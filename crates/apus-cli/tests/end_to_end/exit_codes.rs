@@ -1,4 +1,4 @@
-//! Exit codes are one table, in the README and in `apus --help`; and `--json` is one word.
+//! Exit codes are one table, in docs/commands.md and in `apus --help`; and `--json` is one word.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,9 +8,9 @@ use crate::run::{Directory, output, run, stdout};
 
 #[test]
 fn the_table_of_exit_codes_holds() {
-    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
-    let readme = fs::read_to_string(readme).expect("the tests run in a checkout");
-    let table = readme.split("| exit code | meaning |").nth(1).expect("the README has the table");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/commands.md");
+    let page = fs::read_to_string(page).expect("the tests run in a checkout");
+    let table = page.split("| exit code | meaning |").nth(1).expect("the page has the table");
     let code = |line: &str| line.strip_prefix("| ")?.split(' ').next()?.parse::<i32>().ok();
     let documented: BTreeSet<i32> = table.lines().skip(2).map_while(code).collect();
     assert_eq!(documented, [0, 1, 2, 3, 126, 127].into());

@@ -1,0 +1,20 @@
+//! The pages with Rust samples.
+
+macro_rules! pages {
+    ($($name:ident = $page:literal,)+) => {
+        $(
+            #[doc = include_str!(concat!("../../../", $page))]
+            mod $name {}
+        )+
+    };
+}
+
+pages! {
+    readme = "README.md",
+    start = "docs/start.md",
+    service = "docs/service.md",
+    call = "docs/call.md",
+    streams = "docs/streams.md",
+    errors = "docs/errors.md",
+    settings = "docs/settings.md",
+}
