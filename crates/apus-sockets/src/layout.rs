@@ -55,6 +55,8 @@ pub const FORK: usize = 248;
 pub const DIED: usize = 240;
 /// Bytes read from the peer's ring.
 pub const READ: usize = 256;
+/// Not 0: the program of this side has shut down what comes in, so its TCP refuses bytes.
+pub const REFUSES: usize = 264;
 
 /// Odd: somebody of this side sleeps until there are bytes, or until there is room.
 pub const BELLS: [usize; 2] = [320, 328];

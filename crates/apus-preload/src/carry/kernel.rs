@@ -105,6 +105,12 @@ pub(crate) fn take_error(fd: c_int) -> Option<c_int> {
     (result == 0 && error != 0).then_some(error)
 }
 
+/// Whether the socket has an error, which is left there.
+pub(crate) fn has_error(fd: c_int) -> bool {
+    let mut member = [pollfd { fd, events: 0, revents: 0 }];
+    wait(&mut member, Some(spec(Duration::ZERO))) == Ok(1) && member[0].revents & libc::POLLERR != 0
+}
+
 /// Bytes that can be read from the socket.
 pub(crate) fn unread(fd: c_int) -> Option<u64> {
     let mut bytes: c_int = 0;

@@ -276,7 +276,8 @@ pub(crate) unsafe fn receive(
 /// Whether a look at so many bytes need not wait for more.
 fn has_all(used: &Use, fd: c_int, bytes: usize) -> bool {
     let Some(side) = used.side() else { return false };
-    let waits = !side.peer_is_gone() && !used.slot.blocking.is_off(fd);
+    let may_come = !side.peer_is_gone() && !side.peer_has_shut() && !side.reads_nothing();
+    let waits = may_come && !used.slot.blocking.is_off(fd);
     !waits || side.readable() >= bytes as u64
 }
 
@@ -357,10 +358,11 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
         answering::wake(); // Bytes may wait to be put back into TCP.
         side.nudge(); // Waits learn of it before the kernel does.
     }
-    let result = ended.unwrap_or(0);
-    // SAFETY: the call has no pointers.
-    let shut_down = |how| unsafe { originals::shutdown(fd, how) };
-    Some(if how == libc::SHUT_RDWR && result == 0 { shut_down(libc::SHUT_RD) } else { result })
+    Some(ended.unwrap_or_else(|| match how {
+        // SAFETY: the call has no pointers.
+        libc::SHUT_RDWR => unsafe { originals::shutdown(fd, libc::SHUT_RD) },
+        _ => 0,
+    }))
 }
 
 /// `change` may make a connection blocking or non-blocking, or change an option that [`blocking`](connection::blocking) knows.

@@ -67,8 +67,10 @@ struct answer {
 static struct end {
     int fd[CONNECTIONS], set, outer, orders[2], answers[2], pipe[2], file;
     int is_second;
-    /* Members of the set that report changes only. */
+    /* Members of the set that report changes only, and those that report once, or did so. */
     int is_edge[CONNECTIONS], is_once[CONNECTIONS];
+    /* What a member waits for. */
+    unsigned wants[CONNECTIONS];
 } ends[2];
 
 static int listener;
@@ -475,7 +477,7 @@ static void odd(struct end *end, const struct order *o, struct answer *to) {
 static void duplicate(struct end *end, const struct order *o, struct answer *to) {
     static const char *names[] = {"dup", "dup2", "dup3", "F_DUPFD", "F_DUPFD_CLOEXEC"};
     int old = end->fd[o->connection], number = 300 + o->connection * 2 + end->is_second + o->size % 50 * 8, fd;
-    if (number == old) number += 450;
+    if (number == old) number += 4;
     switch (o->kind % 5) {
     case 0: fd = dup(old); break;
     case 1: fd = dup2(old, number); break;
@@ -651,6 +653,7 @@ static void act(struct end *end, const struct order *o, struct answer *to) {
         if (fd < 0) fail("accept");
         set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
         end->fd[o->connection] = fd;
+        end->is_once[o->connection] = 0;
         break;
     case MEET: meet(end, o); break;
     case RECEIVE: receive(end, o, to); break;
@@ -659,8 +662,12 @@ static void act(struct end *end, const struct order *o, struct answer *to) {
     case EPOLL_CONTROL: {
         static const char *names[] = {"add", "del", "mod"};
         int result = epoll_ctl(end->set, o->kind, fd, o->kind == EPOLL_CTL_DEL ? NULL : &event);
-        if (result == 0) end->is_once[o->connection] = o->kind != EPOLL_CTL_DEL && (o->flags & EPOLLONESHOT) != 0;
-        if (result == 0) end->is_edge[o->connection] = o->kind != EPOLL_CTL_DEL && o->flags & EPOLLET;
+        if (result == 0 && o->kind != EPOLL_CTL_DEL) {
+            end->wants[o->connection] = o->flags;
+            end->is_edge[o->connection] = (o->flags & EPOLLET) != 0;
+            /* A descriptor that was closed while a duplicate is open may still be a member. */
+            end->is_once[o->connection] |= (o->flags & EPOLLONESHOT) != 0;
+        }
         say(to, "%s %x", names[o->kind - 1], o->kind == EPOLL_CTL_DEL ? 0 : o->flags);
         say_result(to, result);
         break;
@@ -668,9 +675,13 @@ static void act(struct end *end, const struct order *o, struct answer *to) {
     case EPOLL_WAIT:
         say(to, o->size ? "wait for the outer set" : "wait for the set");
         {
-            /* A member that reports changes only may report what it has reported once more. */
+            /* A member that reports changes only may report what it has reported once more. Bytes are no change for all of them. */
             int quiet = 0;
-            for (int i = 0; i < CONNECTIONS; i++) quiet |= (end->is_edge[i] && !(o->flags >> i & 1)) << i | end->is_once[i] << i + 8;
+            for (int i = 0; i < CONNECTIONS; i++) {
+                int waits_for_bytes = (end->wants[i] & (EPOLLIN | EPOLLPRI | EPOLLRDNORM | EPOLLRDBAND)) != 0;
+                int has_news = o->flags >> i & 1 && waits_for_bytes || o->flags >> i + 8 & 1;
+                quiet |= (end->is_edge[i] && !has_news) << i | end->is_once[i] << i + 8;
+            }
             if (o->size && quiet) {
                 struct epoll_event event;
                 epoll_wait(end->outer, &event, 1, 0);
@@ -827,7 +838,7 @@ static long order(int who, const struct order *o) {
 static struct state {
     uint64_t sent[2], read[2];      /* of each direction; direction 0 is from the first end */
     int is_shut[2], is_closed[2], is_over, is_shut_for_reading[2];
-    uint64_t seen[2];               /* What had come for an end when it waited for its set last. */
+    uint64_t seen[2], seen_end[2];  /* What had come for an end when it waited for its set last. */
 } states[CONNECTIONS];
 
 static int on_way(struct state *s, int direction) { return s->sent[direction] - s->read[direction]; }
@@ -855,6 +866,11 @@ static void settle(int connection, int direction) {
 static void settle_end(int connection, int who, int of_all) {
     struct order o = {.what = SETTLE_END, .connection = connection, .flags = of_all ? 0 : POLLRDHUP};
     if (!states[connection].is_closed[who]) order(who, &o);
+}
+
+/* Bytes of this end's peer, or for it, are in memory and can be in no socket any more. */
+static int is_left_alone(struct state *s, int who) {
+    return s->is_shut_for_reading[who] || s->is_closed[!who] || s->is_shut[!who] && s->is_shut_for_reading[!who];
 }
 
 static void one_step(uint64_t draw, int two_processes, int messages) {
@@ -920,7 +936,7 @@ static void one_step(uint64_t draw, int two_processes, int messages) {
         o.size = 1 + below(&draw, below(&draw, 2) ? 100 : 6000);
         if (o.kind == 5 && o.size < 2) o.size = 2;
         /* A socket that is given away with bytes that TCP would refuse is another one then. */
-        if (o.kind == 10 && (s->is_shut_for_reading[who] || s->is_closed[peer])) o.kind = 0;
+        if (o.kind == 10 && is_left_alone(s, who)) o.kind = 0;
         if (on_way(s, out) + o.size + 1 > MOST) return;
         /* Bytes that such an end has not read come before its refusal. */
         if (s->is_shut[in] && s->is_shut_for_reading[peer] && on_way(s, out)) return;
@@ -970,9 +986,9 @@ static void one_step(uint64_t draw, int two_processes, int messages) {
         o.in_child = 0;
         o.size = below(&draw, 5) == 0;
         for (int i = 0; i < CONNECTIONS; i++) {
-            uint64_t now = states[i].sent[!who] * 4 + states[i].is_shut[!who] + 2 * (states[i].is_closed[!who] | states[i].is_over);
-            o.flags |= (now != states[i].seen[who]) << i;
-            if (!o.size) states[i].seen[who] = now;
+            uint64_t now = states[i].sent[!who], end = 1 + states[i].is_shut[!who] + 2 * (states[i].is_closed[!who] | states[i].is_over);
+            o.flags |= (now != states[i].seen[who]) << i | (end != states[i].seen_end[who]) << i + 8;
+            if (!o.size) states[i].seen[who] = now, states[i].seen_end[who] = end;
         }
         order(who, &o);
     } else if (choice < 84) {
@@ -990,7 +1006,7 @@ static void one_step(uint64_t draw, int two_processes, int messages) {
         o.what = OPTION;
         order(who, &o);
     } else if (choice < 90) {
-        o.what = below(&draw, 4) || s->is_shut_for_reading[who] || s->is_closed[peer] ? DUPLICATE : PASS;
+        o.what = below(&draw, 4) || is_left_alone(s, who) ? DUPLICATE : PASS;
         o.in_child = 0;
         o.size = below(&draw, 1000);
         o.flags = below(&draw, 3) == 0;

@@ -57,6 +57,10 @@ pub(crate) unsafe fn receive(
     loop {
         offer(used, side);
         let done = wanted - parts.left();
+        if done > 0 && side.is_next_error(fd, asks_kernel) {
+            return done as ssize_t;
+        }
+        let before = side.receiver_state();
         let (mut window, count, room) = parts.window();
         let kind = flags & (libc::MSG_PEEK | libc::MSG_TRUNC);
         // SAFETY: the window is of the caller's buffers.
@@ -65,14 +69,16 @@ pub(crate) unsafe fn receive(
                 parts.advance(bytes);
                 returns::moved(side, Bell::Bytes, bytes);
                 let done = done + bytes;
-                if flags & libc::MSG_PEEK != 0 && done < target && side.is_spilled() {
+                let is_ring = before == ReceiverState::Ring;
+                if flags & libc::MSG_PEEK != 0 && parts.left() > 0 && is_ring && side.is_spilled() {
                     // Behind the ring more is there.
                     let (mut window, count, _) = parts.window();
                     // SAFETY: the window is of the caller's buffers.
                     let more = unsafe { kernel::receive(fd, &mut window[..count], kind) };
                     return (done + more.unwrap_or(0)) as ssize_t;
                 }
-                let is_enough = done >= target && bytes < room; // More may be there for more buffers.
+                // More may be there for more buffers, and in the ring behind bytes of TCP or the other way round.
+                let is_enough = done >= target && bytes < room && side.receiver_state() == before;
                 if bytes == 0 || is_enough || parts.left() == 0 || flags & libc::MSG_PEEK != 0 {
                     return done as ssize_t;
                 }

@@ -40,8 +40,6 @@ pub(crate) struct Side {
     /// Bytes of it wake this side, and the peer. It is a socket of this process, as the channel is.
     bell: InnerChannel,
     bell_has_ended: AtomicBool,
-    /// The program has shut down what comes in.
-    reads_nothing: AtomicBool,
     /// It returns for good once it can: the program may need its descriptors, or the carrier was switched off.
     gives_way: AtomicBool,
     /// Bytes of it that epoll sets have told of, and that may be there still.
@@ -131,7 +129,6 @@ impl Side {
             peer,
             bell,
             bell_has_ended: AtomicBool::new(false),
-            reads_nothing: AtomicBool::new(false),
             gives_way: AtomicBool::new(false),
             unheard: AtomicU32::new(0),
             nudge,
@@ -296,7 +293,18 @@ impl Side {
                 let received = unsafe { receive_at_most(fd, parts, left as usize, flags) };
                 // Nothing else tells the next call that waits that the ring comes now.
                 receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own)?;
-                received
+                match received {
+                    Ok(bytes) if flags & libc::MSG_PEEK != 0 && bytes as u64 == left => {
+                        let more = receiver.unread(&theirs)?.min((room - bytes) as u64);
+                        let parts = skip(parts, bytes);
+                        // SAFETY: the caller's promise.
+                        unsafe {
+                            self.copy_out(receiver.read(), more as usize, parts, flags, |_| {});
+                        }
+                        Ok(bytes + more as usize)
+                    }
+                    received => received,
+                }
             }
             ReceiverState::Offered if !self.is_between_hosts => {
                 // SAFETY: the caller's promise.
@@ -350,6 +358,17 @@ impl Side {
             Err(libc::EAGAIN) => Err(NotNow::Wait),
             Err(error) => Err(NotNow::Error(error)),
         }
+    }
+
+    /// Whether [`receive`](Self::receive) would ask the kernel and take an error of the socket, which the next call is to get.
+    pub(crate) fn is_next_error(&self, fd: c_int, asks_kernel: bool) -> bool {
+        let asks = asks_kernel || self.receiver_state() != ReceiverState::Ring;
+        asks && !self.is_between_hosts && self.has_error_alone(fd)
+    }
+
+    #[cold]
+    fn has_error_alone(&self, fd: c_int) -> bool {
+        kernel::has_error(fd) && self.unread() == 0 && kernel::unread(fd) == Some(0)
     }
 
     /// The ring is empty. Whether more will come, only the kernel knows.
@@ -784,7 +803,8 @@ impl Side {
                 let theirs = words::receiver_of(&self.peer);
                 let mut sender = self.sender();
                 let answered = self.answer(&mut sender, &theirs);
-                if answered.is_ok() && !self.is_between_hosts && sender.unread(&theirs) == Ok(0) {
+                let may_spill = || sender.unread(&theirs) == Ok(0) || self.peer_reads_nothing();
+                if answered.is_ok() && !self.is_between_hosts && may_spill() {
                     sender.spill(&mut Own(&self.own));
                 }
                 let refilled = answered.and_then(|()| self.refill(fd, &mut sender, &theirs));
@@ -939,6 +959,19 @@ impl Side {
     pub(crate) fn forget_was_full(&self) {
         self.was_full.store(false, Ordering::Relaxed);
     }
+}
+
+/// The parts behind the first `bytes` bytes.
+fn skip(mut parts: &mut [iovec], mut bytes: usize) -> &mut [iovec] {
+    while let Some(length) = parts.first().map(|part| part.iov_len).filter(|it| *it <= bytes) {
+        bytes -= length;
+        parts = &mut parts[1..];
+    }
+    if let Some(part) = parts.first_mut() {
+        part.iov_base = part.iov_base.wrapping_byte_add(bytes);
+        part.iov_len -= bytes;
+    }
+    parts
 }
 
 /// Receives by TCP into the first `most` bytes of the parts.

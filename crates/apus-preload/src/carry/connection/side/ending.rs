@@ -150,7 +150,7 @@ impl Side {
     /// The program has ended what comes in as well. From now on the peer writes into TCP, where the kernel refuses its bytes. If bytes are
     /// in the ring, the program may go on to read them.
     pub(crate) fn stop_reading(&self) {
-        self.reads_nothing.store(true, Ordering::Relaxed);
+        self.own.word(layout::REFUSES).store(1, Ordering::Release);
         if !self.has_bytes() {
             self.recall();
         }
@@ -167,7 +167,12 @@ impl Side {
     }
 
     pub(crate) fn reads_nothing(&self) -> bool {
-        self.reads_nothing.load(Ordering::Relaxed)
+        self.own.word(layout::REFUSES).load(Ordering::Acquire) != 0
+    }
+
+    /// The same of the peer: it recalls nothing that its TCP would refuse.
+    pub(super) fn peer_reads_nothing(&self) -> bool {
+        self.peer.load(layout::REFUSES, Ordering::Acquire) != 0
     }
 
     fn end(&self, how: u64) {
@@ -199,8 +204,10 @@ impl Side {
         };
         is_empty.then(|| {
             self.own.word(layout::SHUT).store(layout::HAS_ENDED, Ordering::Release);
+            // One call for both directions: after the end of the second one the kernel knows of no connection.
+            let how = if self.reads_nothing() { libc::SHUT_RDWR } else { libc::SHUT_WR };
             // SAFETY: the call has no pointers.
-            unsafe { originals::shutdown(fd, libc::SHUT_WR) }
+            unsafe { originals::shutdown(fd, how) }
         })
     }
 
