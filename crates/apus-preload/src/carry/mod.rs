@@ -348,21 +348,27 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
     }
     let used = Use::of(fd)?;
     let side = used.side()?;
-    side.shut();
-    if how == libc::SHUT_RDWR {
+    let is_for_both = how == libc::SHUT_RDWR;
+    if is_for_both {
         side.stop_reading();
+    }
+    if side.has_finished_shut() {
+        return None;
+    }
+    side.shut();
+    if is_for_both {
         side.spill(); // TCP ends now, and refuses what the peer writes from then on.
     }
     let ended = side.finish_shut(fd);
     if ended.is_none() {
         answering::wake(); // Bytes may wait to be put back into TCP.
         side.nudge(); // Waits learn of it before the kernel does.
+        if is_for_both && !side.has_finished_shut() {
+            // SAFETY: the call has no pointers.
+            let _ = unsafe { originals::shutdown(fd, libc::SHUT_RD) };
+        }
     }
-    Some(ended.unwrap_or_else(|| match how {
-        // SAFETY: the call has no pointers.
-        libc::SHUT_RDWR => unsafe { originals::shutdown(fd, libc::SHUT_RD) },
-        _ => 0,
-    }))
+    Some(ended.unwrap_or(0))
 }
 
 /// `change` may make a connection blocking or non-blocking, or change an option that [`blocking`](connection::blocking) knows.

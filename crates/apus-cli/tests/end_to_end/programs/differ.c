@@ -674,6 +674,8 @@ static void act(struct end *end, const struct order *o, struct answer *to) {
     }
     case EPOLL_WAIT:
         say(to, o->size ? "wait for the outer set" : "wait for the set");
+        /* Within 50 us after a wait, rings may be reported without a look at the kernel. */
+        nanosleep(&(struct timespec){0, 100000}, NULL);
         {
             /* A member that reports changes only may report what it has reported once more. Bytes are no change for all of them. */
             int quiet = 0;

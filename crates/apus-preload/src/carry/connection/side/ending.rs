@@ -215,6 +215,11 @@ impl Side {
         self.own.word(layout::SHUT).load(Ordering::Relaxed) != 0
     }
 
+    /// Whether this direction has ended in TCP as well.
+    pub(crate) fn has_finished_shut(&self) -> bool {
+        self.own.word(layout::SHUT).load(Ordering::Acquire) == layout::HAS_ENDED
+    }
+
     pub(crate) fn peer_has_shut(&self) -> bool {
         matches!(self.peer.load(layout::SHUT, Ordering::Acquire), layout::ENDS | layout::HAS_ENDED)
     }
