@@ -31,6 +31,8 @@ pub const RECALLED: usize = 200;
 pub const DRAINED: usize = 208;
 /// Not 0: this side has closed the socket, and reads nothing more.
 pub const CLOSED: usize = 216;
+/// In `CLOSED`: its TCP was reset by that, so its end counts as no byte unless the direction had ended before.
+pub const HAS_RESET: u64 = 2;
 /// Whether this side has ended its direction: not yet in TCP, or there as well.
 pub const SHUT: usize = 224;
 /// In `SHUT`: bytes that a signal handler has written come first. The peer does not look at this.

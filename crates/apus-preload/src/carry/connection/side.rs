@@ -250,7 +250,7 @@ impl Side {
         let theirs = words::sender_of(&self.peer);
         let mut receiver = self.receiver();
         let own = &mut Own(&self.own);
-        receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own)?;
+        receiver.look(&theirs, || self.consumed(fd).unwrap_or(0), own)?;
         if self.is_between_hosts && self.has_to_recall() {
             receiver.recall(&theirs, own);
             self.ask_peer();
@@ -288,11 +288,11 @@ impl Side {
                 Ok(bytes as usize)
             }
             ReceiverState::Switching => {
-                let left = theirs.offset - kernel::consumed(fd).unwrap_or(theirs.offset);
+                let left = theirs.offset - self.consumed(fd).unwrap_or(theirs.offset);
                 // SAFETY: the caller's promise.
                 let received = unsafe { receive_at_most(fd, parts, left as usize, flags) };
                 // Nothing else tells the next call that waits that the ring comes now.
-                receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own)?;
+                receiver.look(&theirs, || self.consumed(fd).unwrap_or(0), own)?;
                 match received {
                     Ok(bytes) if flags & libc::MSG_PEEK != 0 && bytes as u64 == left => {
                         let more = receiver.unread(&theirs)?.min((room - bytes) as u64);
@@ -420,7 +420,7 @@ impl Side {
         if !matches!(receiver.state(&theirs), ReceiverState::Tcp | ReceiverState::Offered) {
             return Err(NotNow::Wait); // The epoch began before the end.
         }
-        let total = kernel::consumed(fd).unwrap_or(u64::MAX);
+        let total = self.consumed(fd).unwrap_or(u64::MAX);
         let rest = receiver.rest(&theirs, total)?;
         let bytes = (rest.end - rest.start).min(room as u64);
         // SAFETY: the caller's promise.
@@ -754,7 +754,7 @@ impl Side {
         if let Ok(_token) = Token::take(&self.own, layout::TOKENS[0]) {
             let theirs = words::sender_of(&self.peer);
             let (mut receiver, own) = (self.receiver(), &mut Own(&self.own));
-            let _ = receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own);
+            let _ = receiver.look(&theirs, || self.consumed(fd).unwrap_or(0), own);
             if self.has_to_recall() {
                 receiver.recall(&theirs, own);
                 self.ask_peer(); // It is to answer the recall.
@@ -790,7 +790,7 @@ impl Side {
                 receiver.recall(&theirs, own);
                 fence(Ordering::SeqCst); // A sender that does not see the recall has written before.
                 let theirs = words::sender_of(&self.peer);
-                let looked = receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own);
+                let looked = receiver.look(&theirs, || self.consumed(fd).unwrap_or(0), own);
                 let is_answered = receiver.state(&theirs) == ReceiverState::Tcp;
                 // A peer at another host may have written before it sees the recall, so it has to answer.
                 let may = is_answered || !self.is_between_hosts;
@@ -869,7 +869,7 @@ impl Side {
     fn may_read_ring(&self) -> bool {
         let fd = self.last_fd.load(Ordering::Relaxed);
         let offset = self.peer.load(layout::OFFSET, Ordering::Acquire);
-        kernel::consumed(fd).is_none_or(|consumed| consumed == offset)
+        self.consumed(fd).is_none_or(|consumed| consumed == offset)
     }
 
     /// Whether the peer leaves, and what it has written is to be in TCP: it may be needed there if this side leaves as well.

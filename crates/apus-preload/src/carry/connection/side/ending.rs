@@ -50,10 +50,25 @@ impl Side {
     pub(crate) fn close(&self, fd: c_int) -> bool {
         let is_left = self.follow(fd) && self.peer_left();
         let tokens = layout::TOKENS.map(|offset| Token::take(&self.own, offset));
-        self.own.word(layout::CLOSED).store(1, Ordering::Release);
+        let resets = is_left || self.unread() > 0;
+        let is_reset = resets || kernel::resets_at_close(fd);
+        if is_reset && self.has_shut() && !self.has_finished_shut() {
+            self.end(layout::HAS_ENDED); // The end comes before the reset.
+            // SAFETY: the call has no pointers.
+            let _ = unsafe { originals::shutdown(fd, libc::SHUT_WR) };
+        }
+        let how = if is_reset { layout::HAS_RESET } else { 1 };
+        self.own.word(layout::CLOSED).store(how, Ordering::Release);
         drop(tokens);
         self.ask_peer();
-        is_left || self.unread() > 0
+        resets
+    }
+
+    /// Bytes of the stream that were read from the socket so far.
+    pub(super) fn consumed(&self, fd: c_int) -> Option<u64> {
+        let was_reset = self.peer.load(layout::CLOSED, Ordering::Acquire) == layout::HAS_RESET
+            && self.peer.load(layout::SHUT, Ordering::Acquire) != layout::HAS_ENDED;
+        kernel::consumed(fd, was_reset)
     }
 
     /// All bytes are in TCP, and this side offers and begins nothing more. The peer is told, so that it lets go as well.
@@ -121,7 +136,7 @@ impl Side {
     /// Whether bytes are in the ring that the peer cannot put into TCP, because it is gone.
     pub(crate) fn has_rest(&self, fd: c_int) -> bool {
         let theirs = words::sender_of(&self.peer);
-        let total = || kernel::consumed(fd).unwrap_or(0) + kernel::unread(fd).unwrap_or(0);
+        let total = || self.consumed(fd).unwrap_or(0) + kernel::unread(fd).unwrap_or(0);
         let rest = || self.receiver().rest(&theirs, total());
         self.peer_is_gone() && rest().is_ok_and(|rest| !rest.is_empty())
     }
@@ -129,7 +144,7 @@ impl Side {
     /// Bytes that the peer had taken back from the ring, and did not put into TCP because it is gone.
     pub(crate) fn rest(&self, fd: c_int) -> usize {
         let theirs = words::sender_of(&self.peer);
-        let total = kernel::consumed(fd).unwrap_or(0) + kernel::unread(fd).unwrap_or(0);
+        let total = self.consumed(fd).unwrap_or(0) + kernel::unread(fd).unwrap_or(0);
         let rest = self.receiver().rest(&theirs, total);
         rest.map_or(0, |rest| (rest.end - rest.start) as usize)
     }
