@@ -396,7 +396,7 @@ pub(crate) fn wake_waits(fd: c_int) {
 pub(crate) fn rest(fd: c_int) -> Option<c_int> {
     let used = Use::of(fd)?;
     let side = used.side().filter(|_| used.slot.blocking.tells_rest(fd))?;
-    let has_ended = side.peer_has_shut() || kernel::has_ended(fd);
+    let has_ended = side.peer_has_shut() || kernel::has_ended(fd) && !side.was_reset();
     let bytes = side.unread() + kernel::unread(fd).unwrap_or(0) + u64::from(has_ended);
     Some(c_int::try_from(bytes).unwrap_or(c_int::MAX))
 }

@@ -66,9 +66,13 @@ impl Side {
 
     /// Bytes of the stream that were read from the socket so far.
     pub(super) fn consumed(&self, fd: c_int) -> Option<u64> {
-        let was_reset = self.peer.load(layout::CLOSED, Ordering::Acquire) == layout::HAS_RESET
-            && self.peer.load(layout::SHUT, Ordering::Acquire) != layout::HAS_ENDED;
-        kernel::consumed(fd, was_reset)
+        kernel::consumed(fd, self.was_reset())
+    }
+
+    /// Whether the peer has reset TCP and not ended it before.
+    pub(crate) fn was_reset(&self) -> bool {
+        self.peer.load(layout::CLOSED, Ordering::Acquire) == layout::HAS_RESET
+            && self.peer.load(layout::SHUT, Ordering::Acquire) != layout::HAS_ENDED
     }
 
     /// All bytes are in TCP, and this side offers and begins nothing more. The peer is told, so that it lets go as well.
