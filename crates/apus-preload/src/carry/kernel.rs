@@ -108,8 +108,18 @@ pub(crate) fn take_error(fd: c_int) -> Option<c_int> {
 
 /// Whether the socket has an error, which is left there.
 pub(crate) fn has_error(fd: c_int) -> bool {
-    let mut member = [pollfd { fd, events: 0, revents: 0 }];
-    wait(&mut member, Some(spec(Duration::ZERO))) == Ok(1) && member[0].revents & libc::POLLERR != 0
+    tells(fd, 0) & libc::POLLERR != 0
+}
+
+/// Whether the socket has room for more.
+pub(crate) fn has_room(fd: c_int) -> bool {
+    tells(fd, libc::POLLOUT) & libc::POLLOUT != 0
+}
+
+fn tells(fd: c_int, events: libc::c_short) -> libc::c_short {
+    let mut member = [pollfd { fd, events, revents: 0 }];
+    let _ = wait(&mut member, Some(spec(Duration::ZERO)));
+    member[0].revents
 }
 
 /// Bytes that can be read from the socket.

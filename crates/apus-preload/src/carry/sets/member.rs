@@ -7,6 +7,7 @@ use libc::{c_int, epoll_event};
 use crate::carry::connection::readable::is_readable;
 use crate::carry::connection::side::{Bell, Side};
 use crate::carry::connection::slots::Slot;
+use crate::carry::kernel;
 
 /// The peer sends nothing more.
 const END: u32 = libc::EPOLLRDHUP as u32;
@@ -100,15 +101,11 @@ impl Member {
             self.wants & PRIVATE
         } else {
             // Of a member that reports changes, any change has all be reported that is there.
-            let by_ring = self.is_written_to_ring() && self.wants & EDGE == 0;
+            let takes_writes = self.slot.ring_takes_writes.load(Ordering::SeqCst);
+            let by_ring = takes_writes && self.wants & EDGE == 0;
             let without = if by_ring { OUT } else { 0 } | if self.is_hushed { IN } else { 0 };
             self.wants & !without
         }
-    }
-
-    /// Whether the kernel's word about room says nothing, since writes go into the ring.
-    pub(super) fn is_written_to_ring(&self) -> bool {
-        self.slot.ring_takes_writes.load(Ordering::SeqCst)
     }
 
     /// Whether the kernel has to be told anew that the program waits for room, since writes go by TCP from now on: a member that reports
@@ -141,6 +138,15 @@ impl Member {
             there if there != 0 && self.wants & EDGE != 0 && !self.has_changed(there) => 0,
             there => there,
         }
+    }
+
+    /// `OUT` if that is to be reported with `ready`, which is new, since a member reports all that is there and TCP has room.
+    #[inline]
+    pub(super) fn room_in_tcp(&self, ready: u32) -> u32 {
+        let asks = self.wants & EDGE != 0 && self.wants & OUT & !ready != 0;
+        let by_tcp = |side: &Side| side.is_writable().is_none();
+        let has_room = || self.slot.side().is_some_and(by_tcp) && kernel::has_room(self.fd);
+        if asks && has_room() { self.wants & OUT } else { 0 }
     }
 
     /// Whether something is new of a member that reports changes.

@@ -43,10 +43,10 @@ impl Members<'_> {
         let (before, behind) = list.split_at_mut(first);
         for member in behind.iter_mut().chain(before) {
             let arrived = member.arrived();
-            let ready = member.ready();
-            if ready == 0 {
-                continue;
-            }
+            let ready = match member.ready() {
+                0 => continue,
+                ready => ready | member.room_in_tcp(ready),
+            };
             let data = member.data;
             let its = (0..told).find(|at| events.get(*at).u64 == data);
             if let Some(at) = its {
@@ -131,8 +131,8 @@ impl Members<'_> {
         let member = &mut self.list()[index];
         if its & HANGUP != 0 {
             its |= member.wants & OUT; // A write does not wait any more.
-        } else if member.is_written_to_ring() {
-            its &= !OUT;
+        } else if member.slot.side().is_some_and(|side| side.is_writable().is_some()) {
+            its &= !OUT; // TCP has room, of which the ring says nothing.
         }
         its |= member.there();
         if its == 0 {

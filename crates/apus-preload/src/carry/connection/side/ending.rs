@@ -5,13 +5,25 @@ use std::sync::atomic::Ordering;
 
 use apus_sockets::direction::SenderState;
 use apus_sockets::layout;
-use libc::c_int;
+use libc::{c_int, iovec};
 
 use super::Side;
 use crate::carry::connection::words;
 use crate::carry::kernel;
 use crate::carry::token::Token;
 use crate::originals;
+
+/// Bytes in the peer's ring.
+pub(crate) struct PeerBytes {
+    start: u64,
+    length: usize,
+}
+
+impl PeerBytes {
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+}
 
 impl Side {
     /// Whether the peer has closed the connection or has died.
@@ -145,12 +157,23 @@ impl Side {
         self.peer_is_gone() && rest().is_ok_and(|rest| !rest.is_empty())
     }
 
-    /// Bytes that the peer had taken back from the ring, and did not put into TCP because it is gone.
-    pub(crate) fn rest(&self, fd: c_int) -> usize {
+    /// Where bytes are that the peer had taken back from the ring, and did not put into TCP because it is gone.
+    pub(crate) fn rest(&self, fd: c_int) -> PeerBytes {
         let theirs = words::sender_of(&self.peer);
         let total = self.consumed(fd).unwrap_or(0) + kernel::unread(fd).unwrap_or(0);
-        let rest = self.receiver().rest(&theirs, total);
-        rest.map_or(0, |rest| (rest.end - rest.start) as usize)
+        let rest = self.receiver().rest(&theirs, total).unwrap_or(0..0);
+        PeerBytes { start: rest.start, length: (rest.end - rest.start) as usize }
+    }
+
+    /// Copies such bytes, which stay where they are.
+    ///
+    /// # Safety
+    ///
+    /// There is room for all of them.
+    pub(crate) unsafe fn copy_rest(&self, rest: &PeerBytes, to: *mut u8) {
+        let mut part = [iovec { iov_base: to.cast(), iov_len: rest.len() }];
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_out(rest.start, rest.len(), &mut part, 0, |_| {}) };
     }
 
     /// Whether bytes are in the ring, or follow there, that nobody puts into TCP: the peer is gone, or has gone on by TCP behind them.
