@@ -201,7 +201,7 @@ fn wait_for_peer(side: &Side, fd: c_int, until: Duration) -> bool {
     let mut wait = FIRST_WAIT;
     while !side.step_back(fd) {
         if side.peer_is_gone() || side.is_spilled() {
-            return side.readable() == 0;
+            return side.unread() == 0;
         }
         if Clock::now() > until {
             return false;

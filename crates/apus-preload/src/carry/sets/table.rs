@@ -12,10 +12,14 @@ use crate::carry::sets::member::{Early, Member};
 use crate::carry::spin::Spin;
 use crate::carry::thread;
 use crate::descriptors::{self, EARLY, INHERITED, SET, WATCHED};
+use crate::errno;
 use crate::originals::own;
 
 /// Carried members of a set: each wait looks at all of them.
 pub(super) const MEMBERS_MAX: usize = 2_048;
+
+/// How often a thread that waits for the members has found them taken when it looks whether their holder lives.
+const LOOK_EVERY: u32 = 1_000;
 
 static SETS: [Set; SETS_MAX] = [const { Set::new() }; SETS_MAX];
 
@@ -143,16 +147,22 @@ impl Set {
         (word & SET != 0).then_some(set)
     }
 
-    /// Takes the members. Their holder never sleeps with them.
+    /// Takes the members. Their holder never sleeps with them. It is a thread of this process, since each process has a table of its own.
+    /// One that has ended meanwhile leaves them as a jump does.
     pub(crate) fn members(&self) -> Result<Members<'_>, Interrupted> {
         let me = thread::thread();
         let hold = Hold::token(&self.holder);
+        let (mut free, mut tries) = (0, 0_u32);
         while let Err(holder) =
-            self.holder.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+            self.holder.compare_exchange(free, me, Ordering::Acquire, Ordering::Relaxed)
         {
             if holder == me {
                 return Err(Interrupted);
             }
+            tries = tries.wrapping_add(1);
+            let is_left =
+                tries % LOOK_EVERY == 0 && holder != 0 && errno::kept(|| thread::is_dead(holder));
+            free = if is_left { holder } else { 0 };
             // SAFETY: the call has no arguments.
             unsafe { own::sched_yield() };
         }
@@ -294,4 +304,60 @@ pub(super) fn adopt(fd: c_int) {
     }
     descriptors::set(fd, SET, INHERITED);
     shared::mark(index);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_ends_with_the_members_does_not_keep_them() {
+        static SET: Set = Set::new();
+        std::thread::spawn(|| mem::forget(SET.members())).join().unwrap();
+        drop(SET.members());
+        assert_eq!(SET.holder.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_child_that_is_killed_with_the_members_keeps_none_of_its_parents() {
+        static SET: Set = Set::new();
+        // SAFETY: the child has one thread and makes no call but those here.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            mem::forget(SET.members());
+            // SAFETY: the child ends by that.
+            unsafe { libc::raise(libc::SIGKILL) };
+        }
+        let mut status = 0;
+        // SAFETY: there is room for the status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFSIGNALED(status));
+        assert_eq!(SET.holder.load(Ordering::Relaxed), 0);
+        drop(SET.members());
+    }
+
+    #[test]
+    fn a_holder_that_lives_is_waited_for() {
+        static SET: Set = Set::new();
+        let (take, taken) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let holder = std::thread::spawn(move || {
+            let members = SET.members();
+            take.send(()).unwrap();
+            released.recv().unwrap();
+            SET.sleepers.store(1, Ordering::Relaxed);
+            drop(members);
+        });
+        taken.recv().unwrap();
+        let waiter = std::thread::spawn(|| {
+            let _members = SET.members();
+            SET.sleepers.load(Ordering::Relaxed)
+        });
+        release.send(()).unwrap();
+        assert_eq!(waiter.join().unwrap(), 1);
+        holder.join().unwrap();
+    }
 }
