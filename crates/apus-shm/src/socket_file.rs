@@ -30,7 +30,8 @@ impl SocketFile {
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let file = open(path, flags, Mode::empty())?;
         let status = fstat(&file)?;
-        let is_socket = SFlag::from_bits_truncate(status.st_mode) & SFlag::S_IFMT == SFlag::S_IFSOCK;
+        let is_socket =
+            SFlag::from_bits_truncate(status.st_mode) & SFlag::S_IFMT == SFlag::S_IFSOCK;
         if !is_socket || status.st_uid != geteuid().as_raw() || status.st_nlink != 1 {
             return Err(io::ErrorKind::AlreadyExists.into());
         }

@@ -69,6 +69,12 @@ pub const PROCESSOR: usize = 336;
 /// Who writes, and who reads, for this side: only this side's processes look at these.
 pub const TOKENS: [usize; 2] = [384, 448];
 
+/// How often a process of this side has begun or ended to change an option of the socket that calls depend on. Only this side's processes
+/// look at this word and the next one.
+pub const OPTIONS: usize = 392;
+/// How many children of fork have become programs that have the connection, and were not seen to have ended.
+pub const PROGRAMS: usize = 400;
+
 /// The ring. It follows the words.
 pub const RING: usize = 512;
 

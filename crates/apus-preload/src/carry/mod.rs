@@ -276,8 +276,8 @@ pub(crate) unsafe fn receive(
 /// Whether a look at so many bytes need not wait for more.
 fn has_all(used: &Use, fd: c_int, bytes: usize) -> bool {
     let Some(side) = used.side() else { return false };
-    let may_come = !side.peer_is_gone() && !side.peer_has_shut() && !side.reads_nothing();
-    let waits = may_come && !used.slot.blocking.is_off(fd);
+    let may_come = !side.peer_is_gone() && !side.has_input_ended();
+    let waits = may_come && !used.slot.is_nonblocking(fd);
     !waits || side.readable() >= bytes as u64
 }
 
@@ -375,9 +375,9 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
 #[cold]
 pub(crate) fn changes_options(fd: c_int, change: impl FnOnce() -> c_int) -> c_int {
     let Some(used) = Use::of(fd) else { return change() };
-    used.slot.blocking.changes();
+    used.slot.changes_options();
     let result = change();
-    used.slot.blocking.changes();
+    used.slot.changes_options();
     result
 }
 
@@ -395,7 +395,7 @@ pub(crate) fn wake_waits(fd: c_int) {
 /// Bytes that are left after a call that received, if the program wants to know: `TCP_INQ`. The end of the stream counts as a byte.
 pub(crate) fn rest(fd: c_int) -> Option<c_int> {
     let used = Use::of(fd)?;
-    let side = used.side().filter(|_| used.slot.blocking.tells_rest(fd))?;
+    let side = used.side().filter(|_| used.slot.tells_rest(fd))?;
     let has_ended = side.peer_has_shut() || kernel::has_ended(fd) && !side.was_reset();
     let bytes = side.unread() + kernel::unread(fd).unwrap_or(0) + u64::from(has_ended);
     Some(c_int::try_from(bytes).unwrap_or(c_int::MAX))

@@ -46,10 +46,10 @@ pub(crate) unsafe fn receive(
     if wanted == 0 {
         return receive_nothing(used, side, fd, flags);
     }
-    let may_wait = flags & libc::MSG_DONTWAIT == 0 && !used.slot.blocking.is_off(fd);
+    let may_wait = flags & libc::MSG_DONTWAIT == 0 && !used.slot.is_nonblocking(fd);
     let target = match flags & libc::MSG_WAITALL != 0 {
         true => wanted,
-        false if may_wait => wanted.min(used.slot.blocking.least(fd) as usize),
+        false if may_wait => wanted.min(used.slot.least(fd) as usize),
         false => 1,
     };
     let mut patience = Patience::new(flags, libc::SO_RCVTIMEO);
@@ -246,7 +246,7 @@ impl Patience {
 
     #[inline]
     fn may_wait(&self, used: &Use, fd: c_int) -> bool {
-        self.flags & libc::MSG_DONTWAIT == 0 && !used.slot.blocking.is_off(fd)
+        self.flags & libc::MSG_DONTWAIT == 0 && !used.slot.is_nonblocking(fd)
     }
 
     /// Waits once for the peer to put bytes into TCP that may have been announced while they were in the ring. True if it has.

@@ -226,6 +226,9 @@ impl Side {
                 received = unsafe { self.receive_once(fd, parts, room, flags, asks_kernel) };
             }
         }
+        if matches!(received, Err(NotNow::Wait | NotNow::Empty)) && self.reads_nothing() {
+            return Ok(0); // The kernel may not know so far.
+        }
         if received == Err(NotNow::Error(libc::ENOTCONN)) && self.is_lost() {
             let is_first = self.ending.tell_loss();
             return if is_first { Err(NotNow::Error(libc::ECONNRESET)) } else { Ok(0) };
@@ -281,7 +284,7 @@ impl Side {
                     if self.reads_nothing() {
                         receiver.recall(&theirs, &mut Own(&self.own));
                     }
-                    if self.reads_nothing() || self.peer_has_shut() {
+                    if self.has_input_ended() {
                         self.ask_peer(); // Its TCP ends now, or goes on.
                     }
                 }
@@ -862,6 +865,7 @@ impl Side {
         self.has_bytes() && is_next(state())
             || self.peer_has_shut() && state() == ReceiverState::Ring
             || self.knows_end()
+            || self.reads_nothing()
     }
 
     /// While the direction switches: whether all that comes before the ring was read from TCP.

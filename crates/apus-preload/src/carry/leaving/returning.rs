@@ -71,6 +71,7 @@ pub(crate) fn return_inherited(call: &'static str) {
             let until = Clock::now() + RETURN_MAX;
             let shared = || ours().filter(outlives).filter(is_shared);
             begin_to_return(shared(), |side| side.begin_to_share(fork));
+            shared().filter_map(Use::of).for_each(|used| used.slot.become_program());
             shared().for_each(|fd| share_by(fd, until));
             shared().filter(has_rest).for_each(|fd| _ = rest::put_into_socket(fd));
             return_these(|| ours().filter(outlives).filter(|fd| !is_shared(fd)), call);

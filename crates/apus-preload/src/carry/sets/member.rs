@@ -124,9 +124,8 @@ impl Member {
         let has_bytes = self.wants & IN != 0 && is_readable(self.slot, side, self.fd);
         let has_room = self.wants & OUT != 0 && side.is_writable() == Some(true);
         // The kernel tells of it when the ring was read.
-        let has_end = self.wants & END != 0 && side.peer_has_shut();
-        let bits =
-            [(has_bytes, IN), (has_room, OUT), (has_end, END), (side.has_hung_up(), HANGUP)];
+        let has_end = self.wants & END != 0 && side.has_input_ended();
+        let bits = [(has_bytes, IN), (has_room, OUT), (has_end, END), (side.has_hung_up(), HANGUP)];
         bits.iter().filter(|(is_there, _)| *is_there).fold(0, |all, (_, bit)| all | bit)
             & (self.wants | HANGUP)
     }
@@ -154,7 +153,7 @@ impl Member {
         let Some(side) = self.slot.side() else { return false };
         self.wants & ARRIVALS != 0 && side.arrived() != self.seen
             || there & OUT != 0 && (!self.seen_room || side.was_full())
-            || side.peer_has_shut() && !self.seen_end
+            || side.has_input_ended() && !self.seen_end
             || there & HANGUP != 0 && !self.seen_hangup
     }
 
@@ -172,7 +171,7 @@ impl Member {
             && let Some(side) = self.slot.side()
         {
             self.seen = arrived;
-            self.seen_end |= side.peer_has_shut() && self.wants & END == 0 || events & END != 0;
+            self.seen_end |= side.has_input_ended() && self.wants & END == 0 || events & END != 0;
             self.seen_hangup |= events & HANGUP != 0;
             if events & OUT != 0 {
                 self.seen_room = true;

@@ -203,7 +203,7 @@ impl Members<'_> {
     }
 
     /// Has the kernel asked for room where writes go by TCP: another process that has the connection may have changed that.
-    fn follow_room(&mut self) {
+    pub(super) fn follow_room(&mut self) {
         for index in 0..self.list().len() {
             let member = &self.list()[index];
             let waits = member.attached && member.armed && member.is_in && member.wants & OUT != 0;

@@ -132,6 +132,33 @@ impl Side {
     pub(crate) fn stop_sharing(&self) {
         let left = self.own.word(layout::LEFT);
         let _ = left.compare_exchange(layout::SHARES, 0, Ordering::AcqRel, Ordering::Relaxed);
+        // They have ended, and were counted as children.
+        for _ in 0..self.own.word(layout::PROGRAMS).swap(0, Ordering::AcqRel) {
+            let _ = self.holders.remove();
+        }
+    }
+
+    /// This process, a child of fork, becomes a program that has the connection.
+    pub(crate) fn add_program(&self) {
+        self.own.word(layout::PROGRAMS).fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// It has not become one.
+    pub(crate) fn remove_program(&self) {
+        let less = |count: u64| count.checked_sub(1);
+        let programs = self.own.word(layout::PROGRAMS);
+        let _ = programs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
+    }
+
+    /// A process of this side begins or ends to change an option of the socket.
+    pub(crate) fn note_option(&self) {
+        self.own.word(layout::OPTIONS).fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often that was.
+    #[inline]
+    pub(crate) fn option_changes(&self) -> u64 {
+        self.own.word(layout::OPTIONS).load(Ordering::SeqCst)
     }
 
     /// This side is to return for good once it can.
@@ -205,7 +232,12 @@ impl Side {
 
     /// Whether both directions have ended, of which the kernel may not know so far.
     pub(crate) fn has_hung_up(&self) -> bool {
-        self.has_shut() && (self.reads_nothing() || self.peer_has_shut())
+        self.has_shut() && self.has_input_ended()
+    }
+
+    /// Whether nothing more comes in than what is there: the peer has ended its direction, or the program has.
+    pub(crate) fn has_input_ended(&self) -> bool {
+        self.peer_has_shut() || self.reads_nothing()
     }
 
     pub(crate) fn reads_nothing(&self) -> bool {
