@@ -786,6 +786,7 @@ impl Side {
     /// Has both directions return to TCP. True once they have: then the kernel has all bytes.
     pub(crate) fn step_back(&self, fd: c_int) -> bool {
         let received = match Token::take(&self.own, layout::TOKENS[0]) {
+            Ok(_) if self.refuses_rest() => false,
             Ok(_token) => {
                 let theirs = words::sender_of(&self.peer);
                 let mut receiver = self.receiver();

@@ -117,10 +117,7 @@ impl Member {
     /// What its ring has, whether it was reported or not.
     #[inline]
     pub(super) fn there(&self) -> u32 {
-        if !self.attached || !self.armed || !self.is_in {
-            return 0;
-        }
-        let Some(side) = self.slot.side() else { return 0 };
+        let Some(side) = self.slot.side().filter(|_| self.is_active()) else { return 0 };
         let has_bytes = self.wants & IN != 0 && is_readable(self.slot, side, self.fd);
         let has_room = self.wants & OUT != 0 && side.is_writable() == Some(true);
         // The kernel tells of it when the ring was read.
@@ -133,10 +130,23 @@ impl Member {
     /// What is to be reported of its ring.
     #[inline]
     pub(super) fn ready(&self) -> u32 {
-        match self.there() {
-            there if there != 0 && self.wants & EDGE != 0 && !self.has_changed(there) => 0,
-            there => there,
+        let there = self.there();
+        if self.wants & EDGE == 0 || there != 0 && self.has_changed(there) {
+            return there;
         }
+        // What has come may have been read since; then there may be room.
+        let is_news = there == 0 && self.is_active() && self.has_arrivals();
+        if is_news { self.room_in_tcp(0) } else { 0 }
+    }
+
+    /// Whether something of it can be reported.
+    fn is_active(&self) -> bool {
+        self.attached && self.armed && self.is_in
+    }
+
+    fn has_arrivals(&self) -> bool {
+        let has_new = |side: &Side| side.arrived() != self.seen;
+        self.wants & ARRIVALS != 0 && self.slot.side().is_some_and(has_new)
     }
 
     /// `OUT` if that is to be reported with `ready`, which is new, since a member reports all that is there and TCP has room.
@@ -151,7 +161,7 @@ impl Member {
     /// Whether something is new of a member that reports changes.
     fn has_changed(&self, there: u32) -> bool {
         let Some(side) = self.slot.side() else { return false };
-        self.wants & ARRIVALS != 0 && side.arrived() != self.seen
+        self.has_arrivals()
             || there & OUT != 0 && (!self.seen_room || side.was_full())
             || side.has_input_ended() && !self.seen_end
             || there & HANGUP != 0 && !self.seen_hangup
