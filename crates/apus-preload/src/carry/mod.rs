@@ -349,13 +349,14 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
     let used = Use::of(fd)?;
     let side = used.side()?;
     let is_for_both = how == libc::SHUT_RDWR;
+    let has_finished = side.has_finished_shut();
+    side.shut();
     if is_for_both {
-        side.stop_reading();
+        side.stop_reading(); // Whoever sees this sees both.
     }
-    if side.has_finished_shut() {
+    if has_finished {
         return None;
     }
-    side.shut();
     if is_for_both {
         side.spill(); // TCP ends now, and refuses what the peer writes from then on.
     }

@@ -317,6 +317,9 @@ impl Patience {
         }
         let left = self.left(fd)?;
         let is_recalled = what == Bell::Bytes && side.receiver_state() == ReceiverState::Recalled;
+        if is_recalled {
+            side.ask_peer(); // Whoever has recalled may have ended before it did.
+        }
         let is_there = || match what {
             Bell::Bytes if is_recalled => side.receiver_state() != ReceiverState::Recalled,
             Bell::Bytes => side.is_readable(),

@@ -123,7 +123,8 @@ fn begin_to_return(these: impl Iterator<Item = c_int>, begin: impl Fn(&Side)) {
         let used = Use::of(fd);
         if let Some(side) = used.as_ref().and_then(Use::side) {
             begin(side);
-            if !side.step_back(fd) {
+            // Relatives that have the connection as well read nothing before the peer has answered.
+            if !side.step_back(fd) || side.is_shared() {
                 side.ask_peer();
             }
         }

@@ -157,6 +157,9 @@ impl Members<'_> {
 
     /// The kernel is not asked for bytes of a member until a bell has rung.
     fn hush(&mut self, index: usize) {
+        if let Some(side) = self.list()[index].slot.side() {
+            side.ask_peer();
+        }
         self.list()[index].is_hushed = true;
         self.turns().are_hushed = true;
         self.tell_kernel(index);
