@@ -135,6 +135,32 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
     ),
     // A program that a child became took what its parent had not read, and the error.
     ("1000006", "18", ""),
+    // SO_RCVLOWAT was asked of the ring alone, and a child's change of an option was not seen by its parent.
+    (
+        "1000040",
+        "36",
+        "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 31 32 33 34 29 30 27",
+    ),
+    ("1000300", "6", "0 1 2 3 4"),
+    // A peer was not reset, since a program that a child had become counted as one that has the connection.
+    ("1000329", "27", "0 1 2 3 4 5 18 19 20 21 22 23"),
+    // A bare system call that reads did not find what a peer that is gone has left in its ring.
+    (
+        "1000230",
+        "40",
+        "10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 0 1 2 3 4 30 31 32 33 34 5 6 9 35 36 37 38",
+    ),
+    ("1000014", "17", "0 1 2 3 4 5 6 7 8 9 12 13 10 14"),
+    // Bytes were put into TCP that refused them, so the connection was reset.
+    (
+        "1000804",
+        "68",
+        "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 25 26 27 28 29 30 31 32 41 42 43 44 45 46 47 48 17 18 19 20 33 34 35 36 53 54 55 56 23 24 37 38 51 52 59 60 61 62 22 49",
+    ),
+    // A member with EPOLLET that learns of bytes said nothing of room in TCP.
+    ("1000171", "20", "0 1 2 3 4 6 7 9 12 14 16 17"),
+    // A child recalled and became a program, and nobody asked the peer to answer.
+    ("1001274", "27", "0 1 2 3 4 5 6 7 8 9 10 11 12 19 20 21 14 15 16 17 18 23"),
 ];
 
 #[test]

@@ -32,9 +32,7 @@ fn end(fd: c_int, close: impl FnOnce(&Side)) {
         if !attaching::closing(fd, is_last) {
             return slots::lose(&used, fd);
         }
-        if is_last
-            && let Some(side) = used.side().filter(|side| side.shared_since() != 0)
-        {
+        if is_last && let Some(side) = used.side().filter(|side| side.shared_since() != 0) {
             used.slot.is_no_program();
             children::look();
             children::follow(used.slot, side);
