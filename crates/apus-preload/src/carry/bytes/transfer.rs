@@ -55,12 +55,11 @@ pub(crate) unsafe fn receive(
     let mut patience = Patience::new(flags, libc::SO_RCVTIMEO);
     let mut asks_kernel = false;
     loop {
-        offer(used, side);
+        let before = offer(used, side);
         let done = wanted - parts.left();
         if done > 0 && side.is_next_error(fd, asks_kernel) {
             return done as ssize_t;
         }
-        let before = side.receiver_state();
         let (mut window, count, room) = parts.window();
         let kind = flags & (libc::MSG_PEEK | libc::MSG_TRUNC);
         // SAFETY: the window is of the caller's buffers.
@@ -78,7 +77,7 @@ pub(crate) unsafe fn receive(
                     return (done + more.unwrap_or(0)) as ssize_t;
                 }
                 // More may be there for more buffers, and in the ring behind bytes of TCP or the other way round.
-                let is_enough = done >= target && bytes < room && side.receiver_state() == before;
+                let is_enough = done >= target && bytes < room && !side.goes_on_behind(before);
                 if bytes == 0 || is_enough || parts.left() == 0 || flags & libc::MSG_PEEK != 0 {
                     return done as ssize_t;
                 }
@@ -206,17 +205,20 @@ fn part_or_error(done: usize, error: c_int) -> ssize_t {
     -1
 }
 
-/// Bytes may come through the ring from now on, if nobody waits where only the kernel's bytes are seen.
+/// Bytes may come through the ring from now on, if nobody waits where only the kernel's bytes are seen. Returns where bytes come from.
 #[inline]
-fn offer(used: &Use, side: &Side) {
-    if side.receiver_state() == ReceiverState::Tcp
+fn offer(used: &Use, side: &Side) -> ReceiverState {
+    let state = side.receiver_state();
+    if state == ReceiverState::Tcp
         && used.slot.may_begin()
         && !used.slot.is_in_kernel(RECEIVES)
         && !side.peer_is_gone()
         && !side.reads_nothing()
     {
         side.offer();
+        return side.receiver_state();
     }
+    state
 }
 
 /// A peer that runs answers a recall within this time.

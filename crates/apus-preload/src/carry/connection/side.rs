@@ -909,6 +909,17 @@ impl Side {
         self.receiver().state(&words::sender_of(&self.peer))
     }
 
+    /// Whether bytes come from elsewhere now: those that follow the ones of `before` may be there at once.
+    #[inline]
+    pub(crate) fn goes_on_behind(&self, before: ReceiverState) -> bool {
+        // A ring that is read on is left only after its epoch has ended.
+        let may = before != ReceiverState::Ring || {
+            let ended = self.peer.load(layout::ENDED, Ordering::Acquire) >> 1;
+            ended >= self.own.word(layout::OFFERED).load(Ordering::Relaxed)
+        };
+        may && self.receiver_state() != before
+    }
+
     /// Whether a write would take bytes now; `None` if only the kernel knows.
     pub(crate) fn is_writable(&self) -> Option<bool> {
         let sender = self.sender();

@@ -7,19 +7,15 @@ use libc::{c_int, epoll_event};
 
 use super::shared::{self, SETS_MAX};
 use crate::carry::connection::slots::{self, Slot};
-use crate::carry::holds::{self, Hold};
+use crate::carry::holds;
 use crate::carry::sets::member::{Early, Member};
 use crate::carry::spin::Spin;
-use crate::carry::thread;
+use crate::carry::token::{Interrupted, Token};
 use crate::descriptors::{self, EARLY, INHERITED, SET, WATCHED};
-use crate::errno;
 use crate::originals::own;
 
 /// Carried members of a set: each wait looks at all of them.
 pub(super) const MEMBERS_MAX: usize = 2_048;
-
-/// How often a thread that waits for the members has found them taken when it looks whether their holder lives.
-const LOOK_EVERY: u32 = 1_000;
 
 static SETS: [Set; SETS_MAX] = [const { Set::new() }; SETS_MAX];
 
@@ -112,12 +108,8 @@ impl Nested {
 /// The members of a set, for one thread.
 pub(crate) struct Members<'a> {
     pub(super) set: &'a Set,
-    /// A call that is left by a jump gives the members back.
-    _hold: Hold,
+    _token: Token<'a>,
 }
-
-/// The calling thread has the members already: a signal handler interrupted it.
-pub(crate) struct Interrupted;
 
 impl Set {
     const fn new() -> Self {
@@ -150,23 +142,7 @@ impl Set {
     /// Takes the members. Their holder never sleeps with them. It is a thread of this process, since each process has a table of its own.
     /// One that has ended meanwhile leaves them as a jump does.
     pub(crate) fn members(&self) -> Result<Members<'_>, Interrupted> {
-        let me = thread::thread();
-        let hold = Hold::token(&self.holder);
-        let (mut free, mut tries) = (0, 0_u32);
-        while let Err(holder) =
-            self.holder.compare_exchange(free, me, Ordering::Acquire, Ordering::Relaxed)
-        {
-            if holder == me {
-                return Err(Interrupted);
-            }
-            tries = tries.wrapping_add(1);
-            let is_left =
-                tries % LOOK_EVERY == 0 && holder != 0 && errno::kept(|| thread::is_dead(holder));
-            free = if is_left { holder } else { 0 };
-            // SAFETY: the call has no arguments.
-            unsafe { own::sched_yield() };
-        }
-        Ok(Members { set: self, _hold: hold })
+        Ok(Members { set: self, _token: Token::of(&self.holder)? })
     }
 
     /// Whether a wait has to look at rings.
@@ -188,12 +164,6 @@ impl Set {
 
     fn is_used(&self) -> bool {
         self.descriptors.load(Ordering::SeqCst) != 0
-    }
-}
-
-impl Drop for Members<'_> {
-    fn drop(&mut self) {
-        self.set.holder.store(0, Ordering::Release);
     }
 }
 
