@@ -568,7 +568,7 @@ static void meet(struct end *end, const struct order *o) {
         return;
     }
     uint64_t before = 0;
-    time_t until = time(NULL) + 10;
+    time_t until = time(NULL) + 5;
     for (int i = 1; !byte; i++) {
         if (i == o->size) byte = 1;
         if (o->size > 10 && i % 40 == 0) {
@@ -1050,6 +1050,8 @@ static int is_left_alone(struct state *s, int who) {
 
 /* Steps for which an end has a child that acts for it. */
 static int handed[2];
+/* A child has used the set of the first end, so what is put there before it is connected stays with TCP. */
+static int is_set_used;
 
 static void take_back(int who) {
     struct order o = {.what = HAND_OVER};
@@ -1168,7 +1170,7 @@ static void one_step(uint64_t draw, int two_processes, int messages) {
     int choice = below(&draw, 100);
     if (is_dead && below(&draw, 6) == 0 || s->is_closed[0] && s->is_closed[1]) {
         if (handed[0] || handed[1]) return;
-        open_connection(c, messages, is_wide ? below(&draw, 3) : 0);
+        open_connection(c, messages, is_wide && !is_set_used ? below(&draw, 3) : 0);
         printf("%ld %d opened\n", step_number, c);
         return;
     }
@@ -1281,6 +1283,7 @@ static void one_step(uint64_t draw, int two_processes, int messages) {
     } else if (choice < 82) {
         o.what = EPOLL_WAIT;
         o.in_child = is_wide && below(&draw, 6) == 0;
+        is_set_used |= who == 0 && (o.in_child || handed[0]);
         o.size = below(&draw, 5) == 0;
         for (int i = 0; i < CONNECTIONS; i++) {
             uint64_t now = states[i].sent[!who], end = 1 + states[i].is_shut[!who] + 2 * (states[i].is_closed[!who] | states[i].is_over);
