@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`Pair`], [`Offer`] | two processes and the memory between them |
 //! | [`Listener`], [`Meeting`] | where processes find each other |
+//! | [`SocketFile`] | the mode of a socket's file in a directory of others |
 //! | [`Watch`] | when one of many pairs has to be looked at |
 //! | [`PeerProcess`] | how far a peer is trusted, and when it ends |
 //! | [`Segment`], [`PeerSegment`] | memory that one process writes and the other one reads |
@@ -26,6 +27,7 @@ mod process;
 mod ring;
 mod segment;
 mod sending;
+mod socket_file;
 mod spare;
 mod watch;
 
@@ -37,4 +39,5 @@ pub use pool::{limit_pools, pool_bytes};
 pub use process::{PeerProcess, Trust, descriptor_limit, own_user};
 pub use ring::{Broken, Words};
 pub use segment::{Memory, PAGE, PeerSegment, Segment, SegmentError, fits_file_limit};
+pub use socket_file::SocketFile;
 pub use watch::Watch;

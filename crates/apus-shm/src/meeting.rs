@@ -19,16 +19,17 @@ use std::path::PathBuf;
 use std::process;
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, FcntlArg, FdFlag, OFlag, fcntl};
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::socket::{
     AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, accept4, bind, connect,
     getsockopt, listen, shutdown, socket, sockopt,
 };
-use nix::sys::stat::{FchmodatFlags, Mode, fchmod, fchmodat};
+use nix::sys::stat::{Mode, fchmod};
 use siphasher::sip::SipHasher24;
 
 use crate::channel::{self, Channel};
 use crate::closer::close_elsewhere;
+use crate::socket_file::SocketFile;
 
 /// A number that nobody else can guess.
 pub type Nonce = [u64; 2];
@@ -135,9 +136,7 @@ impl Listener {
         let (number, place_of) = (place.number()?, Some(place.clone()));
         let listener = Self { socket, number, place: place_of, process: process::id() };
         if let (Place::Directory(..), Some(path)) = (place, &path) {
-            // Whatever the umask is. Whoever may write in the directory cannot have the mode of another file changed.
-            let everyone = Mode::from_bits_truncate(0o666);
-            fchmodat(AT_FDCWD, path, everyone, FchmodatFlags::NoFollowSymlink)?;
+            SocketFile::open(path)?.open_to_everyone()?;
         }
         listen(&*listener.socket, Backlog::new(BACKLOG)?)?;
         Ok(listener)

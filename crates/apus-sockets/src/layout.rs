@@ -31,6 +31,8 @@ pub const RECALLED: usize = 200;
 pub const DRAINED: usize = 208;
 /// Not 0: this side has closed the socket, and reads nothing more.
 pub const CLOSED: usize = 216;
+/// In `CLOSED`: its TCP was reset by that, so its end counts as no byte unless the direction had ended before.
+pub const HAS_RESET: u64 = 2;
 /// Whether this side has ended its direction: not yet in TCP, or there as well.
 pub const SHUT: usize = 224;
 /// In `SHUT`: bytes that a signal handler has written come first. The peer does not look at this.
@@ -55,6 +57,8 @@ pub const FORK: usize = 248;
 pub const DIED: usize = 240;
 /// Bytes read from the peer's ring.
 pub const READ: usize = 256;
+/// Not 0: the program of this side has shut down what comes in, so its TCP refuses bytes.
+pub const REFUSES: usize = 264;
 
 /// Odd: somebody of this side sleeps until there are bytes, or until there is room.
 pub const BELLS: [usize; 2] = [320, 328];
@@ -64,6 +68,12 @@ pub const PROCESSOR: usize = 336;
 
 /// Who writes, and who reads, for this side: only this side's processes look at these.
 pub const TOKENS: [usize; 2] = [384, 448];
+
+/// How often a process of this side has begun or ended to change an option of the socket that calls depend on. Only this side's processes
+/// look at this word and the next one.
+pub const OPTIONS: usize = 392;
+/// How many children of fork have become programs that have the connection, and were not seen to have ended.
+pub const PROGRAMS: usize = 400;
 
 /// The ring. It follows the words.
 pub const RING: usize = 512;

@@ -2,6 +2,7 @@
 //!
 //! The original makes the call in nearly every case, so that it behaves as a bare system call: its time limits, masks and points of
 //! cancellation are not those of the function with the same name. What our functions do before and after that, `syscall` does as well.
+//! Connections return to TCP before it. If a peer that is gone has left bytes in its ring, they cannot, and our function reads these.
 //!
 //! `io_uring_setup` fails with `ENOSYS`, as on a kernel without it. libuv registers its interest in sockets through a ring that it
 //! makes by this call, where this library would not see it; without a ring it uses epoll.
@@ -31,6 +32,10 @@ unsafe extern "C-unwind" fn syscall(
     }
     // SAFETY: as above.
     unsafe { before(number, [a, b, c, d]) };
+    if reads(number) && descriptors::is_carried(a as c_int) {
+        // SAFETY: as above.
+        return unsafe { read_rest(number, a, b, c, d, e, f) };
+    }
     if changes_descriptors(number) {
         // SAFETY: as above.
         return unsafe { with_after(number, a, b, c, d, e, f) };
@@ -57,6 +62,59 @@ unsafe fn around_own(number: c_long, [a, b, c]: [c_long; 3]) -> Option<c_int> {
         // SAFETY: as above.
         libc::SYS_dup3 => Some(unsafe { lifecycle::dup3(a as c_int, b as c_int, c as c_int) }),
         _ => None,
+    }
+}
+
+/// Calls that read from their first descriptor.
+#[inline(always)]
+fn reads(number: c_long) -> bool {
+    matches!(
+        number,
+        libc::SYS_read
+            | libc::SYS_readv
+            | libc::SYS_preadv2
+            | libc::SYS_recvfrom
+            | libc::SYS_recvmsg
+            | libc::SYS_recvmmsg
+            | libc::SYS_splice
+    )
+}
+
+/// The connection could not return, since a peer that is gone has left bytes in its ring: our function with the name of the system call
+/// reads them.
+#[cold]
+unsafe extern "C-unwind" fn read_rest(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    let fd = a as c_int;
+    // SAFETY: these are the arguments of the caller, as the kernel takes them.
+    unsafe {
+        match number {
+            libc::SYS_read => libc::read(fd, b as *mut _, c as usize) as c_long,
+            libc::SYS_readv => libc::readv(fd, b as *const _, c as c_int) as c_long,
+            libc::SYS_preadv2 => {
+                libc::preadv2(fd, b as *const _, c as c_int, d, f as c_int) as c_long
+            }
+            libc::SYS_recvfrom => {
+                let (from, length) = (e as *mut _, f as *mut _);
+                libc::recvfrom(fd, b as *mut _, c as usize, d as c_int, from, length) as c_long
+            }
+            libc::SYS_recvmsg => libc::recvmsg(fd, b as *mut _, c as c_int) as c_long,
+            libc::SYS_recvmmsg => {
+                libc::recvmmsg(fd, b as *mut _, c as c_uint, d as _, e as *mut _).into()
+            }
+            libc::SYS_splice => {
+                let (from, to) = (b as *mut i64, d as *mut i64);
+                libc::splice(fd, from, c as c_int, to, e as usize, f as c_uint) as c_long
+            }
+            _ => originals::syscall(number, a, b, c, d, e, f),
+        }
     }
 }
 

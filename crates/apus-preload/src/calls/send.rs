@@ -28,8 +28,10 @@ macro_rules! pwritev2_by_names {
             let original = || unsafe { originals::pwritev2(fd, parts, count, offset, flags) };
             match vector_flags(fd, count, offset, flags) {
                 // SAFETY: the caller's buffers.
-                Some(flags) => unsafe { carry::send(fd, parts, count as usize, flags, original) },
-                None => original(),
+                Some(flags) if unsafe { carry::total(parts, count as usize) } > 0 => unsafe {
+                    carry::send(fd, parts, count as usize, flags, original)
+                },
+                _ => original(),
             }
         }
     )*};
@@ -79,8 +81,11 @@ unsafe fn send_buffer(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-    if descriptors::is_ours(fd) && (0..=UIO_MAXIOV).contains(&count) {
-        // SAFETY: the caller's buffers.
+    let may_be = descriptors::is_ours(fd) && (0..=UIO_MAXIOV).contains(&count);
+    // The kernel writes 0 bytes of a list without a look at the file.
+    // SAFETY: the caller's buffers.
+    if may_be && unsafe { carry::total(parts, count as usize) } > 0 {
+        // SAFETY: as above.
         return unsafe {
             carry::send(fd, parts, count as usize, 0, || originals::writev(fd, parts, count))
         };

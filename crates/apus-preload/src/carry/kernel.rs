@@ -68,14 +68,15 @@ fn unacknowledged(fd: c_int) -> Option<u64> {
 /// States in which the peer has ended its direction: `TIME_WAIT`, `CLOSE`, `CLOSE_WAIT`, `LAST_ACK`, `CLOSING`.
 const HAS_ENDED: [u8; 5] = [6, 7, 8, 9, 11];
 
-/// Bytes of the stream that were read from the socket so far. Exact while nobody reads.
-pub(crate) fn consumed(fd: c_int) -> Option<u64> {
+/// Bytes of the stream that were read from the socket so far. Exact while nobody reads. `was_reset`: the peer has not ended the stream, but
+/// reset the connection.
+pub(crate) fn consumed(fd: c_int, was_reset: bool) -> Option<u64> {
     loop {
         let waiting = unread(fd)?;
         let info = tcp_info(fd)?;
         if unread(fd)? == waiting {
             // The end of the stream counts as a byte.
-            let end = u64::from(HAS_ENDED.contains(&info.state));
+            let end = u64::from(HAS_ENDED.contains(&info.state) && !was_reset);
             return info.bytes_received.checked_sub(waiting + end);
         }
     }
@@ -103,6 +104,22 @@ pub(crate) fn take_error(fd: c_int) -> Option<c_int> {
         originals::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, value, &raw mut size)
     };
     (result == 0 && error != 0).then_some(error)
+}
+
+/// Whether the socket has an error, which is left there.
+pub(crate) fn has_error(fd: c_int) -> bool {
+    tells(fd, 0) & libc::POLLERR != 0
+}
+
+/// Whether the socket has room for more.
+pub(crate) fn has_room(fd: c_int) -> bool {
+    tells(fd, libc::POLLOUT) & libc::POLLOUT != 0
+}
+
+fn tells(fd: c_int, events: libc::c_short) -> libc::c_short {
+    let mut member = [pollfd { fd, events, revents: 0 }];
+    let _ = wait(&mut member, Some(spec(Duration::ZERO)));
+    member[0].revents
 }
 
 /// Bytes that can be read from the socket.
@@ -207,6 +224,18 @@ pub(crate) fn reset(fd: c_int) {
     let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as _, sa_data: [0; 14] };
     // SAFETY: the address is one.
     let _ = unsafe { originals::connect(fd, &raw const nowhere, size_of_val(&nowhere) as _) };
+}
+
+/// Whether the peer sees a reset when the socket is closed: bytes are unread there, or the program wants one.
+pub(crate) fn resets_at_close(fd: c_int) -> bool {
+    let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
+    let mut size = size_of::<libc::linger>() as libc::socklen_t;
+    let value: *mut c_void = (&raw mut linger).cast();
+    // SAFETY: the value has room for `size` bytes.
+    let result = unsafe {
+        originals::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, value, &raw mut size)
+    };
+    result == 0 && linger.l_onoff != 0 && linger.l_linger == 0 || unread(fd) > Some(0)
 }
 
 /// The peer sees a reset when the socket is closed.

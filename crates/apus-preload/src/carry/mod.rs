@@ -276,7 +276,8 @@ pub(crate) unsafe fn receive(
 /// Whether a look at so many bytes need not wait for more.
 fn has_all(used: &Use, fd: c_int, bytes: usize) -> bool {
     let Some(side) = used.side() else { return false };
-    let waits = !side.peer_is_gone() && !used.slot.blocking.is_off(fd);
+    let may_come = !side.peer_is_gone() && !side.has_input_ended();
+    let waits = may_come && !used.slot.is_nonblocking(fd);
     !waits || side.readable() >= bytes as u64
 }
 
@@ -347,29 +348,37 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
     }
     let used = Use::of(fd)?;
     let side = used.side()?;
+    let is_for_both = how == libc::SHUT_RDWR;
+    let has_finished = side.has_finished_shut();
     side.shut();
-    if how == libc::SHUT_RDWR {
-        side.stop_reading();
+    if is_for_both {
+        side.stop_reading(); // Whoever sees this sees both.
+    }
+    if has_finished {
+        return None;
+    }
+    if is_for_both {
         side.spill(); // TCP ends now, and refuses what the peer writes from then on.
     }
     let ended = side.finish_shut(fd);
     if ended.is_none() {
         answering::wake(); // Bytes may wait to be put back into TCP.
         side.nudge(); // Waits learn of it before the kernel does.
+        if is_for_both && !side.has_finished_shut() {
+            // SAFETY: the call has no pointers.
+            let _ = unsafe { originals::shutdown(fd, libc::SHUT_RD) };
+        }
     }
-    let result = ended.unwrap_or(0);
-    // SAFETY: the call has no pointers.
-    let shut_down = |how| unsafe { originals::shutdown(fd, how) };
-    Some(if how == libc::SHUT_RDWR && result == 0 { shut_down(libc::SHUT_RD) } else { result })
+    Some(ended.unwrap_or(0))
 }
 
 /// `change` may make a connection blocking or non-blocking, or change an option that [`blocking`](connection::blocking) knows.
 #[cold]
 pub(crate) fn changes_options(fd: c_int, change: impl FnOnce() -> c_int) -> c_int {
     let Some(used) = Use::of(fd) else { return change() };
-    used.slot.blocking.changes();
+    used.slot.changes_options();
     let result = change();
-    used.slot.blocking.changes();
+    used.slot.changes_options();
     result
 }
 
@@ -387,8 +396,8 @@ pub(crate) fn wake_waits(fd: c_int) {
 /// Bytes that are left after a call that received, if the program wants to know: `TCP_INQ`. The end of the stream counts as a byte.
 pub(crate) fn rest(fd: c_int) -> Option<c_int> {
     let used = Use::of(fd)?;
-    let side = used.side().filter(|_| used.slot.blocking.tells_rest(fd))?;
-    let has_ended = side.peer_has_shut() || kernel::has_ended(fd);
+    let side = used.side().filter(|_| used.slot.tells_rest(fd))?;
+    let has_ended = side.peer_has_shut() || kernel::has_ended(fd) && !side.was_reset();
     let bytes = side.unread() + kernel::unread(fd).unwrap_or(0) + u64::from(has_ended);
     Some(c_int::try_from(bytes).unwrap_or(c_int::MAX))
 }

@@ -1,4 +1,5 @@
-//! Who acts for one side of a direction: one thread at a time, of any process of the side.
+//! Who acts for one side of a direction: one thread at a time, of any process of the side. Who has the members of an epoll set: one thread
+//! of the process.
 //!
 //! The word of a token holds the thread that has it. A thread of a process that died never gives it back; the next one that waits for
 //! long notices and takes it over. The words of the direction are in order at any time.
@@ -9,6 +10,7 @@ use apus_shm::Memory;
 
 use crate::carry::holds::Hold;
 use crate::carry::thread::{is_dead, thread};
+use crate::errno;
 
 /// A token that is held; dropping it gives it back.
 pub(crate) struct Token<'a, W: Word = AtomicU64> {
@@ -62,7 +64,7 @@ impl Word for AtomicU64 {
     }
 
     fn is_dead(&self, holder: u64) -> bool {
-        is_dead(holder)
+        errno::kept(|| is_dead(holder))
     }
 
     fn pause(&self, tries: u32) {
@@ -82,7 +84,13 @@ impl<'a> Token<'a> {
     /// Takes the token whose word lies at `offset`. Waits for its holder, which never sleeps with it.
     #[inline]
     pub(crate) fn take(memory: &'a Memory, offset: usize) -> Result<Self, Interrupted> {
-        Self::take_for(memory.word(offset), thread())
+        Self::of(memory.word(offset))
+    }
+
+    /// The same of a token whose word is elsewhere.
+    #[inline]
+    pub(crate) fn of(word: &'a AtomicU64) -> Result<Self, Interrupted> {
+        Self::take_for(word, thread())
     }
 }
 

@@ -9,6 +9,10 @@
  * step leaves the others as they are. How many bytes a call moves is compared only where TCP leaves one answer: all bytes have arrived
  * before a step begins, and the bytes on their way are few enough for any buffer. With CARRIED in the environment, connections have
  * messages at first until TCP carries none of them.
+ *
+ * Seeds from 1,000,000 on have more kinds of steps: threads of one end that act at once, waits that a signal ends, children that act for
+ * an end for several steps, programs that a child becomes and that have the connection, bare system calls, sockets that are put into a set
+ * before they are connected, SO_RCVLOWAT, and epoll sets of a parent that a child uses.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -29,6 +33,7 @@
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -45,7 +50,7 @@ enum { CONNECTIONS = 3, MOST = 20000, PATIENCE = 5000 };
 
 enum what {
     OPEN, MEET, RECEIVE, SEND, POLL, EPOLL_CONTROL, EPOLL_WAIT, WAIT_FRESH, OPTION, DUPLICATE, PASS, ODD, SHUT, CLOSE, SETTLE, SETTLE_END,
-    SEND_ALL, RECEIVE_ALL, FILL, OUT, URGENT, URGENT_READ, SPAWN, COUNT, STOP,
+    SEND_ALL, RECEIVE_ALL, FILL, OUT, URGENT, URGENT_READ, SPAWN, COUNT, STOP, THREADS, INTERRUPT, HAND_OVER, BECOME, LEAST,
 };
 
 /* How a receiving call on an empty socket comes to an end. */
@@ -67,8 +72,10 @@ struct answer {
 static struct end {
     int fd[CONNECTIONS], set, outer, orders[2], answers[2], pipe[2], file;
     int is_second;
-    /* Members of the set that report changes only. */
+    /* Members of the set that report changes only, and those that report once, or did so. */
     int is_edge[CONNECTIONS], is_once[CONNECTIONS];
+    /* What a member waits for. */
+    unsigned wants[CONNECTIONS];
 } ends[2];
 
 static int listener;
@@ -152,10 +159,11 @@ static int parts(struct iovec *into, char *bytes, size_t size, uint64_t *draw) {
     return count;
 }
 
-static const char *receives[] = {"read", "readv", "recv", "recvfrom", "recvmsg", "recvmmsg", "preadv2", "splice"};
-static const char *sends[] = {"write", "writev", "send", "sendto", "sendmsg", "sendmmsg", "pwritev2", "sendfile", "splice", "dprintf", "stdio"};
-enum { RECEIVES = 8, SENDS = 11 };
-static int takes_flags(int kind) { return kind >= 2 && kind <= 5; }
+static const char *receives[] = {"read", "readv", "recv", "recvfrom", "recvmsg", "recvmmsg", "preadv2", "splice", "SYS_read", "SYS_recvfrom", "RWF_NOWAIT"};
+static const char *sends[] = {"write", "writev", "send", "sendto", "sendmsg", "sendmmsg", "pwritev2", "sendfile", "splice", "dprintf", "stdio", "SYS_write", "SYS_sendto", "RWF_NOWAIT"};
+enum { RECEIVES = 8, SENDS = 11, MORE = 3 };
+static int takes_flags(int kind) { return kind >= 2 && kind <= 5 || kind == 9; }
+static int sends_flags(int kind) { return kind >= 2 && kind <= 5 || kind == 12; }
 
 static void say_control(struct answer *to, struct msghdr *message) {
     if (message->msg_flags & ~MSG_CMSG_CLOEXEC) say(to, " flags %x", message->msg_flags & ~MSG_CMSG_CLOEXEC);
@@ -206,6 +214,9 @@ static long receive_once(struct end *end, const struct order *o, char *bytes, st
         return got;
     }
     case 6: return preadv2(fd, vector, parts(vector, bytes, o->size, &draw), -1, 0);
+    case 8: return syscall(SYS_read, fd, bytes, o->size);
+    case 9: return syscall(SYS_recvfrom, fd, bytes, o->size, flags, NULL, NULL);
+    case 10: return preadv2(fd, vector, parts(vector, bytes, o->size, &draw), -1, RWF_NOWAIT);
     default: {
         /* A pipe takes as many bytes at once as it has pages for, so their number is free: the schedule gives a size that is there. */
         long got = 0;
@@ -299,6 +310,9 @@ static long send_once(struct end *end, const struct order *o, char *bytes, struc
         return sent ? sent : now;
     }
     case 9: return dprintf(fd, "%.*s", o->size, bytes);
+    case 11: return syscall(SYS_write, fd, bytes, o->size);
+    case 12: return syscall(SYS_sendto, fd, bytes, o->size, flags, NULL, 0);
+    case 13: return pwritev2(fd, vector, parts(vector, bytes, o->size, &draw), -1, RWF_NOWAIT);
     default: {
         FILE *file = fdopen(dup(fd), "w");
         if (!file) return -1;
@@ -314,7 +328,7 @@ static long send_once(struct end *end, const struct order *o, char *bytes, struc
 static void send_bytes(struct end *end, const struct order *o, struct answer *to) {
     static __thread char bytes[MOST + 1];
     say(to, "%s(%d)", sends[o->kind], o->size);
-    if (o->flags && takes_flags(o->kind)) say(to, " flags %x", o->flags);
+    if (o->flags && sends_flags(o->kind)) say(to, " flags %x", o->flags);
     for (int i = 0; i < o->size; i++) bytes[i] = stream(end->is_second, o->connection, o->position + i);
     pipes = 0;
     long sent = send_once(end, o, bytes, to);
@@ -475,7 +489,7 @@ static void odd(struct end *end, const struct order *o, struct answer *to) {
 static void duplicate(struct end *end, const struct order *o, struct answer *to) {
     static const char *names[] = {"dup", "dup2", "dup3", "F_DUPFD", "F_DUPFD_CLOEXEC"};
     int old = end->fd[o->connection], number = 300 + o->connection * 2 + end->is_second + o->size % 50 * 8, fd;
-    if (number == old) number += 450;
+    if (number == old) number += 4;
     switch (o->kind % 5) {
     case 0: fd = dup(old); break;
     case 1: fd = dup2(old, number); break;
@@ -554,7 +568,7 @@ static void meet(struct end *end, const struct order *o) {
         return;
     }
     uint64_t before = 0;
-    time_t until = time(NULL) + 10;
+    time_t until = time(NULL) + 5;
     for (int i = 1; !byte; i++) {
         if (i == o->size) byte = 1;
         if (o->size > 10 && i % 40 == 0) {
@@ -633,6 +647,127 @@ static void fill(struct end *end, const struct order *o, struct answer *to) {
     to->moved = sent;
 }
 
+/* Another thread of the end, and what it does while the end's own thread changes something. */
+struct helper {
+    struct end *end;
+    struct order order;
+    struct answer answer;
+    int set;
+};
+
+static void *help(void *of) {
+    struct helper *helper = of;
+    const struct order *o = &helper->order;
+    struct answer *to = &helper->answer;
+    int fd = helper->end->fd[o->connection];
+    if (o->kind < 2) receive(helper->end, o, to);
+    if (o->kind == 2) {
+        struct epoll_event event = {0};
+        say(to, "a thread waits for a set");
+        say_result(to, epoll_wait(helper->set, &event, 1, PATIENCE));
+        say_events(to, event.events);
+    }
+    if (o->kind == 3) {
+        struct pollfd member = {fd, POLLIN | POLLRDHUP, 0};
+        say(to, "a thread waits by poll");
+        say_result(to, poll(&member, 1, PATIENCE));
+        say_events(to, member.revents);
+    }
+    return NULL;
+}
+
+static void threads(struct end *end, const struct order *o, struct answer *to) {
+    static __thread char bytes[MOST];
+    int fd = end->fd[o->connection];
+    struct helper helper = {.end = end, .order = *o, .set = epoll_create1(0)};
+    pthread_t thread;
+    helper.order.kind = o->kind == 1 ? 0 : o->kind == 0 ? 0 : o->kind;
+    if (pthread_create(&thread, NULL, help, &helper)) fail("start a thread");
+    nanosleep(&(struct timespec){0, 2000000}, NULL);
+    long result = 0;
+    if (o->kind == 0) {
+        result = shutdown(fd, SHUT_RD);
+        say(to, "shutdown(0)");
+    } else if (o->kind == 1) {
+        for (int i = 0; i < o->late; i++) bytes[i] = stream(end->is_second, o->connection, o->draw + i);
+        result = send(fd, bytes, o->late, MSG_NOSIGNAL);
+        say(to, "send(%d)", o->late);
+    } else if (o->kind == 2) {
+        struct epoll_event event = {.events = EPOLLOUT | (o->flags ? EPOLLET : 0)};
+        result = epoll_ctl(helper.set, EPOLL_CTL_ADD, fd, &event);
+        say(to, "add");
+    } else {
+        result = shutdown(fd, SHUT_RDWR);
+        say(to, "shutdown(2)");
+    }
+    say_result(to, result);
+    pthread_join(thread, NULL);
+    close(helper.set);
+    say(to, ", %s", helper.answer.text);
+    to->moved = helper.answer.moved;
+}
+
+/* A wait that only a signal ends. */
+static void interrupt(struct end *end, const struct order *o, struct answer *to) {
+    static const char *names[] = {"poll", "ppoll", "select", "pselect", "epoll_wait", "epoll_pwait2", "epoll_wait for the outer of two sets"};
+    int fd = end->fd[o->connection], set = epoll_create1(0), outer = epoll_create1(0), kind = o->kind % 7;
+    struct pollfd member = {fd, POLLIN, 0};
+    struct epoll_event event = {.events = EPOLLIN | (o->flags ? EPOLLET : 0)};
+    fd_set reads;
+    FD_ZERO(&reads);
+    FD_SET(fd, &reads);
+    epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
+    epoll_ctl(outer, EPOLL_CTL_ADD, set, &event);
+    alarms = 0;
+    sigaction(SIGALRM, &(struct sigaction){.sa_handler = on_alarm, .sa_flags = o->size ? SA_RESTART : 0}, NULL);
+    set_timer(6000);
+    int result = kind == 0 ? poll(&member, 1, -1) : kind == 1 ? ppoll(&member, 1, NULL, NULL) : kind == 2 ? select(fd + 1, &reads, NULL, NULL, NULL) : kind == 3 ? pselect(fd + 1, &reads, NULL, NULL, NULL, NULL) : kind == 4 ? epoll_wait(set, &event, 1, -1) : kind == 5 ? epoll_pwait2(set, &event, 1, NULL, NULL) : epoll_wait(outer, &event, 1, -1);
+    int error = errno;
+    set_timer(0);
+    close(outer);
+    close(set);
+    errno = error;
+    say(to, "%s, until a signal", names[kind]);
+    say_result(to, result);
+}
+
+/* A child becomes a program that has the connection as its standard input or output. */
+static void become(struct end *end, const struct order *o, struct answer *to) {
+    static __thread char bytes[MOST + 1];
+    int fd = end->fd[o->connection], pair[2], status;
+    char count[20];
+    if (pipe(pair)) fail("make a pipe");
+    for (int i = 0; i < o->size; i++) bytes[i] = stream(end->is_second, o->connection, o->position + i);
+    snprintf(count, sizeof count, "%d", o->size);
+    pid_t child = fork();
+    if (child == 0) {
+        if (o->kind) {
+            dup2(fd, 1);
+            bytes[o->size] = 0;
+            execlp("printf", "printf", "%s", bytes, NULL);
+        } else {
+            dup2(fd, 0);
+            dup2(pair[1], 1);
+            execlp("head", "head", "-c", count, NULL);
+        }
+        _exit(9);
+    }
+    close(pair[1]);
+    long got = 0, now;
+    while ((now = read(pair[0], bytes, sizeof bytes)) > 0) {
+        for (long i = 0; i < now; i++)
+            if (bytes[i] != stream(!end->is_second, o->connection, o->position + got + i)) {
+                say(to, "WRONG at %ld ", got + i);
+                break;
+            }
+        got += now;
+    }
+    close(pair[0]);
+    waitpid(child, &status, 0);
+    say(to, o->kind ? "a program writes %d: %x" : "a program reads %d: %x", o->kind ? o->size : (int)got, status);
+    to->moved = o->kind ? o->size : got;
+}
+
 static void act(struct end *end, const struct order *o, struct answer *to) {
     int fd = end->fd[o->connection], value = -1;
     struct epoll_event event = {.events = o->flags, .data.u64 = o->connection};
@@ -646,11 +781,23 @@ static void act(struct end *end, const struct order *o, struct answer *to) {
         if (end->is_second) fd = accept(listener, NULL, NULL);
         else {
             fd = socket(AF_INET, SOCK_STREAM, 0);
-            if (connect(fd, (struct sockaddr *)&at, sizeof at)) fail("connect");
+            if (o->kind) {
+                /* It is a member of the set before it is connected. */
+                event.events = o->kind == 1 ? EPOLLIN : EPOLLIN | EPOLLOUT;
+                make_nonblocking(fd, 1);
+                if (epoll_ctl(end->set, EPOLL_CTL_ADD, fd, &event)) fail("add a socket");
+                if (connect(fd, (struct sockaddr *)&at, sizeof at) && errno != EINPROGRESS) fail("connect");
+                struct pollfd member = {fd, POLLOUT, 0};
+                if (poll(&member, 1, PATIENCE) != 1 || !(member.revents & POLLOUT)) fail("connect in time");
+                make_nonblocking(fd, 0);
+            } else if (connect(fd, (struct sockaddr *)&at, sizeof at))
+                fail("connect");
         }
         if (fd < 0) fail("accept");
         set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
         end->fd[o->connection] = fd;
+        end->is_once[o->connection] = end->is_edge[o->connection] = 0;
+        end->wants[o->connection] = event.events;
         break;
     case MEET: meet(end, o); break;
     case RECEIVE: receive(end, o, to); break;
@@ -659,18 +806,28 @@ static void act(struct end *end, const struct order *o, struct answer *to) {
     case EPOLL_CONTROL: {
         static const char *names[] = {"add", "del", "mod"};
         int result = epoll_ctl(end->set, o->kind, fd, o->kind == EPOLL_CTL_DEL ? NULL : &event);
-        if (result == 0) end->is_once[o->connection] = o->kind != EPOLL_CTL_DEL && (o->flags & EPOLLONESHOT) != 0;
-        if (result == 0) end->is_edge[o->connection] = o->kind != EPOLL_CTL_DEL && o->flags & EPOLLET;
+        if (result == 0 && o->kind != EPOLL_CTL_DEL) {
+            end->wants[o->connection] = o->flags;
+            end->is_edge[o->connection] = (o->flags & EPOLLET) != 0;
+            /* A descriptor that was closed while a duplicate is open may still be a member. */
+            end->is_once[o->connection] |= (o->flags & EPOLLONESHOT) != 0;
+        }
         say(to, "%s %x", names[o->kind - 1], o->kind == EPOLL_CTL_DEL ? 0 : o->flags);
         say_result(to, result);
         break;
     }
     case EPOLL_WAIT:
         say(to, o->size ? "wait for the outer set" : "wait for the set");
+        /* Within 50 us after a wait, rings may be reported without a look at the kernel. */
+        nanosleep(&(struct timespec){0, 100000}, NULL);
         {
-            /* A member that reports changes only may report what it has reported once more. */
+            /* A member that reports changes only may report what it has reported once more. Bytes are no change for all of them. */
             int quiet = 0;
-            for (int i = 0; i < CONNECTIONS; i++) quiet |= (end->is_edge[i] && !(o->flags >> i & 1)) << i | end->is_once[i] << i + 8;
+            for (int i = 0; i < CONNECTIONS; i++) {
+                int waits_for_bytes = (end->wants[i] & (EPOLLIN | EPOLLPRI | EPOLLRDNORM | EPOLLRDBAND)) != 0;
+                int has_news = o->flags >> i & 1 && waits_for_bytes || o->flags >> i + 8 & 1;
+                quiet |= (end->is_edge[i] && !has_news) << i | end->is_once[i] << i + 8;
+            }
             if (o->size && quiet) {
                 struct epoll_event event;
                 epoll_wait(end->outer, &event, 1, 0);
@@ -699,7 +856,9 @@ static void act(struct end *end, const struct order *o, struct answer *to) {
     case CLOSE: {
         struct linger linger = {1, 0};
         if (o->kind) setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
-        int result = close(fd);
+        /* A descriptor is closed in several ways. */
+        int result = o->flags == 1 ? close_range(fd, fd, 0) : o->flags == 2 ? -(dup2(end->file, fd) != fd) : close(fd);
+        if (o->flags == 2) close(fd);
         say(to, o->kind ? "close with a reset" : "close");
         say_result(to, result);
         end->fd[o->connection] = -1;
@@ -751,6 +910,14 @@ static void act(struct end *end, const struct order *o, struct answer *to) {
         say(to, " %d", value);
         break;
     }
+    case THREADS: threads(end, o, to); break;
+    case INTERRUPT: interrupt(end, o, to); break;
+    case BECOME: become(end, o, to); break;
+    case LEAST:
+        set_option(fd, SOL_SOCKET, SO_RCVLOWAT, o->size);
+        say(to, "SO_RCVLOWAT %d", o->size);
+        break;
+    case HAND_OVER:
     case STOP: break;
     }
 }
@@ -791,8 +958,23 @@ static void *serve(void *of) {
     for (;;) {
         if (read(end->orders[0], &order, sizeof order) != sizeof order) fail("get an order");
         struct answer answer = {0};
+        if (order.what == HAND_OVER && order.size > 0) {
+            /* A child of fork acts for the end until it is told to stop. */
+            int status;
+            pid_t child = fork();
+            if (child < 0) fail("fork");
+            if (child > 0) {
+                waitpid(child, &status, 0);
+                if (status) say(&answer, "the child has ended by %x", status);
+                if (write(end->answers[1], &answer, sizeof answer) != sizeof answer) fail("answer");
+                continue;
+            }
+            if (write(end->answers[1], &answer, sizeof answer) != sizeof answer) fail("answer");
+            continue;
+        }
+        if (order.what == HAND_OVER) _exit(0);
         /* Of two threads, the one that waits gets the signal. */
-        int gets_signal = order.what == RECEIVE && (order.how == SIGNAL || order.how == RESTARTED);
+        int gets_signal = order.what == INTERRUPT || order.what == RECEIVE && (order.how == SIGNAL || order.how == RESTARTED);
         pthread_sigmask(gets_signal ? SIG_UNBLOCK : SIG_BLOCK, &alarm_only, NULL);
         act_somewhere(end, &order, &answer);
         pthread_sigmask(SIG_BLOCK, &alarm_only, NULL);
@@ -806,6 +988,9 @@ static void begin_order(int who, const struct order *o) {
 }
 
 static long step_number;
+static int is_wide;
+static int receive_kinds(void) { return RECEIVES + (is_wide ? MORE : 0); }
+static int send_kinds(void) { return SENDS + (is_wide ? MORE : 0); }
 static long end_order(int who, const struct order *o) {
     struct answer answer = {0};
     for (size_t got = 0; got < sizeof answer;) {
@@ -827,14 +1012,15 @@ static long order(int who, const struct order *o) {
 static struct state {
     uint64_t sent[2], read[2];      /* of each direction; direction 0 is from the first end */
     int is_shut[2], is_closed[2], is_over, is_shut_for_reading[2];
-    uint64_t seen[2];               /* What had come for an end when it waited for its set last. */
+    uint64_t seen[2], seen_end[2];  /* What had come for an end when it waited for its set last. */
 } states[CONNECTIONS];
 
 static int on_way(struct state *s, int direction) { return s->sent[direction] - s->read[direction]; }
 
-static void open_connection(int connection, int messages) {
-    struct order o = {.what = OPEN, .connection = connection};
+static void open_connection(int connection, int messages, int kind) {
+    struct order o = {.what = OPEN, .connection = connection, .kind = kind};
     order(0, &o);
+    o.kind = 0;
     order(1, &o);
     states[connection] = (struct state){0};
     o.what = MEET;
@@ -857,6 +1043,125 @@ static void settle_end(int connection, int who, int of_all) {
     if (!states[connection].is_closed[who]) order(who, &o);
 }
 
+/* Bytes of this end's peer, or for it, are in memory and can be in no socket any more. */
+static int is_left_alone(struct state *s, int who) {
+    return s->is_shut_for_reading[who] || s->is_closed[!who] || s->is_shut[!who] && s->is_shut_for_reading[!who];
+}
+
+/* Steps for which an end has a child that acts for it. */
+static int handed[2];
+/* A child has used the set of the first end, so what is put there before it is connected stays with TCP. */
+static int is_set_used;
+
+static void take_back(int who) {
+    struct order o = {.what = HAND_OVER};
+    handed[who] = 0;
+    order(who, &o);
+}
+
+static void wide_step(int c, int who, uint64_t *draw) {
+    struct state *s = &states[c];
+    int peer = !who, in = peer, out = who, there = on_way(s, in);
+    int is_open = !s->is_closed[0] && !s->is_closed[1] && !s->is_over;
+    int may_send = is_open && !s->is_shut[out] && !s->is_shut_for_reading[peer];
+    int may_get = is_open && !s->is_shut[in] && !s->is_shut_for_reading[who];
+    struct order o = {.connection = c, .draw = next(draw), .position = s->read[in], .flags = below(draw, 3) == 0, .in_child = below(draw, 12) == 0};
+    switch (below(draw, 8)) {
+    case 0:
+        /* One thread reads; another one sends, or ends the reading. */
+        if (there || !may_get || !may_send) return;
+        o.what = THREADS;
+        o.kind = below(draw, 6) != 0;
+        o.size = 1 + below(draw, 3000);
+        o.flags = 0;
+        if (o.kind) {
+            struct order late = {.what = SEND, .connection = c, .kind = below(draw, send_kinds()), .size = 1 + below(draw, 3000), .late = 1, .position = s->sent[in], .flags = MSG_NOSIGNAL, .draw = next(draw)};
+            o.size = 1;
+            o.late = 1 + below(draw, 3000);
+            o.draw = s->sent[out];
+            begin_order(peer, &late);
+            s->read[in] += order(who, &o);
+            s->sent[out] += o.late;
+            s->sent[in] += end_order(peer, &late);
+            settle(c, in);
+            settle(c, out);
+        } else {
+            order(who, &o);
+            s->is_shut_for_reading[who] = 1;
+        }
+        return;
+    case 1:
+        if (there || !may_get) return;
+        o.what = INTERRUPT;
+        o.kind = below(draw, 7);
+        o.size = below(draw, 2);
+        order(who, &o);
+        return;
+    case 2:
+        if (handed[who]) return;
+        o.what = HAND_OVER;
+        o.size = 1;
+        o.in_child = 0;
+        printf("%ld %c is a child from now on\n", step_number, "AB"[who]);
+        order(who, &o);
+        handed[who] = 2 + below(draw, 12);
+        return;
+    case 3:
+        if (!there || is_left_alone(s, who)) return;
+        o.what = BECOME;
+        o.size = 1 + below(draw, there);
+        s->read[in] += order(who, &o);
+        return;
+    case 4:
+        if (!may_send || is_left_alone(s, who)) return;
+        o.what = BECOME;
+        o.kind = 1;
+        o.size = 1 + below(draw, 300);
+        o.position = s->sent[out];
+        if (on_way(s, out) + o.size > MOST) return;
+        s->sent[out] += order(who, &o);
+        settle(c, out);
+        return;
+    case 5: {
+        /* A part of what the end waits for, and then the rest. */
+        if (there || !may_get) return;
+        int least = 2 + below(draw, 2000), first = 1 + below(draw, least - 1);
+        struct order part = {.what = SEND, .connection = c, .kind = below(draw, send_kinds()), .flags = MSG_NOSIGNAL};
+        struct order ask = {.what = POLL, .connection = c, .kind = below(draw, 4)};
+        struct order look = {.what = RECEIVE, .connection = c, .kind = 2, .size = 3000, .flags = MSG_PEEK, .how = DONT_WAIT, .position = s->read[in]};
+        ask.flags = ask.kind >= 2 ? 1 : POLLIN | POLLRDNORM;
+        o.what = LEAST;
+        o.size = least;
+        order(who, &o);
+        for (int i = 0; i < 2; i++) {
+            part.size = i ? least - first : first;
+            part.draw = next(draw);
+            part.position = s->sent[in];
+            s->sent[in] += order(peer, &part);
+            settle(c, in);
+            order(who, &ask);
+            order(who, &look);
+        }
+        o.size = 1;
+        order(who, &o);
+        return;
+    }
+    case 6:
+        if (!is_open) return;
+        o.what = THREADS;
+        o.kind = 2;
+        order(who, &o);
+        return;
+    default:
+        if (there || !may_get || !may_send || below(draw, 4)) return;
+        o.what = THREADS;
+        o.kind = 3;
+        order(who, &o);
+        s->is_shut_for_reading[who] = s->is_shut[out] = 1;
+        settle_end(c, peer, 0);
+    }
+}
+
 static void one_step(uint64_t draw, int two_processes, int messages) {
     int c = below(&draw, CONNECTIONS), who = below(&draw, 2), peer = !who;
     struct state *s = &states[c];
@@ -864,20 +1169,30 @@ static void one_step(uint64_t draw, int two_processes, int messages) {
     int is_dead = s->is_closed[0] || s->is_closed[1] || s->is_over;
     int choice = below(&draw, 100);
     if (is_dead && below(&draw, 6) == 0 || s->is_closed[0] && s->is_closed[1]) {
-        open_connection(c, messages);
+        if (handed[0] || handed[1]) return;
+        open_connection(c, messages, is_wide && !is_set_used ? below(&draw, 3) : 0);
         printf("%ld %d opened\n", step_number, c);
         return;
     }
     if (s->is_closed[who]) who = !who, peer = !peer;
     int in = peer, out = who;      /* Directions are named by their sender. */
     int there = on_way(s, in), has_end = s->is_shut[in] || s->is_closed[peer] || s->is_over || s->is_shut_for_reading[who];
+    if (is_wide) {
+        for (int i = 0; i < 2; i++)
+            if (handed[i] && --handed[i] == 0) take_back(i);
+        if (below(&draw, 5) == 0) return wide_step(c, who, &draw);
+    }
+    /* What an end has changed of itself in a child, it does not know afterwards. */
+    int changes_end = choice >= 66 && choice < 73 || choice >= 88 && choice < 90 || choice >= 99;
+    if (changes_end && (handed[0] || handed[1])) return;
     if (choice < 34) {
         o.what = RECEIVE;
-        o.kind %= RECEIVES;
+        o.kind %= receive_kinds();
         static const int flags[] = {0, 0, 0, MSG_PEEK, MSG_WAITALL, MSG_TRUNC, MSG_PEEK | MSG_WAITALL, MSG_NOSIGNAL, MSG_PEEK | MSG_TRUNC, MSG_CMSG_CLOEXEC};
         o.flags = flags[below(&draw, 10)];
         o.position = s->read[in];
         o.size = 1 + below(&draw, below(&draw, 2) ? 100 : 12000);
+        if (o.kind == 10 && !there && !has_end) o.kind = 8;
         if (o.kind == 7 && there > 0 && o.size > there) o.size = there;
         if (o.kind == 5 && o.size < 2) o.size = 2;
         if (o.kind == 5) o.flags &= ~MSG_WAITALL;
@@ -913,19 +1228,19 @@ static void one_step(uint64_t draw, int two_processes, int messages) {
         settle(c, in);
     } else if (choice < 56) {
         o.what = SEND;
-        o.kind %= SENDS;
+        o.kind %= send_kinds();
         static const int flags[] = {0, MSG_NOSIGNAL, MSG_NOSIGNAL, MSG_DONTWAIT, MSG_EOR, MSG_DONTROUTE, MSG_MORE, MSG_CONFIRM};
         o.flags = flags[below(&draw, 8)];
         o.position = s->sent[out];
         o.size = 1 + below(&draw, below(&draw, 2) ? 100 : 6000);
         if (o.kind == 5 && o.size < 2) o.size = 2;
         /* A socket that is given away with bytes that TCP would refuse is another one then. */
-        if (o.kind == 10 && (s->is_shut_for_reading[who] || s->is_closed[peer])) o.kind = 0;
+        if (o.kind == 10 && is_left_alone(s, who)) o.kind = 0;
         if (on_way(s, out) + o.size + 1 > MOST) return;
         /* Bytes that such an end has not read come before its refusal. */
         if (s->is_shut[in] && s->is_shut_for_reading[peer] && on_way(s, out)) return;
         s->sent[out] += order(who, &o);
-        if (o.flags == MSG_MORE && takes_flags(o.kind)) {
+        if (o.flags == MSG_MORE && sends_flags(o.kind)) {
             struct order last = {.what = SEND, .connection = c, .kind = 2, .size = 1, .position = s->sent[out], .flags = MSG_NOSIGNAL};
             s->sent[out] += order(who, &last);
         }
@@ -967,12 +1282,13 @@ static void one_step(uint64_t draw, int two_processes, int messages) {
         order(who, &o);
     } else if (choice < 82) {
         o.what = EPOLL_WAIT;
-        o.in_child = 0;
+        o.in_child = is_wide && below(&draw, 6) == 0;
+        is_set_used |= who == 0 && (o.in_child || handed[0]);
         o.size = below(&draw, 5) == 0;
         for (int i = 0; i < CONNECTIONS; i++) {
-            uint64_t now = states[i].sent[!who] * 4 + states[i].is_shut[!who] + 2 * (states[i].is_closed[!who] | states[i].is_over);
-            o.flags |= (now != states[i].seen[who]) << i;
-            if (!o.size) states[i].seen[who] = now;
+            uint64_t now = states[i].sent[!who], end = 1 + states[i].is_shut[!who] + 2 * (states[i].is_closed[!who] | states[i].is_over);
+            o.flags |= (now != states[i].seen[who]) << i | (end != states[i].seen_end[who]) << i + 8;
+            if (!o.size) states[i].seen[who] = now, states[i].seen_end[who] = end;
         }
         order(who, &o);
     } else if (choice < 84) {
@@ -990,7 +1306,7 @@ static void one_step(uint64_t draw, int two_processes, int messages) {
         o.what = OPTION;
         order(who, &o);
     } else if (choice < 90) {
-        o.what = below(&draw, 4) || s->is_shut_for_reading[who] || s->is_closed[peer] ? DUPLICATE : PASS;
+        o.what = below(&draw, 4) || is_left_alone(s, who) ? DUPLICATE : PASS;
         o.in_child = 0;
         o.size = below(&draw, 1000);
         o.flags = below(&draw, 3) == 0;
@@ -1055,6 +1371,7 @@ static void one_step(uint64_t draw, int two_processes, int messages) {
         o.what = CLOSE;
         o.in_child = 0;
         o.kind = below(&draw, 3) == 0;
+        o.flags = is_wide ? below(&draw, 3) : 0;
         order(who, &o);
         int resets = o.kind || there > 0;
         s->is_closed[who] = 1;
@@ -1067,6 +1384,7 @@ static void one_step(uint64_t draw, int two_processes, int messages) {
 int main(int count, char **arguments) {
     uint64_t seed = count > 1 ? strtoull(arguments[1], NULL, 0) : 1, draw = mixed(seed * 3 + 1);
     int steps = count > 2 ? atoi(arguments[2]) : 100, two_processes = below(&draw, 2), is_cold = below(&draw, 4) == 0;
+    is_wide = seed >= 1000000;
     int messages = is_cold ? below(&draw, 7) : 1000;
     socklen_t length = sizeof at;
     at = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -1110,12 +1428,14 @@ int main(int count, char **arguments) {
     } else
         pthread_create(&threads[1], NULL, serve, &ends[1]);
     pthread_create(&threads[0], NULL, serve, &ends[0]);
-    for (int c = 0; c < CONNECTIONS; c++) open_connection(c, messages);
+    for (int c = 0; c < CONNECTIONS; c++) open_connection(c, messages, 0);
     for (step_number = 0; step_number < steps; step_number++) {
         int is_dropped = 0;
         for (int i = 3; i < count; i++) is_dropped |= atoi(arguments[i]) == step_number;
         if (!is_dropped) one_step(mixed(seed * 1000003 + step_number), two_processes, messages);
     }
+    for (int i = 0; i < 2; i++)
+        if (handed[i]) take_back(i);
     struct order stop = {.what = STOP};
     for (int i = 0; i < 2; i++) order(i, &stop);
     printf("done\n");

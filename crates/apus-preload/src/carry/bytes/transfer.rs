@@ -46,17 +46,20 @@ pub(crate) unsafe fn receive(
     if wanted == 0 {
         return receive_nothing(used, side, fd, flags);
     }
-    let may_wait = flags & libc::MSG_DONTWAIT == 0 && !used.slot.blocking.is_off(fd);
+    let may_wait = flags & libc::MSG_DONTWAIT == 0 && !used.slot.is_nonblocking(fd);
     let target = match flags & libc::MSG_WAITALL != 0 {
         true => wanted,
-        false if may_wait => wanted.min(used.slot.blocking.least(fd) as usize),
+        false if may_wait => wanted.min(used.slot.least(fd) as usize),
         false => 1,
     };
     let mut patience = Patience::new(flags, libc::SO_RCVTIMEO);
     let mut asks_kernel = false;
     loop {
-        offer(used, side);
+        let before = offer(used, side);
         let done = wanted - parts.left();
+        if done > 0 && side.is_next_error(fd, asks_kernel) {
+            return done as ssize_t;
+        }
         let (mut window, count, room) = parts.window();
         let kind = flags & (libc::MSG_PEEK | libc::MSG_TRUNC);
         // SAFETY: the window is of the caller's buffers.
@@ -65,14 +68,16 @@ pub(crate) unsafe fn receive(
                 parts.advance(bytes);
                 returns::moved(side, Bell::Bytes, bytes);
                 let done = done + bytes;
-                if flags & libc::MSG_PEEK != 0 && done < target && side.is_spilled() {
+                let is_ring = before == ReceiverState::Ring;
+                if flags & libc::MSG_PEEK != 0 && parts.left() > 0 && is_ring && side.is_spilled() {
                     // Behind the ring more is there.
                     let (mut window, count, _) = parts.window();
                     // SAFETY: the window is of the caller's buffers.
                     let more = unsafe { kernel::receive(fd, &mut window[..count], kind) };
                     return (done + more.unwrap_or(0)) as ssize_t;
                 }
-                let is_enough = done >= target && bytes < room; // More may be there for more buffers.
+                // More may be there for more buffers, and in the ring behind bytes of TCP or the other way round.
+                let is_enough = done >= target && bytes < room && !side.goes_on_behind(before);
                 if bytes == 0 || is_enough || parts.left() == 0 || flags & libc::MSG_PEEK != 0 {
                     return done as ssize_t;
                 }
@@ -200,17 +205,20 @@ fn part_or_error(done: usize, error: c_int) -> ssize_t {
     -1
 }
 
-/// Bytes may come through the ring from now on, if nobody waits where only the kernel's bytes are seen.
+/// Bytes may come through the ring from now on, if nobody waits where only the kernel's bytes are seen. Returns where bytes come from.
 #[inline]
-fn offer(used: &Use, side: &Side) {
-    if side.receiver_state() == ReceiverState::Tcp
+fn offer(used: &Use, side: &Side) -> ReceiverState {
+    let state = side.receiver_state();
+    if state == ReceiverState::Tcp
         && used.slot.may_begin()
         && !used.slot.is_in_kernel(RECEIVES)
         && !side.peer_is_gone()
         && !side.reads_nothing()
     {
         side.offer();
+        return side.receiver_state();
     }
+    state
 }
 
 /// A peer that runs answers a recall within this time.
@@ -240,7 +248,7 @@ impl Patience {
 
     #[inline]
     fn may_wait(&self, used: &Use, fd: c_int) -> bool {
-        self.flags & libc::MSG_DONTWAIT == 0 && !used.slot.blocking.is_off(fd)
+        self.flags & libc::MSG_DONTWAIT == 0 && !used.slot.is_nonblocking(fd)
     }
 
     /// Waits once for the peer to put bytes into TCP that may have been announced while they were in the ring. True if it has.
@@ -311,6 +319,9 @@ impl Patience {
         }
         let left = self.left(fd)?;
         let is_recalled = what == Bell::Bytes && side.receiver_state() == ReceiverState::Recalled;
+        if is_recalled {
+            side.ask_peer(); // Whoever has recalled may have ended before it did.
+        }
         let is_there = || match what {
             Bell::Bytes if is_recalled => side.receiver_state() != ReceiverState::Recalled,
             Bell::Bytes => side.is_readable(),

@@ -36,25 +36,26 @@ impl Blocking {
 
     /// Whether calls return instead of waiting.
     #[inline]
-    pub(crate) fn is_off(&self, fd: c_int) -> bool {
-        self.known(fd) & IS_OFF != 0
+    pub(super) fn is_off(&self, fd: c_int, others: u64) -> bool {
+        self.known(fd, others) & IS_OFF != 0
     }
 
     /// Whether `recvmsg` tells how many bytes are left.
     #[inline]
-    pub(crate) fn tells_rest(&self, fd: c_int) -> bool {
-        self.known(fd) & TELLS_REST != 0
+    pub(super) fn tells_rest(&self, fd: c_int, others: u64) -> bool {
+        self.known(fd, others) & TELLS_REST != 0
     }
 
     /// Bytes from which on the socket is readable, and for which a read waits: at least 1.
     #[inline]
-    pub(crate) fn least(&self, fd: c_int) -> u64 {
-        self.known(fd) & LEAST
+    pub(super) fn least(&self, fd: c_int, others: u64) -> u64 {
+        self.known(fd, others) & LEAST
     }
 
+    /// `others`: the same count of all processes that have the connection, since they share the options.
     #[inline]
-    fn known(&self, fd: c_int) -> u64 {
-        let changes = self.changes.load(Ordering::SeqCst);
+    fn known(&self, fd: c_int, others: u64) -> u64 {
+        let changes = self.changes.load(Ordering::SeqCst).wrapping_add(others);
         let known = self.known.load(Ordering::Relaxed);
         if known >> 32 == changes & 0xffff_ffff { known } else { self.ask(fd, changes) }
     }

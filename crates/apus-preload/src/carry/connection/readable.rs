@@ -10,13 +10,19 @@ use crate::carry::kernel;
 /// Whether a read finds as many bytes as the program waits for, or the end.
 #[inline]
 pub(crate) fn is_readable(slot: &Slot, side: &Side, fd: c_int) -> bool {
-    side.is_readable() && (slot.blocking.least(fd) == 1 || has_least(slot, side, fd))
+    match slot.least(fd) {
+        1 => side.is_readable(),
+        least => has_least(side, fd, least),
+    }
 }
 
 #[cold]
-fn has_least(slot: &Slot, side: &Side, fd: c_int) -> bool {
+fn has_least(side: &Side, fd: c_int, least: u64) -> bool {
     // A writer waits until a third of the ring is free. So one that is half full has to be read, however many bytes are waited for.
-    let least = slot.blocking.least(fd).min(layout::CAPACITY as u64 / 2);
-    let ends = || side.peer_has_shut() || side.peer_is_gone() || kernel::has_ended(fd);
-    !side.has_bytes() || side.readable() >= least || ends()
+    let least = least.min(layout::CAPACITY as u64 / 2);
+    let in_ring = side.unread();
+    // Bytes of TCP before the ring or behind it count as well. The kernel does not know of the ring.
+    let are_there = || in_ring > 0 && in_ring + kernel::unread(fd).unwrap_or(0) >= least;
+    let ends = || side.has_input_ended() || side.peer_is_gone() || kernel::has_ended(fd);
+    side.is_readable() && (!side.has_bytes() || ends()) || are_there()
 }

@@ -40,8 +40,6 @@ pub(crate) struct Side {
     /// Bytes of it wake this side, and the peer. It is a socket of this process, as the channel is.
     bell: InnerChannel,
     bell_has_ended: AtomicBool,
-    /// The program has shut down what comes in.
-    reads_nothing: AtomicBool,
     /// It returns for good once it can: the program may need its descriptors, or the carrier was switched off.
     gives_way: AtomicBool,
     /// Bytes of it that epoll sets have told of, and that may be there still.
@@ -131,7 +129,6 @@ impl Side {
             peer,
             bell,
             bell_has_ended: AtomicBool::new(false),
-            reads_nothing: AtomicBool::new(false),
             gives_way: AtomicBool::new(false),
             unheard: AtomicU32::new(0),
             nudge,
@@ -229,6 +226,9 @@ impl Side {
                 received = unsafe { self.receive_once(fd, parts, room, flags, asks_kernel) };
             }
         }
+        if matches!(received, Err(NotNow::Wait | NotNow::Empty)) && self.reads_nothing() {
+            return Ok(0); // The kernel may not know so far.
+        }
         if received == Err(NotNow::Error(libc::ENOTCONN)) && self.is_lost() {
             let is_first = self.ending.tell_loss();
             return if is_first { Err(NotNow::Error(libc::ECONNRESET)) } else { Ok(0) };
@@ -253,7 +253,7 @@ impl Side {
         let theirs = words::sender_of(&self.peer);
         let mut receiver = self.receiver();
         let own = &mut Own(&self.own);
-        receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own)?;
+        receiver.look(&theirs, || self.consumed(fd).unwrap_or(0), own)?;
         if self.is_between_hosts && self.has_to_recall() {
             receiver.recall(&theirs, own);
             self.ask_peer();
@@ -284,19 +284,30 @@ impl Side {
                     if self.reads_nothing() {
                         receiver.recall(&theirs, &mut Own(&self.own));
                     }
-                    if self.reads_nothing() || self.peer_has_shut() {
+                    if self.has_input_ended() {
                         self.ask_peer(); // Its TCP ends now, or goes on.
                     }
                 }
                 Ok(bytes as usize)
             }
             ReceiverState::Switching => {
-                let left = theirs.offset - kernel::consumed(fd).unwrap_or(theirs.offset);
+                let left = theirs.offset - self.consumed(fd).unwrap_or(theirs.offset);
                 // SAFETY: the caller's promise.
                 let received = unsafe { receive_at_most(fd, parts, left as usize, flags) };
                 // Nothing else tells the next call that waits that the ring comes now.
-                receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own)?;
-                received
+                receiver.look(&theirs, || self.consumed(fd).unwrap_or(0), own)?;
+                match received {
+                    Ok(bytes) if flags & libc::MSG_PEEK != 0 && bytes as u64 == left => {
+                        let more = receiver.unread(&theirs)?.min((room - bytes) as u64);
+                        let parts = skip(parts, bytes);
+                        // SAFETY: the caller's promise.
+                        unsafe {
+                            self.copy_out(receiver.read(), more as usize, parts, flags, |_| {});
+                        }
+                        Ok(bytes + more as usize)
+                    }
+                    received => received,
+                }
             }
             ReceiverState::Offered if !self.is_between_hosts => {
                 // SAFETY: the caller's promise.
@@ -352,6 +363,17 @@ impl Side {
         }
     }
 
+    /// Whether [`receive`](Self::receive) would ask the kernel and take an error of the socket, which the next call is to get.
+    pub(crate) fn is_next_error(&self, fd: c_int, asks_kernel: bool) -> bool {
+        let asks = asks_kernel || self.receiver_state() != ReceiverState::Ring;
+        asks && !self.is_between_hosts && self.has_error_alone(fd)
+    }
+
+    #[cold]
+    fn has_error_alone(&self, fd: c_int) -> bool {
+        kernel::has_error(fd) && self.unread() == 0 && kernel::unread(fd) == Some(0)
+    }
+
     /// The ring is empty. Whether more will come, only the kernel knows.
     #[cold]
     fn end_of_ring(&self, fd: c_int) -> Result<usize, NotNow> {
@@ -401,7 +423,7 @@ impl Side {
         if !matches!(receiver.state(&theirs), ReceiverState::Tcp | ReceiverState::Offered) {
             return Err(NotNow::Wait); // The epoch began before the end.
         }
-        let total = kernel::consumed(fd).unwrap_or(u64::MAX);
+        let total = self.consumed(fd).unwrap_or(u64::MAX);
         let rest = receiver.rest(&theirs, total)?;
         let bytes = (rest.end - rest.start).min(room as u64);
         // SAFETY: the caller's promise.
@@ -735,7 +757,7 @@ impl Side {
         if let Ok(_token) = Token::take(&self.own, layout::TOKENS[0]) {
             let theirs = words::sender_of(&self.peer);
             let (mut receiver, own) = (self.receiver(), &mut Own(&self.own));
-            let _ = receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own);
+            let _ = receiver.look(&theirs, || self.consumed(fd).unwrap_or(0), own);
             if self.has_to_recall() {
                 receiver.recall(&theirs, own);
                 self.ask_peer(); // It is to answer the recall.
@@ -764,6 +786,7 @@ impl Side {
     /// Has both directions return to TCP. True once they have: then the kernel has all bytes.
     pub(crate) fn step_back(&self, fd: c_int) -> bool {
         let received = match Token::take(&self.own, layout::TOKENS[0]) {
+            Ok(_) if self.refuses_rest() => false,
             Ok(_token) => {
                 let theirs = words::sender_of(&self.peer);
                 let mut receiver = self.receiver();
@@ -771,7 +794,7 @@ impl Side {
                 receiver.recall(&theirs, own);
                 fence(Ordering::SeqCst); // A sender that does not see the recall has written before.
                 let theirs = words::sender_of(&self.peer);
-                let looked = receiver.look(&theirs, || kernel::consumed(fd).unwrap_or(0), own);
+                let looked = receiver.look(&theirs, || self.consumed(fd).unwrap_or(0), own);
                 let is_answered = receiver.state(&theirs) == ReceiverState::Tcp;
                 // A peer at another host may have written before it sees the recall, so it has to answer.
                 let may = is_answered || !self.is_between_hosts;
@@ -784,7 +807,8 @@ impl Side {
                 let theirs = words::receiver_of(&self.peer);
                 let mut sender = self.sender();
                 let answered = self.answer(&mut sender, &theirs);
-                if answered.is_ok() && !self.is_between_hosts && sender.unread(&theirs) == Ok(0) {
+                let may_spill = || sender.unread(&theirs) == Ok(0) || self.peer_reads_nothing();
+                if answered.is_ok() && !self.is_between_hosts && may_spill() {
                     sender.spill(&mut Own(&self.own));
                 }
                 let refilled = answered.and_then(|()| self.refill(fd, &mut sender, &theirs));
@@ -842,6 +866,7 @@ impl Side {
         self.has_bytes() && is_next(state())
             || self.peer_has_shut() && state() == ReceiverState::Ring
             || self.knows_end()
+            || self.reads_nothing()
     }
 
     /// While the direction switches: whether all that comes before the ring was read from TCP.
@@ -849,7 +874,7 @@ impl Side {
     fn may_read_ring(&self) -> bool {
         let fd = self.last_fd.load(Ordering::Relaxed);
         let offset = self.peer.load(layout::OFFSET, Ordering::Acquire);
-        kernel::consumed(fd).is_none_or(|consumed| consumed == offset)
+        self.consumed(fd).is_none_or(|consumed| consumed == offset)
     }
 
     /// Whether the peer leaves, and what it has written is to be in TCP: it may be needed there if this side leaves as well.
@@ -882,6 +907,17 @@ impl Side {
     /// Where bytes come from.
     pub(crate) fn receiver_state(&self) -> ReceiverState {
         self.receiver().state(&words::sender_of(&self.peer))
+    }
+
+    /// Whether bytes come from elsewhere now: those that follow the ones of `before` may be there at once.
+    #[inline]
+    pub(crate) fn goes_on_behind(&self, before: ReceiverState) -> bool {
+        // A ring that is read on is left only after its epoch has ended.
+        let may = before != ReceiverState::Ring || {
+            let ended = self.peer.load(layout::ENDED, Ordering::Acquire) >> 1;
+            ended >= self.own.word(layout::OFFERED).load(Ordering::Relaxed)
+        };
+        may && self.receiver_state() != before
     }
 
     /// Whether a write would take bytes now; `None` if only the kernel knows.
@@ -939,6 +975,19 @@ impl Side {
     pub(crate) fn forget_was_full(&self) {
         self.was_full.store(false, Ordering::Relaxed);
     }
+}
+
+/// The parts behind the first `bytes` bytes.
+fn skip(mut parts: &mut [iovec], mut bytes: usize) -> &mut [iovec] {
+    while let Some(length) = parts.first().map(|part| part.iov_len).filter(|it| *it <= bytes) {
+        bytes -= length;
+        parts = &mut parts[1..];
+    }
+    if let Some(part) = parts.first_mut() {
+        part.iov_base = part.iov_base.wrapping_byte_add(bytes);
+        part.iov_len -= bytes;
+    }
+    parts
 }
 
 /// Receives by TCP into the first `most` bytes of the parts.

@@ -32,7 +32,7 @@ pub(crate) struct Slot {
     /// Calls that moved bytes, until the peer was looked for.
     calls: AtomicU32,
     /// Whether its calls wait.
-    pub(crate) blocking: Blocking,
+    blocking: Blocking,
     /// All epoll sets that have it wake for it, so bytes may come through a ring.
     attached: AtomicBool,
     /// Writes go into the ring: whether there is room, the kernel does not know.
@@ -43,6 +43,8 @@ pub(crate) struct Slot {
     holders: AtomicU32,
     /// This process is not among them any more.
     is_handed_over: AtomicBool,
+    /// This process becomes a program.
+    is_program: AtomicBool,
     /// The thread that answers uses the descriptor: it is not closed meanwhile.
     held: AtomicBool,
     side: AtomicPtr<Side>,
@@ -100,6 +102,7 @@ impl Slot {
             since: AtomicU32::new(0),
             holders: AtomicU32::new(0),
             is_handed_over: AtomicBool::new(false),
+            is_program: AtomicBool::new(false),
             held: AtomicBool::new(false),
             side: AtomicPtr::new(ptr::null_mut()),
         }
@@ -218,6 +221,16 @@ impl Slot {
         if self.is_handed_over.swap(false, Ordering::SeqCst) {
             self.holders().add();
         }
+        self.is_no_program();
+    }
+
+    /// This process becomes no program with the connection after all.
+    pub(crate) fn is_no_program(&self) {
+        if self.is_program.swap(false, Ordering::SeqCst)
+            && let Some(side) = self.side()
+        {
+            side.remove_program();
+        }
     }
 
     /// Whether something holds for all descriptors of the connection.
@@ -225,6 +238,45 @@ impl Slot {
         let is_its =
             |fd: &c_int| slot_of(descriptors::word(*fd)).is_some_and(|it| ptr::eq(it, self));
         descriptors::used_in(0..=u32::MAX).filter(is_its).all(holds)
+    }
+
+    /// An option of the connection may change now, or has.
+    pub(crate) fn changes_options(&self) {
+        self.blocking.changes();
+        if let Some(side) = self.side() {
+            side.note_option();
+        }
+    }
+
+    /// Whether calls return instead of waiting.
+    #[inline]
+    pub(crate) fn is_nonblocking(&self, fd: c_int) -> bool {
+        self.blocking.is_off(fd, self.option_changes())
+    }
+
+    /// Bytes from which on the socket is readable, and for which a read waits: at least 1.
+    #[inline]
+    pub(crate) fn least(&self, fd: c_int) -> u64 {
+        self.blocking.least(fd, self.option_changes())
+    }
+
+    /// Whether `recvmsg` tells how many bytes are left.
+    pub(crate) fn tells_rest(&self, fd: c_int) -> bool {
+        self.blocking.tells_rest(fd, self.option_changes())
+    }
+
+    #[inline]
+    fn option_changes(&self) -> u64 {
+        self.side().map_or(0, Side::option_changes)
+    }
+
+    /// This process, a child of fork, becomes a program that has the connection.
+    pub(crate) fn become_program(&self) {
+        if let Some(side) = self.side()
+            && !self.is_program.swap(true, Ordering::SeqCst)
+        {
+            side.add_program();
+        }
     }
 
     /// The connection stays with the kernel, or returned to it.
@@ -446,6 +498,7 @@ pub(crate) fn add(fd: c_int, accepted: bool, fork: u32) -> bool {
         slot.since.store(fork, Ordering::Relaxed);
         slot.holders.store(holders.number(), Ordering::Relaxed);
         slot.is_handed_over.store(false, Ordering::Relaxed);
+        slot.is_program.store(false, Ordering::Relaxed);
         slot.state.store(State::Candidate as u32, Ordering::Release);
         descriptors::set(fd, CANDIDATE | word_of(index), MASK | CARRIED);
         return true;

@@ -12,11 +12,12 @@
 use std::cell::Cell;
 use std::mem;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use libc::c_int;
 
-use crate::carry::connection::slots;
+use crate::carry::connection::side::Side;
+use crate::carry::connection::slots::{self, Slot};
 use crate::carry::inner;
 use crate::descriptors::{self, SHARED, WITNESS};
 use crate::originals;
@@ -97,6 +98,7 @@ pub(crate) fn in_parent() -> bool {
 pub(crate) fn forget() {
     CURRENT.set(None);
     OWN.store(BEGUN.take(), Ordering::Relaxed);
+    IS_LOOKED_AT.store(false, Ordering::Relaxed);
     for fork in &FORKS {
         fork.number.store(0, Ordering::Relaxed);
         fork.pipe.store(-1, Ordering::Relaxed);
@@ -108,8 +110,18 @@ pub(crate) fn pipes() -> impl Iterator<Item = c_int> {
     FORKS.iter().map(|fork| fork.pipe.load(Ordering::Acquire)).filter(|pipe| *pipe >= 0)
 }
 
-/// For the thread that answers: learns which forks have no children any more.
+/// A thread learns which forks have no children any more.
+static IS_LOOKED_AT: AtomicBool = AtomicBool::new(false);
+
+/// Learns which forks have no children any more, unless another thread does so at the moment.
 pub(crate) fn look() {
+    if !IS_LOOKED_AT.swap(true, Ordering::Acquire) {
+        look_alone();
+        IS_LOOKED_AT.store(false, Ordering::Release);
+    }
+}
+
+fn look_alone() {
     for fork in &FORKS {
         let pipe = fork.pipe.load(Ordering::Acquire);
         if pipe < 0 {
@@ -131,13 +143,21 @@ pub(crate) fn look() {
 
 /// Whether no program has a connection that a slot has had since the fork `since`, and that the child of `fork` was the last to share.
 /// Children of earlier forks do not have it. Only the process that has made the fork knows.
-pub(crate) fn are_gone(since: u32, fork: u64) -> bool {
+fn are_gone(since: u32, fork: u64) -> bool {
     let (process, number) = ((fork >> 32) as u32, fork as u32);
     if process != crate::carry::process::id() {
         return false;
     }
     let mut outstanding = FORKS.iter().map(|fork| fork.number.load(Ordering::Acquire));
     number != NEVER && !outstanding.any(|other| other > since && other <= number)
+}
+
+/// Once no program has a connection any more that children have become, it is not shared with them.
+pub(crate) fn follow(slot: &Slot, side: &Side) {
+    let fork = side.shared_since();
+    if fork != 0 && are_gone(slot.since(), fork) {
+        side.stop_sharing();
+    }
 }
 
 /// The number of the last fork; 0 before the first.

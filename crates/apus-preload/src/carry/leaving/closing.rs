@@ -5,6 +5,7 @@ use libc::c_int;
 use crate::carry::connection::side::Side;
 use crate::carry::connection::slots::{self, Use};
 use crate::carry::kernel;
+use crate::carry::leaving::children;
 use crate::carry::peers::answering;
 use crate::carry::sets::attaching;
 use crate::errno;
@@ -30,6 +31,11 @@ fn end(fd: c_int, close: impl FnOnce(&Side)) {
         let is_last = slots::begin_to_close(&used);
         if !attaching::closing(fd, is_last) {
             return slots::lose(&used, fd);
+        }
+        if is_last && let Some(side) = used.side().filter(|side| side.shared_since() != 0) {
+            used.slot.is_no_program();
+            children::look();
+            children::follow(used.slot, side);
         }
         if is_last
             && used.slot.holders().remove()

@@ -33,12 +33,17 @@ const CONNECTS_WITHIN: Duration = Duration::from_millis(100);
 pub(super) fn put_into_socket(fd: c_int) -> bool {
     errno::kept(|| {
         let Some(used) = Use::of(fd) else { return false };
-        let Some(bytes) = take_all(&used, fd) else { return false };
+        let Some(side) = used.side() else { return false };
+        let is_shared = side.is_shared();
+        let bytes = if is_shared { copy_all(&used, side, fd) } else { take_all(&used, side, fd) };
+        let Some(bytes) = bytes else { return false };
         let Some(new) = filled(&bytes) else {
-            kernel::reset(fd); // As bytes are lost.
+            if !is_shared {
+                kernel::reset(fd); // As bytes are lost.
+            }
             return false;
         };
-        if used.side().is_some_and(Side::has_shut) {
+        if side.has_shut() {
             // SAFETY: the call has no pointers.
             let _ = unsafe { own::shutdown(new.0, libc::SHUT_WR) };
         }
@@ -60,11 +65,36 @@ struct Bytes {
     count: usize,
 }
 
+/// How many bytes are left of a stream. `None` if that is more than a socket holds.
+fn count_all(side: &Side, fd: c_int) -> Option<usize> {
+    let all = side.unread() as usize + kernel::unread(fd)? as usize + side.rest(fd).len();
+    Some(all).filter(|all| *all <= MOST)
+}
+
+/// The same bytes, which stay where they are: another process has the connection as well, and it may be the one that reads them.
+fn copy_all(used: &Use, side: &Side, fd: c_int) -> Option<Bytes> {
+    let all = count_all(side, fd)?;
+    let mut room = Scratch::new(MOST)?;
+    let rest = side.rest(fd);
+    let base = room.as_mut_ptr();
+    let part = iovec { iov_base: base.cast(), iov_len: all - rest.len() };
+    let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+    let mut count = 0;
+    if part.iov_len > 0 {
+        // SAFETY: the part is within the memory.
+        let got = unsafe { transfer::receive(used, side, fd, &raw const part, 1, flags) };
+        count = usize::try_from(got).unwrap_or(0);
+    }
+    // SAFETY: there is room for all bytes.
+    unsafe { side.copy_rest(&rest, base.wrapping_add(count)) };
+    count += rest.len();
+    Some(Bytes { room, count }).filter(|bytes| bytes.count == all)
+}
+
 /// Takes all that is left of a stream. `None` if that is more than a socket holds.
-fn take_all(used: &Use, fd: c_int) -> Option<Bytes> {
-    let side = used.side()?;
-    let all = side.unread() as usize + kernel::unread(fd)? as usize + side.rest(fd);
-    let mut room = Scratch::new(MOST).filter(|_| all <= MOST)?;
+fn take_all(used: &Use, side: &Side, fd: c_int) -> Option<Bytes> {
+    count_all(side, fd)?;
+    let mut room = Scratch::new(MOST)?;
     let mut count = 0;
     loop {
         let base = room.as_mut_ptr().wrapping_add(count);

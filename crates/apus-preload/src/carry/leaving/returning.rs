@@ -71,6 +71,7 @@ pub(crate) fn return_inherited(call: &'static str) {
             let until = Clock::now() + RETURN_MAX;
             let shared = || ours().filter(outlives).filter(is_shared);
             begin_to_return(shared(), |side| side.begin_to_share(fork));
+            shared().filter_map(Use::of).for_each(|used| used.slot.become_program());
             shared().for_each(|fd| share_by(fd, until));
             shared().filter(has_rest).for_each(|fd| _ = rest::put_into_socket(fd));
             return_these(|| ours().filter(outlives).filter(|fd| !is_shared(fd)), call);
@@ -122,7 +123,8 @@ fn begin_to_return(these: impl Iterator<Item = c_int>, begin: impl Fn(&Side)) {
         let used = Use::of(fd);
         if let Some(side) = used.as_ref().and_then(Use::side) {
             begin(side);
-            if !side.step_back(fd) {
+            // Relatives that have the connection as well read nothing before the peer has answered.
+            if !side.step_back(fd) || side.is_shared() {
                 side.ask_peer();
             }
         }
@@ -201,7 +203,7 @@ fn wait_for_peer(side: &Side, fd: c_int, until: Duration) -> bool {
     let mut wait = FIRST_WAIT;
     while !side.step_back(fd) {
         if side.peer_is_gone() || side.is_spilled() {
-            return side.readable() == 0;
+            return side.unread() == 0;
         }
         if Clock::now() > until {
             return false;

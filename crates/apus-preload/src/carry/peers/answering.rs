@@ -349,10 +349,7 @@ impl Answering {
         let mut left = false;
         for slot in &self.carried {
             let Some(side) = slot.side() else { continue };
-            let fork = side.shared_since();
-            if fork != 0 && children::are_gone(slot.since(), fork) {
-                side.stop_sharing();
-            }
+            children::follow(slot, side);
             if slot.state() == State::Carried && side.has_left() {
                 leave(slot); // By another process that has the connection.
             }

@@ -19,19 +19,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use apus_shm::closer;
+use apus_shm::{SocketFile, closer};
 use apus_sockets::introduction;
 use libc::c_int;
 use nix::errno::Errno;
-use nix::fcntl::AT_FDCWD;
 use nix::sys::socket::{
     self, AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, UnixAddr,
 };
-use nix::sys::stat::{FchmodatFlags, Mode, fchmodat};
 
 use super::diagnosis;
 use crate::carry::inner::{self, Inner};
@@ -90,14 +88,9 @@ impl File {
             }
             bound => bound?,
         }
-        let found = fs::symlink_metadata(&path)?;
-        if !found.file_type().is_socket() {
-            return Err(io::ErrorKind::AlreadyExists.into()); // Somebody has put another file there.
-        }
-        // Whatever the umask is: who reaches the directory may connect.
-        let everyone = Mode::from_bits_truncate(0o666);
-        fchmodat(AT_FDCWD, &path, everyone, FchmodatFlags::NoFollowSymlink)?;
-        Ok(Self { path, is: (found.dev(), found.ino()) })
+        let file = SocketFile::open(&path)?; // Unless somebody has put another file there.
+        file.open_to_everyone()?;
+        Ok(Self { path, is: file.identity() })
     }
 }
 

@@ -158,7 +158,8 @@ pub(crate) fn ask_kernel_for_room(slot: &Slot, asks: bool) {
         for index in 0..members.list().len() {
             let member = &members.list()[index];
             let waits_for_room = member.attached && member.wants & OUT != 0;
-            if waits_for_room && members.is_at(index, slot) {
+            let is_told = |side| !member.has_to_be_told(side);
+            if waits_for_room && !slot.side().is_some_and(is_told) && members.is_at(index, slot) {
                 members.tell_kernel(index);
             }
         }

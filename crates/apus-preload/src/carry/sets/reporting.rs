@@ -8,7 +8,7 @@ use super::table::Members;
 use crate::carry::connection::side::{Bell, Side};
 use crate::carry::holds::{Hold, SLEEPS};
 use crate::carry::sets::events::{Events, Kind, tagged};
-use crate::carry::sets::member::{ALWAYS, IN, Member, ONCE, OUT};
+use crate::carry::sets::member::{ALWAYS, EDGE, HANGUP, IN, Member, OUT};
 
 impl Members<'_> {
     /// Whether a member has something to report from its ring.
@@ -42,10 +42,11 @@ impl Members<'_> {
         let first = list.partition_point(|member| member.fd < next);
         let (before, behind) = list.split_at_mut(first);
         for member in behind.iter_mut().chain(before) {
-            let ready = member.ready();
-            if ready == 0 {
-                continue;
-            }
+            let arrived = member.arrived();
+            let ready = match member.ready() {
+                0 => continue,
+                ready => ready | member.room_in_tcp(ready),
+            };
             let data = member.data;
             let its = (0..told).find(|at| events.get(*at).u64 == data);
             if let Some(at) = its {
@@ -57,7 +58,7 @@ impl Members<'_> {
             } else {
                 break;
             }
-            member.reported(ready);
+            member.reported(ready, arrived);
         }
         self.turns().next = next;
         count
@@ -97,34 +98,48 @@ impl Members<'_> {
                     self.hear(index);
                     continue;
                 }
-                let wanted = self.list()[index].of_kernel() | ALWAYS;
-                let (is_in, armed) = (self.list()[index].is_in, self.list()[index].armed);
-                if !is_in {
-                    self.detach(index);
-                    continue;
-                }
-                event.events &= wanted;
-                if event.events == 0 {
-                    self.tell_kernel(index);
-                }
-                if event.events == 0 || !armed {
-                    continue;
-                }
-                if self.is_of_bell_alone(index) {
-                    self.hush(index);
-                    event.events &= !IN;
-                    if event.events & wanted == 0 {
-                        continue;
-                    }
-                }
-                let member = &mut self.list()[index];
-                event.u64 = member.data;
-                member.armed = member.wants & ONCE == 0;
+                let Some(its) = self.translate_one(index, event.events) else { continue };
+                event = its;
             }
             events.put(kept, event);
             kept += 1;
         }
         kept
+    }
+
+    /// What is to be reported of a member of which the kernel has something to report; `None`: nothing.
+    fn translate_one(&mut self, index: usize, events: u32) -> Option<epoll_event> {
+        let member = &self.list()[index];
+        let arrived = member.arrived();
+        let (is_in, reports_changes) = (member.is_in, member.wants & EDGE != 0);
+        let mut its = events & (member.of_kernel() | ALWAYS);
+        if !is_in {
+            self.detach(index);
+            return None;
+        }
+        if its == 0 && !reports_changes {
+            self.tell_kernel(index);
+            return None;
+        }
+        if !member.armed {
+            return None;
+        }
+        if self.is_of_bell_alone(index) {
+            self.hush(index);
+            its &= !IN;
+        }
+        let member = &mut self.list()[index];
+        if its & HANGUP != 0 {
+            its |= member.wants & OUT; // A write does not wait any more.
+        } else if member.slot.side().is_some_and(|side| side.is_writable().is_some()) {
+            its &= !OUT; // TCP has room, of which the ring says nothing.
+        }
+        its |= member.there();
+        if its == 0 {
+            return None;
+        }
+        member.reported(its, arrived);
+        Some(epoll_event { events: its, u64: member.data })
     }
 
     /// A bell of a member has rung. The kernel tells of the next time as well if it is not emptied, unless it is full.
@@ -142,6 +157,9 @@ impl Members<'_> {
 
     /// The kernel is not asked for bytes of a member until a bell has rung.
     fn hush(&mut self, index: usize) {
+        if let Some(side) = self.list()[index].slot.side() {
+            side.ask_peer();
+        }
         self.list()[index].is_hushed = true;
         self.turns().are_hushed = true;
         self.tell_kernel(index);
@@ -188,15 +206,17 @@ impl Members<'_> {
     }
 
     /// Has the kernel asked for room where writes go by TCP: another process that has the connection may have changed that.
-    fn follow_room(&mut self) {
+    pub(super) fn follow_room(&mut self) {
         for index in 0..self.list().len() {
             let member = &self.list()[index];
             let waits = member.attached && member.armed && member.is_in && member.wants & OUT != 0;
             let Some(side) = member.slot.side().filter(|_| waits) else { continue };
+            let mut is_news = false;
             if side.is_writable().is_none() {
-                member.slot.ring_takes_writes.store(false, Ordering::SeqCst);
+                let was_in_ring = member.slot.ring_takes_writes.swap(false, Ordering::SeqCst);
+                is_news = was_in_ring && member.has_to_be_told(side);
             }
-            if member.of_kernel() & !member.told != 0 {
+            if is_news || member.of_kernel() & !member.told != 0 {
                 self.tell_kernel(index);
             }
         }

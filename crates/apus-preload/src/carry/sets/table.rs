@@ -7,10 +7,10 @@ use libc::{c_int, epoll_event};
 
 use super::shared::{self, SETS_MAX};
 use crate::carry::connection::slots::{self, Slot};
-use crate::carry::holds::{self, Hold};
+use crate::carry::holds;
 use crate::carry::sets::member::{Early, Member};
 use crate::carry::spin::Spin;
-use crate::carry::thread;
+use crate::carry::token::{Interrupted, Token};
 use crate::descriptors::{self, EARLY, INHERITED, SET, WATCHED};
 use crate::originals::own;
 
@@ -108,12 +108,8 @@ impl Nested {
 /// The members of a set, for one thread.
 pub(crate) struct Members<'a> {
     pub(super) set: &'a Set,
-    /// A call that is left by a jump gives the members back.
-    _hold: Hold,
+    _token: Token<'a>,
 }
-
-/// The calling thread has the members already: a signal handler interrupted it.
-pub(crate) struct Interrupted;
 
 impl Set {
     const fn new() -> Self {
@@ -143,20 +139,10 @@ impl Set {
         (word & SET != 0).then_some(set)
     }
 
-    /// Takes the members. Their holder never sleeps with them.
+    /// Takes the members. Their holder never sleeps with them. It is a thread of this process, since each process has a table of its own.
+    /// One that has ended meanwhile leaves them as a jump does.
     pub(crate) fn members(&self) -> Result<Members<'_>, Interrupted> {
-        let me = thread::thread();
-        let hold = Hold::token(&self.holder);
-        while let Err(holder) =
-            self.holder.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
-        {
-            if holder == me {
-                return Err(Interrupted);
-            }
-            // SAFETY: the call has no arguments.
-            unsafe { own::sched_yield() };
-        }
-        Ok(Members { set: self, _hold: hold })
+        Ok(Members { set: self, _token: Token::of(&self.holder)? })
     }
 
     /// Whether a wait has to look at rings.
@@ -178,12 +164,6 @@ impl Set {
 
     fn is_used(&self) -> bool {
         self.descriptors.load(Ordering::SeqCst) != 0
-    }
-}
-
-impl Drop for Members<'_> {
-    fn drop(&mut self) {
-        self.set.holder.store(0, Ordering::Release);
     }
 }
 
@@ -294,4 +274,60 @@ pub(super) fn adopt(fd: c_int) {
     }
     descriptors::set(fd, SET, INHERITED);
     shared::mark(index);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_ends_with_the_members_does_not_keep_them() {
+        static SET: Set = Set::new();
+        std::thread::spawn(|| mem::forget(SET.members())).join().unwrap();
+        drop(SET.members());
+        assert_eq!(SET.holder.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_child_that_is_killed_with_the_members_keeps_none_of_its_parents() {
+        static SET: Set = Set::new();
+        // SAFETY: the child has one thread and makes no call but those here.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            mem::forget(SET.members());
+            // SAFETY: the child ends by that.
+            unsafe { libc::raise(libc::SIGKILL) };
+        }
+        let mut status = 0;
+        // SAFETY: there is room for the status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFSIGNALED(status));
+        assert_eq!(SET.holder.load(Ordering::Relaxed), 0);
+        drop(SET.members());
+    }
+
+    #[test]
+    fn a_holder_that_lives_is_waited_for() {
+        static SET: Set = Set::new();
+        let (take, taken) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let holder = std::thread::spawn(move || {
+            let members = SET.members();
+            take.send(()).unwrap();
+            released.recv().unwrap();
+            SET.sleepers.store(1, Ordering::Relaxed);
+            drop(members);
+        });
+        taken.recv().unwrap();
+        let waiter = std::thread::spawn(|| {
+            let _members = SET.members();
+            SET.sleepers.load(Ordering::Relaxed)
+        });
+        release.send(()).unwrap();
+        assert_eq!(waiter.join().unwrap(), 1);
+        holder.join().unwrap();
+    }
 }

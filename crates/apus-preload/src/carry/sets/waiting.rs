@@ -75,6 +75,7 @@ pub(crate) unsafe fn wait(set: &Set, call: &Wait) -> Option<c_int> {
         let is_quiet = was_asked && !set.kernel_told.load(Ordering::Relaxed);
         if left == Some(Duration::ZERO) || is_to_ask(set, has_spun, is_quiet)? {
             set.asked_kernel.store(now.as_nanos() as u64, Ordering::Relaxed);
+            errno::kept(|| set.members().ok().map(|mut members| members.follow_room()))?;
             let Ok(count) = ask_kernel(call, &mut events, Some(Duration::ZERO)) else {
                 return Some(-1);
             };

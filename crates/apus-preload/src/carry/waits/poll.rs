@@ -374,7 +374,7 @@ fn is_ready(slot: &Slot, side: &Side, fd: c_int) -> c_short {
         events |= BELLS[1].1;
     }
     // The kernel tells of it when the ring was read.
-    if side.peer_has_shut() {
+    if side.has_input_ended() {
         events |= libc::POLLRDHUP;
     }
     if side.has_hung_up() {

@@ -5,13 +5,25 @@ use std::sync::atomic::Ordering;
 
 use apus_sockets::direction::SenderState;
 use apus_sockets::layout;
-use libc::c_int;
+use libc::{c_int, iovec};
 
 use super::Side;
 use crate::carry::connection::words;
 use crate::carry::kernel;
 use crate::carry::token::Token;
 use crate::originals;
+
+/// Bytes in the peer's ring.
+pub(crate) struct PeerBytes {
+    start: u64,
+    length: usize,
+}
+
+impl PeerBytes {
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+}
 
 impl Side {
     /// Whether the peer has closed the connection or has died.
@@ -50,10 +62,29 @@ impl Side {
     pub(crate) fn close(&self, fd: c_int) -> bool {
         let is_left = self.follow(fd) && self.peer_left();
         let tokens = layout::TOKENS.map(|offset| Token::take(&self.own, offset));
-        self.own.word(layout::CLOSED).store(1, Ordering::Release);
+        let resets = is_left || self.unread() > 0;
+        let is_reset = resets || kernel::resets_at_close(fd);
+        if is_reset && self.has_shut() && !self.has_finished_shut() {
+            self.end(layout::HAS_ENDED); // The end comes before the reset.
+            // SAFETY: the call has no pointers.
+            let _ = unsafe { originals::shutdown(fd, libc::SHUT_WR) };
+        }
+        let how = if is_reset { layout::HAS_RESET } else { 1 };
+        self.own.word(layout::CLOSED).store(how, Ordering::Release);
         drop(tokens);
         self.ask_peer();
-        is_left || self.unread() > 0
+        resets
+    }
+
+    /// Bytes of the stream that were read from the socket so far.
+    pub(super) fn consumed(&self, fd: c_int) -> Option<u64> {
+        kernel::consumed(fd, self.was_reset())
+    }
+
+    /// Whether the peer has reset TCP and not ended it before.
+    pub(crate) fn was_reset(&self) -> bool {
+        self.peer.load(layout::CLOSED, Ordering::Acquire) == layout::HAS_RESET
+            && self.peer.load(layout::SHUT, Ordering::Acquire) != layout::HAS_ENDED
     }
 
     /// All bytes are in TCP, and this side offers and begins nothing more. The peer is told, so that it lets go as well.
@@ -101,6 +132,33 @@ impl Side {
     pub(crate) fn stop_sharing(&self) {
         let left = self.own.word(layout::LEFT);
         let _ = left.compare_exchange(layout::SHARES, 0, Ordering::AcqRel, Ordering::Relaxed);
+        // They have ended, and were counted as children.
+        for _ in 0..self.own.word(layout::PROGRAMS).swap(0, Ordering::AcqRel) {
+            let _ = self.holders.remove();
+        }
+    }
+
+    /// This process, a child of fork, becomes a program that has the connection.
+    pub(crate) fn add_program(&self) {
+        self.own.word(layout::PROGRAMS).fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// It has not become one.
+    pub(crate) fn remove_program(&self) {
+        let less = |count: u64| count.checked_sub(1);
+        let programs = self.own.word(layout::PROGRAMS);
+        let _ = programs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
+    }
+
+    /// A process of this side begins or ends to change an option of the socket.
+    pub(crate) fn note_option(&self) {
+        self.own.word(layout::OPTIONS).fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often that was.
+    #[inline]
+    pub(crate) fn option_changes(&self) -> u64 {
+        self.own.word(layout::OPTIONS).load(Ordering::SeqCst)
     }
 
     /// This side is to return for good once it can.
@@ -121,17 +179,28 @@ impl Side {
     /// Whether bytes are in the ring that the peer cannot put into TCP, because it is gone.
     pub(crate) fn has_rest(&self, fd: c_int) -> bool {
         let theirs = words::sender_of(&self.peer);
-        let total = || kernel::consumed(fd).unwrap_or(0) + kernel::unread(fd).unwrap_or(0);
+        let total = || self.consumed(fd).unwrap_or(0) + kernel::unread(fd).unwrap_or(0);
         let rest = || self.receiver().rest(&theirs, total());
         self.peer_is_gone() && rest().is_ok_and(|rest| !rest.is_empty())
     }
 
-    /// Bytes that the peer had taken back from the ring, and did not put into TCP because it is gone.
-    pub(crate) fn rest(&self, fd: c_int) -> usize {
+    /// Where bytes are that the peer had taken back from the ring, and did not put into TCP because it is gone.
+    pub(crate) fn rest(&self, fd: c_int) -> PeerBytes {
         let theirs = words::sender_of(&self.peer);
-        let total = kernel::consumed(fd).unwrap_or(0) + kernel::unread(fd).unwrap_or(0);
-        let rest = self.receiver().rest(&theirs, total);
-        rest.map_or(0, |rest| (rest.end - rest.start) as usize)
+        let total = self.consumed(fd).unwrap_or(0) + kernel::unread(fd).unwrap_or(0);
+        let rest = self.receiver().rest(&theirs, total).unwrap_or(0..0);
+        PeerBytes { start: rest.start, length: (rest.end - rest.start) as usize }
+    }
+
+    /// Copies such bytes, which stay where they are.
+    ///
+    /// # Safety
+    ///
+    /// There is room for all of them.
+    pub(crate) unsafe fn copy_rest(&self, rest: &PeerBytes, to: *mut u8) {
+        let mut part = [iovec { iov_base: to.cast(), iov_len: rest.len() }];
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_out(rest.start, rest.len(), &mut part, 0, |_| {}) };
     }
 
     /// Whether bytes are in the ring, or follow there, that nobody puts into TCP: the peer is gone, or has gone on by TCP behind them.
@@ -150,7 +219,7 @@ impl Side {
     /// The program has ended what comes in as well. From now on the peer writes into TCP, where the kernel refuses its bytes. If bytes are
     /// in the ring, the program may go on to read them.
     pub(crate) fn stop_reading(&self) {
-        self.reads_nothing.store(true, Ordering::Relaxed);
+        self.own.word(layout::REFUSES).store(1, Ordering::Release);
         if !self.has_bytes() {
             self.recall();
         }
@@ -163,11 +232,21 @@ impl Side {
 
     /// Whether both directions have ended, of which the kernel may not know so far.
     pub(crate) fn has_hung_up(&self) -> bool {
-        self.has_shut() && (self.reads_nothing() || self.peer_has_shut())
+        self.has_shut() && self.has_input_ended()
+    }
+
+    /// Whether nothing more comes in than what is there: the peer has ended its direction, or the program has.
+    pub(crate) fn has_input_ended(&self) -> bool {
+        self.peer_has_shut() || self.reads_nothing()
     }
 
     pub(crate) fn reads_nothing(&self) -> bool {
-        self.reads_nothing.load(Ordering::Relaxed)
+        self.own.word(layout::REFUSES).load(Ordering::Acquire) != 0
+    }
+
+    /// The same of the peer: it recalls nothing that its TCP would refuse.
+    pub(super) fn peer_reads_nothing(&self) -> bool {
+        self.peer.load(layout::REFUSES, Ordering::Acquire) != 0
     }
 
     fn end(&self, how: u64) {
@@ -199,13 +278,20 @@ impl Side {
         };
         is_empty.then(|| {
             self.own.word(layout::SHUT).store(layout::HAS_ENDED, Ordering::Release);
+            // One call for both directions: after the end of the second one the kernel knows of no connection.
+            let how = if self.reads_nothing() { libc::SHUT_RDWR } else { libc::SHUT_WR };
             // SAFETY: the call has no pointers.
-            unsafe { originals::shutdown(fd, libc::SHUT_WR) }
+            unsafe { originals::shutdown(fd, how) }
         })
     }
 
     pub(crate) fn has_shut(&self) -> bool {
         self.own.word(layout::SHUT).load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether this direction has ended in TCP as well.
+    pub(crate) fn has_finished_shut(&self) -> bool {
+        self.own.word(layout::SHUT).load(Ordering::Acquire) == layout::HAS_ENDED
     }
 
     pub(crate) fn peer_has_shut(&self) -> bool {
