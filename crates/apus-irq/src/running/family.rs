@@ -1,4 +1,4 @@
-//! The processes of a program that `apus irq run` has started, also those that it leaves in the background when it ends.
+//! The processes of a program that was started, also those that it leaves in the background when it ends.
 //!
 //! Servers that become daemons (`memcached -d`, nginx) start a child and end. This process is their *subreaper*: the kernel gives it the
 //! children of ended descendants, so that it sees all of them, and their exit codes.
@@ -6,17 +6,17 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use apus_irq::{LinkEvents, ProcessId, Program};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::attach::RESCAN;
-use super::signals::Came;
-use crate::failure;
+use super::RESCAN;
+use super::notice::Notice;
+use crate::error::Error;
+use crate::links::LinkEvents;
+use crate::program::{ProcessId, Program};
 
 /// How long a program that has ended without an error may take until a process that it has left opens a socket. memcached and redis open
 /// theirs after that.
@@ -24,7 +24,7 @@ const SETTLE: Duration = Duration::from_secs(10);
 
 /// The program's processes.
 #[derive(Debug)]
-pub(super) struct Family {
+pub struct Family {
     own: ProcessId,
     /// A child that is not of the program.
     guardian: i32,
@@ -35,34 +35,37 @@ pub(super) struct Family {
     holder: Option<Program>,
     /// The children of this process that held one, with their exit codes once they have ended.
     background: Vec<(i32, Option<i32>)>,
+    tell: fn(&Notice),
 }
 
 /// Has orphans of descendants become children of this process. To be called before the program is started.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub(super) fn adopt_orphans() -> Result<()> {
-    set_child_subreaper(true).context("cannot become the parent of orphans")
+pub fn adopt_orphans() -> Result<(), Error> {
+    set_child_subreaper(true)
+        .map_err(|error| Error::io("cannot become the parent of orphans", error.into()))
 }
 
 impl Family {
-    /// The family of a child of this process.
+    /// The family of a child of this process. `guardian`: another child, which is not of it. `tell`: takes notices.
     ///
     /// # Errors
     /// When it is not there.
-    pub(super) fn of(child: i32, guardian: i32) -> Result<Self> {
-        let own = ProcessId::own().context("/proc")?;
-        let first = Program::open(child).context("the program")?;
-        Ok(Self { own, guardian, first, ended: None, holder: None, background: Vec::new() })
+    pub fn of(child: i32, guardian: i32, tell: fn(&Notice)) -> Result<Self, Error> {
+        let own = ProcessId::own().map_err(|error| Error::io("/proc", error))?;
+        let first = Program::open(child).map_err(|error| Error::io("the program", error))?;
+        let (ended, holder, background) = (None, None, Vec::new());
+        Ok(Self { own, guardian, first, ended, holder, background, tell })
     }
 
     /// The processes in the background that were followed.
-    pub(super) fn background(&self) -> impl Iterator<Item = i32> + '_ {
+    pub fn background(&self) -> impl Iterator<Item = i32> + '_ {
         self.background.iter().map(|(pid, _)| *pid)
     }
 
     /// All its processes that run, the first one first.
-    pub(super) fn processes(&self) -> Vec<ProcessId> {
+    pub fn processes(&self) -> Vec<ProcessId> {
         let mut all = self.own.with_descendants();
         all.retain(|it| *it != self.own && it.pid != self.guardian && it.runs());
         all.sort_by_key(|it| *it != self.first.id());
@@ -73,7 +76,7 @@ impl Family {
     ///
     /// # Errors
     /// When the kernel refuses to wait.
-    pub(super) fn wait(&self, links: &LinkEvents) -> Result<()> {
+    pub fn wait(&self, links: &LinkEvents) -> Result<(), Error> {
         let process = match (&self.ended, &self.holder) {
             (None, _) => Some(&self.first),
             (Some(_), holder) => holder.as_ref(),
@@ -85,13 +88,13 @@ impl Family {
         match poll(&mut fds, timeout) {
             Ok(_) => _ = links.take(),
             Err(Errno::EINTR) => {}
-            Err(error) => return Err(error).context("wait for the program"),
+            Err(error) => return Err(Error::io("wait for the program", error.into())),
         }
         Ok(())
     }
 
     /// Looks at what has become of it. Returns the exit code when there is nothing to follow any more.
-    pub(super) fn look(&mut self) -> Option<i32> {
+    pub fn look(&mut self) -> Option<i32> {
         self.reap();
         let (code, ended) = self.ended?;
         if self.holder.as_ref().is_some_and(|holder| holder.id().runs()) {
@@ -113,29 +116,29 @@ impl Family {
         Some(if code == 0 { later.unwrap_or(0) } else { code })
     }
 
-    /// Gives a signal to the first process, or, in the background, to the topmost process with a socket below each child of this process.
-    pub(super) fn pass_on(&self, came: Came) {
+    /// Calls `send` with the process that a signal for the program is for: the first one, or, in the background, the topmost process with
+    /// a socket below each child of this process.
+    pub fn pass_on(&self, send: impl Fn(&Program)) {
         if self.ended.is_none() {
-            return came.pass_on(&self.first);
+            return send(&self.first);
         }
         for child in self.children().into_iter().filter_map(|pid| ProcessId::of(pid).ok()) {
             let below = child.with_descendants();
             let programs = below.iter().filter_map(|it| Program::open(it.pid).ok());
             let top = programs.into_iter().find(|it| it.id().runs() && holds_socket(it));
             if let Some(program) = top.or_else(|| Program::open(child.pid).ok()) {
-                came.pass_on(&program);
+                send(&program);
             }
         }
     }
 
     fn follow(&mut self, holder: Program, left: &[ProcessId]) {
         if self.holder.is_none() {
-            failure::note(&format!(
-                "{} has gone to the background; {} (pid {}) has its sockets and is followed until it ends",
-                self.first.name(),
-                holder.name(),
-                holder.id().pid
-            ));
+            (self.tell)(&Notice::Followed {
+                program: self.first.name().to_owned(),
+                holder: holder.name().to_owned(),
+                pid: holder.id().pid,
+            });
         }
         self.holder = Some(holder);
         for child in self.children() {
@@ -147,14 +150,11 @@ impl Family {
     }
 
     fn refuse(&self, left: &[ProcessId]) {
-        let pids = left.iter().map(|it| it.pid.to_string()).collect::<Vec<_>>().join(", ");
-        failure::note(&format!(
-            "{} has ended, and within {} s no process that it left ({pids}) has opened an internet socket: the values are restored. Keep the \
-             server in the foreground (memcached without -d, nginx -g 'daemon off;', redis-server --daemonize no), or use `apus irq attach \
-             PID` when it listens",
-            self.first.name(),
-            SETTLE.as_secs()
-        ));
+        (self.tell)(&Notice::NotFollowed {
+            program: self.first.name().to_owned(),
+            left: left.iter().map(|it| it.pid).collect(),
+            seconds: SETTLE.as_secs(),
+        });
     }
 
     /// Takes the exit codes of children that have ended.

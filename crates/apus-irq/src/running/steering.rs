@@ -1,18 +1,18 @@
-//! `--steer`: connections go to the listener of the receive queue that they come by.
+//! The listeners of a program that get the connections of their receive queue, while listeners come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use anyhow::{Context, Result, bail};
-use apus_irq::{Device, Group, ProcessId, Slot, Spread, Target, groups};
-use apus_load::misuse::Misuse;
-
+use super::notice::Notice;
 use super::session::Session;
-use crate::failure;
+use crate::device::{Device, Slot};
+use crate::error::Error;
+use crate::program::ProcessId;
+use crate::steering::{Group, Spread, groups};
 
 /// The groups of listeners of a program, as far as they are known.
 #[derive(Debug)]
-pub(super) struct Steering {
+pub struct Steering {
     device: String,
     /// As they were found last: receive queues, and the listeners of each address.
     seen: Found,
@@ -24,36 +24,24 @@ pub(super) struct Steering {
 
 type Found = (u32, BTreeMap<SocketAddr, BTreeSet<u64>>);
 
-/// Of so many calls, one looks again whether listeners have changed, which takes a look at each socket of the program.
+/// One call of this many looks again whether listeners have changed, which takes a look at each socket of the program.
 const CALLS: u32 = 25;
 
 impl Steering {
-    /// For the queues of a device.
-    ///
-    /// # Errors
-    /// When it is not one whole device.
-    pub(super) fn of(targets: &[Target]) -> Result<Self> {
-        let [Target { device, queue: None }] = targets else {
-            return Err(Misuse(
-                "'--steer' needs one whole device: queues have the same numbers on each, and connections come by all of them"
-                    .to_owned(),
-            )
-            .into());
-        };
+    /// For the queues of a whole device.
+    pub fn new(device: impl Into<String>) -> Self {
         let none = || (0, BTreeMap::new());
-        Ok(Self { device: device.clone(), seen: none(), steered: none(), calls: 0 })
+        Self { device: device.into(), seen: none(), steered: none(), calls: 0 }
     }
 
     /// Steers the listeners that there are.
     ///
     /// # Errors
     /// When there is no group, or its number of listeners does not fit that of the queues.
-    pub(super) fn begin(&mut self, session: &Session, processes: &[ProcessId]) -> Result<()> {
+    pub fn begin(&mut self, session: &Session, processes: &[ProcessId]) -> Result<(), Error> {
         let (queues, groups) = self.find(processes)?;
         if groups.is_empty() {
-            bail!(
-                "'--steer': the program has no TCP listeners that share an address by SO_REUSEPORT, of which each worker would have one"
-            );
+            return Err(Error::NoListeners);
         }
         for group in &groups {
             steer(session, group, queues)?;
@@ -66,7 +54,7 @@ impl Steering {
     ///
     /// # Errors
     /// When the program's descriptors may not be read.
-    pub(super) fn refresh(&mut self, session: &Session, processes: &[ProcessId]) -> Result<()> {
+    pub fn refresh(&mut self, session: &Session, processes: &[ProcessId]) -> Result<(), Error> {
         self.calls += 1;
         let is_settled = self.seen == self.steered && !self.steered.1.is_empty();
         if is_settled && self.calls < CALLS {
@@ -82,15 +70,16 @@ impl Steering {
             let is_known = self.steered.0 == queues
                 && self.steered.1.get(&group.address) == self.seen.1.get(&group.address);
             if !is_known && let Err(error) = steer(session, group, queues) {
-                failure::note(&format!("{error:#}"));
+                session.tell(&Notice::NotSteered(error));
             }
         }
         self.steered = self.seen.clone();
         Ok(())
     }
 
-    fn find(&mut self, processes: &[ProcessId]) -> Result<(u32, Vec<Group>)> {
-        let groups = groups(processes).context("'--steer': sockets of the program")?;
+    fn find(&mut self, processes: &[ProcessId]) -> Result<(u32, Vec<Group>), Error> {
+        let groups =
+            groups(processes).map_err(|error| Error::io("sockets of the program", error))?;
         // A link that is down shows no queues, which it had before.
         let slots =
             Device::named(&self.device).and_then(|device| device.slots()).unwrap_or_default();
@@ -102,22 +91,12 @@ impl Steering {
     }
 }
 
-fn steer(session: &Session, group: &Group, queues: u32) -> Result<()> {
-    let address = group.address;
+fn steer(session: &Session, group: &Group, queues: u32) -> Result<(), Error> {
+    let (address, listeners) = (group.address, group.len());
     let spread =
-        Spread::of(group.len(), queues).with_context(|| format!("'--steer': {address}"))?;
+        Spread::of(listeners, queues).map_err(|source| Error::Misfit { address, source })?;
     session.steer(group, spread)?;
-    let listeners = group.len();
-    let several = match (spread.modulus < queues, spread.each) {
-        (true, _) => {
-            "; several queues have the same listener, whose packets come by more than one NAPI instance then"
-        }
-        (false, 1) => "",
-        (false, _) => "; listeners of one queue are chosen at random",
-    };
-    failure::note(&format!(
-        "{address}: {listeners} listeners get the connections of {queues} receive queues by the queue's number{several}"
-    ));
+    session.tell(&Notice::Steered { address, listeners, queues, spread });
     Ok(())
 }
 
@@ -127,4 +106,22 @@ fn receive_queues(slots: &[Slot]) -> u32 {
     let receiving = told.filter(|name| name.starts_with("rx-")).count();
     let is_told = slots.iter().any(|slot| !slot.queues.is_empty());
     u32::try_from(if is_told { receiving } else { slots.len() }).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netdev::Napi;
+
+    #[test]
+    fn receive_queues_are_counted_by_name_or_by_instance() {
+        let slot = |queues: &[&str]| Slot {
+            name: "0".to_owned(),
+            queues: queues.iter().map(|name| (*name).to_owned()).collect(),
+            napi: Napi::default(),
+        };
+        assert_eq!(receive_queues(&[slot(&["rx-0", "tx-0"]), slot(&["rx-1"])]), 2);
+        assert_eq!(receive_queues(&[slot(&["tx-0"])]), 0);
+        assert_eq!(receive_queues(&[slot(&[]), slot(&[]), slot(&[])]), 3);
+    }
 }
