@@ -32,7 +32,6 @@ mod sim;
 mod stat;
 mod top;
 mod trace;
-mod wrap;
 
 use std::process::ExitCode;
 

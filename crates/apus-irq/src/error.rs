@@ -1,7 +1,10 @@
 //! What can go wrong.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
+
+use crate::steering::Misfit;
 
 /// Why parameters were not read, set or restored.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +69,35 @@ pub enum Error {
         right: String,
         /// What the kernel says.
         source: io::Error,
+    },
+    /// A process of our own that does not say that it is ready.
+    #[error("the {0} did not start")]
+    NotStarted(&'static str),
+    /// A device that is to be kept set, but is not set.
+    #[error("`{0}` is not set")]
+    NotSet(String),
+    /// NAPI instances that bring packets to other programs, too.
+    #[error(
+        "{slot} is shared: it also brings packets to {others}, which would wait while another program is busy"
+    )]
+    Shared {
+        /// The instance.
+        slot: String,
+        /// Names and numbers of the programs.
+        others: String,
+    },
+    /// A program without listeners that could be steered.
+    #[error(
+        "the program has no TCP listeners that share an address by SO_REUSEPORT, of which each worker would have one"
+    )]
+    NoListeners,
+    /// Listeners that receive queues cannot be spread over evenly.
+    #[error("{address}: {source}")]
+    Misfit {
+        /// The address of the listeners.
+        address: SocketAddr,
+        /// The numbers.
+        source: Misfit,
     },
     /// The kernel or the file system refuses.
     #[error("{what}: {}", explained(source))]

@@ -13,14 +13,18 @@
 //! | [`EpollParameters`], [`incoming_napi`] | the parameters of an epoll set; the NAPI instance that a socket's packets come by |
 //! | [`Program`], [`ProcessId`] | the epoll sets of other processes, by duplicates of their descriptors |
 //! | [`Socket`], [`waits()`] | the sockets of other processes, and what their threads wait in |
-//! | [`users()`], [`users_besides`] | which programs receive packets by which NAPI instances |
+//! | [`users()`], [`users_besides`], [`refuse_shared`] | which programs receive packets by which NAPI instances |
 //! | [`groups`], [`Group`], [`Spread`] | connections go to the listener of the queue that they come by |
 //! | [`Mode`] | values that belong together, by the names of the kernel's IRQ suspension series |
 //! | [`Cycles`], [`Tuner`] | what a program does between two waits; the choice of parameters for a target of latency, from measurements |
 //! | [`State`] | changes, and files with the values before them |
+//! | [`Session`], [`guardian`] | what a process sets while it runs; the process that restores it when the first one is killed |
+//! | [`keeper`] | the process that sets a device again when its values are lost |
+//! | [`Steering`], [`Family`] | the listeners of a program while they come and go; the processes of a program that was started |
 //! | [`Watch`], [`busy_poll_packets`] | what the kernel does with it: timers, polls, softirqs, and packets taken by busy polling |
 //!
-//! Nothing here runs by itself, except that a [`Watch`] has a thread as long as it lives. Reading NAPI instances needs no privilege,
+//! Nothing here runs by itself, except the thread of a [`Watch`]. A [`Session`] and a [`keeper`] start the process that their caller names,
+//! and change something only when they are called. A session tells notices to a function of its caller; nothing is printed. Reading NAPI instances needs no privilege,
 //! and setting one takes `CAP_NET_ADMIN` in the first user namespace. The epoll sets of another process can be reached by whoever may
 //! trace it.
 
@@ -38,6 +42,7 @@ mod netlink;
 mod offload;
 mod perf;
 mod program;
+mod running;
 mod socket;
 mod state;
 mod steering;
@@ -59,11 +64,12 @@ pub use netdev::{
 };
 pub use offload::{Features, features, set_feature};
 pub use program::{EpollSet, ProcessId, Program, processes};
+pub use running::{Done, Family, Notice, Session, Steering, adopt_orphans, guardian, keeper};
 pub use socket::Socket;
 pub use state::{Again, Changed, HeldDevice, HeldGroup, HeldProgram, State};
 pub use steering::{Descriptor, Group, Misfit, Spread, groups};
 pub use tally::{NapiCounts, ThreadCounts, WatchCounts};
 pub use tune::{Goal, Sample, Step, Tuner, Verdict};
-pub use users::{NapiUser, users, users_besides};
+pub use users::{NapiUser, refuse_shared, users, users_besides};
 pub use waiting::{Wait, threads, waits};
 pub use watch::{Watch, busy_poll_packets};

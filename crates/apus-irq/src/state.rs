@@ -4,10 +4,12 @@
 //! crash at any moment leaves a file that restores everything, and to restore twice changes nothing.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::Flock;
+use nix::unistd::geteuid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -89,6 +91,16 @@ impl State {
     /// into, and links in it are refused ([`Error::UnsafeState`]).
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into() }
+    }
+
+    /// The directory of this user: [`DEFAULT`](Self::DEFAULT) for root, else `apus-irq` in `$XDG_RUNTIME_DIR`; `None` if that variable
+    /// is not set.
+    pub fn of_user() -> Option<Self> {
+        if geteuid().is_root() {
+            return Some(Self::at(Self::DEFAULT));
+        }
+        let runtime = env::var_os("XDG_RUNTIME_DIR").filter(|it| !it.is_empty())?;
+        Some(Self::at(PathBuf::from(runtime).join("apus-irq")))
     }
 
     /// Where the files are.

@@ -5,6 +5,8 @@ use std::io;
 
 use serde::Serialize;
 
+use crate::device::Slot;
+use crate::error::Error;
 use crate::program::{ProcessId, Program, processes};
 
 /// A process with sockets whose packets come by certain NAPI instances.
@@ -66,6 +68,34 @@ pub fn users_besides<'a>(
         })
         .map(|(user, _)| user)
         .collect()
+}
+
+/// Refuses NAPI instances that this many programs use, without these processes. Processes of one name are one program. Returns how many
+/// processes may not be read, and may share the instances.
+///
+/// # Errors
+/// [`Error::Shared`], or when `/proc` cannot be read.
+pub fn refuse_shared(
+    slots: &[Slot],
+    without: &BTreeSet<ProcessId>,
+    programs: usize,
+) -> Result<usize, Error> {
+    let names: BTreeMap<u32, &str> =
+        slots.iter().map(|slot| (slot.napi.id, slot.name.as_str())).collect();
+    let (users, unreadable) =
+        users(&names.keys().copied().collect()).map_err(|error| Error::io("/proc", error))?;
+    for (id, slot) in names {
+        let others: BTreeMap<&str, i32> = users_besides(&users, id, without)
+            .iter()
+            .map(|it| (it.name.as_str(), it.process.pid))
+            .collect();
+        if others.len() >= programs {
+            let others = others.iter().map(|(name, pid)| format!("{name} (pid {pid})"));
+            let others = others.collect::<Vec<_>>().join(", ");
+            return Err(Error::Shared { slot: slot.to_owned(), others });
+        }
+    }
+    Ok(unreadable)
 }
 
 #[cfg(test)]

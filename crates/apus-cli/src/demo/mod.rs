@@ -10,13 +10,12 @@ mod table;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use apus_load::report::{Style, short_warnings};
+use apus_load::report::{Style, short_warnings, wrap};
 use apus_load::stop;
 
 use self::local::Options;
 use self::table::conclusion;
 use crate::output::{OutputArgs, conclude_whole, measured, print};
-use crate::wrap::wrap;
 
 pub(crate) use self::network::{LAB_COMMAND, lab};
 

@@ -2,21 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
-use apus_irq::{Device, LinkEvents, Mode, ProcessId, Program, Target};
+use apus_irq::{Device, Done, Mode, ProcessId, Program, Session, Steering, Target};
 use apus_load::misuse::Misuse;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
-use std::os::fd::AsFd;
 
 use super::preset;
-use super::session::{Done, Session};
+use super::session;
 use super::set;
 use super::signals::{self, Signals};
 use super::state::StateArgs;
-use super::steering::Steering;
 use crate::failure;
 use crate::output::OutputFile;
 
@@ -86,7 +82,15 @@ impl What {
     /// # Errors
     /// When it is not for one whole device.
     pub(super) fn steering(&self, targets: &[Target]) -> Result<Option<Steering>> {
-        self.steer.then(|| Steering::of(targets)).transpose()
+        match targets {
+            _ if !self.steer => Ok(None),
+            [Target { device, queue: None }] => Ok(Some(Steering::new(device))),
+            _ => Err(Misuse(
+                "'--steer' needs one whole device: queues have the same numbers on each, and connections come by all of them"
+                    .to_owned(),
+            )
+            .into()),
+        }
     }
 
     /// A session that has set the devices. `preloaded`: the program has a library that makes its waits.
@@ -116,7 +120,7 @@ impl What {
             }
             found.push((device, slots, target.queue.is_none()));
         }
-        let mut session = Session::new(self.state.open()?, self.mode)?;
+        let mut session = session::start(self.state.open()?, self.mode)?;
         for (device, slots, is_whole) in found {
             session.set_device(device, &slots, is_whole)?;
         }
@@ -137,7 +141,7 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<()> {
     let family = program.id().with_descendants();
     let mut session = args.what.session(&args.targets, &family.iter().copied().collect(), false)?;
     if let Some(steering) = &mut steering {
-        steering.begin(&session, &family)?;
+        steering.begin(&session, &family).map_err(session::of_steering)?;
     }
     let sets = session.refresh(&family)?;
     failure::note(&format!(
@@ -149,14 +153,14 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<()> {
         if !signals.take().is_empty() {
             break "signal";
         }
-        if wait(&program, session.links())? {
+        if session.wait_for(&program)? {
             break "program";
         }
         session.refresh_devices()?;
         let family = program.id().with_descendants();
         session.refresh(&family)?;
         if let Some(steering) = &mut steering {
-            steering.refresh(&session, &family)?;
+            steering.refresh(&session, &family).map_err(session::of_steering)?;
         }
     };
     let done = session.done().clone();
@@ -171,24 +175,3 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<()> {
         done,
     })
 }
-
-/// Waits until the program ends or a link changes, but not long; whether the program has ended.
-///
-/// # Errors
-/// When the kernel refuses to wait.
-fn wait(program: &Program, links: &LinkEvents) -> Result<bool> {
-    let mut fds =
-        [program.pidfd().as_fd(), links.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-    let timeout = PollTimeout::try_from(RESCAN).expect("it is short");
-    match poll(&mut fds, timeout) {
-        Ok(_) => {
-            links.take();
-            Ok(fds[0].any().unwrap_or(true))
-        }
-        Err(nix::errno::Errno::EINTR) => Ok(false),
-        Err(error) => Err(error).context("wait for the program"),
-    }
-}
-
-/// How often new epoll sets are looked for.
-pub(super) const RESCAN: Duration = Duration::from_millis(200);

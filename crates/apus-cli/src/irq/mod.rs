@@ -2,10 +2,8 @@
 
 mod attach;
 mod doctor;
-mod family;
 mod keeper;
 mod preset;
-mod privileges;
 mod programs;
 mod run;
 mod session;
@@ -13,7 +11,6 @@ mod set;
 mod show;
 mod signals;
 mod state;
-mod steering;
 mod tune;
 mod user;
 

@@ -8,13 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 
 use anyhow::Result;
-use apus_irq::{Mode, Target};
+use apus_irq::{Done, Family, Mode, Target, adopt_orphans};
 use apus_load::misuse::Misuse;
 use serde::Serialize;
 
 use super::attach::What;
-use super::family::{self, Family};
-use super::session::Done;
+use super::session;
 use super::signals::{self, Signals};
 use super::user;
 use crate::failure::NotStarted;
@@ -90,10 +89,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let targets = std::slice::from_ref(&args.target);
     let mut steering = args.what.steering(targets)?;
     let mut session = args.what.session(targets, &BTreeSet::new(), args.preload)?;
-    family::adopt_orphans()?;
+    adopt_orphans()?;
     let child = command.spawn().map_err(|error| NotStarted::of(&args.program[0], &error))?;
     let pid = i32::try_from(child.id()).expect("the kernel's numbers are smaller");
-    let mut family = Family::of(pid, session.guardian())?;
+    let mut family = Family::of(pid, session.guardian(), session::tell)?;
     let exit_code = loop {
         family.wait(session.links())?;
         if let Some(code) = family.look() {
@@ -105,10 +104,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
             session.refresh(&processes)?;
         }
         if let Some(steering) = &mut steering {
-            steering.refresh(&session, &processes)?;
+            steering.refresh(&session, &processes).map_err(session::of_steering)?;
         }
         for signal in signals.take() {
-            family.pass_on(signal);
+            family.pass_on(|program| signal.pass_on(program));
         }
     };
     let done = session.done().clone();

@@ -3,10 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
-use apus_irq::{
-    Changed, Device, Mode, NapiParameters, ProcessId, Slot, State, Target, users, users_besides,
-};
+use anyhow::{Result, bail};
+use apus_irq::{Changed, Device, Error, Mode, NapiParameters, ProcessId, Slot, State, Target};
 use apus_load::misuse::Misuse;
 use serde::Serialize;
 
@@ -162,7 +160,7 @@ impl SetArgs {
     }
 }
 
-/// Refuses NAPI instances that so many programs use, without these processes. Processes of one name are one program.
+/// Refuses NAPI instances that this many programs use, without these processes; says how many processes may not be read.
 ///
 /// # Errors
 /// With the names of the programs.
@@ -171,23 +169,10 @@ pub(super) fn refuse_shared(
     without: &BTreeSet<ProcessId>,
     programs: usize,
 ) -> Result<()> {
-    let names: BTreeMap<u32, &str> =
-        slots.iter().map(|slot| (slot.napi.id, slot.name.as_str())).collect();
-    let (users, unreadable) = users(&names.keys().copied().collect()).context("/proc")?;
-    for (id, slot) in names {
-        let others: BTreeMap<&str, i32> = users_besides(&users, id, without)
-            .iter()
-            .map(|it| (it.name.as_str(), it.process.pid))
-            .collect();
-        if others.len() >= programs {
-            let others = others.iter().map(|(name, pid)| format!("{name} (pid {pid})"));
-            let others = others.collect::<Vec<_>>().join(", ");
-            bail!(
-                "{slot} is shared: it also brings packets to {others}, which would wait while another program is busy; \
-                 --force sets it all the same"
-            );
-        }
-    }
+    let unreadable = match apus_irq::refuse_shared(slots, without, programs) {
+        Err(error @ Error::Shared { .. }) => bail!("{error}; --force sets it all the same"),
+        result => result?,
+    };
     if unreadable > 0 {
         failure::note(&format!(
             "{unreadable} processes of other users may not be read, and may share these queues"
@@ -238,7 +223,7 @@ impl Restored {
                 continue;
             }
             if let Some(keeper) = held.keeper {
-                keeper::end(keeper);
+                apus_irq::keeper::end(keeper);
             }
             match state.restore_device(held) {
                 Ok(()) => self.devices.push(name.clone()),

@@ -1,12 +1,10 @@
 //! Which directory keeps the values before a change.
 
-use std::env;
 use std::path::PathBuf;
 
 use anyhow::Result;
 use apus_irq::State;
 use apus_load::misuse::Misuse;
-use nix::unistd::geteuid;
 
 /// Where the values before a change are kept.
 #[derive(Clone, Debug, clap::Args)]
@@ -25,16 +23,12 @@ impl StateArgs {
         if let Some(directory) = &self.state {
             return Ok(State::at(directory));
         }
-        if geteuid().is_root() {
-            return Ok(State::at(State::DEFAULT));
-        }
-        let runtime = env::var_os("XDG_RUNTIME_DIR").filter(|it| !it.is_empty());
-        let runtime = runtime.ok_or_else(|| {
+        let of_user = State::of_user().ok_or_else(|| {
             Misuse(
                 "XDG_RUNTIME_DIR is not set: give '--state DIR', a directory of this user"
                     .to_owned(),
             )
         })?;
-        Ok(State::at(PathBuf::from(runtime).join("apus-irq")))
+        Ok(of_user)
     }
 }

@@ -22,7 +22,7 @@ use std::os::fd::AsFd;
 
 use super::keeper;
 use super::preset::Preset;
-use super::session::Session;
+use super::session;
 use super::set;
 use super::state::StateArgs;
 use crate::failure;
@@ -130,7 +130,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<()> {
     let mut tuner = Tuner::new(goal);
     let suspension = Duration::from_nanos(tuner.parameters().irq_suspend_timeout_ns);
     let watch = Watch::open(suspension)?;
-    let mut session = Session::new(args.state.open()?, Mode::own(tuner.parameters(), EPOLL))?;
+    let mut session = session::start(args.state.open()?, Mode::own(tuner.parameters(), EPOLL))?;
     let says = args.json.as_deref() != Some(Path::new("-"));
     if says {
         output::print(&heading(&program, &places, args.p99))?;

@@ -144,7 +144,7 @@ fn read_until(connection: &mut TcpStream, end: &[u8]) {
     }
 }
 
-/// What `apus irq doctor` says: each condition's verdict and text, and the counts.
+/// What `apus irq doctor` says: each finding's verdict and text, and the counts.
 fn doctor(host: &Host, subject: &str) -> (BTreeMap<String, (String, String)>, Value) {
     let output = host.irq(&format!("doctor {subject} --json -"));
     let report: Value = serde_json::from_slice(&output.stdout)
@@ -152,12 +152,12 @@ fn doctor(host: &Host, subject: &str) -> (BTreeMap<String, (String, String)>, Va
     let text = |it: &Value, key: &str| it[key].as_str().unwrap_or_default().to_owned();
     let findings = report["findings"].as_array().expect("findings are a list");
     let of = |it: &Value| {
-        let found = format!("{} {}", text(it, "found"), text(it, "mend"));
-        (text(it, "condition"), (text(it, "verdict"), found))
+        let found = format!("{} {}", text(it, "found"), text(it, "change"));
+        (text(it, "name"), (text(it, "verdict"), found))
     };
     let findings: BTreeMap<_, _> = findings.iter().map(of).collect();
-    let wrong = findings.values().any(|(verdict, _)| verdict == "wrong");
-    assert_eq!(output.status.code(), Some(i32::from(wrong)), "{}", stderr(&output));
+    let bad = findings.values().any(|(verdict, _)| verdict == "bad");
+    assert_eq!(output.status.code(), Some(i32::from(bad)), "{}", stderr(&output));
     (findings, report["watch"].clone())
 }
 
@@ -176,11 +176,11 @@ fn is_suspended_and_restored(host: &Host, server: &Server, name: &str, load: &Lo
     let pid = server.pid().to_string();
     let before = server.epoll_parameters();
     let (findings, watch) = doctor(host, &pid);
-    for condition in ["prefer", "defer", "gro-flush", "irq-suspend", "acts"] {
-        assert_eq!(findings[condition].0, "wrong", "{condition}: {findings:?}");
+    for finding in ["prefer", "defer", "gro-flush", "irq-suspend", "acts"] {
+        assert_eq!(findings[finding].0, "bad", "{finding}: {findings:?}");
     }
-    for condition in ["epoll", "NAPI ids of sockets", "NAPI instances"] {
-        assert_eq!(findings[condition].0, "ok", "{condition}: {findings:?}");
+    for finding in ["epoll", "NAPI ids of sockets", "NAPI instances"] {
+        assert_eq!(findings[finding].0, "good", "{finding}: {findings:?}");
     }
     assert_eq!((&watch["long_rearms"], &watch["busy_poll_packets"]), (&0.into(), &0.into()));
     let mut attach = host.command(&format!("attach {pid} --mode suspend:20 eth0"));
@@ -201,8 +201,8 @@ fn is_suspended_and_restored(host: &Host, server: &Server, name: &str, load: &Lo
     load.more();
     let (findings, watch) = doctor(host, &pid);
     println!("{name}: {watch}");
-    for condition in ["epoll", "prefer", "defer", "gro-flush", "irq-suspend", "acts", "own queue"] {
-        assert_eq!(findings[condition].0, "ok", "{condition}: {findings:?}");
+    for finding in ["epoll", "prefer", "defer", "gro-flush", "irq-suspend", "acts", "own queue"] {
+        assert_eq!(findings[finding].0, "good", "{finding}: {findings:?}");
     }
     for count in ["long_rearms", "task_packets", "busy_poll_packets"] {
         assert!(watch[count].as_u64().is_some_and(|it| it > 0), "{name}: {watch}");
@@ -217,7 +217,7 @@ fn is_suspended_and_restored(host: &Host, server: &Server, name: &str, load: &Lo
     let (findings, watch) = doctor(host, &pid);
     println!("{name}, restored: {watch}");
     assert_eq!((&watch["long_rearms"], &watch["busy_poll_packets"]), (&0.into(), &0.into()));
-    assert_eq!(findings["prefer"].0, "wrong", "{findings:?}");
+    assert_eq!(findings["prefer"].0, "bad", "{findings:?}");
 }
 
 /// Whether a program is there; says so otherwise.
@@ -433,12 +433,12 @@ fn a_child_of_a_shell_that_has_ended_is_followed() {
     is_followed(&host, &["sh", "-c", &shell], b"ping\n", b"ping\n");
 }
 
-/// Asserts verdicts of conditions, and words of their texts.
+/// Asserts verdicts of findings, and words of their texts.
 fn verdicts(host: &Host, subject: &str, wanted: &[(&str, &str, &str)]) {
     let (findings, _) = doctor(host, subject);
-    for (condition, verdict, words) in wanted {
-        let (found, text) = &findings[*condition];
-        assert!(found == verdict && text.contains(words), "{condition}: {findings:?}");
+    for (name, verdict, words) in wanted {
+        let (found, text) = &findings[*name];
+        assert!(found == verdict && text.contains(words), "{name}: {findings:?}");
     }
 }
 
@@ -453,9 +453,9 @@ fn the_doctor_names_what_keeps_suspension_from_acting() {
         let load = Load::start(&host, b"ping\n", b"ping\n");
         let pid = server.pid().to_string();
         let wanted = [
-            ("epoll", "ok", ""),
-            ("NAPI ids of sockets", "wrong", "tx-tcp-mangleid-segmentation off"),
-            ("NAPI instances", "unknown", ""),
+            ("epoll", "good", ""),
+            ("NAPI ids of sockets", "bad", "tx-tcp-mangleid-segmentation off"),
+            ("NAPI instances", "not-known", ""),
         ];
         verdicts(&host, &pid, &wanted);
         load.end();
@@ -464,18 +464,18 @@ fn the_doctor_names_what_keeps_suspension_from_acting() {
         assert!(said.contains(&format!("nsenter -t {pid} -n apus irq doctor {pid}")), "{said}");
     }
     let parameters = ["defer", "gro-flush", "irq-suspend"];
-    verdicts(&host, "eth0", &parameters.map(|it| (it, "wrong", "set eth0 --preset suspend:20")));
+    verdicts(&host, "eth0", &parameters.map(|it| (it, "bad", "set eth0 --preset suspend:20")));
     host.succeeds("set eth0 --preset suspend:20");
-    verdicts(&host, "eth0", &parameters.map(|it| (it, "ok", "")));
-    verdicts(&host, "eth0", &[("kept values", "ok", "")]);
+    verdicts(&host, "eth0", &parameters.map(|it| (it, "good", "")));
+    verdicts(&host, "eth0", &[("kept values", "good", "")]);
     let write = "echo 0 >/sys/class/net/eth0/napi_defer_hard_irqs";
     let written =
         Command::new("ip").args(["netns", "exec", &host.wire.names[1], "sh", "-c", write]).status();
     assert!(written.expect("`ip` starts").success());
-    let mend = "set eth0 --defer 100 --gro-flush 20 --suspend 20";
-    verdicts(&host, "eth0", &[("kept values", "wrong", mend), ("defer", "wrong", "")]);
+    let change = "set eth0 --defer 100 --gro-flush 20 --suspend 20";
+    verdicts(&host, "eth0", &[("kept values", "bad", change), ("defer", "bad", "")]);
     host.succeeds("restore eth0");
-    verdicts(&host, "lo", &[("NAPI instances", "wrong", "loopback has none")]);
+    verdicts(&host, "lo", &[("NAPI instances", "bad", "loopback has none")]);
 }
 
 #[test]
@@ -492,16 +492,16 @@ fn the_doctor_names_programs_that_wait_without_epoll() {
         true => ways.push(("ring", "io_uring", "1 rings")),
         false => skipped("no io_uring"),
     }
-    for (way, condition, seen) in ways {
+    for (way, name, seen) in ways {
         let server = Server::start(&host, &program, &["10.88.0.2", "7000", way]);
         let mut client = host.inside_of(0, || TcpStream::connect(AT)).expect("it listens");
         client.write_all(b"ping\n").expect("it is connected");
         read_until(&mut client, b"ping\n");
         let wanted = [
-            ("epoll", "wrong", "--preset defer:20"),
-            (condition, "wrong", seen),
-            ("NAPI ids of sockets", "ok", ""),
-            ("acts", "unknown", "too few to tell"),
+            ("epoll", "bad", "--preset defer:20"),
+            (name, "bad", seen),
+            ("NAPI ids of sockets", "good", ""),
+            ("acts", "not-known", "too few to tell"),
         ];
         verdicts(&host, &server.pid().to_string(), &wanted);
     }
@@ -525,9 +525,9 @@ fn without_the_right_to_watch_the_rest_is_looked_at() {
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let findings = report["findings"].as_array().expect("findings are a list");
-    let acts = findings.iter().find(|it| it["condition"] == "acts").expect("it is one of them");
-    assert_eq!(acts["verdict"], "unknown", "{acts}");
+    let acts = findings.iter().find(|it| it["name"] == "acts").expect("it is one of them");
+    assert_eq!(acts["verdict"], "not-known", "{acts}");
     let missing = report["watch"]["missing"].as_str().expect("it says what is missing");
     assert!(missing.contains("CAP_"), "{missing}");
-    assert!(findings.iter().any(|it| it["condition"] == "NAPI instances"), "{report}");
+    assert!(findings.iter().any(|it| it["name"] == "NAPI instances"), "{report}");
 }

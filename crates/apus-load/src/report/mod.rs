@@ -31,6 +31,7 @@ mod svg;
 mod table;
 mod terminal;
 mod warnings;
+mod wrap;
 
 pub use column::figure;
 pub use conventions::Conventions;
@@ -40,6 +41,7 @@ pub use markdown::markdown;
 pub use svg::{SvgFile, svg};
 pub use table::Table;
 pub use terminal::{Style, WIDTH, short_warnings, text};
+pub use wrap::wrap;
 
 use crate::stats;
 

@@ -1,0 +1,107 @@
+//! `apus doctor`: what this machine, or the path to a peer, offers, what Apus uses of it, and what to change.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Result, bail};
+use apus::Config;
+use apus_doctor::{Inspected, Report, machine, path};
+use apus_load::report::Style;
+
+use crate::output::{self, OutputFile};
+use crate::{daemon, interrupt};
+
+/// Show what this machine, or the path to a peer, offers, what Apus uses of it, and what to change
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Each line has a verdict (good, could be better, bad, not known), what was found, and what Apus does with it. Where something is \
+not good, a command says what to change, and what that brings. Nothing is changed. The commands are for this machine: read them before \
+you paste them. Settings of a node are taken from the environment (APUS_...), as programs take them. docs/doctor.md explains every line.
+
+The check takes about a second, and keeps two CPUs busy for a part of it. Without privilege it finds as much as programs of this user \
+can use.
+
+With HOST, the path to the Apus node there is looked at: round trip, transport, packet length and, if `apus doctor --serve` runs there, \
+whether packets arrive as they were marked (DSCP). --flood loads the path for a second, to find out whether the network honours the \
+marks; others on the path notice. A doctor that serves answers only who has called its node, with no more bytes than it was sent.
+
+The exit status is 1 if something is bad, and 0 otherwise.
+
+Examples:
+  apus doctor
+  apus doctor --device eth0
+  apus doctor --json doctor.json
+  apus doctor --serve --listen 0.0.0.0:20146
+  apus doctor 10.0.0.2
+  apus doctor 10.0.0.2:4000@20146 --flood 1000 --json path.json"
+)]
+pub(crate) struct Args {
+    /// Peer to which the path is looked at, with its port (4000 unless given): HOST, HOST:PORT, HOST:PORT@UDPPORT
+    #[arg(value_name = "HOST[:PORT]")]
+    peer: Option<String>,
+    /// Network interface to look at [default: that of the address at which nodes listen, or of the default route]
+    #[arg(long, value_name = "DEV", conflicts_with = "peer")]
+    device: Option<String>,
+    /// Write the findings as JSON to FILE; - is standard output, which then has no table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Load the path to the peer with packets of the lowest level, at this rate in Mb/s, 1 to 100000, for a second
+    #[arg(long, value_name = "MBPS", requires = "peer", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    flood: Option<u64>,
+    /// Be the peer of another doctor, until Ctrl-C
+    #[arg(long, conflicts_with_all = ["peer", "device", "json"])]
+    serve: bool,
+    /// IP address and UDP port of the node of --serve; without it, only this machine reaches it
+    #[arg(long, value_name = "ADDR", requires = "serve", default_value = "127.0.0.1:20146")]
+    listen: SocketAddr,
+}
+
+/// Looks and shows, or serves.
+///
+/// # Errors
+/// When there is no such interface or address, a setting in the environment is wrong, a file cannot be written, or something is bad.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.serve {
+        return serve(args.listen);
+    }
+    let mut config = Config::new();
+    config.apply_environment()?;
+    let interface = machine::interface(args.device.as_deref(), &config)?;
+    let file = args.json.as_deref().map(OutputFile::open).transpose()?;
+    let started = SystemTime::now();
+    let (inspected, findings) = match &args.peer {
+        Some(peer) => (Inspected::Peer(peer.clone()), path::findings(peer, args.flood, &config)?),
+        None => {
+            let findings = machine::findings(&config, &interface, Path::new(daemon::SOCKET));
+            (Inspected::Device(interface), findings)
+        }
+    };
+    let report = Report::new(inspected, started, findings, None);
+    conclude(&report, &report.machine_and_time(), file)
+}
+
+/// Prints a report under a heading, unless its file is standard output; writes the file.
+///
+/// # Errors
+/// When the file cannot be written, or a finding is bad.
+pub(crate) fn conclude(report: &Report, heading: &str, file: Option<OutputFile>) -> Result<()> {
+    if !file.as_ref().is_some_and(OutputFile::is_stdout) {
+        output::print(&format!("{heading}\n\n{}", report.text(Style::for_stdout())))?;
+    }
+    if let Some(file) = file {
+        file.write_json(report)?;
+    }
+    match report.bad() {
+        Some(bad) => bail!(bad),
+        None => Ok(()),
+    }
+}
+
+/// Is the peer of another doctor until Ctrl-C.
+fn serve(listen: SocketAddr) -> Result<()> {
+    interrupt::handle()?;
+    let service = path::Service::start(listen)?;
+    output::print(&format!("serving {}\n", service.address()))?;
+    service.run()
+}

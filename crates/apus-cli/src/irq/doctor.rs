@@ -1,0 +1,74 @@
+//! `apus irq doctor`: what keeps suspension from acting for a program or on a device, and whether it acts.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Result;
+use apus_doctor::Report;
+use apus_doctor::suspension::{ProgramOrDevice, Suspension};
+
+use super::state::StateArgs;
+use crate::doctor;
+use crate::output::OutputFile;
+
+/// Find out what keeps suspension from acting, and whether it acts
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Each line has a verdict (good, could be better, bad, not known), what was found, and a command that changes it. Nothing is changed. The \
+commands are for this machine: read them before you type them. docs/irq.md explains every line.
+
+The kernel's watchdog timers and polls are watched for a second, which takes root (CAP_PERFMON and CAP_SYSLOG); so look while the \
+program is under load. Without that right, the rest is looked at all the same. Programs of other users take CAP_SYS_PTRACE.
+
+The exit status is 1 if something is bad, and 0 otherwise.
+
+Examples:
+  sudo apus irq doctor 4711
+  sudo apus irq doctor $(pidof -s memcached) --watch 10
+  sudo apus irq doctor eth0
+  apus irq doctor 4711 --json doctor.json
+  sudo nsenter -t 4711 -n apus irq doctor 4711"
+)]
+pub(crate) struct Args {
+    /// Process of a program, whose children are looked at as well; or a network device
+    #[arg(value_name = "PID|DEV")]
+    subject: String,
+    /// How long the kernel is watched, in seconds, 0.1 to 3600
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    watch: Duration,
+    /// Write the findings as JSON to FILE; - is standard output, which then has no text
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+/// Looks, watches and shows.
+///
+/// # Errors
+/// When there is no such process or device, a file cannot be written, or something is bad.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let file = args.json.as_deref().map(OutputFile::open).transpose()?;
+    // Without a directory, nothing is known about values that were set before.
+    let state = args.state.open().ok();
+    let started = SystemTime::now();
+    let mut suspension = match args.subject.parse() {
+        Ok(pid) => Suspension::of_program(pid, state.as_ref())?,
+        Err(_) => Suspension::of_device(&args.subject, state.as_ref())?,
+    };
+    let watched = suspension.watch(args.watch);
+    let findings = suspension.findings(&watched);
+    let inspected = suspension.inspected().clone();
+    let heading = match &inspected {
+        ProgramOrDevice::Program { pid, name } => format!("{name} (pid {pid})"),
+        ProgramOrDevice::Device(name) => name.clone(),
+    };
+    doctor::conclude(&Report::new(inspected, started, findings, Some(watched)), &heading, file)
+}
+
+/// Reads a time that the kernel is watched.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: Option<f64> = text.parse().ok();
+    let allowed = seconds.filter(|it| (0.1..=3600.0).contains(it));
+    allowed.map(Duration::from_secs_f64).ok_or_else(|| "expected 0.1 to 3600".to_owned())
+}

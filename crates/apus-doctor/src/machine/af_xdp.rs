@@ -1,0 +1,46 @@
+//! Whether AF_XDP sockets can be made. Apus does not use them yet.
+
+use rustix::net::{AddressFamily, SocketType, socket};
+
+use crate::finding::{Finding, Subject, Verdict};
+
+const SUBJECT: Subject = Subject::AfXdp;
+
+#[derive(Debug)]
+pub(super) struct AfXdp {
+    socket: Result<(), String>,
+}
+
+impl AfXdp {
+    pub(super) fn gather() -> Self {
+        let made = socket(AddressFamily::XDP, SocketType::RAW, None);
+        Self { socket: made.map(drop).map_err(|error| error.to_string()) }
+    }
+
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let found = match &self.socket {
+            Ok(()) => "this process can make such a socket".to_owned(),
+            Err(why) => format!("this process cannot make such a socket ({why})"),
+        };
+        // Nothing gets better or worse by it.
+        let finding = Finding::new(SUBJECT, "socket", Verdict::Good, found);
+        vec![
+            finding
+                .apus("does not use AF_XDP yet: nothing depends on it")
+                .value("possible", self.socket.is_ok()),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_depends_on_it() {
+        for socket in [Ok(()), Err("EPERM".to_owned())] {
+            assert_eq!((AfXdp { socket }).findings()[0].verdict, Verdict::Good);
+        }
+        assert_eq!(AfXdp::gather().findings().len(), 1);
+    }
+}
