@@ -126,14 +126,6 @@ impl Side {
         self.peer_is_gone() && rest().is_ok_and(|rest| !rest.is_empty())
     }
 
-    /// Bytes that the peer had taken back from the ring, and did not put into TCP because it is gone.
-    pub(crate) fn rest(&self, fd: c_int) -> usize {
-        let theirs = words::sender_of(&self.peer);
-        let total = kernel::consumed(fd).unwrap_or(0) + kernel::unread(fd).unwrap_or(0);
-        let rest = self.receiver().rest(&theirs, total);
-        rest.map_or(0, |rest| (rest.end - rest.start) as usize)
-    }
-
     /// Whether bytes are in the ring, or follow there, that nobody puts into TCP: the peer is gone, or has gone on by TCP behind them.
     pub(crate) fn keeps_rest(&self, fd: c_int) -> bool {
         self.is_spilled() || self.peer_is_gone() && (self.unread() > 0 || self.has_rest(fd))
