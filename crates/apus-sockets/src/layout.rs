@@ -85,9 +85,8 @@ pub const SIZE: usize = 28 << 10;
 /// Bytes of the ring.
 pub const CAPACITY: usize = SIZE - RING;
 
-/// Bytes of the segment of a connection between hosts. With 128 KiB, streams in both directions stand still after a while, and why is not
-/// known.
-pub const FAR_SIZE: usize = SIZE;
+/// Bytes of the segment of a connection between hosts.
+pub const FAR_SIZE: usize = 128 << 10;
 
 /// Bytes of the ring of a connection between hosts: what it may have on its way, as a byte stays in the ring of its sender until it was
 /// read.

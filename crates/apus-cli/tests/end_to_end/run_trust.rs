@@ -334,10 +334,16 @@ fn processes_that_share_a_connection_sleep_while_nothing_comes() {
 fn what_a_peer_has_written_before_it_closed_is_read_whatever_ends_carrying() {
     let directory = Directory::new("rest");
     let program = directory.program("rest.c", &[]);
-    for bytes in ["9000", "60000"] {
+    // With more than a receiver's window, the kernel's calls themselves lose what is still at the sender.
+    let by_kernel = [", dprintf: ", ", shutdown: "];
+    for (bytes, lost) in [("9000", &[][..]), ("60000", &[][..]), ("900000", &by_kernel[..])] {
         let plain = output(Command::new(&program).arg(bytes));
         let carried = output(carried(&program).arg(bytes));
-        assert_eq!(stdout(&carried), stdout(&plain), "{}", stderr(&carried));
+        let results = |output: &Output| {
+            let is_kept = |line: &&str| !lost.iter().any(|way: &&str| line.contains(way));
+            stdout(output).lines().filter(is_kept).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(results(&carried), results(&plain), "{}", stderr(&carried));
         assert_eq!(stdout(&plain).matches("right").count(), 40, "{}", stdout(&plain));
         assert_eq!(stderr(&carried).matches(": carried").count(), 72, "{}", stderr(&carried));
     }

@@ -160,11 +160,7 @@ pub(super) fn findings(suspension: &Suspension, watched: &Watched) -> Vec<Findin
         None => {
             let why = watched.missing.as_deref().unwrap_or("it was not watched");
             let found = format!("{why}; {}", polled(watched));
-<<<<<<< HEAD:crates/apus-cli/src/irq/doctor/acting.rs
-            vec![Finding::unknown("acts", found).try_if(facts.as_root())]
-=======
-            vec![Finding::not_known(SUBJECT, "acts", found).command(suspension.again())]
->>>>>>> doctor:crates/apus-doctor/src/suspension/acting.rs
+            vec![Finding::not_known(SUBJECT, "acts", found).command_if(suspension.as_root())]
         }
     }
 }

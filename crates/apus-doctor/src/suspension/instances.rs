@@ -104,21 +104,12 @@ fn instances(suspension: &Suspension) -> Finding {
                 _ => "none is shown: the device is down, or its driver does not tell",
             };
             let found = format!("{device}: {why}");
-<<<<<<< HEAD:crates/apus-cli/src/irq/doctor/instances.rs
-            let has_none = device == "lo" || facts.is_some_and(|it| it.is_tun);
-            let mend = match has_none {
-                true => "apus irq show # the devices that have some".to_owned(),
+            let has_none = device == "lo" || interface.is_some_and(|it| it.is_tun);
+            let command = match has_none {
+                true => "apus irq show # devices with NAPI instances".to_owned(),
                 false => format!("sudo ethtool -K {device} gro on; apus irq show {device}"),
             };
-            Finding::wrong(name, found, mend)
-=======
-            Finding::bad(
-                SUBJECT,
-                name,
-                found,
-                format!("sudo ethtool -K {device} gro on; apus irq show {device}"),
-            )
->>>>>>> doctor:crates/apus-doctor/src/suspension/instances.rs
+            Finding::bad(SUBJECT, name, found, command)
         }
     }
 }
@@ -281,11 +272,7 @@ fn shared(suspension: &Suspension) -> Finding {
                 "no other program was seen, but {some} processes of other users may not be read"
             ),
         )
-<<<<<<< HEAD:crates/apus-cli/src/irq/doctor/instances.rs
-        .try_if(facts.as_root()),
-=======
-        .command(suspension.again()),
->>>>>>> doctor:crates/apus-doctor/src/suspension/instances.rs
+        .command_if(suspension.as_root()),
     }
 }
 
@@ -445,7 +432,7 @@ mod tests {
     fn nobody_is_advised_to_look_again_at_the_same() {
         let advice = |is_root: bool| {
             let facts = changed(|it| (it.unreadable_users, it.is_root) = (3, is_root));
-            shared(&facts).mend
+            shared(&facts).change
         };
         assert!(advice(false).is_some_and(|it| it.starts_with("sudo apus irq doctor ")));
         assert_eq!(advice(true), None);

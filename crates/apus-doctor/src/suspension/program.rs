@@ -15,11 +15,7 @@ pub(super) fn findings(suspension: &Suspension) -> Vec<Finding> {
         let why = format!(
             "the program may not be read ({why}), which takes its user, or CAP_SYS_PTRACE (see /proc/sys/kernel/yama/ptrace_scope)"
         );
-<<<<<<< HEAD:crates/apus-cli/src/irq/doctor/program.rs
-        return vec![Finding::unknown("program", why).try_if(facts.as_root())];
-=======
-        return vec![Finding::not_known(SUBJECT, "program", why).command(suspension.again())];
->>>>>>> doctor:crates/apus-doctor/src/suspension/program.rs
+        return vec![Finding::not_known(SUBJECT, "program", why).command_if(suspension.as_root())];
     }
     let all = [epoll, waiting, io_uring, so_busy_poll, prefer, napi_ids, stale, mixed];
     all.map(|finding| finding(suspension)).into()
@@ -38,15 +34,9 @@ fn epoll(suspension: &Suspension) -> Finding {
     if sets > 0 {
         return Finding::good(SUBJECT, name, format!("{sets} epoll sets watch {sockets} sockets"));
     }
-<<<<<<< HEAD:crates/apus-cli/src/irq/doctor/program.rs
-    if facts.sockets().next().is_none() {
-        return Finding::unknown(name, "there is no internet socket")
-            .try_this(format!("{} # once it has one", facts.again()));
-=======
     if suspension.sockets().next().is_none() {
         return Finding::not_known(SUBJECT, name, "there is no internet socket")
-            .command(suspension.again());
->>>>>>> doctor:crates/apus-doctor/src/suspension/program.rs
+            .command(format!("{} # once it has one", suspension.again()));
     }
     let found = "no epoll set watches a socket, and the kernel suspends for epoll_wait only";
     Finding::bad(SUBJECT, name, found, defer_only(suspension))

@@ -11,11 +11,11 @@ use crate::stream::message::{FIN, Header, OPEN, Reason};
 #[derive(Debug)]
 pub(crate) struct Answerer<C> {
     pub(crate) halves: Halves,
-    /// Calls that were not answered, oldest first, and their epochs.
-    held: VecDeque<(u16, C)>,
+    /// Calls that were not answered, oldest first.
+    held: VecDeque<Held<C>>,
     /// The latest epoch of the peer. Calls of earlier epochs may be lost, and with them the segments in their responses.
     epoch: u16,
-    /// How many of them may stay so until there is something to say.
+    /// How many of them may stay so until there is something to say, according to the call that came last.
     keep: usize,
     /// Calls to answer although there is nothing to send.
     answers_due: usize,
@@ -23,11 +23,21 @@ pub(crate) struct Answerer<C> {
     acknowledged: u64,
 }
 
+/// A call that was not answered.
+#[derive(Debug)]
+struct Held<C> {
+    call: C,
+    epoch: u16,
+    /// How many calls may be kept, according to this one.
+    keep: usize,
+}
+
 /// An answer to give.
 #[derive(Debug)]
 pub(crate) struct Answer<C> {
     pub(crate) call: C,
     epoch: u16,
+    keep: usize,
     pub(crate) body: Bytes,
     /// Where the segment begins that it has, if it has one.
     segment: Option<u64>,
@@ -47,12 +57,13 @@ impl<C> Answerer<C> {
 
     /// The peer has called.
     pub(crate) fn handle_call(&mut self, header: &Header, payload: Bytes, call: C) {
-        self.held.push_back((header.epoch, call));
+        let keep = usize::from(header.keep).min(KEEP_MAX);
+        self.held.push_back(Held { call, epoch: header.epoch, keep });
         let was_complete = self.halves.incoming.is_complete();
         if !self.halves.handle(header, payload) {
             return;
         }
-        self.keep = usize::from(header.keep).min(KEEP_MAX);
+        self.keep = keep;
         if is_later(header.epoch, self.epoch) {
             self.epoch = header.epoch;
             self.halves.outgoing.all_lost();
@@ -62,23 +73,31 @@ impl<C> Answerer<C> {
         self.answers_due += usize::from(header.has(OPEN) || header.has(FIN) || completes);
     }
 
+    /// How many calls may be kept: as few as one of them says, since calls arrive in any order. The caller counts on the responses.
+    fn keep(&self) -> usize {
+        self.held.iter().map(|held| held.keep).fold(self.keep, usize::min)
+    }
+
     /// Whether a call is to be answered now.
     pub(crate) fn has_answer(&self) -> bool {
         let halves = &self.halves;
         let unacknowledged = halves.incoming.received() - self.acknowledged;
-        let answers = self.held.len() > self.keep
+        let answers = self.held.len() > self.keep()
             || self.answers_due > 0
             || unacknowledged >= ACKNOWLEDGE_AFTER
             || halves.is_over()
             || halves.outgoing.has_segment()
             || halves.incoming.limit_is_due()
-            || self.held.iter().any(|(epoch, _)| *epoch != self.epoch);
+            || self.held.iter().any(|held| held.epoch != self.epoch);
         answers && !self.held.is_empty()
     }
 
     /// The next answer to give.
     pub(crate) fn poll_answer(&mut self) -> Option<Answer<C>> {
-        let (epoch, call) = if self.has_answer() { self.held.pop_front()? } else { return None };
+        if !self.has_answer() {
+            return None;
+        }
+        let Held { call, epoch, keep } = self.held.pop_front()?;
         if let Some(broken) = &self.halves.broken {
             let reason = match broken {
                 Broken::ByUs(reason) => *reason,
@@ -86,7 +105,7 @@ impl<C> Answerer<C> {
             };
             let header = Header::reset(self.halves.id, reason);
             let body = Bytes::copy_from_slice(&header.encode());
-            return Some(Answer { call, epoch, body, segment: None });
+            return Some(Answer { call, epoch, keep, body, segment: None });
         }
         // A loss of the response to a call of an earlier epoch would go unnoticed.
         let is_late = epoch != self.epoch;
@@ -94,7 +113,7 @@ impl<C> Answerer<C> {
         self.answers_due = self.answers_due.saturating_sub(usize::from(!is_late));
         self.acknowledged = self.halves.incoming.received();
         let (body, segment) = self.halves.message(0, 0, 0, sends);
-        Some(Answer { call, epoch, body, segment })
+        Some(Answer { call, epoch, keep, body, segment })
     }
 
     /// An answer could not be sent. With `again`, its call can be answered later.
@@ -103,13 +122,14 @@ impl<C> Answerer<C> {
             self.halves.outgoing.lost(offset);
         }
         if again {
-            self.held.push_front((answer.epoch, answer.call));
+            let Answer { call, epoch, keep, .. } = answer;
+            self.held.push_front(Held { call, epoch, keep });
         }
     }
 
     /// Forgets the calls whose client is gone. True if none is left.
     pub(crate) fn retain_calls(&mut self, mut is_active: impl FnMut(&C) -> bool) -> bool {
-        self.held.retain(|(_, call)| is_active(call));
+        self.held.retain(|held| is_active(&held.call));
         self.held.is_empty()
     }
 }

@@ -17,6 +17,9 @@ pub(crate) struct Caller {
     opened: bool,
     /// Calls under way.
     outstanding: usize,
+    /// Responses to them that are certain to come, whether or not the peer has something to say: it keeps no more calls than it was told
+    /// last.
+    due: usize,
     /// Calls that are to be under way even if nothing is to be sent, so that the peer can send.
     wanted: usize,
     /// How often calls have failed.
@@ -49,6 +52,7 @@ impl Caller {
             halves,
             opened: false,
             outstanding: 0,
+            due: 0,
             wanted: 1,
             epoch: 0,
             epoch_begins: false,
@@ -124,11 +128,11 @@ impl Caller {
         self.epoch_begins || self.acknowledge || limit || self.outstanding < wanted
     }
 
-    /// Whether to send a segment now. While more calls are under way than the peer may keep, one of them is about to be answered,
-    /// so a short segment waits for more bytes.
+    /// Whether to send a segment now. While a response is certain to come, a short segment waits for more bytes. More outstanding calls
+    /// than the peer may keep are not enough: the peer may keep fewer with each response, and learns of that with the next call only.
     fn sends(&self) -> bool {
         let outgoing = &self.halves.outgoing;
-        if self.outstanding <= self.keep() {
+        if self.outstanding <= self.keep() || self.due == 0 {
             outgoing.has_segment()
         } else {
             self.outstanding < self.keep() + PIPELINE && outgoing.has_full_segment()
@@ -143,6 +147,7 @@ impl Caller {
     fn call(&mut self, flags: u8, with_segment: bool) -> CallBody {
         (self.acknowledge, self.epoch_begins) = (false, false);
         self.outstanding += 1;
+        self.due = self.due.max(self.outstanding.saturating_sub(self.keep()));
         let keep = u8::try_from(self.keep()).unwrap_or(u8::MAX);
         let (body, segment) = self.halves.message(flags, keep, self.epoch, with_segment);
         CallBody { body, segment }
@@ -150,7 +155,7 @@ impl Caller {
 
     /// A call has this response.
     pub(crate) fn handle_response(&mut self, response: &Bytes) {
-        self.outstanding -= 1;
+        self.ended();
         self.failing_since = None;
         let Some((header, payload)) = Header::parse(response) else {
             return self.reset(Reason::Violation);
@@ -177,9 +182,14 @@ impl Caller {
         };
     }
 
+    fn ended(&mut self) {
+        self.outstanding -= 1;
+        self.due = self.due.saturating_sub(1);
+    }
+
     /// A call was not begun, or has failed.
     pub(crate) fn handle_failure(&mut self, now: Time, segment: Option<u64>, error: CallError) {
-        self.outstanding -= 1;
+        self.ended();
         if self.halves.is_over() {
             return; // The peer has forgotten the stream, or learns by itself that the calls have ended.
         }

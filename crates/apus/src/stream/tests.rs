@@ -164,6 +164,24 @@ fn a_long_stream_has_several_calls_under_way() {
     assert!(pair.executed.len() > 2, "more calls wait for what else the peer sends");
 }
 
+/// The calls that the peer may keep become fewer with its responses, and it learns of that by later calls only.
+#[test]
+fn a_short_write_is_sent_although_the_peer_may_keep_all_calls() {
+    let mut pair = Pair::open();
+    pair.answerer.halves.outgoing.write(&[1; 900]);
+    pair.settle();
+    assert_eq!(pair.at_client().len(), 900);
+    for _ in 0..20 {
+        pair.caller.halves.outgoing.write(b"x");
+        pair.send();
+        pair.answerer.halves.outgoing.write(b"y");
+        pair.settle();
+        pair.caller.halves.outgoing.write(b"z");
+        pair.settle();
+        assert_eq!((pair.at_server(), pair.at_client()), (b"xz".to_vec(), b"y".to_vec()));
+    }
+}
+
 #[test]
 fn a_writer_waits_for_the_reader() {
     let mut pair = Pair::open();
@@ -411,6 +429,13 @@ proptest! {
             prop_assert_eq!(&pair.caller.halves.broken, &None);
             prop_assert_eq!(&pair.answerer.halves.broken, &None);
         }
+        for _ in 0..100 {
+            pair.settle();
+            up.read(&mut pair.answerer.halves, usize::MAX);
+            down.read(&mut pair.caller.halves, usize::MAX);
+            pair.now = pair.now + STEP;
+        }
+        prop_assert!(up.read == up.written && down.read == down.written, "nothing waits for more");
         pair.caller.halves.outgoing.finish();
         pair.answerer.halves.outgoing.finish();
         for _ in 0..1_000 {

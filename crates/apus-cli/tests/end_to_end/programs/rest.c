@@ -79,7 +79,11 @@ static int act(int way, int fd) {
     switch (way) {
     case 1: return recv(fd, bytes, 1234, MSG_TRUNC);
     case 2: check(recv(fd, NULL, 4321, MSG_TRUNC | MSG_PEEK) == 4321, "recv"); return 0;
-    case 3: check(recv(fd, bytes, BYTES, MSG_WAITALL | MSG_PEEK) == BYTES && bytes[BYTES - 1] == letter(BYTES - 1), "recv"); return 0;
+    case 3: {
+        int most = BYTES < 60000 ? BYTES : 60000; /* The receiver's kernel holds no more than its window. */
+        check(recv(fd, bytes, most, MSG_WAITALL | MSG_PEEK) == most && bytes[most - 1] == letter(most - 1), "recv");
+        return 0;
+    }
     case 4: check(system("exit 0") == 0, "system"); return 0;
     case 5: check(pclose(popen("exit 0", "r")) == 0, "popen"); return 0;
     case 6:

@@ -8,19 +8,26 @@
 use std::mem;
 use std::time::Duration;
 
-use libc::{c_int, c_void, iovec, pollfd, sockaddr, sockaddr_in, socklen_t};
+use libc::{c_int, c_short, c_void, iovec, pollfd, sockaddr, sockaddr_in, socklen_t};
 
 use crate::carry::bytes::transfer;
 use crate::carry::connection::side::Side;
 use crate::carry::connection::slots::{self, Use};
 use crate::carry::kernel;
 use crate::carry::scratch::Scratch;
+use crate::carry::spin::Clock;
 use crate::descriptors;
 use crate::errno;
 use crate::originals::own;
 
-/// A socket holds so many bytes that nobody has read, whatever the system's settings.
+/// Upper bound on the bytes of a connection that another process has as well.
 const MOST: usize = 128 << 10;
+
+/// Bytes that are moved at a time.
+const PIECE: usize = 64 << 10;
+
+/// Room that the new socket asks for. The kernel gives what the system allows.
+static ROOM: c_int = 8 << 20;
 
 /// Connections of strangers that come in between are refused.
 const STRANGERS_MAX: c_int = 16;
@@ -28,21 +35,23 @@ const STRANGERS_MAX: c_int = 16;
 /// The kernel connects two sockets of one process at once, unless strangers have filled the queue of the one that listens.
 const CONNECTS_WITHIN: Duration = Duration::from_millis(100);
 
-/// Before a descriptor is given away: its socket has all that is left of the stream. False if it cannot be done.
+/// Before a descriptor is given away: its socket has all that is left of the stream. False if that cannot be by then: there is more than
+/// the kernel holds, or the peer has not written its end.
 #[cold]
-pub(super) fn put_into_socket(fd: c_int) -> bool {
+pub(super) fn put_into_socket(fd: c_int, until: Duration) -> bool {
     errno::kept(|| {
         let Some(used) = Use::of(fd) else { return false };
         let Some(side) = used.side() else { return false };
-        let is_shared = side.is_shared();
-        let bytes = if is_shared { copy_all(&used, side, fd) } else { take_all(&used, side, fd) };
-        let Some(bytes) = bytes else { return false };
-        let Some(new) = filled(&bytes) else {
-            if !is_shared {
-                kernel::reset(fd); // As bytes are lost.
+        let Some((new, writer)) = connected() else { return false };
+        if side.is_shared() {
+            let Some(bytes) = copy_all(&used, side, fd) else { return false };
+            if !write_all(writer.0, bytes.room.as_ptr(), bytes.count, until) {
+                return false;
             }
+        } else if !move_all(&used, fd, writer.0, until) {
+            kernel::reset(fd); // As bytes are lost.
             return false;
-        };
+        }
         if side.has_shut() {
             // SAFETY: the call has no pointers.
             let _ = unsafe { own::shutdown(new.0, libc::SHUT_WR) };
@@ -65,7 +74,7 @@ struct Bytes {
     count: usize,
 }
 
-/// How many bytes are left of a stream. `None` if that is more than a socket holds.
+/// How many bytes are left of a stream. `None` beyond [`MOST`].
 fn count_all(side: &Side, fd: c_int) -> Option<usize> {
     let all = side.unread() as usize + kernel::unread(fd)? as usize + side.rest(fd).len();
     Some(all).filter(|all| *all <= MOST)
@@ -91,22 +100,57 @@ fn copy_all(used: &Use, side: &Side, fd: c_int) -> Option<Bytes> {
     Some(Bytes { room, count }).filter(|bytes| bytes.count == all)
 }
 
-/// Takes all that is left of a stream. `None` if that is more than a socket holds.
-fn take_all(used: &Use, side: &Side, fd: c_int) -> Option<Bytes> {
-    count_all(side, fd)?;
-    let mut room = Scratch::new(MOST)?;
-    let mut count = 0;
+/// Writes all that is left of a stream into another socket, which nobody reads meanwhile. True at the end of the stream.
+fn move_all(used: &Use, fd: c_int, to: c_int, until: Duration) -> bool {
+    let Some(mut room) = Scratch::new(PIECE) else { return false };
+    let Some(side) = used.side() else { return false };
     loop {
-        let base = room.as_mut_ptr().wrapping_add(count);
-        let part = iovec { iov_base: base.cast(), iov_len: MOST - count };
-        // SAFETY: the part is within the memory.
+        let part = iovec { iov_base: room.as_mut_ptr().cast(), iov_len: PIECE };
+        // SAFETY: the part is the memory.
         let got =
             unsafe { transfer::receive(used, side, fd, &raw const part, 1, libc::MSG_DONTWAIT) };
         match usize::try_from(got) {
-            Ok(got) if got > 0 => count += got,
-            _ => return Some(Bytes { room, count }),
+            Ok(0) => return true,
+            Ok(got) => {
+                if !write_all(to, room.as_ptr(), got, until) {
+                    return false;
+                }
+            }
+            // The kernel of the peer has the rest, until this one has room.
+            Err(_) if !(errno::current() == libc::EAGAIN && is_ready(fd, libc::POLLIN, until)) => {
+                return false;
+            }
+            Err(_) => {}
         }
     }
+}
+
+fn write_all(to: c_int, from: *const u8, count: usize, until: Duration) -> bool {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let mut done = 0;
+    while done < count {
+        // SAFETY: the caller has so many bytes there.
+        let sent = unsafe { own::send(to, from.wrapping_add(done).cast(), count - done, flags) };
+        match usize::try_from(sent) {
+            Ok(sent) => done += sent,
+            // The kernel makes room as it moves bytes to the other end.
+            Err(_) if !is_ready(to, libc::POLLOUT, until) => return false,
+            Err(_) => {}
+        }
+    }
+    true
+}
+
+/// Waits for the kernel. False if it takes too long.
+fn is_ready(fd: c_int, events: c_short, until: Duration) -> bool {
+    while let Some(left) = until.checked_sub(Clock::now()) {
+        let mut member = [pollfd { fd, events, revents: 0 }];
+        match kernel::wait(&mut member, Some(kernel::spec(left))) {
+            Err(libc::EINTR) => {}
+            ready => return ready.is_ok_and(|ready| ready > 0),
+        }
+    }
+    false
 }
 
 /// A descriptor of this call.
@@ -119,8 +163,9 @@ impl Drop for Own {
     }
 }
 
-/// A socket that has these bytes, and then the end.
-fn filled(bytes: &Bytes) -> Option<Own> {
+/// Two ends of a connection: one for the program, and one that writes. Bytes that the second one has written are the kernel's when it is
+/// closed.
+fn connected() -> Option<(Own, Own)> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
     let socket = |flags| {
         // SAFETY: the call has no pointers.
@@ -133,13 +178,12 @@ fn filled(bytes: &Bytes) -> Option<Own> {
     at.sin_family = libc::AF_INET as _;
     at.sin_addr.s_addr = u32::from(std::net::Ipv4Addr::LOCALHOST).to_be();
     let size = size_of::<sockaddr_in>() as socklen_t;
-    let room = 2 * MOST as c_int;
     // SAFETY: the addresses and the number live here.
     unsafe {
         let address: *const sockaddr = (&raw const at).cast();
-        let value: *const c_void = (&raw const room).cast();
-        let length = size_of::<c_int>() as socklen_t;
-        own::setsockopt(writer.0, libc::SOL_SOCKET, libc::SO_SNDBUF, value, length);
+        // The socket that is accepted has it as well. What the other one holds grows by itself, beyond what could be asked for.
+        let (value, length): (*const c_void, _) = ((&raw const ROOM).cast(), size_of::<c_int>());
+        own::setsockopt(listener.0, libc::SOL_SOCKET, libc::SO_RCVBUF, value, length as socklen_t);
         let time = libc::timeval { tv_sec: 0, tv_usec: CONNECTS_WITHIN.subsec_micros().into() };
         let (value, length) = ((&raw const time).cast(), size_of_val(&time) as socklen_t);
         own::setsockopt(writer.0, libc::SOL_SOCKET, libc::SO_SNDTIMEO, value, length); // Of `connect` too.
@@ -172,16 +216,7 @@ fn filled(bytes: &Bytes) -> Option<Own> {
             break;
         }
     }
-    let reader = reader?;
-    let mut done = 0;
-    while done < bytes.count {
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        let from = bytes.room.as_ptr().wrapping_add(done);
-        // SAFETY: so many bytes are there.
-        let sent = unsafe { own::send(writer.0, from.cast(), bytes.count - done, flags) };
-        done += usize::try_from(sent).ok()?;
-    }
-    Some(reader)
+    Some((reader?, writer))
 }
 
 fn address_of(fd: c_int) -> Option<sockaddr_in> {

@@ -22,6 +22,9 @@ use crate::{descriptors, errno, originals, report};
 /// does not is reset, since bytes would be lost in silence.
 const RETURN_MAX: Duration = Duration::from_millis(500);
 
+/// What is left of all connections of a call is put into sockets within this time, if nothing is left of [`RETURN_MAX`].
+const REST_MAX: Duration = Duration::from_millis(100);
+
 /// All bytes of a connection are in the kernel's stream when this returns, and stay there. `call` needs that.
 #[cold]
 pub(crate) fn return_to_kernel(fd: c_int, call: &'static str) {
@@ -31,13 +34,22 @@ pub(crate) fn return_to_kernel(fd: c_int, call: &'static str) {
 /// The same before the descriptor is used past this library, by another process or by the C library: nothing is left in a ring.
 #[cold]
 pub(crate) fn give_away(fd: c_int, call: &'static str) {
-    return_to_kernel(fd, call);
-    leave_nothing(fd);
+    errno::kept(|| {
+        let until = Clock::now() + RETURN_MAX;
+        return_by(fd, call, until);
+        leave_nothing(fd, rest_until(until));
+    });
+}
+
+/// By when what is left is in new sockets, for all connections of a call together. The kernel has it already, so this takes no time but
+/// for its own work.
+fn rest_until(until: Duration) -> Duration {
+    until.max(Clock::now() + REST_MAX)
 }
 
 /// What only this process could read is put into the socket. If that cannot be, the connection is reset: bytes would be lost in silence.
-fn leave_nothing(fd: c_int) {
-    if descriptors::is_carried(fd) && !rest::put_into_socket(fd) {
+fn leave_nothing(fd: c_int, until: Duration) {
+    if descriptors::is_carried(fd) && !rest::put_into_socket(fd, until) {
         errno::kept(|| {
             let Some(used) = Use::of(fd) else { return };
             used.slot.give_up();
@@ -73,12 +85,14 @@ pub(crate) fn return_inherited(call: &'static str) {
             begin_to_return(shared(), |side| side.begin_to_share(fork));
             shared().filter_map(Use::of).for_each(|used| used.slot.become_program());
             shared().for_each(|fd| share_by(fd, until));
-            shared().filter(has_rest).for_each(|fd| _ = rest::put_into_socket(fd));
+            let until = rest_until(until);
+            shared().filter(has_rest).for_each(|fd| _ = rest::put_into_socket(fd, until));
             return_these(|| ours().filter(outlives).filter(|fd| !is_shared(fd)), call);
         } else {
             return_these(|| ours().filter(outlives), call);
         }
-        ours().filter(outlives).filter(|fd| !is_shared(fd)).for_each(leave_nothing);
+        let until = rest_until(Clock::now());
+        ours().filter(outlives).filter(|fd| !is_shared(fd)).for_each(|fd| leave_nothing(fd, until));
     });
 }
 
