@@ -16,14 +16,14 @@
 //! Either side may end the epoch, and neither waits for the other one to do so.
 //!
 //! - The sender *spills*: its bytes in the ring stay there, and later bytes go into TCP. A sender spills if its ring stays full, so
-//! that a direction holds the ring and the capacity of TCP, and before its program continues without this library. Between hosts no
-//! sender spills, because TCP may bring bytes before the receiver sees that the epoch has begun. While an epoch is offered, the
-//! receiver reads only those bytes of TCP that were there before it checked that the epoch had not begun: later bytes may belong
-//! behind the ring.
+//!   that a direction holds the ring and the capacity of TCP, and before its program continues without this library. Between hosts
+//!   no sender spills, because TCP may bring bytes before the receiver sees that the epoch has begun. While an epoch is offered,
+//!   the receiver reads only those bytes of TCP that were there before it checked that the epoch had not begun: later bytes may
+//!   belong behind the ring.
 //! - The receiver *recalls*: it stops reading the ring. The sender *answers*: it takes back the unread bytes and writes them into
-//! TCP, before any other byte. So after an answer all bytes are in the kernel's stream, in order, and the receiver's program may
-//! continue without this library. If the ring is empty after the recall, the receiver need not wait for the answer: a sender checks
-//! for a recall after each write into the ring, and takes that write back.
+//!   TCP, before any other byte. So after an answer all bytes are in the kernel's stream, in order, and the receiver's program may
+//!   continue without this library. If the ring is empty after the recall, the receiver need not wait for the answer: a sender
+//!   checks for a recall after each write into the ring, and takes that write back.
 //!
 //! One word states that an epoch has ended, and in which of the two ways. So a recall that meets a spill has one outcome that both
 //! sides see: if the sender had not seen the recall, the receiver continues with the ring.
