@@ -1,14 +1,14 @@
-//! Where things lie in a file of counters. All numbers are in the byte order of the machine, as the file never leaves it.
+//! Layout of a file of counters. All numbers are in the byte order of the machine, because the file never leaves it.
 //!
 //! ```text
-//! header   magic, version, lengths; which process wrote the file; text: a line "group name unit" for each counter
+//! header   magic, version, lengths; the process that wrote the file; text: a line "group name unit" for each counter
 //! section  sequence, kind, time, owner; values          an engine of the process, or a process that uses its engine
 //! section  …                                            all of one length; the file grows as they are needed
 //! ```
 //!
-//! The values of a section are written one by one. Its sequence is odd meanwhile, so a reader of a running process can tell that it
-//! has read a mixture. The file of a process that was killed meanwhile has such a mixture for ever: each value by itself is right, and
-//! at most one interval of publication old.
+//! The values of a section are written one by one. Its sequence is odd meanwhile, so a reader of a running process can detect a
+//! mixture of old and new values. The file of a process that was killed meanwhile keeps such a mixture: each value by itself is
+//! right, and at most one interval of publication old.
 
 use std::fmt::Write as _;
 
@@ -17,29 +17,29 @@ use crate::metric::{engine_metrics, metrics};
 /// The first bytes of every file.
 pub const MAGIC: [u8; 8] = *b"apusmetr";
 
-/// Changes when an older reader could not read a file any more. New counters and sections do not change it.
+/// Version of the format. It changes when older readers can no longer read a file. New counters and sections do not change it.
 pub const VERSION: u32 = 1;
 
-/// Bytes before the text.
+/// Length of the header before the text, in bytes.
 pub(crate) const FIXED: usize = 192;
 
-/// Bytes of a section before its values.
+/// Length of a section before its values, in bytes.
 pub(crate) const SECTION_HEADER: usize = 64;
 
-/// Sections of one file. An engine, or a process that uses one, beyond that has none.
+/// Upper bound on the sections of one file. Further engines, and further processes that use one, have no section.
 pub const SECTIONS_MAX: usize = 1024;
 
 /// Offsets of a section's words from its start.
 pub mod word {
     /// Odd while the section is being written.
     pub const SEQUENCE: usize = 0;
-    /// What it belongs to, as [`Kind::code`](crate::Kind::code).
+    /// Owner of the section, as [`Kind::code`](crate::Kind::code).
     pub const KIND: usize = 8;
-    /// When it was written last: nanoseconds since the epoch.
+    /// Time of the last write, in nanoseconds since the epoch.
     pub const WRITTEN: usize = 16;
-    /// Number and user of the process that it belongs to; 0 for an engine.
+    /// PID and user of the owning process; 0 for an engine.
     pub const OWNER: usize = 24;
-    /// Place in the list of names of the first value.
+    /// Index of the first value in the list of names.
     pub const FIRST: usize = 32;
     /// Number of values.
     pub const COUNT: usize = 40;
@@ -49,19 +49,19 @@ pub mod word {
     pub const VALUES: usize = 64;
 }
 
-/// What a section belongs to.
+/// Kind of a section's owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// An engine of the process. Another engine that takes the section when this one has ended counts on in it.
+    /// An engine of the process. Another engine that takes the section after the end of this one continues its counters.
     Engine,
     /// A process that uses the engine.
     Attached,
-    /// A process that has used the engine. The section is free for another process.
+    /// A process that has stopped using the engine. The section is free for another process.
     Detached,
 }
 
 impl Kind {
-    /// The number that stands for it.
+    /// Returns the code of the kind.
     #[must_use]
     pub const fn code(self) -> u64 {
         match self {
@@ -81,30 +81,30 @@ impl Kind {
     }
 }
 
-/// Which process wrote a file.
+/// The process that wrote a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Start {
-    /// Its number, in its pid namespace.
+    /// PID in its pid namespace.
     pub pid: u32,
-    /// When it started, in the unit of `/proc/PID/stat`: with the number it names one process since the boot.
+    /// Start time in the unit of `/proc/PID/stat`. With the PID, it identifies one process since the boot.
     pub ticks: u64,
     /// Inode of its pid namespace.
     pub namespace: u64,
-    /// When the file was made: nanoseconds since the epoch.
+    /// Time at which the file was created, in nanoseconds since the epoch.
     pub made_ns: u64,
-    /// The name of its program, cut to 64 bytes.
+    /// Name of its program, truncated to 64 bytes.
     pub program: String,
-    /// Its version of Apus, cut to 32 bytes.
+    /// Its version of Apus, truncated to 32 bytes.
     pub version: String,
 }
 
-/// Bytes of a section.
+/// Returns the length of a section in bytes.
 #[must_use]
 pub fn section_length() -> usize {
     (SECTION_HEADER + 8 * engine_metrics().count()).next_multiple_of(64)
 }
 
-/// The beginning of a file, up to its first section.
+/// Returns the beginning of a file, up to its first section.
 #[must_use]
 pub fn header(start: &Start) -> Vec<u8> {
     let mut names = String::new();

@@ -1,13 +1,13 @@
-//! Every counter of Apus, and the format of the file in which a process shows its counters.
+//! Every counter of Apus, and the format of the file in which a process publishes its counters.
 //!
 //! | part | |
 //! |---|---|
 //! | [`table`](mod@table) | the counters: name, unit, meaning |
-//! | [`metric`] | the same as values |
-//! | [`layout`] | where things lie in a file: for the process that writes it |
-//! | [`reading`] | a file's bytes as values: for whoever reads it; nothing in a file is trusted |
+//! | [`metric`] | the counters as values |
+//! | [`layout`] | the layout of a file, for the process that writes it |
+//! | [`reading`] | the parser of a file, for its readers; it trusts nothing in a file |
 //!
-//! A file names its counters, so that a program can show the counters of a process whose version of Apus is newer or older.
+//! A file names its counters, so that a program can show the counters of a process with a newer or older version of Apus.
 
 #![forbid(unsafe_code)]
 

@@ -1,20 +1,20 @@
 //! The [table](mod@crate::table) as values.
 
-/// A counter: it counts from the start of its node or process, and never decreases.
+/// A counter. It counts from the start of its node or process and never decreases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Metric {
-    /// What it belongs to: `protocol`, `link`, `memory`, `delivery`, `streams`, or `process` for what a shared engine counts for each
+    /// The group: `protocol`, `link`, `memory`, `delivery`, `streams`, or `process` for the counters of a shared engine about each
     /// process that uses it.
     pub group: &'static str,
-    /// Its name, which is unique in the group.
+    /// The name, unique in the group.
     pub name: &'static str,
-    /// What is counted, in the plural.
+    /// The unit, in the plural.
     pub unit: &'static str,
-    /// Its meaning: whole sentences.
+    /// The meaning, in whole sentences.
     pub meaning: &'static str,
 }
 
-/// Makes the list of a group.
+/// Defines the list of a group.
 macro_rules! list {
     (
         {$list:ident $group:literal}
@@ -48,18 +48,18 @@ crate::delivery_counters! { list! { DELIVERY "delivery" } }
 crate::stream_counters! { list! { STREAMS "streams" } }
 crate::process_counters! { list! { PROCESS "process" } }
 
-/// The counters of an engine, in the order in which its section of a file has them.
+/// Returns the counters of an engine, in the order of its section of a file.
 pub fn engine_metrics() -> impl Iterator<Item = &'static Metric> {
     let arrays = PROTOCOL_ARRAYS.iter().copied().flatten();
     PROTOCOL.iter().chain(arrays).chain(LINK).chain(MEMORY).chain(DELIVERY).chain(STREAMS)
 }
 
-/// What a shared engine counts for each process that uses it, in the order of the process's section.
+/// Returns the counters of a shared engine about each process that uses it, in the order of the process's section.
 pub fn process_metrics() -> impl Iterator<Item = &'static Metric> {
     PROCESS.iter()
 }
 
-/// All counters, in the order in which a file names them.
+/// Returns all counters, in the order in which a file names them.
 pub fn metrics() -> impl Iterator<Item = &'static Metric> {
     engine_metrics().chain(process_metrics())
 }

@@ -1,62 +1,62 @@
-//! The bytes of a file of counters as values. A file may be anything: what cannot be right is an error or left out, and a reading takes
-//! memory in proportion to the file.
+//! Parser of a file of counters. A file may contain anything: invalid parts are errors or are left out, and a reading takes memory
+//! in proportion to the file.
 
 use std::sync::Arc;
 
 use crate::layout::{FIXED, Kind, MAGIC, SECTION_HEADER, Start, VERSION, word};
 
-/// Counters of one process, as they were when they were written last.
+/// The counters of one process at their last publication.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reading {
-    /// Which process wrote the file.
+    /// The process that wrote the file.
     pub start: Start,
-    /// When something was written last: nanoseconds since the epoch.
+    /// Time of the last write, in nanoseconds since the epoch.
     pub written_ns: u64,
-    /// The process has closed or dropped each node that it had. One that was killed has not.
+    /// Whether the process has closed or dropped each node that it had. A killed process has not.
     pub closed: bool,
-    /// The counters of all engines of the process together.
+    /// The sums of the counters of all engines of the process.
     pub counters: Vec<Counter>,
-    /// Processes that use an engine of the process, or have used it lately.
+    /// Processes that use an engine of the process, or have used it recently.
     pub attached: Vec<Attached>,
-    /// Sequences of the sections, to tell whether something was written meanwhile; an odd one is being written.
+    /// Sequences of the sections, to detect writes between two readings. An odd one means that a write is in progress.
     pub sequences: Vec<u64>,
 }
 
-/// A counter as a file names it. Those of all processes share the names.
+/// A counter as a file names it. The counters of all processes share the names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Counter {
-    /// What it belongs to.
+    /// The group.
     pub group: Arc<str>,
-    /// Its name.
+    /// The name.
     pub name: Arc<str>,
-    /// What it counts.
+    /// The unit.
     pub unit: Arc<str>,
-    /// How many there were.
+    /// The count.
     pub value: u64,
 }
 
 /// A process that uses an engine of the process that wrote the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attached {
-    /// Its number in the pid namespace of the engine.
+    /// PID in the pid namespace of the engine.
     pub pid: u32,
-    /// Its user.
+    /// User of the process.
     pub uid: u32,
-    /// It has ended, or uses the engine no more.
+    /// Whether the process has ended or no longer uses the engine.
     pub ended: bool,
-    /// What the engine has counted for it.
+    /// The engine's counters about the process.
     pub counters: Vec<Counter>,
 }
 
-/// Why the bytes are no file of counters.
+/// Reason why bytes are not a file of counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Unreadable {
-    /// It does not begin as one.
+    /// The bytes do not begin as a file of counters.
     NotCounters,
-    /// It has a version of the format that this program does not know.
+    /// The format has a version that this program does not know.
     Version(u32),
-    /// Its header contradicts itself or the length of the file.
+    /// The header contradicts itself or the length of the file.
     Malformed,
 }
 
@@ -74,21 +74,22 @@ impl std::fmt::Display for Unreadable {
 
 impl std::error::Error for Unreadable {}
 
-/// Longest file that is read.
+/// Upper bound on the length of a file, in bytes.
 pub const FILE_MAX: usize = 16 << 20;
 
-/// Most counters that a file names, and most sections that are looked at.
+/// Upper bound on the counters that a file names, and on the examined sections.
 const MOST: usize = 16_384;
 
-/// Most processes that use an engine, and most counters of each of them: a counter takes many times the 8 bytes of its value.
+/// Upper bound on the processes that use an engine. Counters take many times the 8 bytes of their values.
 const ATTACHED_MAX: usize = 4_096;
+/// Upper bound on the counters of each such process.
 const ATTACHED_COUNTERS_MAX: usize = 64;
 
-/// Longest name.
+/// Upper bound on the length of a name, in bytes.
 const NAME_MAX: usize = 64;
 
-/// When the counters of a file were written last, or the file was made, in nanoseconds since the epoch. Costs little beside
-/// [`Reading::parse`].
+/// Returns the time at which the counters of a file were last written, or the file was created, in nanoseconds since the epoch.
+/// Costs little beside [`Reading::parse`].
 #[must_use]
 pub fn last_written(file: &[u8]) -> Option<u64> {
     let number = |at| half(file, at).and_then(|number| usize::try_from(number).ok());
@@ -105,7 +106,7 @@ pub fn last_written(file: &[u8]) -> Option<u64> {
 }
 
 impl Reading {
-    /// Reads the bytes of a file.
+    /// Parses the bytes of a file.
     ///
     /// # Errors
     ///
@@ -184,14 +185,14 @@ impl Reading {
         Some(kind)
     }
 
-    /// The value of a counter; 0 if the file does not name it.
+    /// Returns the value of a counter; 0 if the file does not name it.
     #[must_use]
     pub fn value(&self, group: &str, name: &str) -> u64 {
         let mut counters = self.counters.iter();
         counters.find(|it| *it.group == *group && *it.name == *name).map_or(0, |it| it.value)
     }
 
-    /// Whether `self` and `other`, read one after the other from one file, say that nothing was written meanwhile.
+    /// Returns whether `self` and `other`, two successive readings of one file, show that no write happened in between.
     #[must_use]
     pub fn is_steady(&self, other: &Self) -> bool {
         self.sequences == other.sequences && self.sequences.iter().all(|it| it.is_multiple_of(2))
@@ -206,7 +207,8 @@ fn whole(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes)
 }
 
-/// A text that ends with the first zero; what is no printable ASCII becomes a question mark, as it may go to a terminal.
+/// Returns a text that ends at the first zero. Characters other than printable ASCII become question marks, because the text may go
+/// to a terminal.
 fn printable(bytes: &[u8]) -> String {
     let text = bytes.iter().take_while(|byte| **byte != 0);
     text.map(|&byte| if byte.is_ascii_graphic() || byte == b' ' { byte.into() } else { '?' })
@@ -302,7 +304,7 @@ mod tests {
         );
     }
 
-    /// A file may have sections without end for processes that use an engine.
+    /// A file may have any number of sections for processes that use an engine.
     #[test]
     fn a_long_file_takes_no_more_memory_than_a_few_times_its_length() {
         let mut long = file();
@@ -316,7 +318,7 @@ mod tests {
         assert_eq!(reading.attached.len(), ATTACHED_MAX);
         let counters = reading.attached.iter().map(|it| it.counters.len()).sum::<usize>();
         assert!(counters * size_of::<Counter>() < 4 * long.len());
-        // All of them have one name.
+        // All of them share one name.
         let [one, other] = [0, ATTACHED_MAX - 1].map(|at| &reading.attached[at].counters[0].name);
         assert!(Arc::ptr_eq(one, other));
     }

@@ -1,9 +1,9 @@
-//! Every counter of Apus: name, unit, meaning. The one place where they stand: the structs that count, the files of counters, what
-//! `apus stat` shows and `docs/metrics.md` are made from it or checked against it.
+//! Every counter of Apus: name, unit, meaning. This is the only source: the structs that count, the files of counters, the output
+//! of `apus stat` and `docs/metrics.md` derive from it or are checked against it.
 //!
 //! A row is `name: unit,` under its meaning. Rows after a lone `;` are arrays, with a name for each element.
 
-/// Gives the table of the counters of the protocol to the macro that is named.
+/// Passes the table of the protocol's counters to the named macro.
 #[macro_export]
 macro_rules! protocol_counters {
     ($with:ident! { $($tokens:tt)* }) => {
@@ -19,21 +19,21 @@ macro_rules! protocol_counters {
             calls_failed: calls,
             /// Calls aborted by the application.
             calls_aborted: calls,
-            /// Calls started while in an incast: marked so that responses come with few unscheduled bytes.
+            /// Calls started while in an incast, and marked so that responses have few unscheduled bytes.
             calls_in_incast: calls,
-            /// Requests handed to the application.
+            /// Requests passed to the application.
             requests: requests,
-            /// Responses given by the application.
+            /// Responses of the application.
             responses: responses,
-            /// Requests the application gave up on.
+            /// Requests that the application gave up.
             requests_abandoned: requests,
-            /// Packets received, of any kind, before they were looked at.
+            /// Packets received, of any kind, before any check.
             packets_received: packets,
             /// Packets sent.
             packets_sent: packets,
-            /// DATA packets sent, also those that were sent again.
+            /// DATA packets sent, including retransmissions.
             data_packets_sent: packets,
-            /// DATA packets of known peers received, also those that were dropped.
+            /// DATA packets of known peers received, including dropped ones.
             data_packets_received: packets,
             /// BUSY packets received.
             busy_received: packets,
@@ -45,7 +45,7 @@ macro_rules! protocol_counters {
             cutoffs_received: packets,
             /// ABORTs received.
             aborts_received: packets,
-            /// Bytes of message data received in order to be kept.
+            /// Bytes of message data received and kept.
             data_bytes_received: bytes,
             /// Bytes of message data sent for the first time.
             data_bytes_sent: bytes,
@@ -55,7 +55,7 @@ macro_rules! protocol_counters {
             granted_bytes: bytes,
             /// Bytes granted to the oldest message instead of the shortest.
             fifo_granted_bytes: bytes,
-            /// GRANT packets received for a message that is being sent.
+            /// GRANT packets received for a message in transmission.
             grants_received: packets,
             /// GRANT packets that allowed nothing new.
             grants_late: packets,
@@ -63,13 +63,13 @@ macro_rules! protocol_counters {
             resends_sent: packets,
             /// RESEND packets received.
             resends_received: packets,
-            /// RESEND packets not answered with data because the same was sent moments before.
+            /// RESEND packets not answered with data because the same data was sent moments before.
             resends_limited: packets,
-            /// Bytes sent again.
+            /// Bytes retransmitted.
             retransmitted_bytes: bytes,
-            /// Times a long first packet was lost so often that the link was told that the path may swallow such packets.
+            /// Times that a long first packet was lost so often that the link was told of a possible black hole on the path.
             black_holes: times,
-            /// Messages not begun at once because too many unscheduled bytes were in flight to the peer.
+            /// Messages deferred because too many unscheduled bytes were in flight to the peer.
             messages_deferred: messages,
             /// DATA packets that carried nothing new.
             duplicate_packets: packets,
@@ -81,13 +81,14 @@ macro_rules! protocol_counters {
             unknown_sent: packets,
             /// RPC_UNKNOWN packets received for a call.
             unknown_received: packets,
-            /// Calls that took longer than the limit that was set, so that their traces are kept.
+            /// Calls that took longer than the configured limit, so that their traces are kept.
             slow_calls: calls,
-            /// FREEZE packets sent: a peer is asked to keep its time trace.
+            /// FREEZE packets sent, which ask a peer to keep its time trace.
             freezes_sent: packets,
             /// FREEZE packets received.
             freezes_received: packets,
-            /// FREEZE packets not obeyed: the peer is not confirmed, another one came within a second before, or there is no trace.
+            /// FREEZE packets not obeyed: the peer is not confirmed, another one arrived less than a second before, or there is no
+            /// trace.
             freezes_refused: packets,
             /// NEED_ACK packets sent.
             need_acks_sent: packets,
@@ -97,9 +98,9 @@ macro_rules! protocol_counters {
             acks_piggybacked: acknowledgements,
             /// CUTOFFS packets sent.
             cutoffs_sent: packets,
-            /// Times the priority cutoffs were computed anew and differed.
+            /// Times that the priority cutoffs were computed anew and differed.
             cutoffs_changed: times,
-            /// Responses held back until their client shows that it receives at its address.
+            /// Responses blocked until their client proves that it receives at its address.
             responses_blocked: responses,
             /// Responses given up because the client never acknowledged them.
             responses_unacknowledged: responses,
@@ -109,14 +110,14 @@ macro_rules! protocol_counters {
             refused_duplicate_requests: requests,
             /// Requests refused because their numbers are far from those of the client's other requests: changed packets.
             refused_strays: requests,
-            /// Requests refused because they are from another incarnation of the client than the current
-            /// one, until it shows that it is the present one.
+            /// Requests refused because they are from another incarnation of the client than the current one, until the client
+            /// proves that this is the present one.
             refused_stale_incarnation: requests,
             /// Requests given up because they arrived slowly, to make room in a budget.
             requests_too_slow: requests,
             /// Requests refused because a budget was full.
             refused_over_budget: requests,
-            /// Requests refused for a port nobody serves.
+            /// Requests refused because their port is not served.
             refused_no_port: requests,
             /// Messages refused because they are longer than the limit.
             refused_too_large: messages,
@@ -124,38 +125,38 @@ macro_rules! protocol_counters {
             dropped_malformed: packets,
             /// Packets dropped: from an unknown peer while the peer table is full.
             dropped_peers_full: packets,
-            /// Packets dropped: for an RPC that is not known.
+            /// Packets dropped: for an unknown RPC.
             dropped_unknown_rpc: packets,
-            /// Packets dropped: ports or direction do not fit the RPC.
+            /// Packets dropped: ports or direction do not match the RPC.
             dropped_mismatch: packets,
             /// Packets dropped: their length or offset contradicts earlier packets of the message.
             dropped_inconsistent: packets,
-            /// Packets dropped: the message would have too many gaps, or too wide a one.
+            /// Packets dropped: the message would have too many gaps, or too wide a gap.
             dropped_gaps: packets,
             /// Packets dropped: a budget had no room for more of their message.
             dropped_over_budget: packets,
-            /// Control packets dropped: too many waited to be sent.
+            /// Control packets dropped: the queue was full.
             dropped_control: packets,
-            /// Packets dropped: an answer to an unconfirmed peer would have been larger than what it sent.
+            /// Packets dropped: an answer to an unconfirmed peer would have been larger than the bytes received from it.
             dropped_unconfirmed: packets,
-            /// Packets dropped: from a node that is not known here, or no longer; no state is kept for such.
+            /// Packets dropped: from a node without state here.
             dropped_token: packets,
-            /// Packets dropped: from another address than that of the peer whose token they carry, which is asked
+            /// Packets dropped: from another address than the address of the peer whose token they carry. That peer is asked
             /// whether it has moved there.
             dropped_elsewhere: packets,
             /// Packets dropped: of another version of the wire format.
             dropped_version: packets,
-            /// Packets dropped: a CONFIRM that does not show that its sender receives at its address.
+            /// Packets dropped: a CONFIRM that does not prove that its sender receives at its address.
             dropped_proof: packets,
-            /// Answers to unknown nodes dropped: too many waited to be sent.
+            /// Answers to unknown nodes dropped: the queue was full.
             dropped_replies: packets,
-            /// Packets dropped: a MEET, because too many waited to be taken.
+            /// Packets dropped: a MEET, because the queue was full.
             dropped_meets: packets,
             /// OPEN packets sent.
             opens_sent: packets,
             /// OPEN packets received.
             opens_received: packets,
-            /// Peers met: each knows the other's token.
+            /// First contacts: peers whose token is known and that know this node's.
             peers_met: peers,
             /// Peers whose run is over, or that had forgotten this node.
             peers_over: peers,
@@ -163,18 +164,18 @@ macro_rules! protocol_counters {
             peers_moved: peers,
             /// MEET packets sent.
             meets_sent: packets,
-            /// MEET packets of known peers received, also those that were dropped because too many waited.
+            /// MEET packets of known peers received, including those dropped because the queue was full.
             meets_received: packets,
             /// ABORTs sent.
             aborts_sent: packets,
-            /// Calls begun anew because their server was another run by the time they could be sent, or because the path within the host
+            /// Calls begun anew because their server was another run when they could be sent, or because the path within the host
             /// ended before they were sent.
             calls_begun_anew: calls,
-            /// Requests whose client has given the call up.
+            /// Requests whose client gave the call up.
             requests_cancelled: requests,
-            /// Requests whose client's deadline has passed.
+            /// Requests whose client's deadline passed.
             requests_expired: requests,
-            /// Requests that a service did not execute, because nobody waited for their responses any more when their turn came.
+            /// Requests that a service did not execute because their clients no longer waited for the responses.
             requests_skipped: requests,
             /// Server RPCs given up because the run of their client is over.
             requests_orphaned: requests,
@@ -191,12 +192,11 @@ macro_rules! protocol_counters {
             packets_by_priority: packets [
                 "priority0_packets", "priority1_packets", "priority2_packets", "priority3_packets", "priority4_packets", "priority5_packets", "priority6_packets", "priority7_packets",
             ],
-            /// Bytes of whole messages received, by the length of the message: up to so many bytes, and more than the one before.
+            /// Bytes of complete messages received, by message length: up to the length in the name, and above the one before.
             received_by_size: bytes [
                 "received_bytes_to_64", "received_bytes_to_128", "received_bytes_to_256", "received_bytes_to_512", "received_bytes_to_1024", "received_bytes_to_2048", "received_bytes_to_4096", "received_bytes_to_8192", "received_bytes_to_16384", "received_bytes_to_32768", "received_bytes_to_65536", "received_bytes_to_131072", "received_bytes_to_262144", "received_bytes_to_524288", "received_bytes_to_1048576", "received_bytes_beyond",
             ],
-            /// Bytes of messages that the application gave to be sent, by the length of the message: up to so many bytes, and more than the
-            /// one before.
+            /// Bytes of messages from the application, by message length: up to the length in the name, and above the one before.
             sent_by_size: bytes [
                 "sent_bytes_to_64", "sent_bytes_to_128", "sent_bytes_to_256", "sent_bytes_to_512", "sent_bytes_to_1024", "sent_bytes_to_2048", "sent_bytes_to_4096", "sent_bytes_to_8192", "sent_bytes_to_16384", "sent_bytes_to_32768", "sent_bytes_to_65536", "sent_bytes_to_131072", "sent_bytes_to_262144", "sent_bytes_to_524288", "sent_bytes_to_1048576", "sent_bytes_beyond",
             ],
@@ -209,67 +209,67 @@ macro_rules! protocol_counters {
     };
 }
 
-/// Gives the table of the counters of a link to the macro that is named.
+/// Passes the table of a link's counters to the named macro.
 #[macro_export]
 macro_rules! link_counters {
     ($with:ident! { $($tokens:tt)* }) => {
         $with! {
             { $($tokens)* }
-            /// Homa packets taken by `send`.
+            /// Homa packets that `send` took.
             packets_sent: packets,
-            /// Datagrams the kernel took (a GSO segment counts as a datagram).
+            /// Datagrams that the kernel took (a GSO segment counts as a datagram).
             datagrams_sent: datagrams,
             /// Bytes of the datagrams sent.
             bytes_sent: bytes,
-            /// System calls made to send.
+            /// System calls for sending.
             send_calls: system_calls,
             /// Bundles among the datagrams sent.
             bundles_sent: bundles,
             /// Segments sent as part of a GSO batch.
             gso_segments: segments,
-            /// Homa packets given to the handler.
+            /// Homa packets passed to the handler.
             packets_received: packets,
             /// Datagrams received (a GRO segment counts as a datagram).
             datagrams_received: datagrams,
             /// Bytes of the datagrams received.
             bytes_received: bytes,
-            /// System calls made to receive that found something.
+            /// System calls for receiving that returned datagrams.
             receive_calls: system_calls,
-            /// System calls made to receive that found nothing.
+            /// System calls for receiving that returned nothing.
             empty_receive_calls: system_calls,
-            /// Datagrams whose payload the kernel wrote to its place in the message.
+            /// Datagrams whose payload the kernel wrote in place into the message.
             received_in_place: datagrams,
             /// Bundles among the datagrams received.
             bundles_received: bundles,
             /// Segments received as part of a GRO batch.
             gro_segments: segments,
-            /// Datagrams the kernel dropped because the receive buffer was full.
+            /// Datagrams that the kernel dropped because the receive buffer was full.
             receive_buffer_drops: datagrams,
             /// Bundles dropped, from the first bad entry on, because their inner lengths are wrong.
             malformed_bundles: bundles,
             /// Datagrams dropped because they were longer than any packet may be.
             truncated: datagrams,
-            /// Packets of the Linux module that were several segments, and were split.
+            /// Packets of the Linux module with several segments, which were split.
             split_packets: packets,
-            /// Packets of the Linux module dropped because their segments cannot be told.
+            /// Packets of the Linux module dropped because their segments are ambiguous.
             bad_segments: packets,
             /// Datagrams dropped because they were empty or came from an address that is neither IPv4 nor IPv6.
             unusable: datagrams,
             /// Receive calls that failed for another reason than a pending error of a peer.
             receive_errors: system_calls,
-            /// Packets lost because their path was forgotten.
+            /// Packets dropped because their path was forgotten.
             path_forgotten: packets,
-            /// Datagrams lost because the kernel had no room for them (`EAGAIN`, `ENOBUFS`, `ENOMEM`).
+            /// Datagrams dropped because the kernel had no room for them (`EAGAIN`, `ENOBUFS`, `ENOMEM`).
             send_blocked: datagrams,
-            /// Datagrams lost because they were longer than the path takes; the path's size has been corrected.
+            /// Datagrams dropped because they were longer than the path allows; the path's size has been corrected.
             send_too_big: datagrams,
-            /// Datagrams lost because the peer's host or network cannot be reached.
+            /// Datagrams dropped because the peer's host or network is unreachable.
             send_unreachable: datagrams,
-            /// Datagrams lost because a firewall or a missing permission forbids them.
+            /// Datagrams dropped because a firewall or a missing permission forbids them.
             send_denied: datagrams,
-            /// Datagrams lost for any other reason.
+            /// Datagrams dropped for any other reason.
             send_errors: datagrams,
-            /// Sends that were repeated because they had been told of another peer's error, or for lack of room.
+            /// Sends repeated because they failed with another peer's error, or for lack of room.
             send_retries: times,
             /// Errors taken from the error queue: port unreachable.
             port_unreachable: errors,
@@ -279,21 +279,21 @@ macro_rules! link_counters {
             protocol_unreachable: errors,
             /// Errors taken from the error queue: forbidden.
             permission_denied: errors,
-            /// Times a path was found to take only smaller packets than was known.
+            /// Times that a path turned out to allow only shorter packets than was known.
             path_shrunk: times,
-            /// Times a path was taken to swallow long packets, and shorter ones were sent from then on.
+            /// Times that a path was taken for a black hole for long packets, and shorter ones were sent from then on.
             black_holes: times,
-            /// Errors dropped because nobody asked for them in time.
+            /// Errors dropped because they were not read in time.
             errors_discarded: errors,
-            /// System calls to send that went by a connected socket.
+            /// System calls for sending by a connected socket.
             connected_send_calls: system_calls,
-            /// Times GSO was turned off because a device refused it.
+            /// Times that GSO was turned off because a device refused it.
             gso_disabled: times,
             /// Packets answered with ICMP port unreachable.
             refusals_sent: packets,
-            /// Packets lost on purpose by a fault link.
+            /// Packets dropped on purpose by a fault link.
             fault_lost: packets,
-            /// Packets doubled by a fault link.
+            /// Packets duplicated by a fault link.
             fault_duplicated: packets,
             /// Packets reordered by a fault link.
             fault_reordered: packets,
@@ -301,17 +301,17 @@ macro_rules! link_counters {
             fault_corrupted: packets,
             /// Packets delayed by a fault link.
             fault_delayed: packets,
-            /// Packets a fault link lost because it already held as many as it may.
+            /// Packets dropped by a fault link because it held the maximum already.
             fault_overflow: packets,
             /// Packets written by a capture link.
             captured: packets,
-            /// Packets a capture link could not write.
+            /// Packets that a capture link could not write.
             capture_errors: packets,
         }
     };
 }
 
-/// Gives the table of the counters of memory between processes to the macro that is named.
+/// Passes the table of the counters of memory between processes to the named macro.
 #[macro_export]
 macro_rules! memory_counters {
     ($with:ident! { $($tokens:tt)* }) => {
@@ -319,14 +319,14 @@ macro_rules! memory_counters {
             { $($tokens)* }
             /// Nodes with which memory was shared.
             pairs_met: pairs,
-            /// Nodes with which memory was shared and is not any more. `pairs_met - pairs_ended` nodes are reached through memory now.
+            /// Nodes with which memory is no longer shared. `pairs_met - pairs_ended` nodes are reached through memory now.
             pairs_ended: pairs,
             /// Nodes that shared memory and broke the protocol.
             pairs_broken: pairs,
-            /// Processes that listened where a node of this host would, and did not show in time that they are that node; and processes that
-            /// connected to this node and did not show which node they are.
+            /// Processes that listened at the place of a node of this host and did not prove in time that they are that node; and
+            /// processes that connected to this node and did not prove which node they are.
             meetings_failed: meetings,
-            /// Messages to other processes, among them refusals and probes.
+            /// Messages to other processes, including refusals and probes.
             messages_sent: messages,
             /// Messages from other processes.
             messages_received: messages,
@@ -338,7 +338,7 @@ macro_rules! memory_counters {
     };
 }
 
-/// Gives the table of the counters of delivery to the macro that is named.
+/// Passes the table of the counters of delivery to the named macro.
 #[macro_export]
 macro_rules! delivery_counters {
     ($with:ident! { $($tokens:tt)* }) => {
@@ -348,23 +348,23 @@ macro_rules! delivery_counters {
             turns: turns,
             /// Turns of the engine by the background thread.
             background_turns: turns,
-            /// Times the safety timer forced the background thread, because no thread had turned the engine for the mode's suspend
-            /// timeout.
+            /// Times that the safety timer forced the background thread, because no thread had turned the engine for the mode's
+            /// suspend timeout.
             safety_turns: turns,
             /// Delivered messages: requests, and results of calls.
             messages: messages,
             /// Sleeps of threads and tasks that ended with a message. See `PortStats::handoffs`.
             handoffs: sleeps,
-            /// Times a sleeping thread or a task was woken by another thread, for a message or to lead.
+            /// Times that another thread woke a sleeping thread or a task, for a message or to lead.
             wake_ups: times,
-            /// Sleeps of waiting threads that ended without a message for them: by a packet that completed no message, by a timer, or
-            /// to lead.
+            /// Sleeps of waiting threads that ended without a message for them: by a packet that completed no message, by a timer,
+            /// or to lead.
             sleeps_in_vain: sleeps,
-            /// Times a waiting thread slept on the link.
+            /// Times that a waiting thread slept on the link.
             link_sleeps: sleeps,
-            /// Times a waiting thread or the background thread slept on a timer instead.
+            /// Times that a waiting thread or the background thread slept on a timer instead.
             deferred_sleeps: sleeps,
-            /// Times a waiting thread slept until another thread woke it.
+            /// Times that a waiting thread slept until another thread woke it.
             parks: sleeps,
             /// Waits in which polling found the message.
             spins_won: waits,
@@ -372,63 +372,63 @@ macro_rules! delivery_counters {
             spins_lost: waits,
             /// Panics of handlers in `Service::serve`.
             handler_panics: panics,
-            /// Calls that waited for room, because the limits and budgets of the node had none for them.
+            /// Calls that waited for room in the limits and budgets of the node.
             calls_waited: calls,
-            /// Waits for a message that was there already.
+            /// Waits for a message that had arrived already.
             found_at_once: waits,
-            /// Time that waiting threads polled. Only in the modes in which threads turn the engine while they wait.
+            /// Time for which waiting threads polled. Only in the modes in which threads turn the engine while they wait.
             polling_ns: nanoseconds,
-            /// Time from the end of polling to the end of the wait, of waits in which the thread slept. In the same modes.
+            /// Time from the end of polling to the end of the wait, over waits in which the thread slept. In the same modes.
             sleeping_ns: nanoseconds,
-            /// Times a thread did not get the lock of the engine at once.
+            /// Times that a thread did not get the lock of the engine at once.
             lock_misses: times,
         }
     };
 }
 
-/// Gives the table of the counters of byte streams to the macro that is named.
+/// Passes the table of the counters of byte streams to the named macro.
 #[macro_export]
 macro_rules! stream_counters {
     ($with:ident! { $($tokens:tt)* }) => {
         $with! {
             { $($tokens)* }
-            /// Streams that this node has begun to open.
+            /// Streams that this node began to open.
             opened: streams,
             /// Streams that were opened at its listeners and may be accepted.
             accepted: streams,
-            /// Streams that were refused because as many as the backlog allows waited to be accepted, or the listener was dropped.
+            /// Streams that were refused because the backlog was full, or the listener was dropped.
             refused_backlog: streams,
             /// Messages about streams that the listener does not know.
             refused_unknown: messages,
-            /// Messages to listeners that belong to no stream at all.
+            /// Messages to listeners that belong to no stream.
             refused_malformed: messages,
-            /// Streams that ended because the peer sent what the rules of streams forbid.
+            /// Streams that ended because the peer violated the rules of streams.
             violations: streams,
-            /// Streams that ended, or were not opened, because the peer was out of reach.
+            /// Streams that ended, or were not opened, because the peer was unreachable.
             lost: streams,
             /// Streams that the peer ended before both sides had received everything.
             reset_by_peer: streams,
-            /// Streams that this side ended so: the application dropped them before it had read everything.
+            /// Streams that this side ended early: the application dropped them before it had read everything.
             reset: streams,
         }
     };
 }
 
-/// Gives the table of what an engine counts for each process that uses it to the macro that is named.
+/// Passes the table of a shared engine's counters about each process that uses it to the named macro.
 #[macro_export]
 macro_rules! process_counters {
     ($with:ident! { $($tokens:tt)* }) => {
         $with! {
             { $($tokens)* }
-            /// Calls that the process has made.
+            /// Calls of the process.
             calls: calls,
-            /// Requests that it was given.
+            /// Requests passed to the process.
             requests: requests,
             /// Calls that were put off because the process had too much under way.
             over_budget: calls,
-            /// Bytes of requests and responses that it has sent.
+            /// Bytes of requests and responses sent by the process.
             bytes_sent: bytes,
-            /// Bytes of requests and responses that it was sent.
+            /// Bytes of requests and responses sent to the process.
             bytes_received: bytes,
         }
     };

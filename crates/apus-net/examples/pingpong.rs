@@ -1,4 +1,5 @@
-//! What a link costs: one packet each way between two threads that poll, on CPUs 0 and 1, over a link and over bare sockets.
+//! Measures the latency of a link: one packet each way between two polling threads, on CPUs 0 and 1, over a link and over bare
+//! sockets.
 //!
 //! `cargo run --release -p apus-net --example pingpong -- [BYTES] [ROUNDS] [SECONDS]`; defaults 156, 5, 1.
 
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use apus_net::{Link, MAX_DATAGRAM, UdpConfig, UdpLink, cpu};
 use apus_wire::{PacketSink, Priority, Transmit};
 
-/// One end: `ping` sends, `poll` says whether a packet has arrived.
+/// One end: `ping` sends, `poll` returns whether a packet has arrived.
 trait End: Send {
     fn ping(&mut self, to: SocketAddr);
     fn poll(&mut self) -> Option<SocketAddr>;
@@ -18,7 +19,7 @@ trait End: Send {
     fn connect(&mut self, _peer: SocketAddr) {}
 }
 
-/// With `true`, connected to its peer.
+/// A bare socket; with `true`, connected to its peer.
 struct Bare(UdpSocket, Vec<u8>, [u8; 65_536], bool);
 
 impl End for Bare {
@@ -105,7 +106,7 @@ fn linked(bytes: usize, max_packet: usize, at: SocketAddr) -> Box<dyn End> {
     Box::new(Linked(link, vec![1; bytes]))
 }
 
-/// As a server that is called at any of its machine's addresses: at a port that was free a moment ago.
+/// Creates a server that is called at any of its machine's addresses, at a port that was free a moment ago.
 fn everywhere(bytes: usize) -> Box<dyn End> {
     let free = UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.local_addr());
     linked(bytes, MAX_DATAGRAM, free.expect("a port is free"))

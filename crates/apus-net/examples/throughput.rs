@@ -1,6 +1,6 @@
-//! What a link carries: one thread sends as fast as it can, another receives, on CPUs 0 and 1, over a link and over bare
-//! sockets. The sender waits while half a megabyte is on its way, as grants would make it: without that, the faster side of
-//! the two decides by how much the receive buffer, and with it the cache, overflows.
+//! Measures the throughput of a link: one thread sends as fast as it can, another receives, on CPUs 0 and 1, over a link and over
+//! bare sockets. The sender waits while half a megabyte is on its way, as with grants. Otherwise the faster side would determine
+//! how far the receive buffer, and with it the cache, overflows.
 //!
 //! `cargo run --release -p apus-net --example throughput -- [ROUNDS] [MILLISECONDS]`; defaults 11, 300.
 
@@ -14,18 +14,18 @@ use apus_net::{Link, MAX_DATAGRAM, UdpConfig, UdpLink, cpu};
 use apus_wire::{PacketSink, Priority, Transmit};
 use bytes::Bytes;
 
-/// Bytes on their way at most.
+/// Upper bound on the bytes on their way.
 const WINDOW: u64 = 512 << 10;
 
 const HEADER: [u8; 56] = [1; 56];
 
 type Receive = dyn FnMut(&mut u64, &mut u64) + Send;
 
-/// A sender and a receiver; both do a burst of work.
+/// A sender and a receiver, each of which runs a burst of work per call.
 struct Pair {
-    /// Returns how many bytes it has sent.
+    /// Sends, and returns the number of sent bytes.
     send: Box<dyn FnMut() -> u64 + Send>,
-    /// Adds the packets and bytes that were there.
+    /// Adds the received packets and bytes.
     receive: Box<Receive>,
 }
 
@@ -57,7 +57,7 @@ fn bare(len: usize, connected: bool) -> Pair {
     }
 }
 
-/// Packets of `len` bytes, `burst` of them between two flushes.
+/// Creates links for packets of `len` bytes, with `burst` packets between two flushes.
 fn linked(len: usize, burst: usize, config: &UdpConfig) -> Pair {
     let bind =
         || UdpLink::bind(SocketAddr::from(([127, 0, 0, 1], 0)), config).expect("loopback is there");
@@ -82,7 +82,7 @@ fn linked(len: usize, burst: usize, config: &UdpConfig) -> Pair {
     }
 }
 
-/// Packets and bytes a second.
+/// Returns packets and bytes per second.
 fn measure(Pair { mut send, mut receive }: Pair, time: Duration) -> (f64, f64) {
     let stop = Arc::new(AtomicBool::new(false));
     let arrived = Arc::new(AtomicU64::new(0));

@@ -1,5 +1,5 @@
-//! What a packet costs a link that is bound to all addresses: one of a peer it knows, one of an unknown source, and the
-//! latter with a short answer.
+//! Measures the cost of a packet for a link bound to all addresses: of a known peer, of an unknown source, and of the latter with a
+//! short answer.
 //!
 //! ```text
 //! cargo run --release -p apus-net --example unknown_sources -- [PACKETS]
@@ -13,7 +13,7 @@ use apus_net::conformance::towards;
 use apus_net::{Link, UdpConfig, UdpLink};
 use apus_wire::{PacketSink, Priority, Transmit};
 
-/// Packets that wait in the receive buffer while no time is taken.
+/// Number of packets that wait in the receive buffer outside the measured time.
 const BATCH: u32 = 64;
 
 fn main() -> io::Result<()> {
@@ -31,7 +31,7 @@ fn main() -> io::Result<()> {
     ] {
         let mut spent = Duration::ZERO;
         for first in (0..packets).step_by(BATCH as usize) {
-            // Open until they were answered.
+            // The sockets stay open until they were answered.
             let mut sockets = Vec::new();
             for number in first..first + BATCH {
                 if unknown_sources {
@@ -57,7 +57,7 @@ const PACKET: [u8; 28] = {
     packet
 };
 
-/// Takes what has come, and gives the time that took.
+/// Receives the waiting packets. Returns the time.
 fn take(link: &mut UdpLink, answers: bool) -> Duration {
     let start = Instant::now();
     let mut from = Vec::with_capacity(BATCH as usize);

@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 const V4_LEN: u32 = size_of::<libc::sockaddr_in>() as u32;
 const V6_LEN: u32 = size_of::<libc::sockaddr_in6>() as u32;
 
-/// How the IPv4-mapped form of 127.0.0.0/8 begins.
+/// Prefix of the IPv4-mapped form of 127.0.0.0/8.
 const MAPPED_127: [u8; 13] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 127];
 
-/// Address families a socket can talk to.
+/// Address families that a socket can reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Family {
     V4,
@@ -17,20 +17,20 @@ pub(crate) enum Family {
     Both,
 }
 
-/// A `sockaddr_in` or `sockaddr_in6`, and its length.
+/// A `sockaddr_in` or `sockaddr_in6` and its length.
 #[derive(Clone, Copy)]
 #[repr(C, align(4))]
 pub(crate) struct RawAddress {
-    /// The longest of the two structures.
+    /// The bytes of the structure, with room for the longer of the two.
     pub(crate) bytes: [u8; V6_LEN as usize],
     pub(crate) len: u32,
 }
 
 impl RawAddress {
-    /// An empty address, for the kernel to fill.
+    /// An empty address for the kernel to fill.
     pub(crate) const EMPTY: Self = Self { bytes: [0; V6_LEN as usize], len: V6_LEN };
 
-    /// `None`: a socket of this family cannot reach the address.
+    /// Encodes an address. Returns `None` if a socket of this family cannot reach it.
     pub(crate) fn encode(to: SocketAddr, family: Family) -> Option<Self> {
         match (to, family) {
             (SocketAddr::V4(to), Family::V4) => {
@@ -57,7 +57,7 @@ impl RawAddress {
         raw
     }
 
-    /// The address is of the kind that only this machine can have. Cheap; knows nothing of the addresses of its interfaces.
+    /// Returns whether the address is one that only this machine can have. Cheap; ignores the addresses of interfaces.
     #[inline]
     pub(crate) fn is_loopback(&self) -> bool {
         let ip = &self.bytes[8..24];
@@ -67,7 +67,7 @@ impl RawAddress {
         }
     }
 
-    /// The address; IPv4-mapped IPv6 addresses become IPv4, flow labels are dropped. `None`: neither IPv4 nor IPv6.
+    /// Decodes the address. IPv4-mapped IPv6 addresses become IPv4, and flow labels are dropped. Returns `None` for other families.
     pub(crate) fn decode(&self) -> Option<SocketAddr> {
         let bytes = &self.bytes;
         let family = i32::from(u16::from_ne_bytes([bytes[0], bytes[1]]));

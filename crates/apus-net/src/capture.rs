@@ -1,11 +1,11 @@
-//! A link around a link that writes what passes, for Wireshark and its kin.
+//! A wrapper of a link that writes its packets to a file for Wireshark and similar programs.
 //!
-//! The file is pcapng with one interface of raw IP packets and nanosecond time stamps. Each Homa packet appears as a UDP
-//! datagram of its own, as `docs/wire.md` would have it without bundles and offloads, with IP and UDP headers made up for it; a
-//! packet of a native link follows its IP header. Each packet has a [`comment`].
+//! The file is pcapng with one interface of raw IP packets and nanosecond time stamps. Each Homa packet appears as a UDP datagram
+//! of its own, as `docs/wire.md` describes it without bundles and offloads, with generated IP and UDP headers. A packet of a native
+//! link follows its IP header. Each packet has a [`comment`].
 //!
-//! Every section of a file is the same but for its packets, and bytes reach the output in whole blocks. So several links may append to one
-//! file at the same time, also those of several processes.
+//! Every section of a file is the same except for its packets, and bytes reach the output in whole blocks. So several links, also
+//! of several processes, may append to one file at the same time.
 
 mod comment;
 
@@ -28,7 +28,7 @@ use crate::sleeper::Descriptors;
 /// `LINKTYPE_RAW`: packets begin with an IPv4 or IPv6 header.
 const LINKTYPE_RAW: u16 = 101;
 
-/// Captured packets reach the file no later than this after they were seen, if the link is turned when [`Link::due_in`] says so.
+/// Upper bound on the delay before a captured packet reaches the file, if the link is turned when [`Link::due_in`] says so.
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
 
 const UDP: u8 = 17;
@@ -36,30 +36,30 @@ const UDP_HEADER: usize = 8;
 
 /// A link that writes every Homa packet it sends and receives to a pcapng file.
 ///
-/// Packets are written as they are queued and as they are handed over, so one that the link inside then loses is in the file
-/// as well. What cannot be written is counted ([`LinkCounters::capture_errors`]), and after the first error nothing more is written: a file with
-/// holes would mislead. The link itself goes on.
+/// Packets are written when they are queued or delivered, so a packet that the inner link then loses is in the file as well.
+/// Packets that cannot be written are counted ([`LinkCounters::capture_errors`]). After the first error, nothing more is written,
+/// because a file with gaps would mislead. The link itself keeps working.
 pub struct CaptureLink<L> {
     link: L,
     file: Pcapng,
     comments: Comments,
-    /// Received and not yet written; empty between calls.
+    /// Received packets that are not yet written; empty between calls.
     copies: Vec<(PathId, Vec<u8>)>,
 }
 
 impl<L: Link> CaptureLink<L> {
-    /// Writes the file's header at once; fails if that fails. `output` need not be buffered.
+    /// Wraps a link and writes the file's header at once. Fails if the write fails. `output` need not be buffered.
     pub fn new(link: L, output: impl Write + Send + 'static) -> io::Result<Self> {
         let file = Pcapng::new(Box::new(output))?;
         Ok(Self { link, file, comments: Comments::default(), copies: Vec::new() })
     }
 
-    /// The link inside.
+    /// Returns the inner link.
     pub fn inner(&self) -> &L {
         &self.link
     }
 
-    /// Writes out what is still buffered; returns the first error there was. Dropping the link does the same, but tells nobody.
+    /// Writes out buffered bytes. Returns the first error so far. Dropping the link does the same, but reports no error.
     pub fn finish(&mut self) -> io::Result<()> {
         if let Some(error) = self.file.error.take() {
             return Err(error);
@@ -84,7 +84,7 @@ impl<L: Link> PacketSink for CaptureLink<L> {
     delegate_paths!(self, self.link);
 }
 
-/// Keeps a copy of what is received, until the link can say from which addresses it came.
+/// Copies received packets until the link can look up the senders' addresses.
 struct Copying<'a> {
     receiver: &'a mut dyn PacketReceiver,
     copies: &'a mut Vec<(PathId, Vec<u8>)>,
@@ -152,8 +152,8 @@ impl<L: Link> Link for CaptureLink<L> {
     }
 }
 
-/// The address to show as ours. A link bound to all addresses does not know which one a packet uses: on loopback it is the
-/// peer's, elsewhere the unspecified address of the peer's family stands for it.
+/// Returns the local address to show. A link bound to all addresses does not know the address that a packet uses: on loopback the
+/// peer's address stands for it, elsewhere the unspecified address of the peer's family.
 fn source_towards(local: SocketAddr, peer: SocketAddr) -> SocketAddr {
     if !local.ip().is_unspecified() && local.is_ipv4() == peer.is_ipv4() {
         return local;
@@ -166,22 +166,22 @@ fn source_towards(local: SocketAddr, peer: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, local.port())
 }
 
-/// A packet, but for its bytes.
+/// The description of a packet without its bytes.
 struct Seen<'a> {
     direction: Direction,
     from: SocketAddr,
     to: SocketAddr,
-    /// Of the IP header; 0 for a received packet, which does not tell it.
+    /// TOS byte of the IP header; 0 for a received packet, whose TOS is unknown.
     tos: u8,
     comment: Option<&'a str>,
 }
 
-/// The file.
+/// The pcapng file.
 struct Pcapng {
     output: BufWriter<Box<dyn Write + Send>>,
-    /// One block, built before it is written.
+    /// Buffer in which one block is built before it is written.
     block: Vec<u8>,
-    /// The wall clock is asked once; a steady one goes on from there.
+    /// The wall clock and a steady clock at the start. The steady clock continues from there.
     started: (Duration, Instant),
     flushed: Instant,
     error: Option<io::Error>,
@@ -241,7 +241,7 @@ impl Pcapng {
         }
     }
 
-    /// Time until the buffered packets should be written; `None` if there are none.
+    /// Returns the time until the buffered packets should be written; `None` if there are none.
     fn due_in(&self) -> Option<Duration> {
         let nothing = self.stopped || self.output.buffer().is_empty();
         (!nothing).then(|| FLUSH_EVERY.saturating_sub(self.flushed.elapsed()))
@@ -264,7 +264,7 @@ impl Pcapng {
     }
 }
 
-/// Section Header Block and Interface Description Block (sections 4.1 and 4.2).
+/// Returns the Section Header Block and Interface Description Block (sections 4.1 and 4.2).
 fn file_header() -> Vec<u8> {
     let mut section = Vec::new();
     section.extend_from_slice(&0x1A2B_3C4D_u32.to_le_bytes());
@@ -296,7 +296,7 @@ fn put_option(block: &mut Vec<u8>, code: u16, value: &[u8]) {
     block.resize(block.len().next_multiple_of(4), 0);
 }
 
-/// Appends the packet with made-up headers: IP and, unless it is of a native link, UDP.
+/// Appends the packet with generated headers: IP and, unless it belongs to a native link, UDP.
 fn encapsulated(
     out: &mut Vec<u8>,
     from: SocketAddr,
@@ -306,7 +306,7 @@ fn encapsulated(
 ) {
     let native = is_native(from) || is_native(to);
     let (protocol, header) = if native { (IP_PROTOCOL, 0) } else { (UDP, UDP_HEADER) };
-    // Fits for every packet that fits a datagram; a longer one is shown with a wrong length.
+    // The length is right for every packet that fits a datagram; a longer one has a wrong length.
     let length = u16::try_from(header + head.len() + tail.len()).unwrap_or(u16::MAX);
     let pseudo = put_ip(out, (from.ip(), to.ip()), tos, protocol, length);
     let start = out.len();
@@ -324,7 +324,7 @@ fn encapsulated(
     }
 }
 
-/// Appends an IP header for `length` bytes; returns the sum of its addresses, as pseudo-headers want it.
+/// Appends an IP header for `length` bytes. Returns the sum of its addresses for pseudo-headers.
 fn put_ip(
     out: &mut Vec<u8>,
     addresses: (IpAddr, IpAddr),

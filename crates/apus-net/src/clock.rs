@@ -1,10 +1,10 @@
-//! The clock of the machine, which goes on while it is suspended.
+//! The clock of the machine, which continues during suspend.
 
-/// Nanoseconds since the machine booted, suspended time included (`CLOCK_BOOTTIME`).
+/// Returns the nanoseconds since the machine booted, including suspended time (`CLOCK_BOOTTIME`).
 ///
-/// [`std::time::Instant`] stands still during suspend. A protocol that forgets a peer after some time needs a clock that does
-/// not: the peer's clock went on. Never runs backwards. Read in the process (vDSO), which costs what
-/// [`std::time::Instant::now`] does, 20 to 70 ns; without a vDSO it is a system call.
+/// [`std::time::Instant`] stops during suspend. A protocol that forgets a peer after some time needs a clock that does not, because
+/// the peer's clock continued. Never runs backwards. The vDSO reads it within the process, for the cost of
+/// [`std::time::Instant::now`], 20 to 70 ns; without a vDSO it is a system call.
 #[inline]
 pub fn boot_nanos() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -18,7 +18,7 @@ pub fn boot_nanos() -> u64 {
 mod tests {
     use super::*;
 
-    /// What the kernel says, in its own words: seconds with two digits behind the point, rounded down.
+    /// Returns the kernel's uptime from `/proc`: seconds with two digits after the point, rounded down.
     fn uptime_nanos() -> u64 {
         let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
         let (seconds, rest) = uptime.split_once('.').unwrap();

@@ -1,4 +1,4 @@
-//! What every link must do, whatever carries it: run this with each new one, and with wrappers around those there are.
+//! The conformance suite of links. Every new link and every wrapper of a link must pass it.
 //!
 //! ```no_run
 //! # use apus_net::{conformance, UdpConfig, UdpLink};
@@ -17,21 +17,20 @@ use crate::sleeper::{Sleeper, Woken};
 
 pub use crate::process::in_child;
 
-/// How long anything may take before it counts as lost. Nothing waits this long when all is well.
+/// Upper bound on the wait for any event. A correct link never waits this long.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Packets in flight at a time: few enough for the smallest receive buffer a kernel gives by default.
+/// Upper bound on packets in flight: few enough for the kernel's smallest default receive buffer.
 const IN_FLIGHT: usize = 100;
 
-/// Bytes in flight at a time, for the same reason.
+/// Upper bound on bytes in flight, for the same reason.
 const BYTES_IN_FLIGHT: usize = 100_000;
 
-/// Runs all checks. `make` opens two links that can reach each other, at addresses of their own each time, on which nothing is
-/// lost.
+/// Runs all checks. `make` opens two links that can reach each other, at new addresses each time, and that lose nothing.
 ///
 /// # Panics
 ///
-/// When a check fails; the message says which, and what was seen.
+/// If a check fails. The message names the check and the observation.
 pub fn run<L: Link>(make: impl Fn() -> (L, L)) {
     nothing_is_there_at_first(&make);
     a_packet_arrives_each_way(&make);
@@ -45,11 +44,11 @@ pub fn run<L: Link>(make: impl Fn() -> (L, L)) {
     readiness_wakes_a_sleeper(&make);
 }
 
-/// The path to an address, examined as before a message goes there.
+/// Returns the path to an address, examined as before a message.
 ///
 /// # Panics
 ///
-/// When the link does not reach the address.
+/// If the link does not reach the address.
 pub fn towards(link: &mut (impl Link + ?Sized), to: SocketAddr) -> PathId {
     let path = link.resolve(to).expect("the link reaches the address");
     if let Some(examination) = link.examination(path) {
@@ -58,7 +57,7 @@ pub fn towards(link: &mut (impl Link + ?Sized), to: SocketAddr) -> PathId {
     path
 }
 
-/// One end with what it needs to wait.
+/// One end: a link and its sleeper.
 struct End<L> {
     link: L,
     sleeper: Sleeper,
@@ -78,13 +77,13 @@ impl<L: Link> End<L> {
         self.link.local_addr()
     }
 
-    /// Length of the longest packet to another end.
+    /// Returns the length of the longest packet to another end.
     fn max_packet(&mut self, to: &Self) -> usize {
         let path = towards(&mut self.link, to.addr());
         self.link.max_packet(path)
     }
 
-    /// Queues a packet that consists of a header and a payload.
+    /// Queues a packet of a header and a payload.
     fn send(&mut self, to: &Self, packet: &[u8]) {
         let (header, payload) = packet.split_at(packet.len().min(56));
         let body = Bytes::copy_from_slice(payload);
@@ -93,7 +92,7 @@ impl<L: Link> End<L> {
         self.link.send(Transmit { path, priority, header, body: &body, range: 0..body.len() });
     }
 
-    /// Receives until `count` packets are there.
+    /// Receives until `count` packets have arrived.
     fn collect(
         &mut self,
         sender: &mut Self,
@@ -126,12 +125,12 @@ impl<L: Link> End<L> {
     fn assert_empty(&mut self, check: &str) {
         let mut extra = Vec::new();
         self.link.recv(&mut |from, packet: &[u8]| extra.push((from, packet.len())));
-        assert!(extra.is_empty(), "{check}: packets nobody sent: {extra:?}");
+        assert!(extra.is_empty(), "{check}: packets that were never sent: {extra:?}");
     }
 }
 
-/// A packet that says its number and can be recognised to the last byte, with what a link may look at: a source port, a type,
-/// and that it is one segment.
+/// Returns a packet that contains its number and can be recognised to the last byte. It has the fields that a link may read: a
+/// source port, a type, and a header of one segment.
 fn packet(number: usize, len: usize) -> Vec<u8> {
     assert!(len >= 28, "a Homa packet has a header");
     let mut bytes: Vec<u8> =
@@ -190,7 +189,7 @@ fn nothing_is_there_at_first<L: Link>(make: &impl Fn() -> (L, L)) {
     a.link.flush();
     assert_eq!(a.link.due_in(), None, "{CHECK}");
     assert!(a.link.receive_capacity() > 0, "{CHECK}");
-    assert_eq!(a.link.find(b.addr()), None, "{CHECK}: nobody is known");
+    assert_eq!(a.link.find(b.addr()), None, "{CHECK}: no peer is known");
     let way = towards(&mut a.link, b.addr());
     assert_eq!(a.link.find(b.addr()), Some(way), "{CHECK}: an address keeps its path");
     assert_eq!(a.link.address(way), Some(b.addr()), "{CHECK}: a path has an address");
@@ -203,7 +202,7 @@ fn nothing_is_there_at_first<L: Link>(make: &impl Fn() -> (L, L)) {
 fn a_packet_arrives_each_way<L: Link>(make: &impl Fn() -> (L, L)) {
     const CHECK: &str = "a packet arrives each way";
     let (mut a, mut b) = End::pair(make);
-    // More than once: links may learn ways that are shorter.
+    // More than once: links may learn shorter paths.
     for round in 0..300 {
         exchange(&mut a, &mut b, [28 + round].into_iter(), CHECK);
         exchange(&mut b, &mut a, [156].into_iter(), CHECK);
@@ -263,7 +262,7 @@ fn runs_of_equal_packets_arrive<L: Link>(make: &impl Fn() -> (L, L)) {
 fn packets_of_all_sizes_arrive<L: Link>(make: &impl Fn() -> (L, L)) {
     let (mut a, mut b) = End::pair(make);
     let max = a.max_packet(&b);
-    // Small and large alternate irregularly; the numbers are coprime to each other and to 64.
+    // Small and large packets alternate irregularly; the numbers are coprime to each other and to 64.
     let lens = (0..400).map(|number| match number % 7 {
         0 | 3 => 28 + number * 7_919 % (max - 27),
         1 => max.min(1_400),
@@ -318,7 +317,7 @@ fn a_lost_peer_is_reported_and_hurts_no_other<L: Link>(make: &impl Fn() -> (L, L
     let gone = lost.addr();
     let large = a.max_packet(&b).min(5_000);
     for round in 0..100 {
-        // Once while the peer is there, so that what the link has learnt of it is worth nothing afterwards.
+        // The first packet is sent while the peer is there, so that all the link learned of it is obsolete afterwards.
         a.send(&lost, &packet(round, 60));
         a.link.flush();
     }
@@ -328,7 +327,7 @@ fn a_lost_peer_is_reported_and_hurts_no_other<L: Link>(make: &impl Fn() -> (L, L
         let path = towards(&mut a.link, gone);
         a.link.send(Transmit::control(path, Priority::LOWEST, &packet(1, 60)));
         a.link.flush();
-        // The error of the one peer is pending now, and the packets to the other must not pay for it.
+        // The error of the one peer is pending now, and must not affect packets to the other one.
         exchange(&mut a, &mut b, [60, large].into_iter(), CHECK);
         a.sleeper.sleep(a.link.descriptors(), Some(Duration::from_millis(1)));
         a.assert_empty(CHECK);
@@ -337,7 +336,7 @@ fn a_lost_peer_is_reported_and_hurts_no_other<L: Link>(make: &impl Fn() -> (L, L
         }
         assert!(start.elapsed() < TIMEOUT, "{CHECK}: nothing was reported");
     };
-    // A native link's node is its host's only one for the protocol.
+    // A native link's node is the only one of its host for the protocol.
     let reasons = [PathError::PortUnreachable, PathError::ProtocolUnreachable];
     assert!(error.0 == gone && reasons.contains(&error.1), "{CHECK}: {error:?}");
     while let Some((peer, _)) = a.link.poll_error() {

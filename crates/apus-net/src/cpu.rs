@@ -1,18 +1,17 @@
-//! Processors: where this thread is, where it may be, and how much time it has used.
+//! Processors: the current and the allowed CPUs of this thread, and its CPU time.
 
 use std::cell::Cell;
 use std::io;
 use std::time::Duration;
 
-/// The CPU this thread is on right now. May be outdated when it returns, unless the thread is pinned. Costs a few nanoseconds.
+/// Returns the CPU of this thread. May be outdated on return, unless the thread is pinned. Costs a few nanoseconds.
 pub fn current() -> u32 {
-    // SAFETY: takes no argument and touches no memory of ours.
+    // SAFETY: takes no argument and touches no memory of this process.
     let cpu = unsafe { libc::sched_getcpu() };
     u32::try_from(cpu).unwrap_or(0)
 }
 
-/// How often the kernel has taken the processor from the calling thread, which could have gone on. A hypervisor that takes it does
-/// not count.
+/// Returns how often the kernel has preempted the calling thread. Preemption of the virtual CPU by a hypervisor does not count.
 pub fn involuntary_switches() -> u64 {
     // SAFETY: a block of integers, for which all zeroes are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -21,8 +20,8 @@ pub fn involuntary_switches() -> u64 {
     if result == 0 { u64::try_from(usage.ru_nivcsw).unwrap_or(0) } else { 0 }
 }
 
-/// Whether the kernel has taken the processor from the calling thread, which could have gone on, since the thread asked last. A
-/// hypervisor that takes it does not count. Costs a system call.
+/// Returns whether the kernel has preempted the calling thread since its last call. Preemption of the virtual CPU by a hypervisor
+/// does not count. Costs a system call.
 pub fn was_preempted() -> bool {
     thread_local! {
         static SEEN: Cell<i64> = const { Cell::new(0) };
@@ -31,26 +30,26 @@ pub fn was_preempted() -> bool {
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a live block.
     let result = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
-    // If the kernel does not say, a thread that was away counts as preempted.
+    // Without an answer of the kernel, the thread counts as preempted.
     result != 0 || SEEN.replace(usage.ru_nivcsw) != usage.ru_nivcsw
 }
 
-/// Keeps the calling thread on one CPU. Fails with `InvalidInput` when there is no such CPU or this process may not use it
-/// (see [`allowed`]).
+/// Pins the calling thread to one CPU. Fails with `InvalidInput` if the CPU does not exist or this process may not use it (see
+/// [`allowed`]).
 pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
     if cpu >= libc::CPU_SETSIZE as usize {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no CPU {cpu}")));
     }
     let mut set = empty_set();
-    // SAFETY: `cpu` is within the set, as checked above.
+    // SAFETY: `cpu` is within the set, by the check above.
     unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: the pointer is to a live set and the length says so; thread 0 is the calling one.
+    // SAFETY: the pointer and the length are those of a live set; thread 0 is the calling one.
     let result = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Has the calling thread run before all threads of the ordinary scheduling classes, whenever it is not asleep: for what holds
-/// up a processor on purpose. Fails with `PermissionDenied` without CAP_SYS_NICE.
+/// Schedules the calling thread before all threads of the ordinary scheduling classes, whenever it is awake. For threads that block
+/// a processor on purpose. Fails with `PermissionDenied` without CAP_SYS_NICE.
 pub fn run_before_others() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: the pointer is to a live parameter block; thread 0 is the calling one.
@@ -58,15 +57,15 @@ pub fn run_before_others() -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The CPUs the calling thread may run on, in ascending order. Never empty: if the kernel does not say, `[0]`.
+/// Returns the CPUs that the calling thread may run on, in ascending order. Never empty: `[0]` without an answer of the kernel.
 pub fn allowed() -> Vec<usize> {
     let mut set = empty_set();
-    // SAFETY: the pointer is to a live set and the length says how much may be written; thread 0 is the calling one.
+    // SAFETY: the pointer and the length are those of a live set; thread 0 is the calling one.
     let result = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
     if result != 0 {
         return vec![0];
     }
-    // SAFETY: every number asked for is within the set.
+    // SAFETY: every number is within the set.
     (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
 }
 
@@ -75,12 +74,12 @@ fn empty_set() -> libc::cpu_set_t {
     unsafe { std::mem::zeroed() }
 }
 
-/// CPU time, user and system, the calling thread has used since it started.
+/// Returns the CPU time of the calling thread since its start, user and system.
 pub fn thread_time() -> Duration {
     clock(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// CPU time, user and system, all threads of this process have used since it started.
+/// Returns the CPU time of all threads of this process since its start, user and system.
 pub fn process_time() -> Duration {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
@@ -93,10 +92,10 @@ fn clock(id: libc::clockid_t) -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).expect("below a second"))
 }
 
-/// Makes the calling thread's sleeps end on time. Linux lets a sleeping thread oversleep by 50 µs to save wake-ups; this asks
-/// for 1 ns. A thread should only ask for itself: the setting stays for its life and is inherited by threads it starts.
+/// Makes the calling thread's sleeps end on time. Linux lets a sleeping thread oversleep by 50 µs to save wake-ups; this call sets
+/// 1 ns. A thread should only call it for itself: the setting lasts for its life, and its child threads inherit it.
 pub fn sleep_precisely() {
-    // SAFETY: PR_SET_TIMERSLACK takes one integer and touches no memory of ours.
+    // SAFETY: PR_SET_TIMERSLACK takes one integer and touches no memory of this process.
     let result = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
     debug_assert_eq!(result, 0, "documented to succeed always");
 }

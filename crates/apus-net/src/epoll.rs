@@ -1,24 +1,24 @@
-//! What epoll sets of this kernel can do. Links do not sleep in one; this is for diagnosis.
+//! Features of this kernel's epoll sets, for diagnosis. Links do not sleep in an epoll set.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Whether an epoll set has parameters of its own for busy polling (`EPIOCSPARAMS`, Linux 6.9).
+/// Returns whether an epoll set has parameters of its own for busy polling (`EPIOCSPARAMS`, Linux 6.9).
 ///
-/// Fails when the process has no descriptor left.
+/// Fails if the process has no descriptor left.
 pub fn has_busy_poll_parameters() -> io::Result<bool> {
-    // SAFETY: takes an integer and touches no memory of ours.
+    // SAFETY: takes an integer and touches no memory of this process.
     let set = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
     if set < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new, valid, and nobody else's.
+    // SAFETY: the descriptor is new and valid, and has no other owner.
     let set = unsafe { OwnedFd::from_raw_fd(set) };
     // SAFETY: a block of integers, for which all zeroes are valid.
     let mut parameters: libc::epoll_params = unsafe { std::mem::zeroed() };
-    // SAFETY: the pointer is to a live block of the size that the number of the request says.
+    // SAFETY: the pointer is to a live block whose size the number of the request states.
     let result = unsafe { libc::ioctl(set.as_raw_fd(), libc::EPIOCGPARAMS, &raw mut parameters) };
-    // An older kernel knows no request for epoll sets.
+    // An older kernel has no requests for epoll sets.
     Ok(result == 0)
 }
 

@@ -1,8 +1,8 @@
-//! What the kernel reports about peers: by the error queue, and by the failure of a send.
+//! Errors that the kernel reports about peers, by the error queue and by failed sends.
 //!
-//! Linux marks a socket with an error that arrives for *any* of its peers, and the next call on the socket fails with it,
-//! whomever that call was for. The truth, with the peer's address, is in the error queue. So a failed call only says that the
-//! queue should be read; a send is then repeated once, and a second failure is believed to be its own.
+//! Linux marks a socket with an error that arrives for *any* of its peers. The next call on the socket fails with this error,
+//! whatever peer that call is for. The error queue has the error with its peer's address. A failed call therefore only means that
+//! the queue must be read. A failed send is repeated once, and a second failure counts as its own.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -15,38 +15,38 @@ use crate::link::LinkCounters;
 use crate::paths::Paths;
 use crate::sys;
 
-/// Errors kept for `poll_error`. More are only counted: who does not ask for a thousand will not miss one.
+/// Upper bound on errors kept for `poll_error`. Further ones are only counted: a caller that skips a thousand will not miss one.
 const PENDING_MAX: usize = 1_024;
 
-/// Entries read from the error queue at a time, so that a flood of them cannot hold up a turn.
+/// Upper bound on entries read from the error queue at a time, so that a flood of them cannot delay a turn.
 const DRAIN_MAX: usize = 256;
 
-/// What to do about a send that has failed.
+/// Reaction to a failed send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     /// Repeat it.
     Again,
-    /// The datagram is lost and counted.
+    /// The datagram is dropped and counted.
     Lost,
-    /// The datagram is lost, and so will be all others made of segments.
+    /// The datagram is dropped, and the kernel would drop all others made of segments too.
     NoGso,
 }
 
-/// Errors that wait to be asked for.
+/// Errors that wait for `poll_error`.
 #[derive(Default)]
 pub(crate) struct Errors {
     pending: VecDeque<(SocketAddr, PathError)>,
-    /// The error queue may have something.
+    /// Whether the error queue may have entries.
     suspected: bool,
 }
 
 impl Errors {
-    /// Notes that a call has failed in a way that points to the error queue.
+    /// Records that a call has failed in a way that points to the error queue.
     pub(crate) fn suspect(&mut self) {
         self.suspected = true;
     }
 
-    /// Adds an error, unless it repeats the one before.
+    /// Adds an error, unless it repeats the previous one.
     pub(crate) fn push(&mut self, peer: SocketAddr, error: PathError, counters: &mut LinkCounters) {
         if self.pending.back() == Some(&(peer, error)) {
             return;
@@ -58,7 +58,7 @@ impl Errors {
         self.pending.push_back((peer, error));
     }
 
-    /// The oldest error. Reads the error queue only when a call has failed since.
+    /// Returns the oldest error. Reads the error queue only if a call has failed since the last one.
     #[inline]
     pub(crate) fn poll(
         &mut self,
@@ -72,7 +72,7 @@ impl Errors {
         self.pending.pop_front()
     }
 
-    /// Reads the error queues, which also takes the marks off the sockets; returns how many entries they had.
+    /// Reads the error queues, which also clears the marks of the sockets. Returns the number of entries.
     pub(crate) fn drain(
         &mut self,
         sockets: &[RawFd],
@@ -107,12 +107,13 @@ impl Errors {
             } += 1;
             self.push(peer, error, counters);
         }
-        // There may be more: stay suspicious.
+        // There may be more, so the queue stays suspected.
         self.suspected = true;
         DRAIN_MAX
     }
 
-    /// Judges a failed send of a datagram to `peer`. `tried`: it has been repeated before. `segmented`: it is made of segments.
+    /// Judges a failed send of a datagram to `peer`. `tried`: the send was repeated already. `segmented`: the datagram is made of
+    /// segments.
     #[cold]
     pub(crate) fn judge(
         &mut self,
@@ -138,7 +139,7 @@ impl Errors {
             counters.send_blocked += 1;
             return Verdict::Lost;
         }
-        // A packet refused for its length has also put an entry into the queue, which keeps the descriptor ready.
+        // A packet refused for its length also has an entry in the queue, which keeps the descriptor ready.
         self.suspect();
         if errno == libc::EMSGSIZE || (segmented && errno == libc::EINVAL) {
             let shrunk = paths.correct(peer, None);
@@ -168,7 +169,7 @@ fn is_lack_of_room(errno: i32) -> bool {
     errno == libc::EAGAIN || errno == libc::ENOBUFS || errno == libc::ENOMEM
 }
 
-/// What an error number says of a path; `None`: nothing.
+/// Converts an error number to the error of a path; `None` if it concerns no path.
 fn meaning(errno: i32) -> Option<PathError> {
     match errno {
         libc::ECONNREFUSED => Some(PathError::PortUnreachable),

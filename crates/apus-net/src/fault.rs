@@ -1,4 +1,4 @@
-//! A link around a link on which things go wrong, by measure and reproducibly.
+//! A wrapper of a link that injects reproducible faults at given rates.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,47 +15,48 @@ use crate::path::Path;
 use crate::paths::{Examination, Examined};
 use crate::sleeper::Descriptors;
 
-/// Packets a fault link holds back at most; what would come on top of them is lost and counted.
+/// Upper bound on held packets; further ones are dropped and counted.
 const HELD_MAX: usize = 65_536;
 
-/// A reordered packet is passed by up to this many packets…
+/// Upper bound on the packets that pass a reordered one.
 const PREEMPTED_BY_MAX: u64 = 8;
 
-/// …but waits no longer than this for them.
+/// Upper bound on the wait of a reordered packet for others.
 const REORDER_WAIT_MAX: Duration = Duration::from_millis(1);
 
-/// The longest delay and jitter that can be asked for: ten seconds. Nobody waits longer for a packet, and memory is finite.
+/// Upper bound on delay and jitter: ten seconds. No protocol waits longer for a packet, and memory is finite.
 const DELAY_MAX: Duration = Duration::from_secs(10);
 
-/// What a [`FaultLink`] does to the packets that leave by it. All probabilities are of one packet, in 0..=1.
+/// Faults that a [`FaultLink`] injects into outgoing packets. All probabilities are per packet, in 0..=1.
 ///
 /// # Defaults
 ///
-/// Nothing: no loss, no duplication, no reordering, no corruption, no delay; seed 0.
+/// No faults: no loss, no duplication, no reordering, no corruption, no delay; seed 0.
 ///
-/// As text, for a command line, the parts that differ from the default: `loss=0.1,dup=0.05,reorder=0.05,corrupt=0.001,
+/// The text form, for a command line, lists the differences from the default: `loss=0.1,dup=0.05,reorder=0.05,corrupt=0.001,
 /// delay=50us,jitter=10us,seed=7`. Durations have a unit: `ns`, `us`, `ms` or `s`.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Faults {
-    /// The packet is lost.
+    /// Probability that the packet is dropped.
     pub loss: f64,
-    /// The packet is sent twice.
+    /// Probability that the packet is sent twice.
     pub duplicate: f64,
-    /// The packet is held back until one to eight others have passed it, or a millisecond has passed.
+    /// Probability that the packet is held back until one to eight others have passed it, or a millisecond has passed.
     pub reorder: f64,
-    /// One bit of the packet, anywhere in it, is turned over. **Homa has no checksum** and relies on UDP's, which is computed
-    /// after this: a corrupted payload reaches the application. Use it to see how headers are checked.
+    /// Probability that one bit of the packet, at any place, is flipped. **Homa has no checksum** and relies on UDP's, which is
+    /// computed afterwards: a corrupted payload reaches the application. Useful for testing the checks of headers.
     pub corrupt: f64,
-    /// Each packet leaves this much later, at most 10 s.
+    /// Delay of each packet, at most 10 s.
     pub delay: Duration,
-    /// Each packet leaves up to this much later still, at most 10 s; evenly distributed, so that packets also pass each other.
+    /// Upper bound on the additional delay of each packet, at most 10 s. The delay is uniformly distributed, so packets also pass
+    /// each other.
     pub jitter: Duration,
-    /// Two links with the same seed and the same packets do the same to them.
+    /// Seed of the random numbers. Two links with the same seed treat the same packets in the same way.
     pub seed: u64,
 }
 
 impl Faults {
-    /// Fails if a probability is not in 0..=1 or a duration is longer than ten seconds.
+    /// Validates the faults. Fails if a probability is not in 0..=1 or a duration is longer than ten seconds.
     pub fn validated(self) -> Result<Self, FaultsError> {
         let probabilities = [
             ("loss", self.loss),
@@ -126,7 +127,7 @@ fn duration(name: &'static str, value: &str) -> Result<Duration, FaultsError> {
     number.checked_mul(nanos).map(Duration::from_nanos).ok_or_else(wrong)
 }
 
-/// As [`FromStr`] reads it.
+/// The form that [`FromStr`] parses.
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { loss, duplicate, reorder, corrupt, delay, jitter, seed } = self;
@@ -135,7 +136,7 @@ impl fmt::Display for Faults {
     }
 }
 
-/// Why a description of faults was refused.
+/// Reason for refusing a description of faults.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultsError {
@@ -144,7 +145,7 @@ pub enum FaultsError {
     Probability {
         /// The argument.
         name: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
     },
     /// A delay is not a duration of at most ten seconds.
@@ -152,24 +153,24 @@ pub enum FaultsError {
     Duration {
         /// The argument.
         name: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
     },
     /// The seed is not a number.
     #[error("seed={value}: must be a whole number from 0 to {}", u64::MAX)]
     Seed {
-        /// What was given.
+        /// The given value.
         value: String,
     },
-    /// No such argument.
+    /// There is no such argument.
     #[error("{part}: must be one of loss=, dup=, reorder=, corrupt=, delay=, jitter=, seed=")]
     Unknown {
-        /// What was given.
+        /// The given part.
         part: String,
     },
 }
 
-/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): eight bytes of state, passes BigCrush, and the same everywhere.
+/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): eight bytes of state, passes BigCrush, and yields the same numbers everywhere.
 #[derive(Clone, Debug)]
 struct Random(u64);
 
@@ -182,18 +183,18 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Evenly in 0..limit; the bias of at most limit / 2^64 does not matter here.
+    /// Returns a uniform number in 0..limit; the bias of at most limit / 2^64 does not matter here.
     fn below(&mut self, limit: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
     }
 
     fn happens(&mut self, probability: f64) -> bool {
-        // 53 bits, as many as a double has.
+        // 53 bits, the precision of a double.
         ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 }
 
-/// A packet that is held back. Ordered by the time it is due, then by its number.
+/// A packet that is held back. Ordered by its due time, then by its number.
 #[derive(Debug)]
 struct Held {
     due: Instant,
@@ -221,7 +222,7 @@ impl Ord for Held {
     }
 }
 
-/// A packet of our own.
+/// A packet that owns its bytes.
 #[derive(Clone, Debug)]
 struct Owned {
     path: PathId,
@@ -242,7 +243,7 @@ impl Owned {
         }
     }
 
-    /// Turns one bit over, numbered through header and payload. The payload becomes a copy: its message stays as it is.
+    /// Flips one bit, numbered through header and payload. The payload becomes a copy, so that its message stays unchanged.
     fn flip(&mut self, bit: usize) {
         let (byte, mask) = (bit / 8, 1 << (bit % 8));
         if let Some(byte) = self.header.get_mut(byte) {
@@ -266,24 +267,25 @@ impl Owned {
     }
 }
 
-/// A link that does to the packets it sends what its [`Faults`] say; what it receives it leaves alone.
+/// A link that injects its [`Faults`] into outgoing packets and leaves received packets unchanged.
 ///
-/// Delayed packets leave when [`Link::recv`] or [`Link::flush`] is called at or after their time; [`Link::due_in`] tells when.
+/// Delayed packets leave when [`Link::recv`] or [`Link::flush`] is called at or after their time; [`Link::due_in`] returns that
+/// time.
 pub struct FaultLink<L> {
     link: L,
     faults: Faults,
     random: Random,
-    /// Held back until a time.
+    /// Packets held back until a time.
     delayed: BinaryHeap<Reverse<Held>>,
-    /// Held back until packet `number` has been sent, or the time has come. Few, so that looking at all is cheap.
+    /// Packets held back until packet `number` has been sent, or a time has come. There are few, so a scan of all is cheap.
     reordered: Vec<Held>,
-    /// Packets that have come so far.
+    /// Number of packets sent so far.
     number: u64,
     counters: LinkCounters,
 }
 
 impl<L: Link> FaultLink<L> {
-    /// Fails if the faults are not [valid](Faults::validated).
+    /// Wraps a link. Fails if the faults are not [valid](Faults::validated).
     pub fn new(link: L, faults: Faults) -> Result<Self, FaultsError> {
         Ok(Self {
             link,
@@ -296,12 +298,12 @@ impl<L: Link> FaultLink<L> {
         })
     }
 
-    /// The link inside.
+    /// Returns the inner link.
     pub fn inner(&self) -> &L {
         &self.link
     }
 
-    /// Holds a packet back, or sends it on if nothing delays it.
+    /// Holds a packet back, or sends it if it has no delay.
     fn dispatch(&mut self, packet: Owned) {
         let Faults { delay, jitter, reorder, .. } = self.faults;
         let reordered = self.random.happens(reorder);
@@ -324,7 +326,7 @@ impl<L: Link> FaultLink<L> {
         self.reordered.push(Held { due: due + REORDER_WAIT_MAX, number, packet });
     }
 
-    /// Sends what has been held back long enough; returns whether there was anything.
+    /// Sends packets that were held back long enough. Returns whether there were any.
     fn let_go(&mut self) -> bool {
         if self.delayed.is_empty() && self.reordered.is_empty() {
             return false;
@@ -339,7 +341,7 @@ impl<L: Link> FaultLink<L> {
         released
     }
 
-    /// Sends the reordered packets that enough others have passed, or, given the time, have waited too long.
+    /// Sends the reordered packets that enough others have passed or, if `now` is given, that have waited too long.
     fn release_reordered(&mut self, now: Option<Instant>) -> bool {
         let before = self.reordered.len();
         let (number, link) = (self.number, &mut self.link);

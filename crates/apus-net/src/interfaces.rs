@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::sys;
 
-/// The table is read again when it is asked after this time: a dozen system calls in a second at most, whatever comes.
+/// Time for which the table is reused, which bounds the cost to a dozen system calls per second.
 const KEPT: Duration = Duration::from_secs(1);
 
 /// An address and its interface.
@@ -16,11 +16,11 @@ struct Entry {
     name: String,
     loopback: bool,
     mtu: usize,
-    /// Asked for when it is needed.
+    /// Rate in Mb/s, read when it is first needed; `None` inside if the driver reports none.
     mbps: Option<Option<u64>>,
 }
 
-/// What is known of the interfaces.
+/// The table of interfaces.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
     entries: Vec<Entry>,
@@ -28,7 +28,7 @@ pub(crate) struct Interfaces {
 }
 
 impl Interfaces {
-    /// Reads the table if it is old; `socket` is any.
+    /// Reads the table again if it is old. `socket` may be any socket.
     fn refresh(&mut self, socket: RawFd) {
         if self.read.is_some_and(|read| read.elapsed() < KEPT) {
             return;
@@ -42,7 +42,7 @@ impl Interfaces {
         });
     }
 
-    /// MTU of the interface with this address, and the rate in Mb/s that its driver reports, if it does.
+    /// Returns the MTU of the interface with this address, and the rate in Mb/s that its driver reports, if any.
     pub(crate) fn of(&mut self, ip: IpAddr, socket: RawFd) -> Option<(usize, Option<u64>)> {
         self.refresh(socket);
         let entry = self.entries.iter_mut().find(|entry| entry.ip == ip)?;
@@ -50,8 +50,8 @@ impl Interfaces {
         Some((entry.mtu, *mbps.get_or_insert_with(|| mbps_of(name))))
     }
 
-    /// MTU that packets from other machines for `ip` come with; where that address is not an interface's, but a group's for instance,
-    /// the largest of all. `None`: there is no interface but loopback.
+    /// Returns the MTU of packets from other machines to `ip`. If that is not an interface's address, but for instance a group's,
+    /// returns the largest MTU. `None`: there is no interface except loopback.
     pub(crate) fn mtu_towards(&mut self, ip: Option<IpAddr>, socket: RawFd) -> Option<usize> {
         self.refresh(socket);
         let others = || self.entries.iter().filter(|entry| !entry.loopback);
@@ -60,7 +60,7 @@ impl Interfaces {
     }
 }
 
-/// The addresses of this machine's interfaces, in this network namespace, but those of loopback.
+/// Returns the addresses of this machine's interfaces in this network namespace, except those of loopback.
 #[must_use]
 pub fn interface_addresses() -> Vec<IpAddr> {
     let mut addresses = Vec::new();
@@ -72,7 +72,7 @@ pub fn interface_addresses() -> Vec<IpAddr> {
     addresses
 }
 
-/// Virtual interfaces report nothing, or -1.
+/// Returns the rate that the driver reports. Virtual interfaces report none, or -1.
 fn mbps_of(name: &str) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;
     text.trim().parse().ok().filter(|&mbps: &u64| mbps > 0)
@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes `socket` fail for all families but IPv4, IPv6 and unix sockets, as RestrictAddressFamilies= of systemd does.
+    /// Makes `socket` fail for all families except IPv4, IPv6 and unix sockets, as RestrictAddressFamilies= of systemd does.
     fn forbid_netlink() -> bool {
         let step = |code: u32, k: u32, yes, no| libc::sock_filter {
             code: code as u16,
@@ -100,9 +100,9 @@ mod tests {
         );
         let refused = libc::SECCOMP_RET_ERRNO | libc::EAFNOSUPPORT.cast_unsigned();
         let mut steps = [
-            step(load, 0, 0, 0), // The number of the call,
+            step(load, 0, 0, 0), // Number of the call.
             step(equals, libc::SYS_socket as u32, 0, 3),
-            step(load, 16, 0, 0), // and its first argument.
+            step(load, 16, 0, 0), // First argument of the call.
             step(equals, libc::AF_NETLINK.cast_unsigned(), 0, 1),
             step(end, refused, 0, 0),
             step(end, libc::SECCOMP_RET_ALLOW, 0, 0),
@@ -126,7 +126,7 @@ mod tests {
             all.sort();
             all
         };
-        // The filter holds for the thread that installs it.
+        // The filter applies to the thread that installs it.
         let (with, without) = (all(), std::thread::spawn(move || forbid_netlink().then(all)));
         let Some(without) = without.join().unwrap() else {
             return eprintln!("skipped: no seccomp filter can be installed");

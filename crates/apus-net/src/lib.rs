@@ -1,38 +1,38 @@
-//! Links: how Homa packets get from one node to another.
+//! Links, which carry Homa packets from one node to another.
 //!
-//! A [`Link`] takes packets ([`apus_wire::PacketSink::send`]), hands them to the network in batches ([`Link::flush`])
-//! and gives back what has arrived, packet by packet, in place ([`Link::recv`]). It knows nothing of messages, grants
-//! or time-outs: packets may be lost, doubled and reordered on it, and whoever uses it must live with that. It never
-//! blocks, never starts a thread and never calls anybody but the receiver it was given.
+//! A [`Link`] takes packets ([`apus_wire::PacketSink::send`]), passes them to the network in batches ([`Link::flush`]) and delivers
+//! received packets one by one, in place ([`Link::recv`]). It knows nothing of messages, grants or time-outs: packets may be lost,
+//! duplicated and reordered, and its user must cope with that. It never blocks, never starts a thread and never calls anything
+//! except the given receiver.
 //!
 //! The order of calls in one turn of an engine:
 //!
 //! 1. [`Link::recv`] until it returns 0, or as often as the engine likes;
-//! 2. [`Link::poll_error`] until it returns `None`: peers of which the kernel knows that they cannot be reached;
+//! 2. [`Link::poll_error`] until it returns `None`: peers that the kernel reports as unreachable;
 //! 3. [`apus_wire::PacketSink::send`] for each packet that may go;
 //! 4. [`Link::flush`], once;
 //! 5. nothing to do: [`Sleeper::sleep`] on [`Link::descriptors`], no longer than [`Link::due_in`].
 //!
 //! | part | |
 //! |---|---|
-//! | [`Link`], [`Path`], [`Capabilities`], [`LinkCounters`] | what every link offers |
-//! | [`PathTable`], [`Examination`] | the paths that a link gives to addresses; what it asks the kernel about them |
+//! | [`Link`], [`Path`], [`Capabilities`], [`LinkCounters`] | the interface of every link |
+//! | [`PathTable`], [`Examination`] | the paths that a link assigns to addresses; its queries to the kernel about them |
 //! | [`UdpLink`] | the default: unprivileged UDP, with the kernel's offloads |
 //! | [`RawLink`] | IP protocol 146, as the Linux module speaks it; needs `CAP_NET_RAW` |
 //! | [`MixedLink`] | UDP to Apus nodes and raw to Linux ones, on one node |
 //! | [`FaultLink`] | a link around a link that loses, doubles, reorders, corrupts and delays packets |
-//! | [`CaptureLink`] | a link around a link that writes what it sees as pcapng |
-//! | [`Sleeper`] | sleeping until a link has something, or somebody calls |
-//! | [`cpu`] | processors: where we are, where we may be, what we have used |
-//! | [`tcp`] | what the kernel knows of a TCP connection |
+//! | [`CaptureLink`] | a link around a link that writes its packets as pcapng |
+//! | [`Sleeper`] | sleeping until a link has input, or a thread calls |
+//! | [`cpu`] | processors: the current one, the allowed ones, CPU time |
+//! | [`tcp`] | the kernel's data about a TCP connection |
 //! | [`clock`] | the time, suspend included |
-//! | [`epoll`] | what epoll sets of this kernel can do |
-//! | [`Process`] | which process this is, across `fork` |
+//! | [`epoll`] | features of this kernel's epoll sets |
+//! | [`Process`] | the identity of a process across `fork` |
 //! | [`interface_addresses`] | the addresses by which other machines reach this one |
 //! | [`conformance`] | the tests that every link passes |
 //!
-//! Of the library, only this crate has `unsafe` code, and all of that is in `sys.rs`, `sleeper.rs`, `cpu.rs`, `clock.rs`, `epoll.rs`,
-//! `process.rs` and `tcp.rs`: small wrappers around system calls.
+//! Of the library, only this crate has `unsafe` code, all of it in `sys.rs`, `sleeper.rs`, `cpu.rs`, `clock.rs`, `epoll.rs`,
+//! `process.rs` and `tcp.rs`: small wrappers of system calls.
 
 mod address;
 mod capture;

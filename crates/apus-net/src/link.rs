@@ -1,4 +1,4 @@
-//! What every link offers.
+//! The interface of every link.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,106 +10,106 @@ use crate::path::Path;
 use crate::paths::{Examination, Examined};
 use crate::sleeper::Descriptors;
 
-/// A way for Homa packets to travel between nodes.
+/// A carrier of Homa packets between nodes.
 ///
-/// Packets go out through [`PacketSink::send`], which only queues, and [`flush`](Self::flush), which hands the queue
-/// to the kernel. Everything here is non-blocking. See the [crate's documentation](crate) for the order of calls.
+/// Packets go out through [`PacketSink::send`], which only queues, and [`flush`](Self::flush), which passes the queue to the
+/// kernel. No method blocks. See the [crate's documentation](crate) for the order of calls.
 pub trait Link: PacketSink + Send {
-    /// The address this link is bound to, with the port the kernel chose if port 0 was asked for.
+    /// Returns the address that this link is bound to, with the port that the kernel chose if port 0 was requested.
     fn local_addr(&self) -> SocketAddr;
 
-    /// Takes one batch of datagrams from the network and gives `receiver` each packet in them (offload segments and bundles are
-    /// already taken apart). Returns the number of datagrams taken.
+    /// Receives one batch of datagrams and passes each packet in them to `receiver`, with offload segments and bundles already
+    /// split. Returns the number of datagrams.
     ///
-    /// A batch may be a single datagram although more are waiting, and none although something is there: a link with several
-    /// sockets need not look at each of them each time. As long as a descriptor is ready, something is there. A link may
-    /// have the kernel write payload where the receiver says that it belongs ([`PacketReceiver::receive_target`]).
+    /// A batch may be a single datagram although more are waiting, or none although one is: a link with several sockets need not
+    /// check each of them every time. As long as a descriptor is ready, there is input. A link may have the kernel write payload to
+    /// the receiver's target ([`PacketReceiver::receive_target`]).
     fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize;
 
-    /// Has the next [`recv`](Self::recv) look at everything that this link receives by. By default nothing is done.
+    /// Makes the next [`recv`](Self::recv) check every socket of this link. Does nothing by default.
     fn look_everywhere(&mut self) {}
 
-    /// The path to an address, new if need be. `None`: this link does not reach it. No system call.
+    /// Returns the path to an address, a new one if necessary, or `None` if this link does not reach the address. Makes no system
+    /// call.
     ///
-    /// A path that nobody holds may be forgotten when some thousands of others were resolved after it.
+    /// The link may forget a path that is not held after some thousands of others were resolved.
     fn resolve(&mut self, to: SocketAddr) -> Option<PathId>;
 
-    /// The path to an address, if it has one.
+    /// Returns the path to an address, if there is one.
     fn find(&mut self, address: SocketAddr) -> Option<PathId>;
 
-    /// The address that a path leads to, unless the path is forgotten.
+    /// Returns the address that a path leads to, unless the path is forgotten.
     fn address(&self, path: PathId) -> Option<SocketAddr>;
 
-    /// Hands everything queued by `send` to the kernel. What the kernel does not take is counted and lost.
+    /// Passes everything queued by `send` to the kernel. Packets that the kernel refuses are counted and dropped.
     fn flush(&mut self);
 
-    /// The next asynchronous error, for instance that a peer's port is closed. Costs a comparison when there is none.
+    /// Returns the next asynchronous error, for instance that a peer's port is closed. Without an error, it costs a comparison.
     fn poll_error(&mut self) -> Option<(SocketAddr, PathError)>;
 
-    /// Readiness of one of these descriptors (`POLLIN` or `POLLERR`) means that [`recv`](Self::recv) or
-    /// [`poll_error`](Self::poll_error) has something; call `recv` first.
+    /// Returns the descriptors to sleep on. Readiness of one (`POLLIN` or `POLLERR`) means that [`recv`](Self::recv) or
+    /// [`poll_error`](Self::poll_error) has input; call `recv` first.
     fn descriptors(&self) -> Descriptors;
 
-    /// Time until `recv` or `flush` should be called again although the descriptor says nothing, when a wrapper holds
-    /// packets back (the fault link's delay). `None`: only the descriptor matters.
+    /// Returns the time until `recv` or `flush` must be called without a ready descriptor, because a wrapper holds packets back
+    /// (the fault link's delay). `None`: only the descriptors matter.
     fn due_in(&self) -> Option<Duration> {
         None
     }
 
-    /// Has the kernel note from now on when datagrams arrive (`SO_TIMESTAMPING`), for [`arrived`](Self::arrived). False, the default:
-    /// this link cannot.
+    /// Makes the kernel record the arrival of datagrams from now on (`SO_TIMESTAMPING`), for [`arrived`](Self::arrived). Returns
+    /// `false`, the default, if this link cannot.
     fn stamp_arrivals(&mut self) -> bool {
         false
     }
 
-    /// When the first datagram of the last batch reached the kernel, in nanoseconds since 1970. `None`, the default: this is not
-    /// known.
+    /// Returns the time at which the first datagram of the last batch reached the kernel, in nanoseconds since 1970. `None`, the
+    /// default: unknown.
     fn arrived(&self) -> Option<u64> {
         None
     }
 
-    /// What was probed when the link was opened.
+    /// Returns the features that were probed when the link was opened.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Takes at most so many datagrams at once from now on, if the link would take more. Ignored by links that take one at a
-    /// time.
+    /// Limits the datagrams of one receive call to `_datagrams`. Links that take one at a time ignore it.
     fn set_receive_budget(&mut self, _datagrams: usize) {}
 
-    /// Payload bytes the receive buffer can hold; a receiver that grants more than this asks for drops.
+    /// Returns the payload bytes that the receive buffer can hold. A receiver that grants more causes drops.
     fn receive_capacity(&self) -> usize;
 
-    /// What is known of a path; [`Path::UNKNOWN`] if it was not examined yet.
+    /// Returns the properties of a path; [`Path::UNKNOWN`] before its examination.
     fn path(&self, path: PathId) -> Path;
 
-    /// What to ask the kernel before messages go by this path. `None`, the default: nothing, for now. Limits that the network has
-    /// set expire, so ask about once in a second for a path that is sent by.
+    /// Returns the examination that is due before messages go by this path. `None`, the default: none is due. Limits set by the
+    /// network expire, so call it about once per second for a path in use.
     fn examination(&self, path: PathId) -> Option<Examination> {
         let _ = path;
         None
     }
 
-    /// The next examination of a path that messages go by although it was not examined, because a peer has moved for instance: ask
-    /// some times in a second. `None`, the default: there is none.
+    /// Returns the next examination of a path in use that was never examined, for instance because a peer has moved. Call it
+    /// several times per second. `None`, the default: there is none.
     fn wanted_examination(&mut self) -> Option<Examination> {
         None
     }
 
-    /// Takes the answers of an examination.
+    /// Takes the results of an examination.
     fn examined(&mut self, examined: Examined) {
         let _ = examined;
     }
 
-    /// Everything counted since the link was opened. May cost a system call.
+    /// Returns the counters since the link was opened. May cost a system call.
     fn counters(&self) -> LinkCounters;
 
-    /// The same without a system call: what only the kernel knows, which is
-    /// [`receive_buffer_drops`](LinkCounters::receive_buffer_drops), may be too low.
+    /// Returns the counters without a system call. The kernel's counter
+    /// [`receive_buffer_drops`](LinkCounters::receive_buffer_drops) may be too low then.
     fn own_counters(&self) -> LinkCounters {
         self.counters()
     }
 }
 
-/// Hands the methods of [`PacketSink`] that are not about packets on to a link inside.
+/// Delegates the methods of [`PacketSink`] that are not about packets to an inner link.
 macro_rules! delegate_paths {
     ($this:ident, $inner:expr) => {
         #[inline]
@@ -135,7 +135,7 @@ macro_rules! delegate_paths {
     };
 }
 
-/// Hands the methods of [`Link`] that a wrapper does not change on to a link inside.
+/// Delegates the methods of [`Link`] that a wrapper does not change to an inner link.
 macro_rules! delegate_link {
     ($this:ident, $inner:expr) => {
         fn local_addr(&$this) -> SocketAddr {
@@ -208,7 +208,7 @@ macro_rules! delegate_link {
 
 pub(crate) use {delegate_link, delegate_paths};
 
-/// A boxed link is a link; [`PacketSink`] for boxes is in `apus-wire`.
+/// A boxed link is a link; `apus-wire` implements [`PacketSink`] for boxes.
 impl<L: Link + ?Sized> Link for Box<L> {
     delegate_link!(self, **self);
 
@@ -235,41 +235,41 @@ impl<L: Link + ?Sized> Link for Box<L> {
     }
 }
 
-/// What a link found the kernel to offer when it was opened. [`Display`](fmt::Display) gives one line for people.
+/// Features of the kernel that a link found when it was opened. [`Display`](fmt::Display) formats them in one line.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Capabilities {
     /// Kind of link, for instance `udp`.
     pub kind: &'static str,
-    /// Many packets of one size leave by one system call and one walk through the network stack (`UDP_SEGMENT`).
+    /// Whether many packets of one size leave by one system call and one pass through the network stack (`UDP_SEGMENT`).
     pub gso: bool,
-    /// Several packets of one flow arrive as one (`UDP_GRO`).
+    /// Whether several packets of one flow arrive as one (`UDP_GRO`).
     pub gro: bool,
-    /// Small packets for one peer share a datagram.
+    /// Whether small packets for one peer share a datagram.
     pub bundles: bool,
-    /// Errors of the network come back with the address they belong to (`IP_RECVERR`).
+    /// Whether errors of the network are reported with their peer's address (`IP_RECVERR`).
     pub error_queue: bool,
-    /// Packets are never fragmented and their size follows the path's MTU (`IP_PMTUDISC_PROBE`).
+    /// Whether packets are never fragmented and their size follows the path's MTU (`IP_PMTUDISC_PROBE`).
     pub path_mtu: bool,
-    /// The kernel says how many packets the receive buffer refused (`SO_MEMINFO`).
+    /// Whether the kernel counts the packets that the receive buffer refused (`SO_MEMINFO`).
     pub drop_counter: bool,
-    /// One socket serves IPv6 and IPv4 peers.
+    /// Whether one socket serves IPv6 and IPv4 peers.
     pub dual_stack: bool,
-    /// Peers on this machine are sent to by connected sockets, which saves the kernel the search for a route.
+    /// Whether connected sockets send to peers on this machine, which saves the kernel the route lookup.
     pub connected_sends: bool,
-    /// Long DATA packets are received by a socket of their own, at the same port.
+    /// Whether a separate socket at the same port receives long DATA packets.
     pub long_socket: bool,
-    /// Receive buffer asked for, in bytes.
+    /// Requested receive buffer, in bytes.
     pub receive_buffer_wanted: usize,
-    /// Receive buffer the kernel accounts with, in bytes. The kernel doubles what it grants, because it charges its own
-    /// bookkeeping too: a request that was granted in full shows here as twice `receive_buffer_wanted`.
+    /// Receive buffer that the kernel accounts with, in bytes. The kernel doubles the granted size, because it charges its own
+    /// bookkeeping too: a request granted in full shows as twice `receive_buffer_wanted`.
     pub receive_buffer: usize,
-    /// Send buffer the kernel accounts with, in bytes; doubled in the same way.
+    /// Send buffer that the kernel accounts with, in bytes; doubled in the same way.
     pub send_buffer: usize,
 }
 
 impl Capabilities {
-    /// The kernel granted the receive buffer that was asked for. If not, `net.core.rmem_max` is too low.
+    /// Returns whether the kernel granted the requested receive buffer. If not, `net.core.rmem_max` is too low.
     pub fn receive_buffer_granted(&self) -> bool {
         self.receive_buffer >= 2 * self.receive_buffer_wanted
     }
@@ -304,24 +304,24 @@ impl fmt::Display for Capabilities {
 
 macro_rules! counters {
     ({} $($(#[doc = $doc:literal])+ $name:ident: $unit:ident,)+) => {
-        /// Everything a link counts, since it was opened.
+        /// Counters of a link since it was opened.
         #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
         #[non_exhaustive]
         pub struct LinkCounters { $($(#[doc = $doc])+ pub $name: u64,)+ }
 
         impl LinkCounters {
-            /// Each counter with its name, in the order of declaration.
+            /// Returns each counter with its name, in the order of declaration.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),+].into_iter()
             }
 
-            /// Every counter without its name, in the same order.
+            /// Returns every counter without its name, in the same order.
             #[inline]
             pub fn values(&self) -> impl Iterator<Item = u64> + use<> {
                 [$(self.$name),+].into_iter()
             }
 
-            /// Adds what another link counted.
+            /// Adds the counters of another link.
             pub fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)+
             }

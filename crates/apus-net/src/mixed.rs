@@ -13,28 +13,28 @@ use crate::paths::{Examination, Examined};
 use crate::raw::RawLink;
 use crate::sleeper::{Descriptors, only};
 
-/// One link that a node speaks UDP and IP protocol 146 by. A peer's address says which: port 0 is native ([`is_native`]); a path
-/// belongs to the link that gave it.
+/// One link by which a node uses both UDP and IP protocol 146. A peer's address selects the protocol: port 0 is native
+/// ([`is_native`]). A path belongs to the link that assigned it.
 ///
-/// The address and capabilities of the first link stand for all where one must.
+/// The address and the capabilities of the first link stand for all.
 pub struct MixedLink {
-    /// UDP first, if there is one; at most one raw link of each IP version.
+    /// UDP first, if present; at most one raw link of each IP version.
     links: Vec<Part>,
 }
 
 struct Part {
     link: Box<dyn Link>,
     native: bool,
-    /// In the paths that the link gives.
+    /// Number of the link in the paths that it assigns.
     number: usize,
 }
 
 impl MixedLink {
-    /// Puts links together; `udp` may be missing, `raw` may have one link of each IP version.
+    /// Combines links. `udp` may be missing; `raw` may have one link of each IP version.
     ///
     /// # Panics
     ///
-    /// Without any link, and with more descriptors than can be watched at once.
+    /// Without any link, or with more descriptors than can be watched at once.
     #[must_use]
     pub fn new(udp: Option<Box<dyn Link>>, raw: Vec<RawLink>) -> Self {
         let udp = udp.into_iter().map(|link| Part { link, native: false, number: 0 });
@@ -52,14 +52,14 @@ impl MixedLink {
         mixed
     }
 
-    /// The link that gave a path.
+    /// Returns the link that assigned a path.
     #[inline]
     fn of(&self, path: PathId) -> Option<&dyn Link> {
         let part = self.links.iter().find(|part| part.number == link_of(path));
         part.map(|part| &*part.link)
     }
 
-    /// The same, to change it.
+    /// Returns the link that assigned a path, to change it.
     #[inline]
     fn of_mut(&mut self, path: PathId) -> Option<&mut Box<dyn Link>> {
         let part = self.links.iter_mut().find(|part| part.number == link_of(path));
@@ -71,7 +71,7 @@ impl MixedLink {
         all.filter(|&descriptor| descriptor >= 0)
     }
 
-    /// The links for addresses of this kind.
+    /// Returns the links for addresses of this kind.
     fn towards(&mut self, to: SocketAddr) -> impl Iterator<Item = &mut Box<dyn Link>> {
         let parts = self.links.iter_mut().filter(move |part| part.native == is_native(to));
         parts.map(|part| &mut part.link)
@@ -193,7 +193,7 @@ impl Link for MixedLink {
         self.links.iter_mut().for_each(|part| part.link.set_receive_budget(share));
     }
 
-    /// The smallest of all: any of them may get everything.
+    /// Returns the smallest capacity of all links, because any of them may receive everything.
     fn receive_capacity(&self) -> usize {
         self.links.iter().map(|part| part.link.receive_capacity()).min().unwrap_or(0)
     }

@@ -7,7 +7,7 @@ use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET};
 use crate::address::Family;
 use crate::sys;
 
-/// Sets one option at the IPv4 and IPv6 levels that the family needs; false if one was refused.
+/// Sets one option at the IPv4 and IPv6 levels that the family needs. Returns `false` if the kernel refused one.
 pub(crate) fn for_each_version(
     descriptor: RawFd,
     family: Family,
@@ -21,13 +21,13 @@ pub(crate) fn for_each_version(
     v4 && v6
 }
 
-/// Errors of the network come back with the address they belong to.
+/// Makes the kernel report errors of the network with their peer's address.
 pub(crate) fn report_errors(descriptor: RawFd, family: Family) -> bool {
     for_each_version(descriptor, family, [libc::IP_RECVERR, libc::IPV6_RECVERR], [1, 1])
 }
 
-/// Packets are never fragmented, and are as long as we say: the kernel only compares them with the interface. What routers say comes
-/// by the error queue.
+/// Disables fragmentation and leaves the length of packets to the link: the kernel only compares it with the interface. Routers'
+/// reports arrive by the error queue.
 pub(crate) fn never_fragment(descriptor: RawFd, family: Family) -> bool {
     for_each_version(
         descriptor,
@@ -37,18 +37,18 @@ pub(crate) fn never_fragment(descriptor: RawFd, family: Family) -> bool {
     )
 }
 
-/// Asks for a receive buffer; what is accounted with now.
+/// Requests a receive buffer. Returns the size that the kernel accounts with.
 pub(crate) fn receive_buffer(descriptor: RawFd, bytes: usize) -> usize {
     grow(descriptor, bytes, [libc::SO_RCVBUFFORCE, libc::SO_RCVBUF])
 }
 
-/// Asks for a send buffer; what is accounted with now.
+/// Requests a send buffer. Returns the size that the kernel accounts with.
 pub(crate) fn send_buffer(descriptor: RawFd, bytes: usize) -> usize {
     grow(descriptor, bytes, [libc::SO_SNDBUFFORCE, libc::SO_SNDBUF])
 }
 
-/// Asks for a buffer size, first with the option that only privilege may use, and returns what is accounted with now. The kernel
-/// cuts the request without privilege down to its limit rather than refusing it.
+/// Requests a buffer size, first with the privileged option. Returns the size that the kernel accounts with. Without privilege, the
+/// kernel reduces the request to its limit instead of refusing it.
 fn grow(descriptor: RawFd, bytes: usize, [force, ask]: [i32; 2]) -> usize {
     let wanted = i32::try_from(bytes).expect("opening a link has checked the sizes");
     let forced = sys::set_option(descriptor, SOL_SOCKET, force, wanted);

@@ -1,20 +1,20 @@
-//! What a link knows of a path.
+//! Properties of a path.
 
-/// Longest packet for a host of which nothing is known: what every IPv4 host must take (576 bytes), less IP and UDP headers.
+/// Length of the longest packet to an unknown host: the 576 bytes that every IPv4 host must accept, less IP and UDP headers.
 pub(crate) const ANY_PATH: usize = 548;
 
-/// What is known of the way to a peer.
+/// Known properties of the path to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Path {
-    /// Largest Homa packet, header and payload, that fits one datagram.
+    /// Length of the longest Homa packet, header and payload, that fits one datagram.
     pub max_packet: usize,
-    /// The peer is on this machine.
+    /// Whether the peer is on this machine.
     pub loopback: bool,
-    /// Rate of the network interface the packets leave by, in Mb/s, when its driver says so; never on loopback.
+    /// Rate of the outgoing network interface in Mb/s, if its driver reports it; never on loopback.
     pub link_mbps: Option<u64>,
 }
 
 impl Path {
-    /// Of a way of which nothing is known: what every IPv4 host must take.
+    /// Properties of an unknown path: the limits of every IPv4 host.
     pub const UNKNOWN: Self = Self { max_packet: ANY_PATH, loopback: false, link_mbps: None };
 }

@@ -1,4 +1,4 @@
-//! The paths of a link: each address that it sends to or receives from is resolved here, once.
+//! The paths of a link. Each address that the link sends to or receives from is resolved here, once.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -7,28 +7,28 @@ use std::net::{IpAddr, SocketAddr};
 
 use apus_wire::{PathId, is_native};
 
-/// Paths that nobody holds and that are remembered all the same. Whoever sends a packet gets one.
+/// Upper bound on paths that are kept without being held. Every sender of a packet gets one.
 const UNHELD_MAX: usize = 4_096;
 
-/// Links that one node may have, each with paths of its own. A power of two.
+/// Upper bound on the links of one node, each with paths of its own. A power of two.
 const LINKS: u32 = 4;
 
-/// The paths of one link, each with what the link keeps ready for it.
+/// The paths of one link, each with the link's value for it.
 ///
-/// A path that is held stays. Of the others those are forgotten that were not used of late: each has a mark that use sets, and a hand
-/// goes round, takes marks off, and evicts the first path without one (second chance). So addresses that are seen once, in whatever
-/// numbers, evict addresses that were seen once.
+/// A held path stays. Of the others, paths without recent use are evicted (second chance): use sets a mark, and a hand that moves
+/// around clears marks and evicts the first path without one. So addresses that are seen once, in any number, evict only addresses
+/// that were seen once.
 #[derive(Debug)]
 pub struct PathTable<V> {
-    /// Below [`LINKS`].
+    /// Number of the link, below [`LINKS`].
     link: u32,
-    /// Keyed at random, for the names of paths.
+    /// Randomly keyed hash for the names of paths.
     names: RandomState,
     places: HashMap<SocketAddr, usize, foldhash::fast::RandomState>,
     entries: Vec<Entry<V>>,
     unheld: usize,
     hand: usize,
-    /// Found last, because packets come in runs.
+    /// The last path found, because packets arrive in runs.
     last: Option<(SocketAddr, PathId)>,
 }
 
@@ -41,7 +41,7 @@ struct Entry<V> {
     value: V,
 }
 
-/// The number of the link, among those of its node, that a path belongs to.
+/// Returns the number of a path's link, among those of its node.
 #[inline]
 pub(crate) fn link_of(path: PathId) -> usize {
     path.index() % LINKS as usize
@@ -52,11 +52,11 @@ fn place_of(path: PathId) -> usize {
 }
 
 impl<V> PathTable<V> {
-    /// A table for link number `link` of a node.
+    /// Creates a table for link number `link` of a node.
     ///
     /// # Panics
     ///
-    /// From four on.
+    /// If the number is four or more.
     #[must_use]
     pub fn new(link: u32) -> Self {
         assert!(link < LINKS, "a node has few links");
@@ -71,7 +71,7 @@ impl<V> PathTable<V> {
         }
     }
 
-    /// The path to an address, if it has one.
+    /// Returns the path to an address, if there is one.
     #[inline]
     pub fn find(&mut self, address: SocketAddr) -> Option<PathId> {
         match self.last {
@@ -87,8 +87,8 @@ impl<V> PathTable<V> {
         Some(entry.id)
     }
 
-    /// Gives an address a path, in the place of one that nobody holds if there are many of these; what was kept of that one is
-    /// given to `evicted`. The address must have no path.
+    /// Assigns a path to an address, in place of an unheld one if there are many of these. Passes the value of the evicted path to
+    /// `evicted`. The address must have no path.
     pub fn insert(&mut self, address: SocketAddr, value: V, evicted: impl FnOnce(V)) -> PathId {
         let place = if self.unheld >= UNHELD_MAX { self.evict() } else { self.entries.len() };
         let index = u32::try_from(place).expect("far fewer than 2^30 peers") * LINKS + self.link;
@@ -110,7 +110,8 @@ impl<V> PathTable<V> {
         id
     }
 
-    /// The number of a host: of its IPv4 address, or of the network of its IPv6 address, in which it may have any number of addresses.
+    /// Returns the number of a host, from its IPv4 address, or from the network of its IPv6 address, in which it may have any
+    /// number of addresses.
     fn host(&self, address: SocketAddr) -> u32 {
         let hash = match address.ip().to_canonical() {
             IpAddr::V4(ip) => self.names.hash_one(ip),
@@ -119,7 +120,7 @@ impl<V> PathTable<V> {
         ((hash >> 36) as u32).max(1)
     }
 
-    /// The place of a path that nobody holds and that was not used of late.
+    /// Returns the place of an unheld path without recent use.
     fn evict(&mut self) -> usize {
         loop {
             self.hand = (self.hand + 1) % self.entries.len();
@@ -133,59 +134,59 @@ impl<V> PathTable<V> {
         }
     }
 
-    /// The place of a path, for [`at`](Self::at), unless the path is forgotten.
+    /// Returns the place of a path, for [`at`](Self::at), unless the path is forgotten.
     #[inline]
     pub fn place(&self, path: PathId) -> Option<usize> {
         let place = place_of(path);
         (self.entries.get(place)?.id == path).then_some(place)
     }
 
-    /// What is kept of the path at a place.
+    /// Returns the value of the path at a place.
     ///
     /// # Panics
     ///
-    /// When there is no such place.
+    /// If there is no such place.
     #[inline]
     pub fn at(&self, place: usize) -> &V {
         &self.entries[place].value
     }
 
-    /// The same, to change it.
+    /// Returns the value of the path at a place, to change it.
     ///
     /// # Panics
     ///
-    /// When there is no such place.
+    /// If there is no such place.
     #[inline]
     pub fn at_mut(&mut self, place: usize) -> &mut V {
         &mut self.entries[place].value
     }
 
-    /// What is kept of a path, unless the path is forgotten.
+    /// Returns the value of a path, to change it, unless the path is forgotten.
     #[inline]
     pub fn get_mut(&mut self, path: PathId) -> Option<&mut V> {
         let place = self.place(path)?;
         Some(self.at_mut(place))
     }
 
-    /// What is kept of a path, unless the path is forgotten.
+    /// Returns the value of a path, unless the path is forgotten.
     #[inline]
     pub fn get(&self, path: PathId) -> Option<&V> {
         Some(self.at(self.place(path)?))
     }
 
-    /// The address that a path leads to, unless the path is forgotten.
+    /// Returns the address that a path leads to, unless the path is forgotten.
     #[inline]
     pub fn address(&self, path: PathId) -> Option<SocketAddr> {
         Some(self.address_at(self.place(path)?))
     }
 
-    /// The address that the path at a place leads to.
+    /// Returns the address that the path at a place leads to.
     #[inline]
     pub fn address_at(&self, place: usize) -> SocketAddr {
         self.entries[place].address
     }
 
-    /// Keeps a path until it was released as often as it was held.
+    /// Holds a path until it is released as often as it was held.
     pub fn hold(&mut self, path: PathId) {
         let Some(place) = self.place(path) else { return };
         let entry = &mut self.entries[place];
@@ -193,7 +194,7 @@ impl<V> PathTable<V> {
         entry.held += 1;
     }
 
-    /// Undoes one [`hold`](Self::hold).
+    /// Reverts one [`hold`](Self::hold).
     pub fn release(&mut self, path: PathId) {
         let Some(place) = self.place(path) else { return };
         let entry = &mut self.entries[place];
@@ -206,7 +207,7 @@ impl<V> PathTable<V> {
         self.unheld += usize::from(entry.held == 0);
     }
 
-    /// What is kept of each path.
+    /// Returns the values of all paths.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.entries.iter_mut().map(|entry| &mut entry.value)
     }

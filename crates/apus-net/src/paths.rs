@@ -1,4 +1,4 @@
-//! What is known of the way to each host: how long packets may be, whether it is this machine, the interface's rate.
+//! Known properties of the path to each host: packet length, loopback, and the interface's rate.
 
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -12,43 +12,43 @@ use crate::recent::Recent;
 use crate::search::{BELIEVED_MAX, Search};
 use crate::sys;
 
-/// Hosts remembered: more than a node has peers by default.
+/// Upper bound on known hosts: more than a node's default number of peers.
 const PATHS_MAX: usize = 16_384;
 
-/// Examinations that are wanted at one time.
+/// Upper bound on wanted examinations.
 const WANTED_MAX: usize = 64;
 
-/// Assumed where the kernel does not say: Ethernet.
+/// Assumed MTU without an answer of the kernel: Ethernet's.
 pub(crate) const FALLBACK_MTU: usize = 1_500;
 
-/// What a packet of one kind of link costs beside the Homa packet in it.
+/// Overhead of one kind of link beside the Homa packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Encapsulation {
     /// Bytes between the IP header and the Homa packet.
     pub(crate) header: usize,
-    /// Longest Homa packet, whatever the path takes.
+    /// Length of the longest Homa packet, whatever the path allows.
     pub(crate) longest: usize,
 }
 
-/// What is known of a host.
+/// State of a known host.
 struct Known {
     path: Path,
-    /// The address of this machine that the route prefers.
+    /// The local address that the route prefers.
     source: Option<IpAddr>,
     search: Search,
-    /// The kernel is asked again after a while: routes and interfaces change.
+    /// Time of the last query. The kernel is asked again after a while, because routes and interfaces change.
     asked: Instant,
 }
 
-/// What is known of hosts. A host is examined before a message goes to it, never because it sends: anybody can send.
+/// The known hosts. A host is examined before a message goes to it, never because it sends: any host can send.
 pub(crate) struct Paths {
-    /// Its `longest` may be less than the link could.
+    /// Overhead of the link. Its `longest` may be less than the link's limit.
     encapsulation: Encapsulation,
     known: RefCell<Recent<IpAddr, Known>>,
     interfaces: Arc<Mutex<Interfaces>>,
-    /// Hosts that more than a few bytes go to, although they were not examined.
+    /// Unexamined hosts that more than a few bytes go to.
     wanted: RefCell<Vec<SocketAddr>>,
-    /// Grows when a path changes or becomes known, so that copies of it can be told to be outdated.
+    /// Version, which grows when a path changes or becomes known, so that outdated copies are detected.
     version: Cell<u64>,
 }
 
@@ -63,19 +63,19 @@ impl Paths {
         }
     }
 
-    /// Grows whenever a path may have changed.
+    /// Returns the version, which grows whenever a path may have changed.
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         self.version.get()
     }
 
-    /// The path to a host as far as it is known, and the address of this machine that its route prefers.
+    /// Returns the path to a host as far as it is known, and the local address that its route prefers.
     pub(crate) fn peek(&self, peer: SocketAddr) -> Option<(Path, Option<IpAddr>)> {
         let known = self.known.borrow();
         known.peek(&peer.ip()).map(|known| (known.path, known.source))
     }
 
-    /// The path to a host; a careful guess where it is not known.
+    /// Returns the path to a host, or a cautious default for an unknown host.
     pub(crate) fn to(&self, peer: SocketAddr) -> Path {
         let mut known = self.known.borrow_mut();
         match known.use_of(&peer.ip()) {
@@ -84,8 +84,8 @@ impl Paths {
         }
     }
 
-    /// What to ask the kernel before messages go to a host: everything if it is not known, and again once in a while, because
-    /// routes and interfaces change and limits that were learnt do not last. `None`: nothing, for now.
+    /// Returns the examination that is due before messages go to a host: the first one, and again once in a while, because routes
+    /// and interfaces change and learned limits expire. `None`: none is due.
     pub(crate) fn examination(&self, peer: SocketAddr, now: Instant) -> Option<Examination> {
         let known = self.known.borrow();
         let fresh = known.peek(&peer.ip()).is_some_and(|known| {
@@ -95,7 +95,7 @@ impl Paths {
         (!fresh).then(|| Examination { peer, interfaces: Arc::clone(interfaces) })
     }
 
-    /// Notes that more than a few bytes go to a host that was not examined.
+    /// Records that more than a few bytes go to an unexamined host.
     pub(crate) fn want(&self, peer: SocketAddr) {
         let mut wanted = self.wanted.borrow_mut();
         if wanted.len() < WANTED_MAX && !wanted.iter().any(|other| other.ip() == peer.ip()) {
@@ -103,14 +103,14 @@ impl Paths {
         }
     }
 
-    /// The next examination that is wanted.
+    /// Returns the next wanted examination.
     #[inline]
     pub(crate) fn next_wanted(&self) -> Option<Examination> {
         let peer = self.wanted.borrow_mut().pop()?;
         self.examination(peer, Instant::now())
     }
 
-    /// What the kernel says of a host.
+    /// Takes the kernel's answers about a host.
     pub(crate) fn examined(&self, examined: Examined, now: Instant) {
         let Examined { peer, asked } = examined;
         let mut table = self.known.borrow_mut();
@@ -127,7 +127,7 @@ impl Paths {
         }
     }
 
-    /// Copies of paths are outdated.
+    /// Marks copies of paths as outdated.
     fn outdate(&self) {
         self.version.set(self.version.get() + 1);
     }
@@ -142,7 +142,7 @@ impl Paths {
         Known { path, source: asked.source, search, asked: now }
     }
 
-    /// The next step of the search, from what the kernel says now. True when the path has changed.
+    /// Takes the next step of the search, by the kernel's present answers. Returns whether the path has changed.
     fn raise(&self, known: &mut Known, peer: SocketAddr, asked: Asked, now: Instant) -> bool {
         let before = (known.path, known.source);
         known.asked = now;
@@ -158,15 +158,15 @@ impl Paths {
         (known.path, known.source) != before
     }
 
-    /// Corrects the path to a host after the kernel has refused a packet as too long. `mtu` is what the error said; where it said
-    /// nothing the interface refused it, which is asked. True when the path really takes less than was known.
+    /// Corrects the path to a host after the kernel has refused a packet as too long. `mtu` comes from the error; if it is `None`,
+    /// the interface refused the packet and is queried. Returns whether the path allows less than was known.
     pub(crate) fn correct(&self, peer: SocketAddr, mtu: Option<usize>) -> bool {
         let now = Instant::now();
         let mtu = mtu.unwrap_or_else(|| Asked::of(peer, &self.interfaces).mtu);
         self.shorten(peer, |search| search.told(mtu, now))
     }
 
-    /// Long packets to a host vanish, and short ones arrive. True when the path takes less from now on.
+    /// Records that long packets to a host vanish while short ones arrive. Returns whether the path allows less from now on.
     pub(crate) fn swallowed(&self, peer: SocketAddr, now: Instant) -> bool {
         !self.to(peer).loopback && self.shorten(peer, |search| search.swallowed(now))
     }
@@ -185,14 +185,14 @@ impl Paths {
         shorter
     }
 
-    /// Longest Homa packet that fits an IP packet of `mtu` bytes.
+    /// Returns the length of the longest Homa packet that fits an IP packet of `mtu` bytes.
     fn payload_of(&self, mtu: usize, ip: IpAddr) -> usize {
         let header = if ip.is_ipv4() { 20 } else { 40 };
         (mtu - header - self.encapsulation.header).min(self.encapsulation.longest)
     }
 }
 
-/// Questions to the kernel about the way to a host. They take a dozen system calls, so they are asked where no lock is held.
+/// Queries to the kernel about the path to a host. They take a dozen system calls, so the caller runs them without a lock.
 #[derive(Debug)]
 #[must_use = "an examination that is not run finds out nothing"]
 pub struct Examination {
@@ -201,12 +201,12 @@ pub struct Examination {
 }
 
 impl Examination {
-    /// Asks them. The answers are for the link ([`Link::examined`](crate::Link::examined)).
+    /// Runs the queries. The answers are for the link ([`Link::examined`](crate::Link::examined)).
     pub fn run(self) -> Examined {
         Examined { peer: self.peer, asked: Asked::of(self.peer, &self.interfaces) }
     }
 
-    /// The address that is examined.
+    /// Returns the examined address.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
@@ -221,19 +221,19 @@ pub struct Examined {
 }
 
 impl Examined {
-    /// The address that was examined.
+    /// Returns the examined address.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 }
 
-/// What the kernel says of the way to a host.
+/// The kernel's answers about the path to a host.
 #[derive(Debug)]
 struct Asked {
-    /// Of the route; the kernel counts in what routers told it.
+    /// MTU of the route, in which the kernel includes the reports of routers.
     mtu: usize,
-    /// What the interface takes.
+    /// MTU of the interface.
     device: usize,
     loopback: bool,
     source: Option<IpAddr>,
@@ -241,13 +241,13 @@ struct Asked {
 }
 
 impl Asked {
-    /// Asks by way of a socket connected to the host, which sends nothing.
+    /// Queries the kernel by a socket connected to the host, which sends nothing.
     fn of(peer: SocketAddr, interfaces: &Mutex<Interfaces>) -> Self {
         let socket = connect(peer);
         let source = socket.as_ref().and_then(|it| Some(it.local_addr().ok()?.ip()));
         let mtu = socket.as_ref().and_then(|socket| path_mtu(socket, peer.ip()));
         let mtu = mtu.unwrap_or(FALLBACK_MTU);
-        // To reach an address of its own, a machine uses that address.
+        // To reach an address of its own, a machine sends from that address.
         let loopback = peer.ip().is_loopback() || source == Some(peer.ip());
         let interface = match (source, &socket) {
             (Some(source), Some(socket)) if !loopback => {
@@ -261,19 +261,19 @@ impl Asked {
     }
 }
 
-/// The address of this machine that the route to a peer prefers.
+/// Returns the local address that the route to a peer prefers.
 pub(crate) fn source(peer: SocketAddr) -> Option<IpAddr> {
     Some(connect(peer)?.local_addr().ok()?.ip())
 }
 
-/// A socket connected to the peer the usual way, to see what the kernel makes of it.
+/// Returns a socket connected to the peer in the usual way, to query the kernel's route.
 pub(crate) fn connect(peer: SocketAddr) -> Option<UdpSocket> {
     let any: IpAddr = match peer.is_ipv4() {
         true => Ipv4Addr::UNSPECIFIED.into(),
         false => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind((any, 0)).ok()?;
-    // Port 0 cannot be connected to; any other will do.
+    // A socket cannot be connected to port 0; any other port will do.
     let port = if peer.port() == 0 { 9 } else { peer.port() };
     let mut to = peer;
     to.set_port(port);
@@ -300,7 +300,7 @@ mod tests {
         Paths::new(Encapsulation { header: 8, longest })
     }
 
-    /// The path to a host, which is examined first if it has to be.
+    /// Returns the path to a host, examined first if necessary.
     fn examine(paths: &Paths, peer: SocketAddr, now: Instant) -> Path {
         if let Some(examination) = paths.examination(peer, now) {
             paths.examined(examination.run(), now);

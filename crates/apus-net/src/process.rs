@@ -1,4 +1,4 @@
-//! Which process this is. After a `fork` the child has all of its parent's memory and descriptors, but is another process.
+//! The identity of this process. After a `fork`, the child has all of its parent's memory and descriptors, but is another process.
 
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
@@ -7,27 +7,27 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The process in which something was made, so that it can be told from a child that has a copy of it.
+/// The process that created a value, to distinguish it from a child with a copy of the value.
 ///
-/// Made by [`Process::current`]. Cloning is free.
+/// Created by [`Process::current`]. Cloning is free.
 #[derive(Clone, Copy, Debug)]
 pub struct Process {
-    /// On a page that the kernel fills with zeroes in the child of a `fork`.
+    /// Word on a page that the kernel zeroes in the child of a `fork`.
     marker: &'static AtomicU64,
     generation: u64,
-    /// Its number, where the kernel does not wipe pages; else 0.
+    /// PID on kernels that do not wipe pages; otherwise 0.
     pid: u32,
 }
 
 impl Process {
-    /// The calling process. The first call in a process maps a page.
+    /// Returns the calling process. The first call in a process maps a page.
     ///
     /// # Errors
     ///
-    /// When the system has no memory for that page.
+    /// If the system has no memory for that page.
     pub fn current() -> io::Result<Self> {
-        /// How many generations of processes came before, in memory that a child inherits: every process of a line of
-        /// descent takes another number.
+        /// Number of earlier generations of processes, in memory that a child inherits: every process of a line of descent takes
+        /// another number.
         static GENERATION: AtomicU64 = AtomicU64::new(0);
         let Marker { word: marker, wiped } = *marker()?;
         let mut generation = marker.load(Ordering::Relaxed);
@@ -39,8 +39,8 @@ impl Process {
         Ok(Self { marker, generation, pid: if wiped { 0 } else { process::id() } })
     }
 
-    /// False in a child of the process in which `self` was made, whoever called `fork` or `clone` and how. Three loads and two
-    /// comparisons, about a nanosecond; a system call on kernels before 4.14.
+    /// Returns `false` in a child of the process that created `self`, whatever code called `fork` or `clone`. Costs three loads and
+    /// two comparisons, about a nanosecond; a system call on kernels before 4.14.
     #[inline]
     #[must_use]
     pub fn is_current(&self) -> bool {
@@ -49,10 +49,10 @@ impl Process {
     }
 }
 
-/// What the marker holds in a process that has not asked who it is yet.
+/// Value of the marker in a process that has not called [`Process::current`] yet.
 const WIPED: u64 = 0;
 
-/// The word that a `fork` wipes, if the kernel can (Linux 4.14).
+/// The word that a `fork` wipes, if the kernel supports that (Linux 4.14).
 struct Marker {
     word: &'static AtomicU64,
     wiped: bool,
@@ -64,7 +64,7 @@ fn marker() -> io::Result<&'static Marker> {
         return Ok(marker);
     }
     let marker = Marker::map()?;
-    // Threads that were as fast have mapped a page in vain.
+    // A thread that loses the race has mapped an unused page.
     Ok(MARKER.get_or_init(|| marker))
 }
 
@@ -72,29 +72,29 @@ impl Marker {
     fn map() -> io::Result<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: asks for a page of its own at an address of the kernel's choice.
+        // SAFETY: requests a new page at an address of the kernel's choice.
         let page = unsafe { libc::mmap(ptr::null_mut(), size_of::<u64>(), access, kind, -1, 0) };
         if page == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the mapping is page-aligned, zeroed (a valid atomic), writable and never unmapped.
         let word = unsafe { &*page.cast::<AtomicU64>() };
-        // SAFETY: the range is the mapping made above.
+        // SAFETY: the range is the mapping created above.
         let result = unsafe { libc::madvise(page, size_of::<u64>(), libc::MADV_WIPEONFORK) };
         Ok(Self { word, wiped: result == 0 })
     }
 }
 
-/// Does `work` in a forked child of this process; true if it returned true there, false if it returned false, panicked, or
-/// did not end within 30 s. For tests: a child has the calling thread only, and whoever waits for another one waits for ever.
+/// Runs `work` in a forked child of this process. Returns true if `work` returned true there, false if it returned false, panicked,
+/// or did not end within 30 s. For tests: a child has the calling thread only, and waiting for another thread never ends.
 pub fn in_child(work: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the C library keeps its own locks usable in the child; locks of others are the affair of `work`.
+    // SAFETY: the C library keeps its own locks usable in the child; `work` is responsible for other locks.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: takes an integer. Its signal ends the child.
         unsafe { libc::alarm(30) };
         let done = panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or(false);
-        // SAFETY: ends the process, without what its parent has registered for its end.
+        // SAFETY: ends the process without its parent's exit handlers.
         unsafe { libc::_exit(i32::from(!done)) };
     }
     assert!(child > 0, "no process for a child: {}", io::Error::last_os_error());

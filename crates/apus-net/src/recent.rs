@@ -1,13 +1,13 @@
-//! A bounded map that evicts what was not used of late.
+//! A bounded map that evicts entries without recent use.
 //!
-//! Second chance: each entry has a mark that use sets. When the map is full, a hand goes round, takes marks off, and evicts the first
-//! entry without one. So whoever comes once, in whatever numbers, evicts those who came once.
+//! Second chance: use sets a mark on an entry. When the map is full, a hand that moves around clears marks and evicts the first
+//! entry without one. So entries that are used once, in any number, evict only such entries.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// At most as many entries as it was made for. Inserting looks at two entries on average when all others are new, and never at more
-/// than all.
+/// A map with a fixed maximum of entries. An insertion examines two entries on average if all others are new, and never more than
+/// all.
 #[derive(Debug)]
 pub(crate) struct Recent<K, V> {
     places: HashMap<K, usize>,
@@ -28,13 +28,13 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
         Self { places: HashMap::new(), entries: Vec::new(), max, hand: 0 }
     }
 
-    /// The place of an entry, for [`at`](Self::at): until something is inserted.
+    /// Returns the place of an entry, for [`at`](Self::at). Valid until the next insertion.
     #[inline]
     pub(crate) fn place(&self, key: &K) -> Option<usize> {
         self.places.get(key).copied()
     }
 
-    /// The entry at a place. Marks it as used.
+    /// Returns the entry at a place, and marks it as used.
     #[inline]
     pub(crate) fn at(&mut self, place: usize) -> &mut V {
         let entry = &mut self.entries[place];
@@ -42,21 +42,21 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
         &mut entry.value
     }
 
-    /// What is known of `key`. Marks it as used.
+    /// Returns the value of `key`, and marks it as used.
     #[inline]
     pub(crate) fn use_of(&mut self, key: &K) -> Option<&mut V> {
         let place = self.place(key)?;
         Some(self.at(place))
     }
 
-    /// What is known of `key`, without a mark.
+    /// Returns the value of `key` without marking it.
     #[inline]
     pub(crate) fn peek(&self, key: &K) -> Option<&V> {
         Some(&self.entries[self.place(key)?].value)
     }
 
-    /// Adds an entry without a mark, in the place of one without a mark when there are as many as there may be. Returns its place
-    /// and what was evicted. `key` must be new.
+    /// Adds an entry without a mark, in place of an unmarked one if the map is full. Returns its place and the evicted value. `key`
+    /// must be new.
     pub(crate) fn insert(&mut self, key: K, value: V) -> (usize, Option<V>) {
         let entry = Entry { key, value, used: false };
         if self.entries.len() < self.max {
@@ -74,7 +74,7 @@ impl<K: Copy + Eq + Hash, V> Recent<K, V> {
         (place, Some(old.value))
     }
 
-    /// The hand goes on to an entry without a mark.
+    /// Moves the hand on to an entry without a mark.
     fn turn(&mut self) {
         while std::mem::take(&mut self.entries[self.hand].used) {
             self.hand = (self.hand + 1) % self.max;

@@ -1,4 +1,4 @@
-//! A link for tests of wrappers: keeps what is sent, and receives what it is told to.
+//! A link for tests of wrappers: keeps sent packets, and receives the packets that a test provides.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ pub(crate) const PEER: PathId = PathId::new(0, 0);
 #[derive(Default)]
 pub(crate) struct Recorder {
     pub(crate) local: Option<SocketAddr>,
-    /// Where the path leads; [`THERE`] if not set.
+    /// Address of the path; [`THERE`] if not set.
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) sent: Vec<Vec<u8>>,
     pub(crate) arriving: VecDeque<Vec<u8>>,

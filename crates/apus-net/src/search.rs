@@ -1,57 +1,57 @@
-//! The search for the longest packet a path takes, in the spirit of RFC 8899.
+//! The search for the longest packet that a path allows, in the spirit of RFC 8899.
 //!
-//! A path begins with what the route says. The network shortens it: a router that says what it takes, or packets of some length that
-//! vanish where shorter ones arrive (a *black hole*). Neither lasts. After a black hole the path goes back to what any path takes and
-//! rises again step by step, to below what vanished; and after some time it is tried as long as the interface takes. The data of
-//! messages are the probes: what vanishes is sent again by the protocol.
+//! A path begins with the MTU of its route. The network shortens it, by a router that reports its limit, or by packets of some
+//! length that vanish while shorter ones arrive (a *black hole*). Neither limit is permanent. After a black hole, the path falls
+//! back to the minimum and rises again step by step, to below the vanished length; after some time, the interface's length is tried
+//! again. The data of messages are the probes: the protocol retransmits vanished packets.
 
 use std::time::{Duration, Instant};
 
-/// MTU of any path of today, also where tunnels are: what IPv6 demands.
+/// MTU of every present path, including tunnels: the minimum of IPv6.
 pub(crate) const BASE_MTU: usize = 1_280;
 
-/// MTU that IPv4 demands.
+/// Minimum MTU of IPv4.
 pub(crate) const MIN_MTU_V4: usize = 576;
 
-/// MTUs that networks have, in rising order.
+/// Common MTUs of networks, in rising order.
 const PLATEAUS: [usize; 6] = [BASE_MTU, 1_400, 1_492, 1_500, 4_352, 9_000];
 
-/// From one plateau to the next.
+/// Time between two plateaus.
 const STEP: Duration = Duration::from_secs(10);
 
-/// How long a limit is believed the first time. Each time that the path turns out to be as short as before, twice as long.
+/// Time for which a limit is believed at first. It doubles each time that the path turns out to be as short as before.
 const BELIEVED_MIN: Duration = Duration::from_secs(30);
 
-/// And no longer than RFC 1191 suggests.
+/// Upper bound on that time, as RFC 1191 suggests.
 pub(crate) const BELIEVED_MAX: Duration = Duration::from_secs(600);
 
-/// Lengths are of IP packets, in bytes.
+/// State of the search. Lengths are of IP packets, in bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Search {
-    /// What the interface takes.
+    /// MTU of the interface.
     device: usize,
     mtu: usize,
-    /// The least MTU that is believed.
+    /// Lower bound on believed MTUs.
     min: usize,
     limit: Option<Limit>,
-    /// The last limit that was given up, and when.
+    /// The last limit that was given up, and the time.
     tried: Option<(Instant, Limit)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Limit {
-    /// Packets of this length did not pass.
+    /// Packets of this length were lost.
     failed: usize,
-    /// The next step up.
+    /// Time of the next step up.
     raise_at: Instant,
-    /// From here on as long as the interface takes.
+    /// Time at which the interface's length is tried again.
     until: Instant,
     believed: Duration,
 }
 
 impl Search {
-    /// For a path whose route gives `mtu`, and whose interface takes `device`: less in the route may be learnt, or forged, so it is
-    /// not believed for ever.
+    /// Creates the search for a path whose route has `mtu` and whose interface has `device`. A smaller MTU of the route may be
+    /// learned or forged, so it is not believed for ever.
     pub(crate) fn new(mtu: usize, device: usize, v4: bool, now: Instant) -> Self {
         let min = if v4 { MIN_MTU_V4 } else { BASE_MTU };
         let device = device.max(min);
@@ -60,21 +60,22 @@ impl Search {
         search
     }
 
-    /// Longest IP packet to send now.
+    /// Returns the length of the longest IP packet to send now.
     pub(crate) fn mtu(&self) -> usize {
         self.mtu
     }
 
-    /// The network says that the path takes no more than `mtu`. True: that is less than before.
+    /// Takes a report of the network that the path allows no more than `mtu`. Returns whether that is less than before.
     pub(crate) fn told(&mut self, mtu: usize, now: Instant) -> bool {
         if mtu < self.min || mtu >= self.mtu {
-            return false; // Absurd, or one of many errors about packets that were under way.
+            return false; // Absurd, or one of many errors about packets under way.
         }
         self.limit_to(mtu, mtu + 1, now);
         true
     }
 
-    /// Packets of more than [`BASE_MTU`] vanish, and shorter ones arrive. True: shorter ones are sent from now on.
+    /// Records that packets longer than [`BASE_MTU`] vanish while shorter ones arrive. Returns whether shorter packets are sent
+    /// from now on.
     pub(crate) fn swallowed(&mut self, now: Instant) -> bool {
         let lower = if self.mtu > BASE_MTU { BASE_MTU } else { self.min };
         if lower >= self.mtu {
@@ -98,7 +99,7 @@ impl Search {
         self.plan(now);
     }
 
-    /// When to raise next.
+    /// Schedules the next raise.
     fn plan(&mut self, now: Instant) {
         let next = self.next();
         if let Some(limit) = &mut self.limit {
@@ -114,17 +115,17 @@ impl Search {
         above.unwrap_or(self.device).min(self.device)
     }
 
-    /// The path is taken to be shorter than the interface.
+    /// Returns whether the path is limited to less than the interface.
     pub(crate) fn is_limited(&self) -> bool {
         self.limit.is_some()
     }
 
-    /// Whether [`raise`](Self::raise) is due.
+    /// Returns whether [`raise`](Self::raise) is due.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.limit.is_some_and(|limit| now >= limit.raise_at)
     }
 
-    /// The next step up; to `device`, what the interface takes now, when the limit was believed long enough.
+    /// Takes the next step up, or rises to `device`, the interface's present MTU, once the limit was believed long enough.
     pub(crate) fn raise(&mut self, device: usize, now: Instant) {
         self.device = device.max(self.min);
         let Some(limit) = self.limit else { return self.mtu = self.device };
@@ -146,7 +147,8 @@ mod tests {
         Duration::from_secs(count)
     }
 
-    /// The MTU after each change, until nothing is due for an hour. `taken`: longer packets vanish; `says`: a router says so.
+    /// Returns the MTU after each change, until nothing is due for an hour. `taken`: longer packets vanish; `says`: a router
+    /// reports that.
     fn course(search: &mut Search, taken: usize, says: bool, from: Instant) -> Vec<(u64, usize)> {
         let mut course = vec![(0, search.mtu())];
         for second in 0..3_600 {
@@ -183,7 +185,7 @@ mod tests {
         assert!(search.told(576, start));
         assert!(!search.told(600, start), "less than what is known");
         let expected = [(0, 576), (10, 1_280), (20, 1_400), (30, 1_500)];
-        // A forged limit says nothing of what lies between; so it goes all at once.
+        // A forged limit tells nothing about the lengths above it, so it is lifted at once.
         let seen = course(&mut search, 1_500, true, start);
         assert_eq!(seen, [expected[0], expected[3]]);
     }

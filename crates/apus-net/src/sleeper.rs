@@ -1,57 +1,56 @@
-//! Sleeping until a link has something or another thread calls.
+//! Sleeping until a link has input or another thread calls.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The descriptors of a link; negative ones are none.
+/// The descriptors of a link; negative entries are empty.
 pub type Descriptors = [RawFd; 4];
 
-/// Of a link with one descriptor.
+/// Returns the descriptors of a link with only one.
 #[must_use]
 pub const fn only(descriptor: RawFd) -> Descriptors {
     [descriptor, -1, -1, -1]
 }
 
-/// Why [`Sleeper::sleep`] returned.
+/// Reason for which [`Sleeper::sleep`] returned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Woken {
     /// One of the link's descriptors is ready.
     Link,
     /// [`Sleeper::wake`] was called, before or during the sleep. The link may be ready as well.
     Waker,
-    /// The time is over, or a signal arrived.
+    /// The time has passed, or a signal arrived.
     Timeout,
 }
 
-/// A place for one thread at a time to sleep until a link is ready, a timeout passes or another thread calls
-/// [`wake`](Self::wake).
+/// A place where one thread at a time sleeps until a link is ready, a timeout passes, or another thread calls [`wake`](Self::wake).
 ///
-/// A call that comes while nobody sleeps is not lost: the next sleep returns at once. Calls that come together wake once. Two
-/// threads may sleep on one `Sleeper`, but which of them a call wakes is then not defined.
+/// A call without a sleeper is not lost: the next sleep returns at once. Several calls before a wake-up cause one wake-up. Two
+/// threads may sleep on one `Sleeper`, but a call then wakes an arbitrary one of them.
 #[derive(Debug)]
 pub struct Sleeper {
     event: OwnedFd,
-    /// The event has been written to and not yet been read.
+    /// Whether the event was written to and not yet read.
     called: AtomicBool,
 }
 
 impl Sleeper {
-    /// Fails when the process has no descriptor left.
+    /// Creates a sleeper. Fails if the process has no descriptor left.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: takes two integers and touches no memory of ours.
+        // SAFETY: takes two integers and touches no memory of this process.
         let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if event < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new, valid, and nobody else's.
+        // SAFETY: the descriptor is new and valid, and has no other owner.
         let event = unsafe { OwnedFd::from_raw_fd(event) };
         Ok(Self { event, called: AtomicBool::new(false) })
     }
 
-    /// Sleeps until one of `links` is ready to be read or has an error, until `wake` is called, or until `timeout` has passed;
-    /// `None` is for ever. Costs one system call, two when woken by `wake`.
+    /// Sleeps until one of `links` is readable or has an error, until a call of `wake`, or until `timeout` has passed; `None` means
+    /// for ever. Costs one system call, two after a call of `wake`.
     ///
     /// The kernel adds up to 50 µs to a timeout unless the thread has called
     /// [`cpu::sleep_precisely`](crate::cpu::sleep_precisely).
@@ -63,12 +62,12 @@ impl Sleeper {
             tv_nsec: libc::c_long::from(timeout.subsec_nanos().cast_signed()),
         });
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: the array is live and its length given, the time is null or points at a live value, and the signal mask may
-        // be null.
+        // SAFETY: the array is live with the given length, the time is null or points at a live value, and the signal mask may be
+        // null.
         let ready = unsafe {
             libc::ppoll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, time, std::ptr::null())
         };
-        // A failure can only be a signal (EINTR): the descriptors are ours and the time is valid.
+        // Only a signal can cause a failure (EINTR): the descriptors belong to this process and the time is valid.
         if ready <= 0 {
             return Woken::Timeout;
         }
@@ -79,26 +78,26 @@ impl Sleeper {
         Woken::Waker
     }
 
-    /// Ends the current sleep, or the next one if nobody sleeps. One write to a descriptor, or none if it has been called
-    /// already and nobody has woken yet. What was written to memory before the call is seen by the woken thread.
+    /// Ends the current sleep, or the next one if no thread sleeps. Costs one write to a descriptor, or none if an earlier call has
+    /// not woken a thread yet. The woken thread sees all memory written before the call.
     pub fn wake(&self) {
         if self.called.swap(true, Ordering::AcqRel) {
             return;
         }
         let one = 1u64;
-        // SAFETY: the pointer is to a live u64, the size an event wants.
+        // SAFETY: the pointer is to a live u64, the size of an event.
         let written = unsafe {
             libc::write(self.event.as_raw_fd(), (&raw const one).cast(), size_of::<u64>())
         };
         debug_assert_eq!(written, 8, "the count is 0 or 1, far from where a write would block");
     }
 
-    /// Takes the call back. The event is read before the flag falls: the other way round, a call between the two would raise
-    /// the flag over an event that the read then empties, and no later call would get through. A call between the read and
-    /// the fall of the flag writes nothing, but its thread's memory is seen here, and we are awake.
+    /// Consumes the call. The event is read before the flag is cleared. In the opposite order, a call between the two would set the
+    /// flag, the read would empty its event, and later calls would write nothing. A call between the read and the clearing writes
+    /// nothing, but its thread's memory is visible here, and this thread is awake.
     fn take_call(&self) {
         let mut count = 0u64;
-        // SAFETY: the pointer is to a live u64, the size an event gives. It may fail when another sleeper has read it first.
+        // SAFETY: the pointer is to a live u64, the size of an event. The read may fail if another sleeper was first.
         unsafe { libc::read(self.event.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
         self.called.swap(false, Ordering::AcqRel);
     }

@@ -10,14 +10,14 @@ use apus_wire::{DATA_HEADER_LEN, ReceiveTarget};
 
 use crate::address::RawAddress;
 
-/// Longest datagram a receive slot takes: more than UDP's length field can say, less the header.
+/// Length of a receive slot in bytes: more than the longest UDP payload.
 pub(crate) const SLOT_LEN: usize = 65_536;
 
-/// Type of service, local address and segment size of one datagram.
+/// Length of the control messages of one datagram, in bytes: type of service, local address and segment size.
 const CONTROL_LEN: usize = 128;
 const CONTROL_HEADER: usize = size_of::<libc::cmsghdr>();
 
-/// Room for the control messages of one datagram, aligned as the kernel wants it.
+/// Room for the control messages of one datagram, with the kernel's alignment.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_LEN]);
@@ -25,7 +25,7 @@ struct Control([u8; CONTROL_LEN]);
 impl Control {
     const EMPTY: Self = Self([0; CONTROL_LEN]);
 
-    /// Writes one control message at `at`; returns where the next one goes.
+    /// Writes one control message at `at`. Returns the place of the next one.
     fn put(&mut self, at: usize, level: i32, kind: i32, value: &[u8]) -> usize {
         let len = CONTROL_HEADER + value.len();
         self.0[at..at + 8].copy_from_slice(&len.to_ne_bytes());
@@ -36,7 +36,7 @@ impl Control {
     }
 }
 
-/// Control messages the kernel wrote: level, type, value.
+/// Returns the control messages that the kernel wrote: level, type, value.
 fn control_messages(bytes: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -49,18 +49,18 @@ fn control_messages(bytes: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
     })
 }
 
-/// What goes with a datagram beside its bytes.
+/// Properties of a datagram beside its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct SendOptions {
-    /// Type-of-service byte, and whether the packet leaves as IPv6. `None`: the socket's default.
+    /// TOS byte, and the IP version of the packet. `None`: the socket's default.
     pub(crate) tos: Option<(u8, IpVersion)>,
-    /// The local address to send from. `None`: whichever the route prefers.
+    /// The local address to send from. `None`: the one that the route prefers.
     pub(crate) source: Option<IpAddr>,
-    /// The bytes are several datagrams of this length, the last one perhaps shorter.
+    /// Length of each of the several datagrams in the bytes; the last one may be shorter.
     pub(crate) segment: Option<u16>,
 }
 
-/// Which of the two option levels a control message belongs to.
+/// The option level that a control message belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IpVersion {
     V4,
@@ -68,7 +68,7 @@ pub(crate) enum IpVersion {
 }
 
 impl SendOptions {
-    /// Writes the control messages; returns their length.
+    /// Writes the control messages. Returns their length.
     fn write(self, control: &mut Control) -> usize {
         let mut at = 0;
         if let Some((tos, version)) = self.tos {
@@ -79,7 +79,7 @@ impl SendOptions {
             at = control.put(at, level, kind, &i32::from(tos).to_ne_bytes());
         }
         match self.source {
-            // struct in_pktinfo: interface, address to send from, address it came to.
+            // struct in_pktinfo: interface, source address, destination address.
             Some(IpAddr::V4(source)) => {
                 let mut info = [0; 12];
                 info[4..8].copy_from_slice(&source.octets());
@@ -100,11 +100,11 @@ impl SendOptions {
     }
 }
 
-/// Sends one datagram given in one piece; without an address on a connected socket.
+/// Sends one datagram in one piece; without an address on a connected socket.
 #[inline]
 pub(crate) fn send_to(socket: RawFd, bytes: &[u8], to: Option<&RawAddress>) -> io::Result<usize> {
     let (address, address_len) = name(to);
-    // SAFETY: the pointers come from live references, with the lengths of what they point at; the address may be null.
+    // SAFETY: the pointers come from live references, with the lengths of their targets; the address may be null.
     let sent = unsafe {
         libc::sendto(
             socket,
@@ -118,7 +118,7 @@ pub(crate) fn send_to(socket: RawFd, bytes: &[u8], to: Option<&RawAddress>) -> i
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Sends one datagram given in two pieces; without an address on a connected socket.
+/// Sends one datagram in two pieces; without an address on a connected socket.
 #[inline]
 pub(crate) fn send_parts(
     socket: RawFd,
@@ -131,15 +131,15 @@ pub(crate) fn send_parts(
     (message.msg_name, message.msg_namelen) = name(to);
     message.msg_iov = parts.as_mut_ptr();
     message.msg_iovlen = parts.len();
-    // SAFETY: the message points at the address and the two parts, which are borrowed for the whole call; the kernel only
-    // reads them.
+    // SAFETY: the message points at the address and the two parts, which are borrowed for the whole call; the kernel only reads
+    // them.
     let sent = unsafe {
         libc::sendmsg(socket, &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
     };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// An address as a message wants it.
+/// Returns an address in the form of a message.
 #[inline]
 fn name(to: Option<&RawAddress>) -> (*mut libc::c_void, u32) {
     to.map_or((std::ptr::null_mut(), 0), |to| (to.bytes.as_ptr().cast_mut().cast(), to.len))
@@ -154,7 +154,7 @@ fn empty_message() -> libc::msghdr {
     unsafe { std::mem::zeroed() }
 }
 
-/// Memory a [`Batch`] is built in; kept between batches so that building allocates nothing.
+/// Memory for building a [`Batch`], kept between batches to avoid allocations.
 #[derive(Default)]
 pub(crate) struct BatchStorage {
     messages: Vec<libc::mmsghdr>,
@@ -163,17 +163,17 @@ pub(crate) struct BatchStorage {
     plans: Vec<Plan>,
 }
 
-/// What belongs to one message of a batch, by place rather than by pointer, because the vectors grow while it is built.
+/// The parts of one message of a batch, by index instead of pointer, because the vectors grow while the batch is built.
 struct Plan {
     first_part: usize,
     control_len: usize,
 }
 
-// SAFETY: the pointers in it are only followed inside `Batch::send`, while the batch's lifetime keeps what they point at borrowed.
-// Between batches they are stale and never read, so it does not matter which thread has them.
+// SAFETY: the pointers in it are only followed inside `Batch::send`, while the batch's lifetime keeps their targets borrowed.
+// Between batches they are stale and never read, so any thread may own them.
 unsafe impl Send for BatchStorage {}
 
-/// Datagrams to be sent by one `sendmmsg`. Borrows everything it points at.
+/// Datagrams to send by one `sendmmsg`. Borrows everything that it points at.
 pub(crate) struct Batch<'s, 'd> {
     storage: &'s mut BatchStorage,
     data: PhantomData<&'d [u8]>,
@@ -188,7 +188,7 @@ impl<'s, 'd> Batch<'s, 'd> {
         Self { storage, data: PhantomData }
     }
 
-    /// Begins a message, without parts so far; without an address on a connected socket.
+    /// Begins a message without parts; without an address on a connected socket.
     pub(crate) fn message(&mut self, to: Option<&'d RawAddress>, options: SendOptions) {
         let mut control = Control::EMPTY;
         let control_len = options.write(&mut control);
@@ -199,17 +199,17 @@ impl<'s, 'd> Batch<'s, 'd> {
         self.storage.messages.push(libc::mmsghdr { msg_hdr: header, msg_len: 0 });
     }
 
-    /// Appends bytes to the message begun last.
+    /// Appends bytes to the last message.
     pub(crate) fn part(&mut self, bytes: &'d [u8]) {
         self.storage.parts.push(iovec(bytes));
     }
 
-    /// Number of messages.
+    /// Returns the number of messages.
     pub(crate) fn len(&self) -> usize {
         self.storage.messages.len()
     }
 
-    /// Sends the messages from number `first` on; returns how many the kernel took. An error is about message `first`.
+    /// Sends the messages from number `first` on. Returns how many the kernel took. An error is about message `first`.
     pub(crate) fn send(&mut self, socket: RawFd, first: usize) -> io::Result<usize> {
         let BatchStorage { messages, parts, controls, plans } = &mut *self.storage;
         let mut end = parts.len();
@@ -242,20 +242,20 @@ impl<'s, 'd> Batch<'s, 'd> {
 pub(crate) struct Received<'a> {
     pub(crate) from: &'a RawAddress,
     pub(crate) bytes: &'a [u8],
-    /// It was longer than the slot.
+    /// Whether the datagram was longer than the slot.
     pub(crate) truncated: bool,
-    /// It is several datagrams of this length, the last one perhaps shorter.
+    /// Length of each of the several datagrams in the bytes; the last one may be shorter.
     pub(crate) segment: Option<usize>,
     /// The control messages the kernel wrote.
     controls: &'a [u8],
 }
 
 impl Received<'_> {
-    /// The local address it came to, if the socket has the kernel say so.
+    /// Returns the local destination address, if the socket makes the kernel report it.
     pub(crate) fn to(&self) -> Option<IpAddr> {
         control_messages(self.controls).find_map(|(level, kind, value)| match (level, kind) {
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                // The second of its three words: of ours, also when the packet went to several hosts.
+                // The second of its three words: the local address, also for a packet to several hosts.
                 Some(IpAddr::from(<[u8; 4]>::try_from(value.get(4..8)?).ok()?))
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
@@ -266,11 +266,12 @@ impl Received<'_> {
         })
     }
 
-    /// When it reached the kernel, in nanoseconds since 1970, if the socket has the kernel say so ([`stamp_arrivals`]).
+    /// Returns the time at which the datagram reached the kernel, in nanoseconds since 1970, if the socket makes the kernel report
+    /// it ([`stamp_arrivals`]).
     pub(crate) fn arrived(&self) -> Option<u64> {
         control_messages(self.controls).find_map(|(level, kind, value)| match (level, kind) {
             (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) => {
-                // The first of three times is that of the network stack, in seconds and nanoseconds.
+                // The first of three times is the network stack's, in seconds and nanoseconds.
                 let [seconds, nanos] = [value.get(..8)?, value.get(8..16)?]
                     .map(|bytes| i64::from_ne_bytes(bytes.try_into().expect("eight bytes")));
                 u64::try_from(seconds * 1_000_000_000 + nanos).ok().filter(|&at| at > 0)
@@ -280,13 +281,13 @@ impl Received<'_> {
     }
 }
 
-/// Has the kernel note when each datagram arrives at a socket, before the socket's queue.
+/// Makes the kernel record the arrival of each datagram at a socket, before the socket's queue.
 pub(crate) fn stamp_arrivals(socket: RawFd) -> io::Result<()> {
     let flags = libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE;
     set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, flags as i32)
 }
 
-/// Receive slots, filled from the first on so that under light load the same few are used again and again.
+/// Receive slots, filled from the first on, so that light load reuses the same few.
 pub(crate) struct Slots {
     bytes: Vec<u8>,
     addresses: Vec<RawAddress>,
@@ -328,8 +329,8 @@ impl Slots {
         }
     }
 
-    /// Receives one datagram into the first slot. `segments`: it may be several, which the kernel says in a control message;
-    /// asking for that costs 0.1 µs.
+    /// Receives one datagram into the first slot. `segments`: it may be several, which the kernel reports by a control message;
+    /// requesting that costs 0.1 µs.
     #[inline]
     pub(crate) fn receive_one(&mut self, socket: RawFd, segments: bool) -> io::Result<()> {
         let received =
@@ -342,8 +343,8 @@ impl Slots {
     #[inline]
     fn receive_message(&mut self, socket: RawFd) -> isize {
         self.prepare(1, true);
-        // SAFETY: `prepare` has pointed the message at its slot's bytes, address and control buffer with their lengths; all of
-        // them belong to self, which is borrowed mutably.
+        // SAFETY: `prepare` has pointed the message at its slot's bytes, address and control buffer with their lengths; all of them
+        // belong to self, which is borrowed mutably.
         unsafe { libc::recvmsg(socket, &raw mut self.messages[0].msg_hdr, libc::MSG_DONTWAIT) }
     }
 
@@ -354,9 +355,9 @@ impl Slots {
         let address = &mut self.addresses[0].bytes;
         header.msg_namelen = address.len() as u32;
         header.msg_controllen = 0;
-        // A datagram is shorter than a slot, so that it cannot be cut off.
+        // A datagram is shorter than a slot, so it is never truncated.
         header.msg_flags = 0;
-        // SAFETY: the pointers come from live references, with the lengths of what they point at.
+        // SAFETY: the pointers come from live references, with the lengths of their targets.
         unsafe {
             libc::recvfrom(
                 socket,
@@ -369,9 +370,9 @@ impl Slots {
         }
     }
 
-    /// Receives one datagram: the header of a DATA packet into the first slot, what follows it behind the message, and what the
-    /// message has no room for into the slot again, where it would be if all of it had gone there. Returns the number of bytes
-    /// that were appended to the message.
+    /// Receives one datagram: the header of a DATA packet into the first slot, the following bytes behind the message, and the
+    /// bytes for which the message has no room into the slot again, at their usual place. Returns the number of bytes appended to
+    /// the message.
     pub(crate) fn receive_behind(
         &mut self,
         socket: RawFd,
@@ -393,7 +394,7 @@ impl Slots {
         header.msg_iovlen = parts.len();
         header.msg_controllen = 0;
         // SAFETY: the message points at its slot's address and bytes, which belong to self, and at the spare capacity of the
-        // target; both are borrowed mutably, and each part is as long as it says.
+        // target; both are borrowed mutably, and each part has its stated length.
         let received = unsafe { libc::recvmsg(socket, &raw mut *header, libc::MSG_DONTWAIT) };
         let received = u32::try_from(received).map_err(|_| io::Error::last_os_error())?;
         self.messages[0].msg_len = received;
@@ -403,18 +404,17 @@ impl Slots {
         Ok(appended)
     }
 
-    /// The header of the datagram that [`receive_behind`](Self::receive_behind) took.
+    /// Returns the header of the datagram that [`receive_behind`](Self::receive_behind) took.
     pub(crate) fn header(&self) -> &[u8; DATA_HEADER_LEN] {
         self.bytes.first_chunk().expect("a slot is longer")
     }
 
-    /// Brings together in the first slot what [`receive_behind`](Self::receive_behind) appended elsewhere.
+    /// Moves the bytes that [`receive_behind`](Self::receive_behind) appended elsewhere to their place in the first slot.
     pub(crate) fn bring_back(&mut self, appended: &[u8]) {
         self.bytes[DATA_HEADER_LEN..][..appended.len()].copy_from_slice(appended);
     }
 
-    /// Receives as many datagrams as there are, up to `count` or the number of slots; returns how many. `segments` as in
-    /// `receive_one`.
+    /// Receives all waiting datagrams, up to `count` or the number of slots. Returns their number. `segments`: see `receive_one`.
     #[inline]
     pub(crate) fn receive_many(
         &mut self,
@@ -437,13 +437,13 @@ impl Slots {
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
 
-    /// The bytes the last receive put into slot `index`, which it must have filled.
+    /// Returns the bytes of slot `index`, which the last receive call must have filled.
     pub(crate) fn bytes(&mut self, index: usize) -> &mut [u8] {
         let len = (self.messages[index].msg_len as usize).min(SLOT_LEN);
         &mut self.bytes[index * SLOT_LEN..][..len]
     }
 
-    /// What the last receive put into slot `index`, which it must have filled.
+    /// Returns the datagram in slot `index`, which the last receive call must have filled.
     #[inline]
     pub(crate) fn received(&mut self, index: usize) -> Received<'_> {
         let message = &self.messages[index];
@@ -473,16 +473,16 @@ fn segment_size(controls: &[u8]) -> Option<usize> {
 /// One entry of a socket's error queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueuedError {
-    /// Where the offending datagram was going.
+    /// Destination of the offending datagram.
     pub(crate) to: Option<SocketAddr>,
     pub(crate) errno: i32,
-    /// For `EMSGSIZE`: the size the path takes.
+    /// MTU of the path, for `EMSGSIZE`.
     pub(crate) info: u32,
-    /// Bytes 2 and 3 of the offending datagram as far as it came back: on a native link, the Homa port it was for.
+    /// Bytes 2 and 3 of the quoted datagram: on a native link, its destination port in Homa.
     pub(crate) port: Option<u16>,
 }
 
-/// Takes the next entry of the error queue. `None`: it is empty, or cannot be read.
+/// Removes and returns the next entry of the error queue. `None`: the queue is empty, or cannot be read.
 pub(crate) fn next_queued_error(socket: RawFd) -> Option<QueuedError> {
     // Room for the error (16 bytes) and the offender's address (up to 28) in IPv4 and IPv6 form.
     #[repr(C, align(8))]
@@ -522,19 +522,19 @@ pub(crate) fn next_queued_error(socket: RawFd) -> Option<QueuedError> {
 
 /// Sets an option whose value is an `int`.
 pub(crate) fn set_option(socket: RawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
-    // SAFETY: the pointer is to a live i32 and the length says so.
+    // SAFETY: the pointer and the length are those of a live i32.
     let result = unsafe {
         libc::setsockopt(socket, level, name, (&raw const value).cast(), size_of::<i32>() as u32)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Has a program choose which of the sockets that share an address gets a datagram: it returns the socket's number.
+/// Attaches a program that chooses a datagram's socket among those that share an address: it returns the socket's number.
 pub(crate) fn steer(socket: RawFd, program: &[libc::sock_filter]) -> io::Result<()> {
     attach(socket, libc::SO_ATTACH_REUSEPORT_CBPF, program)
 }
 
-/// Has a program choose which datagrams a socket gets: it returns how many bytes of one, 0 for none.
+/// Attaches a program that filters a socket's datagrams: it returns the number of bytes to keep, 0 to drop.
 pub(crate) fn filter(socket: RawFd, program: &[libc::sock_filter]) -> io::Result<()> {
     attach(socket, libc::SO_ATTACH_FILTER, program)
 }
@@ -544,7 +544,7 @@ fn attach(socket: RawFd, option: i32, program: &[libc::sock_filter]) -> io::Resu
         len: u16::try_from(program.len()).expect("programs are short"),
         filter: program.as_ptr().cast_mut(),
     };
-    // SAFETY: the kernel copies the program, which is borrowed for the whole call and as long as `len` says.
+    // SAFETY: the kernel copies the program, which is borrowed for the whole call and as long as `len` states.
     let result = unsafe {
         libc::setsockopt(
             socket,
@@ -561,18 +561,18 @@ fn attach(socket: RawFd, option: i32, program: &[libc::sock_filter]) -> io::Resu
 pub(crate) fn option(socket: RawFd, level: i32, name: i32) -> io::Result<i32> {
     let mut value = 0i32;
     let mut len = size_of::<i32>() as u32;
-    // SAFETY: both pointers are to live locals and the length says how much may be written.
+    // SAFETY: both pointers are to live locals, and the length bounds the write.
     let result =
         unsafe { libc::getsockopt(socket, level, name, (&raw mut value).cast(), &raw mut len) };
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Datagrams the kernel dropped on this socket, from `SO_MEMINFO`.
+/// Returns the number of datagrams that the kernel dropped on this socket, from `SO_MEMINFO`.
 pub(crate) fn dropped(socket: RawFd) -> Option<u32> {
     const DROPS: usize = 8; // SK_MEMINFO_DROPS
     let mut values = [0u32; DROPS + 1];
     let mut len = size_of_val(&values) as u32;
-    // SAFETY: both pointers are to live locals and the length says how much may be written.
+    // SAFETY: both pointers are to live locals, and the length bounds the write.
     let result = unsafe {
         libc::getsockopt(
             socket,
@@ -585,18 +585,18 @@ pub(crate) fn dropped(socket: RawFd) -> Option<u32> {
     (result == 0 && len as usize == size_of_val(&values)).then(|| values[DROPS])
 }
 
-/// MTU of an interface, asked of the kernel by `socket`.
+/// Returns the MTU of an interface, queried by `socket`.
 pub(crate) fn mtu_of(socket: RawFd, name: &CStr) -> Option<usize> {
     let mut request = request_of(name)?;
     // SAFETY: the request names an interface by a null-terminated string, and the kernel writes no more than the structure.
     if unsafe { libc::ioctl(socket, libc::SIOCGIFMTU, &raw mut request) } != 0 {
         return None;
     }
-    // SAFETY: the call has succeeded, and so has written this field.
+    // SAFETY: the call has succeeded and has written this field.
     usize::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()
 }
 
-/// A question about an interface, or `None` if its name is too long.
+/// Returns a query about an interface, or `None` if its name is too long.
 fn request_of(name: &CStr) -> Option<libc::ifreq> {
     // SAFETY: ifreq is made of integers, for which all zeroes are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -609,7 +609,7 @@ fn request_of(name: &CStr) -> Option<libc::ifreq> {
     Some(request)
 }
 
-/// Calls with each address, the name of its interface, and whether that is loopback.
+/// Calls `visit` with each address, the name of its interface, and whether that is loopback.
 pub(crate) fn each_interface_address(mut visit: impl FnMut(IpAddr, &CStr, bool)) {
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the pointer is to a live local.
@@ -631,11 +631,11 @@ pub(crate) fn each_interface_address(mut visit: impl FnMut(IpAddr, &CStr, bool))
             visit(ip, name, entry.ifa_flags & libc::IFF_LOOPBACK as u32 != 0);
         }
     }
-    // SAFETY: the list came from getifaddrs, is freed once, and nothing borrowed from it is left.
+    // SAFETY: the list came from getifaddrs, is freed once, and no borrow from it is left.
     unsafe { libc::freeifaddrs(list) };
 }
 
-/// The IPv4 addresses, asked of a socket.
+/// Visits the IPv4 addresses, queried by a socket.
 fn each_ipv4_address(socket: RawFd, visit: &mut impl FnMut(IpAddr, &CStr, bool)) {
     // SAFETY: ifreq is made of integers, for which all zeroes are valid.
     let mut requests = vec![unsafe { std::mem::zeroed::<libc::ifreq>() }; ADDRESSES_MAX];
@@ -643,18 +643,18 @@ fn each_ipv4_address(socket: RawFd, visit: &mut impl FnMut(IpAddr, &CStr, bool))
         ifc_len: size_of_val(&requests[..]) as libc::c_int,
         ifc_ifcu: libc::__c_anonymous_ifc_ifcu { ifcu_req: requests.as_mut_ptr() },
     };
-    // SAFETY: the kernel writes as many bytes at most as the requests have.
+    // SAFETY: the kernel writes at most as many bytes as the requests have.
     if unsafe { libc::ioctl(socket, libc::SIOCGIFCONF, &raw mut all) } != 0 {
         return;
     }
     let count = usize::try_from(all.ifc_len).unwrap_or(0) / size_of::<libc::ifreq>();
     for request in requests.iter_mut().take(count) {
-        // SAFETY: the kernel has written an address of IPv4, which fits, and a name that ends with a zero.
+        // SAFETY: the kernel has written an IPv4 address, which fits, and a name that ends with a zero.
         let (address, name) = unsafe {
             let address = (&raw const request.ifr_ifru.ifru_addr).cast::<libc::sockaddr_in>();
             (address.read_unaligned(), CStr::from_ptr(request.ifr_name.as_ptr()).to_owned())
         };
-        // A second address may have the name of a label, behind a colon.
+        // A second address may have the name of a label, after a colon.
         let bytes = name.to_bytes().split(|&byte| byte == b':').next().unwrap_or_default();
         let Ok(name) = CString::new(bytes) else { continue };
         let ip = Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
@@ -670,7 +670,7 @@ fn is_loopback(socket: RawFd, name: &CStr) -> bool {
     asked == 0 && unsafe { request.ifr_ifru.ifru_flags } & libc::IFF_LOOPBACK as i16 != 0
 }
 
-/// The IPv6 addresses, from the kernel's table of them.
+/// Visits the IPv6 addresses of the kernel's table.
 fn each_ipv6_address(socket: RawFd, visit: &mut impl FnMut(IpAddr, &CStr, bool)) {
     let table = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
     for (ip, name) in table.lines().filter_map(ipv6_address) {
@@ -678,14 +678,14 @@ fn each_ipv6_address(socket: RawFd, visit: &mut impl FnMut(IpAddr, &CStr, bool))
     }
 }
 
-/// A line of `/proc/net/if_inet6`: the address, four numbers, and the interface.
+/// Parses a line of `/proc/net/if_inet6`: the address, four numbers, and the interface.
 fn ipv6_address(line: &str) -> Option<(Ipv6Addr, CString)> {
     let mut fields = line.split_ascii_whitespace();
     let ip = u128::from_str_radix(fields.next().filter(|it| it.len() == 32)?, 16).ok()?;
     Some((ip.into(), CString::new(fields.nth(4)?).ok()?))
 }
 
-/// IPv4 addresses that are looked at where netlink is forbidden.
+/// Upper bound on IPv4 addresses that are visited where netlink is forbidden.
 const ADDRESSES_MAX: usize = 1_024;
 
 fn interface_address(entry: &libc::ifaddrs) -> Option<IpAddr> {

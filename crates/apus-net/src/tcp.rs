@@ -1,23 +1,23 @@
-//! What the kernel knows of a TCP connection.
+//! The kernel's data about a TCP connection.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Places of `tcpi_bytes_received` and `tcpi_bytes_sent` in the kernel's `struct tcp_info`, in words of eight bytes.
+/// Indices of `tcpi_bytes_received` and `tcpi_bytes_sent` in the kernel's `struct tcp_info`, in words of eight bytes.
 const RECEIVED: usize = 16;
 const SENT: usize = 25;
 
-/// Bytes that the kernel has carried for a TCP connection so far, received and sent together; repeated ones count again. Bytes
-/// that were written and have not left yet do not count.
+/// Returns the bytes that the kernel has carried for a TCP connection, received and sent together; retransmissions count again.
+/// Written bytes that have not left yet do not count.
 ///
 /// # Errors
-/// With that of `getsockopt`; with `Unsupported` before Linux 4.19, which does not count.
+/// The error of `getsockopt`; `Unsupported` before Linux 4.19, which does not count.
 pub fn bytes_carried(connection: impl AsFd) -> io::Result<u64> {
     let mut words = [0_u64; SENT + 1];
     let mut size = size_of_val(&words) as libc::socklen_t;
     let descriptor = connection.as_fd().as_raw_fd();
     let value = words.as_mut_ptr().cast();
-    // SAFETY: the descriptor is open, the value has room for `size` bytes, and any bytes are a value of it.
+    // SAFETY: the descriptor is open, the value has room for `size` bytes, and all bytes are valid values.
     let result = unsafe {
         libc::getsockopt(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO, value, &raw mut size)
     };

@@ -1,4 +1,4 @@
-//! The conformance suite on every link and wrapper there is.
+//! The conformance suite on every link and every wrapper.
 
 mod skipped;
 

@@ -1,4 +1,4 @@
-//! The raw link, each test in a network namespace of its own: needs root, and says so when it is skipped.
+//! The raw link, each test in a network namespace of its own. Needs root; skipped tests say so.
 
 mod skipped;
 
@@ -16,7 +16,7 @@ use apus_wire::{PacketSink, PathError, Priority, Transmit};
 use bytes::Bytes;
 use skipped::skipped;
 
-/// Hosts an interface has addresses of; a conformance run opens some thirty links.
+/// Number of addresses of an interface; a conformance run opens some thirty links.
 const HOSTS: u16 = 60;
 
 fn host(version: u8, number: u16) -> IpAddr {
@@ -31,10 +31,10 @@ fn ip(arguments: &str) -> io::Result<()> {
     if done.success() { Ok(()) } else { Err(io::Error::other(format!("ip {arguments}: {done}"))) }
 }
 
-/// Moves this thread into a new network namespace, with addresses on its loopback. False, and said so, where that
-/// is not allowed.
+/// Moves this thread into a new network namespace, with addresses on its loopback. Returns `false`, with a message, if that is not
+/// allowed.
 fn in_a_namespace() -> bool {
-    // SAFETY: takes an integer and touches no memory of ours; only this thread moves.
+    // SAFETY: takes an integer and touches no memory of this process; only this thread moves.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         let error = io::Error::last_os_error();
         skipped(format_args!("no new network namespace: {error}"));
@@ -51,7 +51,7 @@ fn in_a_namespace() -> bool {
     true
 }
 
-/// An address that was let go of a moment ago may still be held by a child of another test that has not come to its `exec` yet.
+/// Binds a link. A child of another test that has not reached its `exec` yet may still hold an address released a moment ago.
 fn bind(at: IpAddr) -> RawLink {
     let start = Instant::now();
     loop {
@@ -64,7 +64,7 @@ fn bind(at: IpAddr) -> RawLink {
     }
 }
 
-/// Links at addresses of their own, as conformance wants them.
+/// Returns a maker of links at distinct addresses, for conformance.
 fn links(version: u8) -> impl Fn() -> RawLink {
     let next = std::cell::Cell::new(0);
     move || {
@@ -139,7 +139,7 @@ fn send(link: &mut impl Link, to: SocketAddr, length: usize) {
     link.flush();
 }
 
-/// What arrives next.
+/// Returns the next packet.
 fn receive(link: &mut impl Link) -> (SocketAddr, Vec<u8>) {
     let (sleeper, start) = (Sleeper::new().unwrap(), Instant::now());
     let mut packets = Vec::new();
@@ -152,7 +152,7 @@ fn receive(link: &mut impl Link) -> (SocketAddr, Vec<u8>) {
     (link.address(from).unwrap(), packet)
 }
 
-/// The next thing the network says.
+/// Returns the next error of the network.
 fn error(link: &mut impl Link) -> (SocketAddr, PathError) {
     let (sleeper, start) = (Sleeper::new().unwrap(), Instant::now());
     loop {
@@ -200,7 +200,7 @@ fn a_link_bound_to_all_addresses_answers_from_the_one_called() {
             let (from, _) = receive(&mut server);
             send(&mut server, from, 10);
             assert_eq!(receive(&mut client).0, called);
-            receive(&mut server); // Bound to all addresses, it is the client's as well.
+            receive(&mut server); // The server is bound to all addresses, also the client's.
         }
     }
 }
@@ -228,8 +228,8 @@ fn what_is_not_homa_never_arrives() {
     }
 }
 
-/// DATA of 20,000 bytes as a module with `max_gso_size` 20000 sends its beginning: 13 segments of 1,424 bytes, whose header a
-/// device is to repeat. Byte i of the message is 31 i + 7.
+/// Returns the beginning of a DATA message of 20,000 bytes as a module with `max_gso_size` 20000 sends it: 13 segments of 1,424
+/// bytes, whose header a device is to repeat. Byte i of the message is 31 i + 7.
 fn unsegmented() -> Vec<u8> {
     let mut packet = HEADER[..52].to_vec();
     packet[12] = 0xD0;

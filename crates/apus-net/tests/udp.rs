@@ -1,4 +1,4 @@
-//! What is particular to the UDP link: datagrams that are no Homa packets, errors, limits, address families.
+//! Properties of the UDP link alone: datagrams that are not Homa packets, errors, limits, address families.
 
 mod skipped;
 
@@ -35,7 +35,7 @@ fn send(link: &mut UdpLink, to: SocketAddr, len: usize) {
     });
 }
 
-/// Receives until `done` says so.
+/// Receives until `done` is true.
 fn receive(
     link: &mut UdpLink,
     mut done: impl FnMut(&UdpLink, &[(SocketAddr, Vec<u8>)]) -> bool,
@@ -77,7 +77,7 @@ fn nonsense_is_counted_and_dropped() {
     assert_eq!(counters.packets_received, 2);
 }
 
-/// Of short packets and of long ones, which come to a socket of their own.
+/// For short packets and for long ones, which arrive at a socket of their own.
 #[test]
 fn the_kernel_tells_when_a_datagram_arrived() {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
@@ -88,7 +88,7 @@ fn the_kernel_tells_when_a_datagram_arrived() {
     assert!(b.stamp_arrivals());
     for length in [100, 40_000] {
         let (mut arrived, mut before) = (None, 0);
-        // The kernel begins to take stamps a moment after it was asked to.
+        // The kernel begins to record times a moment after the request.
         while arrived.is_none() {
             before = now();
             send(&mut a, b.local_addr(), length);
@@ -212,7 +212,7 @@ fn what_goes_by_a_path_that_is_forgotten_is_counted_and_lost() {
 #[test]
 fn a_host_without_a_route_is_unreachable_at_once() {
     let mut link = UdpLink::bind(addr("127.0.0.1:0"), &UdpConfig::default()).unwrap();
-    // From a loopback address nothing can leave the machine.
+    // A packet with a loopback source address cannot leave the machine.
     let to = addr("198.51.100.1:9");
     send(&mut link, to, 100);
     link.flush();
@@ -316,7 +316,7 @@ fn capabilities_are_one_line_for_people() {
     assert!(link.counters().iter().any(|(name, value)| name == "datagrams_sent" && value == 0));
 }
 
-/// A receiver with a message that is half here: takes in place what bears its mark.
+/// A receiver with a partly received message, which takes packets with its mark in place.
 #[derive(Default)]
 struct Expecting {
     message: Vec<u8>,
@@ -351,7 +351,7 @@ fn what_is_expected_is_received_in_its_place_and_all_else_as_ever() {
     let mut bundle = Vec::new();
     bundle::start(&mut bundle);
     assert!(bundle::push(&mut bundle, MAX_DATAGRAM, &[2; 40], &[4; 20_000]));
-    // The first long one only tells the link that long ones come.
+    // The first long packet only shows the link that long ones arrive.
     let long = [
         datagram(1, 30_000, 1),
         datagram(MARK, 30_000, 2),
@@ -359,7 +359,7 @@ fn what_is_expected_is_received_in_its_place_and_all_else_as_ever() {
         datagram(1, 5, 5),
         bundle,
         datagram(MARK, 20_000, 6),
-        datagram(MARK, 60_000, 7), // Longer than there is room for.
+        datagram(MARK, 60_000, 7), // Longer than the room.
         vec![8; 20],
     ];
     let mut receiver =
@@ -406,7 +406,7 @@ fn short_packets_and_bundles_do_not_wait_behind_long_packets() {
         }
         let packets = receive(&mut link, |_, packets| packets.len() == 104);
         let place = |kind| packets.iter().position(|(_, packet)| packet[0] == kind).unwrap();
-        // What is long is taken too, one datagram after what was there of the others.
+        // Long packets are received too, each after datagrams of the other socket.
         assert!(place(7) < place(9) && place(5) < place(8), "{} {}", place(7), place(5));
     }
 }
@@ -424,11 +424,11 @@ fn one_socket_takes_everything_where_that_is_asked_for() {
     assert_eq!([packets[0].1[0], packets[1].1[0]], [9, 7]);
 }
 
-/// A node at all addresses is called at each of them, and who calls knows it by the address it called.
+/// Peers call a node at all addresses at each of them, and each peer knows it by the address that it called.
 #[test]
 fn a_link_at_all_addresses_answers_from_the_one_called() {
     for any in ["0.0.0.0", "[::]"] {
-        // A port that is free now, asked for by its number as servers do.
+        // A free port, requested by its number as servers do.
         let port = UdpLink::bind(addr(&format!("{any}:0")), &UdpConfig::default())
             .map(|link| link.local_addr().port());
         let Ok(Ok(mut server)) =

@@ -1,4 +1,4 @@
-//! What it costs to count: `cargo bench -p apus-proto --bench counters`. At most 2 ns are allowed for a counter.
+//! The cost of counting: `cargo bench -p apus-proto --bench counters`. A counter may cost at most 2 ns.
 
 #![expect(missing_docs, reason = "criterion makes public functions")]
 

@@ -1,15 +1,15 @@
-//! What a call costs in the core alone, with few and many calls and peers.
+//! Measures the cost of a call in the core alone, with few and many calls and peers.
 //!
-//! Two endpoints back to back over memory: no sockets, no threads, no system calls. A call is 100
-//! bytes there and 100 back; the server answers the oldest of the calls that are under way, so that
-//! the state of each has left the cache by then. The figure is CPU time of both ends.
+//! Two endpoints back to back over memory: no sockets, no threads, no system calls. A call is 100 bytes each way. The server
+//! answers the oldest of the calls under way, so that its state has left the cache by then. The figure is the CPU time of both
+//! ends.
 //!
 //! ```sh
 //! cargo run --release -p apus-proto --example core_cost [million calls]
 //! ```
 //!
-//! `core_cost count N` makes N calls in the first setting, N a multiple of 64, and measures nothing: under callgrind, the difference
-//! of two such runs is the number of instructions of a call (`.ci/instructions`).
+//! `core_cost count N` makes N calls in the first setting, N a multiple of 64, and measures nothing: under callgrind, the
+//! difference of two such runs is the number of instructions of a call (`.ci/instructions`).
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a benchmark has a clock")]
 
@@ -23,7 +23,7 @@ use apus_wire::{PacketSink, PathId, Transmit};
 use bytes::Bytes;
 
 const PORT: u16 = 4000;
-/// Calls begun, answered and finished in one turn.
+/// Number of calls begun, answered and finished in one turn.
 const BATCH: usize = 64;
 const TURN: Duration = Duration::from_micros(20);
 
@@ -47,7 +47,7 @@ impl PacketSink for Wire {
 }
 
 impl Wire {
-    /// Both ends know each other by the same path, a different one for each pair of peers.
+    /// Passes packets on. Both ends know each other by the same path, a different one for each pair of peers.
     fn carry(&mut self, now: Time, from: &mut Endpoint, to: &mut Endpoint) {
         while from.poll_transmit(now, self) {}
         let mut start = 0;
@@ -108,7 +108,7 @@ impl Bench {
         }
     }
 
-    /// One turn of both ends; returns the calls that ended.
+    /// Runs one turn of both ends. Returns the number of calls that ended.
     fn turn(&mut self, answers: usize) -> usize {
         self.now = self.now + TURN;
         self.wire.carry(self.now, &mut self.client, &mut self.server);
@@ -137,7 +137,7 @@ impl Bench {
         ended
     }
 
-    /// Has this many calls under way.
+    /// Begins calls until this many are under way.
     fn fill(&mut self, under_way: usize) {
         let batch = BATCH.min(under_way);
         while self.under_way.len() < under_way - batch {
@@ -147,7 +147,7 @@ impl Bench {
         self.call(batch);
     }
 
-    /// Ends this many calls, rounded up to whole batches, and begins as many; returns how many.
+    /// Ends this many calls, rounded up to whole batches, and begins as many. Returns their number.
     fn end_calls(&mut self, calls: usize, batch: usize) -> usize {
         let mut ended = 0;
         while ended < calls {
@@ -158,7 +158,7 @@ impl Bench {
         ended
     }
 
-    /// Nanoseconds a call, with this many under way.
+    /// Returns the nanoseconds per call, with this many under way.
     fn run(&mut self, under_way: usize, calls: usize) -> f64 {
         let batch = BATCH.min(under_way);
         self.fill(under_way);
@@ -184,7 +184,7 @@ fn main() {
     for (under_way, peers) in
         [(1_000, 1), (10, 1), (100_000, 1), (1_000, 100), (10_000, 100), (20_000, 10_000)]
     {
-        // The least of three: the machine has other work.
+        // The minimum of three runs, because the machine has other work.
         let run = |_| Bench::new(peers).run(under_way, calls);
         let nanos = (0..3).map(run).fold(f64::INFINITY, f64::min);
         let base = *first.get_or_insert(nanos);

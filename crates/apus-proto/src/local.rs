@@ -437,10 +437,10 @@ mod tests {
     #[test]
     fn times_are_never_told_too_long_and_hardly_too_short() {
         for time in (0..50).map(|power| Duration::from_micros((1 << power) + 12_345)) {
-            let told = decode_time(encode_time(time)).unwrap();
+            let decoded = decode_time(encode_time(time)).unwrap();
             assert!(
-                told <= time && time - told <= time / 250_000 + Duration::from_micros(1),
-                "{time:?} {told:?}"
+                decoded <= time && time - decoded <= time / 250_000 + Duration::from_micros(1),
+                "{time:?} {decoded:?}"
             );
         }
         assert_eq!(decode_time(encode_time(Duration::ZERO)), Some(Duration::from_micros(1)));

@@ -1,11 +1,11 @@
-//! No request is executed twice, however late its packets come.
+//! No request is executed twice, however late its packets arrive.
 
 mod pair;
 
 use apus_wire::{Packet, PacketType, Stamp, Token};
 use pair::*;
 
-/// The first DATA packet of a node.
+/// Returns the first DATA packet of a node.
 fn first_data(net: &Net, node: usize) -> Sent {
     net.sent_by(node, PacketType::Data)[0].clone()
 }
@@ -14,7 +14,7 @@ fn first_data(net: &Net, node: usize) -> Sent {
 #[test]
 fn a_duplicate_delayed_past_the_acknowledgement_is_not_executed() {
     let mut pair = Pair::acquainted(|_| {});
-    // The original is held up somewhere; the client asks, learns nothing is known, sends again.
+    // The network delays the original. The client probes, the server does not know the request, and the client sends it again.
     let mut first = true;
     pair.hook = Some(Box::new(move |passing| {
         let original = passing.data(CLIENT).is_some() && std::mem::take(&mut first);
@@ -25,7 +25,7 @@ fn a_duplicate_delayed_past_the_acknowledgement_is_not_executed() {
     // The retry was served; it is acknowledged and forgotten.
     pair.drive_until(|net| net.active(SERVER) == 0);
     assert!(pair.nodes[SERVER].executed.len() == 1 && pair.now < apus_proto::Time::ZERO + secs(1));
-    // Now the original arrives.
+    // The original arrives now.
     let before = pair.counters(SERVER).packets_received;
     pair.drive_for(secs(3));
     assert!(pair.counters(SERVER).packets_received > before);
@@ -86,7 +86,7 @@ fn requests_that_overtake_each_other_are_all_executed() {
 #[test]
 fn a_restarted_client_is_served_and_requests_of_its_earlier_run_are_not() {
     let mut pair = Pair::acquainted(|_| {});
-    // One request of the first life stays under way, another was executed.
+    // One request of the first run stays under way; another was executed.
     let mut first = true;
     pair.hook = Some(Box::new(move |passing| {
         let original = passing.data(CLIENT).is_some() && std::mem::take(&mut first);
@@ -108,7 +108,7 @@ fn a_restarted_client_is_served_and_requests_of_its_earlier_run_are_not() {
     assert_eq!(lengths.len(), 3, "{lengths:?}");
     assert!(!lengths.contains(&70));
     assert!(pair.counters(SERVER).dropped_token >= 2);
-    // The client of today is not disturbed by requests of its earlier run.
+    // Requests of its earlier run do not disturb the present client.
     let call = pair.call(100);
     pair.drive_for(millis(1));
     pair.response(call);
@@ -133,7 +133,7 @@ fn packets_with_guessed_tokens_do_nothing() {
     pair.response(call);
 }
 
-/// The bytes of a request that was executed and answered.
+/// Returns the bytes of a request that was executed and answered.
 fn first_data_of_a_call(pair: &mut Pair) -> Vec<u8> {
     let call = pair.call(100);
     pair.drive();
@@ -148,7 +148,7 @@ fn peers_that_forgot_each_other_at_different_times_still_talk() {
     for _ in 0..3 {
         let call = pair.call(100);
         pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
-        // The server hears of the client once more, and does not answer.
+        // The server receives one more packet of the client, and does not answer.
         pair.drive();
         pair.drive_for(secs(60));
         let stray = (*pair.sent_by(CLIENT, PacketType::Data).last().expect("called")).clone();

@@ -1,11 +1,11 @@
-//! A path that loses all long packets without a word: calls complete in shorter ones.
+//! A path that drops all long packets silently: calls complete in shorter ones.
 
 mod pair;
 
 use bytes::Bytes;
 use pair::*;
 
-/// What the links fall back to: 1,280 bytes less IP and UDP headers.
+/// Fallback length of packets: 1,280 bytes less IP and UDP headers.
 const BASE: usize = 1_252;
 
 #[test]
@@ -19,10 +19,10 @@ fn calls_complete_in_packets_that_pass() {
         pair.drive();
         assert_eq!(pair.response(call), &body(response, response as u64), "{request} {response}");
         assert_eq!(pair.nodes[SERVER].executed.len(), 1);
-        let told = pair.counters(CLIENT).black_holes + pair.counters(SERVER).black_holes;
-        assert_eq!(told, 1, "{request} {response}");
+        let reported = pair.counters(CLIENT).black_holes + pair.counters(SERVER).black_holes;
+        assert_eq!(reported, 1, "{request} {response}");
         pair.assert_clean();
-        // From then on nothing is lost.
+        // From here on, nothing is lost.
         let resends = pair.counters(CLIENT).resends_sent;
         let call = pair.call(request);
         pair.drive();
@@ -45,8 +45,8 @@ fn short_messages_say_nothing_of_the_path() {
     assert_eq!(pair.counters(CLIENT).black_holes, 0);
 }
 
-/// A slow receiver, or bad luck: the first packet of one message is asked for again and again while others as long get
-/// through.
+/// A slow receiver, or bad luck: the first packet of one message is requested again and again while others of the same length
+/// arrive.
 #[test]
 fn a_path_that_carries_long_packets_swallows_none() {
     //= docs/protocol.md#path-1

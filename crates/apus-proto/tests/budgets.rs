@@ -1,4 +1,4 @@
-//! What a node holds for its peers is bounded, and what is refused is asked for again.
+//! The bytes that a node holds for its peers are bounded, and refused messages are requested again.
 
 mod pair;
 
@@ -6,7 +6,7 @@ use apus_proto::{CallError, CallFailed, CallOptions, ReplyError};
 use apus_wire::{Data, DataFlags, Header, RpcId};
 use pair::*;
 
-/// Bytes charged for an RPC beside its message.
+/// Bytes charged for an RPC beside its messages.
 const RPC: u64 = 512;
 
 //= docs/protocol.md#hostile-1
@@ -122,7 +122,7 @@ fn the_peer_table_is_bounded_and_makes_room_again() {
     assert_eq!(net.nodes[0].executed.len(), 3);
     assert!(net.counters(0).dropped_peers_full > 0);
     assert_eq!(net.nodes[0].endpoint.known_peers(), 3);
-    // All are in use.
+    // All peers are in use.
     let refused = net.try_call(0, 5, body(1, 1), CallOptions::default());
     assert_eq!(refused, Err(CallError::TooManyPeers { limit: 3 }));
     while !net.nodes[0].requests.is_empty() {
@@ -134,7 +134,7 @@ fn the_peer_table_is_bounded_and_makes_room_again() {
         .iter()
         .filter(|&&(n, call)| matches!(net.outcome(n, call), Some(Outcome::Response(_))));
     assert_eq!(served.count(), 3, "the fourth gave up");
-    // What is idle makes room when its token cannot be confirmed once more.
+    // Idle peers make room once their tokens can no longer be confirmed.
     net.drive_for(secs(30));
     assert_eq!(net.nodes[0].endpoint.known_peers(), 3);
     let calls = [(0, net.call_from(0, 5, body(1, 1))), (4, net.call_from(4, 0, body(1, 1)))];
@@ -214,7 +214,7 @@ fn a_request_that_never_found_room_says_so() {
     assert!(matches!(pair.failure(call), CallFailed::Overloaded { .. }));
 }
 
-/// The first byte of a request of `length` bytes, the `n`th of a client that says nothing else.
+/// Returns the first byte of a request of `length` bytes, the `n`th of a client that sends nothing else.
 fn claim(n: u64, length: u32) -> Vec<u8> {
     let sender_id = RpcId((1 << 16) + 2 * n);
     let header = Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id };
@@ -399,7 +399,7 @@ fn who_does_not_take_responses_gets_no_further_ones() {
         });
         pair.answer_with(response);
         let (mut calls, mut took, mut untaken) = (Vec::new(), 0, 0);
-        // The application takes nothing, and calls as long as it may.
+        // The application takes nothing, and calls as often as it may.
         for _ in 0..3_000 {
             let request = body(100, 1);
             let Ok(call) = pair.try_call(CLIENT, SERVER, request, CallOptions::default()) else {
@@ -414,7 +414,7 @@ fn who_does_not_take_responses_gets_no_further_ones() {
         let most = (1 << 20) / (response + RPC as usize);
         assert!((most - 2..=most + 1).contains(&untaken), "{untaken} of {most}");
         assert!(pair.nodes[CLIENT].endpoint.held_bytes() < (1 << 20) + response as u64 + 4_096);
-        // It takes all: the rest comes.
+        // It takes everything: the rest arrives.
         let socket = pair.nodes[CLIENT].socket;
         pair.endpoint(CLIENT).set_untaken(socket, 0, 0);
         pair.drive_until(|net| net.active(CLIENT) == 0);

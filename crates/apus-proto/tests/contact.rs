@@ -1,4 +1,4 @@
-//! How two nodes come to know each other, and what becomes of that.
+//! First contacts of two nodes, and their consequences.
 
 mod pair;
 
@@ -6,7 +6,7 @@ use apus_proto::{Awaited, CallFailed, CallOptions, Remote};
 use apus_wire::{Header, MAX_HEADER, Meet, Open, Packet, PacketType, PathId, RpcId, Stamp, Token};
 use pair::*;
 
-/// The types of the packets that were sent, in order.
+/// Returns the types of the sent packets, in order.
 fn types(net: &Net) -> Vec<PacketType> {
     net.sent.iter().map(|sent| sent.packet().packet_type()).collect()
 }
@@ -54,7 +54,7 @@ fn a_peer_can_be_made_known_before_the_first_call() {
 #[test]
 fn a_late_answer_to_another_open_does_not_end_what_was_begun_with_the_first() {
     let mut pair = Pair::unacquainted();
-    // The second OPEN comes in the next unit of time, and its answer names another token.
+    // The second OPEN arrives in the next unit of time, and its answer names another token.
     let began = apus_proto::Time::from_nanos((1 << 30) - 3_000_000);
     pair.now = began;
     pair.hook = Some(Box::new(move |passing| {
@@ -62,7 +62,7 @@ fn a_late_answer_to_another_open_does_not_end_what_was_begun_with_the_first() {
         if passing.from == SERVER {
             Fate::Late(millis(9))
         } else if !passing.is(PacketType::Open, CLIENT) && after < millis(40) {
-            // What is sent before arrives after everything that is sent later.
+            // Packets sent before this time arrive after all later ones.
             Fate::Late(millis(80))
         } else {
             Fate::Pass
@@ -70,13 +70,13 @@ fn a_late_answer_to_another_open_does_not_end_what_was_begun_with_the_first() {
     }));
     let call = pair.call(100);
     pair.drive();
-    let told = pair.sent_by(SERVER, PacketType::Token);
-    let tokens: std::collections::BTreeSet<_> = told.iter().map(|sent| offered(sent)).collect();
+    let answers = pair.sent_by(SERVER, PacketType::Token);
+    let tokens: std::collections::BTreeSet<_> = answers.iter().map(|sent| offered(sent)).collect();
     assert!(tokens.len() > 1, "only one token was offered");
     pair.response(call);
 }
 
-/// The token that a TOKEN packet offers.
+/// Returns the token that a TOKEN packet offers.
 fn offered(sent: &Sent) -> Token {
     let Packet::Token { offer, .. } = sent.packet() else { panic!("no TOKEN") };
     offer.token
@@ -109,8 +109,8 @@ fn who_connects_to_nobody_is_told_so() {
     assert!(types(&pair).len() < 20, "a first contact is asked for again, more and more rarely");
 }
 
-/// Each of the packets of a first contact and of what follows is lost, or comes twice, the second
-/// time at once or much later: the request is executed once, and nobody waits for long.
+/// Each packet of a first contact and after it is lost, or arrives twice, the second time at once or much later: the request is
+/// executed once, and no call waits for long.
 //= docs/protocol.md#contact-5
 #[test]
 fn a_first_contact_survives_any_loss_and_any_duplicate() {
@@ -142,7 +142,7 @@ fn a_first_contact_survives_any_loss_and_any_duplicate() {
     }
 }
 
-/// At one packet in ten lost and as many copied or late, each of many first contacts ends well.
+/// With one packet in ten lost and as many copied or late, each of many first contacts succeeds.
 //= docs/protocol.md#contact-5
 #[test]
 fn many_first_contacts_on_a_bad_network_end_well() {
@@ -165,7 +165,7 @@ fn two_nodes_may_call_each_other_first_at_the_same_moment() {
     pair.drive();
     pair.response(one);
     assert_eq!(pair.outcome(SERVER, other), Some(&Outcome::Response(body(3_000, 1))));
-    // One of the two acquaintances stays.
+    // One of the two first contacts lasts.
     pair.sent.clear();
     let more = [pair.call(1), pair.call(2)];
     pair.drive();
@@ -233,7 +233,7 @@ fn what_the_run_of_a_client_left_at_its_server_ends_with_it() {
     pair.response(call);
 }
 
-/// The storm of the campaign: a client restarts, is called by its server, then calls that server.
+/// The storm of the campaign: a client restarts, its server calls it, then it calls that server.
 #[test]
 fn a_restarted_client_that_is_called_first_and_then_calls_makes_no_storm() {
     let mut pair = Pair::acquainted(|_| {});
@@ -249,7 +249,7 @@ fn a_restarted_client_that_is_called_first_and_then_calls_makes_no_storm() {
     assert!(pair.sent.len() < 900, "{} packets", pair.sent.len());
 }
 
-/// Cut off for longer than a server remembers its clients, then sent again: refused, and said so.
+/// A call after a pause longer than a server remembers its clients is refused, with the reason.
 //= docs/protocol.md#contact-6
 #[test]
 fn a_pause_of_the_client_executes_nothing_twice() {
@@ -275,7 +275,7 @@ fn a_pause_of_the_client_executes_nothing_twice() {
     pair.drive_for(secs(300));
     assert_eq!(pair.failure(call), CallFailed::MayHaveExecuted);
     assert_eq!(pair.nodes[SERVER].executed.len(), 1);
-    // What is begun after a pause is not mistaken for that.
+    // A call begun after a pause is not mistaken for that.
     for pause in [50, 70, 100, 119, 121, 200] {
         pair.drive_for(secs(pause));
         let call = pair.call(100);
@@ -308,7 +308,7 @@ fn a_client_that_moves_goes_on_and_executes_nothing_twice() {
     assert_eq!(last, path(9));
 }
 
-/// Who sees the traffic can repeat a packet from elsewhere. What follows goes where it went before.
+/// A host that sees the traffic can repeat a packet from another address. Later packets go to the same address as before.
 //= docs/protocol.md#contact-7
 #[test]
 fn a_packet_from_elsewhere_moves_nobody_who_does_not_answer_there() {
@@ -339,7 +339,7 @@ fn a_confirmation_that_is_late_or_from_elsewhere_makes_nobody_known() {
     assert_eq!(pair.nodes[SERVER].endpoint.known_peers(), 1);
     pair.inject_raw(path(9), SERVER, &confirm);
     assert_eq!(pair.counters(SERVER).peers_moved, 0);
-    // Forgotten, and too late.
+    // The peer is forgotten, and the packet is too late.
     pair.drive_for(secs(200));
     assert_eq!(pair.nodes[SERVER].endpoint.known_peers(), 0);
     let request = pair.sent_by(CLIENT, PacketType::Data)[0].bytes.clone();
@@ -390,7 +390,7 @@ fn ten_thousand_strangers_leave_nothing_behind_and_get_no_more_than_they_sent() 
 #[test]
 fn a_peer_of_another_version_is_refused_with_both_versions() {
     let mut pair = Pair::unacquainted();
-    // All that the server gets and sends is of version 7.
+    // All packets to and from the server have version 7.
     let call = pair.call(100);
     pair.drive_for(micros(1));
     let mut open = pair.sent_by(CLIENT, PacketType::Open)[0].bytes.clone();
@@ -402,7 +402,7 @@ fn a_peer_of_another_version_is_refused_with_both_versions() {
     let mut refusal = refusal.last().expect("refused").bytes.clone();
     assert_eq!((refusal[8], pair.counters(SERVER).dropped_version), (1, 1));
     refusal[8] = 7;
-    // Nobody else's word counts.
+    // A refusal with another token does not count.
     for token in [0, 1, u64::MAX] {
         let mut forged = refusal.clone();
         Stamp { version: 7, token: Token(token) }.write(&mut forged);
@@ -420,7 +420,7 @@ fn a_peer_of_another_version_is_refused_with_both_versions() {
     );
 }
 
-/// A node that has called itself has a token of its own as its peer's, and a refusal carries that.
+/// A node that has called itself has a token of its own as its peer's, and a refusal carries that token.
 //= docs/protocol.md#contact-5
 #[test]
 fn a_call_to_itself_begins_anew_with_the_node_that_has_its_address_now() {
@@ -438,7 +438,7 @@ fn a_call_to_itself_begins_anew_with_the_node_that_has_its_address_now() {
     assert_eq!(net.nodes[1].executed.len(), 1);
 }
 
-/// A MEET that differs from every other number's.
+/// Returns a MEET that differs from that of every other number.
 fn meet(number: u64) -> Meet {
     Meet { nonce: [number, !number], place: number << 32 }
 }
@@ -447,7 +447,7 @@ fn send_meet(net: &mut Net, from: usize, to: usize, number: u64) -> bool {
     net.endpoint(from).send_meet(path(to), meet(number))
 }
 
-/// The MEETs that wait at a node, with the paths by which they came.
+/// Returns the queued MEETs of a node, with their paths.
 fn meets(net: &mut Net, node: usize) -> Vec<(PathId, Meet)> {
     std::iter::from_fn(|| net.endpoint(node).poll_meet()).collect()
 }
@@ -520,7 +520,7 @@ fn a_meet_of_a_stranger_or_of_an_earlier_run_is_dropped_and_not_answered() {
     pair.inject_raw(native_path(CLIENT), SERVER, &forged[..length]);
     pair.drive_for(millis(1));
     assert!(pair.sent.is_empty(), "{:?}", types(&pair));
-    // The right token from elsewhere: the sender is asked whether it has moved, and is not believed.
+    // The right token from another address: the node probes whether the sender has moved, and does not believe it.
     assert!(send_meet(&mut pair, CLIENT, SERVER, 2));
     pair.hook = Some(Box::new(|_| Fate::Drop));
     pair.drive_for(millis(1));
@@ -529,7 +529,7 @@ fn a_meet_of_a_stranger_or_of_an_earlier_run_is_dropped_and_not_answered() {
     assert_eq!(pair.counters(SERVER).dropped_elsewhere, 1);
     assert_eq!(pair.counters(SERVER).meets_received, 0);
     assert_eq!(meets(&mut pair, SERVER), []);
-    // A run of the client that is over: the request that it left at the server shows it.
+    // An earlier run of the client: the request that it left at the server shows it.
     pair.hook = None;
     pair.hold();
     pair.call(100);
@@ -542,7 +542,7 @@ fn a_meet_of_a_stranger_or_of_an_earlier_run_is_dropped_and_not_answered() {
     pair.inject_raw(path(CLIENT), SERVER, &genuine);
     assert_eq!(pair.counters(SERVER).dropped_token, dropped + 1);
     assert_eq!(meets(&mut pair, SERVER), []);
-    // Nor does the next run of the server know the token.
+    // The next run of the server does not know the token either.
     pair.restart(SERVER);
     pair.sent.clear();
     pair.inject_raw(path(CLIENT), SERVER, &genuine);
@@ -585,7 +585,7 @@ fn a_lost_meet_is_not_sent_again() {
     assert_eq!(meets(&mut pair, SERVER), [(path(CLIENT), meet(2))]);
 }
 
-/// A peer is remembered for 120 s after its last packet, of any type.
+/// A peer is remembered for 120 s after its last packet of any type.
 //= docs/protocol.md#local-7
 #[test]
 fn a_meet_is_a_sign_of_life() {

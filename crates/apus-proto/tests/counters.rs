@@ -1,4 +1,4 @@
-//! Everything is counted, once.
+//! Everything is counted exactly once.
 
 mod pair;
 
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use apus_proto::Counters;
 use pair::*;
 
-/// The counters that are not zero.
+/// Returns the counters that are not zero.
 fn counted(counters: &Counters) -> Vec<(&'static str, u64)> {
     counters.iter().filter(|&(_, value)| value != 0).collect()
 }

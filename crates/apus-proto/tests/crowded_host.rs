@@ -8,7 +8,7 @@ use apus_wire::{PacketSink, PathId, Transmit};
 use bytes::Bytes;
 
 const PORT: u16 = 4000;
-/// The type of packets with a part of a message.
+/// The type of DATA packets.
 const DATA: u8 = 0x10;
 
 /// The host of the crowd.
@@ -36,7 +36,7 @@ struct Server {
 }
 
 impl Server {
-    /// Takes a packet, answers requests, and returns what it sends.
+    /// Takes a packet, answers requests, and returns the transmitted packets.
     fn take(&mut self, from: PathId, packet: &[u8]) -> VecDeque<(PathId, Vec<u8>)> {
         self.endpoint.handle_packet(self.now, from, packet);
         while let Some(event) = self.endpoint.poll_event() {
@@ -53,9 +53,9 @@ struct Client {
     at: PathId,
     endpoint: Endpoint,
     socket: SocketKey,
-    /// It makes itself known, and sends no request.
+    /// Whether the client only makes first contact, and sends no request.
     only_meets: bool,
-    /// What it has sent.
+    /// Packets that it has sent.
     sent: Vec<Vec<u8>>,
 }
 
@@ -67,7 +67,7 @@ impl Client {
         Self { at, endpoint, socket, only_meets: host == CROWDED, sent: Vec::new() }
     }
 
-    /// Sends the server a request, which it keeps.
+    /// Sends a request to the server, which keeps it.
     fn request(&mut self, server: &mut Server, length: usize) {
         let to = Remote::new(SERVER, PORT);
         let body = Bytes::from(vec![1; length]);
@@ -86,7 +86,7 @@ impl Client {
         }
     }
 
-    /// Calls the server and says whether it is answered while nothing is lost.
+    /// Calls the server. Returns whether it is answered, with no packet lost.
     fn call(&mut self, server: &mut Server) -> bool {
         let to = Remote::new(SERVER, PORT);
         let body = Bytes::from_static(b"x");
@@ -127,14 +127,14 @@ fn a_host_that_makes_many_peers_known_keeps_no_other_one_away() {
     let mut crowd: Vec<_> = (0..100).map(|index| Client::new(100 + index, CROWDED)).collect();
     crowd.iter_mut().for_each(|client| assert!(!client.call(&mut server)));
     assert_eq!(server.endpoint.known_peers(), 70, "seven in eight");
-    // All that are known are young.
+    // All known peers are young.
     for index in 0..20 {
         let mut other = Client::new(1_000 + index, 100 + index);
         assert!(other.call(&mut server), "the {index}th host");
         assert!(other.call(&mut server), "and once more");
     }
     assert_eq!(server.endpoint.known_peers(), 70);
-    // Those that had to go do not become known once more by what they have sent: they might have sent requests as well.
+    // Evicted peers do not become known again by their earlier packets: these might have been requests as well.
     let met = server.endpoint.counters().peers_met;
     for client in &crowd {
         for packet in &client.sent {
@@ -156,7 +156,7 @@ fn the_tokens_of_a_host_have_one_budget_together() {
     endpoint.open(Some(PORT)).unwrap();
     let now = Time::ZERO + Duration::from_secs(100);
     let mut server = Server { now, endpoint };
-    // Nobody answers the requests of the crowd. Each sends what it may send at once.
+    // No application answers the requests of the crowd. Each client sends as much as it may at once.
     for index in 0..100 {
         let mut client = Client::new(100 + index, MANY);
         (0..20).for_each(|_| client.request(&mut server, 1_000));
@@ -165,13 +165,13 @@ fn the_tokens_of_a_host_have_one_budget_together() {
     assert!(((1 << 19)..(1 << 20) + (1 << 16)).contains(&held), "{held}");
     let refused = server.endpoint.counters().refused_over_budget;
     assert!(refused > 0);
-    // Another host has as much.
+    // Another host has as many.
     for index in 0..40 {
         let mut client = Client::new(1_000 + index, 100);
         (0..10).for_each(|_| client.request(&mut server, 1_000));
     }
     assert_eq!(server.endpoint.counters().refused_over_budget, refused);
-    // What is given up makes room for those of the host that come then.
+    // Requests that are given up make room for later ones of that host.
     while let Some(event) = server.endpoint.poll_event() {
         let Event::Request { rpc, .. } = event else { continue };
         server.endpoint.abort(rpc);

@@ -5,7 +5,7 @@ mod pair;
 use apus_wire::PacketType;
 use pair::*;
 
-/// A client that takes its server to buffer 400,000 bytes, so that 100,000 may be in flight.
+/// Returns a client that assumes a buffer of 400,000 bytes at its server, so that 100,000 may be in flight.
 fn small_buffer() -> Pair {
     let mut pair = Pair::acquainted(|config| {
         config.unscheduled_min(10_000).unscheduled(10_000).unscheduled_max(10_000);

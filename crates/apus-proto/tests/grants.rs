@@ -1,4 +1,4 @@
-//! The receiver's half: who may go on, and how far.
+//! The receiver's half: the choice of senders, and the offsets of grants.
 
 mod pair;
 
@@ -6,7 +6,7 @@ use apus_proto::{Config, Time};
 use apus_wire::{Data, DataFlags, Header, Packet, PacketType, Priority, RpcId};
 use pair::*;
 
-/// GRANTs a node sent, as (to which node's address, offset, level).
+/// Returns the GRANTs of a node: destination, offset and level.
 fn grants(net: &Net, node: usize) -> Vec<(usize, u32, Priority)> {
     let grants = net.sent_by(node, PacketType::Grant);
     grants
@@ -31,7 +31,7 @@ fn incast(lengths: &[usize], change: impl Fn(&mut Config)) -> (Net, Vec<apus_pro
     (net, calls)
 }
 
-/// Granted and not yet arrived, at most, over the whole run: from the packets alone.
+/// Returns the maximum over the whole run of the granted bytes that have not arrived, computed from the packets alone.
 fn most_outstanding(net: &Net, receiver: usize, unscheduled: u64) -> u64 {
     let mut granted = std::collections::BTreeMap::new();
     let mut arrived = std::collections::BTreeMap::new();
@@ -76,7 +76,7 @@ fn the_shortest_rest_is_finished_first() {
     let mut order = [0, 1, 2];
     order.sort_by_key(|&n| net.ended_at(n + 1, calls[n]));
     assert_eq!(order, [1, 2, 0]);
-    // Granted to the end one after the other.
+    // They are granted to the end, one after the other.
     let mut senders: Vec<_> = grants(&net, 0).iter().map(|grant| grant.0).collect();
     senders.dedup();
     assert_eq!(senders.last_chunk(), Some(&[2, 3, 1]));
@@ -109,7 +109,7 @@ fn no_more_senders_than_the_overcommitment_are_granted() {
         });
         net.drive();
         assert!(calls.iter().enumerate().all(|(n, &call)| net.outcome(n + 1, call).is_some()));
-        // Whoever is granted in the second half of the run is granted to the end before the next.
+        // In the second half of the run, each granted sender is granted to the end before the next.
         let granted = grants(&net, 0);
         let mut unfinished = std::collections::BTreeSet::new();
         for (to, offset, _) in &granted[granted.len() / 2..] {
@@ -158,7 +158,7 @@ fn the_oldest_message_has_its_share() {
         net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
         let old = net.call_from(1, 0, body(2_000_000, 1));
         net.drive_for(micros(100));
-        // Shorter messages, always one more than is being granted.
+        // Shorter messages, always one more than are granted.
         for n in 0..30 {
             for from in 2..5 {
                 net.call_from(from, 0, body(1_000_000, n));
@@ -205,11 +205,11 @@ fn long_packets_fit_the_receive_buffer_whole() {
             config.unscheduled(2_000);
         });
     net.mtu = PACKET as usize + 56;
-    // What the kernel gives to who asks for as much: twice that, for headers and what is not used of memory.
+    // The kernel's buffer for a program that asks for half of it: the kernel doubles the size, for headers and unused memory.
     net.endpoint(0).set_receive_capacity(212_992);
     net.drive();
     let granted = most_outstanding(&net, 0, PACKET);
-    // Two packets and what the kernel keeps beside them, and no more.
+    // Two packets and the kernel's descriptors, and no more.
     assert_eq!(granted, 2 * PACKET, "{} bytes of the buffer", 2 * (PACKET + 1_024));
     assert_eq!(net.counters(0).requests, 4);
 }
@@ -223,7 +223,7 @@ fn a_sender_that_stands_still_is_not_granted_more_and_more() {
     net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
     let calls: Vec<_> = (0..10).map(|n| net.call_from(1, 0, body(300_000, n))).collect();
     net.drive_until(|net| net.counters(0).granted_bytes > 0);
-    // Its process is stopped for a while.
+    // The sender's process is stopped for a while.
     let until = net.now + millis(60);
     net.hook = Some(Box::new(move |passing| {
         if passing.from == 1 && passing.at < until {
@@ -248,7 +248,7 @@ fn a_sender_of_which_one_message_does_not_come_goes_on_with_the_others() {
         config.unscheduled(2_000);
     });
     net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
-    // What is granted of the first one is lost for long, and nothing else.
+    // Only the granted bytes of the first message are lost, for long.
     let first = net.call_from(1, 0, body(290_000, 1));
     let until = net.now + millis(200);
     net.hook = Some(Box::new(move |passing| match passing.data(1) {
@@ -275,7 +275,7 @@ fn a_sender_that_says_anything_is_granted_again_at_once() {
     net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
     net.call_from(1, 0, body(290_000, 1));
     net.call_from(1, 0, body(300_000, 2));
-    // Of the first message only the beginning arrives, and its sender does not ask.
+    // Only the beginning of the first message arrives, and its sender does not probe.
     net.hook = Some(Box::new(|passing| match passing.data(1) {
         Some(data) if data.message_length == 290_000 && data.offset > 0 => Fate::Drop,
         _ if passing.is(PacketType::Resend, 1) => Fate::Drop,
@@ -283,7 +283,7 @@ fn a_sender_that_says_anything_is_granted_again_at_once() {
     }));
     net.drive_until(|net| !net.sent_by(0, PacketType::Resend).is_empty());
     let (asked, granted) = (net.now, net.counters(0).granted_bytes);
-    // What it says is a grant for a message that goes the other way.
+    // The sender's sign of life is a grant for a message in the other direction.
     net.call_from(0, 1, body(100_000, 3));
     net.drive_until(|net| net.counters(0).granted_bytes > granted);
     let granted = net.sent_by(1, PacketType::Grant)[0].at; // A round trip takes 10 µs.
@@ -314,7 +314,7 @@ fn messages_that_waited_for_long_are_not_asked_for_all_at_once_where_the_buffer_
     net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
     net.endpoint(0).set_receive_capacity(212_992);
     let calls: Vec<_> = (0..40).map(|n| net.call_from(1, 0, body(300_000, n))).collect();
-    // A packet in 2 ms: the last messages wait for more than 100 ms.
+    // One packet per 2 ms: the last messages wait for more than 100 ms.
     let mut busy_until = net.now;
     net.hook = Some(Box::new(move |passing| match passing.data(1) {
         Some(data) if data.offset > 0 => {
@@ -374,7 +374,7 @@ fn late_repeated_and_overshooting_grants_do_no_harm() {
     pair.assert_clean();
 }
 
-/// A packet of a message that somebody at `from` claims to send, with nothing behind it.
+/// Returns a packet of a message that a host at `from` claims to send, with no message behind it.
 fn forged(id: u64, length: u32, version: u16) -> Vec<u8> {
     let header =
         Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id: RpcId(id << 8 | 2) };
@@ -425,7 +425,7 @@ fn senders_whose_data_does_not_come_go_behind_the_others() {
         net.call_from(from, 0, body(100, 1));
     }
     net.drive();
-    // Eight clients send the first packets of two messages each, again and again, and nothing that is granted.
+    // Eight clients send the first packets of two messages each, again and again, and never the granted bytes.
     net.hook = Some(Box::new(|passing| match passing.data(passing.from) {
         Some(data) if passing.from < 9 && data.offset >= 1_416 => Fate::Drop,
         _ if passing.is(PacketType::Busy, passing.from) => Fate::Drop,
@@ -457,7 +457,7 @@ fn one_long_path_does_not_raise_the_limit_of_the_others() {
     });
     net.keep_sent = false;
     net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
-    // Node 1 is 2 ms away, and sends fast.
+    // Node 1 is 2 ms away and sends fast.
     net.hook = Some(Box::new(|passing| {
         if passing.from == 1 || passing.to == 1 { Fate::Late(millis(1)) } else { Fate::Pass }
     }));
@@ -492,7 +492,7 @@ fn the_oldest_message_has_its_share_when_those_granted_trickle() {
     });
     net.keep_sent = false;
     net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
-    // Eight senders of shorter messages send a packet in 2 ms each, however much they are granted.
+    // Eight senders of shorter messages send one packet per 2 ms each, however much they are granted.
     let mut next = [Time::ZERO; 10];
     net.hook = Some(Box::new(move |passing| match passing.data(passing.from) {
         Some(data) if passing.from < 9 && data.offset > 0 => {
@@ -527,7 +527,7 @@ fn requests_that_were_given_up_meanwhile_do_not_delay_a_live_one() {
     pair.drive_for(millis(1));
     pair.hook = None;
     assert_eq!(pair.active(SERVER), 54);
-    // The server is stopped for 2 s, and its client gives them up; nobody tells it.
+    // The server is stopped for 2 s, and its client gives the calls up without a packet to it.
     pair.nodes[SERVER].up = false;
     for &call in &dead {
         pair.endpoint(CLIENT).abort(call);

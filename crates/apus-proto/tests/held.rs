@@ -7,7 +7,7 @@ use apus_proto::RpcKey;
 use apus_wire::PacketType;
 use pair::*;
 
-/// A client with as many calls under way, all of which the server holds.
+/// Returns a client with this many calls under way, all of which the server holds.
 fn holding(calls: usize) -> (Pair, Vec<RpcKey>) {
     let mut pair = Pair::acquainted(|config| {
         config.calls_max(1 << 17);
@@ -23,7 +23,7 @@ fn holding(calls: usize) -> (Pair, Vec<RpcKey>) {
     (pair, calls)
 }
 
-/// Answers what is held, the oldest first, so many in a millisecond.
+/// Answers the held requests, oldest first, with this many per millisecond.
 fn answer_all(pair: &mut Pair, in_a_millisecond: usize) {
     let held = std::mem::take(&mut pair.nodes[SERVER].requests);
     for some in held.chunks(in_a_millisecond) {
@@ -107,7 +107,7 @@ fn a_server_that_dies_is_found_as_soon_with_many_calls_as_with_one() {
 #[test]
 fn a_request_whose_call_was_aborted_ends_although_the_client_is_heard_of_otherwise() {
     let (mut pair, calls) = holding(2);
-    // The packet that says so is lost.
+    // The ABORT is lost.
     pair.hook = Some(Box::new(|passing| match passing.is(PacketType::Abort, CLIENT) {
         true => Fate::Drop,
         false => Fate::Pass,

@@ -1,4 +1,4 @@
-//! What others may send, and what it must not cost.
+//! Hostile packets, and bounds on their cost.
 
 mod pair;
 
@@ -26,7 +26,7 @@ fn request(message_length: u32, offset: u32, cutoff_version: u16, payload: &[u8]
     data_packet(header, data, payload)
 }
 
-/// Any packet type with numbers that often meet what exists.
+/// Returns a packet of a random type, with numbers that often match existing state.
 fn random_packet(random: &mut Random) -> Vec<u8> {
     let id = match random.below(3) {
         0 => RpcId(random.next()),
@@ -98,7 +98,7 @@ fn a_request_of_which_nothing_is_kept_is_given_up_in_the_end() {
     let mut pair = Pair::acquainted(|config| {
         config.peer_timeout(millis(100));
     });
-    // The packet lies beyond what a gap may be, and no byte is said to come unasked.
+    // The packet lies beyond the limit for gaps, and no byte is announced as unscheduled.
     let header = Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id: RpcId(1 << 16) };
     let data = Data {
         message_length: 10_000_000,
@@ -191,7 +191,7 @@ fn forged_packets_of_every_type_never_break_an_invariant() {
     }
 }
 
-/// Counts the bytes sent to each address.
+/// Counts the bytes sent to each path.
 #[derive(Default)]
 struct Ledger {
     sent: BTreeMap<PathId, u64>,
@@ -349,7 +349,7 @@ fn gaps_are_bounded_and_the_message_completes_all_the_same() {
     });
     pair.answer_with(1);
     pair.mtu = 56 + 100;
-    // Every other packet is lost at first: 2,500 gaps.
+    // Every other packet is lost the first time: 2,500 gaps.
     pair.hook = Some(Box::new(|passing| match passing.data(CLIENT) {
         Some(data) if !data.retransmit && data.offset / 100 % 2 == 0 => Fate::Drop,
         _ => Fate::Pass,
@@ -393,7 +393,7 @@ fn a_flood_of_questions_makes_a_bounded_queue() {
     pair.response(call);
 }
 
-/// The node that sends has its first DATA of `length` bytes damaged: the message seems to be longer.
+/// The first DATA of `length` bytes of the sending node is damaged: the message seems to be longer.
 fn damaged(from: usize, length: usize) -> Pair {
     let mut pair = Pair::acquainted(|_| {});
     pair.sent.clear();
@@ -428,7 +428,7 @@ fn a_damaged_length_is_found_out() {
     }
 }
 
-/// As [`request`], the `n`th of its sender.
+/// [`request`] for the `n`th request of its sender.
 fn nth_request(n: u64, message_length: u32, offset: u32, payload: &[u8]) -> Vec<u8> {
     let mut packet = request(message_length, offset, 0, payload);
     packet[20..28].copy_from_slice(&((1 << 16) + 2 * n).to_be_bytes());

@@ -5,7 +5,7 @@ mod pair;
 use apus_wire::{Data, DataFlags, Packet, PacketType};
 use pair::*;
 
-/// `calls` calls of node 0 to five servers that answer with `response` bytes.
+/// Makes `calls` calls from node 0 to five servers that answer with `response` bytes.
 fn gather(calls: usize, response: usize) -> Net {
     let mut net = Net::new(6, |_, config| {
         config.incast_threshold(20).incast_unscheduled(400);

@@ -1,4 +1,4 @@
-//! The life of a call: any size, both roles, and nothing left behind.
+//! The life cycle of a call: any size, both roles, and no state left behind.
 
 mod pair;
 
@@ -155,7 +155,7 @@ fn a_server_is_told_the_deadline_and_ends_the_request_then() {
         pair.endpoint(CLIENT).call(now, socket, to, request.clone(), options).unwrap();
         pair.drive_for(millis(10));
         assert!(pair.nodes[SERVER].requests[0].body == request, "{length} {mtu}");
-        // Nothing that the client says from now on arrives.
+        // From here on, all packets of the client are lost.
         pair.hook = Some(Box::new(|passing| match passing.from {
             CLIENT => Fate::Drop,
             _ => Fate::Pass,
@@ -166,7 +166,7 @@ fn a_server_is_told_the_deadline_and_ends_the_request_then() {
         pair.drive_for(millis(30));
         assert!(!pair.endpoint(SERVER).is_active(rpc), "{length} {mtu}");
         assert_eq!(pair.counters(SERVER).requests_expired, 1);
-        // The application still has its bytes, until it has ended it.
+        // The application keeps the bytes until it has ended the request.
         assert!(pair.endpoint(SERVER).held_bytes() >= length as u64);
         let now = pair.now;
         let refused = pair.endpoint(SERVER).reply(now, rpc, body(1, 2));
@@ -184,7 +184,7 @@ fn a_deadline_too_far_to_be_told_ends_no_request() {
     let mut pair = Pair::new();
     pair.hold();
     let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);
-    // More microseconds than fit four bytes.
+    // The time has more microseconds than fit four bytes.
     let options = CallOptions { deadline: Some(now + secs(7_200)), ..CallOptions::default() };
     let to = Remote::new(path(SERVER), PORT);
     pair.endpoint(CLIENT).call(now, socket, to, body(100, 1), options).unwrap();
@@ -205,7 +205,7 @@ fn a_request_that_is_given_up_half_sent_begins_no_more() {
     pair.endpoint(CLIENT).abort(call);
     pair.drive_for(micros(50));
     assert_eq!((pair.endpoint(SERVER).active_rpcs(), pair.endpoint(SERVER).held_bytes()), (0, 0));
-    // A copy of its first packet that the network kept back.
+    // The network delivers a delayed copy of its first packet.
     pair.inject_raw(path(CLIENT), SERVER, &first);
     assert_eq!(pair.endpoint(SERVER).active_rpcs(), 0);
     pair.drive();
@@ -256,9 +256,9 @@ fn a_client_is_told_at_once_that_the_handler_panicked() {
     let mut pair = Pair::new();
     let call = handler_panics(&mut pair);
     assert_eq!(pair.failure(call), CallFailed::HandlerPanicked);
-    let told = pair.sent_by(SERVER, PacketType::RpcUnknown);
-    let Packet::RpcUnknown { unknown, .. } = told[0].packet() else { unreachable!() };
-    assert_eq!((told.len(), unknown.reason), (1, UnknownReason::HandlerPanicked));
+    let refusals = pair.sent_by(SERVER, PacketType::RpcUnknown);
+    let Packet::RpcUnknown { unknown, .. } = refusals[0].packet() else { unreachable!() };
+    assert_eq!((refusals.len(), unknown.reason), (1, UnknownReason::HandlerPanicked));
     assert!(pair.ended_at(CLIENT, call) <= Time::ZERO + micros(100) + pair.latency * 2);
 }
 
@@ -337,7 +337,7 @@ fn empty_messages_arrive_empty_and_once_whatever_is_lost() {
         let mut pair = Pair::acquainted(|_| {});
         pair.hold();
         let mut data = 0u32;
-        // Some of the DATA of the request and of the response.
+        // The hook loses some DATA of the request and of the response.
         pair.hook = Some(Box::new(move |packet| {
             if packet.packet.packet_type() != PacketType::Data {
                 return Fate::Pass;
@@ -427,7 +427,7 @@ fn however_many_timers_are_due_a_turn_is_bounded() {
     assert!(asked == 512 && turns >= 5, "{asked} in {turns} turns");
 }
 
-/// A link that loses everything, and counts it.
+/// A link that drops and counts everything.
 struct Discard(usize);
 
 impl apus_wire::PacketSink for Discard {

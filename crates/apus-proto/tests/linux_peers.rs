@@ -1,4 +1,4 @@
-//! What is different towards a peer of a native link, which may be the Linux module.
+//! The differences for a peer of a native link, which may be the Linux module.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const CLIENT_PORT: u16 = 32_768;
 /// A Linux host: no UDP port.
 const LINUX: PathId = PathId::new(2, 2).native();
 
-/// What an endpoint sends.
+/// Collects the packets of an endpoint.
 struct Wire {
     packet_max: usize,
     packets: Vec<Vec<u8>>,
@@ -40,7 +40,7 @@ impl PacketSink for Wire {
     }
 }
 
-/// An Apus node that speaks to one Linux host, whose packets the test makes up.
+/// An Apus node with one Linux host as its peer, whose packets the test constructs.
 struct Node {
     endpoint: Endpoint,
     now: Time,
@@ -65,7 +65,7 @@ impl Node {
         self.endpoint.call(self.now, self.socket, to, body, CallOptions::default())
     }
 
-    /// A packet arrives; what is sent then.
+    /// Delivers a packet. Returns the packets that the node sends then.
     fn take(&mut self, packet: &[u8]) -> Vec<Vec<u8>> {
         self.now = self.now + Duration::from_millis(2);
         self.endpoint.handle_packet(self.now, LINUX, packet);
@@ -81,7 +81,7 @@ impl Node {
         std::iter::from_fn(|| self.endpoint.poll_event()).collect()
     }
 
-    /// The application answers its requests; how many there were.
+    /// Has the application answer its requests. Returns their number.
     fn answer(&mut self) -> usize {
         let requests = self.events();
         for event in &requests {
@@ -96,7 +96,7 @@ fn header(id: u64) -> Header {
     Header { source_port: CLIENT_PORT, dest_port: PORT, sender_id: RpcId(id) }
 }
 
-/// A request of one packet as the module makes it.
+/// Returns a request of one packet in the module's form.
 fn request(id: u64, port: u16, version: u16, retransmit: bool) -> Vec<u8> {
     let data = Data {
         message_length: 100,
@@ -120,8 +120,8 @@ fn resend(id: u64, port: u16) -> Vec<u8> {
     packet
 }
 
-/// The version of the last CUTOFFS among packets.
-fn told(packets: &[Vec<u8>]) -> Option<u16> {
+/// Returns the version of the last CUTOFFS among packets.
+fn version_in(packets: &[Vec<u8>]) -> Option<u16> {
     packets.iter().rev().find_map(|packet| match Packet::parse(packet) {
         Ok(Packet::Cutoffs { cutoffs: Cutoffs { version, .. }, .. }) => Some(version),
         _ => None,
@@ -227,10 +227,14 @@ fn port_unreachable_ends_the_calls_to_that_port_only() {
 fn a_linux_host_that_restarts_is_served_and_nothing_twice() {
     let mut node = Node::new(|_| {});
     let sent = node.take(&request(2, PORT, 0, false));
-    assert_eq!((node.answer(), told(&sent)), (1, None), "the credit is kept for the response");
-    // Acquainted: the second request brings enough for the cutoffs.
+    assert_eq!(
+        (node.answer(), version_in(&sent)),
+        (1, None),
+        "the credit is kept for the response"
+    );
+    // After the first contact, the second request brings enough credit for the cutoffs.
     let sent = node.take(&request(4, PORT, 0, false));
-    let version = told(&sent).or_else(|| told(&node.take(&request(4, PORT, 0, true))));
+    let version = version_in(&sent).or_else(|| version_in(&node.take(&request(4, PORT, 0, true))));
     let version = version.expect("the client is told a version");
     assert_eq!(node.answer(), 1);
     for id in [6, 8, 10] {
@@ -240,14 +244,14 @@ fn a_linux_host_that_restarts_is_served_and_nothing_twice() {
     for id in [2, 4, 6, 8, 10] {
         node.take(&ack(id));
     }
-    // What the network brings once more is not executed, whatever version it carries.
+    // Copies by the network are not executed, whatever version they carry.
     for (id, carried) in [(2, 0), (6, version), (8, version.wrapping_add(1))] {
         node.take(&request(id, PORT, carried, false));
         assert_eq!(node.answer(), 0, "request {id} again");
     }
-    // The host restarts and counts from the start again; it knows no version. It is challenged.
+    // The host restarts, counts from the start again, and knows no version. It is challenged.
     let sent = node.take(&request(4, PORT, 0, false));
-    let fresh = told(&sent).expect("a challenge");
+    let fresh = version_in(&sent).expect("a challenge");
     assert!(sent.iter().any(|packet| packet[11] == 0x12), "and a RESEND");
     assert_eq!(node.answer(), 0);
     node.take(&request(4, PORT, fresh, true));
@@ -267,7 +271,7 @@ fn ack(id: u64) -> Vec<u8> {
     packet
 }
 
-/// The module's server asks every millisecond, for ever, and asks those that know nothing of the call, too.
+/// The module's server probes every millisecond, for ever, and also about calls that this node does not know.
 #[test]
 fn need_acks_are_answered_one_by_one_and_move_nothing() {
     let mut node = Node::new(|_| {});
@@ -282,7 +286,7 @@ fn need_acks_are_answered_one_by_one_and_move_nothing() {
         assert_eq!(answers.len(), 1);
         assert_eq!((answers[0].len(), answers[0][11]), (80, 0x18));
     }
-    // Of a call under way: the response is asked for, or the server told to wait; nothing is acknowledged.
+    // For a call under way, the node probes for the response or tells the server to wait; it acknowledges nothing.
     for _ in 0..1_000 {
         let mut packet = [0; 28];
         NeedAck.emit(&from_server(id ^ 1), &mut packet);
@@ -298,14 +302,14 @@ fn need_acks_are_answered_one_by_one_and_move_nothing() {
 fn a_large_response_waits_until_its_client_shows_that_it_receives() {
     let mut node = Node::new(|_| {});
     let sent = node.take(&request(2, PORT, 0, false));
-    assert!(told(&sent).is_none());
+    assert!(version_in(&sent).is_none());
     let Some(Event::Request { rpc, .. }) = node.endpoint.poll_event() else { panic!() };
     node.endpoint.reply(node.now, rpc, Bytes::from(vec![2; 100_000])).unwrap();
     let probe = node.sent();
     assert!(data_bytes(&probe) == 0 && node.endpoint.counters().responses_blocked == 1);
-    let version = told(&probe).or_else(|| told(&node.take(&request(2, PORT, 0, true))));
+    let version = version_in(&probe).or_else(|| version_in(&node.take(&request(2, PORT, 0, true))));
     let version = version.expect("the client is told a version");
-    // A forger does not know it.
+    // A forger does not know the version.
     let sent = node.take(&request(2, PORT, version.wrapping_add(1), true));
     assert_eq!(data_bytes(&sent), 0);
     // The client does.
@@ -329,7 +333,7 @@ fn a_response_to_a_client_that_never_shows_itself_ends() {
     assert_eq!(node.endpoint.active_rpcs(), 0);
 }
 
-/// Bytes of DATA packets.
+/// Returns the bytes of DATA packets.
 fn data_bytes(packets: &[Vec<u8>]) -> usize {
     packets.iter().filter(|packet| packet[11] == 0x10).map(Vec::len).sum()
 }
@@ -354,7 +358,7 @@ fn cutoffs_do_not_use_up_what_an_echo_needs() {
     assert_eq!(first + data_bytes(&node.sent()), 1_425 + 2 * 56);
 }
 
-/// A first packet of a request of the incarnation, with a version of cutoffs.
+/// Returns a first packet of a request of the incarnation, with this version of cutoffs.
 fn of_incarnation(incarnation: u64, sequence: u64, version: u16) -> Vec<u8> {
     request(incarnation << 23 | sequence << 1, PORT, version, false)
 }
@@ -376,15 +380,15 @@ fn a_restarted_client_is_served_after_a_challenge_and_floods_of_others_do_not_ke
         probes += node.take(&of_incarnation(life(100 + n), 1, 0)).len();
         let sent = node.take(&of_incarnation(life(2), 1, 0));
         probes += sent.len();
-        version = version.or_else(|| told(&sent));
+        version = version.or_else(|| version_in(&sent));
     }
     assert_eq!(node.answer(), 0);
     assert!(probes < 8_000, "{probes}");
-    // However late, and whatever came meanwhile.
+    // However late, and whatever arrived meanwhile.
     let version = version.expect("it was challenged");
     node.take(&of_incarnation(life(2), 1, version));
     assert_eq!(node.answer(), 1);
-    // What the earlier run left under way is not executed, nor this one's again.
+    // Neither packets of the earlier run nor copies of this one's are executed.
     for (n, sequence) in [(1, 2), (2, 1)] {
         node.take(&of_incarnation(life(n), sequence, version));
         node.take(&of_incarnation(life(n), sequence, 0));
@@ -421,7 +425,7 @@ fn a_request_that_an_earlier_run_sent_in_part_is_not_executed() {
     let (old, new) = (1u64 << 63, 1u64 << 63 | 1 << 23);
     node.take(&half(old | 2, 0));
     let sent = node.take(&of_incarnation(new >> 23, 1, 0));
-    let version = told(&sent).expect("a challenge");
+    let version = version_in(&sent).expect("a challenge");
     node.take(&of_incarnation(new >> 23, 1, version));
     assert_eq!(node.answer(), 1);
     node.take(&half(old | 2, 1_000));
@@ -434,19 +438,19 @@ fn ids_that_roll_over_go_on_in_the_next_incarnation() {
     let mut node = Node::new(|_| {});
     let (life, last) = (1u64 << 40 | 5, (1u64 << 22) - 1);
     node.take(&of_incarnation(life, 1, 0));
-    let version = told(&node.take(&of_incarnation(life, 1, 0)))
-        .or_else(|| told(&node.take(&of_incarnation(life, 1, 0))));
-    let version = version.expect("told");
+    let version = version_in(&node.take(&of_incarnation(life, 1, 0)))
+        .or_else(|| version_in(&node.take(&of_incarnation(life, 1, 0))));
+    let version = version.expect("a challenge");
     assert_eq!(node.answer(), 1);
     let mut take = |life, sequence| {
         node.take(&of_incarnation(life, sequence, version));
         node.answer() == 1
     };
     assert!(take(life, last) && take(life + 1, 1));
-    // Both are known now, each with its history.
+    // Both incarnations are known now, each with its history.
     assert!(take(life, last - 5) && !take(life, last) && !take(life, last - 5));
     assert!(!take(life + 1, 1) && take(life + 1, 2));
-    // Elsewhere than at the end of its numbers, the next incarnation is another life.
+    // Before the end of its numbers, the next incarnation is another run.
     assert!(!take(life + 2, 1));
 }
 
@@ -493,7 +497,7 @@ fn cutoffs_of_no_call_are_not_taken() {
     }
 }
 
-/// The stripped module's clients never show that they receive at their address.
+/// The stripped module's clients never prove that they receive at their address.
 #[test]
 fn a_network_of_honest_hosts_can_do_without_confirmation() {
     for confirm in [true, false] {
@@ -518,7 +522,7 @@ fn busy_from_nobody_moves_only_a_counter() {
     assert_eq!(node.endpoint.known_peers(), 0);
 }
 
-/// A peer that holds a message back and says for ever that it is busy. The probes are more than a byte counts.
+/// A peer that holds a message back and answers BUSY for ever. The number of probes exceeds a byte.
 #[test]
 fn a_peer_may_be_busy_for_as_long_as_it_likes() {
     let mut node = Node::new(|_| {});
@@ -548,8 +552,8 @@ fn a_peer_may_be_busy_for_as_long_as_it_likes() {
     assert_eq!(node.endpoint.active_rpcs(), 1);
 }
 
-/// What a hostile or broken module may send about a call and a request under way. Counters move, nothing else does: the call
-/// and the request still end as they should.
+/// Hostile or broken packets of the module about a call and a request under way. Only counters change: the call and the request
+/// still end as they should.
 #[test]
 fn a_hostile_module_moves_counters_and_nothing_else() {
     let mut node = Node::new(|_| {});
@@ -595,13 +599,13 @@ fn a_hostile_module_moves_counters_and_nothing_else() {
         assert_eq!(dropped(now), dropped(&before) + 1, "{what}");
         assert_eq!((node.endpoint.active_rpcs(), node.events()), (rpcs, Vec::new()), "{what}");
     }
-    // Grants beyond the end of the message, and grants again and again.
+    // Grants beyond the end of the message, and repeated grants.
     for _ in 0..100 {
         node.take(&from_server(0x11, &[0xFF, 0xFF, 0xFF, 0xFF, 3]));
     }
     assert_eq!(node.endpoint.counters().data_bytes_sent, 100_000, "each byte once");
     assert_eq!(node.endpoint.counters().grants_late, 99);
-    // The request goes on, and the call.
+    // The request and the call go on.
     node.take(&half(2_000, 1_000, 1_000));
     assert_eq!(node.answer(), 1);
     let mut response = request(id ^ 1, CLIENT_PORT, 0, false);
@@ -620,7 +624,7 @@ fn a_response_that_a_linux_server_gives_up_is_lost_at_the_first_word() {
     let header = Header { source_port: PORT, dest_port: CLIENT_PORT, sender_id: id };
     let mut unknown = [0; 90];
     let length = RpcUnknown { reason: UnknownReason::Unknown }.emit(&header, &mut unknown).min(28);
-    // The module's DATA is the same in both directions.
+    // The module's DATA has the same form in both directions.
     let mut first = request(0, PORT, 0, false);
     first[28..32].copy_from_slice(&1_000u32.to_be_bytes());
     first[..4].copy_from_slice(&unknown[..4]);
@@ -637,8 +641,8 @@ fn a_response_that_a_linux_server_gives_up_is_lost_at_the_first_word() {
     assert_eq!(*error, CallFailed::ResponseLost);
 }
 
-/// Runs a call of one packet to a Linux server that answers every probe with `answers` in turn, the last one for ever: how often
-/// the request was sent, when and how the call ended.
+/// Runs a call of one packet to a Linux server that answers every probe with `answers` in turn, and the last one for ever. Returns
+/// how often the request was sent, and when and how the call ended.
 fn call_to_a_server_that_says(answers: &[PacketType]) -> (usize, Time, CallFailed) {
     let mut node = Node::new(|_| {});
     let call = node.call(PORT, 100).unwrap();
@@ -681,7 +685,7 @@ fn a_request_is_not_sent_for_ever_to_a_linux_server_that_gives_it_up() {
     let (requests, ended, error) = call_to_a_server_that_says(&[RpcUnknown]);
     assert_eq!((requests, error), (6, CallFailed::ResponseLost));
     assert!(ended < Time::ZERO + Duration::from_millis(100), "{ended}");
-    // It had it, so it must not get it again.
+    // The server had the request, so it must not receive it again.
     let (requests, _, error) = call_to_a_server_that_says(&[Busy, RpcUnknown]);
     assert_eq!((requests, error), (1, CallFailed::ResponseLost));
 }
@@ -693,7 +697,7 @@ fn an_abort_is_heeded_over_udp_only() {
     let mut node = Node::new(|_| {});
     node.take(&request(2, PORT, 0, false));
     let Some(Event::Request { rpc, .. }) = node.endpoint.poll_event() else { panic!("no request") };
-    // Without a token anybody could have sent it.
+    // Without a token, any host could have sent the packet.
     let mut buffer = [0; MAX_HEADER];
     let length = Abort.emit(&header(2), &mut buffer);
     node.take(&buffer[..length]);

@@ -1,4 +1,4 @@
-//! Calls within one host: whole messages, no packets.
+//! Calls within one host: whole messages instead of packets.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -33,13 +33,13 @@ struct Host {
     nodes: [Endpoint; 2],
     socket: SocketKey,
     service: SocketKey,
-    /// Nothing is delivered to the server: its process has stopped.
+    /// Whether the server's process has stopped, so that no message is delivered to it.
     stopped: bool,
-    /// Of the calls that begin.
+    /// Trace context of the calls that begin.
     trace: Option<TraceContext>,
 }
 
-/// The path of a node to the other one.
+/// Returns the path of a node to the other one.
 fn path(node: usize) -> PathId {
     PathId::new(3 + node as u32, 7).local()
 }
@@ -91,7 +91,7 @@ impl Host {
         }
     }
 
-    /// Lets time pass, timers run and messages go.
+    /// Advances the clock, runs timers and delivers messages.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
@@ -124,7 +124,7 @@ impl Host {
         }
     }
 
-    /// Nothing is left of any call.
+    /// Asserts that no state of any call is left.
     fn assert_clean(&mut self) {
         self.settle();
         for node in &mut self.nodes {
@@ -264,7 +264,7 @@ fn a_server_without_room_is_tried_for_a_while() {
             .socket_budget(1 << 18)
             .total_budget(1 << 18);
     });
-    // The server holds what other clients sent.
+    // The server holds requests of other clients.
     let mut hold = Host::new(|_| {});
     for _ in 0..8 {
         hold.call(30_000).unwrap();
@@ -406,7 +406,7 @@ fn context(number: u8) -> TraceContext {
 }
 
 impl Host {
-    /// The trace of the next request.
+    /// Returns the trace context of the next request.
     fn trace_of_next(&mut self) -> Option<TraceContext> {
         match self.nodes[SERVER].poll_event() {
             Some(Event::Request { trace, .. }) => trace.map(|trace| *trace),
@@ -424,8 +424,8 @@ fn a_request_comes_with_its_trace() {
         host.call(100).unwrap();
     }
     host.settle();
-    let told: Vec<_> = (0..3).map(|_| host.trace_of_next()).collect();
-    assert_eq!(told, [Some(context(1)), None, Some(context(2))]);
+    let traces: Vec<_> = (0..3).map(|_| host.trace_of_next()).collect();
+    assert_eq!(traces, [Some(context(1)), None, Some(context(2))]);
 }
 
 //= docs/protocol.md#local-9
@@ -449,7 +449,7 @@ fn a_request_that_is_sent_again_tells_its_trace_again() {
     assert_eq!(host.trace_of_next(), Some(context(2)));
 }
 
-/// Contexts that no request follows, and what is none.
+/// Contexts that no request follows, and invalid ones.
 //= docs/protocol.md#local-9
 #[test]
 fn what_no_honest_peer_says_of_traces_does_no_harm() {
@@ -488,7 +488,7 @@ fn what_no_honest_peer_says_of_traces_does_no_harm() {
     ));
 }
 
-/// Peers that read nothing are not worth more together than all messages may take.
+/// Peers that read nothing may together hold no more than the limit for all messages.
 #[test]
 fn what_is_kept_for_all_peers_is_bounded() {
     let mut config = Config::default();

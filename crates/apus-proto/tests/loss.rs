@@ -1,4 +1,4 @@
-//! Packets get lost, and every call completes all the same.
+//! Packets are lost, and every call completes all the same.
 
 mod pair;
 
@@ -66,7 +66,7 @@ fn every_packet_type_can_be_lost_in_either_direction() {
         let mut pair = Pair::new();
         let (mut first, mut data) = (true, [0, 0]);
         pair.hook = Some(Box::new(move |passing| {
-            // Some data is always lost, so that there is something to ask for.
+            // Some data is always lost, so that there is something to request again.
             if passing.packet.packet_type() == Data {
                 data[passing.from] += 1;
                 if passing.from == CLIENT && data[CLIENT] <= 2 || data[passing.from] == 5 {
@@ -96,7 +96,7 @@ fn every_packet_type_can_be_lost_in_either_direction() {
     }
 }
 
-/// Offset and length of the RESENDs of a node.
+/// Returns offset and length of a node's RESENDs.
 fn resends(net: &Net, node: usize) -> Vec<(u32, Option<u32>)> {
     let resends = net.sent_by(node, PacketType::Resend);
     resends
@@ -219,7 +219,7 @@ fn a_batch_of_responses_is_acknowledged_in_packets_of_their_own() {
         pair.call(100);
     }
     pair.drive_for(micros(500));
-    // Five to an entry list, and one of them in the header.
+    // Five entries per ACK, and one more in its header.
     assert_eq!(pair.counters(CLIENT).acks_sent - before, 4);
     assert_eq!(pair.active(SERVER), 3);
 }
@@ -246,7 +246,7 @@ fn the_next_call_brings_the_acknowledgement_of_a_short_response_for_nothing() {
         assert_eq!(pair.active(SERVER), 1);
     }
     assert!(pair.sent_by(SERVER, PacketType::NeedAck).is_empty());
-    // After a long service the client asks but rarely, so the server does soon.
+    // After a long service the client probes rarely, so the server soon does.
     pair.hold();
     pair.call(100);
     pair.drive_for(millis(100));
@@ -262,7 +262,7 @@ fn who_needs_an_acknowledgement_is_asked_for_what_is_missing() {
     let mut pair = Pair::acquainted(|config| {
         config.resend_initial(millis(20));
     });
-    // The server is sure to ask first: the client does not know how long the answer takes.
+    // The server probes first: the client does not know how long the answer takes.
     let mut first = true;
     pair.hook = Some(Box::new(move |passing| {
         let lost = passing.data(SERVER).is_some_and(|data| data.offset > 0 && !data.retransmit);
@@ -286,7 +286,7 @@ fn a_response_that_waits_long_for_grants_is_not_given_up() {
     pair.answer_with(500_000);
     let until = pair.now + secs(3);
     pair.hook = Some(Box::new(move |passing| {
-        // The client is there, but its grants go elsewhere.
+        // The client is alive, but its grants go to other messages.
         if passing.is(PacketType::Grant, CLIENT) && passing.at < until {
             Fate::Drop
         } else {
@@ -298,7 +298,7 @@ fn a_response_that_waits_long_for_grants_is_not_given_up() {
     assert_eq!(pair.response(call).len(), 500_000);
 }
 
-/// A client that asks often must not keep its server from ever asking.
+/// A client that probes often must not keep its server from ever probing.
 #[test]
 fn an_impatient_client_of_a_patient_server() {
     let mut pair = Pair {
@@ -336,8 +336,8 @@ fn heavy_loss_both_ways() {
     }
 }
 
-/// Calls of 100 bytes while one packet in ten is lost, so many at a time: how long the 999th of a thousand takes, and the packets
-/// that all of them cost.
+/// Makes calls of 100 bytes with one packet in ten lost, `at_once` at a time. Returns the time of the 999th of a thousand, and the
+/// number of packets of all.
 fn calls_at_one_in_ten(calls: usize, at_once: usize) -> (Duration, u64) {
     let mut pair = Pair::acquainted(|_| {});
     pair.keep_sent = false;

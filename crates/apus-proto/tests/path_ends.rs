@@ -1,4 +1,4 @@
-//! Calls whose path within the host ends: those that the peer cannot have executed go on over UDP.
+//! Calls whose path within the host ends: those that the peer cannot have executed continue over UDP.
 
 mod pair;
 
@@ -13,7 +13,7 @@ fn local() -> PathId {
     PathId::new(9, 9).local()
 }
 
-/// A client that shares memory with the server.
+/// Returns a client that shares memory with the server.
 fn neighbours() -> Pair {
     let mut pair = Pair::new();
     let now = pair.now;
@@ -27,7 +27,7 @@ fn call(pair: &mut Pair, options: CallOptions) -> RpcKey {
     node.endpoint.call(now, node.socket, to, body(100, 1), options).unwrap()
 }
 
-/// Takes what the client sends through memory.
+/// Takes the client's messages through memory.
 struct Sent(Vec<Words>);
 
 impl MessageSink for Sent {
@@ -42,7 +42,7 @@ fn send(pair: &mut Pair) -> Vec<Words> {
     sent.0
 }
 
-/// The path ends. `is_unsent`: the last byte of the request with this id is not in memory.
+/// Ends the path. `is_unsent`: the last byte of the request with this id is not in memory.
 fn end(pair: &mut Pair, to: Option<PathId>, is_unsent: impl Fn(u64) -> bool) -> Vec<Moved> {
     let now = pair.now;
     let client = pair.endpoint(CLIENT);
@@ -52,7 +52,7 @@ fn end(pair: &mut Pair, to: Option<PathId>, is_unsent: impl Fn(u64) -> bool) -> 
     client.begin_unsent(now, unsent, to)
 }
 
-/// The only call of the client goes on over UDP, and is executed there once.
+/// Asserts that the only call of the client continues over UDP and is executed there once.
 fn assert_goes_on(pair: &mut Pair, moved: &[Moved]) {
     let [Moved { cookie: 7, rpc, .. }] = *moved else { panic!("{moved:?}") };
     pair.drive();
@@ -119,7 +119,7 @@ fn a_call_that_can_go_no_other_way_was_not_executed() {
         });
         let now = pair.now;
         pair.endpoint(CLIENT).add_local(now, local());
-        pair.call(100); // The only call over UDP that is allowed.
+        pair.call(100); // The only call over UDP that the limit allows.
         let call = call(&mut pair, OPTIONS);
         assert!(end(&mut pair, to, |_| false).is_empty());
         pair.drive();

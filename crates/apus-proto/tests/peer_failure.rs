@@ -1,4 +1,4 @@
-//! Peers that are gone, and calls that say so.
+//! Lost peers, and the errors of calls to them.
 
 mod pair;
 
@@ -62,7 +62,7 @@ fn unreachable(error: PathError, sent: bool) -> CallFailed {
     CallFailed::Unreachable { error, sent }
 }
 
-/// The network says that a node's peer cannot be reached, several times at once, every millisecond.
+/// Reports to a node that its peer is unreachable, several times at once, every millisecond.
 fn refuse(net: &mut Net, node: usize, peer: usize, error: PathError, times: usize) {
     for _ in 0..times {
         for _ in 0..10 {
@@ -128,7 +128,7 @@ fn a_late_error_about_an_earlier_run_of_the_peer_ends_nothing() {
     pair.hold();
     let call = pair.call(100);
     pair.drive_for(millis(1));
-    // As often as it comes: in between the peer answers what it was asked.
+    // Repeated reports have no effect: in between, the peer answers the probes.
     for _ in 0..5 {
         for _ in 0..10 {
             let now = pair.now;
@@ -151,7 +151,7 @@ fn calls_to_a_port_where_nobody_listens_end_when_three_questions_were_refused() 
     let calls: Vec<_> = (0..10_000).map(|_| pair.call(100)).collect();
     let mut refused = 0;
     while pair.active(CLIENT) > 0 {
-        // The peer's host answers every packet in a round trip of 20 us.
+        // The peer's host answers every packet within a round trip of 20 us.
         let sent = pair.sent.len();
         pair.drive_for(micros(20));
         let now = pair.now;
@@ -217,7 +217,7 @@ fn a_deadline_ends_a_call_wherever_it_is() {
         };
         assert!(after >= deadline && after < deadline + millis(1), "{after:?}");
         assert_eq!((story.waited_for, story.sent), (Awaited::Response, 100));
-        // A server that is there answers the probes.
+        // A live server answers the probes.
         let silent = story.peer_silent_for.expect("the peer is known");
         assert_eq!(silent >= deadline, dead, "{story}");
     }
@@ -229,7 +229,7 @@ fn a_call_that_waits_for_its_own_link_says_so() {
     let deadline = pair.now + millis(20);
     let options = CallOptions { cookie: 7, deadline: Some(deadline), trace: None };
     let call = pair.try_call(CLIENT, SERVER, body(9_000, 1), options).expect("within limits");
-    // The link has taken nothing by then.
+    // The link has taken nothing until then.
     pair.now = deadline;
     pair.endpoint(CLIENT).handle_timeout(deadline);
     pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
@@ -338,7 +338,7 @@ fn a_peer_that_is_heard_of_otherwise_is_asked_sixteen_times() {
     let mut pair = Pair::acquainted(|_| {});
     pair.hold();
     let unlucky = pair.call(100);
-    // Everything about this call is lost from now on; other calls go through.
+    // From here on, all packets of this call are lost; other calls continue.
     pair.drive_for(millis(1));
     let id = pair.sent.last().expect("the request").packet().header().sender_id.client_form();
     pair.hook = Some(Box::new(move |passing| {

@@ -1,4 +1,4 @@
-//! Which level a packet travels at, and how the levels follow the traffic.
+//! The levels of packets, and their adaptation to the traffic.
 
 mod pair;
 
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use apus_wire::{Cutoffs, Packet, PacketType};
 use pair::*;
 
-/// Level and cutoff version of each DATA packet of the client.
+/// Returns level and cutoff version of each DATA packet of the client.
 fn data(pair: &Pair) -> Vec<(u8, u16)> {
     let packets = pair.sent_by(CLIENT, PacketType::Data);
     packets
@@ -77,7 +77,7 @@ fn scheduled_packets_use_the_lowest_levels_that_tell_messages_apart() {
     }
     net.drive();
     assert_eq!(scheduled(&net), BTreeSet::from([0, 1, 2, 3]));
-    // Scheduled DATA goes at the level of the grant.
+    // Scheduled DATA uses the level of the grant.
     assert_eq!(levels(&net, 4).iter().filter(|&&level| level < 4).count(), 1);
 }
 

@@ -1,6 +1,5 @@
-//! Whatever the applications do and the network does to their packets: every byte is right, no
-//! request is executed twice, every call ends, nothing is left behind, and it happens the same way
-//! every time.
+//! For any actions of the applications and any faults of the network: every byte is right, no request is executed twice, every call
+//! ends, no state is left behind, and every run is the same.
 
 mod pair;
 
@@ -12,7 +11,7 @@ use bytes::Bytes;
 use pair::*;
 use proptest::prelude::*;
 
-/// What an application does next.
+/// Next action of an application.
 #[derive(Clone, Debug)]
 enum Step {
     /// A request of this length from this node to the other.
@@ -20,7 +19,7 @@ enum Step {
         from: usize,
         length: usize,
     },
-    /// The nth call so far is given up.
+    /// Gives the nth call so far up.
     Abort {
         nth: usize,
     },
@@ -46,9 +45,9 @@ struct Scenario {
     steps: Vec<Step>,
     mtu: usize,
     latency: Duration,
-    /// Whether the applications hold requests until they are told to answer.
+    /// Whether the applications hold requests until a step answers them.
     hold: bool,
-    /// Small windows, budgets, bursts and buffers, a slow link, and every call in an incast.
+    /// Whether windows, budgets, bursts and buffers are small, the link is slow, and every call is in an incast.
     tight: bool,
     loss: u64,
     duplicate: u64,
@@ -96,7 +95,7 @@ fn scenario() -> impl Strategy<Value = Scenario> {
         })
 }
 
-/// A request whose first bytes are its number.
+/// Returns a request whose first bytes are its number.
 fn numbered(number: u64, length: usize) -> Bytes {
     [&number.to_le_bytes()[..], &body(length - 8, number)].concat().into()
 }
@@ -105,7 +104,7 @@ fn number(request: &Bytes) -> u64 {
     u64::from_le_bytes(request[..8].try_into().expect("eight bytes"))
 }
 
-/// The answer to a request: another length, another content.
+/// Returns the answer to a request, with another length and another content.
 fn answer(request: &Bytes) -> Bytes {
     let length = 8 + (request.len() * 7 + 13) % 150_000;
     numbered(!number(request), length)
@@ -124,7 +123,7 @@ struct Run {
     net: Net,
     tight: bool,
     calls: Vec<Call>,
-    /// Somebody gave up a request that was executed or under way.
+    /// Requests that were given up while executed or under way.
     abandoned: BTreeMap<u64, ()>,
 }
 
@@ -134,7 +133,7 @@ impl Run {
             if scenario.tight {
                 config.unscheduled(3_000).unscheduled_max(10_000).max_incoming(20_000);
                 config.overcommitment(1).priorities(2).fifo_share(300).incast_threshold(2);
-                // Twice the longest message, since what is sent counts too: half of it is sure to have room.
+                // Twice the longest message, because outgoing messages count too: half of it certainly has room.
                 config.peer_budget(700_000).burst(1_500).link_mbps(2_000);
             }
         });
@@ -199,7 +198,7 @@ impl Run {
         }
     }
 
-    /// The faults stop; everything that was begun must end.
+    /// Stops the faults. Everything that was begun must end.
     fn finish(&mut self) {
         self.net.faults = None;
         for node in &mut self.net.nodes {
@@ -293,7 +292,7 @@ fn the_packets_of_a_long_message_land_but_for_the_first_two() {
         );
     }
 }
-/// Two nodes that answer each other with more than they ask, in small budgets: neither waits for the other to have room.
+/// Two nodes whose answers are longer than their requests, with small budgets: neither waits for the other's room.
 #[test]
 fn own_requests_do_not_keep_responses_back() {
     let calls = [(0, 16), (1, 33_164), (1, 31_119), (1, 52_537), (0, 235_009)];

@@ -1,4 +1,4 @@
-//! A call that ends as *no such port* was not executed, whatever was repeated, and will not be.
+//! A call that ends as *no such port* was never executed, whatever was repeated, and never will be.
 
 mod pair;
 
@@ -6,7 +6,7 @@ use apus_proto::{CallFailed, RpcKey, SocketKey};
 use apus_wire::PacketType;
 use pair::*;
 
-/// Closes the port of the server's service, and opens it again after `meanwhile`.
+/// Closes the port of the server's service, runs `meanwhile`, and opens the port again.
 fn while_closed(pair: &mut Pair, meanwhile: impl FnOnce(&mut Pair)) -> SocketKey {
     let service = pair.nodes[SERVER].service;
     pair.endpoint(SERVER).close(service);
@@ -50,7 +50,7 @@ fn so_is_one_whose_response_was_asked_for() {
     refused(&mut pair, call);
 }
 
-/// More refusals than a server remembers: the requests of the oldest count as taken.
+/// More refusals than a server remembers: the oldest refused requests count as taken.
 //= docs/protocol.md#life-6
 #[test]
 fn of_very_many_refused_requests_none_is_executed() {
@@ -78,7 +78,7 @@ fn a_late_refusal_of_another_open_does_not_end_a_call_that_is_executed() {
     while_closed(&mut pair, |pair| {
         pair.inject_raw(path(CLIENT), SERVER, &open.bytes);
     });
-    // The refusal comes after the request was executed.
+    // The refusal arrives after the request was executed.
     pair.hook = Some(Box::new(|passing| {
         let refusal = passing.is(PacketType::RpcUnknown, SERVER);
         if refusal { Fate::Late(millis(1)) } else { Fate::Pass }
@@ -91,7 +91,7 @@ fn a_late_refusal_of_another_open_does_not_end_a_call_that_is_executed() {
     pair.response(call);
 }
 
-/// The port is closed between OPEN and CONFIRM: the request may come once more, when it is open again.
+/// The port is closed between OPEN and CONFIRM: the request may arrive once more after the port is opened again.
 //= docs/protocol.md#contact-3
 #[test]
 fn a_call_whose_confirm_is_refused_may_have_been_executed() {

@@ -1,4 +1,4 @@
-//! When something is asked for again, from measured delay.
+//! The times of retransmission requests, from measured delay.
 
 mod pair;
 
@@ -6,7 +6,7 @@ use apus_proto::Config;
 use apus_wire::PacketType;
 use pair::*;
 
-/// When a node sent its RESENDs, after `since`.
+/// Returns the times of a node's RESENDs after `since`.
 fn probes(net: &Net, node: usize, since: apus_proto::Time) -> Vec<std::time::Duration> {
     let resends = net.sent_by(node, PacketType::Resend);
     resends.iter().map(|sent| sent.at.saturating_since(since)).collect()
@@ -14,9 +14,9 @@ fn probes(net: &Net, node: usize, since: apus_proto::Time) -> Vec<std::time::Dur
 
 //= docs/protocol.md#loss-2
 #[test]
-fn packets_that_are_late_by_less_than_the_patience_are_not_sent_again() {
+fn packets_that_are_late_by_less_than_the_rto_are_not_sent_again() {
     let mut pair = Pair::acquainted(|_| {});
-    // The least RTO is 2 ms; the round trip here is 20 µs.
+    // The minimum RTO is 2 ms; the round trip here is 20 µs.
     pair.hook = Some(Box::new({
         let mut random = Random::new(1);
         move |_| Fate::Late(micros(random.below(900)))
@@ -35,7 +35,7 @@ fn packets_that_are_late_by_less_than_the_patience_are_not_sent_again() {
 
 //= docs/protocol.md#loss-2
 #[test]
-fn on_a_long_path_the_patience_is_long() {
+fn on_a_long_path_the_rto_is_long() {
     let mut pair = Pair::with(|config| {
         config.resend_initial(millis(200));
     });
@@ -82,7 +82,7 @@ fn a_slow_service_does_not_slow_the_recovery_of_its_data() {
         pair.reply_from(SERVER, body(100_000, 3));
         pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
     }
-    // A piece of a request is lost: the server notices soon.
+    // A piece of a request is lost: the server soon detects that.
     pair.drive();
     pair.sent.clear();
     let started = pair.now;
@@ -91,8 +91,7 @@ fn a_slow_service_does_not_slow_the_recovery_of_its_data() {
     pair.drive_for(millis(20));
     let first = probes(&pair, SERVER, started)[0];
     assert!(first < millis(4), "{first:?}");
-    // The answer is asked for no sooner than the module would, and less and less often; nothing is
-    // sent twice for it.
+    // The client probes for the answer no sooner than the module would, and ever more rarely; nothing is sent twice for it.
     let asked = probes(&pair, CLIENT, started);
     assert!(asked.len() <= 2 && asked.iter().all(|at| *at >= millis(5)), "{asked:?}");
     assert_eq!(pair.counters(SERVER).retransmitted_bytes, 0);
@@ -126,7 +125,7 @@ fn a_process_that_was_stopped_asks_before_it_gives_up() {
     pair.answer_with(3_000);
     let call = pair.call(100);
     pair.drive_for(micros(12));
-    // The client does not run for ten timeouts; what came meanwhile was dropped by the link.
+    // The client does not run for ten timeouts; the link dropped the packets that arrived meanwhile.
     pair.nodes[CLIENT].up = false;
     pair.now = pair.now + secs(10);
     pair.drive_for(micros(100));
@@ -161,7 +160,7 @@ fn the_same_is_not_sent_again_more_than_twice_in_a_moment() {
     assert!(pair.counters(SERVER).resends_limited > 900);
 }
 
-/// Node 0 is sent a long message by node 1 and, over a link they fill, others by node 2.
+/// Node 1 sends a long message to node 0 and, over a link that they fill, node 2 sends others.
 fn busy_link(lengths: [usize; 2]) -> (Net, apus_proto::RpcKey) {
     let mut net = Net::new(3, |_, config| {
         config.link_mbps(10_000).fifo_share(0).peer_budget(1 << 30);
@@ -186,7 +185,7 @@ fn busy_link(lengths: [usize; 2]) -> (Net, apus_proto::RpcKey) {
 fn data_that_others_overtake_is_not_asked_for() {
     let (mut net, call) = busy_link([2_000_000, 400_000]);
     let began = net.now;
-    // The switch lets the shorter ones go first, for 8 ms.
+    // The switch forwards the shorter messages first, for 8 ms.
     net.hook = Some(Box::new(move |passing| {
         let waits = passing.data(1).is_some();
         let until = millis(8).saturating_sub(passing.at.saturating_since(began));
@@ -201,7 +200,7 @@ fn data_that_others_overtake_is_not_asked_for() {
 #[test]
 fn a_loss_of_the_shorter_message_is_noticed_on_a_full_link() {
     let (mut net, call) = busy_link([1_700_000, 3_000_000]);
-    // What is lost was not granted yet when the others began, so it comes at a level above theirs.
+    // The lost packet was not granted yet when the others began, so it arrives at a level above theirs.
     net.hook = Some(Box::new(|passing| {
         let last = passing.data(1).is_some_and(|data| data.offset > 1_600_000 && !data.retransmit);
         if last { Fate::Drop } else { Fate::Pass }
@@ -275,9 +274,9 @@ fn a_pause_of_the_client_does_not_make_lost_packets_be_taken_for_late() {
     let mut pair = Pair::new();
     pair.call(100);
     pair.drive_for(micros(15));
-    pair.now = pair.now + secs(50); // The first answer that is measured.
+    pair.now = pair.now + secs(50); // The first measured answer.
     pair.drive();
-    // Their second packet is lost.
+    // Their second packets are lost.
     let mut lost = 0;
     pair.hook = Some(Box::new(move |passing| {
         let second = passing.data(CLIENT).is_some_and(|data| data.offset > 0);
@@ -291,7 +290,7 @@ fn a_pause_of_the_client_does_not_make_lost_packets_be_taken_for_late() {
     pair.drive();
 }
 
-/// The client is asked for all of the request it sent first.
+/// Requests from the client all of the request that it sent first.
 fn ask_client(pair: &mut Pair) {
     let header = *pair.sent_by(CLIENT, PacketType::Data)[0].packet().header();
     let resend =
@@ -317,7 +316,7 @@ fn a_question_for_the_response_that_comes_late_brings_nothing_of_it() {
     let probe = pair.sent_by(CLIENT, PacketType::Resend)[0].clone();
     pair.drive_for(millis(1));
     pair.reply_from(SERVER, body(1_000_000, 7));
-    // Nobody acknowledges it yet.
+    // The acknowledgement is still missing.
     pair.drive_until(|net| net.active(CLIENT) == 0);
     for _ in 0..10 {
         pair.drive_for(millis(1));
@@ -335,7 +334,7 @@ fn a_node_that_was_not_run_takes_what_waits_before_it_asks() {
     pair.call(2_000_000);
     pair.drive_for(micros(200));
     assert!(pair.counters(SERVER).granted_bytes > 0);
-    // The server is stopped for 10 ms; its timers are looked at before its packets.
+    // The server is stopped for 10 ms; its timers are handled before its packets.
     pair.now = pair.now + millis(10);
     let now = pair.now;
     pair.endpoint(SERVER).handle_timeout(now);
@@ -344,7 +343,7 @@ fn a_node_that_was_not_run_takes_what_waits_before_it_asks() {
     assert_eq!(pair.counters(CLIENT).retransmitted_bytes, 0);
 }
 
-/// How long a request takes of which each packet is lost the first time, where a tenth of it may be sent again at a time.
+/// Returns the time of a request whose packets are all lost the first time, if a tenth of it may be retransmitted at a time.
 fn all_lost_once(pair: &mut Pair) -> std::time::Duration {
     let mut seen = std::collections::BTreeSet::new();
     pair.hook = Some(Box::new(move |passing| match passing.data(CLIENT) {
@@ -382,7 +381,7 @@ fn a_grant_that_losses_kept_back_is_no_measure_of_the_round_trip() {
 fn what_is_lost_is_sent_again_soon_to_a_slow_service() {
     let mut pair = Pair::with(narrow);
     pair.hold();
-    // Nothing of the network alone is measured.
+    // No delay of the network alone is measured.
     pair.hook = Some(Box::new(|passing| match passing.is(PacketType::Busy, SERVER) {
         true => Fate::Drop,
         false => Fate::Pass,

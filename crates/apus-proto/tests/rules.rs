@@ -1,10 +1,10 @@
-//! The rules of docs/protocol.md and the places that cite them belong together.
+//! Every rule of docs/protocol.md is cited in the code, and every citation names a rule.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// What follows `before` in `text`, up to the first character that is no part of a rule's name.
+/// Returns the text after each `before` in `text`, up to the first character that is not part of a rule's name.
 fn names(text: &str, before: &str) -> BTreeSet<String> {
     let name = |rest: &str| {
         let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));

@@ -1,4 +1,4 @@
-//! The sender's half: which message goes next, and when.
+//! The sender's half: the choice of the next message, and its time.
 
 mod pair;
 
@@ -6,7 +6,7 @@ use apus_proto::{Config, RpcKey};
 use apus_wire::{Header, MAX_HEADER, PacketType, PathId, Priority, Resend};
 use pair::*;
 
-/// A pair in which every byte may be sent at once, so that only the sender decides.
+/// Returns a pair in which every byte may be sent at once, so that only the sender decides.
 fn eager(change: impl Fn(&mut Config)) -> Pair {
     let mut pair = Pair::with(|config| {
         config.unscheduled(16 << 20).unscheduled_max(16 << 20).fifo_share(0);
@@ -16,7 +16,7 @@ fn eager(change: impl Fn(&mut Config)) -> Pair {
     pair
 }
 
-/// The lengths of the messages whose packets went, in order.
+/// Returns the lengths of the messages of the sent packets, in order.
 fn lengths(pair: &Pair) -> Vec<u32> {
     let data = pair.sent_by(CLIENT, PacketType::Data);
     let mut lengths: Vec<u32> = data
@@ -104,7 +104,7 @@ fn what_is_asked_for_again_waits_for_shorter_messages() {
     net.drive();
     net.nodes[1].app =
         App::Answer(Box::new(|request| body(if request.len() == 1 { 900_000 } else { 10_000 }, 1)));
-    // The client of a long response says that it misses all of it, again and again.
+    // The client of a long response requests all of it, again and again.
     net.call_from(0, 1, body(1, 1));
     net.drive_for(millis(5));
     let response =
@@ -136,7 +136,7 @@ fn the_link_is_never_handed_more_than_its_rate() {
     let data = pair.sent_by(CLIENT, PacketType::Data);
     let (first, last) = (data[0].at, data[data.len() - 1].at);
     let took = last.saturating_since(first);
-    // 10 ms of payload at 1 Gb/s, 8 % of headers, 1 % of caution; 5 µs may be ahead.
+    // 10 ms of payload at 1 Gb/s, 8 % of headers, 1 % of reserve; 5 µs may be ahead.
     assert!(took > millis(10) && took < micros(11_200), "{took:?}");
     for pair in data.windows(2) {
         assert!(pair[1].at.saturating_since(pair[0].at) < micros(20));
@@ -215,7 +215,7 @@ fn of_a_packet_in_pieces_only_those_that_were_lost_are_sent_again() {
     let mut pair = Pair::new();
     pair.mtu = 60_000;
     let call = pair.call(50_000);
-    // The whole packet is lost, and so is then every tenth of its pieces.
+    // The whole packet is lost, and then every tenth of its pieces.
     let mut sent = 0;
     pair.hook = Some(Box::new(move |passing| {
         sent += usize::from(passing.is(PacketType::Data, CLIENT));

@@ -1,12 +1,11 @@
-//! Everything a server keeps for a client ends, whatever the client does.
+//! All state that a server keeps for a client ends, whatever the client does.
 
 mod pair;
 
 use apus_proto::Time;
 use pair::*;
 
-/// Runs until the client has sent what `stop` waits for, and lets it vanish. Returns how long the
-/// server kept its state.
+/// Runs until `stop` is true and makes the client vanish. Returns the pair after the server has dropped its state.
 fn vanish(mut pair: Pair, request: usize, stop: impl FnMut(&Net) -> bool) -> Pair {
     pair.call(request);
     pair.drive_until(stop);
@@ -116,7 +115,7 @@ fn an_idle_node_does_next_to_nothing() {
     pair.drive_for(secs(20));
     let before = pair.turns;
     pair.drive_for(secs(10));
-    // A thousand calls in service: each asks every half second, and is answered.
+    // A thousand calls in service: each client probes every half second and is answered.
     let probes = pair.turns - before;
     assert!(probes < 40_000, "{probes} turns");
 }

@@ -1,4 +1,4 @@
-//! Several endpoints of one host keep within what they share.
+//! Several endpoints of one host keep within their shared limits.
 
 mod pair;
 
@@ -23,7 +23,7 @@ fn receiver(n: usize, others: HostLoad, change: impl Fn(&mut Config)) -> Net {
     net
 }
 
-/// Senders granted for the first time by now.
+/// Returns the number of senders granted for the first time until now.
 fn granted(net: &Net) -> usize {
     let grants = net.sent_by(0, PacketType::Grant);
     grants.iter().map(|sent| sent.to).collect::<BTreeSet<PathId>>().len()
@@ -53,7 +53,7 @@ fn what_the_other_endpoints_expect_is_left_out_of_the_limit() {
         for _ in 0..500 {
             net.drive_for(micros(10));
             let held = net.endpoint(0).load().expected;
-            // Its part is two of three windows, and a fourth is free for who comes next.
+            // Its part is two of three windows, and a fourth is free for the next sender.
             assert!(held <= most.max(150_000), "{held} expected beside {expected}");
         }
         net.drive();
@@ -75,7 +75,7 @@ fn room_that_other_endpoints_make_is_used_at_once() {
     assert!(net.counters(0).granted_bytes > before);
 }
 
-/// A link that counts.
+/// A link that counts packets.
 #[derive(Default)]
 struct Counted(u64);
 

@@ -1,4 +1,4 @@
-//! Links on which a packet takes its time: 50 Mb/s, 242 µs for a full one.
+//! Slow links: 50 Mb/s, 242 µs for a full packet.
 
 mod pair;
 
@@ -10,14 +10,14 @@ use apus_proto::{Config, Time};
 use apus_wire::{Packet, PacketType};
 use pair::*;
 
-/// A full packet at 50 Mb/s.
+/// Time of a full packet at 50 Mb/s.
 const PACKET_NANOS: u128 = 242_000;
 
 fn slow(config: &mut Config) {
     config.link_mbps(50);
 }
 
-/// When a node sent DATA, in nanoseconds since its first.
+/// Returns the times at which a node sent DATA, in nanoseconds since its first packet.
 fn sent_at(net: &Net, node: usize) -> Vec<u128> {
     let data = net.sent_by(node, PacketType::Data);
     data.iter().map(|sent| sent.at.saturating_since(data[0].at).as_nanos()).collect()
@@ -30,7 +30,7 @@ fn a_packet_lies_ready_while_another_is_on_the_wire() {
     pair.call(5_000);
     pair.drive();
     let at = sent_at(&pair, CLIENT);
-    // The second while the first is on the wire, each further one a whole packet's time before its turn.
+    // The second packet is sent while the first is on the wire, each further one a whole packet's time before its turn.
     assert_eq!(at.len(), 4);
     for (n, &at) in at.iter().enumerate() {
         let turn = n as u128 * PACKET_NANOS;
@@ -98,7 +98,7 @@ fn the_oldest_message_gets_what_fits_the_link() {
     }
     net.drive();
     assert!(net.counters(0).fifo_granted_bytes > 20_000);
-    // And the rest of the packet in which the one before ended.
+    // The limit, and the rest of the packet in which the previous grant ended.
     let most = fifo_steps(&net).into_iter().max();
     assert!(most.is_some_and(|most| most <= 66_250 / 8 + 1_416), "{most:?} bytes at a time");
 }
@@ -114,7 +114,7 @@ fn every_other_packet_brings_a_grant() {
     assert!((60..150).contains(&grants), "{grants} for 283 packets");
 }
 
-/// Bytes that grants at the level of the oldest message allowed, each.
+/// Returns the bytes of each grant at the level of the oldest message.
 fn fifo_steps(net: &Net) -> Vec<u32> {
     let mut granted = BTreeMap::new();
     let mut steps = Vec::new();
@@ -128,7 +128,7 @@ fn fifo_steps(net: &Net) -> Vec<u32> {
     steps
 }
 
-/// Nine nodes answer one with 500 kB each, over and over for five seconds.
+/// Nine nodes answer one node with 500 kB each, over and over for five seconds.
 fn gather(pauses: Option<(Duration, Duration)>) -> Net {
     let mut net = Net::new(10, |_, config| slow(config));
     let mut switch = Switch::new(50, 128_000);
@@ -155,13 +155,13 @@ fn gather(pauses: Option<(Duration, Duration)>) -> Net {
 //= docs/protocol.md#ack-4
 #[test]
 fn what_waits_in_a_low_level_is_not_sent_again_before_it() {
-    // Whoever reads at once, and whoever reads what came in 5 ms together.
+    // A receiver that reads at once, and one that reads the arrivals of 5 ms together.
     for (pauses, part) in [(None, 100), (Some((millis(50), millis(5))), 20)] {
         let net = gather(pauses);
         let again: u64 = (1..10).map(|n| net.counters(n).retransmitted_bytes).sum();
         let received = net.counters(0).data_bytes_received;
-        // It was half of it while NEED_ACK was answered with RESEND, and one in thirty while all of what
-        // had waited for long was asked for.
+        // It was half of it while NEED_ACK was answered with RESEND, and one in thirty while all data that had waited for long was
+        // requested.
         assert!(again * part < received, "{again} bytes again for {received} with {pauses:?}");
         assert!(received > 25_000_000, "of the 31 MB that the link carries: {received}");
     }

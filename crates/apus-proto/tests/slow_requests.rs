@@ -9,12 +9,12 @@ use apus_wire::PacketType;
 use pair::*;
 
 const SERVER: usize = 0;
-/// Slow clients are nodes 1 to this one,
+/// Last of the slow clients, which are nodes 1 to this one.
 const SLOW: usize = 8;
-/// and this one is not slow.
+/// A client that is not slow.
 const HONEST: usize = 9;
 
-/// Packets of a slow client that pass at once; then one passes each half of a second.
+/// Packets of a slow client that pass at once; later ones pass one per half second.
 const AT_ONCE: u32 = 75;
 
 fn net(total: u64) -> Net {
@@ -55,7 +55,7 @@ fn clients_that_send_a_byte_now_and_then_keep_no_other_one_away() {
     let answered = |call: &&_| matches!(net.outcome(HONEST, **call), Some(Outcome::Response(_)));
     assert_eq!(calls.iter().filter(answered).count(), calls.len());
     assert!(net.counters(SERVER).requests_too_slow > 0);
-    // They were told that there is no room, and no more than that.
+    // They were told that there is no room, and nothing more.
     for (node, call) in slow {
         match net.outcome(node, call) {
             None | Some(Outcome::Response(_)) => {}

@@ -10,7 +10,7 @@ use apus_proto::{TraceChoice, TraceEvent, TraceSink};
 use apus_wire::{Freeze, Header, RpcId};
 use pair::*;
 
-/// What a node has recorded, and how often it was to stop.
+/// Records of a node, and the number of requests to stop recording.
 #[derive(Default)]
 struct Recorded {
     events: Vec<TraceEvent>,
@@ -31,7 +31,7 @@ impl TraceSink for Sink {
 
 const SLOW: Duration = Duration::from_millis(10);
 
-/// Two nodes that record every call, and what they record.
+/// Returns two nodes that record every call, and their records.
 fn traced() -> (Pair, [Arc<Mutex<Recorded>>; 2]) {
     let mut pair = Pair::new();
     let recorded = [CLIENT, SERVER].map(|node| {
@@ -47,7 +47,7 @@ fn frozen(recorded: &[Arc<Mutex<Recorded>>; 2]) -> [usize; 2] {
     [0, 1].map(|node| recorded[node].lock().unwrap().frozen)
 }
 
-/// A call whose answer is given only after this time.
+/// Makes a call that is answered only after this time.
 fn call_that_takes(pair: &mut Pair, time: Duration) {
     pair.hold();
     pair.call(100);
@@ -100,7 +100,7 @@ fn freezes_of_others_are_limited() {
     let header = Header { source_port: 9, dest_port: 0, sender_id: RpcId(0) };
     let mut freeze = [0; Freeze::LEN];
     Freeze.emit(&header, &mut freeze);
-    // Of nobody, of a node that is known, of it again.
+    // From an unknown node, from a known node, and from that node again.
     pair.inject_raw(native_path(9), SERVER, &freeze);
     assert_eq!(frozen(&recorded), [0, 0]);
     pair.answer_with(1);

@@ -1,4 +1,4 @@
-//! The context of a distributed trace goes with the first byte of a request, and nowhere else.
+//! The context of a distributed trace accompanies the first byte of a request only.
 
 mod pair;
 
@@ -14,7 +14,7 @@ fn traced(number: u8) -> CallOptions {
     CallOptions { cookie: 7, trace: Some(Box::new(context(number))), ..CallOptions::default() }
 }
 
-/// What each DATA packet of the client says beside its message, by its offset.
+/// Returns the extension of each DATA packet of the client, by its offset.
 fn extensions(pair: &Pair) -> Vec<(u32, Extension)> {
     let offset = |bytes: &[u8]| Data::parse(bytes).unwrap().0.offset;
     let data = pair.sent_by(CLIENT, PacketType::Data);
@@ -24,7 +24,8 @@ fn extensions(pair: &Pair) -> Vec<(u32, Extension)> {
 //= docs/protocol.md#life-10
 #[test]
 fn a_request_of_any_length_tells_its_trace_once() {
-    // Around the payload that fits one packet: 1,472 less 56 of the header, and 28, or with a deadline 36, of the extension.
+    // Lengths around the payload that fits one packet: 1,472 less 56 bytes of header, and 28 bytes of extension, or 36 with a
+    // deadline.
     for deadline in [None, Some(secs(50))] {
         for length in [1, 100, 1_380, 1_381, 1_388, 1_389, 1_416, 1_417, 2_000, 300_000] {
             let mut pair = Pair::new();
@@ -75,7 +76,7 @@ fn every_request_has_its_own_trace_whatever_the_network_does() {
         let trace = traced(number).trace.filter(|_| number % 3 > 0);
         pair.try_call(CLIENT, SERVER, body, CallOptions { trace, ..traced(number) }).unwrap();
     }
-    // A held request is not answered, so the clock is stopped by the test.
+    // A held request is not answered, so the test stops the clock.
     pair.drive_for(secs(2));
     let requests = &pair.nodes[SERVER].requests;
     assert_eq!(requests.len(), 100);

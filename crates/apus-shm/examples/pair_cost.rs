@@ -1,4 +1,4 @@
-//! What a pair costs: round trips, messages and bytes, between two threads of this process that spin.
+//! Measures the cost of a pair: round trips, messages and bytes, between two spinning threads of this process.
 //!
 //! ```text
 //! taskset -c 0,1 cargo run --release -p apus-shm --example pair_cost
@@ -38,7 +38,8 @@ impl MessageReceiver for Inbox {
     }
 }
 
-/// Sends `outstanding` messages of `length` and one for each answer. Returns the answers in a second, and the round trips' median.
+/// Sends `outstanding` messages of `length` and one for each answer. Returns the answers per second, and the median of the round
+/// trips.
 fn measure(length: usize, outstanding: usize) -> (u64, Duration) {
     let (mut client, mut server) = pair();
     let ends = AtomicBool::new(false);
@@ -77,7 +78,7 @@ fn measure(length: usize, outstanding: usize) -> (u64, Duration) {
     (answers, Duration::from_nanos(times[times.len() / 2]))
 }
 
-/// A cache line that goes to and fro.
+/// Measures a cache line that moves back and forth.
 fn cache_line() -> Duration {
     let (there, back) = (AtomicU64::new(0), AtomicU64::new(0));
     let rounds = 1_000_000;

@@ -1,21 +1,21 @@
-//! How one process wakes the other one.
+//! Wake-ups between two processes.
 //!
-//! A process that is about to sleep makes a word of its own odd, then looks once more for what it waits for. A process that has
-//! written something for the other one reads that word afterwards, and writes to the other one's event if the word is odd. The two
-//! fences order each write before the read behind it in both processes. So either the sleeper sees what was written, or the
-//! writer sees that the other one sleeps, or both.
+//! A process that is about to sleep makes a word of its own odd, then checks once more for input. A process that has written
+//! something for its peer reads the peer's word afterwards, and writes to the peer's event if the word is odd. The two fences order
+//! each write before the following read in both processes. So either the sleeper sees the written data, or the writer sees that its
+//! peer sleeps, or both.
 //!
-//! The word counts, so one sleep gets one wake-up, however much is written.
+//! The word counts, so one sleep gets one wake-up, however many writes follow.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// A word and a fence. The model in the tests has others.
+/// The operations on a bell's word. The model in the tests implements others.
 pub trait Word {
-    /// Its value.
+    /// Returns the value.
     fn load(&self, ordering: Ordering) -> u64;
-    /// Sets it.
+    /// Sets the value.
     fn store(&self, value: u64, ordering: Ordering);
-    /// A sequentially consistent fence.
+    /// Executes a sequentially consistent fence.
     fn full_fence();
 }
 
@@ -36,14 +36,14 @@ impl Word for AtomicU64 {
     }
 }
 
-/// Asks to be woken, by a `word` of this process. The caller looks once more before it sleeps.
+/// Arms the bell of a `word` of this process. The caller checks for input once more before it sleeps.
 pub fn ask<W: Word>(word: &W) {
     let count = word.load(Ordering::Relaxed);
     word.store(count | 1, Ordering::Relaxed);
     W::full_fence();
 }
 
-/// Asks no longer.
+/// Disarms the bell.
 pub fn withdraw<W: Word>(word: &W) {
     let count = word.load(Ordering::Relaxed);
     if count % 2 == 1 {
@@ -51,8 +51,8 @@ pub fn withdraw<W: Word>(word: &W) {
     }
 }
 
-/// After something was written for the peer: its count if it is to be woken and was not woken for the same count before. `read`
-/// reads the peer's word.
+/// Returns the peer's count after a write, if the peer is to be woken. Each count needs only one wake-up. `read` reads the peer's
+/// word.
 #[inline]
 pub fn asked<W: Word>(read: impl FnOnce() -> u64) -> Option<u64> {
     W::full_fence();
@@ -87,7 +87,7 @@ mod tests {
         bell: Modelled,
     }
 
-    /// One sleep of the reader; whether it slept.
+    /// Performs one sleep of the reader. Returns whether it slept.
     fn sleeps(shared: &Shared) -> bool {
         ask(&shared.bell);
         if shared.frame.load(Ordering::Acquire) == 0 {

@@ -1,4 +1,4 @@
-//! Bodies that are read where the peer has written them.
+//! Bodies that this process reads in the peer's memory.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,21 +13,21 @@ use crate::layout;
 use crate::pool::Run;
 use crate::segment::{Memory, PeerSegment};
 
-/// What this process tells its peer, also from threads that drop a body.
+/// Reports to the peer, also from threads that drop a body.
 #[derive(Debug)]
 pub(crate) struct Receipts {
     /// The first page of this process's segment ([`layout`]).
     pub(crate) words: Memory,
     pub(crate) channel: Channel,
     peer: PeerSegment,
-    /// The peer's word at the last wake-up, for each of its bells.
+    /// The peer's word at the last wake-up of each of its bells.
     woken: [AtomicU64; 2],
-    /// Bytes of bodies that are held in place.
+    /// Bytes of bodies held in place.
     held: AtomicUsize,
     is_current: IsCurrent,
 }
 
-/// Whether the calling process is the one that made the pair, and not a child of it.
+/// Returns whether the calling process is the one that made the pair, and not a child of it.
 pub(crate) struct IsCurrent(pub(crate) Box<dyn Fn() -> bool + Send + Sync>);
 
 impl fmt::Debug for IsCurrent {
@@ -36,14 +36,14 @@ impl fmt::Debug for IsCurrent {
     }
 }
 
-/// What a peer waits for.
+/// The event that a peer waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bell {
     Frame = 0,
     Room = 1,
 }
 
-/// A message to wake the peer.
+/// The message that wakes the peer.
 pub(crate) const WAKE: u8 = b'W';
 
 impl Receipts {
@@ -57,24 +57,24 @@ impl Receipts {
         Self { words, channel, peer, woken, held, is_current }
     }
 
-    /// Wakes the peer if it sleeps and waits for this. Costs a system call only then.
+    /// Wakes the peer if it sleeps and waits for this event. Only then it costs a system call.
     #[inline]
     pub(crate) fn ring(&self, bell: Bell) {
         let word = layout::BELLS[bell as usize];
         let asleep = bell::asked::<AtomicU64>(|| self.peer.load(word, Ordering::Relaxed));
         let Some(count) = asleep else { return };
         if self.woken[bell as usize].swap(count, Ordering::Relaxed) != count {
-            // A full socket has wake-ups enough, and the end of a peer is noticed elsewhere.
+            // A full socket has wake-ups enough, and another place detects the end of a peer.
             let _ = self.channel.send(&[WAKE], &[]);
         }
     }
 
-    /// Bytes of bodies that are held in place.
+    /// Returns the bytes of bodies held in place.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// The peer may use the run again.
+    /// Returns the run to the peer for reuse.
     pub(crate) fn release(&self, run: Run) {
         let word = layout::released(run.segment.into(), run.first.into());
         self.words.half_word(word).store(run.generation, Ordering::Release);
@@ -82,7 +82,7 @@ impl Receipts {
     }
 }
 
-/// A body in the memory of a peer that is trusted.
+/// A body in the memory of a trusted peer.
 #[derive(Debug)]
 struct InPlace {
     peer: PeerSegment,
@@ -95,7 +95,7 @@ struct InPlace {
 ///
 /// # Safety
 ///
-/// As [`PeerSegment::in_place`], until that drop.
+/// The conditions of [`PeerSegment::in_place`], until that drop.
 pub(crate) unsafe fn in_place(
     peer: PeerSegment,
     run: Run,
@@ -109,7 +109,7 @@ pub(crate) unsafe fn in_place(
 
 impl AsRef<[u8]> for InPlace {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: whoever made this value vouches for the peer.
+        // SAFETY: the caller of `in_place` vouches for the peer.
         unsafe { self.peer.in_place(self.range.clone()) }
     }
 }

@@ -1,7 +1,7 @@
-//! The unix socket of a pair: descriptors go over it, and its end is the peer's end.
+//! The unix socket of a pair. It carries descriptors, and its end is the peer's end.
 //!
-//! `close` of a descriptor that a peer has passed may sleep, and so may `close` of the socket in which it lies unread. Both are closed
-//! elsewhere ([`crate::closer`]).
+//! `close` of a descriptor from a peer may sleep, and so may `close` of the socket that holds such a descriptor unread.
+//! [`crate::closer`] closes both on other threads.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{self, ManuallyDrop};
@@ -17,31 +17,31 @@ use nix::sys::socket::{
 
 use crate::closer::close_elsewhere;
 
-/// Descriptors that the kernel lets a message carry (`SCM_MAX_FD`). There is room for all: those that the kernel cannot hand over
-/// are closed, but then those that it has handed over could not be found.
+/// Upper bound on the descriptors in one message (`SCM_MAX_FD`). There is room for all of them: the kernel closes descriptors that
+/// it cannot pass, but then the passed ones could not be found.
 const DESCRIPTORS_MAX: usize = 253;
 
-/// `SO_PASSRIGHTS` of Linux 6.16: whether others may pass descriptors to a socket.
+/// `SO_PASSRIGHTS` of Linux 6.16: whether peers may pass descriptors to a socket.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
 /// A connected socket of type `SOCK_SEQPACKET`.
 #[derive(Debug)]
 pub struct Channel {
     socket: ManuallyDrop<OwnedFd>,
-    /// The process that has made it. A child has only a copy of the descriptor.
+    /// The process that created the channel. A child has only a copy of the descriptor.
     process: u32,
 }
 
-/// A descriptor that a peer has passed. It is closed elsewhere.
+/// A descriptor from a peer. [`crate::closer`] closes it.
 #[derive(Debug)]
 pub struct Received(ManuallyDrop<OwnedFd>);
 
 impl Received {
-    /// The descriptor. Its `close` may sleep.
+    /// Returns the descriptor. Its `close` may sleep.
     #[must_use]
     pub fn into_owned(self) -> OwnedFd {
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: `this` is dropped no more, so its descriptor is taken out once.
+        // SAFETY: `this` is never dropped, so its descriptor is taken out once.
         unsafe { ManuallyDrop::take(&mut this.0) }
     }
 }
@@ -54,47 +54,47 @@ impl AsFd for Received {
 
 impl Drop for Received {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the value after its drop.
+        // SAFETY: no code uses the value after its drop.
         close_elsewhere(unsafe { ManuallyDrop::take(&mut self.0) });
     }
 }
 
-/// What arrived by [`Channel::take`].
+/// Result of [`Channel::take`].
 #[derive(Debug, Default)]
 pub struct Taken {
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     pub length: usize,
-    /// Descriptors that came with it.
+    /// Descriptors in the message.
     pub descriptors: Vec<Received>,
 }
 
-/// What arrived.
+/// Result of [`Channel::receive`].
 #[derive(Debug, Default)]
 pub struct Parcel {
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     pub length: usize,
-    /// Descriptors that came with it.
+    /// Descriptors in the message.
     pub descriptors: Vec<OwnedFd>,
 }
 
 impl Channel {
-    /// A channel over a connected socket.
+    /// Creates a channel over a connected socket.
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
         Self { socket: ManuallyDrop::new(socket), process: process::id() }
     }
 
-    /// The socket.
+    /// Returns the socket.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// The socket.
+    /// Converts the channel to its socket.
     #[must_use]
     pub fn into_socket(self) -> OwnedFd {
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: `this` is dropped no more, so its descriptor is taken out once.
+        // SAFETY: `this` is never dropped, so its descriptor is taken out once.
         unsafe { ManuallyDrop::take(&mut this.socket) }
     }
 
@@ -102,7 +102,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// Those of the system call.
+    /// The errors of the system call.
     pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
         let rights = [ControlMessage::ScmRights(&raw)];
@@ -113,18 +113,19 @@ impl Channel {
         Ok(())
     }
 
-    /// The next message, if there is one, with up to `most` descriptors, at most 4. Never closes a descriptor that the peer has passed, whatever
-    /// the peer does and although this process may have no descriptor left. For one reader at a time.
+    /// Receives the next message, if there is one, with up to `most` descriptors, at most 4. Never closes a descriptor from the
+    /// peer, whatever the peer does and even if this process has no descriptor left. For one reader at a time.
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::WouldBlock`] if there is none, [`io::ErrorKind::UnexpectedEof`] if the peer has closed its end,
-    /// [`io::ErrorKind::InvalidData`] if more descriptors came with it than `most` or than this process has room for. Such a message
-    /// stays in the socket.
+    /// [`io::ErrorKind::WouldBlock`] without a message, [`io::ErrorKind::UnexpectedEof`] if the peer has closed its end,
+    /// [`io::ErrorKind::InvalidData`] if the message has more descriptors than `most` or than this process has room for. Such a
+    /// message stays in the socket.
     pub fn take(&self, bytes: &mut [u8], most: usize) -> io::Result<Taken> {
-        // The kernel closes descriptors for which there is no room. Those of a message that stays in the socket are closed with it.
+        // The kernel closes descriptors without room. The descriptors of a message that stays in the socket are closed with the
+        // socket.
         let taken = match self.peek(bytes, most) {
-            // The peer has closed its end with messages that it has not read. What it has sent before is still there.
+            // The peer has closed its end without reading all messages. Its own earlier messages are still there.
             Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => self.peek(bytes, most),
             peeked => peeked,
         }?;
@@ -135,11 +136,11 @@ impl Channel {
         Ok(taken)
     }
 
-    /// Copies of the next message and of its descriptors, which stay in the socket.
+    /// Returns copies of the next message and of its descriptors, which stay in the socket.
     fn peek(&self, bytes: &mut [u8], most: usize) -> io::Result<Taken> {
         let mut control = Control([0; CONTROL]);
         let mut place = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        // SAFETY: zeroes are a header without anything.
+        // SAFETY: zeroes are an empty header.
         let mut header: libc::msghdr = unsafe { mem::zeroed() };
         header.msg_iov = &raw mut place;
         header.msg_iovlen = 1;
@@ -159,17 +160,17 @@ impl Channel {
         Ok(Taken { length, descriptors })
     }
 
-    /// Whether the peer may pass descriptors, as far as the kernel can refuse them (Linux 6.16): `sendmsg` fails with `EPERM` then.
+    /// Sets whether the peer may pass descriptors, if the kernel can refuse them (Linux 6.16): `sendmsg` fails with `EPERM` then.
     pub fn allow_descriptors(&self, allowed: bool) {
         allow_descriptors(self.socket.as_fd(), allowed);
     }
 
-    /// The next message, if there is one. `close` of descriptors that came with it may sleep: [`take`](Self::take) is for
-    /// messages of strangers.
+    /// Receives the next message, if there is one. `close` of its descriptors may sleep: messages of untrusted processes need
+    /// [`take`](Self::take).
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::WouldBlock`] if there is none, [`io::ErrorKind::UnexpectedEof`] if the peer has closed its end.
+    /// [`io::ErrorKind::WouldBlock`] without a message, [`io::ErrorKind::UnexpectedEof`] if the peer has closed its end.
     pub fn receive(&self, bytes: &mut [u8]) -> io::Result<Parcel> {
         let mut control = nix::cmsg_space!([RawFd; DESCRIPTORS_MAX]);
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
@@ -184,12 +185,12 @@ impl Channel {
             Ok((message.bytes, descriptors.flatten().collect::<Vec<RawFd>>()))
         };
         let (length, descriptors) = match receive() {
-            // The peer has closed its end with messages that it has not read. What it has sent before is still there.
+            // The peer has closed its end without reading all messages. Its own earlier messages are still there.
             Err(Errno::ECONNRESET) => receive()?,
             received => received?,
         };
         let descriptors = descriptors.into_iter().map(|descriptor| {
-            // SAFETY: the kernel has just made this descriptor for us, and nobody else knows of it.
+            // SAFETY: the kernel has just made this descriptor for this call, and no other code knows it.
             unsafe { OwnedFd::from_raw_fd(descriptor) }
         });
         let parcel = Parcel { length, descriptors: descriptors.collect() };
@@ -202,32 +203,33 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the value after its drop.
+        // SAFETY: no code uses the value after its drop.
         let socket = unsafe { ManuallyDrop::take(&mut self.socket) };
         if self.process == process::id() {
-            // The peer sees the end at once, although the threads that close may all be asleep.
+            // The peer sees the end at once, even if all closing threads are asleep.
             let _ = shutdown(socket.as_raw_fd(), Shutdown::Both);
             close_elsewhere(socket);
         }
     }
 }
 
-/// Bytes for the control messages of a message: room for the four descriptors that an honest peer sends at most.
+/// Room for the control messages of a message, in bytes: the four descriptors that an honest peer sends at most.
 const CONTROL: usize = 32;
 
-/// Room for control messages, aligned as their headers.
+/// Room for control messages with the alignment of their headers.
 #[repr(align(8))]
 struct Control([u8; CONTROL]);
 
-/// The descriptors of a message. `nix` finds none if there were more than had room, and those that the kernel has made would be lost.
+/// Returns the descriptors of a message. `nix` returns none if there were more than the room, and would leak those that the kernel
+/// has made.
 ///
 /// # Safety
 ///
-/// The kernel has filled the header, and nobody has taken the descriptors.
+/// The kernel has filled the header, and no code has taken the descriptors.
 #[allow(clippy::unnecessary_cast, reason = "the length has another type with other C libraries")]
 unsafe fn received(header: &libc::msghdr) -> Vec<Received> {
     let mut found = Vec::new();
-    // SAFETY: the header is the kernel's, so its control messages lie one behind the other within its buffer.
+    // SAFETY: the header is the kernel's, so its control messages lie one after the other within its buffer.
     unsafe {
         let mut control = libc::CMSG_FIRSTHDR(header);
         while let Some(head) = control.as_ref() {
@@ -246,11 +248,12 @@ unsafe fn received(header: &libc::msghdr) -> Vec<Received> {
     found
 }
 
-/// Whether others may pass descriptors to a socket, and to those that are accepted at it later.
+/// Sets whether peers may pass descriptors to a socket, and to the sockets later accepted at it.
 pub(crate) fn allow_descriptors(socket: BorrowedFd<'_>, allowed: bool) {
     let allowed = libc::c_int::from(allowed);
     let length = size_of_val(&allowed) as libc::socklen_t;
-    // SAFETY: the kernel reads the number during the call. Kernels before 6.16 do not know the option, and sockets let descriptors in.
+    // SAFETY: the kernel reads the number during the call. Kernels before 6.16 do not know the option, and their sockets let
+    // descriptors in.
     unsafe {
         let value = (&raw const allowed).cast();
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, value, length);

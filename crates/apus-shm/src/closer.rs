@@ -1,19 +1,20 @@
-//! Closes descriptors on threads for which nothing waits.
+//! Closes descriptors on threads that no other work waits for.
 //!
-//! `close` may sleep: a TCP socket with `SO_LINGER` and unsent bytes sleeps until they are acknowledged, a file of a FUSE server until
-//! that server answers. A process that gets descriptors from others (`SCM_RIGHTS`) must not close them where something waits for the
-//! thread, and neither a unix socket in which such descriptors may lie unread: they are closed with the socket.
+//! `close` may sleep: a TCP socket with `SO_LINGER` and unsent bytes sleeps until they are acknowledged, a file of a FUSE server
+//! until that server answers. A process that receives descriptors from others (`SCM_RIGHTS`) must not close them on a thread that
+//! other work waits for. The same holds for a unix socket that may hold such descriptors unread: they are closed with the socket.
 //!
 //! | bound | effect beyond |
 //! |---|---|
 //! | [`THREADS_MAX`] threads | descriptors wait in the queue while all threads sleep in `close` |
 //! | [`QUEUE_MAX`] descriptors in the queue | a descriptor stays open, and is [counted](left_open) |
 //!
-//! The segments of a pair are an exception, since their `close` waits for nobody. So a process that meets honest ones starts
-//! no thread, which would make system calls of a program with one thread dearer (the C library's cancellation).
+//! The segments of a pair are an exception, because their `close` never waits. So a process that meets only honest ones starts no
+//! thread, which would make system calls of a single-threaded program slower (the C library's cancellation).
 //!
-//! A thread ends when nothing came for a second. It has all signals blocked. A child of `fork` has none of the threads and begins
-//! with an empty queue; descriptors that were in the queue stay open there. No function of this module takes a lock. Where a thread
+//! A thread ends after a second without work. It blocks all signals. A child of `fork` has none of the threads and begins with an
+//! empty queue; descriptors of the parent's queue stay open there. No function of this module takes a lock. [`close_elsewhere`]
+//! allocates memory if it must start a thread.
 //! has to be started, [`close_elsewhere`] allocates memory.
 
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
@@ -27,35 +28,35 @@ use nix::libc;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::sys::stat::fstat;
 
-/// Threads that may sleep in `close` at a time.
+/// Upper bound on threads that may sleep in `close` at a time.
 pub const THREADS_MAX: u32 = 8;
 
-/// Descriptors that wait for a thread.
+/// Upper bound on descriptors that wait for a thread.
 pub const QUEUE_MAX: usize = 256;
 
-/// A thread without work ends after this time.
+/// Time without work after which a thread ends.
 const IDLE_FOR: Duration = Duration::from_secs(1);
 
-/// Bytes of memory whose descriptor is closed at once: a few segments of a pair.
+/// Size of memory up to which a descriptor is closed at once, in bytes: a few segments of a pair.
 const LITTLE: i64 = 4 << 20;
 
-/// Bytes of a thread's stack.
+/// Size of a thread's stack in bytes.
 const STACK: usize = 64 << 10;
 
-/// Looks at a queue that another thread is about to empty after a fork.
+/// Upper bound on checks of a queue that another thread is about to empty after a fork.
 const LOOKS: usize = 1_000;
 
 static CLOSER: Closer = Closer::new();
 
-/// Has a descriptor closed by another thread, or at once if it is of a few pages of memory. Never sleeps.
+/// Closes a descriptor on another thread, or at once if it belongs to a few pages of memory. Never sleeps.
 pub fn close_elsewhere(descriptor: OwnedFd) {
     if !is_little_memory(&descriptor) {
         CLOSER.take_over(descriptor.into_raw_fd());
     }
 }
 
-/// Whether a descriptor is of memory (`memfd_create`, tmpfs) that is and stays so small that the kernel frees it in a moment. `close` of
-/// memory waits for nobody.
+/// Returns whether a descriptor belongs to memory (`memfd_create`, tmpfs) that is and stays so small that the kernel frees it in a
+/// moment. `close` of memory never waits.
 fn is_little_memory(descriptor: &OwnedFd) -> bool {
     // Other files have no seals.
     let seals = fcntl(descriptor, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_retain);
@@ -63,20 +64,21 @@ fn is_little_memory(descriptor: &OwnedFd) -> bool {
         && fstat(descriptor).is_ok_and(|file| file.st_size <= LITTLE)
 }
 
-/// Descriptors of this process that wait for a thread to close them: more than 0 for long only if all threads sleep in `close`.
+/// Returns the number of descriptors of this process that wait for a thread to close them. It is above 0 for long only if all
+/// threads sleep in `close`.
 #[must_use]
 pub fn waiting() -> usize {
     if CLOSER.is_of(std::process::id()) { CLOSER.queued.load(Ordering::Relaxed) } else { 0 }
 }
 
-/// Descriptors that this process has left open, because the queue was full.
+/// Returns the number of descriptors that this process has left open because the queue was full.
 #[must_use]
 pub fn left_open() -> u64 {
     CLOSER.left_open.load(Ordering::Relaxed)
 }
 
-/// Before this process becomes another program: descriptors that wait for a thread are not closed by that, which would sleep. The program
-/// has them, by numbers of which it does not know. Allocates nothing.
+/// Prepares for exec: keeps the queued descriptors open across it, because closing them would sleep. The new program inherits them
+/// without knowing their numbers. Allocates nothing.
 pub fn spare_from_exec() {
     if !CLOSER.is_of(std::process::id()) {
         return;
@@ -84,8 +86,8 @@ pub fn spare_from_exec() {
     for place in &CLOSER.queue {
         let fd = place.load(Ordering::SeqCst) - 1;
         if fd >= 0 {
-            // SAFETY: the command has a number as its argument. A descriptor that a thread has closed meanwhile may be another one, whose
-            // flag a program has to set that shares its table of descriptors at exec anyway.
+            // SAFETY: the command has a number as its argument. A number that a thread has closed meanwhile may be reused; a
+            // program that shares its table of descriptors must set the flag of such a descriptor again at exec anyway.
             unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
         }
     }
@@ -93,16 +95,16 @@ pub fn spare_from_exec() {
 
 #[derive(Debug)]
 struct Closer {
-    /// The process whose threads and queue these are, shifted by a bit that says whether they are ready.
+    /// The process that owns the threads and the queue, shifted left by one. The lowest bit says whether they are ready.
     process: AtomicU64,
-    /// Descriptors plus one; 0 is an empty place.
+    /// Descriptors plus one; 0 is an empty slot.
     queue: [AtomicI32; QUEUE_MAX],
-    /// Places that are taken, or are about to be.
+    /// Number of slots that are taken, or are about to be.
     queued: AtomicUsize,
-    /// Counts descriptors that were put into the queue. Idle threads sleep on it.
+    /// Number of descriptors that were put into the queue. Idle threads sleep on it.
     came: AtomicU32,
     threads: AtomicU32,
-    /// Threads that sleep because nothing is to be done, and for which no descriptor was meant since then.
+    /// Number of threads that sleep without work and are not claimed for a descriptor.
     idle: AtomicU32,
     left_open: AtomicU64,
 }
@@ -132,7 +134,7 @@ impl Closer {
         }
     }
 
-    /// Counts an idle thread out: it has a descriptor to close, or ends. False if there is none.
+    /// Claims an idle thread, which then has a descriptor to close, or ends. Returns `false` if there is none.
     fn claim_idle(&self) -> bool {
         let less = |idle: u32| idle.checked_sub(1);
         self.idle.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
@@ -142,7 +144,7 @@ impl Closer {
         self.process.load(Ordering::Acquire) == ready(process)
     }
 
-    /// Empties the queue if the caller is the first of a new process. False if another thread has not finished that.
+    /// Empties the queue if the caller is the first of a new process. Returns `false` if another thread has not finished that.
     fn enter(&self, process: u32) -> bool {
         let mut found = self.process.load(Ordering::Acquire);
         if found == ready(process) {
@@ -171,13 +173,13 @@ impl Closer {
         false
     }
 
-    /// False if there is no room.
+    /// Queues a descriptor. Returns `false` if there is no room.
     fn push(&self, fd: RawFd) -> bool {
         if self.queued.fetch_add(1, Ordering::Relaxed) < QUEUE_MAX {
             let (sequential, relaxed) = (Ordering::SeqCst, Ordering::Relaxed);
             let put =
                 |place: &AtomicI32| place.compare_exchange(0, fd + 1, sequential, relaxed).is_ok();
-            // A place is free, unless its last descriptor is counted a moment longer than it is there.
+            // A slot is free, unless a removed descriptor is still counted for a moment.
             if self.queue.iter().any(put) {
                 return true;
             }
@@ -201,11 +203,11 @@ impl Closer {
         if !self.count_thread() {
             return;
         }
-        // The thread inherits the mask, and no handler of the program runs in it.
+        // The thread inherits the mask, so no handler of the program runs in it.
         let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
         let builder = thread::Builder::new().name("apus-closer".to_owned()).stack_size(STACK);
         if builder.spawn(|| self.work()).is_err() {
-            // The descriptor stays in the queue, and the next one brings another try.
+            // The descriptor stays in the queue, and the next one makes another attempt.
             self.threads.fetch_sub(1, Ordering::SeqCst);
         }
         if let Ok(mask) = mask {
@@ -213,7 +215,7 @@ impl Closer {
         }
     }
 
-    /// Counts one more thread. False if there are enough.
+    /// Counts one more thread. Returns `false` at the limit.
     fn count_thread(&self) -> bool {
         let more = |threads| (threads < THREADS_MAX).then_some(threads + 1);
         self.threads.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
@@ -223,7 +225,7 @@ impl Closer {
         loop {
             let seen = self.came.load(Ordering::SeqCst);
             while let Some(fd) = self.pop() {
-                // The result is of no use: whatever it is, the descriptor has gone.
+                // Any result means that the descriptor is gone.
                 let _ = nix::unistd::close(fd);
             }
             self.idle.fetch_add(1, Ordering::SeqCst);
@@ -233,7 +235,7 @@ impl Closer {
                 continue;
             }
             self.threads.fetch_sub(1, Ordering::SeqCst);
-            // A descriptor that came before the thread was counted out has started no other one.
+            // A descriptor that was queued before the thread was counted out has started no other thread.
             if self.is_empty() || !self.count_thread() {
                 return;
             }
@@ -253,7 +255,7 @@ fn ready(process: u32) -> u64 {
     begun(process) | 1
 }
 
-/// Sleeps until the word is no longer `seen`, [`IDLE_FOR`] at most. False if that time has passed.
+/// Sleeps until the word differs from `seen`, at most for [`IDLE_FOR`]. Returns `false` after that time.
 fn sleep_on(word: &AtomicU32, seen: u32) -> bool {
     let timeout = libc::timespec { tv_sec: IDLE_FOR.as_secs().cast_signed(), tv_nsec: 0 };
     let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;

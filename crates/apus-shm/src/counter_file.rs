@@ -1,8 +1,8 @@
-//! Files in which processes show their counters: where they are, how one is made, and which of them are outdated.
+//! Files in which processes publish their counters: their location, creation and expiry.
 //!
-//! A file is mapped by the process that counts, and read by others with `read`, so that a file that another program cuts short is an
-//! error for its reader. It stays when its process ends, however that ends. A file that is cut short ends the process that has it
-//! mapped at its next write; only the same user and root can do so, and removing it does no harm.
+//! The counting process maps its file, and other processes use `read`, so that a file truncated by another program is only an error
+//! for its reader. A file outlives its process, however that ends. Truncating a file kills the process that has it mapped, at its
+//! next write; only the same user and root can do so. Removing the file does no harm.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
@@ -16,36 +16,36 @@ use nix::unistd::geteuid;
 
 use crate::segment::{Memory, fits_file_limit, map_beyond};
 
-/// A process: its number and when it started name one process of a pid namespace since the boot.
+/// A process, identified by PID and start time, which are unique in a pid namespace since the boot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ProcessName {
-    /// Its number in its pid namespace.
+    /// PID in its pid namespace.
     pub pid: u32,
-    /// When it started, as field 22 of `/proc/PID/stat`.
+    /// Start time, as field 22 of `/proc/PID/stat`.
     pub ticks: u64,
     /// Inode of its pid namespace.
     pub namespace: u64,
 }
 
 impl ProcessName {
-    /// That of the calling process.
+    /// Returns the name of the calling process.
     ///
     /// # Errors
     ///
-    /// When `/proc` is not there.
+    /// If `/proc` is not mounted.
     pub fn current() -> io::Result<Self> {
         let pid = std::process::id();
         let (_, ticks) = status_of(pid).ok_or(io::ErrorKind::NotFound)?;
         Ok(Self { pid, ticks, namespace: own_namespace()? })
     }
 
-    /// Whether it runs. `None` if it is of another pid namespace than the caller, which cannot tell.
+    /// Returns whether the process runs; `None` if it belongs to another pid namespace than the caller.
     #[must_use]
     pub fn is_alive(&self) -> Option<bool> {
         if own_namespace().ok()? != self.namespace {
             return None;
         }
-        // A zombie has ended, and its parent has not asked for its exit code.
+        // A zombie has ended, and its parent has not collected its exit code.
         let runs = |(state, ticks)| ticks == self.ticks && state != 'Z' && state != 'X';
         Some(status_of(self.pid).is_some_and(runs))
     }
@@ -69,45 +69,45 @@ fn own_namespace() -> io::Result<u64> {
     Ok(fs::metadata("/proc/self/ns/pid")?.ino())
 }
 
-/// State and time of start of a process.
+/// Returns state and start time of a process.
 fn status_of(pid: u32) -> Option<(char, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name of the program, in parentheses, may have anything in it.
+    // The program's name, in parentheses, may contain any characters.
     let (_, rest) = text.rsplit_once(") ")?;
     let mut fields = rest.split(' ');
     let state = fields.next()?.chars().next()?;
     Some((state, fields.nth(18)?.parse().ok()?))
 }
 
-/// A directory with the files of the processes of a user.
+/// A directory with the counter files of a user's processes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CounterDirectory(PathBuf);
 
 impl CounterDirectory {
-    /// That of the calling user: `apus-UID` in `/dev/shm`, which every host and container has and which a service and a shell of the
-    /// user both find, as opposed to `XDG_RUNTIME_DIR`.
+    /// Returns the directory of the calling user: `apus-UID` in `/dev/shm`. Every host and container has `/dev/shm`, and both
+    /// services and shells of the user find it, unlike `XDG_RUNTIME_DIR`.
     #[must_use]
     pub fn of_user() -> Self {
         Self(format!("/dev/shm/apus-{}", geteuid()).into())
     }
 
-    /// Another one.
+    /// Returns the directory at a path.
     #[must_use]
     pub fn at(path: &Path) -> Self {
         Self(path.to_owned())
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Its files, in the order of the processes.
+    /// Returns the processes with a file, in their order.
     ///
     /// # Errors
     ///
-    /// When it is not there or cannot be read, or belongs to another user than the caller, who is not root.
+    /// If the directory does not exist or cannot be read, or belongs to another user than the caller, who is not root.
     pub fn list(&self) -> io::Result<Vec<ProcessName>> {
         self.check_owner(true)?;
         let names = fs::read_dir(&self.0)?.flatten();
@@ -119,11 +119,11 @@ impl CounterDirectory {
         Ok(found)
     }
 
-    /// The bytes of a file, at most `most`.
+    /// Reads a file of at most `most` bytes.
     ///
     /// # Errors
     ///
-    /// When it is not there, cannot be read or is longer, or is no regular file.
+    /// If the file does not exist, cannot be read, is longer, or is not a regular file.
     pub fn read(&self, process: &ProcessName, most: usize) -> io::Result<Vec<u8>> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
         let path = self.0.join(process.file_name());
@@ -137,13 +137,13 @@ impl CounterDirectory {
         Ok(bytes)
     }
 
-    /// Makes the file of a process, which begins with `header` and grows up to `size` bytes, and removes outdated files of processes
-    /// that have ended: those that `written` says were written last more than an hour ago, and the oldest beyond 64. The directory is
-    /// made if it is not there.
+    /// Creates the file of a process, which begins with `header` and grows up to `size` bytes, and removes outdated files of ended
+    /// processes: files last written, according to `written`, more than an hour ago, and the oldest beyond 64. Creates the
+    /// directory if necessary.
     ///
     /// # Errors
     ///
-    /// When the directory cannot be made or belongs to another user, or no memory is left.
+    /// If the directory cannot be created or belongs to another user, or no memory is left.
     pub fn create(
         &self,
         process: &ProcessName,
@@ -159,7 +159,7 @@ impl CounterDirectory {
         CounterFile::create(&self.0.join(process.file_name()), header, size)
     }
 
-    /// Others must not be able to put files there, or links to files. Root may read directories of others, and makes nothing there.
+    /// Checks that no other user can put files or links there. Root may read directories of others, and creates nothing there.
     fn check_owner(&self, reads: bool) -> io::Result<()> {
         let found = fs::symlink_metadata(&self.0)?;
         let entitled = found.uid() == geteuid().as_raw() || reads && geteuid().is_root();
@@ -185,7 +185,7 @@ impl CounterDirectory {
             let read = self.read(&process, OUTDATED_READ_MAX).ok();
             let last = read.and_then(|bytes| written(&bytes)).unwrap_or(SystemTime::UNIX_EPOCH);
             let age = now.duration_since(last).unwrap_or_default();
-            // Whether a process of another pid namespace has ended cannot be known.
+            // The end of a process in another pid namespace cannot be detected.
             let kept = if alive.is_none() { FOREIGN_KEPT } else { KEPT };
             if age > kept {
                 self.remove(&process);
@@ -199,11 +199,11 @@ impl CounterDirectory {
     }
 
     fn remove(&self, process: &ProcessName) {
-        let _ = fs::remove_file(self.0.join(process.file_name())); // Another process may have been faster.
+        let _ = fs::remove_file(self.0.join(process.file_name())); // Another process may have removed it first.
     }
 }
 
-/// A file that the process has mapped and writes.
+/// A file that this process has mapped and writes.
 #[derive(Debug)]
 pub struct CounterFile {
     file: File,
@@ -217,17 +217,17 @@ impl CounterFile {
         let file = options.read(true).write(true).create_new(true).mode(0o600).open(path)?;
         let mapped = file.write_all_at(header, 0).and_then(|()| map_beyond(file.as_fd(), size));
         if mapped.is_err() {
-            let _ = fs::remove_file(path); // Nobody has read it.
+            let _ = fs::remove_file(path); // No process has read it.
         }
         Ok(Self { whole: mapped?, file })
     }
 
-    /// A part of the file for this process to write, of `length` bytes from `offset` on. It is for one caller alone. The memory is
-    /// allocated, so no write finds none left.
+    /// Returns a part of the file for this process to write: `length` bytes from `offset` on. Each part must have one caller only.
+    /// The memory is allocated, so no write fails for lack of memory.
     ///
     /// # Errors
     ///
-    /// When no memory is left, the part is not within the size of the file, or [`fits_file_limit`] says no.
+    /// If no memory is left, the part exceeds the size of the file, or [`fits_file_limit`] fails.
     pub fn part(&self, offset: usize, length: usize) -> io::Result<Memory> {
         let end = offset.checked_add(length).filter(|end| *end <= self.whole.size());
         let end = end.ok_or(io::ErrorKind::InvalidInput)?;
@@ -238,19 +238,19 @@ impl CounterFile {
     }
 }
 
-/// How long the file of a process that has ended is kept,
+/// Time for which the file of an ended process is kept.
 const KEPT: Duration = Duration::from_secs(3_600);
 
-/// how many of them,
+/// Upper bound on the kept files of ended processes.
 const KEPT_MAX: usize = 64;
 
-/// and how long that of a process of which it cannot be known.
+/// Time for which the file of a process in another pid namespace is kept.
 const FOREIGN_KEPT: Duration = Duration::from_secs(86_400);
 
-/// Files of a directory that are looked at.
+/// Upper bound on the files of a directory that are examined.
 const LISTED_MAX: usize = 4_096;
 
-/// Bytes that are read of a file to tell when it was written last.
+/// Upper bound on the bytes of a file that are read for the time of its last write.
 const OUTDATED_READ_MAX: usize = 16 << 20;
 
 #[cfg(test)]
@@ -260,7 +260,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory of a test's own, removed at its end.
+    /// A test's own directory, removed at its end.
     struct Scratch(CounterDirectory);
 
     impl Scratch {
@@ -272,7 +272,7 @@ mod tests {
 
     impl Drop for Scratch {
         fn drop(&mut self) {
-            let _ = fs::remove_dir_all(self.0.path()); // Its test may have failed before it was made.
+            let _ = fs::remove_dir_all(self.0.path()); // Its test may have failed before creating it.
         }
     }
 
@@ -319,7 +319,7 @@ mod tests {
         (0..70).for_each(|pid| add(&ended(u32::MAX - pid), just_now));
         let kept = scratch.0.list().unwrap();
         assert!(kept.contains(&me) && kept.contains(&others[1]), "{kept:?}");
-        // The last one was made after the last look.
+        // The last file was created after the last cleanup.
         assert_eq!(kept.len(), KEPT_MAX + 3);
         add(&ended(3), long_ago);
         assert_eq!(scratch.0.list().unwrap(), [ended(3), me].to_vec());

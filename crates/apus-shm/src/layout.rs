@@ -1,15 +1,15 @@
-//! Where things lie in the segment that each process of a pair has for the other.
+//! Layout of the segment that each process of a pair provides for the other.
 //!
 //! | bytes | content |
 //! |---|---|
 //! | 0 | [`MAGIC`] |
-//! | 64 | slots of the peer's ring that this process has read |
-//! | 128 | odd while this process sleeps and wants to be woken for a frame ([`crate::bell`]) |
-//! | 192 | odd while it sleeps and wants to be woken for room |
-//! | 2048..4096 | for each chunk of the peer's pool, the generation of the last run released that began there |
+//! | 64 | number of slots of the peer's ring that this process has read |
+//! | 128 | odd while this process sleeps and waits for a frame ([`crate::bell`]) |
+//! | 192 | odd while this process sleeps and waits for room |
+//! | 2048..4096 | for each chunk of the peer's pool, generation of the last released run that began there |
 //! | 4096.. | the ring |
 //!
-//! Words that are written at different times are 64 bytes apart: a process that polls one does not take the line of another one.
+//! Words that are written at different times are 64 bytes apart, so that polling one does not take the cache line of another.
 
 use crate::pool::{CHUNKS, SEGMENTS_MAX};
 use crate::segment::PAGE;
@@ -22,13 +22,13 @@ pub(crate) const BELLS: [usize; 2] = [128, 192];
 pub(crate) const RELEASED: usize = 2048;
 pub(crate) const RING: usize = PAGE;
 
-/// Bytes of the ring: 256 slots.
+/// Size of the ring in bytes: 256 slots.
 pub(crate) const RING_SIZE: usize = 4 * PAGE;
 
-/// Bytes of the segment.
+/// Size of the segment in bytes.
 pub(crate) const SIZE: usize = RING + RING_SIZE;
 
-/// Where the word of a chunk lies.
+/// Returns the offset of a chunk's word.
 pub(crate) const fn released(segment: usize, chunk: usize) -> usize {
     RELEASED + 4 * (segment * CHUNKS + chunk)
 }

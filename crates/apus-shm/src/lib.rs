@@ -3,16 +3,16 @@
 //! | part | |
 //! |---|---|
 //! | [`Pair`], [`Offer`] | two processes and the memory between them |
-//! | [`Listener`], [`Meeting`] | where processes find each other |
-//! | [`SocketFile`] | the mode of a socket's file in a directory of others |
-//! | [`Watch`] | when one of many pairs has to be looked at |
-//! | [`PeerProcess`] | how far a peer is trusted, and when it ends |
-//! | [`Segment`], [`PeerSegment`] | memory that one process writes and the other one reads |
-//! | [`CounterDirectory`], [`CounterFile`] | files in which processes show their counters |
-//! | [`bell`], [`Channel`] | wake-ups; the socket over which descriptors go |
-//! | [`closer`] | threads that close descriptors of others |
-//! | `ring`, `pool`, `sending` | short messages; long messages; which of them is next |
-//! | `body`, `spare`, `layout` | bodies in place; memory of copied ones; where things lie |
+//! | [`Listener`], [`Meeting`] | how processes find each other |
+//! | [`SocketFile`] | the mode of a socket's file in a directory that other users can change |
+//! | [`Watch`] | wake-ups for many pairs |
+//! | [`PeerProcess`] | trust in a peer, and the detection of its end |
+//! | [`Segment`], [`PeerSegment`] | memory that one process writes and the other reads |
+//! | [`CounterDirectory`], [`CounterFile`] | files in which processes publish their counters |
+//! | [`bell`], [`Channel`] | wake-ups; the socket that carries descriptors |
+//! | [`closer`] | threads that close received descriptors |
+//! | `ring`, `pool`, `sending` | short messages; long messages; the choice of the next one |
+//! | `body`, `spare`, `layout` | bodies in place; memory for copied ones; the layout of a segment |
 
 pub mod bell;
 mod body;

@@ -1,11 +1,11 @@
-//! Where the processes of a host meet: a unix socket by the address of a node.
+//! Meeting places of the processes of a host: a unix socket by the address of a node.
 //!
-//! The name is in the abstract namespace, which each network namespace has for itself, as it has its ports. Containers whose network
-//! namespaces differ have files in a directory that they share instead. Anyone in the namespace can bind a name, and anyone who may
-//! write in the directory can make a file, so a connection proves nothing about the address. Each process therefore sends a [`Nonce`]
-//! over the socket. A process that returns the other one's nonce by a way that only the node at the address has is that node.
+//! The name is in the abstract namespace, which belongs to a network namespace, as ports do. Containers with different network
+//! namespaces share files in a directory instead. Any process in the namespace can bind a name, and any process with write access
+//! to the directory can create a file, so a connection proves nothing about the address. Each process therefore sends a [`Nonce`]
+//! over the socket. A process that returns the other one's nonce by a path that only the node at the address has is that node.
 //!
-//! A process between the two could pass both nonces on. So whoever has connected also tells, by that way, to which *place*
+//! A process between the two could relay both nonces. So the connecting process also sends, by that path, the number of its *place*
 //! ([`Meeting::place`]), and the other process compares it with the place of its own listener.
 
 use std::fs;
@@ -31,31 +31,32 @@ use crate::channel::{self, Channel};
 use crate::closer::close_elsewhere;
 use crate::socket_file::SocketFile;
 
-/// A number that nobody else can guess.
+/// A number that other processes cannot guess.
 pub type Nonce = [u64; 2];
 
-/// Connections that wait to be accepted; more are refused.
+/// Upper bound on the connections that wait to be accepted; further ones are refused.
 const BACKLOG: i32 = 128;
 
 /// The first byte of the message with a nonce.
 const NONCE: u8 = b'N';
-/// Bytes of that message.
+/// Length of that message in bytes.
 const NONCE_LENGTH: usize = 17;
 
-/// Where a node is met.
+/// The place at which a node is met.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
     /// In the network namespace, by the node's UDP address.
     Namespace(SocketAddr),
     /// In a directory that containers of different network namespaces share: a file by the node's UDP address. The path of the
-    /// directory has at most [`DIRECTORY_MAX`](Self::DIRECTORY_MAX) bytes.
+    /// directory is at most [`DIRECTORY_MAX`](Self::DIRECTORY_MAX) bytes long.
     Directory(PathBuf, SocketAddr),
     /// At a file, which stands for an engine and not for a node.
     File(PathBuf),
 }
 
 impl Place {
-    /// Bytes of the longest path of a directory: the address of a unix socket has 107, and the file's name up to 52 of them.
+    /// Upper bound on the length of the directory's path, in bytes: the address of a unix socket has 107, and the file's name up to
+    /// 52.
     pub const DIRECTORY_MAX: usize = 54;
 
     fn address(&self) -> io::Result<UnixAddr> {
@@ -65,7 +66,7 @@ impl Place {
         })
     }
 
-    /// The file of a socket that has one.
+    /// Returns the path of the socket's file, if it has one.
     fn path(&self) -> Option<PathBuf> {
         match self {
             Self::Namespace(_) => None,
@@ -74,7 +75,7 @@ impl Place {
         }
     }
 
-    /// A number for the socket that listens here: the same in every process that sees the same socket.
+    /// Returns a number for the socket that listens here, the same in every process that sees the same socket.
     fn number(&self) -> io::Result<u64> {
         let file = match self.path() {
             None => fs::metadata("/proc/thread-self/ns/net")?,
@@ -90,15 +91,15 @@ impl Place {
     }
 }
 
-/// Takes connections of other processes.
+/// Accepts connections of other processes.
 #[derive(Debug)]
 pub struct Listener {
-    /// Descriptors may lie unread in connections that nobody has accepted.
+    /// Unaccepted connections may hold unread descriptors.
     socket: ManuallyDrop<OwnedFd>,
     number: u64,
-    /// Whose file is to be removed at the end.
+    /// The place whose file is removed at the end.
     place: Option<Place>,
-    /// The process that listens. A child has only a copy of the descriptor.
+    /// The listening process. A child has only a copy of the descriptor.
     process: u32,
 }
 
@@ -108,21 +109,22 @@ fn new_socket() -> io::Result<OwnedFd> {
 }
 
 impl Listener {
-    /// Listens at a place. A file that a process has left there is replaced. At a [`Place::File`] only the user of this process may
-    /// connect, until the permissions of the file are changed. In a [`Place::Directory`] everyone may who reaches the directory.
+    /// Listens at a place. Replaces a file that an ended process has left. At a [`Place::File`], only the user of this process may
+    /// connect until the permissions of the file are changed. In a [`Place::Directory`], every user with access to the directory
+    /// may connect.
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::AddrInUse`] if another process listens there; otherwise those of the system.
+    /// [`io::ErrorKind::AddrInUse`] if another process listens there; otherwise the errors of the system.
     pub fn bind(place: &Place) -> io::Result<Self> {
         let (address, socket) = (place.address()?, new_socket()?);
         if !matches!(place, Place::File(_)) {
-            // Those who connect show first who they are.
+            // Connecting processes prove their identity first.
             channel::allow_descriptors(socket.as_fd(), false);
         }
         let path = place.path();
         if let Place::File(_) = place {
-            // The file has these permissions from the start, until its owner gives it others.
+            // The file has these permissions from the start, until its owner changes them.
             fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
         }
         match (bind(socket.as_raw_fd(), &address), &path) {
@@ -142,11 +144,12 @@ impl Listener {
         Ok(listener)
     }
 
-    /// A socket of type `SOCK_SEQPACKET` that listens already: one that a service manager has opened. Its file stays at the end.
+    /// Creates a listener from a listening socket of type `SOCK_SEQPACKET` that a service manager has opened. Its file stays at the
+    /// end.
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::InvalidInput`] if it is no such socket.
+    /// [`io::ErrorKind::InvalidInput`] for any other socket.
     pub fn of(socket: OwnedFd) -> io::Result<Self> {
         let listens = getsockopt(&socket, sockopt::AcceptConn)?;
         if !listens || getsockopt(&socket, sockopt::SockType)? != SockType::SeqPacket {
@@ -159,28 +162,28 @@ impl Listener {
         Ok(Self { socket, number: 0, place: None, process: process::id() })
     }
 
-    /// The next connection, if there is one, which is told `nonce`.
+    /// Accepts the next connection, if there is one, and sends it `nonce`.
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::WouldBlock`] if there is none.
+    /// [`io::ErrorKind::WouldBlock`] without a connection.
     pub fn accept(&self, nonce: Nonce) -> io::Result<Meeting> {
         Meeting::begin(self.accept_socket()?, nonce, self.number)
     }
 
-    /// The next connection, if there is one, for an [`Offer`](crate::Offer) without a nonce: where the right to connect is enough. To
-    /// be closed by [`close_elsewhere`] if it is not used.
+    /// Accepts the next connection, if there is one, for an [`Offer`](crate::Offer) without a nonce, where the right to connect is
+    /// enough. An unused socket must be closed by [`close_elsewhere`].
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::WouldBlock`] if there is none.
+    /// [`io::ErrorKind::WouldBlock`] without a connection.
     pub fn accept_socket(&self) -> io::Result<OwnedFd> {
         let accepted = accept4(self.socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
-        // SAFETY: the kernel has just made this descriptor for us, and nobody else knows of it.
+        // SAFETY: the kernel has just made this descriptor for this call, and no other code knows it.
         Ok(unsafe { OwnedFd::from_raw_fd(accepted) })
     }
 
-    /// Readable when a connection waits.
+    /// Returns the descriptor, which is readable when a connection waits.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -189,10 +192,10 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the value after its drop.
+        // SAFETY: no code uses the value after its drop.
         let socket = unsafe { ManuallyDrop::take(&mut self.socket) };
         if self.process != process::id() {
-            return; // The parent goes on.
+            return; // The parent keeps listening.
         }
         // The file may have been removed already, and another one may have its name.
         if let Some(place) = &self.place
@@ -202,14 +205,13 @@ impl Drop for Listener {
             let _ = fs::remove_file(path);
         }
         if self.place.is_none() {
-            return close_elsewhere(socket); // The service manager has it as well, and goes on listening.
+            return close_elsewhere(socket); // The service manager has it as well, and keeps listening.
         }
-        // Connections that nobody has accepted may have descriptors in them. The socket itself is closed here, so that another one can
-        // have its name at once.
+        // Unaccepted connections may hold descriptors. The socket itself is closed here, so that its name is free at once.
         let _ = shutdown(socket.as_raw_fd(), Shutdown::Both);
         loop {
             match accept4(socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
-                // SAFETY: the kernel has just made this descriptor for us, and nobody else knows of it.
+                // SAFETY: the kernel has just made this descriptor for this call, and no other code knows it.
                 Ok(waiting) => close_elsewhere(unsafe { OwnedFd::from_raw_fd(waiting) }),
                 Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM) => {
                     return close_elsewhere(socket);
@@ -220,24 +222,24 @@ impl Drop for Listener {
     }
 }
 
-/// Connects to whoever listens at a place, for an [`Offer`](crate::Offer) without a nonce. Never blocks.
+/// Connects to the listener at a place, for an [`Offer`](crate::Offer) without a nonce. Never blocks.
 ///
 /// # Errors
 ///
-/// As [`Meeting::connect`].
+/// The errors of [`Meeting::connect`].
 pub fn connect_to(place: &Place) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     connect(socket.as_raw_fd(), &place.address()?)?;
     Ok(socket)
 }
 
-/// Whether a process has left its socket's file behind.
+/// Returns whether an ended process has left its socket's file behind.
 fn is_left(address: &UnixAddr) -> bool {
     let probe = new_socket().map(|socket| connect(socket.as_raw_fd(), address));
     matches!(probe, Ok(Err(Errno::ECONNREFUSED)))
 }
 
-/// A connection to a process that has not shown yet which node it is.
+/// A connection to a process that has not proved yet which node it is.
 #[derive(Debug)]
 pub struct Meeting {
     channel: Channel,
@@ -247,12 +249,12 @@ pub struct Meeting {
 }
 
 impl Meeting {
-    /// Connects to whoever listens at a place, and sends `nonce`. Never blocks.
+    /// Connects to the listener at a place and sends `nonce`. Never blocks.
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::ConnectionRefused`] or [`io::ErrorKind::NotFound`] if nobody does, [`io::ErrorKind::WouldBlock`] if too many
-    /// connections wait there.
+    /// [`io::ErrorKind::ConnectionRefused`] or [`io::ErrorKind::NotFound`] without a listener, [`io::ErrorKind::WouldBlock`] if too
+    /// many connections wait there.
     pub fn connect(place: &Place, nonce: Nonce) -> io::Result<Self> {
         let socket = new_socket()?;
         channel::allow_descriptors(socket.as_fd(), false);
@@ -269,24 +271,24 @@ impl Meeting {
         Ok(Self { channel, nonce, theirs: None, place })
     }
 
-    /// The nonce that was sent. The peer is to return it.
+    /// Returns the sent nonce, which the peer must return.
     #[must_use]
     pub fn nonce(&self) -> Nonce {
         self.nonce
     }
 
-    /// A number for the place: the same at both ends, unless there is a process between them.
+    /// Returns the number of the place: the same at both ends, unless there is a process between them.
     #[must_use]
     pub fn place(&self) -> u64 {
         self.place
     }
 
-    /// The peer's nonce, once it has come.
+    /// Returns the peer's nonce, once it has arrived.
     ///
     /// # Errors
     ///
-    /// Those of the system; [`io::ErrorKind::UnexpectedEof`] if the peer is gone, [`io::ErrorKind::InvalidData`] if it sent something
-    /// else.
+    /// The errors of the system; [`io::ErrorKind::UnexpectedEof`] if the peer is gone, [`io::ErrorKind::InvalidData`] for any other
+    /// message.
     pub fn theirs(&mut self) -> io::Result<Option<Nonce>> {
         if self.theirs.is_some() {
             return Ok(self.theirs);
@@ -305,27 +307,28 @@ impl Meeting {
         Ok(self.theirs)
     }
 
-    /// The user of the process at the other end, as it was when it connected or began to listen.
+    /// Returns the user of the process at the other end, at the time when it connected or began to listen.
     ///
     /// # Errors
     ///
-    /// Those of the system call.
+    /// The errors of the system call.
     pub fn uid(&self) -> io::Result<u32> {
         Ok(getsockopt(&self.channel.descriptor(), sockopt::PeerCredentials)?.uid())
     }
 
-    /// Lets the peer pass descriptors from now on, for its [`Offer`](crate::Offer). Before, the kernel refuses them (Linux 6.16).
+    /// Allows the peer to pass descriptors from now on, for its [`Offer`](crate::Offer). The kernel refuses earlier ones (Linux
+    /// 6.16).
     pub fn allow_descriptors(&self) {
         self.channel.allow_descriptors(true);
     }
 
-    /// Readable when the peer has sent something, or is gone.
+    /// Returns the descriptor, which is readable when the peer has sent something or is gone.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.channel.descriptor()
     }
 
-    /// The socket, for an [`Offer`](crate::Offer).
+    /// Converts the meeting to its socket, for an [`Offer`](crate::Offer).
     #[must_use]
     pub fn into_socket(self) -> OwnedFd {
         self.channel.into_socket()
@@ -354,7 +357,7 @@ mod tests {
         assert!(Meeting::connect(place, OURS).is_err(), "it is gone");
     }
 
-    /// An address that no node has: the port belongs to a socket of this test.
+    /// Returns an address of no node: the port belongs to a socket of this test.
     fn address() -> (std::net::UdpSocket, SocketAddr) {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let node = socket.local_addr().unwrap();
@@ -368,7 +371,7 @@ mod tests {
         assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, 0o600);
     }
 
-    /// A directory of this test.
+    /// Creates a directory of this test.
     fn directory(name: &str) -> PathBuf {
         let directory = std::env::temp_dir().join(format!("apus-{name}-{}", process::id()));
         fs::create_dir(&directory).unwrap();
@@ -383,7 +386,7 @@ mod tests {
         let mode = |path| fs::symlink_metadata(path).unwrap().mode() & 0o777;
         assert_eq!(mode(directory.join(format!("apus-{node}"))), 0o666);
         drop(listener);
-        // What is there and is no socket stays as it is.
+        // A file that is no socket stays unchanged.
         let target = directory.join("target");
         fs::write(&target, "of another program").unwrap();
         let before = mode(target.clone());
@@ -429,7 +432,7 @@ mod tests {
         let is_open =
             || Listener::bind(&place).is_err_and(|it| it.kind() == io::ErrorKind::AddrInUse);
         while is_open() {
-            std::thread::yield_now(); // A thread is about to close it.
+            std::thread::yield_now(); // A thread is about to close the socket.
         }
         drop(Listener::bind(&place).unwrap());
         exchange(&Place::File(directory.join("engine.sock")));

@@ -18,43 +18,43 @@ use crate::segment::{Memory, PeerSegment, Segment, SegmentError, fits_file_limit
 use crate::sending::{BEGUN_MAX, Long, Sending, Target, Waiting};
 use crate::spare::Spare;
 
-/// Bytes of a long message that are copied at a time: a short message waits for one copy of this size at most, 6 to 12 µs.
+/// Bytes of a long message that are copied at a time. A short message waits for at most one copy of this size, 6 to 12 µs.
 const STEP: usize = 64 << 10;
 
-/// Bytes of bodies in place that a process may hold for one peer: half of the pool. Bodies beyond are copied.
+/// Upper bound on the bytes of bodies in place that a process may hold for one peer: half of the pool. Further bodies are copied.
 const HELD_MAX: usize = SEGMENTS_MAX * SEGMENT_SIZE / 2;
 
-/// Bytes of the longest message that arrives as a whole. Longer ones arrive in parts.
+/// Upper bound on the length of a message that arrives as a whole, in bytes. Longer ones arrive in parts.
 pub const WHOLE_MAX: usize = SEGMENT_SIZE;
 
-/// A frame with a short message as its payload.
+/// Kind of a frame with a short message as its payload.
 const SHORT: u8 = 1;
-/// A frame that tells of a run with a message, or with a part of one.
+/// Kind of a frame about a run with a message, or with a part of one.
 const RUN: u8 = 2;
 
-/// Messages of the channel that may come before a segment: wake-ups that nobody has read, one for each sleep.
+/// Upper bound on messages of the channel before a segment: unread wake-ups, one for each sleep.
 const CHANNEL_MAX: usize = 1_024;
 
-/// Messages over the channel.
+/// Kinds of messages on the channel.
 const OFFER: u8 = b'O';
 const POOL: u8 = b'P';
-/// The pool is given up: what it had is released, and the next segments are those of another one.
+/// The sender gives its pool up: all runs of it are released, and later segments belong to another pool.
 const GONE: u8 = b'G';
 
-/// Why a pair can be used no more. Calls that are under way by it have failed.
+/// Reason why a pair is unusable. Calls under way by it have failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PairError {
-    /// The peer's memory holds something that no honest peer writes.
+    /// The peer's memory has content that no honest peer writes.
     #[error("the peer broke the protocol: {0}")]
     Broken(#[from] Broken),
-    /// A descriptor of the peer is none of its memory.
+    /// A descriptor from the peer is not its memory.
     #[error("the peer's memory was refused: {0}")]
     Segment(#[from] SegmentError),
-    /// The peer said something else than what was its turn.
+    /// The peer sent a message out of turn.
     #[error("the peer sent {0}")]
     Unexpected(&'static str),
-    /// A system call failed. [`io::ErrorKind::UnexpectedEof`] and [`io::ErrorKind::BrokenPipe`]: the peer is gone.
+    /// A system call failed. [`io::ErrorKind::UnexpectedEof`] and [`io::ErrorKind::BrokenPipe`] mean that the peer is gone.
     #[error(transparent)]
     System(#[from] io::Error),
 }
@@ -65,25 +65,26 @@ impl From<nix::Error> for PairError {
     }
 }
 
-/// Whether this process may make the memory of a pair, also for long messages.
+/// Checks whether this process may create the memory of a pair, including that for long messages.
 ///
 /// # Errors
 ///
-/// [`fits_file_limit`].
+/// The errors of [`fits_file_limit`].
 pub fn fits_limits() -> io::Result<()> {
     fits_file_limit(SEGMENT_SIZE.max(layout::SIZE) as u64)
 }
 
-/// Takes the messages of a peer.
+/// Receives the messages of a peer.
 pub trait MessageReceiver {
-    /// A long message of `length` bytes begins. If this returns false, it is dropped; [`message`](Self::message) is not called.
+    /// Decides about a long message of `length` bytes that begins. If it returns `false`, the message is dropped without a call of
+    /// [`message`](Self::message).
     fn admits(&mut self, words: Words, length: usize) -> bool;
 
-    /// A message has arrived.
+    /// Takes an arrived message.
     fn message(&mut self, words: Words, body: Bytes);
 }
 
-/// This process's half of a pair, whose peer has not answered.
+/// This process's half of a pair whose peer has not answered.
 #[derive(Debug)]
 pub struct Offer {
     channel: Channel,
@@ -94,9 +95,9 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// Makes memory and sends it over `socket`, a connected unix socket of type `SOCK_SEQPACKET`. The peer is trusted as far as its
-    /// process is ([`PeerProcess::trust`]), and no further than `trust`. `is_current` says whether the calling process is the one
-    /// that made the pair, and not a child of it.
+    /// Creates memory and sends it over `socket`, a connected unix socket of type `SOCK_SEQPACKET`. The peer is trusted as far as
+    /// its process is ([`PeerProcess::trust`]), and no further than `trust`. `is_current` returns whether the calling process is
+    /// the one that made the pair, and not a child of it.
     ///
     /// # Errors
     ///
@@ -121,11 +122,11 @@ impl Offer {
         Ok(Self { channel, memory, process, trust, is_current })
     }
 
-    /// The pair, once the peer's offer has come.
+    /// Returns the pair, once the peer's offer has arrived.
     ///
     /// # Errors
     ///
-    /// The offer comes back if there is nothing yet; otherwise [`PairError`].
+    /// Returns the offer if the peer's has not arrived; otherwise [`PairError`].
     pub fn complete(self) -> Result<Result<Pair, Self>, PairError> {
         let mut kind = [0];
         let taken = match self.channel.take(&mut kind, 1) {
@@ -159,7 +160,7 @@ impl Offer {
         }))
     }
 
-    /// Readable when [`complete`](Self::complete) has something.
+    /// Returns the descriptor, which is readable when [`complete`](Self::complete) has input.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.channel.descriptor()
@@ -176,26 +177,26 @@ pub struct Pair {
     consumer: Consumer,
     pool: Pool,
     sending: Sending,
-    /// Messages of which a part has arrived.
+    /// Messages that have arrived in part.
     streams: Vec<Stream>,
     spare: Arc<Spare>,
-    /// The peer's pool, as far as it was sent.
+    /// The received segments of the peer's pool.
     segments: Vec<PeerSegment>,
-    /// How often the peer has given its pool up.
+    /// Number of times that the peer has given its pool up.
     epoch: u8,
     receipts: Arc<Receipts>,
     peer: PeerSegment,
     process: PeerProcess,
     trust: Trust,
-    /// Frames were written since the last [`flush`](Self::flush).
+    /// Whether frames were written since the last [`flush`](Self::flush).
     unflushed: bool,
 }
 
-/// What became of a step of a long message.
+/// Result of a step of a long message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Copied {
     Bytes(usize),
-    /// The pool has no run that is long enough.
+    /// The pool has no run of this length.
     NoRun,
     /// The frame of the run has no room in the ring.
     RingFull,
@@ -208,13 +209,13 @@ struct Stream {
     words: Words,
     length: usize,
     received: usize,
-    /// `None`: it is dropped.
+    /// `None` if the message is dropped.
     body: Option<Vec<u8>>,
 }
 
 impl Pair {
-    /// Sends a message, after those that were sent before it and are as short. Bodies of up to [`short_max`](Self::short_max)
-    /// bytes are copied at once if there is room; all others are copied by [`advance`](Self::advance).
+    /// Sends a message, after earlier short ones if it is short. Bodies of up to [`short_max`](Self::short_max) bytes are copied at
+    /// once if there is room; [`advance`](Self::advance) copies all others.
     ///
     /// # Errors
     ///
@@ -229,23 +230,24 @@ impl Pair {
         Ok(())
     }
 
-    /// Takes back a message of which the peer has got nothing, and for which `is_it` is true. False if there is none.
+    /// Withdraws a message for which `is_it` is true, if the peer has received none of it. Returns `false` if there is no such
+    /// message.
     pub fn withdraw(&mut self, is_it: &dyn Fn(Words) -> bool) -> bool {
         self.sending.withdraw(is_it)
     }
 
-    /// The words of the messages of which the peer has not got the last byte, and will not get it if the pair has ended.
+    /// Returns the words of messages whose last byte the peer has not received, and never will after the end of the pair.
     pub fn unsent(&self) -> impl Iterator<Item = Words> {
         self.sending.words()
     }
 
-    /// Sends a message without a body after the long one for which `is_it` is true, and which is being sent: short messages overtake
-    /// long ones. False if there is none.
+    /// Sends a message without a body after the long one in progress for which `is_it` is true, because short messages overtake
+    /// long ones. Returns `false` if there is no such message.
     pub fn send_after(&mut self, words: Words, is_it: &dyn Fn(Words) -> bool) -> bool {
         self.sending.follow(words, is_it)
     }
 
-    /// Bytes of the longest body that travels in the ring: 4,072.
+    /// Returns the length of the longest body in the ring, in bytes: 4,072.
     #[inline]
     #[must_use]
     pub fn short_max(&self) -> usize {
@@ -261,12 +263,12 @@ impl Pair {
         Ok(pushed)
     }
 
-    /// Copies messages that wait, `budget` bytes of long ones at most. True if more could be copied at once, false if nothing is
-    /// left or there is no room until the peer has read.
+    /// Copies queued messages, with at most `budget` bytes of long ones. Returns true if more can be copied at once, false if
+    /// nothing is left or there is no room until the peer has read.
     ///
     /// # Errors
     ///
-    /// [`PairError`]; a message that needs memory when none is left is an error of the system.
+    /// [`PairError`]. A lack of memory for a message is an error of the system.
     pub fn advance(&mut self, budget: usize) -> Result<bool, PairError> {
         let mut left = budget;
         loop {
@@ -285,7 +287,7 @@ impl Pair {
             if copied == Copied::NoRun
                 && let Some(long) = self.sending.take_filling()
             {
-                // Otherwise messages that were preempted would keep the memory that the shortest one waits for.
+                // Otherwise preempted messages would keep the memory that the shortest one waits for.
                 copied = self.advance_long(long)?;
             }
             let Copied::Bytes(copied) = copied else { return Ok(false) };
@@ -293,7 +295,7 @@ impl Pair {
         }
     }
 
-    /// Copies a part of a message that was taken out, and puts back what is left of it.
+    /// Copies a part of a message that was taken out, and puts its rest back.
     fn advance_long(&mut self, mut long: Long) -> Result<Copied, PairError> {
         let was_begun = long.is_begun();
         let copied = self.copy_step(&mut long)?;
@@ -305,7 +307,7 @@ impl Pair {
         Ok(copied)
     }
 
-    /// Copies the next [`STEP`] of a message, and tells the peer of a run that is full.
+    /// Copies the next [`STEP`] of a message, and reports a full run to the peer.
     fn copy_step(&mut self, long: &mut Long) -> Result<Copied, PairError> {
         let target = match long.target {
             Some(target) => target,
@@ -343,7 +345,7 @@ impl Pair {
         Ok(self.pool.take(length, released))
     }
 
-    /// Wakes the peer if it sleeps and was written to: once for all messages since the last call.
+    /// Wakes the peer if it sleeps and there are new frames: once for all messages since the last call.
     #[inline]
     pub fn flush(&mut self) {
         if std::mem::take(&mut self.unflushed) {
@@ -351,13 +353,13 @@ impl Pair {
         }
     }
 
-    /// Messages wait to be copied.
+    /// Returns whether messages wait to be copied.
     #[must_use]
     pub fn is_sending(&self) -> bool {
         !self.sending.is_empty()
     }
 
-    /// Gives up to `frames` frames to `receiver`. Returns how many there were.
+    /// Passes up to `frames` frames to `receiver`. Returns their number.
     ///
     /// # Errors
     ///
@@ -428,7 +430,7 @@ impl Pair {
         Ok(())
     }
 
-    /// The body of a message that one run holds.
+    /// Returns the body of a message that one run holds.
     fn whole(&self, segment: PeerSegment, part: &RunFrame) -> Bytes {
         let receipts = &self.receipts;
         if self.trust == Trust::InPlace && receipts.held() + part.length <= HELD_MAX {
@@ -442,7 +444,7 @@ impl Pair {
         self.spare.body(body)
     }
 
-    /// The message that a run is a part of.
+    /// Returns the message that a run is a part of.
     fn stream(
         &mut self,
         words: Words,
@@ -466,7 +468,7 @@ impl Pair {
         Ok(self.streams.len() - 1)
     }
 
-    /// A segment of the peer's pool, which was sent before the first run in it.
+    /// Returns a segment of the peer's pool, which the peer sends before the first run in it.
     fn segment(&mut self, index: usize, epoch: u8) -> Result<PeerSegment, PairError> {
         for _ in 0..CHANNEL_MAX {
             if let Some(segment) = self.segments.get(index)
@@ -481,11 +483,11 @@ impl Pair {
         Err(PairError::Unexpected("a run of a segment that it did not send"))
     }
 
-    /// Takes a message of the channel. False if there is none.
+    /// Handles a message of the channel. Returns `false` if there is none.
     ///
     /// # Errors
     ///
-    /// [`PairError`], also when the peer is gone.
+    /// [`PairError`], also if the peer is gone.
     pub fn handle_channel(&mut self) -> Result<bool, PairError> {
         let mut kind = [0];
         let taken = match self.receipts.channel.take(&mut kind, 1) {
@@ -507,15 +509,15 @@ impl Pair {
         Ok(true)
     }
 
-    /// Whether a frame is there. One load.
+    /// Returns whether a frame is ready. Costs one load.
     #[inline]
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.consumer.is_ready()
     }
 
-    /// Has the peer wake this process for what comes from now on. Look once more afterwards
-    /// ([`receive`](Self::receive), [`advance`](Self::advance)); if there is something, call [`disarm_bell`](Self::disarm_bell) instead of
+    /// Arms the bells, so that the peer wakes this process for later input. The caller checks once more afterwards
+    /// ([`receive`](Self::receive), [`advance`](Self::advance)). If there is input, it calls [`disarm_bell`](Self::disarm_bell) instead of
     /// sleeping on the [`descriptor`](Self::descriptor).
     pub fn prepare_sleep(&self) {
         let words = &self.receipts.words;
@@ -525,7 +527,8 @@ impl Pair {
         bell::ask(words.word(layout::BELLS[Bell::Frame as usize]));
     }
 
-    /// Gives up memory for messages to come, because few are expected: all of it, unless the peer holds some or is sent something.
+    /// Gives up memory for later messages, because few are expected: all of it, unless the peer holds some or a message to it is in
+    /// progress.
     pub fn shrink(&mut self) {
         self.spare.clear();
         let peer = &self.peer;
@@ -534,45 +537,46 @@ impl Pair {
         if self.pool.size() == 0 || self.is_sending() || self.pool.is_lent(released) {
             return;
         }
-        // If the socket is full, the peer has not been awake for long, and the memory is given up another time.
+        // If the socket is full, the peer has not been awake for long, and a later call gives the memory up.
         if self.receipts.channel.send(&[GONE], &[]).is_ok() {
             self.pool.clear();
         }
     }
 
-    /// Whether there is memory to [give up](Self::shrink).
+    /// Returns whether there is memory to [give up](Self::shrink).
     #[must_use]
     pub fn has_spare_memory(&self) -> bool {
         self.pool.size() > 0 || !self.spare.is_empty()
     }
 
-    /// The process is awake, and needs no wake-up.
+    /// Disarms the bells, because the process is awake.
     pub fn disarm_bell(&self) {
         for bell in layout::BELLS {
             bell::withdraw(self.receipts.words.word(bell));
         }
     }
 
-    /// Readable when the peer wakes this process, sends memory, or is gone: call [`handle_channel`](Self::handle_channel).
+    /// Returns the descriptor, which is readable when the peer wakes this process, sends memory, or is gone: call
+    /// [`handle_channel`](Self::handle_channel).
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.receipts.channel.descriptor()
     }
 
-    /// Bytes that this process keeps for the pair: of messages that wait to be copied, and of messages of which a part has arrived.
+    /// Returns the bytes that this process holds for the pair: messages that wait to be copied, and partly received ones.
     #[must_use]
     pub fn load(&self) -> usize {
         let arriving = self.streams.iter().filter(|stream| stream.body.is_some());
         self.sending.bytes() + arriving.map(|stream| stream.length).sum::<usize>()
     }
 
-    /// The peer's process.
+    /// Returns the peer's process.
     #[must_use]
     pub fn process(&self) -> &PeerProcess {
         &self.process
     }
 
-    /// How far the peer has read, if it has not read everything.
+    /// Returns the position up to which the peer has read, if it has not read everything.
     #[must_use]
     pub fn unread_from(&self) -> Option<u64> {
         let (read, written) =
@@ -580,23 +584,25 @@ impl Pair {
         (read != written).then_some(read)
     }
 
-    /// Bytes of memory that this process has made for the peer.
+    /// Returns the bytes of memory that this process has created for the peer.
     #[must_use]
     pub fn memory(&self) -> usize {
         layout::SIZE + self.pool.size()
     }
 }
 
-/// The payload of a frame that tells of a run.
+/// The payload of a frame about a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct RunFrame {
     run: Run,
-    /// Of the pool.
+    /// Epoch of the pool.
     epoch: u8,
     number: u32,
-    /// Bytes of the message before this run, in it, and all.
+    /// Bytes of the message before this run.
     start: usize,
+    /// Bytes of the message in this run.
     length: usize,
+    /// Bytes of the whole message.
     total: usize,
 }
 

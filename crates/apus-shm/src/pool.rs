@@ -1,8 +1,8 @@
-//! Memory for long messages: segments of chunks, lent to the peer run by run.
+//! Memory for long messages: segments of chunks, lent to the peer by runs.
 //!
-//! A message takes a run of chunks of one segment, or, beyond [`SEGMENT_SIZE`], one run after another. The peer releases a run by
-//! writing the run's generation to a word of its own. A peer that releases a run too early reads another message's bytes, and
-//! harms nobody but itself.
+//! A message takes a run of chunks of one segment or, beyond [`SEGMENT_SIZE`], one run after another. The peer releases a run by
+//! writing the run's generation to a word of its own. A peer that releases a run too early reads another message's bytes and harms
+//! only itself.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,46 +11,45 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use crate::process::own_user;
 use crate::segment::{Memory, Segment};
 
-/// Bytes of a chunk. A run is a whole number of chunks.
+/// Size of a chunk in bytes. A run is a whole number of chunks.
 pub(crate) const CHUNK: usize = 16 << 10;
 
-/// Chunks of a segment: the bits of a word.
+/// Number of chunks of a segment: the bits of a word.
 pub(crate) const CHUNKS: usize = 64;
 
-/// Bytes of a segment, 1 MiB: the longest message that a peer may read in place.
+/// Size of a segment in bytes, 1 MiB: the longest message that a peer may read in place.
 pub(crate) const SEGMENT_SIZE: usize = CHUNK * CHUNKS;
 
-/// Segments that a pool has at most, so 8 MiB.
+/// Upper bound on the segments of a pool, which is 8 MiB.
 pub(crate) const SEGMENTS_MAX: usize = 8;
 
-/// Segments that the pools of a process share, for as many pairs as there may be.
+/// Segments that the pools of all pairs of a process share.
 ///
-/// | segments that all pools have | segments that a pool may have |
+/// | segments of all pools | upper bound for one pool |
 /// |---|---|
 /// | less than half of the limit | [`SEGMENTS_MAX`] |
 /// | less than the limit | 2 |
 /// | less than twice the limit | 1 |
 /// | more | none |
 ///
-/// Pools for the processes of another user count twice among those of that user, so that a user has half of this at most.
+/// Pools for processes of another user count twice among those of that user, so that one user gets at most half of the limit.
 #[derive(Debug)]
 pub(crate) struct Share {
     taken: AtomicUsize,
     limit: AtomicUsize,
-    /// Segments of pools for processes of other users, by their uids, while there are such pools.
+    /// Number of segments of pools for processes of other users, by uid, while there are such pools.
     by_user: Mutex<BTreeMap<u32, Weak<AtomicUsize>>>,
 }
 
 static SHARE: Share = Share::new(256);
 
-/// Sets what the pools of this process take of memory: so many bytes, and at most twice as many if there are many pairs. 256 MiB if it
-/// is not set.
+/// Limits the memory of this process's pools to `bytes`, and to twice as many if there are many pairs. The default is 256 MiB.
 pub fn limit_pools(bytes: u64) {
     let segments = usize::try_from(bytes / SEGMENT_SIZE as u64).unwrap_or(usize::MAX);
     SHARE.limit.store(segments.clamp(4, usize::MAX / 2), Ordering::Relaxed);
 }
 
-/// Bytes that the pools of this process have, and their limit.
+/// Returns the bytes of this process's pools, and their limit.
 #[must_use]
 pub fn pool_bytes() -> (u64, u64) {
     let bytes = |segments: &AtomicUsize| {
@@ -65,7 +64,7 @@ impl Share {
         Self { taken, limit, by_user: Mutex::new(BTreeMap::new()) }
     }
 
-    /// What is counted for the pools of another user.
+    /// Returns the count of segments for another user.
     fn of_user(&self, uid: u32) -> Arc<AtomicUsize> {
         let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(taken) = by_user.get(&uid).and_then(Weak::upgrade) {
@@ -77,7 +76,7 @@ impl Share {
         taken
     }
 
-    /// Segments that a pool may have now.
+    /// Returns the number of segments that a pool may have now.
     fn of_pool(&self, of_user: Option<&AtomicUsize>) -> usize {
         let limit = self.limit.load(Ordering::Relaxed);
         let of_user = of_user.map_or(0, |taken| taken.load(Ordering::Relaxed));
@@ -89,28 +88,28 @@ impl Share {
     }
 }
 
-/// Chunks that follow each other in a segment.
+/// Consecutive chunks of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Run {
     pub(crate) segment: u8,
     pub(crate) first: u8,
     pub(crate) chunks: u8,
-    /// Told apart from other runs that began at the same chunk. Never 0.
+    /// Distinguishes the run from others that began at the same chunk. Never 0.
     pub(crate) generation: u32,
 }
 
 impl Run {
-    /// Where the run begins in its segment.
+    /// Returns the offset of the run in its segment.
     pub(crate) fn offset(self) -> usize {
         usize::from(self.first) * CHUNK
     }
 
-    /// Bytes of the run.
+    /// Returns the size of the run in bytes.
     pub(crate) fn size(self) -> usize {
         usize::from(self.chunks) * CHUNK
     }
 
-    /// Whether a pool can have such a run.
+    /// Returns whether a pool can have such a run.
     pub(crate) fn is_possible(self) -> bool {
         let end = usize::from(self.first) + usize::from(self.chunks);
         usize::from(self.segment) < SEGMENTS_MAX && self.chunks > 0 && end <= CHUNKS
@@ -125,22 +124,22 @@ fn mask(first: u32, chunks: u32) -> u64 {
     (u64::MAX >> (u64::BITS - chunks)) << first
 }
 
-/// The pool of the process that writes.
+/// The pool of the writing process.
 #[derive(Debug)]
 pub(crate) struct Pool {
     share: &'static Share,
-    /// What its user has of the share, if that is not the user of this process.
+    /// Number of segments of its user, if that is not the user of this process.
     of_user: Option<Arc<AtomicUsize>>,
     segments: Vec<Part>,
     generation: u32,
-    /// How often the pool was given up.
+    /// Number of times that the pool was given up.
     pub(crate) epoch: u8,
 }
 
 #[derive(Debug)]
 struct Part {
     memory: Memory,
-    /// A bit for each chunk that no run has.
+    /// A bit for each chunk without a run.
     free: u64,
     /// Runs that the peer has not released.
     lent: Vec<Run>,
@@ -153,7 +152,7 @@ impl Drop for Pool {
 }
 
 impl Pool {
-    /// For a process of this user.
+    /// Creates a pool for a process of this user.
     pub(crate) fn for_user(uid: u32) -> Self {
         Self::of(&SHARE, (uid != own_user()).then_some(uid))
     }
@@ -175,8 +174,8 @@ impl Pool {
         self.segments.len() < self.share.of_pool(self.of_user.as_deref())
     }
 
-    /// A run of at least `bytes`, which are 1 to [`SEGMENT_SIZE`]. `None`: there is none until the peer has released some, or
-    /// [`grow`](Self::grow) has added memory. `released` is what the peer wrote for a chunk.
+    /// Takes a run of at least `bytes`, 1 to [`SEGMENT_SIZE`]. Returns `None` until the peer has released enough, or
+    /// [`grow`](Self::grow) has added memory. `released` returns the peer's word for a chunk.
     pub(crate) fn take(
         &mut self,
         bytes: usize,
@@ -204,8 +203,7 @@ impl Pool {
         None
     }
 
-    /// Adds a segment of [`SEGMENT_SIZE`] and returns its descriptor's owner for the peer; `None` if the pool has all that
-    /// it may.
+    /// Adds a segment of [`SEGMENT_SIZE`]. Returns its descriptor for the peer, or `None` if the pool is at its limit.
     pub(crate) fn grow(&mut self) -> std::io::Result<Option<std::os::fd::OwnedFd>> {
         if !self.may_grow() {
             return Ok(None);
@@ -224,7 +222,7 @@ impl Pool {
         self.segments.push(Part { memory, free: u64::MAX, lent: Vec::new() });
     }
 
-    /// Whether the peer has runs that it has not released.
+    /// Returns whether the peer has runs that it has not released.
     pub(crate) fn is_lent(&mut self, released: impl Fn(usize, usize) -> u32) -> bool {
         let mut is_lent = false;
         for (segment, part) in self.segments.iter_mut().enumerate() {
@@ -234,30 +232,30 @@ impl Pool {
         is_lent
     }
 
-    /// Gives all memory up, of which nothing is lent.
+    /// Gives up all memory. None of it may be lent.
     pub(crate) fn clear(&mut self) {
         self.give_back();
         self.segments.clear();
         self.epoch = self.epoch.wrapping_add(1);
     }
 
-    /// Copies bytes into a run, `offset` bytes behind its beginning.
+    /// Copies bytes into a run, beginning `offset` bytes after its start.
     pub(crate) fn copy_in(&mut self, run: Run, offset: usize, bytes: &[u8]) {
         debug_assert!(offset + bytes.len() <= run.size());
         let part = &mut self.segments[usize::from(run.segment)];
         part.memory.copy_in(run.offset() + offset, bytes);
     }
 
-    /// Bytes of memory.
+    /// Returns the size of the memory in bytes.
     pub(crate) fn size(&self) -> usize {
         self.segments.len() * SEGMENT_SIZE
     }
 }
 
 impl Part {
-    /// The first of so many free chunks in a row.
+    /// Returns the first of `chunks` consecutive free chunks.
     fn find(&self, chunks: u32) -> Option<u32> {
-        // Bit n of `begins` says that the `length` chunks from n are free; doubling the length takes log steps.
+        // Bit n of `begins` is set if the `length` chunks from n on are free; doubling the length takes log steps.
         let (mut begins, mut length) = (self.free, 1);
         while length < chunks {
             let step = length.min(chunks - length);

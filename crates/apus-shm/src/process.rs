@@ -1,7 +1,7 @@
-//! The process at the other end of a unix socket: how far it is trusted, and when it ends.
+//! The process at the other end of a unix socket: the trust in it, and the detection of its end.
 //!
-//! The kernel keeps the peer's identity as it was when the peer connected or listened. A child of the peer may hold the socket open
-//! after the peer has ended, so the end of the socket is not enough: a pidfd becomes readable when the process itself ends.
+//! The kernel keeps the peer's identity of the moment when the peer connected or listened. A child of the peer may hold the socket
+//! open after the peer has ended, so the end of the socket is not enough: a pidfd becomes readable when the process itself ends.
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,13 +14,13 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::geteuid;
 
-/// What the peer of a pair may do, as far as its process is trusted.
+/// Rights of a pair's peer, by the trust in its process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trust {
-    /// Bodies are read in the peer's memory, which the peer could change meanwhile. For processes of one user in one pid
-    /// namespace, which could read and write each other's memory anyway.
+    /// Bodies are read in the peer's memory, which the peer could change meanwhile. For processes of one user in one pid namespace,
+    /// which could read and write each other's memory anyway.
     InPlace,
-    /// Bodies are copied before anything looks at them.
+    /// Bodies are copied before any code reads them.
     Copy,
 }
 
@@ -29,69 +29,70 @@ pub enum Trust {
 pub struct PeerProcess {
     pid: i32,
     uid: u32,
-    /// `None` where the kernel is older than 6.5.
+    /// `None` on kernels before 6.5.
     pidfd: Option<OwnedFd>,
-    /// Inode number of its user namespace, if this process may read that.
+    /// Inode of its user namespace, if this process may read it.
     user_namespace: Option<u64>,
 }
 
 impl PeerProcess {
-    /// The process at the other end of a connected unix socket.
+    /// Returns the process at the other end of a connected unix socket.
     ///
     /// # Errors
     ///
-    /// Those of the system call.
+    /// The errors of the system call.
     pub fn of(socket: BorrowedFd<'_>) -> Result<Self, Errno> {
         let credentials = getsockopt(&socket, sockopt::PeerCredentials)?;
         let pidfd = getsockopt(&socket, sockopt::PeerPidfd).ok();
         let (pid, uid) = (credentials.pid(), credentials.uid());
         let peer = Self { pid, uid, pidfd, user_namespace: None };
         let namespace = (pid > 0).then(|| fs::metadata(format!("/proc/{pid}/ns/user")).ok());
-        // The pid is of this process as long as it has not ended: look after what was read by it.
+        // The PID refers to this process until it has ended, so the end is checked after the namespace was read.
         let is_its = peer.pidfd.is_some() && !peer.has_ended();
         let user_namespace = namespace.flatten().filter(|_| is_its).map(|found| found.ino());
         Ok(Self { user_namespace, ..peer })
     }
 
-    /// Readable when the process has ended. `None` where the kernel is older than 6.5: then only the end of the socket tells, which
-    /// a child of the process may delay.
+    /// Returns the descriptor, which is readable when the process has ended. `None` on kernels before 6.5: there, only the end of
+    /// the socket shows it, which a child of the process may delay.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.pidfd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Its number in the pid namespace of this process; 0 if it has none there.
+    /// Returns its PID in the pid namespace of this process; 0 if it has none there.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// The user it ran as when it connected or began to listen; 65534 if that user has no number in this user namespace.
+    /// Returns the user that it ran as when it connected or began to listen; 65534 if that user has no number in this user
+    /// namespace.
     #[must_use]
     pub fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// The inode number of its user namespace, as in `/proc/PID/ns/user`, when it connected. `None` if this process may not read that
-    /// link, as of processes of other users, or the kernel is older than 6.5.
+    /// Returns the inode of its user namespace, as in `/proc/PID/ns/user`, when it connected. `None` if this process may not read
+    /// that link, as for processes of other users, or on kernels before 6.5.
     #[must_use]
     pub fn user_namespace(&self) -> Option<u64> {
         self.user_namespace
     }
 
-    /// Whether the process has ended, as far as can be known.
+    /// Returns whether the process has ended, as far as this process can tell.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         let Some(pidfd) = self.descriptor() else { return false };
         poll(&mut [PollFd::new(pidfd, PollFlags::POLLIN)], PollTimeout::ZERO) != Ok(0)
     }
 
-    /// [`Trust::InPlace`] for a process with the same user, user namespace and pid namespace as this one, where such processes may write
-    /// each other's memory anyway: both can be dumped, and Yama does not forbid it (`kernel.yama.ptrace_scope` is 0, or there is no
-    /// Yama). [`Trust::Copy`] for all others, and where this cannot be known.
+    /// Returns [`Trust::InPlace`] for a process with the same user, user namespace and pid namespace as this one, if such processes
+    /// may write each other's memory anyway: both can be dumped, and Yama does not forbid it (`kernel.yama.ptrace_scope` is 0, or
+    /// there is no Yama). Returns [`Trust::Copy`] for all others, and if this is unknown.
     ///
-    /// All users that a user namespace does not know have uid 65534, and all containers without a user namespace have uid 0, so
-    /// equal uids alone say little.
+    /// All users unknown to a user namespace have uid 65534, and all containers without a user namespace have uid 0, so equal uids
+    /// alone prove little.
     #[must_use]
     pub fn trust(&self) -> Trust {
         let namespaces = ["user", "pid"];
@@ -102,7 +103,7 @@ impl PeerProcess {
                 ours.is_some() && ours == of(self.pid.to_string())
             })
         };
-        // The pid is of this process as long as it has not ended: look after what was read by it.
+        // The PID refers to this process until it has ended, so the end is checked after the links were read.
         let known = self.pid > 0 && self.uid == geteuid().as_raw() && self.uid != NOBODY;
         let may_write = || may_write_each_other(&|path| fs::read_to_string(path).ok());
         if known && self.pidfd.is_some() && same_place() && may_write() && !self.has_ended() {
@@ -113,26 +114,26 @@ impl PeerProcess {
     }
 }
 
-/// Whether processes of one user may write each other's memory here. The peer's links in `/proc` can be read only if it can be dumped,
-/// and the peer finds the same of this process.
+/// Returns whether processes of one user may write each other's memory here. The peer's links in `/proc` are readable only if it
+/// can be dumped, and the peer checks the same for this process.
 fn may_write_each_other(read: &dyn Fn(&str) -> Option<String>) -> bool {
     let yama = read("/proc/sys/kernel/yama/ptrace_scope");
     yama.is_none_or(|scope| scope.trim() == "0") && get_dumpable().unwrap_or(false)
 }
 
-/// The user that this process runs as.
+/// Returns the user that this process runs as.
 #[must_use]
 pub fn own_user() -> u32 {
     geteuid().as_raw()
 }
 
-/// Descriptors that this process may have open.
+/// Returns the upper bound on open descriptors of this process.
 #[must_use]
 pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(limit, _)| limit)
 }
 
-/// The uid of whoever has none in this user namespace.
+/// The uid of users without a number in this user namespace.
 const NOBODY: u32 = 65_534;
 
 #[cfg(test)]

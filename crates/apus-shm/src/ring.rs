@@ -1,52 +1,52 @@
-//! A ring of cache lines: frames from one process to the other, in order, each seen once.
+//! A ring of cache lines: frames from one process to the other, each delivered once and in order.
 //!
-//! A frame occupies one or more slots of 64 bytes that follow each other:
+//! A frame occupies one or more consecutive slots of 64 bytes:
 //!
 //! | bytes of the first slot | content |
 //! |---|---|
 //! | 0..8 | the stamp: 0, or kind (8 bits) and length of the payload (32 bits) once the frame is complete |
 //! | 8..24 | two words that belong to the layer above |
-//! | 24.. | payload, which goes on in the next slots |
+//! | 24.. | payload, which continues in the next slots |
 //!
-//! The reader polls the stamp of the slot that comes next. The writer writes the frame, then sets the stamp of the slot *behind* the
-//! frame to 0, then the frame's own stamp. So the stamp that the reader polls was never payload, and a frame of one slot costs one
-//! cache line between two cores.
+//! The reader polls the stamp of the next slot. The writer writes the frame, then sets the stamp of the slot *after* the frame to
+//! 0, then sets the frame's own stamp. So the polled stamp was never payload, and a frame of one slot costs one cache line between
+//! two cores.
 //!
-//! The reader tells by a word in its own memory how many slots it has read. The writer reads that word only when the ring seems
+//! The reader reports the number of read slots by a word in its own memory. The writer reads that word only when the ring seems
 //! full.
 
 use std::sync::atomic::Ordering;
 
 use crate::segment::{Memory, PeerSegment};
 
-/// Bytes of a slot: a cache line.
+/// Size of a slot in bytes: a cache line.
 pub(crate) const SLOT: usize = 64;
 
 /// Bytes of a frame before its payload.
 const HEAD: usize = 24;
 
-/// Two words of a message that the layer above has for itself: what it is about, and whose it is.
+/// Two words of a message for the layer above: its kind with parameters, and the id of its call.
 pub type Words = [u64; 2];
 
-/// A frame that fills the ring up to its end: the next frame begins at its start.
+/// Kind of a frame that fills the ring up to its end. The next frame begins at the ring's start.
 const SKIP: u8 = 0xff;
 
-/// The peer's memory holds something that no honest peer writes. The pair is closed.
+/// The peer's memory has content that no honest peer writes. The pair is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Broken {
     /// A frame is longer than the ring allows.
     #[error("a frame of {0} bytes")]
     Length(u64),
-    /// A frame of a kind that does not exist.
+    /// A frame has an undefined kind.
     #[error("a frame of kind {0}")]
     Kind(u8),
-    /// The peer says that it has read slots that were not written, or takes back that it has read some.
+    /// The peer reports read slots that were not written, or a lower number than before.
     #[error("{read} slots read of {written}")]
     Cursor {
-        /// What the peer says.
+        /// Number of slots that the peer reports as read.
         read: u64,
-        /// Slots written.
+        /// Number of slots written.
         written: u64,
     },
 }
@@ -55,9 +55,9 @@ pub enum Broken {
 #[derive(Debug)]
 pub(crate) struct Producer {
     slots: Memory,
-    /// Slots written since the beginning.
+    /// Number of slots written since the beginning.
     written: u64,
-    /// Slots of them that the peer has read, as far as is known.
+    /// Number of slots that the peer has read, as last reported.
     read: u64,
 }
 
@@ -65,24 +65,24 @@ pub(crate) struct Producer {
 #[derive(Debug)]
 pub(crate) struct Consumer {
     peer: PeerSegment,
-    /// Where the ring begins in the peer's segment.
+    /// Offset of the ring in the peer's segment.
     start: usize,
-    /// Slots of the ring.
+    /// Number of slots of the ring.
     count: u64,
-    /// Slots read since the beginning.
+    /// Number of slots read since the beginning.
     read: u64,
-    /// What the peer was told of it.
+    /// Number of read slots last reported to the peer.
     told: u64,
 }
 
-/// A frame that was read. Its payload lies in the peer's memory.
+/// A frame that was read. Its payload is in the peer's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
     pub(crate) kind: u8,
     pub(crate) words: Words,
-    /// Where the payload begins in the peer's segment.
+    /// Offset of the payload in the peer's segment.
     pub(crate) at: usize,
-    /// Bytes of the payload.
+    /// Length of the payload in bytes.
     pub(crate) length: usize,
 }
 
@@ -91,7 +91,7 @@ const fn slots_of(payload: usize) -> u64 {
 }
 
 impl Producer {
-    /// A ring in `slots`, which are zero.
+    /// Creates a ring in `slots`, which must be zero.
     pub(crate) fn new(slots: Memory) -> Self {
         debug_assert!((slots.size() / SLOT).is_power_of_two() && slots.size() >= 8 * SLOT);
         Self { slots, written: 0, read: 0 }
@@ -102,15 +102,15 @@ impl Producer {
         (self.slots.size() / SLOT) as u64
     }
 
-    /// Bytes of the longest payload: that of a quarter of the ring, so that a frame that does not fit before the ring's end fits
-    /// behind its start.
+    /// Returns the length of the longest payload in bytes, a quarter of the ring. So a frame that does not fit before the ring's
+    /// end fits after its start.
     #[inline]
     pub(crate) fn payload_max(&self) -> usize {
         self.slots.size() / 4 - HEAD
     }
 
-    /// Writes a frame. False if there is no room until the peer has read more; nothing has happened then. `read`: where the peer
-    /// tells how many slots it has read.
+    /// Writes a frame. Returns `false`, with nothing written, if there is no room until the peer has read more. `read` reads the
+    /// peer's report of read slots.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl Producer {
         debug_assert!(payload.len() <= self.payload_max() && kind != 0);
         let slots = slots_of(payload.len());
         let to_end = self.count() - (self.written & (self.count() - 1));
-        // A frame does not go around the end, and one slot behind it is free for the next stamp.
+        // A frame does not wrap around the end, and one slot after it must be free for the next stamp.
         let skipped = if slots > to_end { to_end } else { 0 };
         let needed = skipped + slots + 1;
         if self.count() - (self.written - self.read) < needed {
@@ -146,12 +146,12 @@ impl Producer {
         Ok(true)
     }
 
-    /// Slots that the peer has read, and those that were written.
+    /// Returns the numbers of slots that the peer has read and that were written.
     pub(crate) fn progress(&self, read: u64) -> (u64, u64) {
         (read, self.written)
     }
 
-    /// Makes the frame at the end visible.
+    /// Makes the written frame visible.
     #[inline]
     fn publish(&mut self, kind: u8, slots: u64, payload: usize) {
         let (frame, next) = (self.offset(self.written), self.offset(self.written + slots));
@@ -177,22 +177,22 @@ impl Producer {
 }
 
 impl Consumer {
-    /// The ring of `size` bytes at `start` of the peer's segment.
+    /// Creates the reader of a ring of `size` bytes at `start` of the peer's segment.
     pub(crate) fn new(peer: PeerSegment, start: usize, size: usize) -> Self {
         Self { peer, start, count: (size / SLOT) as u64, read: 0, told: 0 }
     }
 
-    /// Whether a frame is there. One load from a cache line.
+    /// Returns whether a frame is ready. Costs one load from a cache line.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         self.peer.load(self.offset(), Ordering::Acquire) != 0
     }
 
-    /// Reads the next frame. Its payload stays where it is until [`tell`](Self::tell).
+    /// Reads the next frame. Its payload stays in place until [`tell`](Self::tell).
     ///
     /// # Errors
     ///
-    /// [`Broken`] if no honest peer would have written it.
+    /// [`Broken`] for content that no honest peer writes.
     #[inline]
     pub(crate) fn pop(&mut self) -> Result<Option<Frame>, Broken> {
         loop {
@@ -205,12 +205,12 @@ impl Consumer {
             let to_end = self.count - (self.read & (self.count - 1));
             if kind == SKIP {
                 if to_end == self.count {
-                    return Err(Broken::Kind(kind)); // Nothing is skipped at the start; this loop ends.
+                    return Err(Broken::Kind(kind)); // A skip never occurs at the ring's start, so this loop ends.
                 }
                 self.read += to_end;
                 continue;
             }
-            // Compared as a number of bytes before anything is computed from it: the peer may have written any.
+            // The length is compared as a number of bytes before any computation: the peer may have written any value.
             if length > (to_end as usize * SLOT - HEAD) as u64 {
                 return Err(Broken::Length(length));
             }
@@ -224,7 +224,7 @@ impl Consumer {
         }
     }
 
-    /// Tells the peer what was read, if that is news: its slots may be written again. `word` is this process's.
+    /// Reports new read slots to the peer, which may write them again. `word` is this process's.
     #[inline]
     pub(crate) fn tell(&mut self, word: &std::sync::atomic::AtomicU64) {
         if self.told != self.read {
@@ -296,7 +296,7 @@ mod tests {
         assert!(ends.push(1, [15, 0], b"") && !ends.push(1, [16, 0], b""));
     }
 
-    /// Payload that looks like stamps is never taken for frames, at any alignment with the ring's end.
+    /// The reader never takes payload that looks like stamps for frames, at any alignment with the ring's end.
     #[test]
     fn payload_is_never_a_stamp() {
         let mut ends = ends();

@@ -1,16 +1,16 @@
-//! Memory that one process writes and another one reads.
+//! Memory that one process writes and another reads.
 //!
-//! The writer creates a [`Segment`]: a memfd whose pages are allocated, which the writer maps, and which is sealed afterwards. The
-//! seals hold for both processes and for ever:
+//! The writer creates a [`Segment`]: a memfd with allocated pages, which it maps and then seals. The seals hold for both processes
+//! and for ever:
 //!
 //! | seal | effect |
 //! |---|---|
-//! | `F_SEAL_SHRINK`, `F_SEAL_GROW` | the size stays, so a page that is mapped exists |
+//! | `F_SEAL_SHRINK`, `F_SEAL_GROW` | the size stays, so a mapped page exists |
 //! | `F_SEAL_FUTURE_WRITE` | no other mapping can be written, no `write` works, and no hole can be punched |
 //! | `F_SEAL_SEAL` | this list stays |
 //!
-//! So the reader ([`PeerSegment`]) cannot write, and the writer cannot take pages away: a read never ends in `SIGBUS`. The writer can
-//! still change every byte at any time, so a reader copies a value before it checks it.
+//! So the reader ([`PeerSegment`]) cannot write, and the writer cannot take pages away: a read never ends in `SIGBUS`. The writer
+//! can still change every byte at any time, so a reader copies a value before checking it.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -29,14 +29,14 @@ use nix::sys::stat::{SFlag, fstat};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use nix::unistd::ftruncate;
 
-/// Bytes of a page; a segment's size is a multiple of it.
+/// Size of a page in bytes; a segment's size is a multiple of it.
 pub const PAGE: usize = 4096;
 
 /// `MFD_NOEXEC_SEAL` of Linux 6.3: the memory can never be executed.
 const MFD_NOEXEC_SEAL: u32 = 8;
 
-/// Whether the process may make a file of so many bytes. `RLIMIT_FSIZE` holds for memory without a name as well, and beyond it the
-/// kernel sends `SIGXFSZ`, which ends a process.
+/// Checks whether the process may create a file of this many bytes. `RLIMIT_FSIZE` applies to unnamed memory as well, and beyond it
+/// the kernel sends `SIGXFSZ`, which ends a process.
 ///
 /// # Errors
 ///
@@ -50,31 +50,31 @@ pub fn fits_file_limit(bytes: u64) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::FileTooLarge, text))
 }
 
-/// Seals that a reader demands.
+/// Seals that a reader requires.
 const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK
     .union(SealFlag::F_SEAL_GROW)
     .union(SealFlag::F_SEAL_FUTURE_WRITE)
     .union(SealFlag::F_SEAL_SEAL);
 
-/// Why a descriptor that a peer has sent is not mapped.
+/// Reason for not mapping a descriptor from a peer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SegmentError {
-    /// The descriptor is no memfd. Memory of huge pages counts as none.
+    /// The descriptor is not a memfd. Memory of huge pages does not count as one.
     #[error("the descriptor is no memory file of ordinary pages")]
     NotMemory,
-    /// The memory has another size than agreed.
+    /// The memory has a different size than agreed.
     #[error("the segment has {actual} bytes instead of {expected}")]
     Size {
-        /// Bytes that were agreed on.
+        /// The agreed size in bytes.
         expected: usize,
-        /// Bytes that the file has.
+        /// The size of the file in bytes.
         actual: u64,
     },
     /// A seal is missing: the peer could take pages away.
     #[error("the segment lacks seals: it has {0:#x}")]
     Seals(i32),
-    /// Pages are not allocated: a read could find no memory left.
+    /// Pages are not allocated: a read could fail for lack of memory.
     #[error("only {0} bytes of the segment are allocated")]
     NotAllocated(u64),
     /// A system call failed.
@@ -88,7 +88,7 @@ impl From<nix::Error> for SegmentError {
     }
 }
 
-/// Memory that this process writes. A peer that gets the [descriptor](Self::descriptor) can read it.
+/// Memory that this process writes. A peer with the [descriptor](Self::descriptor) can read it.
 #[derive(Debug)]
 pub struct Segment {
     descriptor: OwnedFd,
@@ -100,24 +100,25 @@ impl Segment {
     ///
     /// # Errors
     ///
-    /// [`fits_file_limit`]; those of the system calls: no descriptor or no memory is left, or the kernel is older than 5.1.
+    /// The errors of [`fits_file_limit`] and of the system calls: no descriptor or no memory is left, or the kernel is older than
+    /// 5.1.
     ///
     /// # Panics
     ///
-    /// If `size` is 0 or no multiple of [`PAGE`].
+    /// If `size` is 0 or not a multiple of [`PAGE`].
     pub fn create(size: usize) -> io::Result<Self> {
         Self::create_mapped(size, Mapping::keep_from_children)
     }
 
-    /// As [`create`](Self::create). Children of the process inherit the memory, and may write it as well.
+    /// Creates memory as [`create`](Self::create) does. Children of the process inherit the memory, and may write it as well.
     ///
     /// # Errors
     ///
-    /// As [`create`](Self::create).
+    /// The errors of [`create`](Self::create).
     ///
     /// # Panics
     ///
-    /// As [`create`](Self::create).
+    /// The panics of [`create`](Self::create).
     pub fn create_inherited(size: usize) -> io::Result<Self> {
         Self::create_mapped(size, |_| Ok(()))
     }
@@ -130,7 +131,7 @@ impl Segment {
         fits_file_limit(size as u64)?;
         let length = i64::try_from(size).map_err(io::Error::other)?;
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        // Hosts with `vm.memfd_noexec = 2` demand the flag, and kernels before 6.3 do not know it.
+        // Hosts with `vm.memfd_noexec = 2` require the flag, and kernels before 6.3 do not know it.
         let no_exec = MFdFlags::from_bits_retain(MFD_NOEXEC_SEAL);
         let descriptor = match memfd_create(c"apus", flags | no_exec) {
             Err(Errno::EINVAL) => memfd_create(c"apus", flags)?,
@@ -144,39 +145,39 @@ impl Segment {
         Ok(Self { descriptor, memory: Memory::whole(mapping) })
     }
 
-    /// The descriptor for the peer.
+    /// Returns the descriptor for the peer.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 
-    /// The memory, to be filled before the peer gets the descriptor.
+    /// Returns the memory, to be filled before the peer gets the descriptor.
     #[must_use]
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// The memory. The mapping lives as long as any part of it, the descriptor is closed.
+    /// Converts the segment to its memory and closes the descriptor. The mapping lives as long as any part of it.
     #[must_use]
     pub fn into_memory(self) -> Memory {
         self.memory
     }
 }
 
-/// Memory that a peer writes and this process can only read. Clones are the same memory.
+/// Memory that a peer writes and this process can only read. Clones refer to the same memory.
 #[derive(Clone, Debug)]
 pub struct PeerSegment {
     mapping: Arc<Mapping>,
 }
 
 impl PeerSegment {
-    /// Maps the memory behind `descriptor`, which a peer has sent and which must have `size` bytes.
+    /// Maps the memory behind `descriptor`, which a peer has sent and which must be `size` bytes long.
     ///
     /// # Errors
     ///
-    /// [`SegmentError`], before anything is mapped.
+    /// [`SegmentError`], before any mapping.
     pub fn open(descriptor: BorrowedFd<'_>, size: usize) -> Result<Self, SegmentError> {
-        // The seals come first: the rest of what is checked cannot change under them.
+        // The seals come first: they keep the other checked properties from changing.
         let seals =
             fcntl(descriptor, FcntlArg::F_GET_SEALS).map_err(|_| SegmentError::NotMemory)?;
         if !SealFlag::from_bits_retain(seals).contains(SEALS) {
@@ -199,37 +200,37 @@ impl PeerSegment {
         Ok(Self { mapping: Arc::new(mapping) })
     }
 
-    /// Bytes of the segment.
+    /// Returns the size of the segment in bytes.
     #[inline]
     #[must_use]
     pub fn size(&self) -> usize {
         self.mapping.size
     }
 
-    /// A 64-bit word as it is now.
+    /// Loads a 64-bit word.
     ///
     /// # Panics
     ///
-    /// If the word is not within the segment or `offset` no multiple of 8.
+    /// If the word is not within the segment or `offset` is not a multiple of 8.
     #[inline]
     #[must_use]
     pub fn load(&self, offset: usize, ordering: Ordering) -> u64 {
         self.mapping.word(offset).load(ordering)
     }
 
-    /// A 32-bit word as it is now.
+    /// Loads a 32-bit word.
     ///
     /// # Panics
     ///
-    /// If the word is not within the segment or `offset` no multiple of 4.
+    /// If the word is not within the segment or `offset` is not a multiple of 4.
     #[inline]
     #[must_use]
     pub fn load_u32(&self, offset: usize, ordering: Ordering) -> u32 {
         self.mapping.half_word(offset).load(ordering)
     }
 
-    /// Appends a copy of bytes to `target`. The bytes may change while they are copied, so the copy is arbitrary if the peer does
-    /// not keep to the protocol.
+    /// Appends a copy of bytes to `target`. The bytes may change while they are copied, so the copy is arbitrary if the peer breaks
+    /// the protocol.
     ///
     /// # Panics
     ///
@@ -241,18 +242,18 @@ impl PeerSegment {
         target.reserve(length);
         let end = target.len();
         // SAFETY: `from` points at `length` bytes that are mapped as long as `self` lives, `reserve` has made room for as many
-        // behind the end, and the two do not overlap, since the target belongs to this process alone.
+        // bytes after the end, and the two do not overlap, because the target belongs to this process alone.
         unsafe {
             from.as_ptr().copy_to_nonoverlapping(target.as_mut_ptr().add(end), length);
             target.set_len(end + length);
         }
     }
 
-    /// Copies bytes to an address. They may change while they are copied.
+    /// Copies bytes to an address. The bytes may change while they are copied.
     ///
     /// # Safety
     ///
-    /// As many bytes can be written at `target`.
+    /// `target` must be valid for writes of that many bytes.
     ///
     /// # Panics
     ///
@@ -260,16 +261,16 @@ impl PeerSegment {
     #[inline]
     pub unsafe fn copy_to(&self, range: Range<usize>, target: *mut u8) {
         let from = self.mapping.bytes(&range);
-        // SAFETY: `from` points at bytes that are mapped as long as `self` lives, and the caller vouches for the target.
+        // SAFETY: `from` points at bytes that are mapped as long as `self` lives, and the caller guarantees the target.
         unsafe { target.copy_from(from.as_ptr(), range.len()) };
     }
 
-    /// Bytes in place.
+    /// Returns bytes in place.
     ///
     /// # Safety
     ///
-    /// The peer must not write to these bytes while the slice lives. Only a peer that is trusted as this process itself keeps to
-    /// that.
+    /// The peer must not write to these bytes while the slice lives. Only a peer that is trusted as much as this process itself
+    /// guarantees that.
     ///
     /// # Panics
     ///
@@ -277,12 +278,12 @@ impl PeerSegment {
     #[must_use]
     pub unsafe fn in_place(&self, range: Range<usize>) -> &[u8] {
         let from = self.mapping.bytes(&range);
-        // SAFETY: the bytes are mapped as long as `self` lives, and the caller vouches that nobody writes to them.
+        // SAFETY: the bytes are mapped as long as `self` lives, and the caller guarantees that the peer does not write to them.
         unsafe { std::slice::from_raw_parts(from.as_ptr(), range.len()) }
     }
 }
 
-/// A part of a segment of this process. Nobody else in this process writes to the part.
+/// A part of a segment of this process. No other code in this process writes to the part.
 #[derive(Debug)]
 pub struct Memory {
     mapping: Arc<Mapping>,
@@ -295,18 +296,18 @@ impl Memory {
         Self { mapping: Arc::new(mapping), range }
     }
 
-    /// A part of a part; the caller sees to it that nobody else writes there.
+    /// Returns a part of this part. The caller ensures that no other code writes there.
     pub(crate) fn part(&self, offset: usize, length: usize) -> Self {
         assert!(offset + length <= self.size(), "{length} bytes at {offset} of {}", self.size());
         let start = self.range.start + offset;
         Self { mapping: Arc::clone(&self.mapping), range: start..start + length }
     }
 
-    /// 64-bit words, for this process to write and for others to read.
+    /// Returns 64-bit words, for this process to write and for other processes to read.
     ///
     /// # Panics
     ///
-    /// If the words are not within the part or `offset` no multiple of 8.
+    /// If the words are not within the part or `offset` is not a multiple of 8.
     #[inline]
     #[must_use]
     pub fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
@@ -321,18 +322,18 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(first, count) }
     }
 
-    /// Bytes of the part.
+    /// Returns the size of the part in bytes.
     #[inline]
     #[must_use]
     pub fn size(&self) -> usize {
         self.range.len()
     }
 
-    /// Two parts: the first `size` bytes, and the rest.
+    /// Splits the part into its first `size` bytes and the rest.
     ///
     /// # Panics
     ///
-    /// If the part has fewer bytes, or `size` is no multiple of 64, a cache line.
+    /// If the part is shorter, or `size` is not a multiple of 64, a cache line.
     #[must_use]
     pub fn split(self, size: usize) -> (Self, Self) {
         assert!(size <= self.size() && size.is_multiple_of(64), "{size} of {} bytes", self.size());
@@ -341,11 +342,11 @@ impl Memory {
         (first, Self { mapping: self.mapping, range: middle..self.range.end })
     }
 
-    /// A 64-bit word, for this process to write and for the peer to read.
+    /// Returns a 64-bit word, for this process to write and for the peer to read.
     ///
     /// # Panics
     ///
-    /// If the word is not within the part or `offset` no multiple of 8.
+    /// If the word is not within the part or `offset` is not a multiple of 8.
     #[inline]
     #[must_use]
     pub fn word(&self, offset: usize) -> &AtomicU64 {
@@ -355,11 +356,11 @@ impl Memory {
         self.mapping.word(self.range.start + offset)
     }
 
-    /// A 32-bit word, for this process to write and for the peer to read.
+    /// Returns a 32-bit word, for this process to write and for the peer to read.
     ///
     /// # Panics
     ///
-    /// If the word is not within the part or `offset` no multiple of 4.
+    /// If the word is not within the part or `offset` is not a multiple of 4.
     #[inline]
     #[must_use]
     pub fn half_word(&self, offset: usize) -> &AtomicU32 {
@@ -369,7 +370,7 @@ impl Memory {
         self.mapping.half_word(self.range.start + offset)
     }
 
-    /// Copies bytes in at `offset`.
+    /// Copies bytes to `offset`.
     ///
     /// # Panics
     ///
@@ -380,15 +381,15 @@ impl Memory {
         assert!(bytes.len() <= self.size() && offset <= self.size() - bytes.len(), "no room");
         let to = self.mapping.bytes(&(start..start + bytes.len()));
         // SAFETY: `to` points at as many bytes that are mapped for writing as long as `self` lives, no reference to them exists in
-        // this process since words are accessed as atomics, and `&mut self` keeps other threads away.
+        // this process because words are accessed as atomics, and `&mut self` excludes other threads.
         unsafe { to.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// As [`copy_in`](Self::copy_in), where other threads and processes hold the same part.
+    /// Copies as [`copy_in`](Self::copy_in) does, for a part that other threads and processes hold as well.
     ///
     /// # Safety
     ///
-    /// Nobody else writes to these bytes meanwhile, and `bytes` can be read.
+    /// No other code writes to these bytes meanwhile, and `bytes` must be valid for reads.
     ///
     /// # Panics
     ///
@@ -398,17 +399,17 @@ impl Memory {
         let start = self.range.start + offset;
         assert!(length <= self.size() && offset <= self.size() - length, "no room");
         let to = self.mapping.bytes(&(start..start + length));
-        // SAFETY: `to` points at as many bytes that are mapped for writing as long as `self` lives, and the caller vouches for the
+        // SAFETY: `to` points at as many bytes that are mapped for writing as long as `self` lives, and the caller guarantees the
         // rest.
         unsafe { to.as_ptr().copy_from(bytes, length) };
     }
 
-    /// Copies as [`copy_in_shared`](Self::copy_in_shared) does, past the caches: the cache lines are not fetched from the processor of
-    /// the peer, which takes long where the two processors have no cache in common. The peer then reads from main memory.
+    /// Copies as [`copy_in_shared`](Self::copy_in_shared) does, bypassing the caches: the cache lines are not fetched from the
+    /// peer's processor, which takes long if the two processors share no cache. The peer then reads from main memory.
     ///
     /// # Safety
     ///
-    /// As for `copy_in_shared`.
+    /// The conditions of `copy_in_shared`.
     ///
     /// # Panics
     ///
@@ -432,7 +433,8 @@ impl Memory {
         unsafe {
             let from = bytes.add(head).cast::<__m128i>();
             for at in (0..lines * LINE / size_of::<__m128i>()).step_by(4) {
-                // A line in one go, and without closures, which compilers do not put into a function with these instructions.
+                // One line at once, and without closures, because compilers do not inline these into a function with such
+                // instructions.
                 let [first, second] =
                     [_mm_loadu_si128(from.add(at)), _mm_loadu_si128(from.add(at + 1))];
                 let [third, last] =
@@ -442,11 +444,11 @@ impl Memory {
                 _mm_stream_si128(to.add(at + 2), third);
                 _mm_stream_si128(to.add(at + 3), last);
             }
-            _mm_sfence(); // These writes are not ordered with those that follow otherwise.
+            _mm_sfence(); // Otherwise later writes could overtake these.
         }
     }
 
-    /// The address of bytes that this process has written.
+    /// Returns the address of bytes that this process has written.
     ///
     /// # Panics
     ///
@@ -458,21 +460,21 @@ impl Memory {
         self.mapping.bytes(&(start..start + length)).as_ptr()
     }
 
-    /// The same segment as a peer sees it.
+    /// Returns the same segment as a peer sees it.
     #[cfg(test)]
     pub(crate) fn as_peer(&self) -> PeerSegment {
         PeerSegment { mapping: Arc::clone(&self.mapping) }
     }
 
-    /// Memory of the process that is shared with nobody, where the system calls do not exist: under Miri.
+    /// Creates memory that is not shared, for Miri, where the system calls do not exist.
     #[cfg(test)]
     pub(crate) fn private(size: usize) -> Self {
         Self::whole(Mapping::private(size))
     }
 }
 
-/// Maps a file that this process writes, `size` bytes of it, where it is shorter as well: what lies beyond its end must not be touched
-/// until the file is that long. A child of the process does not have the mapping.
+/// Maps `size` bytes of a file that this process writes, even if the file is shorter: memory beyond its end must not be touched
+/// until the file is that long. A child of the process does not inherit the mapping.
 pub(crate) fn map_beyond(descriptor: BorrowedFd<'_>, size: usize) -> io::Result<Memory> {
     let mut mapping = Mapping::new(descriptor, size, Access::ReadWrite)?;
     mapping.keep_from_children()?;
@@ -484,12 +486,12 @@ enum Access {
     ReadWrite,
 }
 
-/// Bytes that are mapped until the value is dropped.
+/// Bytes that stay mapped until the value is dropped.
 #[derive(Debug)]
 struct Mapping {
     base: NonNull<u8>,
     size: usize,
-    /// The only process that has it, if children do not get it: in a child of that process other memory may lie there.
+    /// The only process with the mapping, if children do not inherit it: a child may have other memory at the address.
     writer: Option<u32>,
     #[cfg(test)]
     private: bool,
@@ -497,7 +499,7 @@ struct Mapping {
 
 // SAFETY: the mapping belongs to the process and not to a thread.
 unsafe impl Send for Mapping {}
-// SAFETY: `&Mapping` gives atomics and raw pointers only; those who use the pointers say why they may.
+// SAFETY: `&Mapping` gives atomics and raw pointers only; the users of the pointers state their reasons.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -508,7 +510,7 @@ impl Mapping {
             Access::ReadWrite => ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
         };
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
-        // SAFETY: the kernel chooses an address that is free, so nothing that exists is changed.
+        // SAFETY: the kernel chooses a free address, so no existing mapping changes.
         let base = unsafe { mmap(None, length, protection, flags, descriptor, 0)? };
         let mapping = Self {
             base: base.cast(),
@@ -520,7 +522,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// A child of a fork would be a second writer.
+    /// Excludes the mapping from children: a child of a fork would be a second writer.
     fn keep_from_children(&mut self) -> io::Result<()> {
         // SAFETY: the range is the mapping, and the advice changes nothing in this process.
         unsafe { madvise(self.base.cast(), self.size, MmapAdvise::MADV_DONTFORK)? };
@@ -548,8 +550,8 @@ impl Mapping {
         if !offset.is_multiple_of(8) || offset >= self.size {
             no_word(offset, self.size); // The size is a multiple of 8 as well.
         }
-        // SAFETY: the word is aligned, mapped as long as `self` lives, and only accessed as an atomic; where the mapping is for
-        // reading, `PeerSegment` only loads.
+        // SAFETY: the word is aligned, mapped as long as `self` lives, and only accessed as an atomic; `PeerSegment` only loads
+        // from its read-only mapping.
         unsafe { self.base.add(offset).cast::<AtomicU64>().as_ref() }
     }
 
@@ -558,7 +560,7 @@ impl Mapping {
         if !offset.is_multiple_of(4) || offset >= self.size {
             no_word(offset, self.size);
         }
-        // SAFETY: as in `word`.
+        // SAFETY: the same as in `word`.
         unsafe { self.base.add(offset).cast::<AtomicU32>().as_ref() }
     }
 }
@@ -584,15 +586,15 @@ impl Drop for Mapping {
                 self.base.as_ptr().cast::<u128>(),
                 self.size / 16,
             );
-            // SAFETY: it was leaked from such a box.
+            // SAFETY: the memory was leaked from such a box.
             drop(unsafe { Box::from_raw(words) });
             return;
         }
         if self.writer.is_some_and(|writer| writer != std::process::id()) {
             return;
         }
-        // SAFETY: the range was mapped by `new`, in this process or, if it is for reading, in a parent, whose child has it too; and
-        // every part of it holds this value.
+        // SAFETY: the range was mapped by `new`, in this process or, if it is read-only, in a parent, whose child has it too. Every
+        // part of it holds this value.
         let unmapped = unsafe { munmap(self.base.cast(), self.size) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
@@ -621,7 +623,7 @@ mod tests {
         assert_eq!(copy, b"the bytes");
     }
 
-    /// The promise on which the absence of SIGBUS stands.
+    /// The guarantee against SIGBUS.
     #[test]
     fn nobody_can_take_pages_away_or_write() {
         let segment = Segment::create(PAGE).unwrap();
@@ -631,10 +633,10 @@ mod tests {
         assert_eq!(ftruncate(descriptor, 0), Err(nix::Error::EPERM));
         assert_eq!(nix::unistd::write(descriptor, b"x"), Err(nix::Error::EPERM));
         assert!(Mapping::new(descriptor, PAGE, Access::ReadWrite).is_err());
-        // Nor can its writer, by the mapping that it has.
+        // Nor can its writer, by its mapping.
         let mapping = &segment.memory.mapping;
         segment.memory.word(0).store(7, Ordering::Relaxed);
-        // SAFETY: the range is mapped; if the advice were taken, zeros would be read.
+        // SAFETY: the range is mapped; accepted advice would make it read as zeros.
         let removed = unsafe { madvise(mapping.base.cast(), PAGE, MmapAdvise::MADV_REMOVE) };
         assert_eq!(segment.memory.word(0).load(Ordering::Relaxed), 7);
         if !ignores_advice() {
@@ -642,13 +644,13 @@ mod tests {
         }
     }
 
-    /// Whether advice to remove pages is accepted and not taken, as by qemu, which runs these tests for other machine types.
+    /// Returns whether advice to remove pages is accepted and ignored, as by qemu, which runs these tests for other machine types.
     fn ignores_advice() -> bool {
         let file = memfd_create(c"test", MFdFlags::MFD_CLOEXEC).unwrap();
         ftruncate(&file, PAGE as i64).unwrap();
         let mapping = Mapping::new(file.as_fd(), PAGE, Access::ReadWrite).unwrap();
         nix::unistd::write(&file, b"x").unwrap();
-        // SAFETY: the range is mapped; zeros are read from then on.
+        // SAFETY: the range is mapped; it reads as zeros from then on.
         unsafe { madvise(mapping.base.cast(), PAGE, MmapAdvise::MADV_REMOVE) }.unwrap();
         let mut byte = [0];
         nix::sys::uio::pread(&file, &mut byte, 0).unwrap();

@@ -1,4 +1,4 @@
-//! Messages on their way into the pair's memory: short ones first, then the long one with the fewest bytes left.
+//! Outgoing messages of a pair: short ones first, then the long one with the fewest bytes left.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,17 +14,17 @@ pub(crate) struct Waiting {
     pub(crate) body: Bytes,
 }
 
-/// A long message of which a part may be in memory already.
+/// A long message, perhaps partly in memory already.
 #[derive(Debug)]
 pub(crate) struct Long {
     pub(crate) number: u32,
     pub(crate) words: Words,
     pub(crate) body: Bytes,
-    /// Bytes copied.
+    /// Number of copied bytes.
     pub(crate) copied: usize,
-    /// Where the next bytes go, if that is decided.
+    /// The run for the next bytes, if there is one already.
     pub(crate) target: Option<Target>,
-    /// Goes to the peer when all of this has.
+    /// Words of a message without a body that follows this one.
     then: Option<Words>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Target {
     pub(crate) run: Run,
     /// Bytes of the message before this run.
     pub(crate) start: usize,
-    /// Bytes that the run takes.
+    /// Length of the message's part in this run, in bytes.
     pub(crate) length: usize,
 }
 
@@ -43,26 +43,26 @@ impl Long {
         self.body.len() - self.copied
     }
 
-    /// Memory was taken for it.
+    /// Returns whether memory was taken for it.
     pub(crate) fn is_begun(&self) -> bool {
         self.copied > 0 || self.target.is_some()
     }
 }
 
-/// What waits, in the order of its turn.
+/// Queued messages, in the order of their turns.
 #[derive(Debug, Default)]
 pub(crate) struct Sending {
     short: VecDeque<Waiting>,
-    /// Bytes of memory that all messages here keep.
+    /// Bytes of memory that all queued messages take.
     bytes: usize,
-    /// By the bytes left, then by age.
+    /// Long messages, by the bytes left, then by age.
     long: BTreeMap<(usize, u32), Long>,
     numbers: u32,
-    /// Messages of which the peer has a part; see [`BEGUN_MAX`].
+    /// Number of messages partly sent to the peer; see [`BEGUN_MAX`].
     begun: usize,
 }
 
-/// Long messages of which a peer has a part at the same time. A shorter message that comes then waits for one of them.
+/// Upper bound on the long messages that are partly sent at the same time. A later shorter message waits for one of them.
 pub(crate) const BEGUN_MAX: usize = 8;
 
 impl Sending {
@@ -70,7 +70,7 @@ impl Sending {
         self.short.is_empty() && self.long.is_empty()
     }
 
-    /// Bytes of memory that all messages here keep.
+    /// Returns the bytes of memory that all queued messages take.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -84,12 +84,12 @@ impl Sending {
         self.short.push_back(Waiting { words, body });
     }
 
-    /// The short message whose turn it is.
+    /// Returns the next short message.
     pub(crate) fn first_short(&self) -> Option<&Waiting> {
         self.short.front()
     }
 
-    /// The first short message is in memory.
+    /// Removes the first short message, which is in memory now.
     pub(crate) fn pop_short(&mut self) {
         if let Some(waiting) = self.short.pop_front() {
             self.bytes -= waiting.body.len() + size_of::<Waiting>();
@@ -104,7 +104,7 @@ impl Sending {
         self.long.insert((long.left(), number), long);
     }
 
-    /// Takes out a message of which the peer has nothing, and for which `is_it` is true. The oldest are looked at first.
+    /// Removes a message for which `is_it` is true and of which the peer has nothing. Examines the oldest first.
     pub(crate) fn withdraw(&mut self, is_it: &dyn Fn(Words) -> bool) -> bool {
         let index = self.short.iter().position(|waiting| is_it(waiting.words));
         if let Some(waiting) = index.and_then(|index| self.short.remove(index)) {
@@ -118,19 +118,19 @@ impl Sending {
         true
     }
 
-    /// The words of all messages here, of none of which the peer has got the last byte.
+    /// Returns the words of all queued messages. The peer has the last byte of none of them.
     pub(crate) fn words(&self) -> impl Iterator<Item = Words> {
         let short = self.short.iter().map(|waiting| waiting.words);
         short.chain(self.long.values().map(|long| long.words))
     }
 
-    /// Has a message without a body follow the long one for which `is_it` is true, and which is being sent. False if there is none.
+    /// Makes a message without a body follow the long one in progress for which `is_it` is true. Returns `false` if there is none.
     pub(crate) fn follow(&mut self, words: Words, is_it: &dyn Fn(Words) -> bool) -> bool {
         let found = self.long.values_mut().find(|long| is_it(long.words));
         found.map(|long| long.then = Some(words)).is_some()
     }
 
-    /// Takes out the long message whose turn it is.
+    /// Removes and returns the next long message.
     pub(crate) fn take_long(&mut self) -> Option<Long> {
         if self.begun < BEGUN_MAX {
             return Some(self.long.pop_first()?.1);
@@ -141,19 +141,19 @@ impl Sending {
         long
     }
 
-    /// Takes out the first long message that has memory already.
+    /// Removes and returns the first long message that has memory already.
     pub(crate) fn take_filling(&mut self) -> Option<Long> {
         let key = *self.long.iter().find(|(_, long)| long.target.is_some())?.0;
         self.long.remove(&key)
     }
 
-    /// Puts a long message back that is not in memory as a whole. `was_begun`: it was when it was taken out.
+    /// Puts back a long message that is not completely in memory. `was_begun`: it was begun when it was removed.
     pub(crate) fn put_back(&mut self, long: Long, was_begun: bool) {
         self.begun += usize::from(long.is_begun() && !was_begun);
         self.long.insert((long.left(), long.number), long);
     }
 
-    /// A long message is in memory as a whole. `was_begun`: it was when it was taken out.
+    /// Records that a long message is completely in memory. `was_begun`: it was begun when it was removed.
     pub(crate) fn ended(&mut self, long: &Long, was_begun: bool) {
         self.bytes -= long.body.len() + size_of::<Long>();
         self.begun -= usize::from(was_begun);

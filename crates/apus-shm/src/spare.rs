@@ -1,15 +1,15 @@
-//! Memory of bodies that were copied: fresh memory would cost a page fault for each of its pages.
+//! Memory of copied bodies, kept for reuse: fresh memory would cost a page fault for each of its pages.
 
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
-/// Memory of bodies that were dropped, for the next ones of a pair.
+/// Memory of dropped bodies, for later bodies of the pair.
 #[derive(Debug, Default)]
 pub(crate) struct Spare(Mutex<Vec<Vec<u8>>>);
 
 impl Spare {
-    /// Memory with room for `length` bytes, empty.
+    /// Returns empty memory with room for `length` bytes.
     pub(crate) fn take(&self, length: usize) -> Vec<u8> {
         let fits = |memory: &Vec<u8>| (length..=length * 2).contains(&memory.capacity());
         let found = self.0.lock().ok().and_then(|mut spare| {
@@ -19,7 +19,7 @@ impl Spare {
         found.unwrap_or_else(|| Vec::with_capacity(length))
     }
 
-    /// The body in `memory`, which is kept when the body is dropped.
+    /// Returns the body in `memory`, which is kept once the body is dropped.
     pub(crate) fn body(self: &Arc<Self>, memory: Vec<u8>) -> Bytes {
         if memory.len() < WORTH_KEEPING {
             return memory.into();
@@ -31,7 +31,7 @@ impl Spare {
         self.0.lock().is_ok_and(|spare| spare.is_empty())
     }
 
-    /// Keeps nothing of what is there.
+    /// Drops all kept memory.
     pub(crate) fn clear(&self) {
         if let Ok(mut spare) = self.0.lock() {
             *spare = Vec::new();
@@ -39,7 +39,7 @@ impl Spare {
     }
 
     fn keep(&self, mut memory: Vec<u8>) {
-        // In a forked child the lock may be held by a thread that does not exist there.
+        // In a forked child, the lock may be held by a thread that does not exist there.
         let Ok(mut spare) = self.0.try_lock() else { return };
         let kept: usize = spare.iter().map(Vec::capacity).sum();
         if kept + memory.capacity() <= SPARE_MAX {
@@ -67,10 +67,10 @@ impl Drop for Copied {
     }
 }
 
-/// Bodies from this length on have pages of their own.
+/// Length in bytes from which on bodies have pages of their own.
 const WORTH_KEEPING: usize = 128 << 10;
 
-/// Bytes that a pair keeps.
+/// Upper bound on the bytes that a pair keeps.
 const SPARE_MAX: usize = 32 << 20;
 
 #[cfg(test)]

@@ -5,41 +5,43 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-/// Descriptors of which a process wants to know when they are readable. Each has a number that the process has chosen.
+/// A set of descriptors to watch for input. Each has a number that the process has chosen.
 #[derive(Debug)]
 pub struct Watch {
     epoll: Epoll,
 }
 
 impl Watch {
+    /// Creates an empty set.
+    ///
     /// # Errors
     ///
-    /// No descriptor is left.
+    /// If no descriptor is left.
     pub fn new() -> io::Result<Self> {
         Ok(Self { epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)? })
     }
 
-    /// Watches a descriptor, until [`remove`](Self::remove): a child of the process may keep it open when it is closed here.
+    /// Watches a descriptor until [`remove`](Self::remove). A child of the process may keep it open after it is closed here.
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn add(&self, descriptor: BorrowedFd<'_>, number: u64) -> io::Result<()> {
         Ok(self.epoll.add(descriptor, EpollEvent::new(EpollFlags::EPOLLIN, number))?)
     }
 
-    /// Watches a descriptor no longer.
+    /// Stops watching a descriptor.
     pub fn remove(&self, descriptor: BorrowedFd<'_>) {
         let result = self.epoll.delete(descriptor);
         debug_assert_eq!(result, Ok(()), "it is watched");
     }
 
-    /// Numbers of descriptors that are readable, as many as `ready` has room for. Does not wait.
+    /// Returns the numbers of readable descriptors, as many as fit `ready`. Does not wait.
     #[must_use]
     pub fn look<'r>(&self, ready: &'r mut [u64]) -> &'r [u64] {
         let mut events = [EpollEvent::empty(); READY_MAX];
         let room = ready.len().min(READY_MAX);
-        // A signal ends it early; the next look finds what this one did not.
+        // A signal ends the call early; the next one finds the rest.
         let count = self.epoll.wait(&mut events[..room], EpollTimeout::ZERO).unwrap_or(0);
         for (number, event) in ready.iter_mut().zip(&events[..count]) {
             *number = event.data();
@@ -47,14 +49,14 @@ impl Watch {
         &ready[..count]
     }
 
-    /// Readable when one of the descriptors is.
+    /// Returns the descriptor, which is readable when one of the watched ones is.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }
 }
 
-/// Descriptors found in one look.
+/// Upper bound on the descriptors found by one call.
 const READY_MAX: usize = 64;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Descriptors whose `close` sleeps are closed on threads for which nothing waits, however many there are.
+//! Descriptors whose `close` sleeps are closed on threads that no other work waits for, however many there are.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -24,7 +24,7 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A TCP socket whose `close` sleeps until the other one is closed.
+/// Returns a TCP socket whose `close` sleeps until the other one is closed.
 fn lingering() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -35,7 +35,7 @@ fn lingering() -> (OwnedFd, TcpStream) {
     (socket.into(), other)
 }
 
-/// The threads that close, and the signals that each has blocked.
+/// Returns the blocked signals of each closing thread.
 fn threads() -> Vec<u64> {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
     let blocked = tasks.filter_map(|task| {
@@ -47,13 +47,13 @@ fn threads() -> Vec<u64> {
     blocked.collect()
 }
 
-/// Both ends of a pipe: the first reads the end as soon as the second is closed.
+/// Returns both ends of a pipe: the first reads the end as soon as the second is closed.
 fn pipe() -> (fs::File, OwnedFd) {
     let (from, to) = pipe2(OFlag::O_CLOEXEC).unwrap();
     (from.into(), to)
 }
 
-/// Memory that stays as small as it is.
+/// Returns memory with a sealed, small size.
 fn segment() -> OwnedFd {
     let memory = memfd_create(c"segment", MFdFlags::MFD_ALLOW_SEALING).unwrap();
     fcntl(&memory, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_GROW)).unwrap();
@@ -71,13 +71,13 @@ fn nothing_waits_for_a_descriptor_whose_close_sleeps() {
     let (first, others): (Vec<_>, Vec<_>) = (0..THREADS_MAX).map(|_| lingering()).unzip();
     let (mut end, to) = pipe();
     first.into_iter().for_each(close_elsewhere);
-    // Each thread sleeps on one of them: the queue has no order, and one thread might close the pipe before it takes its socket.
+    // Each thread sleeps on one of them: the queue has no order, and a thread might close the pipe before it takes its socket.
     wait_until("each socket has its thread", || waiting() == 0);
     close_elsewhere(to);
     assert_eq!(waiting(), 1, "all threads sleep in close");
     let blocked = threads();
     assert_eq!(blocked.len(), THREADS_MAX as usize);
-    // SIGKILL and SIGSTOP cannot be blocked, and the C library keeps two for itself.
+    // SIGKILL and SIGSTOP cannot be blocked, and the C library reserves two.
     let program = !(1 << 8 | 1 << 18 | 1 << 31 | 1 << 32);
     assert!(blocked.iter().all(|mask| mask & program == program), "{blocked:x?}");
 
@@ -89,7 +89,7 @@ fn nothing_waits_for_a_descriptor_whose_close_sleeps() {
             let (mut end, to) = pipe();
             close_elsewhere(to);
             let closed = end.read(&mut [0]).is_ok_and(|read| read == 0) && left_open() == 0;
-            // SAFETY: nothing of the parent is to be ended by the child.
+            // SAFETY: the child must not run any of the parent's exit handlers.
             unsafe { libc::_exit(i32::from(!closed)) };
         }
         ForkResult::Parent { child } => {
@@ -97,7 +97,7 @@ fn nothing_waits_for_a_descriptor_whose_close_sleeps() {
         }
     }
 
-    // With all threads asleep the queue fills up, and what has no room stays open.
+    // With all threads asleep, the queue fills up, and a descriptor without room stays open.
     let null = fs::File::open("/dev/null").unwrap();
     (1..QUEUE_MAX + 5).for_each(|_| close_elsewhere(null.as_fd().try_clone_to_owned().unwrap()));
     assert_eq!((waiting(), left_open()), (QUEUE_MAX, 5), "one was there");
@@ -109,7 +109,7 @@ fn nothing_waits_for_a_descriptor_whose_close_sleeps() {
     descriptors_of_a_channel();
 }
 
-/// By the same test, since the threads are the process's.
+/// Runs in the same test, because the threads belong to the process.
 fn descriptors_of_a_channel() {
     let flags = SockFlag::SOCK_CLOEXEC;
     let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
@@ -119,25 +119,25 @@ fn descriptors_of_a_channel() {
     let mut pass = |channel: &Channel, count: usize| {
         let (passed, other) = lingering();
         channel.send(b"x", &vec![passed.as_fd(); count]).unwrap();
-        // The message has the last reference once this thread's own is closed: nothing is sent while others have it.
+        // The message has the last reference once this thread's own is closed: no bytes are sent while others have one.
         drop(passed);
         kept.push(other);
     };
-    // One that is taken and dropped,
+    // One that is taken and dropped.
     pass(&theirs, 1);
     let taken = mine.take(&mut [0; 8], 1).unwrap();
     assert_eq!((taken.length, taken.descriptors.len()), (1, 1));
     drop(taken);
-    // more than are taken,
+    // More than are taken.
     pass(&theirs, 3);
     assert_eq!(mine.take(&mut [0; 8], 1).unwrap_err().kind(), ErrorKind::InvalidData);
     drop((mine, theirs));
-    // one where none is,
+    // One for which the caller has no room.
     let (mine, theirs) = pair();
     let (mine, theirs) = (Channel::new(mine), Channel::new(theirs));
     pass(&theirs, 1);
     assert_eq!(mine.take(&mut [0; 8], 0).unwrap_err().kind(), ErrorKind::InvalidData);
-    // one for which there is no number,
+    // One for which the process has no number.
     let low = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
     let used = nix::unistd::dup(mine.descriptor()).unwrap();
     let limit = used.as_raw_fd() as u64;
@@ -149,7 +149,7 @@ fn descriptors_of_a_channel() {
     set(limit);
     assert_eq!(mine.take(&mut [0; 8], 1).unwrap_err().kind(), ErrorKind::InvalidData);
     set(low.0);
-    // and one that nobody has read.
+    // One that is never read.
     drop((mine, theirs));
     wait_until("the threads have them", || waiting() == 0 && !threads().is_empty());
     drop(kept);

@@ -10,12 +10,14 @@ use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair,
 };
 
-/// Bytes of a pair's segment, of its ring, and of a segment of its pool.
+/// Size of a pair's segment in bytes.
 const SIZE: usize = 5 * PAGE;
+/// Offset of the ring in the segment.
 const RING: usize = PAGE;
+/// Size of a segment of the pool in bytes.
 const POOL: usize = 1 << 20;
 
-/// Random numbers that are the same in every run (SplitMix64).
+/// Random numbers, the same in every run (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -31,7 +33,7 @@ impl Random {
         self.next() % n
     }
 
-    /// Small, near a power of two, or anything.
+    /// Returns a number that is small, near a power of two, or arbitrary.
     fn number(&mut self) -> u64 {
         match self.below(4) {
             0 => self.below(10),
@@ -46,7 +48,7 @@ impl Random {
 struct Hostile {
     segment: Segment,
     socket: OwnedFd,
-    /// Slots of the ring written as an honest peer would, more or less.
+    /// Number of slots of the ring written as an honest peer would, more or less.
     written: usize,
 }
 
@@ -59,7 +61,7 @@ impl Hostile {
             sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(&[kind])], control, flags, None);
     }
 
-    /// A frame at the place where the honest side looks, with a payload of words.
+    /// Writes a frame at the place that the honest side reads next, with a payload of words.
     fn frame(&mut self, kind: u64, length: u64, payload: &[u64]) {
         let at = RING + self.written % 256 * 64;
         let slots = (24 + length.min(4_072) as usize).div_ceil(64);
@@ -73,7 +75,7 @@ impl Hostile {
         self.written += slots;
     }
 
-    /// A frame that tells of a run in segment 0.
+    /// Writes a frame about a run in segment 0.
     fn run(&mut self, chunks: u64, number: u64, [start, length, total]: [u64; 3]) {
         let words = [
             chunks << 16 | 1 << 32,
@@ -85,7 +87,7 @@ impl Hostile {
         self.frame(2, 36, &words);
     }
 
-    /// What an honest peer could do.
+    /// Acts as an honest peer could.
     fn behave(&mut self, random: &mut Random) {
         let length = 1 + random.below(POOL as u64);
         match random.below(3) {

@@ -142,7 +142,7 @@ fn bodies_that_are_held_block_nothing() {
     }
 }
 
-/// Each message preempts the one before it, until all memory that the peer does not hold belongs to messages that are half copied.
+/// Each message preempts the previous one, until half-copied messages have all memory that the peer does not hold.
 #[test]
 fn preempted_messages_go_on_when_the_shortest_has_no_room() {
     let (mut a, mut b) = pair(Trust::InPlace);

@@ -1,15 +1,15 @@
-//! What the kernel says about the socket at one end of a connection (`sock_diag(7)`): whose it is, and which one.
+//! The kernel's answer about the socket at one end of a connection (`sock_diag(7)`): its user and its identity.
 
 use std::net::{IpAddr, SocketAddr};
 
 /// A TCP socket of a network namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
-    /// The user who made it.
+    /// The user who created it.
     pub uid: u32,
     /// The number that no other socket of the host ever has (`SO_COOKIE`).
     pub cookie: u64,
-    /// The number of its file, as `fstat` tells it.
+    /// The inode of its file, as in `fstat`.
     pub inode: u32,
 }
 
@@ -19,12 +19,12 @@ const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 const IPPROTO_TCP: u8 = 6;
 const HEADER: usize = 16;
-/// Where the cookie lies in an `inet_diag_sockid`.
+/// Offset of the cookie in an `inet_diag_sockid`.
 const COOKIE: usize = 40;
 const ID: usize = 48;
 
-/// The message that asks for the socket that is bound to `local` and connected to `peer`. Both are [`canonical`]. The answer has the
-/// [`sequence`].
+/// Returns the request for the socket that is bound to `local` and connected to `peer`. Both must be [`canonical`]. The answer has
+/// the [`sequence`].
 #[must_use]
 pub fn request(local: SocketAddr, peer: SocketAddr, sequence: u32) -> Vec<u8> {
     let family = if local.is_ipv4() { AF_INET } else { AF_INET6 };
@@ -49,13 +49,13 @@ pub fn request(local: SocketAddr, peer: SocketAddr, sequence: u32) -> Vec<u8> {
     request
 }
 
-/// The sequence number of an answer: that of its request.
+/// Returns the sequence number of an answer, which is its request's.
 #[must_use]
 pub fn sequence(answer: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(answer.get(8..12)?.try_into().ok()?))
 }
 
-/// What the kernel's answer says; `None` if there is no such socket.
+/// Parses the kernel's answer. Returns `None` if there is no such socket.
 #[must_use]
 pub fn answer(answer: &[u8]) -> Option<Found> {
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
@@ -67,14 +67,14 @@ pub fn answer(answer: &[u8]) -> Option<Found> {
     Some(Found { uid, cookie: u64::from(cookie[1]) << 32 | u64::from(cookie[0]), inode })
 }
 
-/// The number of the file of the socket that is bound to `local` and connected to `peer`, and its user, in a text of `/proc/net/tcp` or
-/// `/proc/net/tcp6`. Both are [`canonical`].
+/// Returns the inode and the user of the socket that is bound to `local` and connected to `peer`, from a text of `/proc/net/tcp` or
+/// `/proc/net/tcp6`. Both addresses must be [`canonical`].
 #[must_use]
 pub fn inode_and_user_in(text: &str, local: SocketAddr, peer: SocketAddr) -> Option<(u32, u32)> {
     let address = |text: &str| {
         let (ip, port) = text.split_once(':')?;
         let port = u16::from_str_radix(port, 16).ok()?;
-        // Words of the address as the machine has them.
+        // Words of the address, in the machine's byte order.
         let word = |at: usize| u32::from_str_radix(ip.get(at..at + 8)?, 16).ok();
         let ip = match ip.len() {
             8 => IpAddr::from(word(0)?.to_ne_bytes()),
@@ -99,7 +99,7 @@ pub fn inode_and_user_in(text: &str, local: SocketAddr, peer: SocketAddr) -> Opt
     })
 }
 
-/// IPv4 addresses that IPv6 sockets have are IPv4 addresses.
+/// Converts IPv4 addresses in the form of IPv6 sockets to plain IPv4 addresses.
 #[must_use]
 pub fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())

@@ -1,7 +1,7 @@
-//! One direction of a connection: the states in which its bytes go by TCP or through a ring.
+//! One direction of a connection: the states in which its bytes travel by TCP or through a ring.
 //!
-//! The sender and the receiver of a direction are two processes. Each side has words in shared memory that only it writes and the
-//! other one reads. A time during which bytes go through the ring is an *epoch*; epochs are counted from 1.
+//! The sender and the receiver of a direction are two processes. Each side has words in shared memory that it alone writes and the
+//! other side reads. A time during which bytes travel through the ring is an *epoch*; epochs are counted from 1.
 //!
 //! | direction | receiver | sender |
 //! |---|---|---|
@@ -10,79 +10,79 @@
 //! | RING | `Ring` | `Ring` |
 //! | SPILLED(n) | `Switching` or `Ring`: it reads the ring to its end, then TCP | `Tcp` |
 //! | RETURNING(m) | `Recalled`: it has read up to position m of the ring and reads nothing more | `Ring`, until it sees the recall |
-//! | TCP | `Tcp` | `Refill`: what the ring had beyond m goes into TCP first; then `Tcp` |
+//! | TCP | `Tcp` | `Refill`: the ring's bytes beyond m go into TCP first; then `Tcp` |
 //!
-//! The receiver begins: it *offers* an epoch. The sender *switches* when it writes next, at the offset that its kernel tells. Either
-//! side may end the epoch, and neither waits for the other one to do so.
+//! The receiver begins: it *offers* an epoch. The sender *switches* at its next write, at the offset that its kernel reports.
+//! Either side may end the epoch, and neither waits for the other one to do so.
 //!
-//! - The sender *spills*: bytes that it has written into the ring stay there, and the bytes behind them go into TCP. A sender spills if
-//!   its ring stays full, so that a direction holds the ring and all that TCP holds, and before its program goes on without this
-//!   library. Between hosts no sender spills, because TCP may bring bytes before the receiver sees that the epoch has begun.
-//!   While an epoch is offered, the receiver reads no more of TCP than was there before it looked and saw that the epoch had not
-//!   begun: what comes later may be behind the ring.
-//! - The receiver *recalls*: it stops reading the ring. The sender *answers*: it takes back what the receiver has not read and writes
-//!   that into TCP, before anything else. So after an answer all bytes are in the kernel's stream, in order, and the receiver's program
-//!   may go on without this library. If the ring is empty after the recall, the receiver need not wait for the answer: a sender looks
-//!   for a recall after each write into the ring, and takes that write back.
+//! - The sender *spills*: its bytes in the ring stay there, and later bytes go into TCP. A sender spills if its ring stays full, so
+//!   that a direction holds the ring and the capacity of TCP, and before its program continues without this library. Between hosts
+//!   no sender spills, because TCP may bring bytes before the receiver sees that the epoch has begun. While an epoch is offered,
+//!   the receiver reads only those bytes of TCP that were there before it checked that the epoch had not begun: later bytes may
+//!   belong behind the ring.
+//! - The receiver *recalls*: it stops reading the ring. The sender *answers*: it takes back the unread bytes and writes them into
+//!   TCP, before any other byte. So after an answer all bytes are in the kernel's stream, in order, and the receiver's program may
+//!   continue without this library. If the ring is empty after the recall, the receiver need not wait for the answer: a sender
+//!   checks for a recall after each write into the ring, and takes that write back.
 //!
-//! One word says that an epoch has ended, and in which of the two ways. So a recall that meets a spill has one outcome that both sides
-//! see: if the sender had not seen the recall, the receiver goes on with the ring.
+//! One word states that an epoch has ended, and in which of the two ways. So a recall that meets a spill has one outcome that both
+//! sides see: if the sender had not seen the recall, the receiver continues with the ring.
 //!
-//! If the sender dies, nothing that it has written is lost to a receiver that goes on: the receiver reads TCP up to its end, then what
-//! is left in the ring. If the receiver dies, what it has not read is lost, as it is with TCP.
+//! If the sender dies, a receiver that continues loses none of its bytes: the receiver reads TCP up to its end, then the rest of
+//! the ring. If the receiver dies, its unread bytes are lost, as with TCP.
 //!
-//! A side may consist of several processes, since a socket is inherited. So the state of a side is in its words alone. Whoever acts
-//! for a side holds a token, makes a [`Sender`] or [`Receiver`] of the words, and stores words in the order in which they are given
-//! out. A process that dies in between leaves words with which the next one goes on.
+//! A side may consist of several processes, because a socket is inherited. So the state of a side is in its words alone. A process
+//! that acts for a side holds a token, creates a [`Sender`] or [`Receiver`] from the words, and stores words in the order in which
+//! it receives them. A process that dies in between leaves words from which the next one continues.
 
 #[cfg(test)]
 mod model;
 #[cfg(test)]
 mod table;
 
-/// A word of the peer that no honest peer writes. The connection is reset.
+/// An impossible value in a word of the peer. The connection is reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the peer's {word} is {value}, which it cannot be")]
 pub struct Lie {
-    /// Which word.
+    /// Name of the word.
     pub word: &'static str,
-    /// What it says.
+    /// Its value.
     pub value: u64,
 }
 
 /// The words of a sender.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct SenderWords {
-    /// The epoch that began last; 0 before the first.
+    /// The last epoch that began; 0 before the first.
     pub epoch: u64,
-    /// Bytes of the TCP stream before that epoch.
+    /// Number of bytes of the TCP stream before that epoch.
     pub offset: u64,
-    /// Bytes written into the ring, counted over all epochs.
+    /// Number of bytes written into the ring, over all epochs.
     pub written: u64,
-    /// Twice the epoch that ended last, and 1 more if the sender spilled. That epoch is greater than `epoch` if the receiver withdrew an
-    /// offer.
+    /// Twice the last epoch that ended, plus 1 if the sender spilled. That epoch is greater than `epoch` if the receiver withdrew
+    /// an offer.
     pub ended: u64,
-    /// Where the ring ended in that epoch: what the receiver has not read up to there follows in TCP.
+    /// Position of the ring's end in that epoch: the bytes up to it that the receiver has not read follow in TCP.
     pub end: u64,
-    /// All of that is in TCP for this epoch.
+    /// The last epoch for which all of these bytes are in TCP.
     pub refilled: u64,
 }
 
 impl SenderWords {
-    /// The epoch that ended last.
+    /// Returns the last epoch that ended.
     #[inline]
     fn last_ended(&self) -> u64 {
         self.ended >> 1
     }
 
-    /// Whether the sender ended the epoch that began last, and left what it had written in the ring.
+    /// Returns whether the sender ended the epoch that began last, and left its bytes in the ring.
     #[inline]
     fn has_spilled(&self) -> bool {
         self.epoch > 0 && self.ended == self.epoch << 1 | SPILLED
     }
 }
 
-/// In `ended`: the sender has ended the epoch, and its bytes stay in the ring.
+/// Flag in `ended`: the sender ended the epoch, and its bytes stay in the ring.
 const SPILLED: u64 = 1;
 
 /// One of the [`SenderWords`].
@@ -100,13 +100,13 @@ pub enum SenderWord {
 /// The words of a receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ReceiverWords {
-    /// The epoch that the receiver agrees to, or agreed to last.
+    /// The epoch that the receiver offers, or offered last.
     pub offered: u64,
-    /// Bytes read from the ring, counted over all epochs.
+    /// Number of bytes read from the ring, over all epochs.
     pub read: u64,
-    /// The epoch that the receiver ended last. `read` does not change until the sender has answered.
+    /// The last epoch that the receiver ended. `read` does not change until the sender has answered.
     pub recalled: u64,
-    /// The epoch before whose offset all of TCP was read. Only the receiver reads this.
+    /// The last epoch before whose offset all of TCP was read. Only the receiver reads this word.
     pub drained: u64,
 }
 
@@ -120,24 +120,24 @@ pub enum ReceiverWord {
     Drained,
 }
 
-/// Takes words that a side writes, in their order: a peer that sees one of them sees those before it.
+/// Destination of the words that a side writes, in order: a peer that sees one of them sees the earlier ones.
 pub trait Store<W> {
     /// Writes a word.
     fn store(&mut self, word: W, value: u64);
 }
 
-/// Where a sender's bytes go.
+/// Destination of a sender's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SenderState {
     /// Into TCP.
     Tcp,
     /// Into the ring.
     Ring,
-    /// What was taken back from the ring goes into TCP first.
+    /// The bytes taken back from the ring go into TCP first.
     Refill,
 }
 
-/// The sending side of a direction, for as long as somebody holds its write token.
+/// The sending side of a direction, while a process holds its write token.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender {
     words: SenderWords,
@@ -145,13 +145,13 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// The sender with these words, whose ring has `capacity` bytes.
+    /// Creates the sender with these words, whose ring has `capacity` bytes.
     #[must_use]
     pub fn new(words: SenderWords, capacity: u64) -> Self {
         Self { words, capacity }
     }
 
-    /// Where the next byte goes.
+    /// Returns the destination of the next byte.
     #[must_use]
     pub fn state(&self) -> SenderState {
         let words = &self.words;
@@ -164,7 +164,7 @@ impl Sender {
         }
     }
 
-    /// The epoch that ended last. When it changes, the receiver may be waiting for that.
+    /// Returns the last epoch that ended. The receiver may be waiting for a change of it.
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.words.last_ended()
@@ -182,7 +182,7 @@ impl Sender {
     ) -> Result<(), Lie> {
         let next = self.words.last_ended() + 1;
         if theirs.recalled != next {
-            // A recall that met a spill is behind.
+            // A recall that met a spill lags behind.
             return check("recalled", theirs.recalled, theirs.recalled < next);
         }
         check("offered", theirs.offered, theirs.offered == next)?;
@@ -198,8 +198,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Ends the epoch: what was written into the ring stays there, and the next byte goes into TCP. Comes after a
-    /// [`look`](Self::look).
+    /// Ends the epoch: its bytes stay in the ring, and the next byte goes into TCP. The caller must [`look`](Self::look) first.
     pub fn spill(&mut self, out: &mut impl Store<SenderWord>) {
         if self.state() != SenderState::Ring {
             return;
@@ -210,20 +209,21 @@ impl Sender {
         out.store(SenderWord::Ended, self.words.ended);
     }
 
-    /// Nothing of an epoch that was spilled is to be put into TCP.
+    /// Marks the bytes of a spilled epoch as staying in the ring.
     fn leave_in_ring(&mut self, out: &mut impl Store<SenderWord>) {
         self.words.refilled = self.words.epoch;
         out.store(SenderWord::Refilled, self.words.refilled);
     }
 
-    /// Whether the receiver agreed to an epoch, according to the words at the last [`look`](Self::look), and the sender could begin it.
+    /// Returns whether the receiver agreed to an epoch that the sender could begin, according to the words at the last
+    /// [`look`](Self::look).
     #[must_use]
     pub fn may_switch(&self, theirs: &ReceiverWords) -> bool {
         self.state() == SenderState::Tcp && theirs.offered == self.words.last_ended() + 1
     }
 
-    /// Begins an epoch if the receiver agreed, according to the words at the last [`look`](Self::look). `offset`: bytes of the TCP
-    /// stream so far, as the kernel tells, while nobody writes into TCP.
+    /// Begins an epoch if the receiver agreed, according to the words at the last [`look`](Self::look). `offset` returns the number
+    /// of bytes of the TCP stream so far, from the kernel; no process may write into TCP meanwhile.
     pub fn switch(
         &mut self,
         theirs: &ReceiverWords,
@@ -237,13 +237,13 @@ impl Sender {
         let (offset, start) = (offset(), theirs.read);
         let words = &mut self.words;
         (words.end, words.offset, words.written, words.epoch) = (start, offset, start, next);
-        out.store(SenderWord::End, start); // Of the last epoch nothing is left.
+        out.store(SenderWord::End, start); // No byte of the last epoch is left.
         out.store(SenderWord::Offset, offset);
         out.store(SenderWord::Written, start);
         out.store(SenderWord::Epoch, next);
     }
 
-    /// Bytes that the ring has room for.
+    /// Returns the bytes of free room in the ring.
     ///
     /// # Errors
     ///
@@ -253,21 +253,21 @@ impl Sender {
         unread.map(|unread| self.capacity - unread).ok_or(Lie { word: "read", value: theirs.read })
     }
 
-    /// Position of the next byte in the ring.
+    /// Returns the position of the next byte in the ring.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.words.written
     }
 
-    /// So many bytes more were copied into the ring; the receiver may read them.
+    /// Records `bytes` more in the ring, which the receiver may read.
     pub fn wrote(&mut self, bytes: u64, out: &mut impl Store<SenderWord>) {
         debug_assert_eq!(self.state(), SenderState::Ring);
         self.words.written += bytes;
         out.store(SenderWord::Written, self.words.written);
     }
 
-    /// In `Refill`: the positions of the bytes in the ring that are to be put back into TCP next. `total`: bytes of the TCP stream so
-    /// far, as the kernel tells. When there are none left, bytes go by TCP.
+    /// In `Refill`: returns the positions of the ring's bytes to put into TCP next. `total`: number of bytes of the TCP stream so
+    /// far, from the kernel. Once there are none left, bytes go by TCP.
     ///
     /// # Errors
     ///
@@ -289,7 +289,7 @@ impl Sender {
         Ok(theirs.read + done..end)
     }
 
-    /// Bytes in the ring that the receiver has not read, and is to read there.
+    /// Returns the number of bytes in the ring that the receiver has not read, and must read there.
     ///
     /// # Errors
     ///
@@ -302,8 +302,8 @@ impl Sender {
         }
     }
 
-    /// If the receiver is dead: whether bytes are lost with it, so that a reader of this end is to see a reset. All bytes go by TCP
-    /// from now on, which says that nobody reads them.
+    /// After the receiver's death: returns whether bytes are lost with it, so that a reader of this end must see a reset. From now
+    /// on all bytes go by TCP, which reports the lack of a reader.
     #[must_use]
     pub fn loses(&self, theirs: &ReceiverWords) -> bool {
         match self.state() {
@@ -314,22 +314,22 @@ impl Sender {
     }
 }
 
-/// Where a receiver's next byte comes from.
+/// Source of a receiver's next byte.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ReceiverState {
-    /// From TCP. If the sender is dead, from the [rest](Receiver::rest) of the ring after the end of TCP.
+    /// TCP. If the sender is dead, the [rest](Receiver::rest) of the ring after the end of TCP.
     Tcp,
-    /// From TCP. The sender may begin an epoch.
+    /// TCP. The sender may begin an epoch.
     Offered,
-    /// From TCP up to the offset of the epoch, then from the ring.
+    /// TCP up to the offset of the epoch, then the ring.
     Switching,
-    /// From the ring.
+    /// The ring.
     Ring,
-    /// From nowhere until the sender has answered.
+    /// None until the sender has answered.
     Recalled,
 }
 
-/// The receiving side of a direction, for as long as somebody holds its read token.
+/// The receiving side of a direction, while a process holds its read token.
 #[derive(Clone, Copy, Debug)]
 pub struct Receiver {
     words: ReceiverWords,
@@ -339,13 +339,14 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// The receiver with these words, whose ring has `capacity` bytes. `sender_lives`: any process can still write the sender's words.
+    /// Creates the receiver with these words, whose ring has `capacity` bytes. `sender_lives`: any process can still write the
+    /// sender's words.
     #[must_use]
     pub fn new(words: ReceiverWords, capacity: u64, sender_lives: bool) -> Self {
         Self { words, capacity, sender_lives }
     }
 
-    /// Where the next byte comes from.
+    /// Returns the source of the next byte.
     #[must_use]
     pub fn state(&self, theirs: &SenderWords) -> ReceiverState {
         let words = &self.words;
@@ -370,7 +371,7 @@ impl Receiver {
         }
     }
 
-    /// Agrees to an epoch, if the direction is in TCP. The sender begins it once everything of the last one is in TCP.
+    /// Offers an epoch, if the direction is in TCP. The sender begins it once all bytes of the last one are in TCP.
     pub fn offer(&mut self, theirs: &SenderWords, out: &mut impl Store<ReceiverWord>) {
         if self.state(theirs) == ReceiverState::Tcp && self.sender_lives {
             self.words.offered += 1;
@@ -378,7 +379,7 @@ impl Receiver {
         }
     }
 
-    /// Follows the sender. `consumed`: bytes of the TCP stream that were read; asked for only if that matters.
+    /// Follows the sender. `consumed` returns the number of bytes read from the TCP stream; it is called only if that matters.
     ///
     /// # Errors
     ///
@@ -403,7 +404,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Ends the epoch, or withdraws the offer. The direction is in TCP again when the sender has answered.
+    /// Ends the epoch, or withdraws the offer. The direction is in TCP again after the sender's answer.
     pub fn recall(&mut self, theirs: &SenderWords, out: &mut impl Store<ReceiverWord>) {
         let is_open = theirs.last_ended() < self.words.offered;
         if is_open && self.words.recalled < self.words.offered && self.sender_lives {
@@ -412,11 +413,11 @@ impl Receiver {
         }
     }
 
-    /// Whether the ring had nothing, after a [`recall`](Self::recall) whose store came before the loads of `theirs` in the order of all
-    /// threads (a fence between them): then the program may go on without this library before the sender answers.
+    /// Returns whether the ring was empty after a [`recall`](Self::recall) whose store precedes the loads of `theirs` in the order
+    /// of all threads (a fence between them). The program may then continue without this library before the sender answers.
     #[must_use]
     pub fn may_leave(&self, theirs: &SenderWords) -> bool {
-        // What the sender has taken back is to be in TCP: only then is it there if the sender dies.
+        // The bytes that the sender has taken back must be in TCP: only then do they survive the sender's death.
         let is_in_tcp = || {
             theirs.last_ended() < theirs.epoch
                 || theirs.refilled >= theirs.epoch
@@ -430,13 +431,13 @@ impl Receiver {
         }
     }
 
-    /// Whether the sender has ended the epoch, and bytes are left that only the ring has.
+    /// Returns whether the sender has ended the epoch and left bytes that only the ring has.
     #[must_use]
     pub fn has_spilled(&self, theirs: &SenderWords) -> bool {
         theirs.has_spilled() && theirs.epoch == self.words.offered && self.words.read != theirs.end
     }
 
-    /// Bytes that can be read from the ring now.
+    /// Returns the number of bytes that can be read from the ring now.
     ///
     /// # Errors
     ///
@@ -448,7 +449,7 @@ impl Receiver {
         self.written_and_not_read(theirs)
     }
 
-    /// Bytes in the ring that this side has not read, also those that come after bytes of TCP.
+    /// Returns the number of unread bytes in the ring, including those that follow bytes of TCP.
     ///
     /// # Errors
     ///
@@ -465,20 +466,20 @@ impl Receiver {
         unread.ok_or(Lie { word: "written", value: theirs.written })
     }
 
-    /// Position of the next byte in the ring.
+    /// Returns the position of the next byte in the ring.
     #[must_use]
     pub fn read(&self) -> u64 {
         self.words.read
     }
 
-    /// So many bytes were copied out of the ring; the sender may write over them.
+    /// Records `bytes` copied out of the ring, which the sender may overwrite.
     pub fn took(&mut self, bytes: u64, out: &mut impl Store<ReceiverWord>) {
         self.words.read += bytes;
         out.store(ReceiverWord::Read, self.words.read);
     }
 
-    /// If the sender is dead: the positions of what is still to be read from the ring after the end of TCP, whose stream had `total`
-    /// bytes. Nothing is, if the sender had put all of it into TCP, which may still be on its way.
+    /// After the sender's death: returns the positions of the bytes to read from the ring after the end of TCP, whose stream had
+    /// `total` bytes. The range is empty if the sender had put all of them into TCP, where they may still be on their way.
     ///
     /// # Errors
     ///
@@ -495,7 +496,7 @@ impl Receiver {
     }
 }
 
-/// Bytes from position `from` to `to`, if a ring of `capacity` bytes can have them.
+/// Returns the number of bytes from position `from` to `to`, if a ring of `capacity` bytes can hold them.
 fn between(from: u64, to: u64, capacity: u64) -> Option<u64> {
     to.checked_sub(from).filter(|bytes| *bytes <= capacity)
 }

@@ -1,5 +1,5 @@
-//! What the two ends of a connection say to each other when they meet, what a program says to the carrier of its host, and what a
-//! carrier says about it to the carrier of the other host.
+//! The messages between the two ends of a connection when they meet, between a program and the carrier of its host, and between the
+//! carriers of two hosts.
 
 use std::hash::Hasher;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -8,20 +8,20 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 
 use crate::layout;
 
-/// UDP port of carriers, and the port of their listener within Apus, unless the variable [`PORT_VARIABLE`] says otherwise.
+/// UDP port of carriers, and port of their listener within Apus, unless the variable [`PORT_VARIABLE`] sets another one.
 pub const PORT: u16 = 20_147;
 
-/// The variable with the UDP port of carriers. Programs whose environment has it carry connections between hosts.
+/// Environment variable with the UDP port of carriers. Programs with it carry connections between hosts.
 pub const PORT_VARIABLE: &std::ffi::CStr = c"APUS_CARRIER";
 
-/// The abstract name of the unix socket of the carrier that a user has at a UDP port. Names are those of a network namespace.
+/// Returns the abstract name of the unix socket of a user's carrier at a UDP port. Names belong to a network namespace.
 #[must_use]
 pub fn carrier_name(uid: u32, port: u16) -> String {
     format!("apus-carrier/{uid}/{port}")
 }
 
-/// The name of the file by which the ends of a connection meet in a directory that their network namespaces share. It has 41 bytes,
-/// whatever the addresses are: that of the end that made the connection, and that of the one that accepted it.
+/// Returns the name of the file by which the ends of a connection meet in a directory that their network namespaces share. It has
+/// 41 bytes for all addresses: that of the connecting end, and that of the accepting one.
 #[must_use]
 pub fn file_name(client: SocketAddr, server: SocketAddr) -> String {
     let mut hasher = SipHasher24::new();
@@ -29,27 +29,26 @@ pub fn file_name(client: SocketAddr, server: SocketAddr) -> String {
     format!("apus-tcp-{:032x}", hasher.finish128().as_u128())
 }
 
-/// The message by which a carrier asks a program to have a connection return to TCP for good.
+/// The message by which a carrier asks a program to return a connection to TCP for good.
 pub const LEAVE: u8 = b'L';
 
-/// What a socket is for that an end has connected to the other one. The number, which nobody guesses, says which bell belongs to which
-/// channel.
+/// Purpose of a socket that one end has connected to the other. The secret number assigns a bell to its channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hello {
-    /// Messages between the threads that answer. A segment comes with it, and a descriptor that shows who has sent it.
+    /// Messages between the answering threads. A segment accompanies it, and a descriptor that proves its sender.
     Channel(u128),
     /// Bytes that wake the other end.
     Bell(u128),
 }
 
-/// Says that a socket is to be a bell.
+/// Kind of a socket that is a bell.
 const BELL: u64 = layout::MAGIC ^ u64::MAX;
 
 impl Hello {
-    /// Bytes of a message.
+    /// Length of a message in bytes.
     pub const BYTES: usize = 24;
 
-    /// The message.
+    /// Encodes the message.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let (kind, number) = match self {
@@ -62,7 +61,7 @@ impl Hello {
         bytes
     }
 
-    /// What a message says; `None` if it is none, or of another version.
+    /// Parses a message. Returns `None` for other bytes and other versions.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
@@ -75,14 +74,14 @@ impl Hello {
     }
 }
 
-/// A connection, as the program at one end says to its carrier. Its segment goes with it.
+/// A connection, as the program at one end describes it to its carrier. Its segment accompanies the message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Introduction {
     /// `SO_COOKIE` of the socket.
     pub cookie: u64,
-    /// What the socket says that is to be the bell ([`Hello::Bell`]).
+    /// Number of the socket that is the bell ([`Hello::Bell`]).
     pub number: u128,
-    /// This end accepted the connection.
+    /// Whether this end accepted the connection.
     pub accepted: bool,
     /// The address of this end.
     pub local: SocketAddr,
@@ -91,10 +90,10 @@ pub struct Introduction {
 }
 
 impl Introduction {
-    /// Bytes of a message.
+    /// Length of a message in bytes.
     pub const BYTES: usize = 33 + 2 * ADDRESS;
 
-    /// The message.
+    /// Encodes the message.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
@@ -107,7 +106,7 @@ impl Introduction {
         bytes
     }
 
-    /// What a message says; `None` if it is none, or of another version.
+    /// Parses a message. Returns `None` for other bytes and other versions.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
@@ -121,7 +120,7 @@ impl Introduction {
         })
     }
 
-    /// The connection's name: the address of the end that made it, and that of the end that accepted it.
+    /// Returns the connection's name: the addresses of the connecting and of the accepting end.
     #[must_use]
     pub fn tuple(&self) -> Tuple {
         let (client, server) =
@@ -133,17 +132,17 @@ impl Introduction {
 /// The two addresses of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Tuple {
-    /// The end that made it.
+    /// The connecting end.
     pub client: SocketAddr,
-    /// The end that accepted it.
+    /// The accepting end.
     pub server: SocketAddr,
 }
 
 impl Tuple {
-    /// Bytes of a message.
+    /// Length of a message in bytes.
     pub const BYTES: usize = 8 + 2 * ADDRESS;
 
-    /// The first message over a stream: about which connection it is.
+    /// Encodes the first message over a stream, which names the connection.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
@@ -153,7 +152,7 @@ impl Tuple {
         bytes
     }
 
-    /// What such a message says; `None` if it is none, or of another version.
+    /// Parses such a message. Returns `None` for other bytes and other versions.
     #[must_use]
     pub fn parse(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         bytes.starts_with(&CARRIERS.to_le_bytes()).then(|| Self {
@@ -163,10 +162,10 @@ impl Tuple {
     }
 }
 
-/// Says which words and how long frames carriers know.
+/// Version of the words and of the frames' length between carriers.
 const CARRIERS: u64 = u64::from_le_bytes(*b"apuscar4");
 
-/// Bytes of an address: as IPv6, and the port in network byte order.
+/// Length of an address in bytes: IPv6, and the port in network byte order.
 const ADDRESS: usize = 18;
 
 fn put(bytes: &mut [u8], address: SocketAddr) {

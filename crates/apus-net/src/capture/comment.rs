@@ -1,4 +1,4 @@
-//! The comment of a captured packet: its RPC, and what its sender decided about it.
+//! The comment of a captured packet: its RPC, and its sender's decisions.
 //!
 //! ```text
 //! rpc=6 request unscheduled priority=6
@@ -6,37 +6,37 @@
 //! rpc=6 grant priority=7
 //! ```
 //!
-//! The id is in the client's form, in both directions. The priority is that of packets that are sent: a received packet does not tell it.
+//! The id is in the client's form, in both directions. Only sent packets have a priority: a received packet does not carry it.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
 
 use apus_wire::{DATA_HEADER_LEN, Data, Header, PacketType, PathId, Priority, RpcId};
 
-/// Which way a packet went, as `epb_flags` has it.
+/// Direction of a packet, as in `epb_flags`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Direction {
     Inbound = 1,
     Outbound = 2,
 }
 
-/// Messages of which the length of the unscheduled part is remembered; then the oldest is forgotten.
+/// Upper bound on messages whose unscheduled length is kept; beyond it, the oldest is dropped.
 const MESSAGES_MAX: usize = 4096;
 
-/// A message: its path, the id in the form of its sender, and which way it goes.
+/// A message: its path, the id in its sender's form, and its direction.
 type Message = (PathId, RpcId, Direction);
 
-/// Makes comments. Remembers how many bytes of each message are unscheduled, which only its first packet tells.
+/// Builds comments. Keeps the number of unscheduled bytes of each message, which only its first packet contains.
 #[derive(Default)]
 pub(super) struct Comments {
     unscheduled: HashMap<Message, u32>,
-    /// The same messages, the oldest first.
+    /// The same messages, oldest first.
     order: VecDeque<Message>,
     text: String,
 }
 
 impl Comments {
-    /// The comment of a packet, in one or two parts; `None` for bytes that are no packet.
+    /// Returns the comment of a packet in one or two parts, or `None` if it does not parse.
     pub(super) fn of(
         &mut self,
         direction: Direction,
@@ -89,7 +89,7 @@ impl Comments {
     }
 }
 
-/// The header of DATA. The payload is the second part, or is behind the header if there is none.
+/// Parses the header of DATA. The payload is the second part, or follows the header if there is none.
 fn data(head: &[u8], tail: &[u8]) -> Option<Data> {
     if tail.is_empty() {
         return Data::parse(head).ok().map(|(data, _)| data);

@@ -5,7 +5,7 @@ use apus_wire::Priority;
 use super::*;
 use crate::recorder::{HERE, PEER, Recorder, THERE};
 
-/// Somewhere to write that can still be looked at.
+/// A shared output that the test can read.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -19,7 +19,7 @@ impl Write for Shared {
     }
 }
 
-/// Takes the header and then nothing more.
+/// An output that takes the header and then fails.
 struct Full(bool);
 
 impl Write for Full {
@@ -40,7 +40,7 @@ fn word(bytes: &[u8], at: usize) -> usize {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize
 }
 
-/// The blocks of a file: type and body. Checks that both lengths agree.
+/// Returns the blocks of a file: type and body. Checks that both lengths agree.
 fn blocks(mut file: &[u8]) -> Vec<(usize, &[u8])> {
     let mut blocks = Vec::new();
     while !file.is_empty() {

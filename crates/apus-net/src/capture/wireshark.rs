@@ -1,4 +1,4 @@
-//! The dissector (`wireshark/homa.lua`) reads what a capture link writes.
+//! Tests that the dissector (`wireshark/homa.lua`) reads the files of a capture link.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,11 @@ use crate::link::Link;
 use crate::recorder::{PEER, Recorder};
 use crate::skipped::skipped;
 
-/// A capture of these packets, one after the other: those of a server are received. The file is removed at the end.
+/// A capture file of these packets; those of a server are received ones. Removed at the end.
 struct Capture(PathBuf);
 
 impl Capture {
-    /// Between these addresses; port 0 is a native link.
+    /// Writes the capture, between these addresses; port 0 is a native link.
     fn new(name: &str, [local, peer]: [&str; 2], packets: &[Vec<u8>]) -> Self {
         let path = env::temp_dir().join(format!("apus-wireshark-{name}-{}.pcapng", process::id()));
         let [local, peer] = [local, peer].map(|address| Some(address.parse().unwrap()));
@@ -43,7 +43,7 @@ impl Capture {
         Self::new(name, ["10.0.0.1:7000", "10.0.0.2:7001"], &stamped)
     }
 
-    /// What tshark shows with further arguments; `None`, with a line that says so, if it is not there.
+    /// Runs tshark with these further arguments. Returns its output, or `None`, with a message, if it is not installed.
     fn shown(&self, arguments: &[&str]) -> Option<String> {
         let dissector = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../wireshark/homa.lua");
         if !dissector.exists() {
@@ -63,14 +63,14 @@ impl Capture {
         Some(text)
     }
 
-    /// These fields of each packet, a line each.
+    /// Returns these fields of each packet, one line per packet.
     fn fields(&self, fields: &[&str]) -> Option<String> {
         let mut arguments = vec!["-T", "fields", "-E", "separator=|"];
         arguments.extend(fields.iter().flat_map(|field| ["-e", field]));
         self.shown(&arguments)
     }
 
-    /// How many packets match.
+    /// Returns the number of matching packets.
     fn matching(&self, filter: &str) -> Option<usize> {
         self.shown(&["-Y", filter]).map(|text| text.lines().count())
     }
@@ -106,14 +106,14 @@ fn control(emit: impl FnOnce(&mut [u8]) -> usize) -> Vec<u8> {
     buffer[..length].to_vec()
 }
 
-/// DATA with so many bytes of payload.
+/// Returns DATA with `payload` bytes of payload.
 fn data(header: Header, data: Data, payload: usize) -> Vec<u8> {
     let mut head = [0; DATA_HEADER_LEN];
     data.emit(&header, &mut head);
     [&head[..], &vec![7; payload]].concat()
 }
 
-/// Over UDP every packet has a token and a version. A bundle or a cut packet stays as it is.
+/// Stamps a packet: over UDP every packet has a token and a version. Bundles and truncated packets stay unchanged.
 fn stamped(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     if packet.len() >= 28 && packet[..2] != [0, 0] {
@@ -122,7 +122,7 @@ fn stamped(packet: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// A packet of each type that both links have.
+/// Returns a packet of each type that both links have.
 fn of_each_type() -> Vec<Vec<u8>> {
     let acked = Acked { client_id: RpcId(6), server_port: 4000 };
     let cutoffs = Cutoffs { cutoffs: [0, 0, 0, 0, 1_000_000, 15_000, 2_800, 200], version: 1 };
@@ -146,7 +146,7 @@ fn of_each_type() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A packet of each type that only UDP has.
+/// Returns a packet of each type that only UDP has.
 fn of_apus() -> Vec<Vec<u8>> {
     let offer = Offer { token: Token(5), proof: Proof { code: 6, issued: 7 } };
     let trace = TraceContext::new([0x4b; 16], [0xf0; 8], TraceContext::SAMPLED);
@@ -240,7 +240,7 @@ fn packets_of_a_call_are_told_together() {
     assert_eq!(capture.matching("homa.rpc == 1 && homa.response_in == 8"), Some(11));
 }
 
-/// A client that has restarted uses the ids of the run before, and another token.
+/// A restarted client uses the ids of its previous run, with another token.
 #[test]
 fn requests_of_two_runs_of_a_client_are_two_calls_although_no_response_was_captured() {
     let request = |length: u32, token| {
@@ -339,7 +339,7 @@ fn what_is_remarkable_is_said() {
     }
 }
 
-/// A packet that has a version keeps it, with whatever is wrong about it.
+/// Stamps a packet without a version; one with a version stays unchanged, whatever its errors.
 fn stamped_once(packet: &[u8]) -> Vec<u8> {
     if packet.len() > 8 && packet[8] != 0 { packet.to_vec() } else { stamped(packet) }
 }

@@ -3,7 +3,7 @@ use crate::recorder::{PEER, Recorder};
 
 const COUNT: u32 = 10_000;
 
-/// Sends numbered packets through a link with these faults; a flush at the end.
+/// Sends numbered packets through a link with these faults, and flushes it at the end.
 fn run(faults: &str, count: u32) -> FaultLink<Recorder> {
     let mut link = FaultLink::new(Recorder::default(), faults.parse().unwrap()).unwrap();
     for number in 0..count {
@@ -28,7 +28,7 @@ fn numbers(link: &FaultLink<Recorder>) -> Vec<u32> {
         .collect()
 }
 
-/// Within 10 % and a bit.
+/// Returns whether a count is within 10 % and a constant of the expectation.
 fn about(count: u64, probability: f64) -> bool {
     let expected = probability * f64::from(COUNT);
     (count as f64 - expected).abs() < 0.1 * expected + 20.0

@@ -1,5 +1,5 @@
-//! What the kernel drops before it costs a wake-up: a classic BPF program on the socket, which needs no privilege beyond the
-//! socket's own.
+//! The filter of packets that the kernel drops without a wake-up: a classic BPF program on the socket, which needs no privilege
+//! beyond the socket's own.
 
 use apus_wire::{COMMON_LEN, PacketType};
 use libc::{
@@ -9,7 +9,7 @@ use libc::{
 
 use crate::sys::IpVersion;
 
-/// Bytes of a datagram that is taken: all.
+/// Return value for a datagram that is kept whole.
 const WHOLE: u32 = u32::MAX;
 
 /// Offsets in the common header.
@@ -24,8 +24,8 @@ const fn op(code: u32, k: u32) -> sock_filter {
     jump(code, k, 0, 0)
 }
 
-/// Takes what has a common header, a type and a source port (rules W2 to W4), which is what every receiver of Homa drops
-/// otherwise. An IPv4 raw socket sees the IP header, an IPv6 one does not.
+/// Returns a program that keeps packets with a common header, a known type and a source port (rules W2 to W4). Every receiver of
+/// Homa drops the others. An IPv4 raw socket sees the IP header, an IPv6 one does not.
 pub(super) fn program(version: IpVersion) -> Vec<sock_filter> {
     let header = match version {
         IpVersion::V4 => op(BPF_LDX | BPF_B | BPF_MSH, 0),
@@ -46,7 +46,7 @@ pub(super) fn program(version: IpVersion) -> Vec<sock_filter> {
     ]
 }
 
-/// For a socket that only sends: takes nothing.
+/// Returns the program of a socket that only sends: it drops everything.
 pub(super) fn nothing() -> [sock_filter; 1] {
     [op(BPF_RET | BPF_K, 0)]
 }

@@ -1,14 +1,14 @@
-//! Homa as the Linux module speaks it: IP protocol 146, no encapsulation.
+//! Homa as the Linux module sends it: IP protocol 146, no encapsulation.
 //!
 //! | part | |
 //! |---|---|
-//! | `config` | what can be asked for |
+//! | `config` | configuration |
 //! | `socket` | opening and probing |
-//! | `filter` | what the kernel drops for us |
-//! | `outbox` | what `send` has queued |
+//! | `filter` | packets that the kernel drops |
+//! | `outbox` | packets queued by `send` |
 //! | `send` | from the outbox into the kernel |
 //! | `recv` | from the kernel to the handler |
-//! | `unreachable` | ICMP for ports nobody serves |
+//! | `unreachable` | ICMP for ports that are not served |
 
 mod config;
 mod filter;
@@ -40,15 +40,15 @@ use crate::sleeper::{Descriptors, only};
 use crate::sys::{self, BatchStorage, Slots};
 use crate::udp::LinkError;
 
-/// Datagrams received by one system call at most, as for UDP.
+/// Upper bound on datagrams per receive call, as for UDP.
 const SLOTS: usize = 16;
 
-/// A link over IP protocol 146, for IPv4 or IPv6, byte for byte what the Linux Homa module sends and takes.
+/// A link over IP protocol 146, for IPv4 or IPv6, compatible byte for byte with the Linux Homa module.
 ///
-/// Needs `CAP_NET_RAW`. Addresses have port 0, since the protocol has no port of its own ([`is_native`]). One link has an IP address:
-/// a second one in the same network namespace is refused, and beside the module the two would answer each other's packets
-/// (`docs/linux-homa.md`). As long as the link is open, the kernel does not answer the protocol with ICMP *protocol unreachable*,
-/// which would end all calls of the module to this host; so open it before anybody calls.
+/// Needs `CAP_NET_RAW`. Addresses have port 0, because the protocol has no port of its own ([`is_native`]). One link owns an IP
+/// address: a second one in the same network namespace is refused. Beside the module, the two would answer each other's packets
+/// (`docs/linux-homa.md`). While the link is open, the kernel does not answer the protocol with ICMP *protocol unreachable*, which
+/// would end all calls of the module to this host; so open it before the first call.
 pub struct RawLink {
     socket: Socket,
     local: SocketAddr,
@@ -59,26 +59,26 @@ pub struct RawLink {
     outbox: Outbox,
     storage: BatchStorage,
     slots: Slots,
-    /// Datagrams the next receive call asks for.
+    /// Number of datagrams that the next receive call asks for.
     ask: usize,
-    /// And the most it may.
+    /// Upper bound on `ask`.
     ask_max: usize,
     interfaces: Interfaces,
     unreachable: Unreachable,
     errors: Errors,
     counters: LinkCounters,
-    /// Keeps other raw links off the address.
+    /// Excludes other raw links from the address.
     _claim: UnixDatagram,
 }
 
 impl RawLink {
-    /// Opens sockets at `ip`; the unspecified address is all addresses of its version.
+    /// Opens sockets at `ip`; the unspecified address stands for all addresses of its version.
     ///
     /// # Errors
     ///
-    /// [`LinkError::Capability`] without `CAP_NET_RAW`, [`LinkError::AddressInUse`] when another raw link of this library has the
-    /// address, [`LinkError::AddressNotAvailable`] when no interface has it,
-    /// [`LinkError::Setting`] for a value outside its range, and what else the kernel refuses.
+    /// [`LinkError::Capability`] without `CAP_NET_RAW`, [`LinkError::AddressInUse`] if another raw link of this library has the
+    /// address, [`LinkError::AddressNotAvailable`] if no interface has it, [`LinkError::Setting`] for a value outside its range,
+    /// and other errors of the kernel.
     pub fn bind(ip: IpAddr, config: &RawConfig) -> Result<Self, LinkError> {
         config.check()?;
         let socket::Opened { socket, unreachable, claim, family, capabilities } =
@@ -103,12 +103,12 @@ impl RawLink {
         })
     }
 
-    /// The number of this link among those of its node: UDP's is 0.
+    /// Returns the number of this link among those of its node: UDP's is 0.
     pub(crate) fn number(&self) -> usize {
         number_of(self.family) as usize
     }
 
-    /// Our address as the peer knows it.
+    /// Returns the local address that the peer knows.
     fn address_towards(&self, path: PathId) -> Option<IpAddr> {
         if !self.local.ip().is_unspecified() {
             return Some(self.local.ip());
@@ -117,10 +117,10 @@ impl RawLink {
     }
 }
 
-/// The peer at the end of a path.
+/// The peer of a path.
 struct Peer {
     raw: RawAddress,
-    /// The address of this machine that the peer called last, if the link is bound to all addresses.
+    /// The local address that the peer called last, if the link is bound to all addresses.
     called: Option<IpAddr>,
 }
 
@@ -215,7 +215,7 @@ impl Link for RawLink {
         self.ask = self.ask.min(self.ask_max);
     }
 
-    /// Half of what the kernel accounts with, as for UDP.
+    /// Returns half of the size that the kernel accounts with, as for UDP.
     fn receive_capacity(&self) -> usize {
         self.capabilities.receive_buffer / 2
     }

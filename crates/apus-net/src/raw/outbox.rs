@@ -8,13 +8,13 @@ use bytes::Bytes;
 use crate::address::RawAddress;
 use crate::sys::SendOptions;
 
-/// A queue this long is flushed before anything is added to it.
+/// Upper bound on queued packets; a full queue is flushed before the next packet.
 const PACKETS_MAX: usize = 128;
 
-/// The same in bytes.
+/// Upper bound on queued bytes.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Packets that wait for the flush.
+/// The queue of packets for the flush.
 #[derive(Default)]
 pub(super) struct Outbox {
     pub(super) packets: Vec<Queued>,

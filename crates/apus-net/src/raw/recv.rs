@@ -13,11 +13,11 @@ use crate::link::LinkCounters;
 use crate::paths::FALLBACK_MTU;
 use crate::sys::Received;
 
-/// A call asks for this many times what the last one found.
+/// Factor from the number of datagrams of one receive call to the request of the next.
 const GROWTH: usize = 4;
 
 impl RawLink {
-    /// One batch; the number of datagrams in it.
+    /// Receives one batch. Returns the number of datagrams.
     pub(super) fn receive(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
         let filled = match self.receive_slots() {
             Ok(filled) => filled,
@@ -26,7 +26,7 @@ impl RawLink {
                 self.ask = 1;
                 return 0;
             }
-            // Usually the error of a peer, for which `poll_error` is the place: what has arrived comes at the second try.
+            // Usually a peer's error, which `poll_error` reports: the second attempt receives the waiting datagrams.
             Err(error) => {
                 self.note_failure(&error);
                 self.receive_slots().unwrap_or(0)
@@ -40,7 +40,7 @@ impl RawLink {
         filled
     }
 
-    /// Hands over the packet in a slot.
+    /// Passes on the packet in a slot.
     fn take(&mut self, index: usize, receiver: &mut dyn PacketReceiver) {
         let received = self.slots.received(index);
         let Some(Arrived { from, to, start }) = arrived(&received, self.family, &mut self.counters)
@@ -73,7 +73,7 @@ impl RawLink {
     }
 
     fn receive_slots(&mut self) -> io::Result<usize> {
-        // Only an IPv6 socket bound to all addresses needs to be told what the packet itself does not say.
+        // Only an IPv6 socket bound to all addresses needs the destination from the kernel; other packets contain it.
         let controls = self.family == Family::V6 && self.local.ip().is_unspecified();
         if self.ask == 1 {
             self.slots.receive_one(self.socket.as_raw_fd(), controls).map(|()| 1)
@@ -97,13 +97,13 @@ impl RawLink {
 /// A packet in a receive slot.
 struct Arrived {
     from: SocketAddr,
-    /// The local address it came to, where that is known.
+    /// The local destination address, if known.
     to: Option<IpAddr>,
-    /// Where its Homa header begins in the slot.
+    /// Offset of the Homa header in the slot.
     start: usize,
 }
 
-/// What a datagram is, unless it cannot be used.
+/// Parses a datagram. Returns `None` if it is unusable.
 fn arrived(
     received: &Received<'_>,
     family: Family,
@@ -127,7 +127,7 @@ fn arrived(
     Some(Arrived { from, to, start })
 }
 
-/// Where an IPv4 packet's payload begins, and where the packet was going.
+/// Returns the offset of an IPv4 packet's payload, and the packet's destination.
 fn behind_header(bytes: &[u8]) -> Option<(usize, Option<IpAddr>)> {
     let length = usize::from(bytes.first()? & 15) * 4;
     let to = <[u8; 4]>::try_from(bytes.get(16..20)?).ok()?;
@@ -135,7 +135,7 @@ fn behind_header(bytes: &[u8]) -> Option<(usize, Option<IpAddr>)> {
     Some((length, Some(to.into())))
 }
 
-/// Hands over each segment of a packet whose header may be repeated: its own, or those that no device has cut apart.
+/// Passes on each segment of a packet whose header may be repeated: the packet itself, or the segments that no device has split.
 #[cold]
 fn hand_over_segments(
     packet: &mut [u8],

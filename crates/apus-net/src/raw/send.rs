@@ -19,7 +19,7 @@ impl RawLink {
         let version = if to.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 };
         let preferred = self.paths.peek(to).and_then(|(_, source)| source);
         let options = SendOptions {
-            // Said on loopback too: the peer may look at what the module would have said.
+            // Set on loopback too: the peer may read the module's TOS byte.
             tos: Some((packet.priority.tos(), version)),
             source: peer.called.filter(|&called| preferred != Some(called)),
             segment: None,
@@ -39,7 +39,7 @@ impl RawLink {
         self.counters.packets_sent += 1;
     }
 
-    /// Sends what is queued.
+    /// Sends the queued packets.
     pub(super) fn send_queued(&mut self) {
         let descriptor = self.socket.as_raw_fd();
         let Self { outbox, storage, counters, errors, paths, .. } = self;

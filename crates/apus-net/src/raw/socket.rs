@@ -1,4 +1,4 @@
-//! Opening the sockets, and finding out what the kernel offers on them.
+//! Opening the sockets, and probing the kernel's features.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +18,7 @@ use crate::sys::IpVersion;
 use crate::udp::LinkError;
 use crate::{options, sys};
 
-/// Sockets of one IP version, and what is known of them.
+/// Sockets of one IP version, and their properties.
 pub(super) struct Opened {
     pub(super) socket: Socket,
     pub(super) unreachable: Unreachable,
@@ -44,10 +44,10 @@ pub(super) fn open(ip: IpAddr, config: &RawConfig) -> Result<Opened, LinkError> 
     socket.set_nonblocking(true).map_err(failed)?;
     let unreachable = Unreachable::open(domain).map_err(failed)?;
     let descriptor = socket.as_raw_fd();
-    // Before the socket is bound, so that nothing comes past it. Without it the core drops the same, later.
+    // Attached before the bind, so that no packet bypasses it. Without the filter, the core drops the same packets later.
     let _ = sys::filter(descriptor, &filter::program(version));
     if family == Family::V6 && ip.is_unspecified() {
-        // An IPv4 packet says by itself where it was going; without this an IPv6 one is answered from the route's address.
+        // An IPv4 packet contains its destination; without this option, an IPv6 one is answered from the route's address.
         let _ = sys::set_option(descriptor, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1);
     }
     let capabilities = Capabilities {
@@ -65,8 +65,8 @@ pub(super) fn open(ip: IpAddr, config: &RawConfig) -> Result<Opened, LinkError> 
     Ok(Opened { socket, unreachable, claim, family, capabilities })
 }
 
-/// Two raw links at one address would both get every packet, and both would answer. The kernel lets them, so they are kept apart
-/// by a name that only one process of a network namespace can have, and that goes with the process.
+/// Claims the address. Two raw links at one address would both receive every packet, and both would answer. The kernel permits
+/// that, so a name that only one process of a network namespace can have, and that ends with the process, excludes it.
 fn claim(addr: SocketAddr) -> Result<UnixDatagram, LinkError> {
     let name = UnixAddr::from_abstract_name(format!("apus-raw-{}", addr.ip()));
     name.and_then(|name| UnixDatagram::bind_addr(&name)).map_err(|source| match source.kind() {

@@ -1,5 +1,5 @@
-//! ICMP port unreachable, which a user-space Homa must send itself: the kernel knows only that somebody has a socket for the
-//! protocol. Without it a module's client waits for its own timeout.
+//! ICMP port unreachable, which Homa in user space must send itself: the kernel only knows that there is a socket for the protocol.
+//! Without it, a client of the module waits for its own timeout.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,7 +12,7 @@ use super::filter;
 use crate::address::{Family, RawAddress};
 use crate::sys;
 
-/// Bytes of the offending packet that an error carries: the least that hosts look at.
+/// Bytes of the offending packet in an error: the minimum that hosts read.
 type Head = [u8; 8];
 
 /// A socket that only sends.
@@ -34,8 +34,8 @@ impl Unreachable {
         Ok(Self { socket, family })
     }
 
-    /// Tells `peer` that nobody serves the port its packet, of which `head` is the beginning, was for at `local`. False: it
-    /// could not be sent; the peer will find out otherwise.
+    /// Reports to `peer` that the destination port of its packet, which begins with `head` and went to `local`, is not served.
+    /// Returns `false` if the report could not be sent; the peer then waits for its timeout.
     pub(super) fn send(&self, peer: SocketAddr, local: IpAddr, head: Head) -> bool {
         let message = match (peer.ip(), local) {
             (IpAddr::V4(peer), IpAddr::V4(local)) => v4(peer, local, head),
@@ -47,7 +47,7 @@ impl Unreachable {
     }
 }
 
-/// Type 3, code 3 (RFC 792), and the header the offending packet must have had.
+/// Builds type 3, code 3 (RFC 792), with the header that the offending packet must have had.
 fn v4(peer: Ipv4Addr, local: Ipv4Addr, head: Head) -> Vec<u8> {
     let mut message = vec![3, 3, 0, 0, 0, 0, 0, 0];
     let mut header = [0; 20];
@@ -65,7 +65,7 @@ fn v4(peer: Ipv4Addr, local: Ipv4Addr, head: Head) -> Vec<u8> {
     message
 }
 
-/// Type 1, code 4 (RFC 4443). The kernel fills in the checksum of ICMPv6.
+/// Builds type 1, code 4 (RFC 4443). The kernel fills in the checksum of ICMPv6.
 fn v6(peer: Ipv6Addr, local: Ipv6Addr, head: Head) -> Vec<u8> {
     let mut message = vec![1, 4, 0, 0, 0, 0, 0, 0];
     message.extend_from_slice(&[0x60, 0, 0, 0, 0, 8, IP_PROTOCOL, 64]);
@@ -75,7 +75,7 @@ fn v6(peer: Ipv6Addr, local: Ipv6Addr, head: Head) -> Vec<u8> {
     message
 }
 
-/// Of an even number of bytes (RFC 1071).
+/// Returns the checksum of an even number of bytes (RFC 1071).
 fn checksum(bytes: &[u8]) -> [u8; 2] {
     let (words, _) = bytes.as_chunks();
     let sum: u32 = words.iter().map(|&word| u32::from(u16::from_be_bytes(word))).sum();

@@ -1,4 +1,4 @@
-//! What a UDP link can be asked for, and why opening one can fail.
+//! The configuration of a UDP link, and the errors of opening one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,18 +7,17 @@ use std::path::PathBuf;
 
 use crate::paths::Encapsulation;
 
-/// Longest datagram a UDP link sends: what fits an IPv4 packet of 65,535 bytes.
+/// Length of the longest datagram of a UDP link: the payload of an IPv4 packet of 65,535 bytes.
 pub const MAX_DATAGRAM: usize = 65_507;
 
-/// Shortest datagram limit that makes sense: what every IPv4 host must take (576 bytes), less IP and UDP headers.
+/// Minimum of the datagram limit: the 576 bytes that every IPv4 host must accept, less IP and UDP headers.
 const MIN_DATAGRAM: usize = 548;
 
-/// How a [`UdpLink`](super::UdpLink) is opened.
+/// Configuration of a [`UdpLink`](super::UdpLink).
 ///
 /// # Defaults
 ///
-/// Receive buffer 8 MiB, send buffer 4 MiB, all offloads and bundles on where the kernel has them, packets as long as the path
-/// takes.
+/// Receive buffer 8 MiB, send buffer 4 MiB, all offloads and bundles on if the kernel has them, packets as long as the path allows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UdpConfig {
     pub(super) receive_buffer: usize,
@@ -47,71 +46,70 @@ impl Default for UdpConfig {
 }
 
 impl UdpConfig {
-    /// Receive buffer to ask for, in bytes; default 8 MiB. What the kernel refuses to a process without privilege
-    /// (`net.core.rmem_max`) is not an error: [`Capabilities`](crate::Capabilities) tells what was granted.
+    /// Receive buffer to request, in bytes; default 8 MiB. If the kernel grants an unprivileged process less (`net.core.rmem_max`),
+    /// that is not an error: [`Capabilities`](crate::Capabilities) has the granted size.
     pub fn receive_buffer(&mut self, bytes: usize) -> &mut Self {
         self.receive_buffer = bytes;
         self
     }
 
-    /// Send buffer to ask for, in bytes; default 4 MiB. As for the receive buffer, `net.core.wmem_max` limits it.
+    /// Send buffer to request, in bytes; default 4 MiB. `net.core.wmem_max` limits it in the same way.
     pub fn send_buffer(&mut self, bytes: usize) -> &mut Self {
         self.send_buffer = bytes;
         self
     }
 
-    /// Send runs of equal packets in one go where the kernel can (`UDP_SEGMENT`, Linux 4.18); default true.
+    /// Whether runs of equal packets are sent at once if the kernel can (`UDP_SEGMENT`, Linux 4.18); default true.
     pub fn gso(&mut self, on: bool) -> &mut Self {
         self.gso = on;
         self
     }
 
-    /// Let the kernel join packets of one flow as they arrive (`UDP_GRO`, Linux 5.0); default true.
+    /// Whether the kernel joins packets of one flow as they arrive (`UDP_GRO`, Linux 5.0); default true.
     pub fn gro(&mut self, on: bool) -> &mut Self {
         self.gro = on;
         self
     }
 
-    /// Let small packets for one peer share a datagram; default true. Bundles that arrive are taken apart either way.
+    /// Whether small packets for one peer may share a datagram; default true. Received bundles are split either way.
     pub fn bundles(&mut self, on: bool) -> &mut Self {
         self.bundles = on;
         self
     }
 
-    /// Give up to 64 peers on this machine a connected socket each to send by, which saves 0.3 µs a datagram; default true.
-    /// They receive nothing, and hold a descriptor each.
+    /// Whether up to 64 peers on this machine get a connected socket each for sending, which saves 0.3 µs per datagram; default
+    /// true. These sockets receive nothing and hold a descriptor each.
     pub fn connected_sends(&mut self, on: bool) -> &mut Self {
         self.connected_sends = on;
         self
     }
 
-    /// Receive long DATA packets by a socket of their own at the same port, so that short and control packets do not wait behind
+    /// Whether a separate socket at the same port receives long DATA packets, so that short and control packets do not wait behind
     /// them in the kernel's queue; default true.
     pub fn long_socket(&mut self, on: bool) -> &mut Self {
         self.long_socket = on;
         self
     }
 
-    /// What a datagram costs beside its packet, and the limit for packets.
+    /// Returns the overhead of a datagram, and the limit for packets.
     pub(crate) fn encapsulation(&self) -> Encapsulation {
         Encapsulation { header: 8, longest: self.max_packet }
     }
 
-    /// Upper limit for a packet, header and payload in bytes, even where the path takes more; 548 to [`MAX_DATAGRAM`], which is
-    /// the default.
+    /// Upper bound on a packet, header and payload in bytes, even if the path allows more; 548 to [`MAX_DATAGRAM`], the default.
     pub fn max_packet(&mut self, bytes: usize) -> &mut Self {
         self.max_packet = bytes;
         self
     }
 
-    /// What opening a link does first.
+    /// Checks the configuration before a link is opened.
     pub(super) fn check(&self) -> Result<(), LinkError> {
         check_setting("max_packet", self.max_packet, MIN_DATAGRAM..=MAX_DATAGRAM)?;
         check_buffers(self.receive_buffer, self.send_buffer)
     }
 }
 
-/// The kernel doubles the size of a buffer, which it keeps in 32 bits.
+/// Checks the sizes of buffers. The kernel doubles them and stores them in 32 bits.
 pub(crate) fn check_buffers(receive: usize, send: usize) -> Result<(), LinkError> {
     const BUFFER_MAX: usize = (i32::MAX / 2) as usize;
     check_setting("receive_buffer", receive, 0..=BUFFER_MAX)?;
@@ -129,7 +127,7 @@ pub(crate) fn check_setting(
     Err(LinkError::Setting { setting, value, least: *allowed.start(), most: *allowed.end() })
 }
 
-/// Why a link could not be opened.
+/// Reason for not opening a link.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
@@ -138,45 +136,45 @@ pub enum LinkError {
     Setting {
         /// The setter's name.
         setting: &'static str,
-        /// The value given.
+        /// The given value.
         value: usize,
-        /// The least value allowed.
+        /// The minimum.
         least: usize,
-        /// The greatest value allowed.
+        /// The maximum.
         most: usize,
     },
-    /// Somebody else has this address and port.
+    /// Another socket has this address and port.
     #[error("{addr} is already in use")]
     AddressInUse {
-        /// The address asked for.
+        /// The requested address.
         addr: SocketAddr,
     },
     /// No interface of this machine has this address.
     #[error("{addr} is not an address of this machine")]
     AddressNotAvailable {
-        /// The address asked for.
+        /// The requested address.
         addr: SocketAddr,
     },
     /// The port is reserved (usually below 1024), or a policy forbids it.
     #[error("no permission to bind {addr}")]
     PermissionDenied {
-        /// The address asked for.
+        /// The requested address.
         addr: SocketAddr,
     },
     /// The address could not be bound for another reason.
     #[error("cannot bind {addr}: {source}")]
     Bind {
-        /// The address asked for.
+        /// The requested address.
         addr: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The kernel did not take the program that gives each peer's packets to one of several links.
+    /// The kernel refused the program that distributes peers' packets to several links.
     #[error("cannot share {addr} between several links: {source}")]
     Steering {
-        /// The address.
+        /// The requested address.
         addr: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The process may not open raw sockets.
@@ -185,15 +183,15 @@ pub enum LinkError {
         program = program.display()
     )]
     Capability {
-        /// This program.
+        /// The path of this program.
         program: PathBuf,
     },
-    /// No socket could be made: too many open descriptors, or no such address family.
+    /// The socket could not be created: too many open descriptors, or no such address family.
     #[error("cannot open a socket for {addr}: {source}")]
     Socket {
-        /// The address asked for.
+        /// The requested address.
         addr: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }

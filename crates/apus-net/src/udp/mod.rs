@@ -2,15 +2,15 @@
 //!
 //! | part | |
 //! |---|---|
-//! | `config` | what can be asked for; why opening fails |
+//! | `config` | configuration; errors of opening |
 //! | `socket` | opening and probing |
-//! | `peer` | what is kept ready for each path |
-//! | `outbox` | what `send` has queued: bundles and large packets |
+//! | `peer` | the state of each path |
+//! | `outbox` | packets queued by `send`: bundles and large packets |
 //! | `send` | from the outbox into the kernel |
 //! | `sender` | connected sockets for peers on this machine |
 //! | `recv` | from the kernel to the handler |
 //! | `shards` | several links at one address |
-//! | `steering` | which socket gets a datagram |
+//! | `steering` | the choice of a datagram's socket |
 
 mod config;
 mod outbox;
@@ -44,25 +44,25 @@ use crate::paths::{Examination, Examined, Paths};
 use crate::sleeper::Descriptors;
 use crate::sys::{self, BatchStorage, Slots};
 
-/// Datagrams received by one system call at most. 16 buffers of 64 KiB fit the second-level cache of a processor of today.
+/// Upper bound on datagrams per receive call. 16 buffers of 64 KiB fit the second-level cache of a present processor.
 const SLOTS: usize = 16;
 
-/// While no long packets come, the socket for them is looked at each time that so many others were: a look costs 0.3 µs.
+/// Number of checks of the other socket per check of the socket for long packets, while none arrive: a check costs 0.3 µs.
 const LOOK_EVERY: u32 = 4;
 
 /// A link over UDP, for IPv4 or IPv6 or, bound to `[::]`, both.
 ///
-/// The encapsulation is described in `docs/wire.md`, what is probed and measured in `docs/links.md`. A link holds two descriptors (one
-/// without [`UdpConfig::long_socket`]), 1 MiB of receive buffers and, in the kernel, what [`UdpConfig`] asks for, the receive buffer
-/// for each of the two.
+/// `docs/wire.md` describes the encapsulation, `docs/links.md` the probes and measurements. A link holds two descriptors (one
+/// without [`UdpConfig::long_socket`]), 1 MiB of receive buffers and, in the kernel, the buffers requested by [`UdpConfig`], with
+/// the receive buffer for each of the two.
 pub struct UdpLink {
-    /// The one that sends, and receives what is short.
+    /// The socket that sends, and receives short packets.
     socket: Socket,
-    /// The one that receives long DATA packets, if there are two.
+    /// The socket that receives long DATA packets, if there are two.
     _long: Option<Socket>,
-    /// Of `socket`.
+    /// Descriptor of `socket`.
     descriptor: RawFd,
-    /// By [`SHORT`] and [`LONG`].
+    /// The receiving sockets, by [`SHORT`] and [`LONG`].
     inlets: [Inlet; 2],
     local: SocketAddr,
     family: Family,
@@ -70,43 +70,43 @@ pub struct UdpLink {
     peers: PathTable<Peer>,
     paths: Paths,
     outbox: Outbox,
-    /// Peers that have a socket of their own.
+    /// Number of peers with a socket of their own.
     senders: usize,
     storage: BatchStorage,
     sendings: Vec<Sending>,
-    /// Segments are sent: the kernel can, the configuration wants it and no device has refused.
+    /// Whether segments are sent: the kernel can, the configuration allows it, and no device has refused.
     gso: bool,
     slots: Slots,
-    /// Arriving packets may be joined.
+    /// Whether arriving packets may be joined.
     gro: bool,
-    /// The kernel says where packets came to: the link is bound to all addresses and at a port that others call.
+    /// Whether the kernel reports packets' destinations: the link is bound to all addresses and at a port that peers call.
     tells_destination: bool,
-    /// The kernel notes when datagrams arrive.
+    /// Whether the kernel records the arrival of datagrams.
     stamps: bool,
-    /// When the first one of the last batch did.
+    /// Time of arrival of the last batch's first datagram.
     arrived: Option<u64>,
-    /// Datagrams one receive call may ask for at most.
+    /// Upper bound on datagrams per receive call.
     ask_max: usize,
     errors: Errors,
     counters: LinkCounters,
 }
 
-/// The place of the socket for short packets, bundles and control packets.
+/// Index of the socket for short packets, bundles and control packets.
 const SHORT: usize = 0;
 
-/// The place of the socket for long DATA packets.
+/// Index of the socket for long DATA packets.
 const LONG: usize = 1;
 
-/// A socket that datagrams come to.
+/// A socket that receives datagrams.
 #[derive(Clone, Copy, Debug)]
 struct Inlet {
     /// Negative if there is no such socket.
     descriptor: RawFd,
-    /// Datagrams the next receive call asks for.
+    /// Number of datagrams that the next receive call asks for.
     ask: usize,
-    /// The last datagrams were long: the next one may be worth putting in its place at once.
+    /// Whether the last datagrams were long, so that the next one may be worth receiving in place.
     is_long: bool,
-    /// Looks at the link since something was found here.
+    /// Number of checks of the link since this socket had a datagram.
     idle: u32,
 }
 
@@ -116,7 +116,7 @@ impl Inlet {
         Self { descriptor, ask: 1, is_long: false, idle: 0 }
     }
 
-    /// Whether to look at the socket for long packets now: each time while they come, else now and then.
+    /// Returns whether to check the socket for long packets now: every time while they arrive, otherwise now and then.
     fn is_due(&mut self) -> bool {
         self.idle = self.idle.wrapping_add(1);
         self.descriptor >= 0 && (self.idle == 1 || self.idle.is_multiple_of(LOOK_EVERY))
@@ -124,8 +124,8 @@ impl Inlet {
 }
 
 impl UdpLink {
-    /// Opens a socket at `addr`; port 0 lets the kernel choose one. An IPv6 link bound to `[::]` also reaches and is reached by
-    /// IPv4 peers, which appear with their IPv4 addresses.
+    /// Opens a socket at `addr`; for port 0 the kernel chooses one. An IPv6 link bound to `[::]` also serves IPv4 peers, which
+    /// appear with their IPv4 addresses.
     pub fn bind(addr: SocketAddr, config: &UdpConfig) -> Result<Self, LinkError> {
         Self::bind_one(addr, config, Sharing::None)
     }
@@ -165,7 +165,7 @@ impl UdpLink {
         Ok(link)
     }
 
-    /// The descriptors of both sockets; a negative one is none.
+    /// Returns the descriptors of both sockets; a negative one means that there is no socket.
     #[inline]
     fn watched(&self) -> [RawFd; 2] {
         self.inlets.each_ref().map(|inlet| inlet.descriptor)
@@ -175,9 +175,9 @@ impl UdpLink {
         self.watched().into_iter().filter(|&descriptor| descriptor >= 0)
     }
 
-    /// Lets the kernel join arriving packets, from now on. On loopback, where packets are as long as they can be, there is
-    /// nothing to join and being ready for it costs 0.1 µs for each; so this waits for the first packet from another machine,
-    /// unless packets are kept short on purpose.
+    /// Lets the kernel join arriving packets from now on. On loopback, where packets are as long as possible, there is nothing to
+    /// join, and the option costs 0.1 µs per packet. So the link waits for the first packet from another machine, unless packets
+    /// are kept short on purpose.
     fn join_arriving(&mut self) {
         self.gro = self.capabilities.gro
             && self.open_descriptors().all(|descriptor| socket::set_gro(descriptor, true));
@@ -185,7 +185,8 @@ impl UdpLink {
 }
 
 impl UdpLink {
-    /// Gives an address a path. What is queued names peers by their places, one of which may be given away here.
+    /// Assigns a path to an address. Queued packets name peers by their places, one of which may be reassigned here, so they are
+    /// sent first.
     #[cold]
     fn add_peer(&mut self, address: SocketAddr, raw: RawAddress) -> PathId {
         if !self.outbox.is_empty() {
@@ -237,7 +238,7 @@ impl Link for UdpLink {
 
     #[inline]
     fn recv(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
-        // What is queued names peers by their places, one of which may be given to a new peer.
+        // Queued packets name peers by their places, one of which may be reassigned to a new peer.
         if !self.outbox.is_empty() {
             self.send_queued();
         }
@@ -301,8 +302,8 @@ impl Link for UdpLink {
         self.inlets.iter_mut().for_each(|inlet| inlet.ask = inlet.ask.min(self.ask_max));
     }
 
-    /// Half of what the kernel accounts with: it charges a packet of 1,472 bytes with 2,304, one that a driver has put into a page
-    /// with more than 4,000, and gives back what was read only when that is a quarter of the buffer.
+    /// Returns half of the size that the kernel accounts with. The kernel charges a packet of 1,472 bytes with 2,304, or more than
+    /// 4,000 if a driver has put it into a page, and returns the space of read packets only in quarters of the buffer.
     fn receive_capacity(&self) -> usize {
         self.capabilities.receive_buffer / 2
     }

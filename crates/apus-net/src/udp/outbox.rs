@@ -1,8 +1,8 @@
-//! Packets on their way to the kernel: what `send` has queued and `flush` has not yet handed over.
+//! Packets that `send` has queued and `flush` has not yet passed to the kernel.
 //!
-//! A small packet is copied into a bundle for its peer; copying it is cheaper than keeping its body and giving the kernel two
-//! more addresses to gather from. Of a large packet only the header is copied; its payload stays in the message's own memory,
-//! kept alive by a reference, until the kernel has read it from there.
+//! A small packet is copied into a bundle for its peer; copying it is cheaper than keeping its body and giving the kernel two more
+//! addresses to gather from. Only the header of a large packet is copied. Its payload stays in the message's own memory, kept alive
+//! by a reference, until the kernel has read it.
 
 use std::ops::Range;
 
@@ -13,33 +13,33 @@ use super::peer::Peer;
 use crate::path_table::PathTable;
 use crate::paths::Paths;
 
-/// A queue this long is flushed before anything is added to it: it fills one `sendmmsg`.
+/// Upper bound on queued datagrams, which fill one `sendmmsg`; a full queue is flushed before the next packet.
 const DATAGRAMS_MAX: usize = 128;
 
-/// The same in bytes; more would only push the packets out of the cache again before the kernel reads them.
+/// Upper bound on queued bytes. More would push the packets out of the cache before the kernel reads them.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Most segments the kernel takes in one GSO datagram (`UDP_MAX_SEGMENTS` before Linux 6.9).
+/// Upper bound on segments in one GSO datagram (`UDP_MAX_SEGMENTS` before Linux 6.9).
 const SEGMENTS_MAX: usize = 64;
 
-/// Most bytes in one GSO datagram; the kernel's limit is that of one IPv4 packet.
+/// Upper bound on bytes in one GSO datagram: the kernel's limit is one IPv4 packet.
 const SEGMENTED_MAX: usize = super::config::MAX_DATAGRAM;
 
 /// Small packets for one peer.
 pub(super) struct Bundle {
     pub(super) peer: usize,
     pub(super) priority: Priority,
-    /// As [`bundle::start`] and [`bundle::push`] write it.
+    /// The bundle, in the form of [`bundle::start`] and [`bundle::push`].
     bytes: Vec<u8>,
 }
 
 impl Bundle {
-    /// What to send.
+    /// Returns the datagram to send.
     pub(super) fn datagram(&self) -> &[u8] {
         bundle::datagram(&self.bytes)
     }
 
-    /// The datagram is a bundle, not a packet alone.
+    /// Returns whether the datagram is a bundle instead of a single packet.
     pub(super) fn is_bundle(&self) -> bool {
         bundle::count(&self.bytes) > 1
     }
@@ -64,11 +64,11 @@ impl Large {
     }
 }
 
-/// What is counted when a message of a batch has been sent.
+/// Values to count once a message of a batch has been sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sending {
     pub(super) peer: usize,
-    /// 1 unless it is made of GSO segments.
+    /// Number of datagrams: 1 without GSO segments.
     pub(super) datagrams: u64,
     pub(super) bytes: u64,
     pub(super) is_bundle: bool,
@@ -77,18 +77,18 @@ pub(super) struct Sending {
 /// The queue.
 pub(super) struct Outbox {
     share: bool,
-    /// The first `used` are queued, the rest is memory for later.
+    /// The first `used` bundles are queued; the others are spare memory.
     bundles: Vec<Bundle>,
     used: usize,
     large: Vec<Large>,
     headers: Vec<u8>,
     bytes: usize,
-    /// Counts flushes, from 1.
+    /// Number of the current flush, from 1.
     flush: u64,
 }
 
 impl Outbox {
-    /// `share`: small packets for one peer may share a datagram.
+    /// Creates an empty queue. `share`: small packets for one peer may share a datagram.
     pub(super) fn new(share: bool) -> Self {
         Self {
             share,
@@ -101,7 +101,7 @@ impl Outbox {
         }
     }
 
-    /// Queues a packet for the peer at a place. `is_full` must be false.
+    /// Queues a packet for the peer at a place. The queue must not be full.
     #[inline]
     pub(super) fn push(
         &mut self,
@@ -161,7 +161,7 @@ impl Outbox {
         });
     }
 
-    /// Must be flushed before the next packet.
+    /// Returns whether the queue must be flushed before the next packet.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.used + self.large.len() >= DATAGRAMS_MAX || self.bytes >= BYTES_MAX
@@ -179,13 +179,13 @@ impl Outbox {
         &self.headers[packet.header.clone()]
     }
 
-    /// Nothing is queued.
+    /// Returns whether nothing is queued.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.used == 0 && self.large.is_empty()
     }
 
-    /// The peer that everything queued is for, if there is one.
+    /// Returns the peer of all queued packets, if there is only one.
     #[inline]
     pub(super) fn only_peer(&self) -> Option<usize> {
         let first =
@@ -195,8 +195,8 @@ impl Outbox {
         same.then_some(first)
     }
 
-    /// Splits the large packets into runs that can be the segments of one datagram: same peer, same priority, same length, but
-    /// for the last one, which may be shorter. Without GSO, a run is one packet.
+    /// Splits the large packets into runs that can be the segments of one datagram: same peer, same priority and same length,
+    /// except for a shorter last one. Without GSO, a run is one packet.
     pub(super) fn runs(&self, gso: bool) -> impl Iterator<Item = &[Large]> {
         let mut rest = &self.large[..];
         std::iter::from_fn(move || {
@@ -209,7 +209,7 @@ impl Outbox {
         })
     }
 
-    /// Forgets what was queued; keeps the memory.
+    /// Drops the queued packets and keeps the memory.
     pub(super) fn clear(&mut self, peers: &mut PathTable<Peer>) {
         for bundle in &self.bundles[..self.used] {
             peers.at_mut(bundle.peer).close_bundles();
@@ -222,7 +222,7 @@ impl Outbox {
     }
 }
 
-/// How many packets from the first on can be segments of one datagram; at least one.
+/// Returns how many packets from the first on can be segments of one datagram; at least one.
 fn run_length(packets: &[Large]) -> usize {
     let first = &packets[0];
     let mut bytes = first.len();
@@ -269,7 +269,7 @@ mod tests {
             Self { outbox: Outbox::new(share), peers: PathTable::new(0), paths }
         }
 
-        /// The place of a peer.
+        /// Returns the place of a peer.
         fn place(&mut self, to: &str) -> usize {
             let address = to.parse().unwrap();
             let path = self.peers.find(address).unwrap_or_else(|| {
@@ -288,7 +288,7 @@ mod tests {
         }
 
         fn push(&mut self, to: &str, priority: u8, payload: usize) {
-            // As the library does before it sends what is long.
+            // As the library does before it sends long messages.
             let address = to.parse().unwrap();
             if let Some(examination) = self.paths.examination(address, Instant::now()) {
                 self.paths.examined(examination.run(), Instant::now());
@@ -300,7 +300,7 @@ mod tests {
             self.outbox.clear(&mut self.peers);
         }
 
-        /// Segments of each run.
+        /// Returns the number of segments of each run.
         fn runs(&self) -> Vec<usize> {
             self.outbox.runs(true).map(<[Large]>::len).collect()
         }

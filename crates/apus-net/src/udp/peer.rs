@@ -1,4 +1,4 @@
-//! What a UDP link keeps ready for each path.
+//! The state of a UDP link for each path.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,38 +11,38 @@ use crate::path_table::PathTable;
 use crate::paths::Paths;
 use crate::sys::IpVersion;
 
-/// Packets up to this length, header and payload, are copied into bundles. Near a page's worth of copying costs as much as the
-/// kernel's work for one more datagram piece.
+/// Length of the longest packet, header and payload, that is copied into a bundle. Copying almost a page costs as much as the
+/// kernel's work for one more piece of a datagram.
 const SMALL_MAX: usize = 1_400;
 
-/// The peer at the end of a path.
+/// The peer of a path.
 pub(super) struct Peer {
     pub(super) raw: RawAddress,
     pub(super) loopback: bool,
     pub(super) version: IpVersion,
-    /// The address of this machine that the peer called last. A peer that called one address and is answered from another would
-    /// not know who answers. Kept when the link is bound to all addresses.
+    /// The local address that the peer called last. A peer must be answered from the address that it called. Kept if the link is
+    /// bound to all addresses.
     pub(super) called: Option<IpAddr>,
-    /// The address of this machine that the route prefers, if that is known.
+    /// The local address that the route prefers, if known.
     preferred: Option<IpAddr>,
     pub(super) sender: Sender,
-    /// Of the paths that what follows was taken from.
+    /// Version of the paths from which the following fields were taken.
     paths_version: u64,
-    /// The path is known.
+    /// Whether the path is known.
     known: bool,
-    /// Longest datagram the path takes.
+    /// Length of the longest datagram that the path allows.
     pub(super) max: usize,
-    /// Longest packet that is copied into a bundle.
+    /// Length of the longest packet that is copied into a bundle.
     pub(super) small: usize,
-    /// The last flush that had something for the peer.
+    /// Number of the last flush with packets for the peer.
     flush: u64,
-    /// Bytes in it.
+    /// Bytes queued in that flush.
     queued: usize,
-    /// The bundle that takes further packets, by priority: its place in `Outbox::bundles` plus one, or 0.
+    /// The bundle that takes further packets, by priority: its index in `Outbox::bundles` plus one, or 0.
     open: [u16; 8],
 }
 
-/// Gives an address a path, perhaps in the place of one that nobody holds. `senders` counts peers that have a socket of their own.
+/// Assigns a path to an address, perhaps in place of an unheld one. `senders` counts peers with a socket of their own.
 #[cold]
 pub(super) fn add(
     peers: &mut PathTable<Peer>,
@@ -74,7 +74,7 @@ impl Peer {
         }
     }
 
-    /// Bytes are queued for this flush.
+    /// Records bytes queued for this flush.
     #[inline]
     pub(super) fn note_queued(&mut self, flush: u64, bytes: usize) {
         if self.flush != flush {
@@ -83,20 +83,20 @@ impl Peer {
         self.queued += bytes;
     }
 
-    /// What is known of the path is as good as it must be for what is queued.
+    /// Returns whether the known properties of the path suffice for the queued bytes.
     #[inline]
     pub(super) fn is_ready(&self, paths: &Paths) -> bool {
         self.paths_version == paths.version() && (self.known || self.queued <= ANY_PATH)
     }
 
-    /// Longest packet that the path takes, if that is known and nothing has changed since.
+    /// Returns the length of the longest packet on the path, if it is known and unchanged.
     #[inline]
     pub(super) fn max_packet(&self, paths: &Paths) -> Option<usize> {
         (self.known && self.paths_version == paths.version()).then_some(self.max)
     }
 
-    /// Takes over what is known of the path. A host to which no more than a few bytes go in a flush is not examined: that takes a
-    /// dozen system calls, and anybody can have us answer.
+    /// Takes over the known properties of the path. A host that gets only a few bytes per flush is not examined: an examination
+    /// takes a dozen system calls, and any host can cause answers.
     #[cold]
     pub(super) fn make_ready(&mut self, address: SocketAddr, paths: &Paths) {
         self.paths_version = paths.version();
@@ -110,12 +110,12 @@ impl Peer {
         } else if self.queued > ANY_PATH {
             paths.want(address);
         }
-        // A packet that would fill more than half a datagram shares with nobody and is better sent as it is, perhaps with
-        // others like it as segments.
+        // A packet that would fill more than half a datagram shares it with no other, and is better sent alone, perhaps with equal
+        // ones as segments.
         self.small = SMALL_MAX.min(self.max / 2);
     }
 
-    /// The bundle of this priority. On loopback nothing looks at priorities, so all share one bundle.
+    /// Returns the bundle of this priority. On loopback, priorities have no effect, so all share one bundle.
     #[inline]
     pub(super) fn open_bundle(&mut self, priority: Priority) -> &mut u16 {
         let class = if self.loopback { 0 } else { usize::from(priority.get()) };
@@ -126,7 +126,7 @@ impl Peer {
         self.open = [0; 8];
     }
 
-    /// The address to send from, when it is another than the route would choose.
+    /// Returns the address to send from, if it differs from the route's choice.
     #[inline]
     pub(super) fn source(&self) -> Option<IpAddr> {
         self.called.filter(|&called| self.preferred != Some(called))

@@ -1,8 +1,8 @@
 //! From the kernel to the handler.
 //!
-//! `recvmmsg` finds out that there is no further datagram by looking for it, which costs about as much as a system call of its
-//! own. So the first datagram after a pause is taken by itself, and so are those that fill a buffer anyhow. While packets keep
-//! coming, each call asks for several times as many as the last one found.
+//! `recvmmsg` detects the lack of a further datagram by another attempt, which costs about as much as a system call. So the first
+//! datagram after a pause is received alone, and so are datagrams that fill a buffer anyhow. While packets keep arriving, each call
+//! asks for several times as many as the last one found.
 
 use std::io;
 
@@ -15,17 +15,18 @@ use crate::link::LinkCounters;
 use crate::path_table::PathTable;
 use crate::sys::Received;
 
-/// Datagrams of at least this length are taken one at a time: the call costs little beside copying them, and one buffer stays in
-/// the cache where sixteen would not.
+/// Length from which datagrams are received one at a time: the call costs little beside the copy, and one buffer stays in the cache
+/// where sixteen would not.
 const ALONE: usize = 16_384;
 
-/// A call asks for this many times what the last one found. More would be prepared in vain, less would take long to get going.
+/// Factor from the number of datagrams of one receive call to the request of the next. A larger one would prepare slots in vain, a
+/// smaller one would take long to adapt.
 const GROWTH: usize = 4;
 
-/// The paths that packets come by.
+/// The senders of received packets.
 struct Senders<'a> {
     peers: &'a mut PathTable<Peer>,
-    /// Peers that have a socket of their own.
+    /// Number of peers with a socket of their own.
     connected: &'a mut usize,
     family: Family,
     counters: &'a mut LinkCounters,
@@ -43,7 +44,7 @@ impl Senders<'_> {
 }
 
 impl UdpLink {
-    /// One batch; the number of datagrams in it.
+    /// Receives one batch. Returns the number of datagrams.
     #[inline]
     pub(super) fn receive(&mut self, at: usize, receiver: &mut dyn PacketReceiver) -> usize {
         let Inlet { descriptor, is_long, .. } = self.inlets[at];
@@ -59,7 +60,7 @@ impl UdpLink {
         self.received(at, filled, receiver)
     }
 
-    /// A datagram is partly in the first slot, partly at the end of a message.
+    /// Handles a datagram that is partly in the first slot and partly at the end of a message.
     fn receive_in_place(
         &mut self,
         at: usize,
@@ -144,8 +145,8 @@ impl UdpLink {
         }
     }
 
-    /// A call that failed took nothing, although something may be there: usually it only reported the error of a peer, for which
-    /// `poll_error` is the place. Tries again, once.
+    /// Retries once after a failed call, which took nothing although a datagram may wait. Usually the call only reported a peer's
+    /// error, which `poll_error` handles.
     #[cold]
     fn receive_after(
         &mut self,
@@ -171,7 +172,7 @@ impl UdpLink {
     }
 }
 
-/// Hands over the packets of what was received; returns the number of datagrams it was.
+/// Passes on the packets of a received buffer. Returns the number of datagrams.
 #[inline]
 fn take(
     received: &Received<'_>,

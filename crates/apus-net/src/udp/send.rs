@@ -1,4 +1,4 @@
-//! From the outbox into the kernel, with as few system calls as there can be.
+//! From the outbox into the kernel, with as few system calls as possible.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -11,11 +11,11 @@ use crate::errors::Verdict;
 use crate::path_table::PathTable;
 use crate::sys::{self, Batch, SendOptions};
 
-/// Peers that have a socket of their own; when there would be more, all lose it and begin again.
+/// Upper bound on peers with a socket of their own. Beyond it, all lose theirs and begin again.
 const SENDERS_MAX: usize = 64;
 
 impl UdpLink {
-    /// Sends what is queued. One datagram on loopback goes by the shortest way there is; everything else by `sendmmsg`.
+    /// Sends the queued packets. A single datagram on loopback takes the shortest path; all others use `sendmmsg`.
     pub(super) fn send_queued(&mut self) {
         let only = self.outbox.only_peer();
         let Some(peer) = only.filter(|&peer| self.peers.at(peer).source().is_none()) else {
@@ -52,7 +52,7 @@ impl UdpLink {
         self.outbox.clear(&mut self.peers);
     }
 
-    /// The descriptor of the peer's own socket, if it has one or now gets one.
+    /// Returns the descriptor of the peer's own socket, if it has one or gets one now.
     #[inline]
     fn sender(&mut self, place: usize) -> Option<RawFd> {
         let peer = self.peers.at_mut(place);
@@ -80,13 +80,13 @@ impl UdpLink {
         self.peers.at_mut(place).sender = sender;
     }
 
-    /// A datagram that failed by itself becomes a batch of one.
+    /// Sends a datagram that failed alone again, as a batch of one.
     #[cold]
     fn send_again(&mut self, error: &io::Error, peer: usize) {
         let addr = self.peers.address_at(peer);
         close_sender(&mut self.peers, &mut self.senders, peer);
         let context = (&self.watched()[..], &self.paths);
-        // A first failure is always worth a second try.
+        // The first failure always justifies a second attempt.
         self.errors.judge(error, addr, false, false, context, &mut self.counters);
         self.send_batch(None, 0, true);
     }
@@ -129,7 +129,7 @@ impl UdpLink {
             let verdict =
                 errors.judge(&error, addr, tried, datagrams > 1, (&sockets, paths), counters);
             if sender.is_some() {
-                // The link's own socket knows better what is wrong.
+                // The link's own socket reports the error precisely.
                 close_sender(peers, senders, peer);
                 return self.send_batch(None, first, true);
             }
@@ -143,7 +143,7 @@ impl UdpLink {
     }
 }
 
-/// Takes a peer's own socket away, after it has failed.
+/// Closes a peer's own socket after a failure.
 fn close_sender(peers: &mut PathTable<Peer>, senders: &mut usize, place: usize) {
     let sender = std::mem::take(&mut peers.at_mut(place).sender);
     *senders -= usize::from(sender.descriptor().is_some());
@@ -158,8 +158,8 @@ fn count(counters: &mut crate::LinkCounters, sending: &Sending) {
     }
 }
 
-/// Makes a message of each bundle and each run of large packets; the small ones first, because they are what others wait for.
-/// `named`: each says whom it is for.
+/// Fills the batch with one message for each bundle and each run of large packets; the small ones first, because they are urgent.
+/// `named`: each message has an address.
 fn fill<'d>(
     batch: &mut Batch<'_, 'd>,
     sendings: &mut Vec<Sending>,
@@ -200,7 +200,8 @@ fn fill<'d>(
     }
 }
 
-/// Priorities are for switches: on loopback there is none, and saying it would only cost time.
+/// Returns the options of a datagram. Priorities are for switches, and loopback has none, so setting them there would only cost
+/// time.
 fn options(peer: &Peer, priority: apus_wire::Priority, segment: Option<u16>) -> SendOptions {
     let tos = (!peer.loopback).then(|| (priority.tos(), peer.version));
     SendOptions { tos, source: peer.source(), segment }

@@ -1,14 +1,14 @@
 //! Sockets for sending only, each connected to one peer on this machine.
 //!
-//! On a connected socket the kernel keeps the route, which saves 0.3 µs for each datagram: a fifteenth of a round trip on
-//! loopback. But a socket connected in the usual way also *receives* whatever the peer sends, and a link that looks at one
-//! socket more for each peer has lost what it won.
+//! On a connected socket, the kernel keeps the route, which saves 0.3 µs per datagram: a fifteenth of a round trip on loopback. But
+//! a socket connected in the usual way also *receives* the peer's datagrams, and checking one more socket per peer would cost more
+//! than that.
 //!
-//! Linux keeps two local addresses for a socket: the one datagrams are received at, and the one they are sent from. Binding to
-//! a multicast address sets only the first; connecting then fills in the second, from the route. So a socket that is bound to a
-//! multicast address and the link's own port, and connected to the peer, sends from the link's address and port, and receives
-//! nothing: neither the peer's datagrams nor the errors about its own, both of which find the link's socket. It needs no
-//! privilege and joins no group. [`works`] makes sure of all that before it is relied on.
+//! Linux keeps two local addresses for a socket: one to receive at and one to send from. Binding to a multicast address sets only
+//! the first; connecting then sets the second, from the route. So a socket bound to a multicast address and the link's own port,
+//! and connected to the peer, sends from the link's address and port and receives nothing: both the peer's datagrams and the errors
+//! about its own go to the link's socket. It needs no privilege and joins no group. [`works`] verifies all that before the first
+//! use.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -22,21 +22,21 @@ use crate::paths;
 use crate::sleeper::{Sleeper, Woken, only};
 use crate::sys;
 
-/// A peer gets a sender of its own when this many flushes have been for it alone. Opening one costs about 20 µs.
+/// Number of flushes for one peer alone before it gets a sender. Opening one costs about 20 µs.
 const FLUSHES_BEFORE: u32 = 64;
 
-/// Of the site-local scope, which routers keep in; nobody joins it.
+/// A multicast group of the site-local scope, which routers keep in; no host joins it.
 const GROUP_V4: Ipv4Addr = Ipv4Addr::new(239, 255, 201, 46);
-/// The same in IPv6.
+/// The group for IPv6.
 const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0, 0x5146);
 
-/// Whether a peer has a sender.
+/// State of a peer's sender.
 #[derive(Debug)]
 pub(super) enum Sender {
-    /// Not yet; this many flushes have been for it alone.
+    /// No sender yet; this number of flushes was for the peer alone.
     Counting(u32),
     Open(Socket),
-    /// Not possible.
+    /// No sender is possible.
     Never,
 }
 
@@ -51,7 +51,7 @@ impl Sender {
         open(link, local, to).map_or(Self::Never, Self::Open)
     }
 
-    /// Of the socket, by which to send without naming the peer.
+    /// Returns the descriptor of the socket, by which to send without an address.
     #[inline]
     pub(super) fn descriptor(&self) -> Option<RawFd> {
         match self {
@@ -60,7 +60,7 @@ impl Sender {
         }
     }
 
-    /// Counts a flush for this peer alone; true when it is time to open the socket.
+    /// Counts a flush for this peer alone. Returns whether it is time to open the socket.
     pub(super) fn is_due(&mut self) -> bool {
         let Self::Counting(flushes) = self else { return false };
         *flushes += 1;
@@ -68,7 +68,8 @@ impl Sender {
     }
 }
 
-/// `None`: impossible here, for instance because the link is bound to an address from which the route would not send.
+/// Opens a sender. Returns `None` if that is impossible, for instance because the link is bound to an address that the route would
+/// not send from.
 fn open(link: &Socket, local: SocketAddr, to: SocketAddr) -> Option<Socket> {
     let source = paths::connect(to)?.local_addr().ok()?.ip();
     if !local.ip().is_unspecified() && local.ip() != source {
@@ -80,7 +81,7 @@ fn open(link: &Socket, local: SocketAddr, to: SocketAddr) -> Option<Socket> {
 fn connected(link: &Socket, local: SocketAddr, to: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
-    // Only datagrams for the group would come here, and nobody reads them.
+    // Only datagrams for the group would arrive here, and no code reads them.
     socket.set_recv_buffer_size(0)?;
     socket.set_send_buffer_size(link.send_buffer_size()? / 2)?;
     let descriptor = socket.as_raw_fd();
@@ -102,9 +103,9 @@ fn connected(link: &Socket, local: SocketAddr, to: SocketAddr) -> io::Result<Soc
         GROUP_V6.into()
     };
     socket.set_reuse_address(true)?;
-    // A link bound to all addresses has the group's as well, and must agree to share the port, if only for a moment: afterwards
-    // nobody else can have it. A link with two sockets, or one of several at an address, keeps sharing it instead, with the
-    // senders as well.
+    // A link bound to all addresses has the group's as well, and must share the port, if only for a moment: afterwards, no other
+    // socket can bind it. A link with two sockets, or one of several at an address, keeps sharing the port, with the senders as
+    // well.
     let shared = link.reuse_port()?;
     socket.set_reuse_port(shared)?;
     link.set_reuse_address(true)?;
@@ -115,7 +116,7 @@ fn connected(link: &Socket, local: SocketAddr, to: SocketAddr) -> io::Result<Soc
     Ok(socket)
 }
 
-/// Whether such a socket does what it is for on this machine: found out once for each process, with two sockets on loopback.
+/// Returns whether such a socket works as intended on this machine. The check runs once per process, with two sockets on loopback.
 pub(super) fn works() -> bool {
     static WORKS: OnceLock<bool> = OnceLock::new();
     *WORKS.get_or_init(|| try_out().unwrap_or(false))
@@ -125,7 +126,7 @@ fn try_out() -> io::Result<bool> {
     let link = Socket::from(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?);
     link.set_nonblocking(true)?;
     let local = link.local_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
-    // The link is its own peer, so that what the peer sends and what the link sends is the same.
+    // The link is its own peer, so that both ends' datagrams are the same.
     let sender = connected(&link, local, local)?;
     let link = UdpSocket::from(link);
     sender.send(b"out")?;
@@ -136,7 +137,7 @@ fn try_out() -> io::Result<bool> {
     Ok(out == (3, local) && back == (2, local) && !diverted)
 }
 
-/// On loopback a datagram is there when its send returns, unless the kernel is busy; then it may take a moment.
+/// Waits for a datagram. On loopback it has arrived when its send returns, unless the kernel is busy; then it may take a moment.
 fn arrival(socket: &UdpSocket) -> io::Result<(usize, SocketAddr)> {
     match Sleeper::new()?.sleep(only(socket.as_raw_fd()), Some(Duration::from_millis(100))) {
         Woken::Link => socket.recv_from(&mut [0; 8]),

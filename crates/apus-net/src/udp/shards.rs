@@ -1,7 +1,7 @@
 //! Several links at one address, so that several engines can serve it at once.
 //!
-//! The kernel is told to give each datagram to the link that [`shard_of`] names for its sender. So all traffic with one peer, in
-//! both directions, belongs to one link, and the engines need not know of each other's RPCs.
+//! A program makes the kernel deliver each datagram to the link that [`shard_of`] names for its sender. So all traffic with one
+//! peer, in both directions, belongs to one link, and the engines need not know each other's RPCs.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,17 +11,18 @@ use super::steering::{self, SPREAD_ALL, SPREAD_PORT};
 use super::{LinkError, UdpConfig, UdpLink, check_setting};
 use crate::sys;
 
-/// Links that can share an address.
+/// Upper bound on links that share an address.
 pub const SHARDS_MAX: usize = 64;
 
 impl UdpLink {
-    /// Opens `shards` links (1 to [`SHARDS_MAX`]) at one address; the traffic of each peer goes by the
-    /// link whose place [`shard_of`] tells. While they are open, another process of the same user that asks to share the port
-    /// (`SO_REUSEPORT`) can join it, and could bring a program of its own.
+    /// Opens `shards` links (1 to [`SHARDS_MAX`]) at one address. The traffic of each peer uses the link whose index [`shard_of`]
+    /// returns. While they are open, another process of the same user that also shares the port (`SO_REUSEPORT`) can join, and
+    /// could attach a program of its own.
     ///
     /// # Errors
     ///
-    /// As [`bind`](Self::bind), [`LinkError::Setting`] for another number of shards, and [`LinkError::Steering`] when the kernel refuses the program.
+    /// The errors of [`bind`](Self::bind), [`LinkError::Setting`] for another number of shards, and [`LinkError::Steering`] if the
+    /// kernel refuses the program.
     pub fn bind_shards(
         addr: SocketAddr,
         config: &UdpConfig,
@@ -49,7 +50,7 @@ impl UdpLink {
     }
 }
 
-/// Which of `shards` links has the traffic with a peer.
+/// Returns the index of the link, among `shards`, for the traffic with a peer.
 #[must_use]
 pub fn shard_of(peer: SocketAddr, shards: usize) -> usize {
     let ip = match peer.ip() {
@@ -146,7 +147,7 @@ mod tests {
                 assert!(matches!(error, Some(LinkError::AddressInUse { .. })), "{error:?}");
             }
         }
-        // Without the second socket the port is shared with nobody.
+        // Without the second socket, the port is not shared.
         let mut alone = UdpConfig::default();
         let alone =
             UdpLink::bind("127.0.0.1:0".parse().unwrap(), alone.long_socket(false)).unwrap();

@@ -1,4 +1,4 @@
-//! Opening the socket, and finding out what the kernel offers on it.
+//! Opening the socket, and probing the kernel's features.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,22 +13,22 @@ use crate::address::Family;
 use crate::link::Capabilities;
 use crate::{options, sys};
 
-/// Bound sockets and what is known of them.
+/// Bound sockets and their properties.
 pub(super) struct Opened {
     pub(super) socket: Socket,
-    /// At the same address, for long packets.
+    /// The socket for long packets at the same address.
     pub(super) long: Option<Socket>,
     pub(super) local: SocketAddr,
     pub(super) family: Family,
     pub(super) capabilities: Capabilities,
-    /// The kernel says where packets came to.
+    /// Whether the kernel reports packets' destinations.
     pub(super) tells_destination: bool,
 }
 
-/// Whether several links have one address.
+/// Whether several links share one address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sharing {
-    /// One link has it.
+    /// One link owns the address.
     None,
     /// The first of several.
     First,
@@ -36,7 +36,7 @@ pub(super) enum Sharing {
     Joins,
 }
 
-/// Opens the sockets of a link. Only one that joins others binds to a port in use: that is an error otherwise.
+/// Opens the sockets of a link. Only a link that joins others may bind to a port in use; for others that is an error.
 pub(super) fn open(
     addr: SocketAddr,
     config: &UdpConfig,
@@ -64,8 +64,8 @@ pub(super) fn open(
         receive_buffer: options::receive_buffer(descriptor, config.receive_buffer),
         send_buffer: options::send_buffer(descriptor, config.send_buffer),
     };
-    // A node that is called at a port of its own must answer from where it was called. One that only calls is answered where it
-    // calls from, and is spared the 0.1 µs.
+    // A node with a port of its own must answer from the address that was called. A node that only calls is answered at the address
+    // of its calls, and is spared the 0.1 µs.
     let tells_destination =
         addr.ip().is_unspecified() && addr.port() != 0 && tell_destination(descriptor, family);
     socket.bind(&addr.into()).map_err(|source| LinkError::from_bind(addr, source))?;
@@ -74,18 +74,18 @@ pub(super) fn open(
     let mut opened = Opened { socket, long: None, local, family, capabilities, tells_destination };
     let shares = sharing != Sharing::None;
     opened.long = config.long_socket.then(|| open_long(&opened, config, shares).ok()).flatten();
-    // Nobody may join without the program.
+    // No socket may join without the program.
     opened.socket.set_reuse_port(shares || opened.long.is_some()).map_err(failed)?;
     opened.capabilities.long_socket = opened.long.is_some();
     Ok(opened)
 }
 
-/// A second socket at the address of the first.
+/// Opens a second socket at the address of the first.
 ///
-/// `shares`: the program for the group is that of all links.
+/// `shares`: the program of the group is that of all links.
 fn open_long(first: &Opened, config: &UdpConfig, shares: bool) -> io::Result<Socket> {
-    // The first was bound alone, so that a port in use is an error. Another process of this user that asks to share the port could
-    // join from now on; the program gives it nothing, unless it brings another one.
+    // The first was bound alone, so that a port in use is an error. From now on, another process of this user that also shares the
+    // port could join; the program gives it nothing, unless it attaches another one.
     first.socket.set_reuse_port(true)?;
     let socket = Socket::new(Domain::for_address(first.local), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
@@ -104,18 +104,18 @@ fn open_long(first: &Opened, config: &UdpConfig, shares: bool) -> io::Result<Soc
     Ok(socket)
 }
 
-/// Has the kernel say where packets came to.
+/// Makes the kernel report packets' destinations.
 fn tell_destination(descriptor: RawFd, family: Family) -> bool {
     let names = [libc::IP_PKTINFO, libc::IPV6_RECVPKTINFO];
     options::for_each_version(descriptor, family, names, [1, 1])
 }
 
-/// Turns the joining of arriving packets on or off; false if the kernel does not know it.
+/// Switches the joining of arriving packets on or off. Returns `false` if the kernel does not support it.
 pub(super) fn set_gro(descriptor: RawFd, on: bool) -> bool {
     sys::set_option(descriptor, SOL_UDP, libc::UDP_GRO, i32::from(on)).is_ok()
 }
 
-/// An IPv6 socket bound to all addresses also serves IPv4, if the kernel lets it.
+/// Chooses the family. An IPv6 socket bound to all addresses also serves IPv4, if the kernel permits it.
 fn choose_family(socket: &Socket, addr: SocketAddr) -> Family {
     match addr {
         SocketAddr::V4(_) => Family::V4,

@@ -1,8 +1,8 @@
-//! Which of the sockets at one address gets a datagram: classic BPF programs on the group (`SO_ATTACH_REUSEPORT_CBPF`), which need
-//! no privilege.
+//! The choice of a datagram's socket among those at one address: classic BPF programs of the group (`SO_ATTACH_REUSEPORT_CBPF`),
+//! which need no privilege.
 //!
-//! Each link has two sockets, so that short and control packets do not wait behind long DATA packets in one queue of the kernel. The
-//! kernel numbers the sockets in the order in which they were bound: a link's first, for what is short, then its second.
+//! Each link has two sockets, so that short and control packets do not wait behind long DATA packets in one queue of the kernel.
+//! The kernel numbers the sockets in the order of their binds: a link's first, for short packets, then its second.
 
 use libc::{
     BPF_A, BPF_ABS, BPF_ADD, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_IMM, BPF_IND, BPF_JA, BPF_JEQ,
@@ -10,14 +10,15 @@ use libc::{
     BPF_RET, BPF_RSH, BPF_ST, BPF_TAX, BPF_W, BPF_X, BPF_XOR, sock_filter,
 };
 
-/// Datagrams from this length on are long, unless they are bundles: most of a full Ethernet frame.
+/// Length from which datagrams are long, unless they are bundles: most of a full Ethernet frame.
 pub(super) const LONG_DATAGRAM: u32 = 1_200;
 
-/// Spreads what differs in the low bits of ports and addresses over all bits.
+/// Factor that spreads differences in the low bits of ports over all bits.
 pub(super) const SPREAD_PORT: u32 = 0x85EB_CA6B;
+/// Factor that spreads differences in the low bits of the sum over all bits.
 pub(super) const SPREAD_ALL: u32 = 0x9E37_79B1;
 
-/// Where a program sees the IP header (`SKF_NET_OFF`).
+/// Offset of the IP header for a program (`SKF_NET_OFF`).
 const IP: u32 = 0xFFF0_0000;
 
 const fn jump(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
@@ -28,7 +29,8 @@ const fn op(code: u32, k: u32) -> sock_filter {
     jump(code, k, 0, 0)
 }
 
-/// Leaves 1 in the accumulator for a long DATA packet, else 0. A bundle begins with two zeros, where a packet has its source port.
+/// Leaves 1 in the accumulator for a long DATA packet, otherwise 0. A bundle begins with two zeros, in place of a packet's source
+/// port.
 const IS_LONG: [sock_filter; 7] = [
     op(BPF_LD | BPF_W | BPF_LEN, 0),
     jump(BPF_JMP | BPF_JGE | BPF_K, LONG_DATAGRAM, 0, 2),
@@ -39,13 +41,13 @@ const IS_LONG: [sock_filter; 7] = [
     op(BPF_LD | BPF_IMM, 1),
 ];
 
-/// For one link with two sockets.
+/// Returns the program of one link with two sockets.
 pub(super) fn by_length() -> Vec<sock_filter> {
     [&IS_LONG[..], &[op(BPF_RET | BPF_A, 0)]].concat()
 }
 
-/// For several links: [`shard_of`](super::shard_of) for the kernel. `split`: each has two sockets. An IPv6 sender's port is looked for
-/// behind the fixed header: nobody puts extension headers before UDP in a datacenter.
+/// Returns the program of several links: [`shard_of`](super::shard_of) for the kernel. `split`: each has two sockets. An IPv6
+/// sender's port is read after the fixed header: datacenters do not use extension headers before UDP.
 pub(super) fn by_sender(shards: u32, split: bool) -> Vec<sock_filter> {
     let mut program = Vec::new();
     if split {
@@ -57,7 +59,7 @@ pub(super) fn by_sender(shards: u32, split: bool) -> Vec<sock_filter> {
         op(BPF_LD | BPF_B | BPF_ABS, IP),
         op(BPF_ALU | BPF_RSH | BPF_K, 4),
         jump(BPF_JMP | BPF_JEQ | BPF_K, 6, 8, 0),
-        // IPv4: the header's length, the port behind it, the address.
+        // IPv4: the header's length, the port after it, the address.
         op(BPF_LD | BPF_B | BPF_ABS, IP),
         op(BPF_ALU | BPF_AND | BPF_K, 15),
         op(BPF_ALU | BPF_LSH | BPF_K, 2),
@@ -66,7 +68,7 @@ pub(super) fn by_sender(shards: u32, split: bool) -> Vec<sock_filter> {
         op(BPF_ST, 0),
         op(BPF_LD | BPF_W | BPF_ABS, IP + 12),
         op(BPF_JMP | BPF_JA, 12),
-        // IPv6: the port, and the four words of the address in one.
+        // IPv6: the port, and the four words of the address combined.
         op(BPF_LD | BPF_H | BPF_ABS, IP + 40),
         op(BPF_ST, 0),
         op(BPF_LD | BPF_W | BPF_ABS, IP + 8),

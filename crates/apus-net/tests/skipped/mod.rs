@@ -1,12 +1,12 @@
-//! Tests that cannot run on this machine say so, and `cargo test` reports them as ignored (`.cargo/test-runner`).
+//! Tests that cannot run on this machine report that, and `cargo test` counts them as ignored (`.cargo/test-runner`).
 
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::{env, thread};
 
-/// Says that the test of this thread is skipped, and why: to the runner, in the file that it names, or else in one line on standard
-/// error. That line is shown although the test passes: the harness captures the output of macros only.
+/// Reports that the test of this thread is skipped, and the reason: to the runner, in the file that it names, or in one line on
+/// standard error. That line is shown although the test passes: the harness captures the output of macros only.
 pub(crate) fn skipped(reason: impl Display) {
     let thread = thread::current();
     let test = thread.name().unwrap_or("a test");

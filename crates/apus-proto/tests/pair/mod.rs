@@ -1,7 +1,7 @@
 //! Endpoints on a virtual clock, joined by a network whose faults a test chooses.
 //!
-//! A test makes a [`Pair`] or a [`Net`], lets the applications act, drives the clock and looks at
-//! what came out. Nothing here sleeps, and the same test sends the same packets every time.
+//! A test makes a [`Pair`] or a [`Net`], lets the applications act, drives the clock and examines the results. Nothing here sleeps,
+//! and the same test sends the same packets every time.
 
 #![allow(dead_code, reason = "every test file uses another part of this")]
 
@@ -23,13 +23,13 @@ use apus_wire::{
 };
 use bytes::Bytes;
 
-/// The port every node serves.
+/// The port that every node serves.
 pub(crate) const PORT: u16 = 4000;
-/// The first port the core gives out by itself: that of every node's calling socket.
+/// The first port that the core assigns, which is that of every node's calling socket.
 pub(crate) const CLIENT_PORT: u16 = 32_768;
-/// The Homa packet that fits an Ethernet frame in UDP over IPv4.
+/// Length of the Homa packet that fits an Ethernet frame in UDP over IPv4.
 pub(crate) const ETHERNET: usize = 1472;
-/// Turns at one instant before a test is taken to spin.
+/// Upper bound on the turns at one instant; a test beyond it spins.
 const TURNS_MAX: usize = 200_000;
 
 pub(crate) const CLIENT: usize = 0;
@@ -47,7 +47,7 @@ pub(crate) fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// A body that differs at every place and from every other seed's.
+/// Returns a body that differs at every offset and from every other seed's.
 pub(crate) fn body(length: usize, seed: u64) -> Bytes {
     let mut random = Random::new(seed);
     let mut bytes: Vec<u8> = Vec::with_capacity(length + 8);
@@ -58,7 +58,7 @@ pub(crate) fn body(length: usize, seed: u64) -> Bytes {
     bytes.into()
 }
 
-/// Random numbers that are the same in every run (SplitMix64).
+/// Random numbers, the same in every run (SplitMix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -79,7 +79,7 @@ impl Random {
         self.next() % n
     }
 
-    /// True `thousandths` times out of a thousand.
+    /// Returns true `thousandths` times out of a thousand.
     pub(crate) fn chance(&mut self, thousandths: u64) -> bool {
         self.below(1000) < thousandths
     }
@@ -100,7 +100,7 @@ impl Passing<'_> {
         self.from == from && self.packet.packet_type() == kind
     }
 
-    /// The data of a DATA packet from this node.
+    /// Returns the header of a DATA packet from this node.
     pub(crate) fn data(&self, from: usize) -> Option<Data> {
         match self.packet {
             Packet::Data { data, .. } if self.from == from => Some(data),
@@ -109,14 +109,14 @@ impl Passing<'_> {
     }
 }
 
-/// What becomes of it.
+/// Fate of a passing packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
     Pass,
     Drop,
-    /// Arrives this much later than it would.
+    /// Arrives later by this time.
     Late(Duration),
-    /// Arrives, and once more this much later.
+    /// Arrives on time, and once more after this time.
     Twice(Duration),
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct Faults {
     pub(crate) random: Random,
 }
 
-/// A packet that was sent.
+/// A sent packet.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) at: Time,
@@ -146,13 +146,13 @@ impl Sent {
     }
 }
 
-/// What a node's application does with a request.
+/// Reaction of a node's application to a request.
 pub(crate) enum App {
     /// Answers with the request.
     Echo,
-    /// Answers with what the function makes of it.
+    /// Answers with the result of the function.
     Answer(Box<dyn FnMut(&Bytes) -> Bytes>),
-    /// Keeps it in [`Node::requests`] for the test to answer.
+    /// Keeps the request in [`Node::requests`] for the test to answer.
     Hold,
 }
 
@@ -173,18 +173,18 @@ pub(crate) struct Request {
 
 pub(crate) struct Node {
     pub(crate) endpoint: Endpoint,
-    /// The way to it.
+    /// The path to the node.
     pub(crate) path: PathId,
-    /// Where its calls come from.
+    /// Socket of its calls.
     pub(crate) socket: SocketKey,
-    /// Where it serves [`PORT`].
+    /// Socket that serves [`PORT`].
     pub(crate) service: SocketKey,
     pub(crate) app: App,
-    /// Requests held.
+    /// Held requests.
     pub(crate) requests: Vec<Request>,
-    /// Answers that found no room, to be given when there is.
+    /// Answers that found no room, to be sent once there is room.
     pub(crate) put_off: Vec<(RpcKey, Bytes)>,
-    /// Requests that were handed to the application, held or not.
+    /// Requests that were passed to the application, held or not.
     pub(crate) executed: Vec<Bytes>,
     pub(crate) outcomes: BTreeMap<RpcKey, (Time, Outcome)>,
     config: Config,
@@ -215,7 +215,7 @@ impl Node {
 }
 
 impl Node {
-    /// Answers a request, now or when there is room. It may have ended while its event waited.
+    /// Answers a request, now or once there is room. The request may have ended while its event was queued.
     pub(crate) fn answer(&mut self, now: Time, rpc: RpcKey, answer: Bytes) {
         let refused = self.endpoint.reply(now, rpc, answer.clone());
         if matches!(refused, Err(ReplyError::OverBudget { .. })) {
@@ -223,8 +223,8 @@ impl Node {
         }
     }
 
-    /// Gives the endpoint a packet as a link does: put in its place if the endpoint can say where that is, or by itself.
-    /// True: in its place.
+    /// Passes a packet to the endpoint as a link does: in place if the endpoint has a target for it, otherwise by itself. Returns
+    /// whether it was in place.
     fn take(&mut self, now: Time, from: PathId, packet: &[u8], receive_target: bool) -> bool {
         if receive_target
             && let Some((header, payload)) = packet.split_first_chunk()
@@ -244,7 +244,7 @@ impl Node {
     }
 }
 
-/// The path to a node, the same from everywhere.
+/// Returns the path to a node, the same for every node.
 pub(crate) fn path(index: usize) -> PathId {
     let index = u32::try_from(index).expect("few nodes");
     PathId::new(2 * index, name(index))
@@ -254,15 +254,15 @@ fn name(index: u32) -> u64 {
     0x0a00_0001 + u64::from(index)
 }
 
-/// The path to a node behind a native link, of which nothing is known: over UDP nobody unknown is listened to.
+/// Returns the path to a node behind a native link that the other nodes do not know. Over UDP, an endpoint ignores unknown nodes.
 pub(crate) fn native_path(index: usize) -> PathId {
     let index = u32::try_from(index).expect("few nodes");
     PathId::new(2 * index + 1, name(index)).native()
 }
 
-/// The token that the node at `of` knows packets from `peer` by.
-pub(crate) fn token(of: PathId, peer: PathId) -> Token {
-    Token(of.name() << 32 | peer.name())
+/// Returns the token in packets from `peer` to `node`.
+pub(crate) fn token(node: PathId, peer: PathId) -> Token {
+    Token(node.name() << 32 | peer.name())
 }
 
 #[derive(Clone, Debug)]
@@ -278,31 +278,31 @@ type Hook = Box<dyn FnMut(&Passing<'_>) -> Fate>;
 pub(crate) struct Net {
     pub(crate) now: Time,
     pub(crate) nodes: Vec<Node>,
-    /// One way.
+    /// One-way delay.
     pub(crate) latency: Duration,
-    /// Largest Homa packet.
+    /// Length of the longest Homa packet.
     pub(crate) mtu: usize,
-    /// Longer packets are lost without a word; the links fall back to this length when they are told.
+    /// Length beyond which packets are dropped silently; the links fall back to it on a report.
     pub(crate) black_hole: Option<usize>,
     pub(crate) hook: Option<Hook>,
     pub(crate) faults: Option<Faults>,
-    /// What packets queue in; without one they never meet.
+    /// The switch that queues the packets; without one, packets never wait.
     pub(crate) switch: Option<Switch>,
-    /// Everything that was sent, in order, whatever became of it.
+    /// All sent packets, in order, including lost ones.
     pub(crate) sent: Vec<Sent>,
-    /// Off for tests that send very much.
+    /// False in tests that send very many packets.
     pub(crate) keep_sent: bool,
-    /// Payloads are put in their place where the endpoint knows it, as by a link that can.
+    /// Whether payloads are written in place where the endpoint has a target, as by a link that can do so.
     pub(crate) receive_target: bool,
-    /// Packets that were.
+    /// Number of payloads written in place.
     pub(crate) in_place: u64,
-    /// Differs when the time, length or header of any packet differs (FNV-1a).
+    /// Hash of the time, length and header of every packet (FNV-1a).
     pub(crate) trace_hash: u64,
-    /// Turns that every node was given.
+    /// Number of turns of all nodes.
     pub(crate) turns: u64,
-    /// Which node was introduced by which path.
+    /// Nodes, with the paths by which they were introduced.
     introduced: BTreeSet<(usize, PathId)>,
-    /// What arrives when; the number keeps the order of what arrives together.
+    /// Packets under way by time of arrival; the number orders simultaneous ones.
     flying: BTreeMap<(Time, u64), Flying>,
     flights: u64,
 }
@@ -330,7 +330,7 @@ impl PacketSink for Wire {
 }
 
 impl Net {
-    /// `n` nodes that know each other, with the default configuration, changed by `change`.
+    /// Creates `n` nodes that know each other, with the default configuration as changed by `change`.
     pub(crate) fn new(n: usize, change: impl Fn(usize, &mut Config)) -> Self {
         let mut net = Self::unacquainted(n, change);
         for (one, other) in (0..n).flat_map(|one| (0..n).map(move |other| (one, other))) {
@@ -341,7 +341,7 @@ impl Net {
         net
     }
 
-    /// The same, of nodes that have not met.
+    /// Creates nodes that have not met.
     pub(crate) fn unacquainted(n: usize, change: impl Fn(usize, &mut Config)) -> Self {
         let nodes = (0..n).map(|index| {
             let mut config = Config::default();
@@ -373,7 +373,7 @@ impl Net {
         self.nodes[node].endpoint.counters()
     }
 
-    /// RPCs of a node in any state.
+    /// Returns the number of a node's RPCs in any state.
     pub(crate) fn active(&self, node: usize) -> usize {
         self.nodes[node].endpoint.active_rpcs()
     }
@@ -382,7 +382,7 @@ impl Net {
         &mut self.nodes[node].endpoint
     }
 
-    /// A call of `from` to the service of `to`.
+    /// Makes a call from `from` to the service of `to`.
     pub(crate) fn try_call(
         &mut self,
         from: usize,
@@ -409,23 +409,23 @@ impl Net {
         self.nodes[node].outcomes.get(&call).map(|(_, outcome)| outcome)
     }
 
-    /// When a call ended.
+    /// Returns the time at which a call ended.
     pub(crate) fn ended_at(&self, node: usize, call: RpcKey) -> Time {
         self.nodes[node].outcomes.get(&call).expect("the call has ended").0
     }
 
-    /// A new life of a node on its path, with new sockets on the same ports.
+    /// Restarts a node on its path, with new sockets on the same ports.
     pub(crate) fn restart(&mut self, node: usize) {
         let config = self.nodes[node].config.clone();
         self.nodes[node] = Node::new(&config, node, self.now);
     }
 
-    /// Another path leads to a node from now on, and the old one to nobody.
+    /// Moves a node to another path; the old path leads to no node.
     pub(crate) fn move_node(&mut self, node: usize, path: PathId) {
         self.nodes[node].path = path;
     }
 
-    /// Makes a peer known to a node, which it would have met before otherwise.
+    /// Introduces a peer to a node, without a first contact.
     pub(crate) fn introduce(&mut self, node: usize, peer: PathId) {
         let now = self.now;
         if self.introduced.insert((node, peer)) {
@@ -434,7 +434,8 @@ impl Net {
         }
     }
 
-    /// Gives a node a packet as if it came from `from`, which it knows unless that is of a native link, without the network.
+    /// Passes a packet to a node as if it came from `from`, bypassing the network. The node knows `from`, unless that is a path of
+    /// a native link.
     pub(crate) fn inject(&mut self, from: PathId, to: usize, packet: &[u8]) {
         let mut packet = packet.to_vec();
         if from.is_native() {
@@ -447,13 +448,13 @@ impl Net {
         self.inject_raw(from, to, &packet);
     }
 
-    /// Gives a node these very bytes.
+    /// Passes these very bytes to a node.
     pub(crate) fn inject_raw(&mut self, from: PathId, to: usize, packet: &[u8]) {
         let now = self.now;
         self.endpoint(to).handle_packet(now, from, packet);
     }
 
-    /// Puts a copy of a packet that was sent on the wire once more.
+    /// Sends a copy of a sent packet once more.
     pub(crate) fn repeat(&mut self, sent: &Sent) {
         self.flights += 1;
         let from = self.nodes[sent.from].path;
@@ -461,28 +462,28 @@ impl Net {
         self.flying.insert((self.now + self.latency, self.flights), flying);
     }
 
-    /// Packets of one type that one node sent.
+    /// Returns the packets of one type that one node sent.
     pub(crate) fn sent_by(&self, node: usize, kind: PacketType) -> Vec<&Sent> {
         let wanted = |sent: &&Sent| sent.from == node && sent.packet().packet_type() == kind;
         self.sent.iter().filter(wanted).collect()
     }
 
-    /// Payload bytes of DATA that one node sent.
+    /// Returns the payload bytes of DATA that one node sent.
     pub(crate) fn data_sent_by(&self, node: usize) -> u64 {
         let data = self.sent_by(node, PacketType::Data);
         data.iter().map(|sent| sent.bytes.len() as u64 - 56).sum()
     }
 
-    /// Runs until nothing is under way anywhere.
+    /// Runs until all nodes are idle.
     ///
     /// # Panics
     ///
-    /// When that takes more than a minute of virtual time.
+    /// If that takes more than a minute of virtual time.
     pub(crate) fn drive(&mut self) {
         self.drive_until(Self::is_idle);
     }
 
-    /// Runs for this long.
+    /// Runs for this time.
     pub(crate) fn drive_for(&mut self, time: Duration) {
         let end = self.now + time;
         self.settle();
@@ -511,7 +512,7 @@ impl Net {
         format!("active RPCs {:?}, {} packets", active.collect::<Vec<_>>(), self.flying.len())
     }
 
-    /// On to the next instant at which something happens; false when that is not before `end`.
+    /// Advances to the next event. Returns `false` if there is none before `end`.
     fn advance(&mut self, end: Time) -> bool {
         let timeouts = self.nodes.iter().filter_map(|node| node.endpoint.poll_timeout());
         let arrival = self.flying.keys().next().map(|&(at, _)| at);
@@ -525,7 +526,7 @@ impl Net {
         true
     }
 
-    /// Lets every node take and send everything it can now.
+    /// Lets every node receive and send everything that it can now.
     fn settle(&mut self) {
         for _ in 0..TURNS_MAX {
             self.turns += 1;
@@ -561,7 +562,7 @@ impl Net {
         arrived
     }
 
-    /// One turn of a node's engine and application; true if it wants another at once.
+    /// Runs one turn of a node's engine and application. Returns true if it wants another at once.
     fn turn(&mut self, index: usize) -> bool {
         let (now, mtu, black_hole) = (self.now, self.mtu, self.black_hole);
         let node = &mut self.nodes[index];
@@ -668,7 +669,7 @@ impl Net {
     }
 }
 
-/// A client, node 0, and a server, node 1. Both can call; both echo unless told otherwise.
+/// A client, node 0, and a server, node 1. Both can call, and both echo by default.
 pub(crate) struct Pair {
     pub(crate) net: Net,
 }
@@ -692,22 +693,22 @@ impl Pair {
         Self::with(|_| {})
     }
 
-    /// Both with a changed configuration.
+    /// Creates both with a changed configuration.
     pub(crate) fn with(change: impl Fn(&mut Config)) -> Self {
         Self { net: Net::new(2, |_, config| change(config)) }
     }
 
-    /// Nodes that have not met.
+    /// Creates nodes that have not met.
     pub(crate) fn unacquainted() -> Self {
         Self { net: Net::unacquainted(2, |_, _| {}) }
     }
 
-    /// Both have spoken: peers, cutoffs and delay are known, and what was sent is forgotten.
+    /// Creates nodes after an exchange: peers, cutoffs and delay are known, and the packets sent until then are forgotten.
     pub(crate) fn acquainted(change: impl Fn(&mut Config)) -> Self {
         Self::acquainted_by_node(|_, config| change(config))
     }
 
-    /// The same, each with a configuration of its own.
+    /// Creates such nodes, each with a configuration of its own.
     pub(crate) fn acquainted_by_node(change: impl Fn(usize, &mut Config)) -> Self {
         let mut pair = Self { net: Net::new(2, change) };
         for _ in 0..3 {
@@ -723,7 +724,7 @@ impl Pair {
         pair
     }
 
-    /// A call of the client with a body of this length.
+    /// Makes a call of the client with a body of this length.
     pub(crate) fn call(&mut self, length: usize) -> RpcKey {
         self.call_from(CLIENT, SERVER, body(length, length as u64))
     }
@@ -742,7 +743,7 @@ impl Pair {
         }
     }
 
-    /// The server answers everything with this many bytes.
+    /// Makes the server answer every request with this many bytes.
     pub(crate) fn answer_with(&mut self, length: usize) {
         self.nodes[SERVER].app = App::Answer(Box::new(move |_| body(length, length as u64)));
     }
@@ -751,7 +752,7 @@ impl Pair {
         self.nodes[SERVER].app = App::Hold;
     }
 
-    /// Loses the first packet that `chosen` is true for.
+    /// Loses the first packet for which `chosen` is true.
     pub(crate) fn lose_first(&mut self, mut chosen: impl FnMut(&Passing<'_>) -> bool + 'static) {
         let mut lost = false;
         self.hook = Some(Box::new(move |passing| {
@@ -763,7 +764,7 @@ impl Pair {
         }));
     }
 
-    /// Every call is over on both sides, and nothing but history is held.
+    /// Asserts that every call is over on both sides, and only histories are held.
     pub(crate) fn assert_clean(&self) {
         for node in &self.nodes {
             assert_eq!(node.endpoint.active_rpcs(), 0);
@@ -772,12 +773,12 @@ impl Pair {
     }
 }
 
-/// Levels that DATA packets of a node used.
+/// Returns the levels of a node's DATA packets.
 pub(crate) fn levels(net: &Net, node: usize) -> BTreeSet<u8> {
     net.sent_by(node, PacketType::Data).iter().map(|sent| sent.priority.get()).collect()
 }
 
-/// A packet of one DATA, as a hostile peer would make it.
+/// Returns a DATA packet as a hostile peer would make it.
 pub(crate) fn data_packet(header: Header, data: Data, payload: &[u8]) -> Vec<u8> {
     let mut head = [0; apus_wire::DATA_HEADER_LEN];
     data.emit(&header, &mut head);

@@ -15,9 +15,10 @@ const OVERHEAD: u64 = 70;
 #[derive(Debug)]
 pub(crate) struct Switch {
     mbps: u64,
-    /// Bytes that each level of a port holds.
+    /// Bytes that each level of a port can hold.
     capacity: u64,
-    /// What comes to a node in the first part of each such span is read at its end: nodes are not run all the time.
+    /// Period of each pause and length of its first part: packets that arrive in the first part are read at its end, because nodes
+    /// do not run all the time.
     pub(crate) pauses: Option<(Duration, Duration)>,
     ports: BTreeMap<PathId, Port>,
 }
@@ -26,7 +27,7 @@ pub(crate) struct Switch {
 struct Port {
     levels: [VecDeque<Flying>; 8],
     queued: [u64; 8],
-    /// Until then something is on the wire.
+    /// Time until which a packet is on the wire.
     busy: Time,
 }
 
@@ -45,13 +46,13 @@ impl Switch {
         port.levels[level].push_back(flying);
     }
 
-    /// When a port is free for what waits there.
+    /// Returns the time at which a port with queued packets is free.
     pub(super) fn next(&self) -> Option<Time> {
         let waiting = self.ports.values().filter(|port| port.queued != [0; 8]);
         waiting.map(|port| port.busy).min()
     }
 
-    /// What goes onto the wires now, and when each arrives.
+    /// Returns the packets that go onto the wires now, and their times of arrival.
     pub(super) fn forward(&mut self, now: Time) -> Vec<(Time, Flying)> {
         let mut forwarded = Vec::new();
         for port in self.ports.values_mut().filter(|port| port.busy <= now) {

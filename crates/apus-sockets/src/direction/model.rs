@@ -1,34 +1,35 @@
-//! All interleavings of the two sides of a direction, within bounds, with the death of either side at each step.
+//! All interleavings of the two sides of a direction, within bounds, including the death of either side at each step.
 //!
-//! Within a host, a side sees the words of the other one as they are. Between hosts it sees them, and the ring, as they were at some
-//! earlier moment, and TCP brings bytes when it will. A second test tries that: what was stored becomes visible by moves of its own.
+//! Within a host, a side sees the present words of the other. Between hosts it sees the words, and the ring, of some earlier
+//! moment, and TCP brings bytes at any time. A second test covers that: stored words become visible by moves of their own.
 
 use std::collections::{HashSet, VecDeque};
 
 use super::*;
 
-/// How far a test goes.
+/// Bounds of a test.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Bounds {
-    /// Bytes that the sender writes: byte number `n` has the value `n`.
+    /// Number of bytes that the sender writes: byte number `n` has the value `n`.
     bytes: u8,
-    /// How often the receiver offers, and ends what it has offered; how often the sender spills.
+    /// Number of times that the receiver offers, that it ends its offers, and that the sender spills.
     times: u8,
-    /// How often a process dies that acts for a side, and another one of the side goes on.
+    /// Number of times that a process of a side dies and another one of the side continues.
     takeovers: u8,
-    /// A side sees the other one as it was.
+    /// Whether a side sees an earlier state of the other.
     lags: bool,
-    /// While an epoch is offered, a call reads no more of TCP than was there before it saw that the epoch had not begun.
+    /// Whether a call, while an epoch is offered, reads only those bytes of TCP that were there before it checked that the epoch
+    /// had not begun.
     counts: bool,
 }
 
-/// Bytes of the ring.
+/// Size of the ring in bytes.
 const CAPACITY: usize = 2;
 /// A store that a side is about to make.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Out {
     Data(u64, u8),
-    /// With the store before, the byte belongs to the receiver.
+    /// With the previous store, the byte belongs to the receiver.
     Accepted,
     Sender(SenderWord, u64),
     Receiver(ReceiverWord, u64),
@@ -53,45 +54,46 @@ struct Model {
     shown_sender: Shown,
     /// The words of the receiver as the sender sees them.
     shown_receiver: ReceiverWords,
-    /// Bytes that TCP has brought.
+    /// Number of bytes that TCP has brought.
     arrived: usize,
     sender_words: SenderWords,
     sender_out: VecDeque<Out>,
     sender_lives: bool,
-    /// Bytes given to the sender, and those of them whose write has returned.
+    /// Number of bytes given to the sender.
     written: u8,
+    /// Number of those bytes whose write has returned.
     accepted: u8,
-    /// How often a process died that acted for a side, and another one of the side went on.
+    /// Number of times that a process of a side died and another one of the side continued.
     takeovers: u8,
     spills: u8,
     receiver_words: ReceiverWords,
     receiver_out: VecDeque<Out>,
     receiver_lives: bool,
-    /// Bytes that the receiver has got.
+    /// Number of bytes that the receiver has got.
     got: u8,
     /// A call that reads TCP while an epoch is offered.
     reading: Option<Reading>,
     offers: u8,
     recalls: u8,
-    /// The receiver's program goes on without this library: it reads TCP.
+    /// Whether the receiver's program continues without this library, and reads TCP.
     has_left: bool,
     tcp: Vec<u8>,
     consumed: usize,
     ring: [u8; CAPACITY],
 }
 
-/// How far a call has come that reads TCP while an epoch is offered: the sender goes on between its steps.
+/// Progress of a call that reads TCP while an epoch is offered: the sender continues between its steps.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Reading {
-    /// It has seen that the epoch had not begun.
+    /// The call has checked that the epoch had not begun.
     Looked,
-    /// It has asked how many bytes are there.
+    /// The call has asked for the number of bytes in TCP.
     Counted(usize),
-    /// It has seen once more that the epoch had not begun.
+    /// The call has checked once more that the epoch had not begun.
     LookedAgain(usize),
 }
 
-/// A sender at some moment.
+/// The sender at some moment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Shown {
     words: SenderWords,
@@ -101,24 +103,24 @@ struct Shown {
 
 #[derive(Clone, Copy, Debug)]
 enum Move {
-    /// The receiver sees the sender as it is now.
+    /// The receiver sees the present sender.
     ShowSender,
-    /// The sender sees the receiver as it is now.
+    /// The sender sees the present receiver.
     ShowReceiver,
     /// TCP brings a byte.
     Arrive,
-    /// One of its stores becomes visible.
+    /// One of the side's stores becomes visible.
     SenderStores,
     Write,
-    /// The sender looks, and moves one byte on that it has taken back.
+    /// The sender looks, and moves one byte that it has taken back into TCP.
     Answer,
     Spill,
     SenderDies,
-    /// The process that acts for the sender dies in the middle of it. The sender has others.
+    /// The process that acts for the sender dies in the middle of an action. The sender has others.
     SenderTakesOver,
     ReceiverStores,
     Read,
-    /// The call that reads TCP while an epoch is offered goes on.
+    /// The call that reads TCP while an epoch is offered continues.
     ReadOn,
     Offer,
     Recall,
@@ -177,7 +179,7 @@ impl Model {
         }
     }
 
-    /// Everything that was stored is seen.
+    /// Makes all stores visible.
     fn show_all(&mut self) {
         self.show_sender();
         self.shown_receiver = self.receiver_words;
@@ -189,7 +191,7 @@ impl Model {
         self.shown_sender = Shown { words, ring, lives };
     }
 
-    /// The model after a move, or `None` if the move is not possible.
+    /// Returns the model after a move, or `None` if the move is impossible.
     fn after(&self, step: Move) -> Option<Self> {
         let mut next = self.clone();
         let sender_acts = self.sender_lives && self.sender_out.is_empty();
@@ -259,7 +261,7 @@ impl Model {
         let (theirs, mut sender) = (self.shown_receiver, self.sender());
         sender.look(&theirs, &mut self.sender_out).unwrap();
         sender.spill(&mut self.sender_out);
-        // Between hosts TCP may bring bytes before the receiver sees that an epoch has begun.
+        // Between hosts, TCP may bring bytes before the receiver sees that an epoch has begun.
         !self.bounds.lags
     }
 
@@ -267,7 +269,7 @@ impl Model {
         let offers = self.receiver_words.offered > self.receiver_words.recalled;
         let (theirs, shown) = (&self.sender_words, &self.shown_sender.words);
         let receiver = self.receiver();
-        // Between hosts a side is not seen as it is, so the receiver waits for the answer.
+        // Between hosts, a side sees an earlier state, so the receiver waits for the answer.
         let may = match self.bounds.lags {
             true => receiver.state(shown) == ReceiverState::Tcp && receiver.may_leave(shown),
             false => receiver.may_leave(theirs),
@@ -276,7 +278,7 @@ impl Model {
         !offers && may
     }
 
-    /// A byte that was copied out is got by the process that died, unless it told that it has read it.
+    /// A byte that was copied out belongs to the process that died, unless that process reported it as read.
     fn receiver_takes_over(&mut self) -> bool {
         let is_possible = self.receiver_lives
             && (!self.receiver_out.is_empty() || self.reading.is_some())
@@ -317,7 +319,7 @@ impl Model {
         }
         if self.sender_out.front() == Some(&Out::Accepted) {
             self.sender_out.pop_front();
-            // The sender looks for a recall before the write returns. A write that it takes back returns once it is in TCP.
+            // The sender checks for a recall before the write returns. A write that it takes back returns once it is in TCP.
             let seen = if self.bounds.lags { self.shown_receiver } else { self.receiver_words };
             if seen.recalled <= self.sender_words.last_ended() {
                 self.accepted = self.written;
@@ -337,7 +339,7 @@ impl Model {
         true
     }
 
-    /// The program writes a byte.
+    /// Makes the program write a byte.
     fn write(&mut self) -> bool {
         let (theirs, total) = (self.shown_receiver, self.tcp.len() as u64);
         let mut sender = self.sender();
@@ -353,7 +355,7 @@ impl Model {
                 sender.wrote(1, &mut self.sender_out);
                 self.sender_out.push_back(Out::Accepted);
             }
-            _ => return true, // It looked.
+            _ => return true, // The sender looked.
         }
         self.written += 1;
         true
@@ -373,7 +375,7 @@ impl Model {
         true
     }
 
-    /// The program reads a byte.
+    /// Makes the program read a byte.
     fn read(&mut self) -> bool {
         if self.has_left {
             if let Some(byte) = self.tcp[..self.arrived].get(self.consumed).copied() {
@@ -411,7 +413,8 @@ impl Model {
         true
     }
 
-    /// The next step of a call that reads TCP while an epoch is offered, as `receive_before_epoch` of the preloaded library takes it.
+    /// Takes the next step of a call that reads TCP while an epoch is offered, as `receive_before_epoch` of the preloaded library
+    /// does.
     fn read_on(&mut self) -> bool {
         let theirs = self.shown_sender.words;
         let is_offered = || self.receiver().state(&theirs) == ReceiverState::Offered;
@@ -432,10 +435,10 @@ impl Model {
         true
     }
 
-    /// Both sides go on until nothing happens any more: everything that was written arrives.
+    /// Lets both sides continue until nothing more happens, and checks that all written bytes arrive.
     fn ends_well(mut self) {
         if !self.receiver_lives {
-            // What is lost is known.
+            // The loss is known.
             while self.sender_stores() {}
             let arrived = self.tcp.len() + usize::from(self.sender().loses(&self.receiver_words));
             assert!(self.got >= self.accepted || arrived > self.consumed, "{self:#?}");
@@ -472,7 +475,7 @@ impl Model {
     }
 }
 
-/// Tries everything. Returns how many states there are.
+/// Tries all moves. Returns the number of states.
 fn all_states(bounds: Bounds) -> usize {
     let mut seen = HashSet::from([Model::new(bounds)]);
     let mut new = vec![Model::new(bounds)];
@@ -490,7 +493,7 @@ fn all_states(bounds: Bounds) -> usize {
     seen.len()
 }
 
-/// Without optimization the tests take ten times as long.
+/// Without optimization, the tests take ten times as long.
 const IS_SLOW: bool = cfg!(debug_assertions);
 
 #[test]
@@ -507,7 +510,7 @@ fn nor_if_each_side_sees_the_other_one_as_it_was() {
     assert!(states > 10_000);
 }
 
-/// What comes later may be behind the ring.
+/// Later bytes may belong behind the ring.
 #[test]
 #[should_panic(expected = "left == right")]
 fn bytes_of_tcp_behind_the_ring_come_first_to_a_call_that_does_not_count() {

@@ -1,4 +1,4 @@
-//! The table of states and events (table.txt) says what the code does. `UPDATE_EXPECT=1` writes it anew.
+//! The table of states and events (table.txt) equals the behaviour of the code. `UPDATE_EXPECT=1` writes it anew.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use expect_test::expect_file;
 
 use super::*;
 
-/// The words that were stored, in their order.
+/// The stored words, in order.
 #[derive(Default)]
 struct Stored(String);
 
@@ -18,7 +18,7 @@ impl<W: std::fmt::Debug> Store<W> for Stored {
 
 const CAPACITY: u64 = 8;
 
-/// What the other side has said in the first epoch.
+/// The words of the other side in the first epoch.
 const OFFERED: ReceiverWords = ReceiverWords { offered: 1, read: 0, recalled: 0, drained: 0 };
 const RECALLED: ReceiverWords = ReceiverWords { offered: 1, read: 2, recalled: 1, drained: 1 };
 const NOT_BEGUN: SenderWords =
