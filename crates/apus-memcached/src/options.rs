@@ -1,4 +1,4 @@
-//! What is asked of the generator.
+//! Options of the generator.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,13 +12,13 @@ use super::records::{self, Length};
 use apus_load::misuse::Misuse;
 use apus_node::arguments;
 
-/// Rates of a scan at most.
+/// Upper bound on the rates of a scan.
 const SCAN_MAX: usize = 1000;
 
-/// The highest rate that can be asked for, per second.
+/// Upper bound on a rate, per second.
 const QPS_MAX: f64 = 1e7;
 
-/// Which load to offer to which server.
+/// The load and its server.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub struct Options {
     /// The server: HOST:PORT, or unix:PATH
@@ -94,7 +94,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Refuses options that do not go together, and CPUs that this process may not use.
+    /// Refuses contradictory options, and CPUs that this process may not use.
     ///
     /// # Errors
     /// With the options and the reason.
@@ -111,7 +111,7 @@ impl Options {
         {
             let keys = self.keys;
             return Err(Misuse(format!(
-                "'--key-size {bytes}' with '--keys {keys}': so many keys need {digits} bytes"
+                "'--key-size {bytes}' with '--keys {keys}': this number of keys needs {digits} bytes"
             )));
         }
         if self.stamps && self.server.starts_with(super::server::UNIX) {
