@@ -27,7 +27,7 @@ pub(super) enum Answer {
     Miss,
     /// The new value was stored.
     Stored,
-    /// An error, in the server's words.
+    /// An error, with the server's text.
     Refused(String),
 }
 

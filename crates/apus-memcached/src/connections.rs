@@ -62,9 +62,9 @@ pub(super) struct Connections {
 /// A connection in the list.
 struct Place {
     connection: Connection,
-    /// When its number of outstanding requests was reached.
+    /// The change that led to its number of outstanding requests.
     since: u64,
-    /// It is among those with queued requests.
+    /// Whether it is among those with queued requests.
     is_queued: bool,
     /// Whether it is registered for writability because the socket buffer was full.
     waits_for_room: bool,

@@ -13,7 +13,7 @@ use apus_node::message::filler;
 pub enum Length {
     /// The lengths of Facebook's pool ETC.
     Fb,
-    /// All the same, in bytes.
+    /// One length, in bytes.
     Fixed(u32),
 }
 
