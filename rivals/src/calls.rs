@@ -49,7 +49,7 @@ where
     /// Connects. `connect` returns a function that calls the server with a body and returns the reply's body.
     ///
     /// # Errors
-    /// Those of `connect`.
+    /// The errors of `connect`.
     pub(crate) fn new(wait: Wait, connect: impl Future<Output = Result<Call>>) -> Result<Self> {
         let runtime = runtime(wait)?;
         let call = runtime.block_on(connect)?;
@@ -113,7 +113,7 @@ impl AsyncServer {
     /// Opens a server. `bind` runs within the runtime and returns the address and a future that serves until it fails.
     ///
     /// # Errors
-    /// Those of `bind`.
+    /// The errors of `bind`.
     pub(crate) fn open<Serve>(
         wait: Wait,
         bind: impl Future<Output = Result<(SocketAddr, Serve)>>,

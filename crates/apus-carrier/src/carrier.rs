@@ -76,7 +76,7 @@ impl Carrier {
         let streams = StreamListener::bind_with(&node, port, &stream_options())?;
         let control = Source::new(listener(port)?)?;
         listen(&door, Backlog::new(128)?)?;
-        // The socket has another type than those of the standard library, but `accept` is the same.
+        // The socket has another type than the standard library's, but `accept` is the same.
         let door = Source::new(UnixListener::from(door))?;
         let shared = Shared::new(node, settings, Guests::new(limit));
         spawn(programs::accept(Arc::clone(&shared), door));

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 /// Settings of a carrier.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// UDP port of this carrier and of those of other hosts; also the port of their listeners within Apus. Default 20147; 1 to 32767.
+    /// UDP port of this carrier and of other hosts' carriers; also the port of their listeners within Apus. Default 20147; 1 to 32767.
     pub port: u16,
     /// Time for which the carrier continues without a program; `None` for ever. Default 5 s.
     pub idle: Option<Duration>,
@@ -41,7 +41,7 @@ impl Default for Settings {
     }
 }
 
-/// Hosts to and from which connections are carried: those of some networks, or all.
+/// Hosts to and from which connections are carried: some networks, or all hosts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Hosts(Vec<IpNet>);
 

@@ -17,7 +17,7 @@ pub(crate) fn ip(arguments: &[&str]) -> Result<String> {
 /// Runs `tc` with these arguments. Returns its output.
 ///
 /// # Errors
-/// Those of [`ip`].
+/// The errors of [`ip`].
 pub(crate) fn tc(arguments: &[&str]) -> Result<String> {
     finish("tc", arguments, Command::new("tc").args(arguments).output())
 }
@@ -25,7 +25,7 @@ pub(crate) fn tc(arguments: &[&str]) -> Result<String> {
 /// Runs several commands of `ip` or `tc` in one network namespace, one per line.
 ///
 /// # Errors
-/// Those of [`ip`], with the line that failed.
+/// The errors of [`ip`], with the line that failed.
 pub(crate) fn batch(program: &str, namespace: &str, commands: &[String]) -> Result<()> {
     let arguments = ["-n", namespace, "-batch", "-"];
     let start = Command::new(program)

@@ -149,7 +149,7 @@ const NO_FIREWALL: &str =
 fn check_name(lab: &str) -> Result<()> {
     let fits = !lab.is_empty() && lab.len() <= 40;
     let plain = lab.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
-    ensure!(fits && plain, "`{lab}` is no name of a lab: up to 40 of a-z, 0-9 and _");
+    ensure!(fits && plain, "`{lab}` is not a name of a lab: up to 40 of a-z, 0-9 and _");
     Ok(())
 }
 

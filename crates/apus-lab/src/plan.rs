@@ -70,7 +70,7 @@ pub struct Setting {
     pub delivery: String,
     /// Settings of Apus by their keys, see `apus::Config`.
     pub apus: BTreeMap<String, Value>,
-    /// Numbers of TCP connections for each pair of hosts, of which the best is used. Default 1, 2, 4, 8.
+    /// Numbers of TCP connections for each pair of hosts; the best one is used. Default 1, 2, 4, 8.
     pub connections: Vec<usize>,
     /// TCP's congestion control; the system's if absent.
     pub congestion: Option<String>,

@@ -1,6 +1,6 @@
 //! A campaign on real hosts, controlled over ssh.
 //!
-//! The hosts run the same agents as those of the lab, started by the ssh program with the user's configuration (keys, jumps,
+//! The hosts run the same agents as the lab's hosts, started by the ssh program with the user's configuration (keys, jumps,
 //! users). The queues of real switches are not visible; everything else is the same.
 
 use std::net::IpAddr;

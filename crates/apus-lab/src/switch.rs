@@ -1,6 +1,6 @@
 //! The queues of the emulated switch and of the hosts' links, as the kernel's queueing disciplines.
 //!
-//! A port towards a host lets packets pass at the chosen rate, and those of a higher class always first: it is a hierarchical token
+//! A port towards a host lets packets pass at the chosen rate, and packets of a higher class always first: it is a hierarchical token
 //! bucket whose eight classes may all borrow the whole rate, by priority. Kernels with strict priority queues (`prio`, `ets`) would
 //! still need a bucket below them, and many minimal kernels have only the bucket, so it is used everywhere. The class of a packet
 //! is the upper three bits of its DSCP. Each class has a bounded queue.
@@ -97,7 +97,7 @@ impl Ports {
         commands
     }
 
-    /// The bucket of a device. Packets that match no class go to the first class, that of DSCP 0.
+    /// The bucket of a device. Packets that match no class go to the first class, which has DSCP 0.
     fn root(&self, device: &str, classes: u32) -> Vec<String> {
         debug_assert!(classes > 0);
         vec![

@@ -44,7 +44,7 @@ impl Malformed {
             Kind::Set => "set",
         };
         let bytes = in_words(bytes);
-        Self(format!("'{bytes}' is no answer to a {asked}: is '--protocol' that of the server?"))
+        Self(format!("'{bytes}' is not an answer to a {asked}: is '--protocol' right?"))
     }
 }
 

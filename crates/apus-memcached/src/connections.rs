@@ -216,7 +216,7 @@ impl Connections {
     /// connections can have answers. A poll of epoll takes microseconds, in which an available answer waits.
     ///
     /// # Errors
-    /// Those of [`receive`](Self::receive).
+    /// The errors of [`receive`](Self::receive).
     pub(super) fn take(&mut self, mut each: impl FnMut(Query, Answer)) -> Result<bool> {
         let before = self.outstanding;
         for place in (0..self.awaited.len().min(DIRECT_READS)).rev() {

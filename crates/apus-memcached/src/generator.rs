@@ -343,7 +343,7 @@ pub(super) fn load(connections: &mut Connections) -> Result<()> {
         if any {
             heard = Instant::now();
         } else if heard.elapsed() > SILENCE_MAX {
-            bail!("no answer for {SILENCE_MAX:?}: is '--protocol' that of the server?");
+            bail!("no answer for {SILENCE_MAX:?}: is '--protocol' right?");
         }
     }
     Ok(())

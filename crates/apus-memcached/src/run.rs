@@ -23,7 +23,7 @@ const LOADING_DEPTH: u32 = 64;
 /// Sets every record once.
 ///
 /// # Errors
-/// Those of [`generator::load`], and if the server cannot be reached.
+/// The errors of [`generator::load`], and if the server cannot be reached.
 pub(super) fn load(server: &Server, options: &Options, records: &Arc<Records>) -> Result<()> {
     let protocol = options.protocol;
     let mut connections =
@@ -81,7 +81,7 @@ impl Ready {
     /// Offers the load from now on.
     ///
     /// # Errors
-    /// Those of [`generator::offer`], and if the kernel refuses a thread or a CPU.
+    /// The errors of [`generator::offer`], and if the kernel refuses a thread or a CPU.
     pub(super) fn run(self) -> Result<Outcome> {
         self.run_with(&|_| Ok(()))
     }
@@ -89,7 +89,7 @@ impl Ready {
     /// Offers the load. The first thread calls `edge` at both ends of the counted time.
     ///
     /// # Errors
-    /// Those of [`run`](Self::run) and of `edge`.
+    /// The errors of [`run`](Self::run) and of `edge`.
     pub(super) fn run_with(self, edge: &(dyn Fn(Edge) -> Result<()> + Sync)) -> Result<Outcome> {
         let start = Instant::now();
         thread::scope(|scope| {

@@ -1,6 +1,6 @@
 //! The kernel's stamps of packets (`SO_TIMESTAMPING`): the times at which a query left and its answer arrived.
 //!
-//! They are taken at the same point as those of packet captures. Their difference is the time of the server and of the network,
+//! They are taken at the same point as the stamps of packet captures. Their difference is the time of the server and of the network,
 //! without the system calls and the queue of this program.
 
 use std::io::{self, IoSliceMut};
@@ -43,7 +43,7 @@ impl Stamps {
     /// Reads like [`Read::read`](io::Read::read).
     ///
     /// # Errors
-    /// Those of `read`.
+    /// The errors of `read`.
     pub(super) fn read(&mut self, socket: &Socket, bytes: &mut [u8]) -> io::Result<usize> {
         let mut parts = [IoSliceMut::new(bytes)];
         let control = Some(&mut self.control[..]);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serializer};
 /// Writes a value as its text.
 ///
 /// # Errors
-/// Those of the serializer.
+/// The errors of the serializer.
 pub fn serialize<T: Display, S: Serializer>(value: &T, out: S) -> Result<S::Ok, S::Error> {
     out.collect_str(value)
 }

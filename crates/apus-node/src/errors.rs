@@ -60,7 +60,7 @@ impl Errors {
         self.kinds.values().max_by_key(|kind| kind.count).map(|kind| kind.example.as_str())
     }
 
-    /// What the first wrong reply was; `None` when there was none.
+    /// The first wrong reply; `None` without wrong replies.
     pub(super) fn wrong_reply(&self) -> Option<&str> {
         self.kinds.get(WRONG_REPLY).map(|kind| kind.example.as_str())
     }

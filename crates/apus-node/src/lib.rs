@@ -10,7 +10,7 @@
 //! | [`server`] | a server with several ports and threads |
 //! | [`link`] | the options of the network; [`capture`]: the option of packet captures |
 //! | [`transport`] | the interface of transports for load generators, and Apus behind it |
-//! | [`message`], [`verify`], [`cp_node`] | the messages: with a header, with every byte checked, and those of the module's load generator |
+//! | [`message`], [`verify`], [`cp_node`] | the messages: with a header, with every byte checked, and the module's load generator's |
 //! | [`pace`], [`slots`] | schedules of calls; outstanding calls; [`traffic`]: counts of a server |
 //! | [`arguments`] | parsers of options' values |
 

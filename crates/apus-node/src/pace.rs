@@ -78,7 +78,7 @@ impl Pace {
     /// whether there was room for the call; without room, the call stays due.
     ///
     /// # Errors
-    /// Those of `start`.
+    /// The errors of `start`.
     pub fn start_due(
         &mut self,
         most: usize,

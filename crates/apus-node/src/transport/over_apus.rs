@@ -205,7 +205,7 @@ fn start_node(options: &NodeOptions) -> Result<Node> {
     if options.link == Links::Auto {
         config.capture(None); // A capture would prevent shared memory.
     } else if let Some(file) = &options.capture {
-        config.capture(Some(path::absolute(file).context("cannot tell where --capture is")?));
+        config.capture(Some(path::absolute(file).context("cannot resolve the path of --capture")?));
     }
     Node::start(&config).context("cannot start an Apus node")
 }

@@ -147,7 +147,7 @@ impl FrameWriter {
     /// Writes everything to a blocking stream.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// The errors of the kernel.
     pub fn write_all(&mut self, mut stream: impl Write) -> io::Result<()> {
         while self.write(&mut stream, usize::MAX)? != Progress::Done {}
         Ok(())
@@ -156,7 +156,7 @@ impl FrameWriter {
     /// Writes once, at most `limit` bytes, so that a long message does not block the caller.
     ///
     /// # Errors
-    /// Those of the kernel; a full socket buffer is not an error.
+    /// The errors of the kernel; a full socket buffer is not an error.
     pub fn write(&mut self, stream: &mut impl Write, limit: usize) -> io::Result<Progress> {
         if self.pieces.is_empty() {
             return Ok(Progress::Done);

@@ -166,7 +166,7 @@ impl EpollClient {
     /// kernel's `epoll_wait` counts in milliseconds.
     ///
     /// # Errors
-    /// Those of `receive`.
+    /// The errors of `receive`.
     pub fn receive_until(&mut self, end: Instant, ended: &mut Vec<Ended>) -> Result<()> {
         loop {
             self.receive(Duration::ZERO, ended)?;
