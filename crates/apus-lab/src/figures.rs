@@ -1,7 +1,7 @@
 //! Rows, curves and warnings from the measurements of a lab's hosts.
 //!
 //! * A *slowdown* is a call's time, from the time at which it was due to the last byte of its reply, divided by the ideal
-//! ([`crate::ideal`]). Calls that had not ended at the end of the run count with their time so far.
+//!   ([`crate::ideal`]). Calls that had not ended at the end of the run count with their time so far.
 //! * *Short* messages are the shortest decile of all messages of the run, as in the Homa papers.
 //! * A 99th percentile is *stable* if its 95 % interval by order statistics spans at most a factor of 1.5.
 

@@ -2,11 +2,11 @@
 //!
 //! * [`plan`]: plans and settings; [`emulated`], [`remote`]: the two testbeds, each with its `run`;
 //! * [`agent`]: the process on each host, which is the same program under the hidden command
-//! [`AGENT_COMMAND`](emulated::AGENT_COMMAND); `agents`: the leader's control of all of them;
+//!   [`AGENT_COMMAND`](emulated::AGENT_COMMAND); `agents`: the leader's control of all of them;
 //! * `campaign`: all settings of a plan in turn; `trial`: one run on all hosts; `ideal`: ideal times;
 //! * `figures`: rows and curves from the agents' measurements;
 //! * [`network`]: namespaces and links, made with iproute2 (`iproute`); `switch`: their queues, which `queues` reads; `processor`:
-//! processors that are slowed down;
+//!   processors that are slowed down;
 //! * [`up`]: a lab for manual use;
 //! * `kernel`: the kernel's counters; [`privilege`]: the lab's privileges.
 //!

@@ -1,7 +1,7 @@
 //! `apus bench memcached`: an open-loop load generator for memcached's protocols and for RESP, in the spirit of mutilate.
 //!
 //! * `answer`: answers of servers; `text`, `binary`, `resp`: encoders and parsers of the protocols; `protocol`: the choice among
-//! them;
+//!   them;
 //! * `records`: keys, and the lengths of their values;
 //! * `server`, `connection`, `connections`: the server's address, one connection, the connections of a thread;
 //! * `generator`: the load of a thread, open loop or closed; `run`: its threads; `outcome`: the results;
