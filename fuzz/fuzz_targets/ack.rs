@@ -1,4 +1,4 @@
-//! ACK without regard to the type byte: what parses is emitted and parses to the same.
+//! ACK with any type byte: a packet that parses, once emitted, parses to the same.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Bundles: what comes apart, put together again, is the same datagram.
+//! Bundles: the items of a bundle, put together again, are the same datagram.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ fuzz_target!(|datagram: &[u8]| {
     let items: Vec<_> = bundle::packets(datagram).collect();
     assert!(items.len() <= bundle::MAX_PACKETS + 1);
     let good = items.iter().take_while(|item| item.is_ok()).count();
-    assert!(good + 1 >= items.len(), "something follows an error");
+    assert!(good + 1 >= items.len(), "an item follows an error");
     if good == items.len() {
         assert!(bundle::is_bundle(datagram));
         let mut again = Vec::new();

@@ -1,4 +1,4 @@
-//! OPEN, TOKEN, CONFIRM and MEET, and the stamp of any packet: what parses is emitted and parses to the same.
+//! OPEN, TOKEN, CONFIRM and MEET, and the stamp of any packet: a packet that parses, once emitted, parses to the same.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The packets that are a common header and hardly more: what parses is emitted and parses to the same.
+//! Packets with little more than a common header: a packet that parses, once emitted, parses to the same.
 
 #![no_main]
 

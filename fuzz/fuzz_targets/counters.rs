@@ -1,4 +1,4 @@
-//! A file of counters, which anybody may have written: whatever is in it, reading it neither panics nor takes more memory than it has.
+//! A file of counters with hostile contents: reading it neither panics nor takes more memory than its length.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! DATA without regard to the type byte: what parses is emitted and parses to the same, and so does its extension.
+//! DATA with any type byte: a packet that parses, once emitted, parses to the same, and so does its extension.
 
 #![no_main]
 

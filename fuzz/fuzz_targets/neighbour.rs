@@ -1,4 +1,4 @@
-//! A process that shares memory with an honest one, and writes anything anywhere: before the honest one looks, and while it looks.
+//! A process that shares memory with an honest one, and writes any value anywhere, between and during the honest one's reads.
 #![no_main]
 
 use std::io::IoSlice;
@@ -14,22 +14,24 @@ use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair,
 };
 
-/// Bytes of a pair's segment, of its ring, and of a segment of its pool.
+/// Bytes of a pair's segment.
 const SIZE: usize = 5 * PAGE;
+/// Bytes of its ring.
 const RING: usize = PAGE;
+/// Bytes of a segment of its pool.
 const POOL: usize = 1 << 20;
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Action {
-    /// The hostile one stores a word.
+    /// The hostile process stores a word.
     Store { at: u16, value: u64 },
-    /// It writes a frame where the honest one looks, as if it were honest.
+    /// The hostile process writes a frame at the honest one's read position, like an honest one.
     Frame { kind: u8, length: u16, payload: [u64; 5] },
-    /// It says something over the socket, with or without memory.
+    /// The hostile process sends a message over the socket, with or without memory.
     Say { kind: u8, memory: Option<bool> },
-    /// The honest one sends a message.
+    /// The honest process sends a message.
     Send { length: u16, times: u8 },
-    /// The honest one does a turn, while the other one stores words.
+    /// The honest process does a turn, while the hostile one stores words.
     Turn { scribbles: [(u16, u64); 4] },
 }
 
@@ -49,7 +51,7 @@ impl Hostile {
         let rights = [ControlMessage::ScmRights(descriptors)];
         let control = if descriptors.is_empty() { &[][..] } else { &rights[..] };
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        // A full socket takes no more, which is the hostile one's own affair.
+        // A full socket accepts no more, which harms only the hostile process.
         let _ =
             sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(&[kind])], control, flags, None);
     }
@@ -76,7 +78,7 @@ impl MessageReceiver for Inbox {
 
     fn message(&mut self, _: Words, body: Bytes) {
         assert!(body.len() <= POOL);
-        assert_eq!(body.iter().count(), body.len(), "all of it can be read");
+        assert_eq!(body.iter().count(), body.len(), "every byte is readable");
     }
 }
 

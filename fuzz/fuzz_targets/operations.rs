@@ -2,15 +2,14 @@
 //!
 //! An input is a list of [`Step`]s. After the last one the network is healed and every request answered. Each run checks:
 //!
-//! - no input makes an endpoint panic or want to be called forever;
-//! - no request is executed twice, whichever incarnation of its server executes it, and an error that denies the
-//!   execution is true;
+//! - no input makes an endpoint panic or ask to be called without end;
+//! - no request is executed twice, by any incarnation of its server, and an error that denies the execution is true;
 //! - messages arrive with the bytes that were sent;
 //! - a call ends at most once, and never after it was aborted or its socket closed;
 //! - an endpoint holds no more than its budget and the messages of its own application;
 //! - every call ends, and both endpoints become idle, within a bounded virtual time after the network is healed.
 //!
-//! A damaged packet stands for one whose UDP checksum is right by accident. After it, only panics, endless loops, budgets
+//! A damaged packet stands for one whose UDP checksum is right by accident. After it, only panics, endless loops, exceeded budgets
 //! and calls that end twice are errors.
 
 #![no_main]
@@ -34,7 +33,7 @@ fuzz_target!(|input: Input| Run::new(&input).check(&input.steps));
 
 #[derive(Arbitrary, Debug)]
 struct Input {
-    /// Small budgets, windows and bursts.
+    /// Whether budgets, windows and bursts are small.
     tight: bool,
     /// Whether packets may be damaged and forged.
     damages: bool,
@@ -73,27 +72,27 @@ enum Step {
     Connect {
         from: Side,
     },
-    /// The application of this node answers one of the requests it holds.
+    /// The application of this node answers one of its requests.
     Reply {
         at: Side,
         nth: u8,
         length: Length,
     },
-    /// Its handler panics.
+    /// The application's handler panics.
     Reject {
         at: Side,
         nth: u8,
     },
-    /// It drops the request.
+    /// The application drops the request.
     Abandon {
         at: Side,
         nth: u8,
     },
-    /// The caller gives a call up.
+    /// The caller aborts a call.
     Abort {
         nth: u8,
     },
-    /// A node closes the socket it calls from and opens another one.
+    /// A node closes its socket for calls and opens another one.
     Close {
         at: Side,
     },
@@ -101,7 +100,7 @@ enum Step {
     ToggleService {
         at: Side,
     },
-    /// One of the packets on their way to this node.
+    /// One of the packets in flight to this node.
     Packet {
         to: Side,
         nth: u8,
@@ -114,16 +113,16 @@ enum Step {
     Wait {
         micros: u16,
     },
-    /// Longer than a packet lives in a network and a peer is remembered.
+    /// A silence longer than the lifetime of a packet and the memory of a peer.
     LongSilence,
     Restart {
         node: Side,
     },
-    /// The network says that the peer of this node cannot be reached.
+    /// The network reports that the peer of this node is unreachable.
     PathError {
         at: Side,
     },
-    /// Bytes of nobody in the peer's name. Ignored unless the input damages packets.
+    /// Forged bytes in the peer's name. Ignored unless the input damages packets.
     Forge {
         to: Side,
         packet: Vec<u8>,
@@ -134,11 +133,11 @@ enum Step {
 enum Fate {
     Arrives,
     Lost,
-    /// It arrives, and stays on its way.
+    /// The packet arrives, and stays in flight.
     Repeated,
-    /// Loses its end. Ignored unless the input damages packets, as the next one.
+    /// The packet loses its end. Ignored, like the next one, unless the input damages packets.
     Cut(u16),
-    /// A bit flips.
+    /// A bit of the packet flips.
     Flipped(u16),
 }
 
@@ -146,30 +145,30 @@ enum Fate {
 const STEPS_MAX: usize = 100;
 const LONG_SILENCE: Duration = Duration::from_secs(125);
 const WAIT_UNIT: Duration = Duration::from_micros(16);
-/// Bytes of all messages of a run, so that a run is short.
+/// Upper bound on bytes of all messages of a run, so that a run is short.
 const BYTES_MAX: u32 = 2 << 20;
 const PORT: u16 = 7;
-/// One way through the network.
+/// Delay of the network, one way.
 const LATENCY: Duration = Duration::from_micros(10);
 const PEER_TIMEOUT: Duration = Duration::from_millis(100);
-/// As in `apus sim check`: 16 probes half a timeout apart (rule life-4), and slack.
+/// The bound of `apus sim check`: 16 probes half a timeout apart (rule life-4), and slack.
 const ENDED_AFTER: Duration = Duration::from_millis(9 * 100 + 500);
 const IDLE_AFTER: Duration = Duration::from_millis(40 * 100 + 1_000);
-/// Turns of both endpoints in a run: some ten times what the most packets need.
+/// Upper bound on turns of both endpoints in a run: about ten times the need of the most packets.
 const TURNS_MAX: u32 = 200_000;
 const TIGHT_BUDGET: u64 = 600_000;
 const BUDGET: u64 = 8 << 20;
-/// What the core charges for an RPC beside its message.
+/// Bytes that the core charges for an RPC besides its message.
 const RPC_BYTES: u64 = 512;
-/// A message begins with the number of its call.
+/// Length of the call's number, which begins every message.
 const NUMBER_LEN: u32 = 4;
 
 struct Node {
     endpoint: Endpoint,
-    /// The socket it calls from.
+    /// The socket of its calls.
     client: SocketKey,
     service: Option<SocketKey>,
-    /// Requests that the application has not answered, each with its call if that is known.
+    /// Requests that the application has not answered, each with its call if known.
     requests: VecDeque<(RpcKey, Option<usize>)>,
     /// Bytes of the messages that its own application sent.
     given: u64,
@@ -179,7 +178,7 @@ struct Node {
 enum State {
     UnderWay,
     Ended,
-    /// Aborted, its socket closed, or its node restarted: no event may follow.
+    /// Aborted, its socket closed, or its node restarted. No event may follow.
     Gone,
 }
 
@@ -191,7 +190,7 @@ struct Call {
     response: u32,
     state: State,
     executed: bool,
-    /// The error that said it was not executed.
+    /// The error that says that it was not executed.
     denied: Option<CallFailed>,
 }
 
@@ -199,7 +198,7 @@ struct Run<'a> {
     input: &'a Input,
     now: Time,
     nodes: [Node; 2],
-    /// Packets on their way to each node.
+    /// Packets in flight to each node.
     under_way: [VecDeque<Vec<u8>>; 2],
     calls: Vec<Call>,
     spent: SpentBodies,
@@ -274,7 +273,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The length of a message, within what is left for this run.
+    /// The length of a message, within the bytes left for this run.
     fn length(&mut self, length: Length) -> u32 {
         let length = match length {
             Length::Short(bytes) => u32::from(bytes),
@@ -334,7 +333,7 @@ impl<'a> Run<'a> {
         self.answer(at, rpc, call, length);
     }
 
-    /// Answers a request; one for which the budgets have no room stays with the application.
+    /// Answers a request. A request without room in the budgets stays with the application.
     fn answer(&mut self, at: usize, rpc: RpcKey, call: Option<usize>, length: u32) {
         let body = message(call.unwrap_or(0), true, length);
         match self.nodes[at].endpoint.reply(self.now, rpc, body) {
@@ -362,7 +361,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// No event may follow for the calls of a node.
+    /// Forbids further events for the calls of a node.
     fn forget_calls(&mut self, node: usize) {
         let calls = self.calls.iter_mut().filter(|call| call.from == node);
         for call in calls.filter(|call| call.state == State::UnderWay) {
@@ -412,7 +411,7 @@ impl<'a> Run<'a> {
         self.arrive(to, &packet);
     }
 
-    /// Gives an endpoint a packet as a link does: its payload where the endpoint says it belongs, if it can say so.
+    /// Gives an endpoint a packet like a link: with its payload at the receive target, if there is one.
     fn arrive(&mut self, to: usize, packet: &[u8]) {
         self.now = self.now + LATENCY;
         let endpoint = &mut self.nodes[to].endpoint;
@@ -426,7 +425,7 @@ impl<'a> Run<'a> {
             place.message.extend_from_slice(payload);
             placed = endpoint.handle_in_place(now, from, header, payload.len());
             if !placed {
-                let place = endpoint.receive_target().expect("nothing has changed");
+                let place = endpoint.receive_target().expect("the state is unchanged");
                 place.message.truncate(before);
             }
         }
@@ -447,7 +446,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// When the next timer is due, not before the next microsecond.
+    /// The time of the next timer, at least a microsecond from now.
     fn next_timeout(&self) -> Option<Time> {
         let due = self.nodes.iter().filter_map(|node| node.endpoint.poll_timeout()).min()?;
         Some(due.max(self.now + Duration::from_micros(1)))
@@ -472,7 +471,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Everything that an endpoint does after an input.
+    /// Handles all output of an endpoint after an input.
     fn turn(&mut self, at: usize) {
         let mtu = match self.input.mtu {
             Mtu::Least => 576,
@@ -482,7 +481,7 @@ impl<'a> Run<'a> {
         let now = self.now;
         loop {
             self.turns += 1;
-            assert!(self.turns < TURNS_MAX, "an endpoint wants to be called forever");
+            assert!(self.turns < TURNS_MAX, "an endpoint asks to be called without end");
             let mut sink = Outbox { mtu, packets: &mut self.under_way[1 - at] };
             let more = self.nodes[at].endpoint.poll_transmit(now, &mut sink);
             while let Some(event) = self.nodes[at].endpoint.poll_event() {
@@ -524,7 +523,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A request is executed; returns which call it is.
+    /// Checks the execution of a request. Returns its call.
     fn on_request(&mut self, at: usize, body: &Bytes) -> Option<usize> {
         if self.input.damages {
             return None;
@@ -564,7 +563,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// From here on nothing is lost, both nodes serve, and every request is answered.
+    /// From now on no packet is lost, both nodes serve, and every request is answered.
     fn heal(&mut self) {
         for at in 0..2 {
             if self.nodes[at].service.is_none() {
@@ -578,7 +577,7 @@ impl<'a> Run<'a> {
                 let under_way = self.calls.iter().position(|call| call.state == State::UnderWay);
                 assert_eq!(
                     under_way, None,
-                    "the call has not ended {ENDED_AFTER:?} after the mend"
+                    "the call has not ended {ENDED_AFTER:?} after the network is healed"
                 );
             }
             for at in 0..2 {
@@ -597,7 +596,7 @@ impl<'a> Run<'a> {
         }
         assert!(
             self.is_over() || self.input.damages,
-            "something is left {IDLE_AFTER:?} after the mend"
+            "state is left {IDLE_AFTER:?} after the network is healed"
         );
     }
 
@@ -608,7 +607,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The path to a node, the same from everywhere.
+/// The path to a node, the same at every node.
 fn path_to(node: usize) -> PathId {
     PathId::new(node as u32, node as u64)
 }
@@ -632,7 +631,7 @@ fn node(input: &Input, incarnation: u128) -> Node {
     Node { endpoint, client, service, requests: VecDeque::new(), given: 0 }
 }
 
-/// The trace context of a call that has one.
+/// The trace context of a call, if the call has one.
 fn context(call: usize) -> Option<TraceContext> {
     TraceContext::new([1; 16], (call as u64 + 1).to_be_bytes(), 0)
 }
@@ -646,10 +645,10 @@ fn message(call: usize, is_response: bool, length: u32) -> Bytes {
     [&(call as u32).to_le_bytes(), rest].concat().into()
 }
 
-/// The longest message, and 256 places where one can begin.
+/// The longest message, and 256 offsets at which one can begin.
 const PATTERN_LEN: usize = 4 * (1 << 16) + 256;
 
-/// Where an endpoint puts its packets.
+/// Collects an endpoint's packets.
 struct Outbox<'a> {
     mtu: usize,
     packets: &'a mut VecDeque<Vec<u8>>,

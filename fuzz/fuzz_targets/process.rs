@@ -1,4 +1,4 @@
-//! A process that uses a shared engine and says anything, while two honest ones call each other.
+//! A process that uses a shared engine and sends any messages, while two honest processes call each other.
 #![no_main]
 
 use std::net::SocketAddr;
@@ -14,13 +14,14 @@ use bytes::Bytes;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 
-/// A port that an honest process serves, and one that nobody does.
+/// A port that an honest process serves.
 const PORT: u16 = 4000;
+/// A port that no process serves.
 const FREE: u16 = 77;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Ids that are in use now and then: small, and of a few generations.
+/// Ids that may be in use: small, and of a few generations.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Id {
     Likely {
@@ -28,7 +29,7 @@ enum Id {
         generation: u8,
     },
     Any(u64),
-    /// Of the request that came last.
+    /// The id of the last request.
     Served,
 }
 
@@ -47,7 +48,7 @@ enum Action {
         id: Id,
         length: u32,
     },
-    /// The address of the honest ones, or any other, with or without a request.
+    /// The address of the honest processes, or any other, with or without a request.
     Address {
         id: Id,
         any: Option<[u8; 22]>,
@@ -82,13 +83,13 @@ enum Action {
         length: u32,
     },
     Look,
-    /// An honest process calls the port that this one may have opened.
+    /// An honest process calls the port that this process may have opened.
     BeCalled {
         length: u16,
     },
 }
 
-/// What all runs have in common.
+/// State common to all runs.
 struct Honest {
     path: PathBuf,
     engine: Arc<SharedEngine>,
@@ -106,7 +107,7 @@ fn honest() -> &'static Honest {
         config.listen(([127, 0, 0, 1], 0).into());
         let mut access = EngineAccess::new(&path);
         let engine = SharedEngine::start(&config, access.process_budget(1 << 20));
-        let engine = Arc::new(engine.expect("nobody else has the path"));
+        let engine = Arc::new(engine.expect("no other process has the path"));
         let runner = Arc::clone(&engine);
         thread::spawn(move || runner.run());
         let mut config = Config::new();
@@ -175,7 +176,7 @@ impl Liar {
         }
     }
 
-    /// False if the engine has ended it.
+    /// Sends a message. Returns `false` if the engine has ended the pair.
     fn say(&mut self, words: Words, body: Bytes, copied: usize) -> bool {
         let said = self.pair.send(words, &body).and_then(|()| self.pair.advance(copied));
         self.pair.flush();
@@ -225,14 +226,14 @@ impl Liar {
             Action::Look => self.look(),
             Action::BeCalled { length } => {
                 let to = Address::new(honest.address, FREE);
-                let _ = honest.client.start(to, vec![b'x'; 1 + usize::from(length)]); // Given up at once.
+                let _ = honest.client.start(to, vec![b'x'; 1 + usize::from(length)]); // The call is dropped at once.
                 true
             }
         }
     }
 }
 
-/// An IPv4 address as the engine reads it.
+/// An IPv4 address in the engine's encoding.
 fn encode(address: SocketAddr) -> Bytes {
     let SocketAddr::V4(address) = address else { unreachable!("it listens at an IPv4 address") };
     let ip = address.ip().to_ipv6_mapped().octets();
@@ -248,7 +249,7 @@ fuzz_target!(|actions: Vec<Action>| {
     }
     drop(liar);
     let to = Address::new(honest.address, PORT);
-    assert_eq!(honest.client.call(to, "x").expect("nobody else is harmed"), "x");
+    assert_eq!(honest.client.call(to, "x").expect("honest processes are not affected"), "x");
     let since = Instant::now();
     loop {
         let processes = honest.engine.processes();
@@ -256,7 +257,7 @@ fuzz_target!(|actions: Vec<Action>| {
         if processes.len() == 2 && idle {
             return;
         }
-        assert!(since.elapsed() < PATIENCE, "something is left: {processes:?}");
+        assert!(since.elapsed() < PATIENCE, "state is left: {processes:?}");
         thread::yield_now();
     }
 });

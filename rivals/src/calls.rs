@@ -1,8 +1,8 @@
 //! The two sides of a rival that runs on tokio.
 //!
-//! Each side has one thread, and so one tokio runtime that runs in that thread alone: the client's thread runs the tasks
-//! of its connection whenever it waits for replies, as the thread of a program would that awaits its calls. No message
-//! changes threads. Outstanding calls are futures that the client's thread polls when they have been woken.
+//! Each side has one thread with one tokio runtime: the client's thread runs the tasks of its connection while it waits for
+//! replies, like the thread of a program that awaits its calls. No message changes threads. Outstanding calls are futures that the
+//! client's thread polls after they are woken.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -23,16 +23,17 @@ use tokio::time;
 /// Work of a runtime.
 type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// What a runtime does while nothing is ready.
+/// A runtime's way of waiting while no task is ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
-    /// Sleeps in `epoll_wait`, which is all that the rivals' documentation offers.
+    /// Sleeps in `epoll_wait`, the only way in the rivals' documentation.
     Sleep,
-    /// Looks again and again: a task that is always ready has tokio call `epoll_wait` without a time, after each round of its tasks.
+    /// Polls in a loop: a task that is always ready makes tokio call `epoll_wait` with a timeout of 0, after each round of its
+    /// tasks.
     Poll,
 }
 
-/// A client that has a future for each of its calls.
+/// A client with a future for each of its calls.
 pub(crate) struct AsyncClient<Call> {
     runtime: Runtime,
     bodies: Bodies,
@@ -45,10 +46,10 @@ where
     Call: Fn(Bytes) -> Body + 'static,
     Body: Future<Output = Result<Bytes>> + Send + 'static,
 {
-    /// Connects; `connect` returns what calls the server with a body, and gives the body of the reply.
+    /// Connects. `connect` returns a function that calls the server with a body and returns the reply's body.
     ///
     /// # Errors
-    /// As `connect`.
+    /// The errors of `connect`.
     pub(crate) fn new(wait: Wait, connect: impl Future<Output = Result<Call>>) -> Result<Self> {
         let runtime = runtime(wait)?;
         let call = runtime.block_on(connect)?;
@@ -81,7 +82,7 @@ where
         let Self { runtime, outstanding, .. } = self;
         runtime.block_on(async {
             if timeout.is_zero() {
-                // Polls the new calls, so that they are sent, and then lets the tasks of the connection run.
+                // Polls the new calls, which sends them, and then lets the tasks of the connection run.
                 ended.extend(outstanding.next().now_or_never().flatten());
                 yield_now().await;
             } else if let Ok(first) = time::timeout(timeout, outstanding.next()).await {
@@ -101,7 +102,7 @@ where
     }
 }
 
-/// A server whose work is a future that never ends.
+/// A server whose future never completes.
 pub(crate) struct AsyncServer {
     runtime: Runtime,
     address: SocketAddr,
@@ -109,10 +110,10 @@ pub(crate) struct AsyncServer {
 }
 
 impl AsyncServer {
-    /// Opens; `bind` is called within the runtime and returns the address and what serves it until it fails.
+    /// Opens a server. `bind` runs within the runtime and returns the address and a future that serves until it fails.
     ///
     /// # Errors
-    /// As `bind`.
+    /// The errors of `bind`.
     pub(crate) fn open<Serve>(
         wait: Wait,
         bind: impl Future<Output = Result<(SocketAddr, Serve)>>,
@@ -138,7 +139,7 @@ impl Server for AsyncServer {
     }
 }
 
-/// A runtime whose tasks run in the thread that blocks on it.
+/// A runtime whose tasks run on the thread that blocks on it.
 pub(crate) fn runtime(wait: Wait) -> Result<Runtime> {
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start tokio")?;

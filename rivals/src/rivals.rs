@@ -106,11 +106,11 @@ pub(crate) static RIVALS: [Rival; 12] = [
     },
 ];
 
-/// What is missing among them, and why.
+/// Rivals that are not measured, with the reason.
 pub(crate) const SKIPPED: &str =
     "skipped: Aeron, whose clients for Rust need libclang and cmake (docs/rivals.md)";
 
-/// Adds them to the transports of the benchmarks.
+/// Adds the rivals to the transports of the benchmarks.
 pub(crate) fn add() {
     rival::add(&RIVALS);
 }
@@ -127,10 +127,10 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// A message without a body, a short and a long one.
+    /// Lengths of a message without a body, of a short and of a long one.
     const LENGTHS: [u32; 3] = [Header::LEN as u32, 100, 500_000];
 
-    /// Replies as long as the request, and short ones.
+    /// Reply options: as long as the request, and short.
     const REPLIES: [u32; 2] = [0, 100];
 
     fn requests() -> impl Iterator<Item = Request> {
@@ -144,7 +144,7 @@ mod tests {
         Reply { tag, length: reply, request_length: length }
     }
 
-    /// Servers run until the tests end, and those that spin slow the rivals after them.
+    /// Rivals that sleep before those that spin: servers run until the tests end, and spinning ones slow down the others.
     fn sleeping_first() -> impl Iterator<Item = &'static Rival> {
         RIVALS.iter().filter(|it| !it.spins).chain(RIVALS.iter().filter(|it| it.spins))
     }

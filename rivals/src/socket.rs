@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-/// Which of the two.
+/// The kind of socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Tcp,
@@ -24,19 +24,19 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl Stream for TcpStream {}
 impl Stream for UnixStream {}
 
-/// A listening socket. The address that clients are told is that of the TCP socket; a unix socket has its port in its
-/// abstract name, so that no file is left behind.
+/// A listening socket. Clients get the address of the TCP socket. A unix socket has that port in its abstract name, so that no file
+/// is left.
 pub(crate) struct Listener {
     pub(crate) tcp: StdTcpListener,
-    /// There, if this is the kind that listens.
+    /// Present if the unix socket is the one that listens.
     pub(crate) unix: Option<StdUnixListener>,
 }
 
 impl Listener {
-    /// Listens at an address that the kernel picks.
+    /// Listens on an address that the kernel picks.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(crate) fn bind(kind: Kind) -> Result<Self> {
         let tcp = StdTcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("TCP listen")?;
         tcp.set_nonblocking(true).context("TCP non-blocking mode")?;
@@ -52,18 +52,18 @@ impl Listener {
         Ok(Self { tcp, unix })
     }
 
-    /// Where clients find it.
+    /// The address for clients.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel does not report it.
     pub(crate) fn address(&self) -> Result<SocketAddr> {
         self.tcp.local_addr().context("TCP local address")
     }
 
-    /// Has `serve` called with every connection. Ends only with an error.
+    /// Calls `serve` with every connection. Ends only with an error.
     ///
     /// # Errors
-    /// When the kernel has no more connections for us.
+    /// If the kernel returns no more connections.
     pub(crate) async fn serve(self, serve: impl Fn(Box<dyn Stream>) + Send) -> Result<()> {
         match self.unix {
             Some(unix) => {
@@ -87,7 +87,7 @@ impl Listener {
 /// Connects to the [`Listener`] with this address.
 ///
 /// # Errors
-/// When it is not there.
+/// If it does not exist.
 pub(crate) async fn connect(kind: Kind, server: SocketAddr) -> io::Result<Box<dyn Stream>> {
     Ok(match kind {
         Kind::Tcp => {

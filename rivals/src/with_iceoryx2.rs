@@ -1,6 +1,6 @@
 //! iceoryx2: its request-response service in shared memory, both sides polling.
 //!
-//! A request is written into shared memory once and read where it is, and so is a reply.
+//! A request is written into shared memory once and read in place, and so is a reply.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,17 +23,17 @@ type Service = CallFactory<ipc::Service, [u8], (), [u8], ()>;
 type Pending = PendingResponse<ipc::Service, [u8], (), [u8], ()>;
 type Active = ActiveRequest<ipc::Service, [u8], (), [u8], ()>;
 
-/// Requests that may be outstanding; more of them wait in the client. A server looks at the places of all of them for each
-/// reply, so a larger number makes every call slower.
+/// Upper bound on outstanding requests; further ones wait in the client. A server checks the slots of all of them for each reply, so
+/// a larger number slows down every call.
 const ACTIVE_MAX: usize = 16;
 
-/// The longest message, in bytes: more than the longest of the mix. Each request and reply has a place of this length.
+/// Upper bound on a message, in bytes: more than the longest of the mix. Each request and reply has a slot of this length.
 const LONGEST: usize = 1 << 20;
 
-/// Looks between two looks at the clock.
+/// Polls between two readings of the clock.
 const SPINS_PER_CLOCK: u32 = 64;
 
-/// How long a server may take to open its ports.
+/// Upper bound on the time in which a server opens its ports.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The services of one benchmark.
@@ -66,7 +66,7 @@ impl Services {
 struct Iceoryx2Client {
     bodies: Bodies,
     queued: VecDeque<Request>,
-    /// Calls without reply and their tags: one server answers one client in order.
+    /// Calls without a reply and their tags: one server answers one client in order.
     pending: VecDeque<(u64, Pending)>,
     port: RequestPort<ipc::Service, [u8], (), [u8], ()>,
     _services: Services,
@@ -75,7 +75,7 @@ struct Iceoryx2Client {
 /// Connects a client.
 ///
 /// # Errors
-/// When the server is not there.
+/// If the server is not running.
 pub(crate) fn connect(server: SocketAddr) -> Result<Box<dyn Client>> {
     let services = Services::open(server)?;
     let port = services
@@ -150,17 +150,17 @@ impl Iceoryx2Client {
     }
 }
 
-/// The server's side. The ports open in the thread that serves, because they cannot change threads.
+/// The server's side. The serving thread opens the ports, because they cannot change threads.
 struct Iceoryx2Server {
     address: SocketAddr,
-    /// Keeps the port that is in the names of the services.
+    /// Keeps the port whose number is in the names of the services.
     _reserved: UdpSocket,
 }
 
 /// Opens a server.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub(crate) fn bind() -> Result<Box<dyn Server>> {
     let reserved = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("UDP socket")?;
     let address = reserved.local_addr().context("UDP local address")?;
@@ -189,7 +189,7 @@ impl Server for Iceoryx2Server {
     }
 }
 
-/// Answers as the servers of the other transports do.
+/// Answers like the servers of the other transports.
 fn answer(request: &Active) -> Result<()> {
     let body = request.payload();
     let Some(header) = Header::from_bytes(body) else { bail!("a request without a header") };
@@ -203,10 +203,10 @@ fn answer(request: &Active) -> Result<()> {
     Ok(())
 }
 
-/// Removes the shared memory of servers that were ended, as every new node does.
+/// Removes the shared memory of killed servers, which every new node does.
 ///
 /// # Errors
-/// When no node can be made.
+/// If no node can be created.
 pub(crate) fn clean_up() -> Result<()> {
     NodeBuilder::new().create::<ipc::Service>().map(drop).context("cannot make a node")
 }

@@ -20,16 +20,16 @@ use rustls::{DigitallySignedStruct, SignatureScheme};
 
 use crate::calls::{AsyncClient, AsyncServer, Wait};
 
-/// Streams that may be open; the default of 100 is less than a load generator begins.
+/// Upper bound on open streams. The default of 100 is too low for a load generator.
 const STREAMS_MAX: u32 = 1 << 20;
 
-/// The longest packet: quinn hands ten at a time to the kernel, which takes 64 KiB.
+/// Upper bound on a packet: quinn passes ten at a time to the kernel, which takes 64 KiB.
 const PACKET_MAX: u16 = 6_400;
 
 /// Connects a client.
 ///
 /// # Errors
-/// When the server is not there.
+/// If the server is not running.
 pub(crate) fn connect(wait: Wait, server: SocketAddr) -> Result<Box<dyn Client>> {
     let client = AsyncClient::new(wait, async move {
         let tls = rustls::ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -55,7 +55,7 @@ async fn call(connection: Connection, body: Bytes) -> Result<Bytes> {
 /// Opens a server.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub(crate) fn bind(wait: Wait) -> Result<Box<dyn Server>> {
     AsyncServer::open(wait, async {
         let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
@@ -111,7 +111,7 @@ fn transport() -> Arc<TransportConfig> {
     Arc::new(config)
 }
 
-/// Takes every certificate: the client knows its server by the address.
+/// Accepts every certificate: the client identifies its server by the address.
 #[derive(Debug)]
 struct Anyone(CryptoProvider);
 

@@ -23,16 +23,16 @@ trait Echo {
     async fn call(body: Bytes) -> Bytes;
 }
 
-/// Calls and requests that may be outstanding; the default of 1,000 is less than a load generator may begin.
+/// Upper bound on outstanding calls and requests. The default of 1,000 may be too low for a load generator.
 const OUTSTANDING_MAX: usize = 1 << 20;
 
-/// Time that a call may take; the default of 10 s could end calls of an overloaded run as failures.
+/// Upper bound on the time of a call. The default of 10 s could end calls of an overloaded run as failures.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Connects a client.
 ///
 /// # Errors
-/// When the server is not there.
+/// If the server is not running.
 pub(crate) fn connect(kind: Kind, wait: Wait, server: SocketAddr) -> Result<Box<dyn Client>> {
     let client = AsyncClient::new(wait, async move {
         let mut config = client::Config::default();
@@ -55,7 +55,7 @@ pub(crate) fn connect(kind: Kind, wait: Wait, server: SocketAddr) -> Result<Box<
 /// Opens a server.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub(crate) fn bind(kind: Kind, wait: Wait) -> Result<Box<dyn Server>> {
     AsyncServer::open(wait, async move {
         let listener = Listener::bind(kind)?;

@@ -22,27 +22,27 @@ use crate::socket::{self, Kind, Listener};
 
 /// The message that both directions carry.
 #[derive(Clone, PartialEq, prost::Message)]
-#[allow(unreachable_pub, reason = "the public trait that tonic writes names it")]
+#[allow(unreachable_pub, reason = "the public trait that tonic generates names it")]
 pub struct Message {
     /// A message of the benchmarks.
     #[prost(bytes = "bytes", tag = "1")]
     pub body: Bytes,
 }
 
-/// The longest encoded message: a body, and some bytes of protobuf.
+/// Upper bound on an encoded message: a body, and some bytes of protobuf.
 const ENCODED_MAX: usize = MESSAGE_MAX as usize + 64;
 
 /// Flow control of one call, in bytes: several of the longest messages of the mix.
 const CALL_WINDOW: u32 = 8 << 20;
 
 /// Flow control of the connection, in bytes. The adaptive windows of HTTP/2 begin at 64 kB, and h2 ends a connection with more
-/// short replies outstanding than its window suits ("too_many_data_frames"): 256 of them are enough.
+/// outstanding short replies than its window allows ("too_many_data_frames"): 256 of them suffice.
 const WINDOW: u32 = 64 << 20;
 
 /// Connects a client.
 ///
 /// # Errors
-/// When the server is not there.
+/// If the server is not running.
 pub(crate) fn connect(kind: Kind, wait: Wait, server: SocketAddr) -> Result<Box<dyn Client>> {
     let client = AsyncClient::new(wait, async move {
         let endpoint = Endpoint::from_shared(format!("http://{server}"))?;
@@ -73,7 +73,7 @@ pub(crate) fn connect(kind: Kind, wait: Wait, server: SocketAddr) -> Result<Box<
 /// Opens a server.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub(crate) fn bind(kind: Kind, wait: Wait) -> Result<Box<dyn Server>> {
     AsyncServer::open(wait, async move {
         let listener = Listener::bind(kind)?;

@@ -1,4 +1,4 @@
-//! ZeroMQ: a DEALER at the client and a ROUTER at the server, as its guide has it for many requests at a time.
+//! ZeroMQ: a DEALER at the client and a ROUTER at the server, as its guide recommends for many requests at a time.
 //!
 //! The crate is the implementation in Rust by the ZeroMQ project; libzmq has another licence (MPL-2.0).
 
@@ -27,21 +27,21 @@ struct ZeroMqClient {
     socket: DealerSocket,
     bodies: Bodies,
     queued: VecDeque<Bytes>,
-    /// Tags of the calls without reply: one server answers one client in order.
+    /// Tags of the calls without a reply: one server answers one client in order.
     tags: VecDeque<u64>,
 }
 
 /// Connects a client.
 ///
 /// # Errors
-/// When the server is not there.
+/// If the server is not running.
 pub(crate) fn connect(kind: Kind, wait: Wait, server: SocketAddr) -> Result<Box<dyn Client>> {
     let runtime = runtime(wait)?;
     let socket = runtime.block_on(async {
         let mut socket = DealerSocket::new();
         socket.connect(&endpoint(kind, server)).await?;
         if kind == Kind::Unix {
-            // Nobody else connects, and a server that is ended leaves it behind.
+            // No other client connects, and a killed server leaves the file behind.
             fs::remove_file(path(server)).context("cannot remove the unix socket's name")?;
         }
         anyhow::Ok(socket)
@@ -85,11 +85,11 @@ fn note(tags: &mut VecDeque<u64>, message: ZmqMessage) -> Result<Ended> {
 /// Opens a server.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub(crate) fn bind(kind: Kind, wait: Wait) -> Result<Box<dyn Server>> {
     AsyncServer::open(wait, async move {
         let mut socket = RouterSocket::new();
-        // A unix socket has the port in its name; nobody else gets this port meanwhile.
+        // A unix socket has the port in its name. The TCP listener reserves the port meanwhile.
         let reserved = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("TCP listen")?;
         let mut address = reserved.local_addr().context("TCP local address")?;
         if kind == Kind::Tcp {

@@ -225,7 +225,7 @@ pub(crate) fn note_health(mut row: Row, health: Health, result: &mut ResultFile)
     }
     if health.resends > 0 {
         row.put("resends", health.resends);
-        result.warn(format!("{name}: data had to be asked for again"));
+        result.warn(format!("{name}: data had to be requested again"));
     }
     row
 }

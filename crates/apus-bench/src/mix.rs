@@ -314,8 +314,8 @@ fn plot(placements: &Placements, subjects: &[Subject], result: &mut ResultFile) 
     }
 }
 
-/// The best latency of each size among all transports: a straight line from the fastest call of the shortest class to that of the
-/// longest. Slowdown is latency divided by this ideal, which is the same for all transports.
+/// The best latency of each size among all transports: a straight line from the fastest call of the shortest class to the fastest
+/// call of the longest one. Slowdown is latency divided by this ideal, which is the same for all transports.
 struct Ideal {
     base_us: f64,
     us_per_byte: f64,

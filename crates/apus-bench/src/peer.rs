@@ -91,7 +91,7 @@ impl<A: FromStr> Peer<A> {
     /// Ends the server. Returns its standard error, which may come from a tool around it.
     ///
     /// # Errors
-    /// Those of [`finish`](Self::finish).
+    /// The errors of [`finish`](Self::finish).
     pub(crate) fn finish_with_words(mut self) -> Result<String> {
         self.end()?;
         self.child.words().context("cannot read what the server wrote")

@@ -160,7 +160,7 @@ pub(crate) fn stay_on(cpu: Option<usize>) -> Result<()> {
 /// Runs `work` on a thread that [stays](stay_on) on a CPU.
 ///
 /// # Errors
-/// Those of `stay_on` and `work`.
+/// The errors of `stay_on` and `work`.
 pub(crate) fn on_cpu<T: Send>(
     cpu: Option<usize>,
     work: impl FnOnce() -> Result<T> + Send,

@@ -23,7 +23,7 @@ impl Runner {
     /// Runs `work` with a client of `transport` that is connected to its own server. Also returns the health of both sides.
     ///
     /// # Errors
-    /// If either side cannot start, and those of `work`.
+    /// If either side cannot start, and the errors of `work`.
     pub(crate) fn run<T: Send>(
         &self,
         transport: Transport,
@@ -52,7 +52,7 @@ impl Runner {
 /// second run.
 ///
 /// # Errors
-/// Those of `work`, and if the server is gone.
+/// The errors of `work`, and if the server is gone.
 pub(crate) fn measured<T>(
     meter: Meter,
     duration: Duration,

@@ -1,12 +1,12 @@
-//! Sockets by which programs and the carrier wake each other: a program connects one for each connection that it introduces, beside the
-//! socket over which it does so.
+//! Sockets by which programs and the carrier wake each other. A program connects one for each connection that it introduces, in
+//! addition to the socket of the introduction.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// Sockets `B` that have come, and those that are waited for, by the number that both sockets of a connection say.
+/// Sockets `B` that have arrived, and awaited ones, by the number that both sockets of a connection carry.
 pub(crate) struct Bells<B> {
     state: Mutex<HashMap<u128, State<B>>>,
 }
@@ -25,7 +25,7 @@ impl<B> Bells<B> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A socket has come.
+    /// Adds a socket that has arrived, and wakes its waiter.
     pub(crate) fn bring(&self, number: u128, bell: B) {
         let before = self.state().insert(number, State::Came(bell));
         if let Some(State::Awaited(waker)) = before {
@@ -33,13 +33,13 @@ impl<B> Bells<B> {
         }
     }
 
-    /// Forgets a socket that nothing has taken.
+    /// Removes a socket that was not taken.
     pub(crate) fn forget(&self, number: u128) {
         let forgotten = self.state().remove(&number);
-        drop(forgotten); // Not under the lock: a socket is closed.
+        drop(forgotten); // The socket is closed outside the lock.
     }
 
-    /// The socket with this number, once it has come.
+    /// The socket with this number, once it has arrived.
     pub(crate) fn bell(&self, number: u128) -> impl Future<Output = B> + Send + '_
     where
         B: Send,

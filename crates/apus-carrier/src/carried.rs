@@ -1,4 +1,4 @@
-//! A connection that is carried: a program of this host, and the stream to the carrier of the other one.
+//! A carried connection: a program of this host, and the stream to the carrier of the other host.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -10,15 +10,15 @@ use crate::frame::Frame;
 use crate::mirror::Mirror;
 use crate::program::ProgramChannel;
 
-/// Bytes of room for frames that a connection without messages keeps in each direction.
+/// Bytes of frame buffer that an idle connection keeps in each direction.
 const KEPT: usize = 16 << 10;
 
-/// How a connection ended.
+/// The end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
-    /// The program of this host has ended, and the other carrier is told.
+    /// The program of this host has exited, and the other carrier is informed.
     Here,
-    /// The program of the other host has ended.
+    /// The program of the other host has exited.
     There,
 }
 
@@ -29,9 +29,9 @@ pub(crate) struct Carried {
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
     sent: usize,
-    /// The program asks its peer to follow.
+    /// Whether the program has asked its peer to follow.
     asks: bool,
-    /// The program has ended; the last frame is in `outgoing`.
+    /// Whether the program has exited. The last frame is in `outgoing`.
     died: bool,
     told: bool,
 }
@@ -42,13 +42,13 @@ impl Carried {
         Self { mirror, stream, incoming, outgoing, sent: 0, asks: false, died: false, told: false }
     }
 
-    /// Has the program return the connection to TCP for good. False if its socket takes no message now.
+    /// Asks the program to return the connection to TCP for good. Returns `false` if its socket accepts no message now.
     pub(crate) fn ask_to_leave(&self) -> bool {
         self.mirror.channel.get().send(&[LEAVE], &[]).is_ok()
     }
 
-    /// Moves what there is in both directions. Ready when the connection is over; an error if the other carrier is lost, or if one of
-    /// the two ends did not keep to the rules.
+    /// Moves data in both directions. Ready when the connection has ended. Fails if the other carrier is lost, or if an end
+    /// violated the protocol.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<End>> {
         self.mirror.withdraw();
         loop {
@@ -57,12 +57,12 @@ impl Carried {
                     return Poll::Ready(Ok(End::There));
                 }
                 self.hear(context)?;
-                self.died |= self.mirror.has_left(); // It needs nothing more, as after its end.
+                self.died |= self.mirror.has_left(); // It needs nothing more, as after its exit.
                 self.look()?;
             }
             ready!(self.send(context))?;
             if self.told {
-                // The other program may have ended as well, and its carrier may not read this any more.
+                // The other program may have exited as well, and its carrier may no longer read.
                 let _ = ready!(self.stream.poll_close(context));
                 return Poll::Ready(Ok(End::Here));
             }
@@ -77,7 +77,7 @@ impl Carried {
         }
     }
 
-    /// Shows the program what has arrived. True if the program at the other end has ended.
+    /// Shows arrived data to the program. Returns `true` if the program at the other end has exited.
     fn receive(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
         let mut buffer = [0; 16 << 10];
         while let Poll::Ready(count) = self.stream.poll_read(context, &mut buffer)? {
@@ -101,7 +101,7 @@ impl Carried {
         Ok(false)
     }
 
-    /// Notices bells and messages of the program.
+    /// Handles bells and messages of the program.
     fn hear(&mut self, context: &Context<'_>) -> io::Result<()> {
         while let Poll::Ready(Ok(())) = self.mirror.bell.poll(context, ProgramChannel::hear) {}
         loop {
@@ -117,7 +117,7 @@ impl Carried {
         }
     }
 
-    /// Looks what the program has changed, if all that it changed before is on its way.
+    /// Reads the program's changes, if all earlier changes are sent.
     fn look(&mut self) -> io::Result<()> {
         if !self.outgoing.is_empty() || self.told {
             return Ok(());
@@ -127,7 +127,7 @@ impl Carried {
         looked.map_err(io::Error::other)
     }
 
-    /// Ready when everything is on its way.
+    /// Ready when all frames are sent.
     fn send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.outgoing.len() {
             self.sent += ready!(self.stream.poll_write(context, &self.outgoing[self.sent..]))?;

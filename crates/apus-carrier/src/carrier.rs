@@ -1,4 +1,4 @@
-//! The process: programs and other carriers come, connections are carried, and at the end nobody is left.
+//! The process: it accepts programs and other carriers, carries their connections, and exits when it is idle.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
@@ -27,10 +27,10 @@ use crate::status::Status;
 use crate::streams;
 use crate::tasks::spawn;
 
-/// How often a carrier looks whether a program is there.
+/// Interval at which a carrier checks for programs.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// How often a carrier that leaves looks whether connections are left.
+/// Interval at which a leaving carrier checks for connections.
 const LEAVE_EVERY: Duration = Duration::from_millis(5);
 
 /// Whether this user has a carrier at a port, in this network namespace.
@@ -49,15 +49,15 @@ fn name(port: u16) -> Result<UnixAddr, Errno> {
     UnixAddr::new_abstract(carrier_name(geteuid().as_raw(), port).as_bytes())
 }
 
-/// A carrier that has started.
+/// A running carrier.
 pub struct Carrier {
     shared: Arc<Shared>,
     idle: Option<Duration>,
 }
 
 impl Carrier {
-    /// Starts: programs and other carriers find it from now on, and are served by threads of their own. The limit of open descriptors
-    /// of the process is raised as far as it may be.
+    /// Starts a carrier, which accepts programs and other carriers from now on, on its own threads. Raises the process's limit of
+    /// open descriptors to the maximum.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl Carrier {
         let streams = StreamListener::bind_with(&node, port, &stream_options())?;
         let control = Source::new(listener(port)?)?;
         listen(&door, Backlog::new(128)?)?;
-        // The socket is of another type than those that the standard library makes; accepting is the same.
+        // The socket has another type than the standard library's, but `accept` is the same.
         let door = Source::new(UnixListener::from(door))?;
         let shared = Shared::new(node, settings, Guests::new(limit));
         spawn(programs::accept(Arc::clone(&shared), door));
@@ -91,13 +91,14 @@ impl Carrier {
         self.shared.node.local_addr()
     }
 
-    /// What it does, and has done since its start.
+    /// Its current state, and its counters since the start.
     #[must_use]
     pub fn status(&self) -> Status {
         self.shared.status()
     }
 
-    /// Has all connections return to TCP. Returns when they have, or after `wait`: then what is left is reset when the process ends.
+    /// Returns all connections to TCP. Waits until they have returned, at most for `wait`; the remaining ones are reset when the
+    /// process exits.
     pub fn leave(&self, wait: Duration) {
         control::switch(&self.shared, false);
         let until = Instant::now() + wait;
@@ -106,7 +107,7 @@ impl Carrier {
         }
     }
 
-    /// Returns when no program was there for the time that the settings say.
+    /// Returns when there was no program for the time in the settings.
     pub fn run(&self) {
         let mut since = Instant::now();
         loop {
@@ -120,7 +121,7 @@ impl Carrier {
     }
 }
 
-/// A node for hosts of both IP versions, or for those of IPv4 where there is no IPv6.
+/// Starts a node for hosts of both IP versions, or of IPv4 only if the host has no IPv6.
 fn start_node(settings: &Config, port: u16) -> Result<Node, apus::StartError> {
     let at = |ip: IpAddr| Node::start(settings.clone().listen(SocketAddr::new(ip, port)));
     at(Ipv6Addr::UNSPECIFIED.into()).or_else(|error| match error {

@@ -1,7 +1,7 @@
-//! Asking a carrier for its status, and switching it off and on while it runs.
+//! Requests to a running carrier: its status, and its switch.
 //!
-//! A carrier listens at an abstract unix socket beside that of programs. A request is one of three words; the answer is the status
-//! afterwards, as JSON. Root and the carrier's user may ask.
+//! A carrier listens on an abstract unix socket besides the programs' socket. A request is one of three words. The answer is the
+//! status afterwards, as JSON. Only root and the carrier's user may send requests.
 
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
@@ -22,21 +22,21 @@ use crate::reactor::{Source, within};
 use crate::shared::Shared;
 use crate::status::{Connection, Status};
 
-/// How long one who asks, or one who answers, may take.
+/// Upper bound on the time of a request, and of an answer.
 const WAIT: Duration = Duration::from_secs(2);
-/// How long nobody is accepted after the system has refused to.
+/// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Bytes of the longest answer that is read.
+/// Upper bound on an answer, in bytes.
 const ANSWER_MAX: u64 = 16 << 20;
 
-/// What a carrier is asked.
+/// A request to a carrier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// What it does.
+    /// Read the status.
     Status,
-    /// To carry no new connections, and have those that are carried return to TCP.
+    /// Carry no new connections, and return carried ones to TCP.
     Off,
-    /// To carry new connections.
+    /// Carry new connections.
     On,
 }
 
@@ -61,11 +61,11 @@ fn user_of(socket: &impl AsFd) -> io::Result<u32> {
     Ok(getsockopt(socket, sockopt::PeerCredentials)?.uid())
 }
 
-/// Asks the carrier that a user has at a port, and returns its status afterwards.
+/// Sends a request to the carrier of a user at a port. Returns the status afterwards.
 ///
 /// # Errors
 ///
-/// If there is none, or it does not answer.
+/// If there is no such carrier, or it does not answer.
 pub fn ask(uid: u32, port: u16, request: Request) -> io::Result<Status> {
     let mut stream = UnixStream::connect_addr(&address(uid, port)?)?;
     if user_of(&stream)? != uid {
@@ -88,12 +88,12 @@ pub fn ask(uid: u32, port: u16, request: Request) -> io::Result<Status> {
     Ok(serde_json::from_str(&text)?)
 }
 
-/// The socket at which this user's carrier answers.
+/// Opens the socket for requests to this user's carrier.
 pub(crate) fn listener(port: u16) -> io::Result<UnixListener> {
     UnixListener::bind_addr(&address(geteuid().as_raw(), port)?)
 }
 
-/// Answers those who ask, one after the other.
+/// Answers requests in turn.
 pub(crate) async fn answer(shared: Arc<Shared>, listener: Source<UnixListener>) {
     loop {
         let accepted = poll_fn(|context| listener.poll(context, UnixListener::accept)).await;
@@ -104,7 +104,7 @@ pub(crate) async fn answer(shared: Arc<Shared>, listener: Source<UnixListener>) 
         let may_ask = user_of(&stream).is_ok_and(|uid| uid == 0 || uid == geteuid().as_raw());
         let Ok(stream) = Source::new(stream) else { continue };
         if may_ask {
-            let _ = within(WAIT, serve(&shared, &stream)).await; // Whoever has asked may be gone.
+            let _ = within(WAIT, serve(&shared, &stream)).await; // The requester may be gone.
         }
     }
 }
@@ -137,7 +137,7 @@ pub(crate) fn switch(shared: &Shared, carries: bool) {
 }
 
 impl Shared {
-    /// What the carrier does, and has done since its start.
+    /// The carrier's current state, and its counters since the start.
     pub(crate) fn status(&self) -> Status {
         let connections = self.connections().into_iter().map(|tuple| Connection {
             client: tuple.client.to_string(),

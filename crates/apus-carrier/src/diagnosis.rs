@@ -1,4 +1,4 @@
-//! Asks the kernel which socket a connection has in this network namespace.
+//! Asks the kernel for the socket of a connection in this network namespace.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -9,7 +9,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket,
 };
 
-/// Whether the socket with these addresses and this cookie was made by a user.
+/// Whether the socket with these addresses has this cookie and was created by this user.
 pub(crate) fn is_socket_of(introduction: &Introduction, uid: u32) -> bool {
     let found = find(introduction).ok().flatten();
     found.is_some_and(|found| (found.uid, found.cookie) == (uid, introduction.cookie))

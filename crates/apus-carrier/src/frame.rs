@@ -1,16 +1,16 @@
-//! What carriers say to each other about a connection, over its stream.
+//! Frames of carriers about a connection, over its stream.
 //!
-//! A frame says which words of a segment have changed, and has the bytes that the program has written into its ring since the last
-//! frame. Numbers are in network byte order.
+//! A frame has the changed words of a segment, and the bytes that the program has written into its ring since the last frame.
+//! Numbers are in network byte order.
 //!
 //! | bytes | field | meaning |
 //! |---|---|---|
-//! | 0 | flags | ASK 1: the program asks its peer to follow. DIED 2: the program has ended, and this is the last frame |
+//! | 0 | flags | ASK 1: the program asks its peer to follow. DIED 2: the program has exited, and this is the last frame |
 //! | 1 | – | 0 |
 //! | 2–3 | changed | one bit for each word that follows, in the order of [`ORDER`](crate::words::ORDER) |
-//! | 4–7 | length | bytes of the ring, 0 to 28,160; they end at the position that WRITTEN says |
+//! | 4–7 | length | bytes of the ring, 0 to 28,160; they end at the position in WRITTEN |
 //! | 8– | words | 8 bytes each |
-//! | | bytes | of the ring |
+//! | | bytes | bytes of the ring |
 
 use apus_sockets::layout;
 
@@ -20,31 +20,31 @@ const HEADER: usize = 8;
 const ASK: u8 = 1;
 const DIED: u8 = 2;
 
-/// Bytes of the longest frame.
+/// Upper bound on the length of a frame.
 pub(crate) const FRAME_MAX: usize = HEADER + 8 * COUNT + layout::FAR_CAPACITY;
 
-/// What a frame says beside its bytes.
+/// A frame without its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Frame {
-    /// The program asks its peer to follow.
+    /// Whether the program asks its peer to follow.
     pub(crate) asks: bool,
-    /// The program has ended.
+    /// Whether the program has exited.
     pub(crate) died: bool,
-    /// One bit for each word that has changed.
+    /// One bit for each changed word.
     pub(crate) changed: u16,
-    /// Their values; those of other words mean nothing.
+    /// Values of the changed words; other words have no meaning.
     pub(crate) words: Words,
-    /// Bytes of the ring.
+    /// Number of bytes of the ring.
     pub(crate) length: usize,
 }
 
 impl Frame {
-    /// Whether it says anything.
+    /// Whether the frame has no content.
     pub(crate) fn is_empty(&self) -> bool {
         !self.asks && !self.died && self.changed == 0 && self.length == 0
     }
 
-    /// Whether the word at a place has changed.
+    /// Whether the word at this place has changed.
     pub(crate) fn has(&self, place: usize) -> bool {
         self.changed >> place & 1 == 1
     }
@@ -60,7 +60,7 @@ impl Frame {
         }
     }
 
-    /// The frame at the beginning of `bytes`, and where its bytes begin; `None` if it is not whole.
+    /// Parses the frame at the start of `bytes`. Returns it with the offset of its bytes, or `None` if it is incomplete.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, Malformed> {
         let Some(header) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
         let [flags, zero, mask @ .., _, _, _, _] = header;
@@ -94,9 +94,9 @@ impl Frame {
     }
 }
 
-/// No carrier of this version says this.
+/// A frame that no carrier of this version sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the other carrier has sent a frame that is none")]
+#[error("the other carrier has sent a malformed frame")]
 pub(crate) struct Malformed;
 
 #[cfg(test)]
@@ -147,7 +147,7 @@ mod tests {
             [4, 0, 0, 0, 0, 0, 0, 0],
             [0, 1, 0, 0, 0, 0, 0, 0],
             [0, 0, 0x10, 0, 0, 0, 0, 0],
-            [0, 0, 0, 0, 0, 0, 0, 1], // Bytes without a place.
+            [0, 0, 0, 0, 0, 0, 0, 1], // Bytes without a position.
             [0, 0, 0, 0x40, too_long[0], too_long[1], too_long[2], too_long[3]],
         ];
         for case in cases {
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(Frame::decode(&encoded(&before, b"abc")), Err(Malformed));
     }
 
-    /// Any bytes are a frame, no frame, or the beginning of one.
+    /// Any bytes are a frame, a malformed frame, or an incomplete one.
     #[test]
     fn no_bytes_are_too_strange() {
         let mut state = 1_u64;

@@ -1,4 +1,4 @@
-//! Processes and connections of programs of this host, and how many there may be: as many as the process has descriptors for.
+//! Processes and connections of this host's programs, limited by the descriptors of the carrier.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,48 +7,50 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Processes and connections that a carrier has at a time. Further ones are not served, and stay with TCP.
+/// Upper bound on processes and connections at a time. Further ones are not served, and stay with TCP.
 const GUESTS_MAX: usize = 8_192;
 
-/// Descriptors of a connection beside its unix sockets, for a moment: the segments of both sides, and what comes with a message.
+/// Upper bound on descriptors of a connection besides its unix sockets: the segments of both sides, and those that arrive with a
+/// message.
 const CONNECTION: usize = 3;
 
-/// Descriptors that no guest gets, if the limit is not lower than four times that: one message of a program may bring 253.
+/// Descriptors reserved for other purposes, unless the limit is lower than four times this number: one message of a program may
+/// bring 253.
 const SPARE: usize = 300;
 
-/// Raises the limit of open descriptors as far as this process may, and returns it.
+/// Raises the limit of open descriptors to the maximum, and returns it.
 pub(crate) fn raise_limit() -> usize {
     let limit = getrlimit(Resource::Nofile);
-    // The system may refuse; then there is the lower one.
+    // The system may refuse, which leaves the lower limit.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     let now = getrlimit(Resource::Nofile).current;
     now.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
 }
 
-/// Counts guests.
+/// Counts guests and their descriptors.
 #[derive(Debug)]
 pub(crate) struct Guests {
     count: AtomicUsize,
-    /// Descriptors that guests have.
+    /// Descriptors in use by guests.
     used: AtomicUsize,
-    /// Descriptors that guests may have.
+    /// Upper bound on `used`.
     room: usize,
 }
 
 impl Guests {
-    /// For a process that may open `limit` descriptors, and has opened those that it needs for itself.
+    /// For a process with a limit of `limit` descriptors, which has opened those for its own use.
     pub(crate) fn new(limit: usize) -> Arc<Self> {
         let open = fs::read_dir("/proc/self/fd").map_or(SPARE, Iterator::count);
         let room = limit.saturating_sub(open).saturating_sub(SPARE.min(limit / 4));
         Arc::new(Self { count: AtomicUsize::new(0), used: AtomicUsize::new(0), room })
     }
 
-    /// Processes and connections that are there.
+    /// Number of processes and connections.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Descriptors that further guests may have.
+    /// Number of descriptors left for further guests.
     pub(crate) fn descriptors_left(&self) -> usize {
         self.room.saturating_sub(self.used.load(Ordering::Relaxed))
     }
@@ -61,7 +63,7 @@ impl Guests {
     }
 }
 
-/// A process, or a connection that it introduces, as long as it is there.
+/// A process, or a connection that it introduces, while it exists.
 #[derive(Debug)]
 pub(crate) struct Guest {
     guests: Arc<Guests>,
@@ -69,7 +71,7 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// A process has come. `None` if there is no room for it.
+    /// Adds a process. `None` if there is no room for it.
     pub(crate) fn come(guests: &Arc<Guests>) -> Option<Self> {
         if !guests.take(1) {
             return None;
@@ -79,7 +81,7 @@ impl Guest {
         (before < GUESTS_MAX).then_some(guest)
     }
 
-    /// It introduces a connection. False if there is no room for that.
+    /// Adds a connection that the guest introduces. Returns `false` if there is no room for it.
     pub(crate) fn introduces(&mut self) -> bool {
         let taken = self.guests.take(CONNECTION);
         self.descriptors += if taken { CONNECTION } else { 0 };
@@ -94,7 +96,7 @@ impl Drop for Guest {
     }
 }
 
-/// A descriptor that is given up when there is no other one, so that whoever waits to be accepted can be turned away.
+/// A descriptor that is closed when no other one is free, so that a waiting process can be accepted and refused.
 #[derive(Debug)]
 pub(crate) struct Reserve(Option<OwnedFd>);
 
@@ -106,12 +108,12 @@ impl Reserve {
         reserve
     }
 
-    /// Frees a descriptor for a moment.
+    /// Closes the reserved descriptor.
     pub(crate) fn give_up(&mut self) {
         self.0 = None;
     }
 
-    /// Takes a descriptor again, if there is one.
+    /// Reserves a descriptor again, if one is free.
     pub(crate) fn refill(&mut self, of: &impl AsFd) {
         if self.0.is_none() {
             self.0 = of.as_fd().try_clone_to_owned().ok();

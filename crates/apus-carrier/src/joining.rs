@@ -1,4 +1,4 @@
-//! How the carriers of both ends of a connection find each other, and begin.
+//! The search and the start between the carriers of a connection's two ends.
 
 use std::future::poll_fn;
 use std::io;
@@ -17,18 +17,19 @@ use crate::reactor::within;
 use crate::shared::Shared;
 use crate::status::Event;
 
-/// How long the other carrier may take for an answer that waits for no program.
+/// Upper bound on the time of another carrier's answer that needs no program.
 pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
-/// How often a host that does not answer is asked again: each time takes `peer_timeout`.
+/// Number of attempts to reach a host that does not answer. Each attempt takes `peer_timeout`.
 const TRIES: usize = 2;
 
-/// The answer to a carrier that names a connection of a program here.
+/// The answer to a carrier that names a connection of a local program.
 const FOUND: u8 = b'Y';
-/// What the other carrier says then, once its program has what it needs.
+/// The other carrier's next message, after its program has received its segment.
 const JOINED: u8 = b'J';
 
-/// Bytes of a stream that wait in each direction: two frames, so that the ring of a connection bounds it and not the stream.
+/// Upper bound on bytes of a stream that wait in each direction: two frames, so that a connection is bounded by its ring and not by
+/// the stream.
 const WINDOW: usize = (2 * FRAME_MAX).next_power_of_two();
 
 /// Options of all streams between carriers.
@@ -65,7 +66,7 @@ async fn write_all(stream: &Stream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Finds the carrier of the other end, and its stream.
+/// Finds the other end's carrier and the stream to it.
 pub(crate) async fn search(shared: &Shared, introduced: &Introduced) -> Option<Stream> {
     let introduction = &introduced.introduction;
     let tuple = introduction.tuple();
@@ -79,7 +80,7 @@ pub(crate) async fn search(shared: &Shared, introduced: &Introduced) -> Option<S
     let to = Address::new(SocketAddr::new(ip, shared.port), shared.port);
     let options = stream_options();
     let mut connected = Stream::connect_async(&shared.node, to, &options).await;
-    // A carrier that was restarted is met anew by the next attempt.
+    // The next attempt meets a restarted carrier anew.
     let again = [io::ErrorKind::TimedOut, io::ErrorKind::ConnectionReset];
     for _ in 0..TRIES {
         if connected.as_ref().is_err_and(|error| again.contains(&error.kind())) {
@@ -95,8 +96,9 @@ pub(crate) async fn search(shared: &Shared, introduced: &Introduced) -> Option<S
     expect(&stream, FOUND, WAIT).await.then_some(stream)
 }
 
-/// Gives the program what it needs. The carrier of the end that accepted the connection says that it has the program (FOUND); then the
-/// other one gives its program what it needs, and says so (JOINED). From then on each carrier tells the other one how it ends.
+/// Gives the program its segment. The carrier of the accepting end reports that it has the program (FOUND). Then the other carrier
+/// gives its program the segment, and reports that (JOINED). From then on each carrier informs the other one of the end of the
+/// connection.
 pub(crate) async fn join(
     stream: &Stream,
     channel: &ProgramChannel,
@@ -110,7 +112,7 @@ pub(crate) async fn join(
     write_all(stream, &[FOUND]).await.ok()?;
     let shown = if expect(stream, JOINED, ANSWER_WAIT).await { channel.show().ok() } else { None };
     if shown.is_none() {
-        // The other program may have joined: it is told that this one is gone.
+        // The other program may have joined. It is informed that this one is gone.
         let mut frame = Vec::new();
         Frame { died: true, ..Frame::default() }.encode(&mut frame);
         write_all(stream, &frame).await.ok()?;
@@ -119,7 +121,7 @@ pub(crate) async fn join(
     shown
 }
 
-/// Whether the other carrier says this within a while.
+/// Whether the other carrier sends this byte within `wait`.
 async fn expect(stream: &Stream, word: u8, wait: Duration) -> bool {
     let mut said = [0];
     let read = within(wait, read_exactly(stream, &mut said)).await;

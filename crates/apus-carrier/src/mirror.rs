@@ -1,19 +1,19 @@
-//! A program of this host, and the segment in which it sees the program at the other end.
+//! A program of this host, and the segment that stands for the program at the other end.
 //!
-//! The carrier reads the program's own segment and tells the other carrier what has changed ([`Mirror::look`]). What the other carrier
-//! tells, it writes into a segment of its own that the program reads ([`Mirror::show`]). The program works with that segment as if its
+//! The carrier reads the program's own segment and sends the changes to the other carrier ([`Mirror::look`]). It writes the other
+//! carrier's changes into a segment of its own that the program reads ([`Mirror::show`]). The program uses that segment as if its
 //! peer were a process of this host.
 //!
-//! **What the program sees is what it could see of a slow peer.** A program of the same host may stand still between two loads of its
-//! peer's words, and before it acts on them. What it sees then is, for each word, the value at some moment, in the order of the loads
-//! ([`words`]). Here it sees values that are older still, and in the same order: the carrier loads and stores in that order, and frames
-//! arrive in theirs. No word of a direction is stored by one side *because a load of the other side's words did not yet show something*;
-//! the only such pair of words are bells, and carriers have bells of their own. The model in
-//! `crates/apus-sockets/src/direction/model.rs` tries all orders of events where each side sees the other one as it was before.
+//! **The program sees the same as with a slow peer.** A program of the same host may be delayed between two loads of its peer's
+//! words, and before it acts on them. For each word, it then sees the value at some time, in the order of the loads ([`words`]).
+//! Here the program sees older values, in the same order: the carrier loads and stores in that order, and frames arrive in order.
+//! Neither side stores a word of a direction *because a load of the other side's words did not yet show a value*. The only such
+//! pair of words are bells, and carriers have their own bells. The model in `crates/apus-sockets/src/direction/model.rs` tries all
+//! orders of events in which each side sees an earlier state of the other.
 //!
-//! **Bytes of the ring** are copied before WRITTEN is stored, and the program at the other end does not write over them before READ
-//! has come back to it. A new epoch begins at the position up to which the receiver has read; the receiver's READ stands still from its
-//! recall until it sees the new epoch, so the READ that the carrier shows is that position.
+//! **Bytes of the ring** are copied before WRITTEN is stored, and the program at the other end does not overwrite them before READ
+//! has come back to it. A new epoch begins at the position up to which the receiver has read. The receiver's READ does not change
+//! from its recall until it sees the new epoch, so the READ that the carrier shows is that position.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,22 +27,22 @@ use crate::words::{self, COUNT, EPOCH, READ, WRITTEN, Words};
 
 const CAPACITY: u64 = layout::FAR_CAPACITY as u64;
 
-/// Bytes that the other program may have written and this one may have read before the other one is told: with less room than that a
-/// sender may be waiting.
+/// Upper bound on bytes that this program may have read before the other one is informed. With less room than that, a sender may be
+/// waiting.
 const UNTOLD_MAX: u64 = CAPACITY / 4;
 
-/// A program, and what it sees of its peer.
+/// A program, and the segment that it sees as its peer's.
 pub(crate) struct Mirror {
     program: PeerSegment,
     shown: Memory,
-    /// Its words at the last wake-ups.
+    /// The program's words at the last wake-ups.
     woken: [u64; 2],
     pub(crate) channel: Source<ProgramChannel>,
-    /// By which either wakes the other one.
+    /// The socket by which the program and the carrier wake each other.
     pub(crate) bell: Source<ProgramChannel>,
-    /// What the other carrier knows.
+    /// The words that the other carrier knows.
     told: Words,
-    /// The position in the program's ring up to which the other carrier has the bytes.
+    /// Position in the program's ring up to which the other carrier has the bytes.
     sent: u64,
 }
 
@@ -56,11 +56,11 @@ impl Mirror {
         Self { program, shown, woken: [0; 2], channel, bell, told: [0; COUNT], sent: 0 }
     }
 
-    /// Appends what has changed in the program's segment to `out`, if anything has.
+    /// Appends the changes of the program's segment to `out`, if there are any.
     ///
     /// # Errors
     ///
-    /// If the program has words that it cannot have.
+    /// If the program has impossible words.
     pub(crate) fn look(
         &mut self,
         asks: bool,
@@ -101,12 +101,12 @@ impl Mirror {
         self.program.copy_out(layout::RING..layout::RING + length - first, out);
     }
 
-    /// Whether the program has returned to TCP for good, and the other carrier is told.
+    /// Whether the program has returned to TCP for good, and the other carrier is informed.
     pub(crate) fn has_left(&self) -> bool {
         self.told[words::place(layout::LEFT)] == layout::HAS_LEFT
     }
 
-    /// Shows the program what a frame says, and wakes it if it waits for that.
+    /// Shows a frame's changes to the program, and wakes it if it waits for them.
     pub(crate) fn show(&mut self, frame: &Frame, bytes: &[u8]) {
         for place in (0..COUNT).rev().filter(|place| frame.has(*place)) {
             let value = frame.words[place];
@@ -131,7 +131,7 @@ impl Mirror {
         }
         let is_to_end = || self.program.load(layout::SHUT, Ordering::Acquire) == layout::ENDS;
         if frame.has(READ) && is_to_end() {
-            self.ask(); // TCP ends when everything was read.
+            self.ask(); // TCP ends after everything is read.
         }
     }
 
@@ -153,12 +153,12 @@ impl Mirror {
         }
     }
 
-    /// Has the thread of the program's library follow its peer.
+    /// Asks the thread of the program's library to follow its peer.
     fn ask(&self) {
         self.channel.get().tell();
     }
 
-    /// Asks the program to ring. The caller looks once more before it sleeps.
+    /// Asks the program to ring. The caller must check once more before it sleeps.
     pub(crate) fn ask_to_ring(&self) {
         bell::ask(self.shown.word(layout::BELLS[0]));
         let untold = self.shown(layout::WRITTEN).wrapping_sub(self.told[READ]);
@@ -167,7 +167,7 @@ impl Mirror {
         }
     }
 
-    /// Does not need to be rung for, since it looks.
+    /// Withdraws the request to ring, because the carrier polls.
     pub(crate) fn withdraw(&self) {
         layout::BELLS.iter().for_each(|word| bell::withdraw(self.shown.word(*word)));
     }

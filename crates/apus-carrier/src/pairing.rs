@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use apus_sockets::introduction::Tuple;
 
-/// How long one of the two waits for the other one. A program introduces a connection after some calls, and the other one may make
-/// fewer calls for the same bytes.
+/// Upper bound on the time for which a stream or a program waits for the other. A program introduces a connection after some calls,
+/// and the other program may make fewer calls for the same bytes.
 pub(crate) const WAIT: Duration = Duration::from_secs(60);
 
-/// Streams that wait at a time.
+/// Upper bound on waiting streams.
 const STREAMS_MAX: usize = 1_024;
 
-/// Streams `S`, by the connections that they are for.
+/// Streams `S` by their connections.
 pub(crate) struct Pairing<S> {
     state: Mutex<State<S>>,
 }
@@ -31,7 +31,7 @@ impl<S> State<S> {
         self.streams.remove(tuple).map(|(stream, _)| stream)
     }
 
-    /// The oldest stream of the host with most of them.
+    /// The oldest stream of the host with the most streams.
     fn most_crowded(&self) -> Option<Tuple> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for tuple in self.streams.keys() {
@@ -52,7 +52,7 @@ impl<S> Pairing<S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A stream has come for a connection. If too many wait, the host with most of them loses its oldest one, so each host has its
+    /// Adds a stream for a connection. If too many wait, the host with the most streams loses its oldest one, so each host has its
     /// share. Returns the host that lost a stream.
     pub(crate) fn bring(&self, tuple: Tuple, stream: S, now: Instant) -> Option<IpAddr> {
         let mut state = self.state();
@@ -68,7 +68,7 @@ impl<S> Pairing<S> {
         let loser = if state.streams.len() > STREAMS_MAX { state.most_crowded() } else { None };
         let lost = loser.and_then(|loser| state.take(&loser));
         let program = state.programs.remove(&tuple);
-        drop(state); // A stream that is dropped takes locks of its own.
+        drop(state); // Dropping a stream takes other locks.
         drop((gone, before, lost));
         if let Some(program) = program {
             program.wake();
@@ -76,12 +76,12 @@ impl<S> Pairing<S> {
         loser.map(|loser| loser.client.ip())
     }
 
-    /// Streams that wait.
+    /// Number of waiting streams.
     pub(crate) fn waiting(&self) -> usize {
         self.state().streams.len()
     }
 
-    /// The stream for a connection, once it has come.
+    /// The stream for a connection, once it has arrived.
     pub(crate) fn stream_for(&self, tuple: Tuple) -> impl Future<Output = S> + Send + '_
     where
         S: Send,
@@ -99,7 +99,7 @@ impl<S> Pairing<S> {
     }
 }
 
-/// A program waits no longer.
+/// Removes a waiting program on drop.
 struct Leave<'a, S> {
     pairing: &'a Pairing<S>,
     tuple: Tuple,
@@ -159,6 +159,6 @@ mod tests {
         let loser = pairing.bring(other, (), now);
         assert_eq!(loser, Some([10, 0, 0, 1].into()));
         assert!(pairing.state().streams.contains_key(&other));
-        assert!(pairing.state().streams.contains_key(&tuple(1_999)), "the oldest one has gone");
+        assert!(pairing.state().streams.contains_key(&tuple(1_999)), "the oldest one is gone");
     }
 }

@@ -1,4 +1,4 @@
-//! The unix socket of a program, and what comes over it.
+//! The unix socket of a program, and its messages.
 
 use std::io;
 use std::ops::Deref;
@@ -11,15 +11,15 @@ use apus_sockets::introduction::{Hello, Introduction};
 use apus_sockets::layout;
 use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
 
-/// The unix socket of a program. Messages that wait there may have descriptors whose `close` blocks, so the socket is closed elsewhere
-/// as well; the program is told at once.
+/// The unix socket of a program. Messages that wait there may have descriptors whose `close` blocks, so the socket is closed on
+/// another thread as well. The program is informed at once.
 pub(crate) struct ProgramChannel(Option<Channel>);
 
 impl Drop for ProgramChannel {
     fn drop(&mut self) {
         if let Some(channel) = self.0.take() {
             let socket = channel.into_socket();
-            let _ = shutdown(socket.as_raw_fd(), Shutdown::Both); // The program may have gone before.
+            let _ = shutdown(socket.as_raw_fd(), Shutdown::Both); // The program may be gone already.
             close_elsewhere(socket);
         }
     }
@@ -39,16 +39,16 @@ impl Deref for ProgramChannel {
     }
 }
 
-/// What a program hands over when it introduces a connection.
+/// A program's introduction of a connection.
 pub(crate) struct Introduced {
     pub(crate) introduction: Introduction,
     pub(crate) segment: PeerSegment,
 }
 
-/// What a program has connected a socket for.
+/// The purpose of a program's socket.
 pub(crate) enum Purpose {
     Introduces(Introduced),
-    /// It is the bell of the connection whose introduction has this number.
+    /// The bell of the connection whose introduction has this number.
     Bell(u128),
 }
 
@@ -57,11 +57,11 @@ impl ProgramChannel {
         Self(Some(Channel::new(socket)))
     }
 
-    /// Whether the program has sent a message, which stays where it is.
+    /// Whether the program has sent a message, without receiving it.
     ///
     /// # Errors
     ///
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if it has not done so, and others if it never will.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if it has not yet sent one, and others if it never will.
     pub(crate) fn has_message(&self) -> io::Result<()> {
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
         match recv(self.as_fd().as_raw_fd(), &mut [0], flags)? {
@@ -70,11 +70,11 @@ impl ProgramChannel {
         }
     }
 
-    /// What the program says by its message. Descriptors do not come with later ones, as far as the kernel can refuse them.
+    /// Receives the program's message. Later messages have no descriptors, if the kernel can refuse them.
     ///
     /// # Errors
     ///
-    /// If the message is none of those.
+    /// If the message is malformed.
     pub(crate) fn purpose(&self) -> io::Result<Purpose> {
         let mut bytes = [0; Introduction::BYTES];
         let parcel = self.receive(&mut bytes)?;
@@ -98,17 +98,17 @@ impl ProgramChannel {
         Ok(Purpose::Introduces(Introduced { introduction, segment }))
     }
 
-    /// A message by which the program asks its peer to follow, or rings.
+    /// Receives a message by which the program asks its peer to follow, or rings.
     ///
     /// # Errors
     ///
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is none, and others if the program has ended.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is no message, and others if the program has exited.
     pub(crate) fn hear(&self) -> io::Result<()> {
         self.receive(&mut [0])?.descriptors.into_iter().for_each(close_elsewhere);
         Ok(())
     }
 
-    /// Shows the program a segment as that of its peer. Returns the segment's memory.
+    /// Gives the program a segment as its peer's. Returns the segment's memory.
     pub(crate) fn show(&self) -> io::Result<Memory> {
         let segment = Segment::create(layout::FAR_SIZE)?;
         segment.memory().word(layout::START).store(layout::MAGIC, Ordering::Release);
@@ -116,7 +116,7 @@ impl ProgramChannel {
         Ok(segment.into_memory())
     }
 
-    /// Sends a byte. A socket that is full has messages enough, and one whose end is closed is noticed by whoever reads it.
+    /// Sends a byte. A full socket has enough messages, and the reader of a closed one notices the close.
     pub(crate) fn tell(&self) {
         let _ = self.send(&[ANSWER], &[]);
     }

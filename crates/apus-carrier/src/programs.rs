@@ -1,4 +1,4 @@
-//! Programs of this host: they come, introduce connections, and are served until they leave.
+//! Programs of this host: they connect, introduce connections, and are served until they disconnect.
 
 use std::future::{Future, poll_fn};
 use std::os::unix::net::UnixListener;
@@ -24,7 +24,7 @@ use crate::shared::Shared;
 use crate::status::Event;
 use crate::tasks::spawn;
 
-/// How long no program is accepted after the system has refused to.
+/// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts programs.
@@ -38,7 +38,7 @@ pub(crate) async fn accept(shared: Arc<Shared>, door: Source<UnixListener>) {
                 shared.counters.note(Event::NoDescriptor, line);
                 reserve.give_up();
                 if let Ok((socket, _)) = door.get().accept() {
-                    drop(ProgramChannel::new(socket.into())); // That tells the program to stay with TCP.
+                    drop(ProgramChannel::new(socket.into())); // The program then stays with TCP.
                 }
                 Timer::after(PAUSE).await;
             }
@@ -47,7 +47,7 @@ pub(crate) async fn accept(shared: Arc<Shared>, door: Source<UnixListener>) {
     }
 }
 
-/// Serves whoever has come, if it is a process of this user and there is room for it.
+/// Serves a new socket, if it belongs to a process of this user and there is room for it.
 fn admit(shared: &Arc<Shared>, channel: ProgramChannel) {
     let uid = geteuid().as_raw();
     let theirs = getsockopt(&channel, sockopt::PeerCredentials).map(|process| process.uid());
@@ -66,7 +66,7 @@ fn no_room(shared: &Shared) {
     shared.counters.note(Event::NoDescriptor, line);
 }
 
-/// Serves a program's socket: the process is there as long as it is open, and it may introduce a connection.
+/// Serves a program's socket. The process exists while it is open, and it may introduce a connection.
 async fn serve(shared: Arc<Shared>, channel: Source<ProgramChannel>, mut guest: Guest, uid: u32) {
     if poll_fn(|context| channel.poll(context, ProgramChannel::has_message)).await.is_err() {
         return;
@@ -106,7 +106,7 @@ async fn serve(shared: Arc<Shared>, channel: Source<ProgramChannel>, mut guest: 
     let listed = shared.begin_carrying(tuple);
     let mut is_asked = false;
     let mut carried = Carried::new(Mirror::new(segment, shown, channel, bell), stream);
-    // Whoever is still there notices by the end of its socket whether the connection ended or was lost.
+    // The end of its socket informs the remaining program whether the connection ended or was lost.
     let mut carry = poll_fn(|context| {
         listed.is_task(context.waker());
         if !is_asked && !shared.carries.load(Ordering::Acquire) {
@@ -121,7 +121,7 @@ async fn serve(shared: Arc<Shared>, channel: Source<ProgramChannel>, mut guest: 
     }
 }
 
-/// Keeps a socket that is to be a bell until the connection takes it, which was introduced at the same time.
+/// Keeps a bell's socket until the connection takes it, which was introduced at the same time.
 async fn keep(shared: &Shared, number: u128, bell: Source<ProgramChannel>, guest: Guest) {
     let Ok(bell) = bell.into_inner() else { return };
     shared.bells.bring(number, (bell, guest));

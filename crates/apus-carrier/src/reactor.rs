@@ -1,4 +1,4 @@
-//! Descriptors and times that tasks wait for beside streams, by the reactor of the crate `async-io`. Its thread runs the tasks.
+//! Descriptors and timers of tasks besides streams, from the reactor of the crate `async-io`. Its thread runs the tasks.
 
 use std::future::Future;
 use std::io;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_io::{Async, Timer};
 use futures_lite::future;
 
-/// What a future gives, or `None` if that takes longer than `time`.
+/// The output of a future, or `None` if it takes longer than `time`.
 pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
     let too_late = async {
         Timer::after(time).await;
@@ -26,7 +26,7 @@ impl<T: AsFd> Source<T> {
         Ok(Self(Async::new(inner)?))
     }
 
-    /// What was waited for.
+    /// Returns the descriptor.
     pub(crate) fn into_inner(self) -> io::Result<T> {
         self.0.into_inner()
     }
@@ -35,7 +35,7 @@ impl<T: AsFd> Source<T> {
         self.0.get_ref()
     }
 
-    /// Does an operation once the descriptor is readable.
+    /// Calls `operation` once the descriptor is readable.
     pub(crate) async fn readable<R>(
         &self,
         operation: impl FnMut(&T) -> io::Result<R>,
@@ -43,7 +43,7 @@ impl<T: AsFd> Source<T> {
         self.0.read_with(operation).await
     }
 
-    /// Does an operation once the descriptor is writable.
+    /// Calls `operation` once the descriptor is writable.
     pub(crate) async fn writable<R>(
         &self,
         operation: impl FnMut(&T) -> io::Result<R>,
@@ -51,7 +51,7 @@ impl<T: AsFd> Source<T> {
         self.0.write_with(operation).await
     }
 
-    /// Does `operation` once the descriptor is readable. The task is woken then.
+    /// Calls `operation` if the descriptor is readable. Otherwise the task is woken when it is.
     pub(crate) fn poll<R>(
         &self,
         context: &Context<'_>,

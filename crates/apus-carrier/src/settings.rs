@@ -1,4 +1,4 @@
-//! How a carrier runs, and why one does not start.
+//! Settings of a carrier, and errors of its start.
 
 use std::io;
 use std::net::IpAddr;
@@ -9,16 +9,16 @@ use apus_sockets::introduction;
 use ipnet::IpNet;
 use nix::errno::Errno;
 
-/// How a carrier runs.
+/// Settings of a carrier.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// UDP port of this carrier and of those of other hosts; also the port of their listeners within Apus. Default 20147; 1 to 32767.
+    /// UDP port of this carrier and of other hosts' carriers; also the port of their listeners within Apus. Default 20147; 1 to 32767.
     pub port: u16,
-    /// How long the carrier goes on without a program; `None`: for ever. Default 5 s.
+    /// Time for which the carrier continues without a program; `None` for ever. Default 5 s.
     pub idle: Option<Duration>,
     /// Hosts to and from which connections are carried.
     pub hosts: Hosts,
-    /// Where the process logs, for the status.
+    /// The process's log, for the status.
     pub log: Option<String>,
     /// Settings of the node. Its address is replaced by 0.0.0.0 and the port.
     pub node: Config,
@@ -41,7 +41,7 @@ impl Default for Settings {
     }
 }
 
-/// Hosts to and from which connections are carried: those of some networks, or all.
+/// Hosts to and from which connections are carried: some networks, or all hosts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Hosts(Vec<IpNet>);
 
@@ -52,7 +52,7 @@ impl Hosts {
         Self(networks)
     }
 
-    /// The networks; none: all hosts.
+    /// The networks; empty for all hosts.
     #[must_use]
     pub fn networks(&self) -> &[IpNet] {
         &self.0
@@ -66,19 +66,19 @@ impl Hosts {
     }
 }
 
-/// Why a carrier does not start.
+/// An error of starting a carrier.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The user has a carrier at this port already.
+    /// The user already has a carrier at this port.
     #[error("a carrier of this user runs already at port {0}")]
     Runs(u16),
-    /// The node does not start; most often the UDP port is in use.
+    /// The node cannot start; in most cases the UDP port is in use.
     #[error("cannot start the node at UDP port {port}: {error}")]
     Node {
-        /// The port.
+        /// The UDP port.
         port: u16,
-        /// Why.
+        /// The node's error.
         error: apus::StartError,
     },
     /// A system call failed.
@@ -102,7 +102,7 @@ mod tests {
         let hosts = Hosts::of(networks.map(|it| it.parse().unwrap()).to_vec());
         for (ip, expected) in [
             ("10.1.255.1", true),
-            ("::ffff:10.1.0.1", true), // As a socket for both versions sees it.
+            ("::ffff:10.1.0.1", true), // The form of a socket for both IP versions.
             ("10.2.0.1", false),
             ("192.0.2.7", true),
             ("192.0.2.8", false),

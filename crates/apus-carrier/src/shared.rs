@@ -1,4 +1,4 @@
-//! What the tasks of a carrier share.
+//! State shared by the tasks of a carrier.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::program::ProgramChannel;
 use crate::settings::{Hosts, Settings};
 use crate::status::Counters;
 
-/// A host without a carrier is not asked again for this long.
+/// Time for which a host without a carrier is not contacted again.
 const ABSENT: Duration = Duration::from_secs(10);
 
 pub(crate) struct Shared {
@@ -31,11 +31,11 @@ pub(crate) struct Shared {
     /// Whether new connections are carried.
     pub(crate) carries: AtomicBool,
     pub(crate) since: Instant,
-    /// Where the process logs.
+    /// The process's log.
     pub(crate) log: Option<String>,
-    /// Hosts that have no carrier, and since when that is known.
+    /// Hosts without a carrier, with the time at which that was found.
     absent: Mutex<HashMap<IpAddr, Instant>>,
-    /// Connections that are carried.
+    /// Carried connections.
     connections: Mutex<HashMap<u64, (Tuple, Option<Waker>)>>,
     next: AtomicU64,
 }
@@ -63,26 +63,26 @@ impl Shared {
         })
     }
 
-    /// Whether a host was found to have no carrier a short time ago.
+    /// Whether a host was recently found to have no carrier.
     pub(crate) fn is_absent(&self, ip: IpAddr) -> bool {
         let mut absent = lock(&self.absent);
         absent.retain(|_, since| since.elapsed() < ABSENT);
         absent.contains_key(&ip)
     }
 
-    /// A host has no carrier.
+    /// Notes that a host has no carrier.
     pub(crate) fn note_absent(&self, ip: IpAddr) {
         lock(&self.absent).insert(ip, Instant::now());
     }
 
-    /// A connection is carried, as long as the value lives.
+    /// Adds a carried connection, for the lifetime of the returned value.
     pub(crate) fn begin_carrying(self: &Arc<Self>, tuple: Tuple) -> Listed {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         lock(&self.connections).insert(number, (tuple, None));
         Listed { shared: Arc::clone(self), number }
     }
 
-    /// Connections that are carried.
+    /// Carried connections.
     pub(crate) fn connections(&self) -> Vec<Tuple> {
         let mut all: Vec<Tuple> =
             lock(&self.connections).values().map(|(tuple, _)| *tuple).collect();
@@ -90,31 +90,31 @@ impl Shared {
         all
     }
 
-    /// Carries new connections, or has all return to TCP. True if that changes anything.
+    /// Switches carrying on, or off with a return of all connections to TCP. Returns whether that changes the state.
     pub(crate) fn switch(&self, carries: bool) -> bool {
         let changes = self.carries.swap(carries, Ordering::AcqRel) != carries;
         if changes && !carries {
             let tasks = |it: &(Tuple, Option<Waker>)| it.1.clone();
             let tasks: Vec<Waker> = lock(&self.connections).values().filter_map(tasks).collect();
-            tasks.into_iter().for_each(Waker::wake); // They run here, and look at the list.
+            tasks.into_iter().for_each(Waker::wake); // They run here, and check the switch.
         }
         changes
     }
 
-    /// Connections that were carried, and those that are.
+    /// Number of connections carried since the start.
     pub(crate) fn carried(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }
 }
 
-/// A connection in the list of those that are carried.
+/// A connection in the list of carried ones.
 pub(crate) struct Listed {
     shared: Arc<Shared>,
     number: u64,
 }
 
 impl Listed {
-    /// The task that is woken when the carrier is switched off.
+    /// Sets the task that is woken when the carrier is switched off.
     pub(crate) fn is_task(&self, waker: &Waker) {
         let mut connections = lock(&self.shared.connections);
         if let Some((_, known @ None)) = connections.get_mut(&self.number) {

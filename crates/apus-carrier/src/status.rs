@@ -1,4 +1,4 @@
-//! What a carrier tells of itself: counters, and events for a log (crate `tracing`).
+//! A carrier's status: counters, and events for a log (crate `tracing`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -6,76 +6,76 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// An event of each kind is logged this often at most. Strangers decide how often there is something to log.
+/// Least time between two log lines of a kind, because other hosts and processes cause the events.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// What a carrier does, and has done since its start.
+/// The current state of a carrier, and its counters since the start.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Status {
     /// Version of the program.
     pub version: String,
-    /// Its process.
+    /// PID of its process.
     pub pid: u32,
     /// Address of its node.
     pub listen: String,
-    /// Since its start.
+    /// Seconds since its start.
     pub uptime_s: u64,
-    /// Where it logs.
+    /// Its log.
     pub log: Option<String>,
     /// Whether new connections are carried.
     pub carries: bool,
-    /// Networks of the hosts to and from which connections are carried; none: all hosts.
+    /// Networks of the hosts to and from which connections are carried; empty for all hosts.
     pub hosts: Vec<String>,
-    /// Processes of programs, and connections that they have introduced.
+    /// Number of processes, and of connections that they have introduced.
     pub guests: usize,
-    /// Descriptors that further processes and connections may have.
+    /// Number of descriptors left for further processes and connections.
     pub descriptors_left: usize,
-    /// Connections that are carried.
+    /// Carried connections.
     pub connections: Vec<Connection>,
-    /// Streams of other carriers that wait for a program of this host.
+    /// Number of other carriers' streams that wait for a program of this host.
     pub waiting_streams: usize,
-    /// Connections that were carried, and those that are.
+    /// Number of connections carried since the start.
     pub carried: u64,
-    /// Connections that were lost, because a carrier ended, a host was out of reach or an end did not keep to the rules.
+    /// Connections that were lost because a carrier exited, a host was unreachable or an end violated the protocol.
     pub lost: u64,
     /// Processes, connections and streams that were refused.
     pub refused: Refused,
 }
 
-/// A connection that is carried.
+/// A carried connection.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Connection {
-    /// Address of the end that made it.
+    /// Address of the connecting end.
     pub client: String,
-    /// Address of the end that accepted it.
+    /// Address of the accepting end.
     pub server: String,
 }
 
-/// Processes, connections and streams that were refused, by the reason.
+/// Processes, connections and streams that were refused, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Refused {
     /// Processes of other users.
     pub foreign_user: u64,
-    /// Introductions by a process that does not have that connection, or no longer, and messages that are none.
+    /// Introductions of connections that the process does not have, or no longer has, and malformed messages.
     pub not_introduced: u64,
-    /// Processes and connections for which no descriptor is left.
+    /// Processes and connections without a free descriptor.
     pub no_descriptor: u64,
-    /// Streams from another UDP port than that of the carriers: any user of a host may have such a port.
+    /// Streams from another UDP port than the carriers': any user of a host may have such a port.
     pub foreign_port: u64,
     /// Streams from hosts that are not in the list.
     pub foreign_host: u64,
     /// Streams for a connection whose client is at another host than the stream's node.
     pub foreign_client: u64,
-    /// Streams of a host that has too many which wait.
+    /// Streams of a host with too many waiting streams.
     pub too_many: u64,
-    /// Connections and streams while carrying was switched off.
+    /// Connections and streams refused while carrying was switched off.
     pub off: u64,
 }
 
-/// What is counted and logged.
+/// An event that is counted and logged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
     ForeignUser,
@@ -100,12 +100,12 @@ struct Counter {
     logged: Mutex<Option<Instant>>,
 }
 
-/// Counts what the carrier does.
+/// Counters of events.
 #[derive(Debug, Default)]
 pub(crate) struct Counters([Counter; EVENTS]);
 
 impl Counters {
-    /// Something happens, and `line` says what.
+    /// Counts an event, and logs `line` if it is due.
     pub(crate) fn note(&self, event: Event, line: impl FnOnce() -> String) {
         let counter = &self.0[event as usize];
         let count = counter.count.fetch_add(1, Ordering::Relaxed) + 1;
@@ -117,7 +117,7 @@ impl Counters {
         }
     }
 
-    /// How often it has happened.
+    /// Number of these events.
     pub(crate) fn count(&self, event: Event) -> u64 {
         self.0[event as usize].count.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Streams of carriers of other hosts: which of them are believed, and how many may wait.
+//! Streams of other hosts' carriers: trust and limits.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::shared::Shared;
 use crate::status::Event;
 use crate::tasks::spawn;
 
-/// Streams of a host that have not yet named a connection, which an honest carrier does at once.
+/// Upper bound on a host's streams that have not yet named a connection. An honest carrier names one at once.
 const UNNAMED_MAX: usize = 64;
 
 /// Accepts streams of other carriers.
@@ -34,12 +34,12 @@ pub(crate) async fn accept(shared: Arc<Shared>, streams: StreamListener) {
     }
 }
 
-/// Why a stream is refused before anything is read from it.
+/// The reason for which a stream is refused before it is read.
 fn refusal(shared: &Shared, from: Address) -> Option<(Event, String)> {
     let at = from.host;
     if at.port() != shared.port {
-        // Any user of that host may have a node at another port, and would be believed about the connections of all others.
-        return Some((Event::ForeignPort, format!("a node at {at} is no carrier: it is refused")));
+        // Any user of that host may have a node at another port, and would be trusted about the connections of all other users.
+        return Some((Event::ForeignPort, format!("a node at {at} is not a carrier: refused")));
     }
     if !shared.hosts.have(at.ip()) {
         return Some((Event::ForeignHost, format!("the carrier at {at} is not in the list")));
@@ -53,7 +53,7 @@ fn too_many(shared: &Shared, host: IpAddr) {
     shared.counters.note(Event::TooMany, line);
 }
 
-/// Brings a stream to the program whose connection it names.
+/// Passes a stream to the program whose connection it names.
 async fn bring(shared: Arc<Shared>, stream: Stream, place: Place) {
     let host = place.host;
     let Some(Some(tuple)) = within(ANSWER_WAIT, named(&stream)).await else { return };
@@ -67,7 +67,7 @@ async fn bring(shared: Arc<Shared>, stream: Stream, place: Place) {
     }
 }
 
-/// Streams that have not yet named a connection, by their host.
+/// Number of streams that have not yet named a connection, by host.
 #[derive(Default)]
 struct Unnamed(Mutex<HashMap<IpAddr, usize>>);
 

@@ -1,8 +1,8 @@
-//! Tasks that run in the thread that wakes them.
+//! Tasks that run on the thread that wakes them.
 //!
-//! A task that waits for a stream is woken by the thread that has received a packet, and runs there at once. An executor with a thread
-//! of its own would add a wake-up of that thread to each message. A task that is woken while its thread runs another one waits until
-//! that one has returned. The crate `async-task` keeps the states of a task; this module only chooses where it runs.
+//! A task that waits for a stream is woken by the thread that received a packet, and runs on it at once. An executor with its own
+//! thread would add a wake-up of that thread to each message. A task that is woken while its thread runs another task waits until
+//! that task returns. The crate `async-task` keeps the states of a task; this module only chooses its thread.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,18 +12,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use async_task::Runnable;
 
 thread_local! {
-    /// Tasks that wait until this thread has returned from another one; `None` while it runs none.
+    /// Tasks that wait until this thread returns from another one; `None` while it runs none.
     static WAITING: RefCell<Option<VecDeque<Runnable>>> = const { RefCell::new(None) };
 }
 
-/// Runs a task until it waits, and whenever it is woken. A task that panics ends, and what it owns is dropped; others go on.
+/// Runs a task until it waits, and whenever it is woken. A task that panics ends, and its values are dropped; other tasks continue.
 pub(crate) fn spawn(work: impl Future<Output = ()> + Send + 'static) {
     let (runnable, task) = async_task::spawn(work, run_in_turn);
     task.detach();
     runnable.schedule();
 }
 
-/// Whether this thread runs a task of a carrier. A panic there ends the task alone.
+/// Whether this thread runs a task of a carrier. A panic there ends only the task.
 #[must_use]
 pub fn is_in_task() -> bool {
     WAITING.with_borrow(Option::is_some)
@@ -42,7 +42,7 @@ fn run_in_turn(task: Runnable) {
     });
     let mut next = first;
     while let Some(task) = next {
-        // The panic has been printed, and the task is gone with all that it owned.
+        // The panic is printed, and the task's values are dropped.
         let _ = catch_unwind(AssertUnwindSafe(|| task.run()));
         next = WAITING.with_borrow_mut(|waiting| {
             let task = waiting.as_mut().and_then(VecDeque::pop_front);
@@ -72,7 +72,7 @@ mod tests {
             match counted.fetch_add(1, Ordering::Relaxed) {
                 0 => Poll::Pending,
                 1 => {
-                    context.waker().wake_by_ref(); // It runs again after it has returned.
+                    context.waker().wake_by_ref(); // It runs again after it returns.
                     Poll::Pending
                 }
                 _ => Poll::Ready(()),
@@ -83,7 +83,7 @@ mod tests {
         waker.wake_by_ref();
         assert_eq!(runs.load(Ordering::Relaxed), 3);
         waker.wake();
-        assert_eq!(runs.load(Ordering::Relaxed), 3, "it is done");
+        assert_eq!(runs.load(Ordering::Relaxed), 3, "the task has ended");
     }
 
     #[test]

@@ -2,14 +2,14 @@
 
 use apus_sockets::layout;
 
-/// How many there are.
+/// Number of words.
 pub(crate) const COUNT: usize = 12;
 
-/// Where the words lie, in the order in which they are loaded: each tells that those behind it are at least as new as itself. The program
-/// stores them in the opposite order, and so does a carrier that shows them to the program at the other end.
+/// Offsets of the words, in the order in which they are loaded: the words behind a word are at least as new as the word itself. The
+/// program stores them in the opposite order, and so does a carrier that shows them to the program at the other end.
 ///
-/// So whatever that program sees, a program of the same host could see that is slow between two loads: for each word, its value at some
-/// moment, and the moments are in the order of the list.
+/// So that program sees only states that a program of the same host, slow between two loads, could see: for each word, its value at
+/// some time, and the times are in the order of the list.
 pub(crate) const ORDER: [usize; COUNT] = [
     layout::LEFT,
     layout::CLOSED,
@@ -34,9 +34,11 @@ pub(crate) const fn place(offset: usize) -> usize {
     place
 }
 
-/// Places of words that change with most messages, and of others that matter here.
+/// Place of WRITTEN.
 pub(crate) const WRITTEN: usize = place(layout::WRITTEN);
+/// Place of READ.
 pub(crate) const READ: usize = place(layout::READ);
+/// Place of EPOCH.
 pub(crate) const EPOCH: usize = place(layout::EPOCH);
 
 /// Values of all words.

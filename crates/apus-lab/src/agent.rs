@@ -1,8 +1,8 @@
 //! `apus lab-host`: one host of a lab or cluster, server and client of every transport in one process.
 //!
-//! Homa schedules a host, so a host's server and client share one node. The process is led line by line: it reads an
-//! `Assignment`, says `ready` once it serves, connects at `connect` and says `connected`, generates its load at
-//! `go`, and prints its `Report`. It ends when standard input does, so nothing stays behind when the leader dies.
+//! Homa schedules a host, so a host's server and client share one node. The leader controls the process line by line: the process
+//! reads an `Assignment`, prints `ready` once it serves, connects on `connect` and prints `connected`, generates its load on `go`,
+//! and prints its `Report`. It exits when its standard input ends, so it does not outlive the leader.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write, stdin};
@@ -23,66 +23,67 @@ use apus_node::transport::tcp_epoll::EpollServer;
 use apus_node::transport::tcp_servers::TcpClient;
 use serde::{Deserialize, Serialize};
 
-/// UDP port of the Apus nodes in the first trial; each further one has the next.
+/// UDP port of the Apus nodes in trial 0. Trial `n` uses this port plus `n`.
 const UDP_PORT: u16 = 20_146;
 
 /// Homa port of the service.
 const HOMA_PORT: u16 = 4000;
 
-/// TCP port of the service, likewise.
+/// TCP port of the service in trial 0, likewise.
 const TCP_PORT: u16 = 5000;
 
-/// A call on an idle network that takes longer has failed.
+/// Time after which a call on an idle network has failed.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How the error begins of a call without a reply.
+/// Prefix of the error of a call without a reply.
 pub(crate) const SILENCE: &str = "no reply to";
 
-/// Between calls on an idle network: the links must be idle again, and nobody may still poll for the last reply.
+/// Pause between calls on an idle network, so that the links are idle and no side still polls for the last reply.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// A thread looks at least so often whether something has ended.
+/// Interval at which a thread checks for an end.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Calls started in a row before replies are looked at.
+/// Upper bound on calls started in a row before replies are taken.
 const STARTS_PER_TURN: usize = 64;
 
-/// What a host is told.
+/// The task of a host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Assignment {
-    /// Which of the hosts it is.
+    /// Index of the host.
     pub(crate) place: usize,
-    /// All hosts.
+    /// Addresses of all hosts.
     pub(crate) hosts: Vec<IpAddr>,
-    /// Which trial this is, below 1,000: a late error about a packet to hosts of the one before must not reach these.
+    /// Number of the trial, below 1,000. Trials use different ports, so that a late error about a packet of an earlier trial does
+    /// not reach this one.
     pub(crate) trial: u16,
-    /// What it generates, all at the same time.
+    /// The loads, which all run at the same time.
     pub(crate) loads: Vec<Load>,
-    /// Load before the calls that count, in seconds.
+    /// Load before the counted time, in seconds.
     pub(crate) warmup_s: f64,
-    /// Time in which calls start that count.
+    /// The counted time, in seconds.
     pub(crate) seconds: f64,
-    /// Load after that, in which they may end.
+    /// Load after the counted time, in which calls may end, in seconds.
     pub(crate) drain_s: f64,
 }
 
-/// What one transport of a host does.
+/// The load of one transport of a host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Load {
     pub(crate) transport: Transport,
-    /// Lengths of requests, as [`Workload`](apus_load::Workload) reads them.
+    /// Lengths of requests, in the form of [`Workload`](apus_load::Workload).
     pub(crate) workload: String,
-    /// Longer ones are cut to this.
+    /// Upper bound to which longer requests are cut.
     pub(crate) longest: u32,
     /// As in [`Request::reply`].
     pub(crate) reply: u32,
-    /// Hosts called, by place; none: the host only serves.
+    /// Indices of the called hosts. Without any, the host only serves.
     pub(crate) targets: Vec<usize>,
     pub(crate) arrivals: ArrivalProcess,
     pub(crate) seed: u64,
 }
 
-/// What carries the calls, and how it is set up.
+/// The transport of the calls, with its settings.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Transport {
@@ -92,48 +93,48 @@ pub(crate) enum Transport {
     Tcp { connections: usize, congestion: Option<String> },
 }
 
-/// When calls start.
+/// The start times of calls.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ArrivalProcess {
-    /// At random moments, at most so many outstanding.
+    /// At random times, with at most `outstanding` calls.
     Open { calls_per_s: f64, outstanding: u32 },
-    /// As soon as fewer than so many are outstanding.
+    /// As soon as fewer than `outstanding` calls are outstanding.
     Closed { outstanding: u32 },
-    /// One at a time, so many of each of these lengths.
+    /// One at a time, `samples` of each of these lengths.
     Unloaded { samples: u32, lengths: Vec<u32> },
 }
 
-/// What a host measured.
+/// The measurements of a host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// For each load.
+    /// Results of each load.
     pub(crate) loads: Vec<Measured>,
-    /// CPU time of the process while load was generated.
+    /// CPU time of the process while it generated load, in seconds.
     pub(crate) cpu_s: f64,
 }
 
-/// What one load came to.
+/// The results of one load.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Measured {
-    /// Calls that count and ended: bytes of the request, nanoseconds.
+    /// Counted calls that ended: bytes of the request, nanoseconds.
     pub(crate) calls: Vec<(u32, u64)>,
-    /// Calls that count and did not end: bytes, nanoseconds so far.
+    /// Counted calls that did not end: bytes, nanoseconds so far.
     pub(crate) unfinished: Vec<(u32, u64)>,
-    /// Bytes of requests and replies of calls that ended in the time that counts.
+    /// Bytes of requests and replies of calls that ended in the counted time.
     pub(crate) bytes: u64,
-    /// Whether the generator kept its schedule.
+    /// Lateness against the schedule.
     pub(crate) lateness: Lateness,
-    /// Nanoseconds in which a call was due and as many were outstanding as allowed.
+    /// Nanoseconds in which a call was due and no more calls could be outstanding.
     pub(crate) blocked_ns: u64,
-    /// What the transport counted over the whole run.
+    /// The transport's counters over the whole run.
     pub(crate) counters: BTreeMap<String, u64>,
 }
 
-/// Does what the leader says.
+/// Runs the host's process under the leader's control.
 ///
 /// # Errors
-/// When an address is busy, a host cannot be reached, or a call fails.
+/// If an address is in use, a host cannot be reached, or a call fails.
 pub fn run(output: &mut dyn Write) -> Result<()> {
     let mut say = |line: &str| {
         writeln!(output, "{line}").and_then(|()| output.flush()).context("the leader is gone")
@@ -167,12 +168,12 @@ pub fn run(output: &mut dyn Write) -> Result<()> {
     }
     let cpu_s = (cpu::process_time() - before).as_secs_f64();
     say(&serde_json::to_string(&Report { loads: measured, cpu_s }).context("the report")?)?;
-    // Others may still need answers: the leader says when it is over.
+    // Other hosts may still need answers; the leader ends the process.
     orders.for_each(drop);
     Ok(())
 }
 
-/// The server's side of a load, with what the client's side shares with it.
+/// The server's side of a load, with the parts shared with the client's side.
 enum Serving {
     Apus { node: Node },
     Tcp { connections: usize, congestion: Option<String> },
@@ -185,7 +186,7 @@ impl Serving {
             Transport::Apus { delivery, settings } => {
                 let delivery: Delivery = delivery.parse().context("delivery")?;
                 let mut config = Config::new();
-                // The network is what is measured, also where hosts share a machine.
+                // The lab measures the network, even if hosts share a machine.
                 config.link(Links::Udp);
                 config.listen(SocketAddr::new(own, UDP_PORT + assignment.trial)).delivery(delivery);
                 config.calls_max(1 << 20);
@@ -211,7 +212,7 @@ impl Serving {
         }
     }
 
-    /// Connects to the hosts called.
+    /// Connects to the called hosts.
     fn client(&self, load: &Load, assignment: &Assignment) -> Result<Box<dyn Client + Send>> {
         let targets = load.targets.iter().map(|place| assignment.hosts[*place]);
         Ok(match self {
@@ -247,12 +248,12 @@ impl Serving {
     }
 }
 
-/// Answers requests in a thread of its own until the process ends.
+/// Answers requests on a new thread until the process exits.
 fn serve(service: Service) -> Result<()> {
     let answer = move || {
         service.serve(|mut request| {
             let reply = reply_to(request.take_body());
-            // Fails when the client has gone, which then has no reply.
+            // Fails if the client is gone, which then gets no reply.
             let _ = request.reply(reply);
         });
     };
@@ -288,15 +289,15 @@ fn generate(
     })
 }
 
-/// The parts of a run.
+/// The phases of a run.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     start: Instant,
-    /// Calls count that start from here, in nanoseconds since the start …
+    /// Start of the counted time, in nanoseconds since the start.
     from_ns: u64,
-    /// … to here.
+    /// End of the counted time.
     to_ns: u64,
-    /// Load ends here.
+    /// End of the load.
     end_ns: u64,
 }
 
@@ -318,7 +319,7 @@ impl Times {
     }
 }
 
-/// The client's side of a load: one thread that sends what is due and takes replies.
+/// The client's side of a load: one thread that sends due calls and takes replies.
 struct Generator {
     client: Box<dyn Client + Send>,
     times: Times,
@@ -338,7 +339,7 @@ impl Generator {
             ArrivalProcess::Closed { outstanding } => (outstanding, Pace::closed(), Choice::InTurn),
             ArrivalProcess::Unloaded { .. } => (1, Pace::closed(), Choice::InTurn),
         };
-        // The moments and the lengths must not follow each other.
+        // A different seed, so that times and lengths are independent.
         let calls = Calls::new(load.workload.parse()?, load.reply, outstanding, !load.seed);
         Ok(Self {
             client,
@@ -352,7 +353,7 @@ impl Generator {
 
     fn run(mut self, load: &Load) -> Result<Measured> {
         match &load.arrivals {
-            // Who only serves has counted everything at the end.
+            // A host that only serves has all its counts at the end.
             _ if load.targets.is_empty() => {
                 let end = self.times.start + Duration::from_nanos(self.times.end_ns);
                 thread::sleep(end.saturating_duration_since(Instant::now()));
@@ -367,7 +368,7 @@ impl Generator {
         Ok(self.measured)
     }
 
-    /// Sends and receives until the end.
+    /// Sends and receives until the end of the load.
     fn keep_load(&mut self) -> Result<()> {
         loop {
             let now_ns = nanos_since(self.times.start);
@@ -385,7 +386,7 @@ impl Generator {
         Ok(())
     }
 
-    /// Starts the calls whose time has come; returns how long until the next one.
+    /// Starts due calls. Returns the time until the next one.
     fn start_due(&mut self) -> Result<Duration> {
         let next = self.pace.start_due(STARTS_PER_TURN, self.times.start, |due| {
             let has_begun = self.calls.begin(&mut *self.client, due.at_ns)?;
@@ -400,7 +401,7 @@ impl Generator {
         })
     }
 
-    /// Takes the replies that come in this time.
+    /// Takes replies that arrive within `timeout`.
     fn receive(&mut self, timeout: Duration) -> Result<()> {
         self.client.receive(timeout, &mut self.ended)?;
         let now_ns = nanos_since(self.times.start);
@@ -418,7 +419,7 @@ impl Generator {
         Ok(())
     }
 
-    /// Calls of one length, one at a time. The first few only warm the way up.
+    /// Makes calls of one length, one at a time. The first few only warm up the path.
     fn sample(&mut self, load: &Load, length: u32, samples: u32) -> Result<()> {
         let warm_up = (samples / 10).max(2);
         for sample in 0..samples + warm_up {

@@ -1,4 +1,4 @@
-//! The leader's hold on the processes of all hosts.
+//! The leader's control of the processes of all hosts.
 
 use std::process::Command;
 use std::sync::mpsc::RecvTimeoutError;
@@ -11,23 +11,23 @@ use apus_load::stop;
 
 use crate::agent::{Assignment, Report};
 
-/// How long a host may take for a step, beyond the time of the run.
+/// Upper bound on the time of a host's step, in addition to the time of the run.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often the leader looks whether it shall stop.
+/// Interval at which the leader checks for a request to stop.
 const TICK: Duration = Duration::from_millis(100);
 
-/// One `apus lab-host` for each host. Dropping it ends them.
+/// One `apus lab-host` for each host. Dropping it kills them.
 pub(crate) struct Agents {
     agents: Vec<Child>,
 }
 
 impl Agents {
-    /// Starts a process on every host, with a command and on the processor that is the host's alone, gives each its
-    /// assignment, and waits until all are connected. A request to stop ends all waiting.
+    /// Starts a process on every host, with the host's command and on its own processor, gives each its assignment, and waits until
+    /// all are connected. A request to stop ends all waiting.
     ///
     /// # Errors
-    /// When one cannot start or connect; the error has what it said.
+    /// If one cannot start or connect. The error has its error text.
     pub(crate) fn start(
         assignments: &[Assignment],
         command: impl Fn(usize) -> (Command, Option<usize>),
@@ -47,11 +47,11 @@ impl Agents {
         Ok(agents)
     }
 
-    /// Has all hosts generate their load, calls `meanwhile` about ten times a second with the seconds passed, and
-    /// returns what they measured after about `seconds`.
+    /// Starts the load of all hosts, calls `meanwhile` about ten times a second with the elapsed seconds, and returns the hosts'
+    /// reports after about `seconds`.
     ///
     /// # Errors
-    /// When one fails or falls silent, or `meanwhile` does.
+    /// If a host fails or does not answer, or `meanwhile` fails.
     pub(crate) fn go(
         &mut self,
         seconds: f64,
@@ -67,7 +67,7 @@ impl Agents {
             .map(|place| {
                 let line = self.line(place)?;
                 serde_json::from_str(&line)
-                    .with_context(|| format!("host {place}: what it measured"))
+                    .with_context(|| format!("host {place}: its report cannot be read"))
             })
             .collect()
     }
@@ -109,7 +109,8 @@ impl Agents {
         }
     }
 
-    /// What the hosts that ended too early wrote, or why `place` is taken for dead: one's end can be due to another's.
+    /// The errors of hosts that exited too early, or the reason for which `place` is taken for dead. One host's exit can cause
+    /// another's.
     fn first_words(&mut self, place: usize) -> String {
         let mut words: Vec<String> = Vec::new();
         for (place, agent) in self.agents.iter_mut().enumerate() {
@@ -124,7 +125,7 @@ impl Agents {
     }
 }
 
-/// What a process that ended too early wrote as its error.
+/// The error of a process that exited too early.
 fn last_words(agent: &mut Child) -> String {
     match agent.last_words() {
         words if words.is_empty() => "it does not answer".to_owned(),

@@ -1,4 +1,4 @@
-//! Measures the settings of a plan, one after the other, in a lab or on a real cluster.
+//! Measures the settings of a plan in turn, in a lab or on a real cluster.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -20,58 +20,58 @@ use crate::plan::{Contender, LoadLevel, Pattern, Setting};
 use crate::queues::Queues;
 use crate::trial::{Idle, Trial};
 
-/// Calls outstanding on each host at most, in an open loop.
+/// Upper bound on outstanding calls of each host in an open loop.
 const OPEN_MAX: u32 = 5_000;
 
-/// Calls outstanding on each host at `load = "max"`.
+/// Outstanding calls of each host at `load = "max"`.
 const CLOSED: u32 = 8;
 
-/// Lengths at which the idle network is measured, one from the middle of each decile of the messages.
+/// Number of lengths measured on the idle network, one from the middle of each decile of the messages.
 const LENGTHS: u32 = 10;
 
-/// The smallest call, whose time on the idle network is the base of all ideal times.
+/// Length of the smallest call. Its time on the idle network is the base of all ideal times.
 const SMALLEST: u32 = Header::LEN as u32;
 
-/// Of so many looks at the processors one is at the queues too, which takes five milliseconds of a processor.
+/// One sample of the processors in this many also samples the queues, which takes five milliseconds of a processor.
 const QUEUES_EVERY: u32 = 3;
 
-/// A trial to choose TCP's connections lasts this part of the run …
+/// Duration of a trial of TCP's connections, as a share of the run.
 const CHOICE_SHARE: f64 = 0.5;
 
-/// … but not longer than this, in seconds.
+/// Upper bound on that duration, in seconds.
 const CHOICE_MAX_S: f64 = 20.0;
 
-/// Where plans are carried out.
+/// The hosts and links of a campaign.
 pub(crate) trait Testbed {
-    /// Makes hosts and links as the setting wants them; returns the hosts' addresses.
+    /// Creates the setting's hosts and links. Returns the hosts' addresses.
     ///
     /// # Errors
-    /// When they cannot be had.
+    /// If the testbed cannot provide them.
     fn prepare(&mut self, setting: &Setting) -> Result<Vec<IpAddr>>;
 
     /// The command that runs `apus lab-host` on a host.
     fn command(&self, place: usize) -> Command;
 
-    /// The processor that a host has to itself, if it has one.
+    /// The host's own processor, if it has one.
     fn processor(&self, place: usize) -> Option<usize>;
 
-    /// The switch's queues now, where they can be seen.
+    /// The switch's current queues, if they are visible.
     ///
     /// # Errors
-    /// When they should be seen and cannot.
+    /// If they should be visible and are not.
     fn queues(&self) -> Result<Option<Queues>>;
 
-    /// Whether all hosts share this machine's processors, which then may be what limits them.
+    /// Whether all hosts share this machine's processors, which then may limit them.
     fn shares_processors(&self) -> bool;
 }
 
-/// The settings of a plan and where their results go.
+/// A campaign: a testbed and the directory of its results.
 pub(crate) struct Campaign<'a, T> {
     testbed: T,
-    /// Trials so far.
+    /// Number of trials so far.
     trials: u16,
     progress: &'a dyn Progress,
-    /// Directory with a result for each setting; those that exist are not measured again.
+    /// Directory with a result for each setting. Existing results are not measured again.
     dir: Option<PathBuf>,
 }
 
@@ -81,10 +81,11 @@ impl<'a, T: Testbed> Campaign<'a, T> {
         Self { testbed, trials: 0, progress, dir }
     }
 
-    /// Measures all settings; returns their results in one.
+    /// Measures all settings. Returns their results as one.
     ///
     /// # Errors
-    /// When a host or link fails or a file cannot be written. A signal leaves what was measured by then, with a warning.
+    /// If a host or link fails or a file cannot be written. After a signal, the result has the figures measured so far and a
+    /// warning.
     pub(crate) fn run(&mut self, settings: &[Setting]) -> Result<ResultFile> {
         let all_steps: usize = settings.iter().map(steps).sum();
         self.progress.lengthen(all_steps as u64);
@@ -106,7 +107,7 @@ impl<'a, T: Testbed> Campaign<'a, T> {
                 break;
             }
         }
-        // Each part had a watch over the machine of its own.
+        // Each part had its own watch over the machine.
         let mut whole = ResultFile::new(&command_line(), Machine::here());
         for part in parts {
             part.warnings.into_iter().for_each(|warning| whole.warn(warning));
@@ -116,8 +117,7 @@ impl<'a, T: Testbed> Campaign<'a, T> {
         Ok(whole)
     }
 
-    /// Where the result of each setting goes, and the result of an earlier run that is there. All are read before the
-    /// first measurement.
+    /// Path and kept result of each setting. All results are read before the first measurement.
     fn kept(&self, settings: usize) -> Result<Vec<(Option<PathBuf>, Option<ResultFile>)>> {
         let result = |number: usize| {
             let path = self.dir.as_ref().map(|dir| dir.join(format!("{number:03}.json")));
@@ -129,14 +129,14 @@ impl<'a, T: Testbed> Campaign<'a, T> {
 
     fn measure(&mut self, setting: &Setting, path: Option<&Path>) -> Result<ResultFile> {
         let part = record(|result| self.one(setting, result))?;
-        // What was cut short is no result to go on from.
+        // A result that was cut short is not kept.
         if let Some(path) = path.filter(|_| !stop::requested()) {
             part.write(path)?;
         }
         Ok(part)
     }
 
-    /// One setting, all repetitions and transports.
+    /// Measures one setting with all repetitions and transports.
     fn one(&mut self, setting: &Setting, result: &mut ResultFile) -> Result<()> {
         let hosts = self.testbed.prepare(setting)?;
         self.progress.begin(&format!("{}: idle network", setting.name()));
@@ -218,7 +218,7 @@ impl<'a, T: Testbed> Campaign<'a, T> {
         })
     }
 
-    /// What calls take when nothing else is under way, by both transports.
+    /// Measures calls on the idle network with both transports.
     fn idle(
         &mut self,
         setting: &Setting,
@@ -246,7 +246,7 @@ impl<'a, T: Testbed> Campaign<'a, T> {
         Ok(idle)
     }
 
-    /// What calls of one transport take: the smallest call in µs, and the medians by length.
+    /// Measures calls of one transport: the smallest call in µs, and the medians by length.
     fn idle_of(
         &mut self,
         contender: Contender,
@@ -310,8 +310,8 @@ impl<'a, T: Testbed> Campaign<'a, T> {
         Ok(lengths.iter().map(median).collect())
     }
 
-    /// How many connections suit TCP best: those with the shortest 99th percentile among short messages, or at `max`
-    /// with the most throughput.
+    /// The best number of connections for TCP: the one with the lowest 99th percentile of short messages, or at `max` the one with
+    /// the highest throughput.
     fn choose(
         &mut self,
         setting: &Setting,
@@ -340,7 +340,7 @@ impl<'a, T: Testbed> Campaign<'a, T> {
     }
 }
 
-/// How many steps the progress of a setting has.
+/// Number of progress steps of a setting.
 fn steps(setting: &Setting) -> usize {
     if setting.load == LoadLevel::Unloaded {
         return 1;
@@ -354,7 +354,7 @@ fn steps(setting: &Setting) -> usize {
     1 + runs + choice
 }
 
-/// What a contender consists of.
+/// The transports of a contender.
 fn transports_of(setting: &Setting, contender: Contender, connections: usize) -> Vec<Transport> {
     let apus = || Transport::Apus {
         delivery: setting.delivery.clone(),
@@ -368,7 +368,7 @@ fn transports_of(setting: &Setting, contender: Contender, connections: usize) ->
     }
 }
 
-/// What every host does under a setting.
+/// The assignments of all hosts under a setting.
 fn assign(
     setting: &Setting,
     hosts: &[IpAddr],
@@ -388,7 +388,7 @@ fn assign(
             reply: setting.reply()?,
             targets: (0..hosts.len()).filter(|target| calls && *target != place).collect(),
             arrivals: arrivals(setting, shares[number])?,
-            // Every generator has numbers of its own, the same for every contender of a repetition.
+            // Every generator has its own seed, the same for every contender of a repetition.
             seed: seed << 16 | (place as u64) << 4 | number as u64,
         })
     };
@@ -421,11 +421,11 @@ fn arrivals(setting: &Setting, share: f64) -> Result<ArrivalProcess> {
     })
 }
 
-/// Calls a second of each caller that fill the share `load` of the busiest direction of a link with messages and
-/// their packets' headers.
+/// Calls per second of each caller at which messages and their packets' headers fill the share `load` of the busiest direction of a
+/// link.
 ///
 /// # Errors
-/// When a size of the setting is wrong.
+/// If a size of the setting is wrong.
 pub(crate) fn calls_per_s(setting: &Setting, load: f64) -> Result<f64> {
     let wire = Wire { mtu: setting.mtu, link_mbps: setting.link_mbps };
     let (workload, longest, reply) = (setting.workload()?, setting.longest()?, setting.reply()?);
@@ -433,7 +433,7 @@ pub(crate) fn calls_per_s(setting: &Setting, load: f64) -> Result<f64> {
     let response = if reply == 0 { request } else { f64::from(wire.bytes(reply)) };
     let bytes_per_s = setting.link_mbps * 1e6 / 8.0 * load;
     Ok(match setting.pattern {
-        // Each link carries, each way, a host's requests and as many responses to others.
+        // Each link carries, in each direction, a host's requests and as many responses to other hosts.
         Pattern::AllToAll => bytes_per_s / (request + response),
         Pattern::Incast => bytes_per_s / request.max(response),
     })
@@ -455,7 +455,7 @@ fn lengths(workload: &Workload, longest: u32) -> Vec<u32> {
     workload.lengths_at(middles, SMALLEST..=longest)
 }
 
-/// Whether a call had no reply. The error is that of another process, as text.
+/// Whether a call had no reply. The error is another process's, as text.
 fn is_silence(error: &anyhow::Error) -> bool {
     format!("{error:#}").contains(SILENCE)
 }

@@ -1,4 +1,4 @@
-//! A campaign in a lab of its own: network namespaces of this machine as hosts.
+//! A campaign in its own lab: network namespaces of this machine as hosts.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -17,31 +17,31 @@ use crate::processor::{Precedence, SlowProcessor};
 use crate::queues::Queues;
 use crate::switch::{HostDiscipline, Ports};
 
-/// The hidden command of the program that calls [`agent::run`](crate::agent::run).
+/// The program's hidden command that calls [`agent::run`](crate::agent::run).
 pub const AGENT_COMMAND: &str = "lab-agent";
 
-/// Name of the lab made for this run.
+/// Name of this run's lab.
 fn lab() -> String {
     format!("run{}", std::process::id())
 }
 
-/// Finds what this machine cannot emulate.
+/// Checks that this machine can emulate the settings.
 ///
 /// # Errors
-/// [`Misuse`] with the key of the plan, its value and what is allowed.
+/// [`Misuse`] with the key of the plan, its value and the allowed values.
 pub fn check(settings: &[Setting]) -> Result<()> {
     let processors = cpu::allowed().len();
     let checked = settings.iter().try_for_each(|setting| setting.check_emulated(processors));
     checked.map_err(|error| Misuse(error.to_string()).into())
 }
 
-/// Measures all settings in a lab that is removed at the end. `dir` keeps a result for each setting; those that exist are
-/// not measured again.
+/// Measures all settings in a lab that is removed at the end. `dir` keeps a result for each setting; existing results are not
+/// measured again.
 ///
-/// A user who is not root needs [`privilege::acquire`](crate::privilege::acquire) first.
+/// A user other than root must call [`privilege::acquire`](crate::privilege::acquire) first.
 ///
 /// # Errors
-/// When a host or link fails, or a file cannot be written.
+/// If a host or link fails, or a file cannot be written.
 pub fn run(
     settings: &[Setting],
     dir: Option<PathBuf>,
@@ -54,16 +54,16 @@ pub fn run(
 
 /// Namespaces of this machine.
 struct Emulated {
-    /// What there is, and how it was made.
+    /// The current network, with its number of hosts and its links.
     network: Option<(Network, usize, Links)>,
     discipline: HostDiscipline,
-    /// What makes the hosts slow, one for each.
+    /// The slow processors, one for each host.
     slowed: Vec<SlowProcessor>,
     precedence: Option<Precedence>,
 }
 
 impl Testbed for Emulated {
-    /// Makes the network anew for every setting: queues and what TCP remembers of the way begin empty.
+    /// Creates a new network for every setting, so that queues and TCP's path metrics start empty.
     fn prepare(&mut self, setting: &Setting) -> Result<Vec<IpAddr>> {
         let ports = Ports {
             link_mbps: setting.link_mbps,
@@ -97,7 +97,7 @@ impl Testbed for Emulated {
         if self.slowed.is_empty() {
             return on_host;
         }
-        // See [`Precedence`]; in a session's share of the processors, or without such shares.
+        // See [`Precedence`]. The niceness applies within a session's share of the processors, or globally without such shares.
         let mut command = Command::new("nice");
         command.args(["-n", "-20"]).arg(on_host.get_program()).args(on_host.get_args());
         command
@@ -112,7 +112,7 @@ impl Testbed for Emulated {
         Queues::now(&network.switch()).map(Some)
     }
 
-    /// Slow hosts are what is measured.
+    /// Slow hosts are intended to be the limit.
     fn shares_processors(&self) -> bool {
         self.slowed.is_empty()
     }
@@ -121,7 +121,7 @@ impl Testbed for Emulated {
 impl Drop for Emulated {
     fn drop(&mut self) {
         if self.network.is_some() {
-            // What cannot be removed now, `apus lab down` finds.
+            // `apus lab down` removes any remains.
             let _ = network::remove(Some(&lab()));
         }
     }

@@ -1,9 +1,9 @@
-//! Rows, curves and warnings from what the hosts of a lab measured.
+//! Rows, curves and warnings from the measurements of a lab's hosts.
 //!
-//! * A *slowdown* compares a call's time, from the moment it was due to the last byte of its reply, with the ideal
-//!   ([`crate::ideal`]). Calls that had not ended when the run did count with the time they had taken.
-//! * *Short* messages are the shortest tenth of all messages of the run, as in the Homa papers.
-//! * A 99th percentile is *stable* when its 95 % interval by order statistics spans at most a factor of 1.5.
+//! * A *slowdown* is a call's time, from the time at which it was due to the last byte of its reply, divided by the ideal
+//!   ([`crate::ideal`]). Calls that had not ended at the end of the run count with their time so far.
+//! * *Short* messages are the shortest decile of all messages of the run, as in the Homa papers.
+//! * A 99th percentile is *stable* if its 95 % interval by order statistics spans at most a factor of 1.5.
 
 use anyhow::Result;
 use apus_load::{Latency, REFUSED, ResultFile, Row, Scale, Series, Size, stats};
@@ -13,19 +13,19 @@ use crate::ideal::Ideal;
 use crate::plan::{Contender, LoadLevel, Pattern, Setting};
 use crate::trial::{Idle, Trial};
 
-/// A machine busier than this was the bottleneck, not the network: 85 %.
+/// Share of busy time above which the machine was the bottleneck rather than the network: 85 %.
 const BUSY_MAX: f64 = 0.85;
 
-/// Looks between which no processor was idle, above which the machine was the bottleneck: 5 %.
+/// Share of samples without an idle processor above which the machine was the bottleneck: 5 %.
 const FULL_MAX: f64 = 0.05;
 
-/// The 95 % interval of a stable percentile spans at most this factor.
+/// Upper bound on the factor that the 95 % interval of a stable percentile spans.
 const STABLE: f64 = 1.5;
 
 /// Points of a curve over sizes.
 const SIZE_POINTS: usize = 30;
 
-/// Calls behind each of these points, at least.
+/// Lower bound on the calls of each of these points.
 const CALLS_PER_POINT: usize = 100;
 
 /// IPv4 and TCP headers with timestamps, in bytes.
@@ -37,7 +37,7 @@ const QUEUE_POINTS: usize = 200;
 /// The label of curves of the idle network.
 const ROUND_TRIP: &str = "median round trip (µs)";
 
-/// A call: bytes of the request, nanoseconds, times the ideal.
+/// A call: bytes of the request, nanoseconds, slowdown.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Call {
     bytes: u32,
@@ -62,7 +62,7 @@ impl Calls {
                 Call { bytes, ns, slowdown: ideal.slowdown(took_us, bytes, reply) }
             })
             .collect();
-        // Stable: calls of one length stay in the order of hosts and time.
+        // The sort is stable: calls of one length stay in the order of hosts and time.
         sorted.sort_by_key(|call| call.bytes);
         Ok(Self { sorted })
     }
@@ -78,7 +78,7 @@ impl Calls {
     }
 }
 
-/// A percentile of one figure of some calls; `None` for none.
+/// A percentile of one figure of some calls; `None` without calls.
 fn percentile(calls: &[Call], percent: f64, figure: impl Fn(&Call) -> f64) -> Option<f64> {
     stats::percentile(&ordered(calls, figure), percent)
 }
@@ -90,7 +90,7 @@ fn interval(calls: &[Call], percent: f64, figure: impl Fn(&Call) -> f64) -> Opti
     let spread = 1.96 * (n * p * (1.0 - p)).sqrt();
     let low = (n * p - spread).floor().max(1.0) as usize - 1;
     let high = (n * p + spread).ceil() as usize;
-    // Beyond the last call nothing is known.
+    // There is no upper bound beyond the last call.
     let high = ordered.get(high).copied().unwrap_or(f64::INFINITY);
     Some((*ordered.get(low)?, high))
 }
@@ -113,7 +113,7 @@ fn slowdown(call: &Call) -> f64 {
     call.slowdown
 }
 
-/// The name of the benchmark a setting is, for tables.
+/// The name of a setting's benchmark, for tables.
 fn bench(setting: &Setting) -> &'static str {
     match (setting.pattern, setting.load) {
         (_, LoadLevel::Unloaded) => "lab idle",
@@ -138,7 +138,7 @@ fn row(setting: &Setting, name: &str, bench: &str) -> Row {
         .map(|(key, value)| format!("{} {value}", key.replace('_', " ")))
         .collect();
     if !swept.is_empty() {
-        // Several transports are compared within a setting; one transport is compared across settings.
+        // A setting with several transports compares them; settings with one transport are compared with each other.
         let key = if setting.transports.len() > 1 { "setting" } else { "with" };
         row.put(key, swept.join(", "));
     }
@@ -152,7 +152,7 @@ fn transport_name(transport: &Transport) -> &'static str {
     }
 }
 
-/// The transport's name, also when it shares the network.
+/// The transport's name, including the transport that shares the network.
 fn name(transports: &[Transport], number: usize) -> String {
     let other = transports.get(1 - number.min(1)).filter(|_| transports.len() > 1);
     match other {
@@ -163,7 +163,7 @@ fn name(transports: &[Transport], number: usize) -> String {
     }
 }
 
-/// Bytes of messages a second that each caller's link carried both ways, in Mb/s.
+/// Bytes of messages per second that each caller's link carried in both directions, in Mb/s.
 fn goodput_mbps(setting: &Setting, trial: &Trial, number: usize) -> f64 {
     let bytes: u64 = trial.reports.iter().map(|report| report.loads[number].bytes).sum();
     let links = match setting.pattern {
@@ -174,10 +174,10 @@ fn goodput_mbps(setting: &Setting, trial: &Trial, number: usize) -> f64 {
     bytes as f64 * 8.0 / 1e6 / setting.seconds / links
 }
 
-/// Adds the row of each transport of a trial, with what may be wrong with it.
+/// Adds the row of each transport of a trial, with its warnings.
 ///
 /// # Errors
-/// When a size of the setting is wrong.
+/// If a size of the setting is wrong.
 pub(crate) fn summarize(
     setting: &Setting,
     transports: &[Transport],
@@ -219,7 +219,7 @@ pub(crate) fn summarize(
     Ok(())
 }
 
-/// Why the machine was the bottleneck, if it was.
+/// The reason for which the machine was the bottleneck, if it was.
 fn refusal(trial: &Trial) -> Option<String> {
     let (busy, full) = (trial.busy?, trial.full?);
     if busy > BUSY_MAX {
@@ -230,7 +230,7 @@ fn refusal(trial: &Trial) -> Option<String> {
     })
 }
 
-/// How the transport was set up.
+/// Adds the transport's settings to a row.
 fn with_set_up(row: Row, transport: &Transport) -> Row {
     match transport {
         Transport::Apus { delivery, settings } => {
@@ -247,7 +247,7 @@ fn with_set_up(row: Row, transport: &Transport) -> Row {
     }
 }
 
-/// What went wrong below the messages, and how busy everything was.
+/// Adds losses below the messages and the use of the machine to a row.
 fn with_health(row: Row, setting: &Setting, trial: &Trial, number: usize) -> Row {
     let loads = || trial.reports.iter().map(|report| &report.loads[number]);
     let sum = |value: fn(&Measured) -> u64| loads().map(value).sum::<u64>();
@@ -274,7 +274,7 @@ fn with_health(row: Row, setting: &Setting, trial: &Trial, number: usize) -> Row
         .set("cpu_busy_pct", trial.busy.map(|share| share * 100.0))
 }
 
-/// How many of the switch's classes carried more than a thousandth of the bytes.
+/// Number of the switch's classes that carried more than a thousandth of the bytes.
 fn classes_used(by_class: [u64; 8]) -> usize {
     let all: u64 = by_class.iter().sum();
     by_class.iter().filter(|bytes| **bytes > all / 1000).count()
@@ -299,7 +299,7 @@ fn warn(setting: &Setting, title: &str, trial: &Trial, number: usize, result: &m
     }
 }
 
-/// What a number of connections costs, for the choice of the best.
+/// The cost of a number of connections, for the choice of the best.
 pub(crate) fn cost(setting: &Setting, trial: &Trial) -> f64 {
     match setting.load {
         LoadLevel::Max => -goodput_mbps(setting, trial, 0),
@@ -310,12 +310,12 @@ pub(crate) fn cost(setting: &Setting, trial: &Trial) -> f64 {
 }
 
 fn choice_calls(setting: &Setting, trial: &Trial) -> Option<Calls> {
-    // Only times are compared; slowdowns are of no interest here.
+    // Only times are compared, so the slowdowns are arbitrary.
     let wire = super::ideal::Wire { mtu: setting.mtu, link_mbps: setting.link_mbps };
     Calls::of(setting, trial, 0, &Ideal { wire, base_us: 1.0 }).ok()
 }
 
-/// Adds what a number of connections came to in the trial that chose.
+/// Adds the result of a number of connections in a choosing trial.
 pub(crate) fn note_choice(
     setting: &Setting,
     connections: usize,
@@ -344,7 +344,7 @@ pub(crate) fn unloaded(setting: &Setting, idle: &Idle, result: &mut ResultFile) 
         result.rows.push(row);
     }
     if sizes.len() < 2 {
-        return; // No curve.
+        return; // A curve needs two points.
     }
     for (contender, medians) in &idle.medians {
         let points = medians.iter().map(|(bytes, us)| (f64::from(*bytes), *us)).collect();
@@ -371,10 +371,10 @@ fn idle_title(setting: &Setting) -> String {
     format!("Idle network, {}", setting.name())
 }
 
-/// Adds what compares transports: rows of each decile of the messages, and curves. Repetitions are taken together.
+/// Adds the comparison of transports over all repetitions: rows of each decile of the messages, and curves.
 ///
 /// # Errors
-/// When a size of the setting is wrong.
+/// If a size of the setting is wrong.
 pub(crate) fn compare(
     setting: &Setting,
     trials: &[(Vec<Transport>, Trial)],
@@ -404,8 +404,7 @@ pub(crate) fn compare(
     Ok(())
 }
 
-/// Deciles of the messages, short to long: one table that compares the transports, and one of each transport with
-/// cperf's columns.
+/// Deciles of the messages, short to long: one table that compares the transports, and one for each transport with cperf's columns.
 fn deciles(setting: &Setting, all: &[(String, Calls)], idle: &Idle, result: &mut ResultFile) {
     for decile in 0..10 {
         let parts =
@@ -465,12 +464,12 @@ fn by_size(row: Row, part: &[Call], decile: usize, ideal_us: f64, p99_us: (f64, 
         .set("p99_to_us", p99_us.1)
 }
 
-/// What a decile is called: its number and its longest message.
+/// The label of a decile: its number and its longest message.
 fn up_to(decile: usize, part: &[Call]) -> String {
     format!("{}: {}", decile + 1, size(part[part.len() - 1].bytes))
 }
 
-/// A transport's name as the beginning of a key.
+/// A transport's name as the start of a key.
 fn key(name: &str) -> String {
     name.replace("-udp", "").replace("-epoll", "").replace(' ', "_")
 }
@@ -498,7 +497,7 @@ fn curves(setting: &Setting, all: &[(String, Calls)], result: &mut ResultFile) {
     }
 }
 
-/// How long the queues of the switch were.
+/// Distribution of the switch's queue lengths.
 fn queues(setting: &Setting, trials: &[(Vec<Transport>, Trial)], result: &mut ResultFile) {
     let title = format!("Queues of the switch, {}", setting.name());
     let mut seen: Vec<String> = Vec::new();
@@ -519,7 +518,7 @@ fn queues(setting: &Setting, trials: &[(Vec<Transport>, Trial)], result: &mut Re
             transport: name.clone(),
             x_label: "bytes queued at a port (kB)".to_owned(),
             x_scale: Scale::Linear,
-            y_label: "looks at which it was at most this (%)".to_owned(),
+            y_label: "samples with at most this many (%)".to_owned(),
             y_scale: Scale::Linear,
             points: points.collect(),
         });
@@ -527,7 +526,7 @@ fn queues(setting: &Setting, trials: &[(Vec<Transport>, Trial)], result: &mut Re
     }
 }
 
-/// A length for people.
+/// A length as text.
 fn size(bytes: u32) -> String {
     Size::new(bytes).map_or_else(|| bytes.to_string(), |size| size.to_string())
 }
@@ -547,7 +546,7 @@ mod tests {
             (9_870.0..9_890.0).contains(&low) && (9_910.0..9_930.0).contains(&high),
             "{low} {high}"
         );
-        // Of a hundred calls the 99th percentile is bounded by nothing that was seen.
+        // With a hundred calls, no observation bounds the 99th percentile.
         assert_eq!(interval(&calls(1..=100), 99.0, us).unwrap().1, f64::INFINITY);
     }
 

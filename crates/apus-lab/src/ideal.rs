@@ -1,27 +1,27 @@
-//! The best possible time of a call, on which slowdowns are based.
+//! The ideal time of a call, the base of slowdowns.
 //!
-//! A call of `n` bytes passes the sender's link and the switch's port as packets of the MTU, and its reply the same
-//! way back. Both directions are charged. On each way the packets follow one another at the link's rate. On top comes
-//! what the smallest call takes on the idle lab: software, wake-ups, virtual wires. That base is measured before each
-//! run, the smaller of the transports' medians, so it is the same for all.
+//! A call of `n` bytes passes the sender's link and the switch's port as packets of the MTU, and its reply takes the same path
+//! back. Both directions are charged. In each direction the packets follow one another at the link's rate. The time of the smallest
+//! call on the idle lab is added: software, wake-ups, virtual wires. This base is measured before each run as the smaller of the
+//! transports' medians, so it is the same for all transports.
 //!
-//! The emulated links let a packet pass as soon as the one before it is through (see [`crate::switch`]); a real link
-//! would hold it for its own time on the wire as well. For a call that is the time of the last packet of each message
-//! on two links each. It is known exactly and the same whatever the load, so for slowdowns it is added to both sides:
-//! to the time a call took and to the ideal. Times in µs are as they were measured.
+//! The emulated links let a packet pass as soon as the previous one is through (see [`crate::switch`]); a real link would also hold
+//! it for its own time on the wire. For a call that is the time of the last packet of each message on two links each. It is known
+//! exactly and independent of the load, so slowdowns add it to both sides: to the time of the call and to the ideal. Times in µs
+//! are as measured.
 
-/// What Ethernet, IPv4 and UDP add to a packet, as the emulated links count.
+/// Bytes that Ethernet, IPv4 and UDP add to a packet, as counted by the emulated links.
 const WIRE_HEADERS: u32 = 14 + 20 + 8;
 
-/// What Apus adds to each packet of a message: the longest header there is.
+/// Bytes that Apus adds to each packet of a message: the longest header.
 const HOMA_HEADER: u32 = 56;
 
-/// How messages lie on the wire.
+/// The layout of messages on the wire.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Wire {
-    /// Longest IP packet.
+    /// Upper bound on an IP packet, in bytes.
     pub(crate) mtu: u32,
-    /// Rate in Mb/s, which are bits per µs.
+    /// Rate in Mb/s, which equals bits per µs.
     pub(crate) link_mbps: f64,
 }
 
@@ -40,12 +40,12 @@ impl Wire {
         length.div_ceil(self.payload()).max(1)
     }
 
-    /// How long all packets of a message but the last one keep a link busy, in µs.
+    /// Time on a link of all packets of a message except the last one, in µs.
     fn all_but_last_us(self, length: u32) -> f64 {
         f64::from(self.bytes_but_last(length)) * 8.0 / self.link_mbps
     }
 
-    /// How long the last packet of a message keeps a link busy, in µs.
+    /// Time on a link of the last packet of a message, in µs.
     fn last_us(self, length: u32) -> f64 {
         f64::from(self.bytes(length) - self.bytes_but_last(length)) * 8.0 / self.link_mbps
     }
@@ -55,26 +55,26 @@ impl Wire {
     }
 }
 
-/// The best possible times.
+/// Ideal times of calls.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Ideal {
     pub(crate) wire: Wire,
-    /// What a call takes that needs no time on the wire, in µs.
+    /// Time of a call without time on the wire, in µs.
     pub(crate) base_us: f64,
 }
 
 impl Ideal {
-    /// The best possible time of a call with a request and a reply of these lengths on the emulated links, in µs.
+    /// The ideal time of a call with a request and a reply of these lengths on the emulated links, in µs.
     pub(crate) fn us(&self, request: u32, reply: u32) -> f64 {
         self.base_us + self.wire.all_but_last_us(request) + self.wire.all_but_last_us(reply)
     }
 
-    /// What the emulated links leave out: the last packets' own time on two links each, in µs.
+    /// Time that the emulated links leave out, in µs: the last packets' own time on two links each.
     fn left_out_us(&self, request: u32, reply: u32) -> f64 {
         2.0 * (self.wire.last_us(request) + self.wire.last_us(reply))
     }
 
-    /// How many times the ideal a call took.
+    /// The slowdown of a call.
     pub(crate) fn slowdown(&self, took_us: f64, request: u32, reply: u32) -> f64 {
         let left_out_us = self.left_out_us(request, reply);
         (took_us + left_out_us) / (self.us(request, reply) + left_out_us)

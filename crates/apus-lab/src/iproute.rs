@@ -1,31 +1,31 @@
-//! The programs of iproute2, which every Linux host has and whose errors people know. They change network
-//! namespaces, links and queues in the kernel; a library for the same needs the same privilege and gives an errno.
+//! The programs of iproute2, which every Linux host has and whose errors are well known. They change network namespaces, links and
+//! queues in the kernel. A library needs the same privilege and only returns an errno.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Error, Result, ensure};
 
-/// Runs `ip` with these arguments and returns what it prints.
+/// Runs `ip` with these arguments. Returns its output.
 ///
 /// # Errors
-/// When it is not installed, or says that it failed.
+/// If it is not installed or fails.
 pub(crate) fn ip(arguments: &[&str]) -> Result<String> {
     finish("ip", arguments, Command::new("ip").args(arguments).output())
 }
 
-/// Runs `tc` with these arguments and returns what it prints.
+/// Runs `tc` with these arguments. Returns its output.
 ///
 /// # Errors
-/// As [`ip`].
+/// The errors of [`ip`].
 pub(crate) fn tc(arguments: &[&str]) -> Result<String> {
     finish("tc", arguments, Command::new("tc").args(arguments).output())
 }
 
-/// Has `ip` or `tc` do many commands in one network namespace, one a line.
+/// Runs several commands of `ip` or `tc` in one network namespace, one per line.
 ///
 /// # Errors
-/// As [`ip`]; the message has the line that failed.
+/// The errors of [`ip`], with the line that failed.
 pub(crate) fn batch(program: &str, namespace: &str, commands: &[String]) -> Result<()> {
     let arguments = ["-n", namespace, "-batch", "-"];
     let start = Command::new(program)
@@ -37,7 +37,7 @@ pub(crate) fn batch(program: &str, namespace: &str, commands: &[String]) -> Resu
     let mut child = start.map_err(|error| absent(program, error))?;
     let mut stdin = child.stdin.take().expect("the child's input is a pipe");
     let text = commands.join("\n") + "\n";
-    // A child that stopped at an error does not read the rest; its status says so.
+    // A child that stopped at an error does not read the rest; its exit status reports the error.
     let _ = stdin.write_all(text.as_bytes());
     drop(stdin);
     let line = |error: &str| -> Option<&String> {
@@ -69,7 +69,7 @@ fn finish(program: &str, arguments: &[&str], output: std::io::Result<Output>) ->
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// What an error of `ip` or `tc` means for the lab, for those that occur.
+/// The meaning of an error of `ip` or `tc` for the lab; empty for unknown errors.
 fn explanation(error: &str, command: &str) -> String {
     let disciplines = ["htb", "fq_codel", "bfifo"];
     let discipline = disciplines.into_iter().find(|name| command.contains(name));

@@ -1,4 +1,4 @@
-//! What the kernel counts: TCP's losses in this namespace, and how busy the processors are.
+//! Counters of the kernel: TCP's losses in this namespace, and the use of the processors.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,14 +6,14 @@ use std::fs;
 use anyhow::{Context, Result};
 use procfs::{CpuTime, CurrentSI, KernelStats};
 
-/// TCP's counters worth a look, and what they are called here.
+/// TCP's counters of interest, with their names in results.
 const TCP_COUNTERS: [(&str, &str, &str); 3] = [
     ("/proc/net/snmp", "Tcp: RetransSegs", "tcp_retransmits"),
     ("/proc/net/netstat", "TcpExt: TCPTimeouts", "tcp_timeouts"),
     ("/proc/net/netstat", "TcpExt: TCPLossProbes", "tcp_loss_probes"),
 ];
 
-/// What TCP has counted in this network namespace since it exists.
+/// TCP's counters in this network namespace since its creation.
 pub(crate) fn tcp_counters() -> BTreeMap<String, u64> {
     let read = |(file, key, name): (&str, &str, &str)| {
         let count = counter(&fs::read_to_string(file).ok()?, key)?;
@@ -32,7 +32,7 @@ fn counter(text: &str, key: &str) -> Option<u64> {
     values.nth(place)?.parse().ok()
 }
 
-/// What all processors have done since the machine started, in the kernel's ticks.
+/// Times of all processors since boot, in the kernel's ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Processors {
     busy: u64,
@@ -41,15 +41,15 @@ pub(crate) struct Processors {
 }
 
 impl Processors {
-    /// As of now.
+    /// The current times.
     ///
     /// # Errors
-    /// When `/proc/stat` cannot be read.
+    /// If `/proc/stat` cannot be read.
     pub(crate) fn now() -> Result<Self> {
         Ok(Self::of(&KernelStats::current().context("cannot read `/proc/stat`")?.total))
     }
 
-    /// Guests are counted as user already.
+    /// The user time includes guests.
     fn of(total: &CpuTime) -> Self {
         let interrupts = total.irq.unwrap_or(0) + total.softirq.unwrap_or(0);
         Self {
@@ -59,8 +59,8 @@ impl Processors {
         }
     }
 
-    /// What share of the processors' time was not idle since `earlier`, 0 to 1; time that the hypervisor gave to
-    /// others was not idle.
+    /// Share of the processors' time since `earlier` that was not idle, 0 to 1. Time that the hypervisor gave to other machines was
+    /// not idle.
     pub(crate) fn busy_since(self, earlier: Self) -> f64 {
         let used = (self.busy + self.steal).saturating_sub(earlier.busy + earlier.steal) as f64;
         let idle = self.idle.saturating_sub(earlier.idle) as f64;

@@ -1,17 +1,17 @@
 //! A cluster emulated on this machine, or a real one over ssh, and campaigns of measurements there.
 //!
-//! * [`plan`]: what to measure; [`emulated`], [`remote`]: the two testbeds, each with its `run`;
-//! * [`agent`]: the process on each host, the same program under the hidden command
-//!   [`AGENT_COMMAND`](emulated::AGENT_COMMAND); `agents`: the leader's hold on all of them;
-//! * `campaign`: all settings of a plan, one after the other; `trial`: one run on all hosts; `ideal`: the best possible times;
-//! * `figures`: rows and curves from what the agents measured;
-//! * [`network`]: namespaces and links, made with iproute2 (`iproute`); `switch`: their queues, which `queues`
-//!   reads; `processor`: processors that are made slow;
-//! * [`up`]: a lab to work in by hand;
-//! * `kernel`: the kernel's counters; [`privilege`]: what an ordinary user can do.
+//! * [`plan`]: plans and settings; [`emulated`], [`remote`]: the two testbeds, each with its `run`;
+//! * [`agent`]: the process on each host, which is the same program under the hidden command
+//!   [`AGENT_COMMAND`](emulated::AGENT_COMMAND); `agents`: the leader's control of all of them;
+//! * `campaign`: all settings of a plan in turn; `trial`: one run on all hosts; `ideal`: ideal times;
+//! * `figures`: rows and curves from the agents' measurements;
+//! * [`network`]: namespaces and links, made with iproute2 (`iproute`); `switch`: their queues, which `queues` reads; `processor`:
+//!   processors that are slowed down;
+//! * [`up`]: a lab for manual use;
+//! * `kernel`: the kernel's counters; [`privilege`]: the lab's privileges.
 //!
-//! Apus and TCP run as they would on real hosts: nothing of the protocol is simulated. The lab needs root or user
-//! namespaces; it changes nothing outside of the namespaces that it makes. This crate prints nothing and handles no signal.
+//! Apus and TCP run as on real hosts: no part of the protocol is simulated. The lab needs root or user namespaces; it changes
+//! nothing outside its own namespaces. This crate prints nothing and handles no signal.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! The emulated cluster: network namespaces as hosts, joined by a bridge in one more, the switch.
+//! The emulated cluster: network namespaces as hosts, joined by a bridge in another namespace, the switch.
 //!
-//! Everything is found by name alone, so `down` removes what a killed program left behind.
+//! All parts are found by name, so `down` removes the remains of a killed program.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
@@ -12,36 +12,35 @@ use nix::unistd::Pid;
 use crate::iproute::{batch, ip};
 use crate::switch::Ports;
 
-/// Names of all namespaces begin so.
+/// Prefix of the names of all namespaces.
 const PREFIX: &str = "apus-lab-";
 
-/// What follows the lab's name in that of the switch's namespace.
+/// Suffix of the name of the switch's namespace, after the lab's name.
 const SWITCH: &str = "switch";
 
-/// Hosts a lab may have.
+/// Upper bound on the hosts of a lab.
 pub const HOSTS_MAX: usize = 200;
 
-/// A lab that exists.
+/// An existing lab.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Network {
     lab: String,
     hosts: usize,
 }
 
-/// What a lab's links are like.
+/// The links of a lab.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Links {
-    /// Longest IP packet, in bytes.
+    /// Upper bound on an IP packet, in bytes.
     pub(crate) mtu: u32,
     pub(crate) ports: Ports,
 }
 
 impl Network {
-    /// Makes the namespaces, links and queues of a lab.
+    /// Creates the namespaces, links and queues of a lab.
     ///
     /// # Errors
-    /// When a lab of that name exists, the privilege is missing, or the kernel lacks something. Nothing is left
-    /// behind then.
+    /// If a lab of that name exists, the privilege is missing, or the kernel lacks a feature. A failed attempt leaves no remains.
     pub(crate) fn up(lab: &str, hosts: usize, links: &Links) -> Result<Self> {
         check_name(lab)?;
         ensure!((2..=HOSTS_MAX).contains(&hosts), "{hosts} hosts: a lab has 2 to {HOSTS_MAX}");
@@ -59,7 +58,7 @@ impl Network {
     /// The lab of that name.
     ///
     /// # Errors
-    /// When there is none.
+    /// If there is no such lab.
     pub(crate) fn find(lab: &str) -> Result<Self> {
         let found = namespaces(Some(lab))?;
         let hosts = found.iter().filter(|name| !name.ends_with(&format!("-{SWITCH}"))).count();
@@ -77,22 +76,22 @@ impl Network {
         format!("{PREFIX}{}-{SWITCH}", self.lab)
     }
 
-    /// The addresses of all hosts, by place.
+    /// The addresses of all hosts, by index.
     pub(crate) fn addresses(&self) -> Vec<IpAddr> {
         (0..self.hosts).map(address).collect()
     }
 
-    /// A program to be run on a host.
+    /// A command that runs a program on a host.
     pub(crate) fn on_host(&self, place: usize, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.host(place), program]);
         command
     }
 
-    /// Removes all of it.
+    /// Removes the lab.
     ///
     /// # Errors
-    /// When something cannot be removed.
+    /// If a part cannot be removed.
     pub(crate) fn down(&self) -> Result<()> {
         remove(Some(&self.lab)).map(drop)
     }
@@ -111,7 +110,7 @@ impl Network {
                 format!(
                     "link add p{place} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {host}"
                 ),
-                // No segmentation offload: the switch sees packets of the MTU, as a real one does.
+                // No segmentation offload: the switch sees packets of the MTU, like a real one.
                 format!("link set p{place} addrgenmode none gso_max_segs 1 master sw up"),
             ]);
         }
@@ -136,28 +135,28 @@ impl Network {
     }
 }
 
-/// The address of a host: 10.213.0.1 and on.
+/// The address of a host, from 10.213.0.1.
 fn address(place: usize) -> IpAddr {
     let host = u16::try_from(place + 1).expect("a lab has at most 200 hosts").to_be_bytes();
     Ipv4Addr::new(10, 213, host[0], host[1]).into()
 }
 
-/// A switch has no firewall: frames need not pass one, where the kernel would have them do so.
+/// A command that makes frames of the bridge bypass the kernel's firewall, because a switch has none.
 const NO_FIREWALL: &str =
     "for f in /proc/sys/net/bridge/bridge-nf-call-*; do [ ! -w $f ] || echo 0 > $f || :; done";
 
-/// A name of a lab is part of names of namespaces, which are files.
+/// Checks the name of a lab, which is a part of the namespaces' names and so of file names.
 fn check_name(lab: &str) -> Result<()> {
     let fits = !lab.is_empty() && lab.len() <= 40;
     let plain = lab.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
-    ensure!(fits && plain, "`{lab}` is no name of a lab: up to 40 of a-z, 0-9 and _");
+    ensure!(fits && plain, "`{lab}` is not a name of a lab: up to 40 of a-z, 0-9 and _");
     Ok(())
 }
 
-/// The names of all labs there are.
+/// The names of all labs.
 ///
 /// # Errors
-/// When `ip` fails.
+/// If `ip` fails.
 pub(crate) fn labs() -> Result<Vec<String>> {
     let mut labs: Vec<String> = namespaces(None)?
         .iter()
@@ -167,11 +166,10 @@ pub(crate) fn labs() -> Result<Vec<String>> {
     Ok(labs)
 }
 
-/// Removes a lab or all labs, with the processes in them: also what a program that was killed left behind. Returns
-/// the namespaces removed.
+/// Removes a lab or all labs with their processes, including the remains of a killed program. Returns the removed namespaces.
 ///
 /// # Errors
-/// When one cannot be removed; the others are.
+/// If one cannot be removed. The others are removed.
 pub(crate) fn remove(lab: Option<&str>) -> Result<Vec<String>> {
     let found = namespaces(lab)?;
     let mut failed = None;
@@ -194,10 +192,10 @@ fn namespaces(lab: Option<&str>) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Ends all processes of a namespace.
+/// Kills all processes of a namespace.
 fn end_processes(namespace: &str) -> Result<()> {
     for pid in processes(namespace)? {
-        // One that has ended meanwhile needs no signal.
+        // A process that has exited needs no signal.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
     Ok(())
@@ -206,7 +204,7 @@ fn end_processes(namespace: &str) -> Result<()> {
 /// The processes of a namespace.
 ///
 /// # Errors
-/// When `ip` fails.
+/// If `ip` fails.
 pub(crate) fn processes(namespace: &str) -> Result<Vec<i32>> {
     let listed = ip(&["netns", "pids", namespace])?;
     listed.split_whitespace().map(|pid| pid.parse().context("`ip netns pids`")).collect()

@@ -1,7 +1,7 @@
-//! What to measure: a plan in TOML, and the settings that come of it.
+//! Plans in TOML, and their settings.
 //!
-//! Keys at the top hold for all measurements; each `[[run]]` is one with keys of its own; each key of `[sweep]` has a
-//! list of values, and every measurement is made with each combination of them.
+//! Keys at the top hold for all measurements. Each `[[run]]` is one measurement with keys of its own. Each key of `[sweep]` has a
+//! list of values, and every measurement is made with each combination of the values.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,73 +15,73 @@ use toml::{Table, Value};
 
 use crate::network::HOSTS_MAX;
 
-/// The fastest links that the lab emulates, in Mb/s.
+/// Upper bound on the rate of emulated links, in Mb/s.
 pub const LINK_MBPS_MAX: u32 = 10_000;
 
-/// The fastest links of a real cluster, in Mb/s.
+/// Upper bound on the rate of a real cluster's links, in Mb/s.
 const CLUSTER_MBPS_MAX: u32 = 1_000_000;
 
-/// The slowest hosts: the kernel leaves a twentieth of a processor to those that the lab holds up.
+/// Lower bound on a host's share of a processor: the kernel leaves a twentieth to processes that the lab holds up.
 const HOST_CPU_MIN: f64 = 0.06;
 
-/// One measurement: what is set, all else by default.
+/// The setting of one measurement. Absent keys have defaults.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Setting {
-    /// Hosts. Default 10.
+    /// Number of hosts. Default 10.
     pub hosts: usize,
-    /// Rate of every link in Mb/s, both ways. Default 50.
+    /// Rate of every link in Mb/s, in both directions. Default 50.
     pub link_mbps: f64,
-    /// Whether Apus is told that rate; otherwise it takes it for unknown. Default true.
+    /// Whether Apus is told this rate; otherwise the rate is unknown to it. Default true.
     pub tell_link: bool,
-    /// Part of a processor that each host has, on one of its own; absent: all hosts share all processors.
+    /// Share of a processor that each host has, on a processor of its own. If absent, all hosts share all processors.
     pub host_cpu: Option<f64>,
-    /// Longest IP packet. Default 1500.
+    /// Upper bound on an IP packet, in bytes. Default 1500.
     pub mtu: u32,
-    /// What is measured, one after the other: `apus`, `tcp`, or `apus+tcp` at the same time. Default apus and tcp.
+    /// The contenders, measured in turn: `apus`, `tcp`, or `apus+tcp` for both at the same time. Default apus and tcp.
     pub transports: Vec<Contender>,
-    /// Part of the load that Apus carries in `apus+tcp`. Default 0.5.
+    /// Share of the load that Apus carries in `apus+tcp`. Default 0.5.
     pub apus_share: f64,
     /// Lengths of requests: w1 to w5, a size, mix, or weight:size,… Default w4.
     pub workload: String,
-    /// Longer requests are cut to this, as by the Linux module. Default 1 MB.
+    /// Upper bound to which longer requests are cut, as by the Linux module. Default 1 MB.
     pub longest: String,
-    /// Length of replies; absent: as long as the request.
+    /// Length of replies; the request's length if absent.
     pub reply: Option<String>,
-    /// Who calls whom.
+    /// The callers and the called hosts.
     pub pattern: Pattern,
     /// Share of each link that messages and their packets' headers fill, or "max", or "unloaded". Default 0.8.
     pub load: LoadLevel,
-    /// Calls outstanding on each host: at `max` exactly (default 8), else at most (default 5,000).
+    /// Outstanding calls of each host: at `max` the exact number (default 8), otherwise an upper bound (default 5,000).
     pub outstanding: Option<u32>,
-    /// Time in which calls start that count. Default 30.
+    /// The counted time, in seconds. Default 30.
     pub seconds: f64,
-    /// Load before that. Default 3.
+    /// Load before the counted time, in seconds. Default 3.
     pub warmup_s: f64,
-    /// Load after that, in which they may end. Default 5.
+    /// Load after the counted time, in which calls may end, in seconds. Default 5.
     pub drain_s: f64,
-    /// How often all is measured, each time with other random numbers. Default 1.
+    /// Number of repetitions, each with other random numbers. Default 1.
     pub repetitions: u32,
-    /// The first repetition's random numbers follow from it.
+    /// Seed of the first repetition.
     pub seed: u64,
-    /// Priorities Apus uses. Default 8.
+    /// Number of Apus' priorities. Default 8.
     pub priorities: u8,
     /// Packet delivery of Apus. Default suspend.
     pub delivery: String,
     /// Settings of Apus by their keys, see `apus::Config`.
     pub apus: BTreeMap<String, Value>,
-    /// Connections of TCP for each pair of hosts: the best of these is taken. Default 1, 2, 4, 8.
+    /// Numbers of TCP connections for each pair of hosts; the best one is used. Default 1, 2, 4, 8.
     pub connections: Vec<usize>,
-    /// Congestion control of TCP; absent: the system's.
+    /// TCP's congestion control; the system's if absent.
     pub congestion: Option<String>,
-    /// Bytes that each class of a switch port holds. Default 128 kB.
+    /// Bytes in each class of a switch port. Default 128 kB.
     pub switch_queue: String,
-    /// Bytes that a host's own link holds. Default 30 kB.
+    /// Bytes in the queue of a host's own link. Default 30 kB.
     pub host_queue: String,
-    /// What was swept to get this setting: key and value, for the result.
+    /// Keys and values from the sweep, for the result.
     #[serde(skip)]
     pub swept: Vec<(String, String)>,
-    /// Whether the plan says the links' rate.
+    /// Whether the plan sets the links' rate.
     #[serde(skip)]
     pub names_link_mbps: bool,
 }
@@ -120,7 +120,7 @@ impl Default for Setting {
     }
 }
 
-/// What competes.
+/// A contender: one transport, or both together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Contender {
@@ -135,7 +135,7 @@ pub enum Contender {
 }
 
 impl Contender {
-    /// Its name for people.
+    /// Its name in titles.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Apus => "apus",
@@ -145,7 +145,7 @@ impl Contender {
     }
 }
 
-/// Who calls whom.
+/// The callers and the called hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
@@ -155,13 +155,13 @@ pub enum Pattern {
     Incast,
 }
 
-/// How much is offered.
+/// The offered load.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Value", into = "Value")]
 pub enum LoadLevel {
     /// This share of each link.
     Share(f64),
-    /// As much as goes.
+    /// As much as possible.
     Max,
     /// One call at a time on the whole network.
     Unloaded,
@@ -217,7 +217,7 @@ impl Setting {
             .map_err(|error| wrong("workload", &self.workload, &error))
     }
 
-    /// Longest request, in bytes.
+    /// Upper bound on a request, in bytes.
     pub fn longest(&self) -> Result<u32> {
         size("longest", &self.longest)
     }
@@ -227,29 +227,29 @@ impl Setting {
         self.reply.as_deref().map_or(Ok(0), |reply| size("reply", reply))
     }
 
-    /// Bytes that each class of a switch port holds.
+    /// Bytes in each class of a switch port.
     pub fn switch_queue(&self) -> Result<u32> {
         size("switch_queue", &self.switch_queue)
     }
 
-    /// Bytes that a host's own link holds.
+    /// Bytes in the queue of a host's own link.
     pub fn host_queue(&self) -> Result<u32> {
         size("host_queue", &self.host_queue)
     }
 
-    /// The settings of Apus nodes: the link's rate, which the rest follows, then the plan's own.
+    /// The settings of Apus nodes: the link's rate, then the plan's own settings.
     pub fn apus_settings(&self) -> BTreeMap<String, String> {
         let mut settings = BTreeMap::from([
-            // A device of the lab reports 10 Gb/s, whatever it can.
+            // A device of the lab always reports 10 Gb/s.
             ("link_mbps".to_owned(), "0".to_owned()),
             ("priorities".to_owned(), self.priorities.to_string()),
-            // The switch shall see the packets one by one.
+            // The switch must receive packets one by one.
             ("gso".to_owned(), "false".to_owned()),
         ]);
         if self.tell_link {
             settings.extend([
                 ("link_mbps".to_owned(), format!("{:.0}", self.link_mbps.max(1.0))),
-                // Less than the default, a full packet: short messages wait for that much less.
+                // One full packet, less than the default, so that short messages wait less.
                 ("pacing_backlog".to_owned(), "100 us".to_owned()),
             ]);
         }
@@ -260,10 +260,10 @@ impl Setting {
         settings
     }
 
-    /// Finds what is wrong before anything is measured.
+    /// Checks the setting before any measurement.
     ///
     /// # Errors
-    /// With the key, its value and what is allowed.
+    /// With the key, its value and the allowed values.
     pub fn check(&self) -> Result<()> {
         let within = |key: &str, value: f64, low: f64, high: f64| {
             ensure!(
@@ -305,10 +305,10 @@ impl Setting {
         self.host_queue().map(drop)
     }
 
-    /// Finds what the emulated network, on a machine of so many processors, cannot do.
+    /// Checks that the emulated network can run the setting on a machine with this number of processors.
     ///
     /// # Errors
-    /// With the key, its value and what is allowed.
+    /// With the key, its value and the allowed values.
     pub fn check_emulated(&self, processors: usize) -> Result<()> {
         let mbps = self.link_mbps;
         ensure!(
@@ -323,7 +323,7 @@ impl Setting {
         Ok(())
     }
 
-    /// What this is called while it is measured.
+    /// The name of the setting during the measurement.
     pub fn name(&self) -> String {
         let mut name = format!("{} at {}", self.workload, self.load);
         for (key, value) in &self.swept {
@@ -345,7 +345,7 @@ fn size(key: &str, text: &str) -> Result<u32> {
 /// All settings of a plan, in order.
 ///
 /// # Errors
-/// When the text is no TOML, a key is unknown, or a value is not allowed.
+/// If the text is not TOML, a key is unknown, or a value is not allowed.
 pub fn settings(text: &str) -> Result<Vec<Setting>> {
     let mut base: Table = text.parse().context("not TOML")?;
     let runs = match base.remove("run") {
@@ -374,10 +374,10 @@ pub fn settings(text: &str) -> Result<Vec<Setting>> {
     Ok(settings)
 }
 
-/// A setting with what was swept to get it.
+/// A setting with its keys and values from the sweep.
 type Swept = (Table, Vec<(String, String)>);
 
-/// A table with every combination of the values of `sweep`; a key `apus.x` is `x` of the table `apus`.
+/// A table with every combination of the values of `sweep`. A key `apus.x` is `x` of the table `apus`.
 fn combinations(table: Table, sweep: &Table) -> Result<Vec<Swept>> {
     let mut all: Vec<Swept> = vec![(table, Vec::new())];
     for (key, values) in sweep {

@@ -1,4 +1,4 @@
-//! What the lab needs of its user, and what it does for one who has no privilege.
+//! The lab's privileges, and user namespaces as a replacement.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -7,22 +7,22 @@ use std::process::Command;
 use anyhow::{Error, Result, bail};
 use nix::unistd::geteuid;
 
-/// Set in the program that runs inside a user namespace.
+/// Environment variable of the program inside a user namespace.
 const INSIDE: &str = "APUS_LAB_UNSHARED";
 
-/// What to do in the new namespaces before the program starts again: places that belong to root outside.
+/// Prepares new namespaces before the program starts again: mounts directories that belong to root outside.
 const PREPARE: &str = "mount -t tmpfs tmpfs /run && mkdir /run/netns && exec \"$@\"";
 
-/// Whether the user may do everything.
+/// Whether the user is root.
 #[must_use]
 pub fn is_root() -> bool {
     geteuid().is_root()
 }
 
-/// Refuses who may not make network namespaces.
+/// Refuses a user who lacks the privilege to create network namespaces.
 ///
 /// # Errors
-/// When the user is not root.
+/// If the user is not root.
 pub(crate) fn demand(command: &str) -> Result<()> {
     if is_root() {
         return Ok(());
@@ -33,11 +33,11 @@ pub(crate) fn demand(command: &str) -> Result<()> {
     )
 }
 
-/// What a lab is made of, tried in namespaces that end with the trial.
+/// A trial of the lab's parts, in namespaces that end with the trial.
 const TRIAL: &str = "mount -t tmpfs tmpfs /run && mkdir /run/netns && ip netns add trial && \
     ip link add p type veth peer name q && ip link add sw type bridge && tc qdisc add dev p root htb";
 
-/// Why `apus lab run` cannot make a lab here, as a clause; `None` when it can. Leaves nothing behind.
+/// The reason for which `apus lab run` cannot create a lab here, as a clause; `None` if it can. Leaves no remains.
 #[must_use]
 pub fn obstacle() -> Option<String> {
     let namespaces = if is_root() { "-nm" } else { "-Urnm" };
@@ -51,11 +51,11 @@ pub fn obstacle() -> Option<String> {
     Some(format!("network namespaces with links cannot be made here ({said})"))
 }
 
-/// Who is not root gets namespaces in which it is: the program starts again inside them, and they end with it.
-/// Returns when nothing of the kind is needed.
+/// Gives a user other than root namespaces with a root of their own: the program starts again inside them, and they end with it.
+/// Returns if they are not needed.
 ///
 /// # Errors
-/// When the system allows no user namespaces.
+/// If the system does not allow user namespaces.
 pub fn acquire() -> Result<()> {
     if is_root() {
         return Ok(());

@@ -1,8 +1,7 @@
-//! Slow processors: something else uses a processor most of the time, in slices so short that what is left looks like a
-//! slow one.
+//! Slow processors: a thread uses a processor most of the time, in slices so short that the rest looks like a slower processor.
 //!
-//! The bandwidth limit of control groups cannot do that: the kernel sees at its tick, every 1 to 10 ms, that a limit is
-//! used up, so a process runs for 4 ms and then stands still for up to 20 ms.
+//! The bandwidth limit of control groups has another effect: the kernel notices at its tick, every 1 to 10 ms, that a limit is used
+//! up, so a process runs for 4 ms and then stops for up to 20 ms.
 
 use std::fs;
 use std::sync::Arc;
@@ -14,10 +13,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use apus::net::cpu;
 
-/// In each of these the processor is held up once.
+/// Period in which the processor is held up once.
 const PERIOD: Duration = Duration::from_micros(500);
 
-/// A processor that is held up until this is dropped.
+/// A processor that is held up until this value is dropped.
 pub(crate) struct SlowProcessor {
     number: usize,
     over: Arc<AtomicBool>,
@@ -25,10 +24,10 @@ pub(crate) struct SlowProcessor {
 }
 
 impl SlowProcessor {
-    /// Leaves this part of a processor to others.
+    /// Leaves this share of a processor to other threads.
     ///
     /// # Errors
-    /// When this process may not use the processor, or may not hold it up.
+    /// If this process may not use the processor, or may not hold it up.
     pub(crate) fn start(number: usize, share: f64) -> Result<Self> {
         let over = Arc::new(AtomicBool::new(false));
         let (told, outcome) = mpsc::channel();
@@ -38,7 +37,7 @@ impl SlowProcessor {
             .spawn(move || {
                 let ready = cpu::pin_current_thread(number).and_then(|()| cpu::run_before_others());
                 let holds = ready.is_ok();
-                // Who asked waits for it.
+                // The caller waits for the result.
                 let _ = told.send(ready);
                 if holds {
                     hold_up(share, &until);
@@ -53,7 +52,7 @@ impl SlowProcessor {
         Ok(slow)
     }
 
-    /// Which one it is.
+    /// The processor's number.
     pub(crate) fn number(&self) -> usize {
         self.number
     }
@@ -63,21 +62,21 @@ impl Drop for SlowProcessor {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(holder) = self.holder.take() {
-            // It has nothing to say.
+            // The thread returns nothing.
             let _ = holder.join();
         }
     }
 }
 
-/// While this exists, the kernel prefers this session's processes, where it shares the processors among sessions: what
-/// else the machine does would take much of a slow one.
+/// While it exists, the kernel prefers this session's processes, if it shares processors among sessions: other processes of the
+/// machine would take much of a slow processor.
 pub(crate) struct Precedence {
-    /// What the session had before.
+    /// The session's previous value.
     before: Option<String>,
 }
 
 impl Precedence {
-    /// Without effect where the kernel does not share by session.
+    /// Raises the session's preference. Has no effect if the kernel does not share by session.
     pub(crate) fn take() -> Self {
         // "/autogroup-25 nice 0"
         let shown = fs::read_to_string(SHARE).ok();
@@ -90,18 +89,18 @@ impl Precedence {
 impl Drop for Precedence {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // It was possible before.
+            // It was writable before.
             let _ = fs::write(SHARE, before);
         }
     }
 }
 
-/// How nice the kernel takes this session to be.
+/// The kernel's niceness of this session.
 const SHARE: &str = "/proc/self/autogroup";
 
-/// Leaves `share` of the processor to others, a slice of each period. What takes longer is paid for afterwards, as it
-/// would take longer on a slow processor: a system call that outlasts its slice, where those are not interrupted, and
-/// the kernel's work in interrupts, which no thread can hold up.
+/// Leaves `share` of the processor to other threads, a slice of each period. Work that exceeds its slice is charged afterwards,
+/// because it would take longer on a slow processor: a system call that is not interrupted at the end of its slice, and the
+/// kernel's work in interrupts, which no thread can hold up.
 fn hold_up(share: f64, over: &AtomicBool) {
     let slice = PERIOD.mul_f64(share);
     let price = (1.0 - share) / share;
@@ -123,8 +122,8 @@ fn hold_up(share: f64, over: &AtomicBool) {
     }
 }
 
-/// A look at the clock takes this long only when an interrupt came between.
+/// Duration of a reading of the clock above which an interrupt came in between.
 const INTERRUPT: Duration = Duration::from_micros(3);
 
-/// More than this was not the hosts' doing.
+/// Upper bound on charged time. More is not caused by the hosts.
 const OWED_MAX: Duration = Duration::from_millis(20);

@@ -1,4 +1,4 @@
-//! What the queues of the switch hold, have sent and have dropped.
+//! Lengths, transmissions and drops of the switch's queues.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use serde::Deserialize;
 use crate::iproute::tc;
 use crate::switch::CLASSES;
 
-/// What the queues of all ports of a switch hold and have dropped.
+/// The queues of all ports of a switch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Queues {
-    /// By port and class.
+    /// Queues by port and class.
     queues: BTreeMap<(String, u8), Queue>,
 }
 
@@ -22,7 +22,7 @@ struct Queue {
     dropped: u64,
 }
 
-/// One queueing discipline as `tc -j` tells it.
+/// One queueing discipline in the output of `tc -j`.
 #[derive(Deserialize)]
 struct Discipline {
     kind: String,
@@ -37,10 +37,10 @@ struct Discipline {
 }
 
 impl Queues {
-    /// The queues of the switch in that namespace, now.
+    /// The current queues of the switch in that namespace.
     ///
     /// # Errors
-    /// When `tc` fails or speaks another language.
+    /// If `tc` fails or its output has another form.
     pub(crate) fn now(namespace: &str) -> Result<Self> {
         Self::parse(&tc(&["-n", namespace, "-s", "-j", "qdisc", "show"])?)
     }

@@ -1,7 +1,7 @@
-//! A campaign on real hosts, led over ssh.
+//! A campaign on real hosts, controlled over ssh.
 //!
-//! The hosts run the same agents as those of the lab, started by the ssh program, whose configuration (keys, jumps, users)
-//! people have already. Queues of real switches are not seen from here, all else is the same.
+//! The hosts run the same agents as the lab's hosts, started by the ssh program with the user's configuration (keys, jumps,
+//! users). The queues of real switches are not visible; everything else is the same.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use crate::emulated::AGENT_COMMAND;
 use crate::plan::Setting;
 use crate::queues::Queues;
 
-/// Measures all settings on the hosts. `dir` keeps a result for each setting; those that exist are not measured again.
+/// Measures all settings on the hosts. `dir` keeps a result for each setting; existing results are not measured again.
 ///
 /// # Errors
-/// When a host cannot be reached or a file cannot be written.
+/// If a host cannot be reached or a file cannot be written.
 pub fn run(
     cluster: Cluster,
     settings: &[Setting],
@@ -32,16 +32,16 @@ pub fn run(
 /// A real host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// For ssh.
+    /// Destination for ssh.
     pub destination: String,
-    /// Towards the other hosts.
+    /// Address for the other hosts.
     pub address: IpAddr,
 }
 
-/// Reads a hosts file: a line for each host, with where ssh finds it and its IP address. Text after `#` is left out.
+/// Parses a hosts file: one line per host, with its ssh destination and its IP address. Text after `#` is ignored.
 ///
 /// # Errors
-/// With the line that is wrong, or when there are fewer than two hosts.
+/// With the wrong line, or if there are fewer than two hosts.
 pub fn parse(text: &str) -> Result<Vec<Host>> {
     let mut hosts = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -54,21 +54,21 @@ pub fn parse(text: &str) -> Result<Vec<Host>> {
             );
             continue;
         };
-        ensure!(!destination.starts_with('-'), "line {number}: `{destination}` is no host");
+        ensure!(!destination.starts_with('-'), "line {number}: `{destination}` is not a host");
         let address = address
             .parse()
-            .with_context(|| format!("line {number}: `{address}` is no IP address"))?;
+            .with_context(|| format!("line {number}: `{address}` is not an IP address"))?;
         hosts.push(Host { destination: destination.to_owned(), address });
     }
     ensure!(hosts.len() >= 2, "{} hosts: at least 2 are needed", hosts.len());
     Ok(hosts)
 }
 
-/// Hosts reached by ssh.
+/// Hosts reached over ssh.
 pub struct Cluster {
-    /// All of them.
+    /// All hosts.
     pub hosts: Vec<Host>,
-    /// How `apus` is called there.
+    /// The command of `apus` on the hosts.
     pub program: String,
     /// Arguments for ssh.
     pub ssh: Vec<String>,
@@ -114,8 +114,8 @@ mod tests {
         for (text, words) in [
             ("node1 10.0.0.1", "1 hosts: at least 2"),
             ("node1", "line 1: expected"),
-            ("\nnode1 x", "line 2: `x` is no IP address"),
-            ("-oProxyCommand=x 10.0.0.1", "is no host"),
+            ("\nnode1 x", "line 2: `x` is not an IP address"),
+            ("-oProxyCommand=x 10.0.0.1", "is not a host"),
         ] {
             let error = format!("{:#}", parse(text).unwrap_err());
             assert!(error.contains(words), "{error}");

@@ -1,12 +1,12 @@
 //! The queues of the emulated switch and of the hosts' links, as the kernel's queueing disciplines.
 //!
-//! A port towards a host lets packets pass at the chosen rate, those of a higher class always first: a hierarchical
-//! token bucket whose eight classes may all borrow the whole rate, by priority. Kernels that have strict priority
-//! queues (`prio`, `ets`) would still need a bucket below them, and many minimal kernels have only the bucket, so it
-//! is used everywhere. The class of a packet is the upper three bits of its DSCP; each class has a bounded queue.
+//! A port towards a host lets packets pass at the chosen rate, and packets of a higher class always first: it is a hierarchical token
+//! bucket whose eight classes may all borrow the whole rate, by priority. Kernels with strict priority queues (`prio`, `ets`) would
+//! still need a bucket below them, and many minimal kernels have only the bucket, so it is used everywhere. The class of a packet
+//! is the upper three bits of its DSCP. Each class has a bounded queue.
 //!
-//! The bucket lets a packet go when the one before it would have left a real wire: a packet's own time on the wire
-//! does not delay itself. [`crate::ideal`] takes that into account.
+//! The bucket lets a packet pass when the previous one would have left a real wire: a packet is not delayed by its own time on the
+//! wire. [`crate::ideal`] takes that into account.
 
 use anyhow::Result;
 
@@ -15,10 +15,10 @@ use crate::iproute::{batch, ip, tc};
 /// Classes of a port.
 pub(crate) const CLASSES: u8 = 8;
 
-/// How long the kernel may be late with a packet before the link has lost time, in seconds.
+/// Lateness of the kernel with a packet above which the link loses time, in seconds.
 const SLACK_S: f64 = 50e-6;
 
-/// What every class may send without borrowing, in bit/s: as good as nothing, so that all of it goes by priority.
+/// Rate that every class may send without borrowing, in bit/s: nearly zero, so that all traffic is scheduled by priority.
 const OWN_RATE: u32 = 8;
 
 /// Rates and queues of all links.
@@ -26,27 +26,27 @@ const OWN_RATE: u32 = 8;
 pub(crate) struct Ports {
     /// Rate of every link, both ways, in Mb/s.
     pub(crate) link_mbps: f64,
-    /// Bytes a class of a port towards a host holds.
+    /// Bytes in a class of a port towards a host.
     pub(crate) switch_queue: u32,
-    /// Bytes a host's own link holds.
+    /// Bytes in the queue of a host's own link.
     pub(crate) host_queue: u32,
-    /// What holds them.
+    /// The discipline of that queue.
     pub(crate) host_discipline: HostDiscipline,
 }
 
 /// The queue of a host's own link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostDiscipline {
-    /// Fair among flows, and keeping itself short.
+    /// Fair among flows, and short by itself.
     FqCodel,
     /// First come, first served.
     Fifo,
 }
 
 impl HostDiscipline {
-    /// The best this kernel has.
+    /// The best discipline of this kernel.
     pub(crate) fn probe() -> Self {
-        // A pair of links that nothing passes, in a namespace of its own.
+        // A pair of links in a temporary namespace.
         let name = format!("apus-lab-probe{}-h0", std::process::id());
         let has = || -> Result<()> {
             ip(&["netns", "add", &name])?;
@@ -54,7 +54,7 @@ impl HostDiscipline {
             tc(&["-n", &name, "qdisc", "add", "dev", "p", "root", "fq_codel"]).map(drop)
         };
         let found = has().is_ok();
-        // When it could not be made there is nothing to remove.
+        // If the namespace could not be created, there is nothing to remove.
         let _ = ip(&["netns", "del", &name]);
         if found { Self::FqCodel } else { Self::Fifo }
     }
@@ -66,7 +66,7 @@ impl Ports {
         let device = format!("p{place}");
         let mut commands = self.root(&device, u32::from(CLASSES));
         for class in 0..u32::from(CLASSES) {
-            // The bucket's highest priority is 0, Homa's is 7.
+            // The bucket's highest priority is 0; Homa's is 7.
             let (id, prio) = (class + 1, u32::from(CLASSES) - 1 - class);
             commands.push(self.class(&device, id, prio));
             commands.push(format!(
@@ -87,7 +87,7 @@ impl Ports {
         let mut commands = self.root(device, 1);
         commands.push(self.class(device, 1, 0));
         let queue = match self.host_discipline {
-            // In packets, and a little longer than the fifo: it shortens itself.
+            // The limit is in packets, and a little longer than the fifo's, because the queue shortens itself.
             HostDiscipline::FqCodel => {
                 format!("fq_codel limit {}", (self.host_queue / 500).max(20))
             }
@@ -97,7 +97,7 @@ impl Ports {
         commands
     }
 
-    /// The bucket of a device; what fits no class goes to the one of DSCP 0, which is the first.
+    /// The bucket of a device. Packets that match no class go to the first class, which has DSCP 0.
     fn root(&self, device: &str, classes: u32) -> Vec<String> {
         debug_assert!(classes > 0);
         vec![

@@ -1,23 +1,23 @@
-//! What one run on all hosts came to, and what the idle network is like.
+//! Results of one run on all hosts, and of the idle network.
 
 use crate::agent::Report;
 use crate::ideal::Ideal;
 use crate::plan::Contender;
 
-/// What one run on all hosts came to.
+/// The results of one run on all hosts.
 #[derive(Debug)]
 pub(crate) struct Trial {
-    /// By host.
+    /// Reports by host.
     pub(crate) reports: Vec<Report>,
-    /// Share of the processors' time that was used in the time that counts, 0 to 1; on one machine only.
+    /// Share of the processors' time that was used in the counted time, 0 to 1; only on one machine.
     pub(crate) busy: Option<f64>,
-    /// Share of the looks (ten a second) between which no processor was idle.
+    /// Share of samples (ten per second) without an idle processor.
     pub(crate) full: Option<f64>,
-    /// Bytes held by each port at each look.
+    /// Bytes held by each port in each sample.
     pub(crate) held: Vec<u64>,
-    /// Packets the switch dropped.
+    /// Packets that the switch dropped.
     pub(crate) dropped: Option<u64>,
-    /// Bytes by class that left the switch.
+    /// Bytes that the switch sent, by class.
     pub(crate) by_class: Option<[u64; 8]>,
 }
 
@@ -25,6 +25,6 @@ pub(crate) struct Trial {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Idle {
     pub(crate) ideal: Ideal,
-    /// Bytes and median µs, by transport.
+    /// Bytes and median in µs, by transport.
     pub(crate) medians: Vec<(Contender, Vec<(u32, f64)>)>,
 }

@@ -1,4 +1,4 @@
-//! A lab to work in by hand: it stays until it is removed.
+//! A lab for manual use, which stays until it is removed.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -15,10 +15,10 @@ use crate::plan::LINK_MBPS_MAX;
 use crate::privilege;
 use crate::switch::{HostDiscipline, Ports};
 
-/// Name of a lab unless told otherwise.
+/// Default name of a lab.
 pub const LAB: &str = "lab";
 
-/// A lab to be made.
+/// Options of a new lab.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Name of the lab
@@ -41,10 +41,10 @@ pub struct Options {
     pub host_queue: u32,
 }
 
-/// Makes a lab; returns a line that describes it.
+/// Creates a lab. Returns a line that describes it.
 ///
 /// # Errors
-/// When the privilege is missing, a lab of that name exists, or the kernel lacks something.
+/// If the privilege is missing, a lab of that name exists, or the kernel lacks a feature.
 pub fn up(options: &Options) -> Result<String> {
     privilege::demand("up")?;
     let ports = Ports {
@@ -58,10 +58,10 @@ pub fn up(options: &Options) -> Result<String> {
     Ok(format!("{}\n", Status::of(options.lab.clone())?))
 }
 
-/// Removes a lab, or all of them, with the processes in them; returns a line that tells what was removed.
+/// Removes a lab, or all labs, with their processes. Returns a line about the removed namespaces.
 ///
 /// # Errors
-/// When the privilege is missing or something cannot be removed.
+/// If the privilege is missing or a part cannot be removed.
 pub fn down(lab: Option<&str>) -> Result<String> {
     privilege::demand("down")?;
     let removed = network::remove(lab)?.len();
@@ -72,10 +72,10 @@ pub fn down(lab: Option<&str>) -> Result<String> {
     })
 }
 
-/// Becomes a program with its arguments, on a host of a lab: `h0`, `h1`, … or `switch`.
+/// Replaces this process by a program with its arguments, on a host of a lab: `h0`, `h1`, … or `switch`.
 ///
 /// # Errors
-/// When there is no such lab, host or program.
+/// If there is no such lab, host or program.
 pub fn exec(lab: &str, host: &str, program: &[String]) -> Result<Infallible> {
     privilege::demand("exec")?;
     let network = Network::find(lab)?;
@@ -84,7 +84,7 @@ pub fn exec(lab: &str, host: &str, program: &[String]) -> Result<Infallible> {
         host => {
             let place = host.strip_prefix('h').and_then(|place| place.parse().ok());
             let place: usize =
-                place.with_context(|| format!("`{host}` is no host: h0, h1, … or switch"))?;
+                place.with_context(|| format!("`{host}` is not a host: h0, h1, … or switch"))?;
             let hosts = network.addresses().len();
             ensure!(place < hosts, "`{host}`: lab `{}` has h0 to h{}", lab, hosts - 1);
             network.host(place)
@@ -94,10 +94,10 @@ pub fn exec(lab: &str, host: &str, program: &[String]) -> Result<Infallible> {
     Err(Error::new(error).context("cannot run `ip`"))
 }
 
-/// A line for each lab there is. Without root it does not tell the processes.
+/// The state of each lab. Only root sees its processes.
 ///
 /// # Errors
-/// When `ip` fails.
+/// If `ip` fails.
 pub fn status() -> Result<Vec<Status>> {
     network::labs()?.into_iter().map(Status::of).collect()
 }
@@ -107,13 +107,13 @@ pub fn status() -> Result<Vec<Status>> {
 pub struct Status {
     /// Its name.
     pub lab: String,
-    /// How many hosts it has; none where a lab was not removed whole.
+    /// Number of its hosts; `None` for the remains of a lab.
     pub hosts: Option<usize>,
     /// Address of h0.
     pub first: Option<IpAddr>,
     /// Address of the last host.
     pub last: Option<IpAddr>,
-    /// Processes on its hosts; only root can see them.
+    /// Number of processes on its hosts; `None` without root.
     pub processes: Option<usize>,
 }
 

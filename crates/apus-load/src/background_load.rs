@@ -178,7 +178,7 @@ impl Snapshot {
         snapshot
     }
 
-    /// The ticks of a process in `later` that are from before: its own, and those of its descendants that have ended since, which
+    /// The ticks of a process in `later` that are from before: its own, and the ticks of its descendants that have ended since, which
     /// the kernel adds to their parent's.
     fn ticks_in(&self, pid: u32, later: &Self) -> u64 {
         let family = self.family([pid].into());

@@ -1,7 +1,7 @@
 //! ETC, the general-purpose memcached pool of Atikoglu et al., "Workload Analysis of a Large-Scale Key-Value Store" (SIGMETRICS
 //! 2012): lengths of keys and values. The gaps between its requests are [`Pareto`](crate::Pareto)'s.
 //!
-//! The distributions are those of the load generator mutilate under the names `fb_key`, `fb_value` and `fb_ia`, and so those behind
+//! The distributions are the load generator mutilate's, under the names `fb_key`, `fb_value` and `fb_ia`, and so the ones behind
 //! the published figures of the kernel's IRQ suspension.
 
 use rand::RngExt;

@@ -3,12 +3,12 @@
 //! The crate opens no socket and knows no protocol. A benchmark brings its own transport and uses these parts, in this order:
 //!
 //! 1. [`Workload`] gives the length of each message ([`etc`] for a key-value store), [`Poisson`] or [`Pareto`] the time at which it
-//! is due, and [`Lateness`] tells whether the generator kept up.
+//!    is due, and [`Lateness`] tells whether the generator kept up.
 //! 2. [`Latency`] and [`BySize`] record latencies of calls. [`Watch`] measures the use of the machine by other processes.
 //! 3. [`ResultFile`] is the record of a run: command, [`Machine`], warnings, flat [`Row`]s, and [`Series`] for plots. It is JSON,
-//! and all reports are made from it.
+//!    and all reports are made from it.
 //! 4. [`report`] makes tables for a terminal and a self-contained HTML page from result files. [`stats`] has the medians and ratios
-//! that they use.
+//!    that they use.
 //!
 //! Random numbers come from a seed of the caller, so a load can be repeated. The clock is read in two places only:
 //! [`ResultFile::new`] notes the start of the run, and [`Watch`] its duration.

@@ -3,7 +3,7 @@
 //! # Source
 //!
 //! The authors of Homa publish each workload as a table of (message length, weight) with 150 to 840 entries (`util/dist.cc` of the
-//! Homa kernel module; the workloads themselves are those of the SIGCOMM 2018 paper: W1 Memcached at Facebook, W2 a search
+//! Homa kernel module; the workloads themselves are the SIGCOMM 2018 paper's: W1 Memcached at Facebook, W2 a search
 //! application and W3 all applications of a Google data centre, W4 Hadoop at Facebook, W5 web search as in the DCTCP paper). The
 //! points below were fitted to the cumulative distributions of those tables: picked by dynamic programming among the corners and
 //! the middles of the table's steps, minimising the errors in bytes, in log size and in the tail together.

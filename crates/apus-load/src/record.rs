@@ -18,7 +18,7 @@ pub fn command_line() -> String {
 /// stop, the record has the figures measured so far and the warning [`CUT_SHORT`].
 ///
 /// # Errors
-/// Those of `measure`.
+/// The errors of `measure`.
 pub fn record(measure: impl FnOnce(&mut ResultFile) -> Result<()>) -> Result<ResultFile> {
     let mut result = ResultFile::new(&command_line(), Machine::here());
     result.machine.warning().into_iter().for_each(|warning| result.warn(warning));

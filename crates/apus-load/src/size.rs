@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Units and their factors, larger first. Decimal `k` and `M` are those of the Homa papers (1 MB = 1,000,000 bytes).
+/// Units and their factors, larger first. Decimal `k` and `M` are as in the Homa papers (1 MB = 1,000,000 bytes).
 const UNITS: [(&str, u32); 8] = [
     ("gib", 1 << 30),
     ("mib", 1 << 20),

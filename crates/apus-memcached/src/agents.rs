@@ -1,8 +1,8 @@
-//! Parts of a load from several hosts: `apus bench memcached-agent` waits for a leader, which is an `apus bench memcached` with
-//! `--agents`. They exchange lines of JSON over TCP. An agent opens its connections, says that it is ready, begins when the
-//! leader says so, and answers with what came of it, histograms included.
+//! Parts of a load on several hosts: `apus bench memcached-agent` serves a leader, which is an `apus bench memcached` with
+//! `--agents`. They exchange lines of JSON over TCP. An agent opens its connections, reports that it is ready, begins on the
+//! leader's request, and replies with its results, including histograms.
 //!
-//! An agent offers what any leader asks for to any server, so it belongs on a network of which all hosts are trusted.
+//! An agent sends any leader's load to any server, so it belongs on a network of trusted hosts.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -20,13 +20,13 @@ use super::records::Records;
 use super::run::Ready;
 use super::server::Server;
 
-/// Longest line that is read: two histograms have up to a megabyte.
+/// Upper bound on the length of a line: two histograms take up to a megabyte.
 const LINE_MAX: u64 = 16 << 20;
 
-/// An agent or leader that is silent for so much longer than it should be is not there any more.
+/// Time beyond the expected one after which a silent agent or leader is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// How an agent is set up.
+/// Options of an agent.
 #[derive(Clone, Debug, clap::Args)]
 pub struct AgentOptions {
     /// Address to listen on; it should be reached from trusted hosts only
@@ -34,7 +34,7 @@ pub struct AgentOptions {
     pub listen: SocketAddr,
 }
 
-/// What a leader says.
+/// A message of a leader.
 #[derive(Debug, Serialize, Deserialize)]
 enum Order {
     /// Open the connections of a load.
@@ -43,7 +43,7 @@ enum Order {
     Start,
 }
 
-/// What an agent says.
+/// A message of an agent.
 #[derive(Debug, Serialize, Deserialize)]
 enum Report {
     Ready,
@@ -67,7 +67,7 @@ impl Lines {
         self.0.get_mut().write_all(&line).context("cannot write")
     }
 
-    /// The next message; `None` when the other side has closed the connection.
+    /// The next message; `None` if the other side has closed the connection.
     fn receive<T: DeserializeOwned>(&mut self, timeout: Duration) -> Result<Option<T>> {
         self.0.get_ref().set_read_timeout(Some(timeout)).context("a time limit")?;
         let mut line = Vec::new();
@@ -79,11 +79,10 @@ impl Lines {
     }
 }
 
-/// Serves one leader after the other, without end. `say` gets a line that tells where it serves, and one for every leader that
-/// fails.
+/// Serves leaders in turn, without end. `say` gets a line with the address, and one for every leader that fails.
 ///
 /// # Errors
-/// When it cannot listen, or `say` fails.
+/// If it cannot listen, or `say` fails.
 pub fn serve_agent(options: &AgentOptions, say: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
     let cannot = || format!("cannot listen on {}", options.listen);
     let listener = TcpListener::bind(options.listen).with_context(cannot)?;
@@ -96,7 +95,7 @@ pub fn serve_agent(options: &AgentOptions, say: &mut dyn FnMut(&str) -> Result<(
     }
 }
 
-/// Does what a leader says until it leaves.
+/// Follows a leader's orders until the leader disconnects.
 fn follow(leader: &mut Lines) -> Result<()> {
     while let Some(order) = leader.receive(SILENCE_MAX)? {
         let Order::Prepare { options, qps, seed } = order else {
@@ -128,7 +127,7 @@ fn prepare(options: &Options, qps: f64, seed: u64) -> Result<Ready> {
 /// The agents of a leader.
 pub(super) struct Agents {
     list: Vec<(String, Lines)>,
-    /// How long a run may take.
+    /// Upper bound on the time of a run.
     patience: Duration,
 }
 
@@ -136,7 +135,7 @@ impl Agents {
     /// Connects to all agents that the options name.
     ///
     /// # Errors
-    /// When an agent does not answer.
+    /// If an agent does not answer.
     pub(super) fn connect(options: &Options) -> Result<Self> {
         let connect = |name: &String| {
             let context = || format!("agent '{name}'");
@@ -151,15 +150,15 @@ impl Agents {
         Ok(Self { list, patience: run + DRAIN + SILENCE_MAX })
     }
 
-    /// How many hosts there are, with this one.
+    /// Number of hosts, including this one.
     pub(super) fn hosts(&self) -> u32 {
         1 + u32::try_from(self.list.len()).expect("a command line has far fewer")
     }
 
-    /// Has every agent open the connections of a load of `qps` queries per second. Each has a seed of its own.
+    /// Orders every agent to open the connections of a load of `qps` queries per second. Each agent has its own seed.
     ///
     /// # Errors
-    /// When an agent fails.
+    /// If an agent fails.
     pub(super) fn prepare(&mut self, options: &Options, qps: f64, seed: u64) -> Result<()> {
         for (number, (name, agent)) in (1..).zip(&mut self.list) {
             let options = Box::new(options.clone());
@@ -176,20 +175,20 @@ impl Agents {
         Ok(())
     }
 
-    /// Has all of them begin.
+    /// Orders all agents to begin.
     ///
     /// # Errors
-    /// When an agent is gone.
+    /// If an agent is gone.
     pub(super) fn start(&mut self) -> Result<()> {
         self.list.iter_mut().try_for_each(|(name, agent)| {
             agent.send(&Order::Start).with_context(|| format!("agent '{name}'"))
         })
     }
 
-    /// What came of the parts of all agents, by their names.
+    /// The results of all agents, by name.
     ///
     /// # Errors
-    /// When an agent failed.
+    /// If an agent failed.
     pub(super) fn finish(&mut self) -> Result<Vec<(String, Outcome)>> {
         let patience = self.patience;
         let finish = |(name, agent): &mut (String, Lines)| match agent
@@ -204,7 +203,7 @@ impl Agents {
     }
 }
 
-/// The seed of a host; the leader is the first one.
+/// The seed of a host. The leader is host 0.
 pub(super) fn seed_of(seed: u64, host: u64) -> u64 {
     seed.wrapping_mul(1000).wrapping_add(host)
 }

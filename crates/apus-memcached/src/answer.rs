@@ -1,60 +1,60 @@
-//! What servers answer, in whatever protocol, and what the parsers of all protocols share.
+//! Answers of servers in all protocols, and the parsers' common parts.
 
 use thiserror::Error;
 
-/// Longest value in bytes that is set, and that an answer may claim. With its key and header it stays below 1 MiB, memcached's
+/// Upper bound on a value in bytes, in requests and in answers. With its key and header a value stays below 1 MiB, memcached's
 /// usual limit for an item.
 pub(super) const VALUE_MAX: u32 = 1_000_000;
 
-/// Longest line of an answer, in bytes. The longest that is meant has a key of 250 bytes and two numbers, or is an error.
+/// Upper bound on a line of an answer, in bytes. The longest valid line has a key of 250 bytes and two numbers, or is an error.
 pub(super) const LINE_MAX: usize = 2048;
 
-/// What a request asks for.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The value of a key.
+    /// Reads the value of a key.
     Get,
-    /// A new value for a key.
+    /// Sets a new value for a key.
     Set,
 }
 
-/// What a server answered.
+/// A server's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// The key has a value of so many bytes.
+    /// The key has a value of this many bytes.
     Value(usize),
     /// The key has no value.
     Miss,
-    /// The new value is in its place.
+    /// The new value was stored.
     Stored,
-    /// An error, in the server's words.
+    /// An error, with the server's text.
     Refused(String),
 }
 
-/// Bytes that cannot be an answer. Whatever comes behind them on that connection means nothing.
+/// Bytes that are not an answer. Later bytes on the connection have no meaning.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub(super) struct Malformed(pub(super) String);
 
 impl Malformed {
-    /// Bytes that are none of the answers to a request of this kind.
+    /// Bytes that are not an answer to a request of this kind.
     pub(super) fn unexpected(kind: Kind, bytes: &[u8]) -> Self {
         let asked = match kind {
             Kind::Get => "get",
             Kind::Set => "set",
         };
         let bytes = in_words(bytes);
-        Self(format!("'{bytes}' is no answer to a {asked}: is '--protocol' that of the server?"))
+        Self(format!("'{bytes}' is not an answer to a {asked}: is '--protocol' right?"))
     }
 }
 
-/// The answer at the front of some bytes, with the number of bytes that it takes; `None` when it is not there to its end.
+/// The answer at the start of some bytes, with its length in bytes; `None` if it is incomplete.
 pub(super) type Parsed = Result<Option<(Answer, usize)>, Malformed>;
 
-/// The line at the front of some bytes, without its CR LF; `None` when its end is not there.
+/// The line at the start of some bytes, without its CR LF; `None` if it is incomplete.
 ///
 /// # Errors
-/// When it is longer than [`LINE_MAX`] or ends with LF alone.
+/// If it is longer than [`LINE_MAX`] or ends with LF alone.
 pub(super) fn line(bytes: &[u8]) -> Result<Option<&[u8]>, Malformed> {
     let window = &bytes[..bytes.len().min(LINE_MAX)];
     match window.iter().position(|byte| *byte == b'\n') {
@@ -69,7 +69,7 @@ pub(super) fn line(bytes: &[u8]) -> Result<Option<&[u8]>, Malformed> {
     }
 }
 
-/// A length in decimal digits, of a value that is not longer than [`VALUE_MAX`].
+/// Parses the length of a value, up to [`VALUE_MAX`], in decimal digits.
 pub(super) fn length(digits: &[u8]) -> Result<usize, Malformed> {
     let number =
         str::from_utf8(digits).ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
@@ -82,7 +82,7 @@ pub(super) fn length(digits: &[u8]) -> Result<usize, Malformed> {
     }
 }
 
-/// The beginning of some bytes, for messages.
+/// The first bytes, escaped for messages.
 pub(super) fn in_words(bytes: &[u8]) -> String {
     bytes[..bytes.len().min(60)].escape_ascii().to_string()
 }
@@ -91,7 +91,7 @@ pub(super) fn in_words(bytes: &[u8]) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// Parses `bytes`, of which every shorter piece must be an incomplete answer, and which other bytes may follow.
+    /// Parses `bytes`, whose every prefix must be an incomplete answer, and which other bytes may follow.
     pub(in super::super) fn whole(bytes: &[u8], parse: impl Fn(&[u8]) -> Parsed) -> Answer {
         for end in 0..bytes.len() {
             assert_eq!(parse(&bytes[..end]), Ok(None), "{end} bytes of {}", in_words(bytes));

@@ -1,5 +1,5 @@
 //! memcached's binary protocol, Get and Set (memcached's wiki, "BinaryProtocolRevamped"): a header of 24 bytes, then extras, key
-//! and value. All numbers are big-endian. The request's number comes back in the answer (`opaque`).
+//! and value. All numbers are big-endian. The answer echoes the request's number (`opaque`).
 
 use super::answer::{Answer, Kind, Malformed, Parsed, VALUE_MAX, in_words};
 
@@ -7,10 +7,10 @@ const HEADER: usize = 24;
 const REQUEST: u8 = 0x80;
 const RESPONSE: u8 = 0x81;
 
-/// Status of an answer about a key that has no value.
+/// Status of an answer about a key without a value.
 const NOT_FOUND: u16 = 1;
 
-/// Bytes that an answer may have beside the value: extras, and a key.
+/// Upper bound on bytes of an answer besides the value: extras, and a key.
 const BESIDE_VALUE: usize = 1024;
 
 /// Opcodes.
@@ -27,7 +27,7 @@ pub(super) fn get(key: &[u8], number: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(key);
 }
 
-/// Adds a request that sets `key` to `value`, for ever and without flags.
+/// Adds a request that sets `key` to `value`, without expiry and flags.
 pub(super) fn set(key: &[u8], value: &[u8], number: u32, out: &mut Vec<u8>) {
     // Flags and time of expiry.
     let extras = [0; 8];
@@ -47,14 +47,14 @@ fn header(kind: Kind, key: &[u8], extras: u8, value: usize, number: u32, out: &m
     out.extend_from_slice(&[extras, 0, 0, 0]);
     out.extend_from_slice(&body.to_be_bytes());
     out.extend_from_slice(&number.to_be_bytes());
-    // Compare-and-swap: not wanted.
+    // No compare-and-swap.
     out.extend_from_slice(&[0; 8]);
 }
 
 /// Reads the answer to the request with this number.
 ///
 /// # Errors
-/// When the bytes are no answer to such a request.
+/// If the bytes are not an answer to the request.
 pub(super) fn parse(kind: Kind, number: u32, bytes: &[u8]) -> Parsed {
     let Some(header) = bytes.first_chunk::<HEADER>() else {
         return match bytes.first() {
@@ -76,7 +76,7 @@ pub(super) fn parse(kind: Kind, number: u32, bytes: &[u8]) -> Parsed {
     }
     if body > VALUE_MAX as usize + BESIDE_VALUE || beside > body {
         let told = format!("{body} bytes, of which {beside} are extras and key");
-        return Err(Malformed(format!("an answer tells a length of {told}")));
+        return Err(Malformed(format!("an answer has a length of {told}")));
     }
     let Some(value) = bytes.get(HEADER + beside..HEADER + body) else { return Ok(None) };
     let answer = match (u16_at(6), kind) {
@@ -93,7 +93,7 @@ mod tests {
     use super::super::answer::tests::whole;
     use super::*;
 
-    /// An answer as a server sends it.
+    /// An answer in a server's encoding.
     fn answer(kind: Kind, status: u16, extras: &[u8], value: &[u8], number: u32) -> Vec<u8> {
         let mut bytes = vec![RESPONSE, opcode(kind), 0, 0, extras.len() as u8, 0];
         bytes.extend_from_slice(&status.to_be_bytes());

@@ -1,4 +1,4 @@
-//! The load on one server after another, for benchmarks that measure the server as well.
+//! The load on servers in turn, for benchmarks that measure the server as well.
 
 use std::sync::Arc;
 use std::thread;
@@ -15,10 +15,10 @@ use super::run::{self, Ready};
 use super::server::Server;
 use apus_load::stop;
 
-/// Longest sleep, so that a request to stop is seen.
+/// Upper bound on a sleep, so that a request to stop is noticed.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Offers load. Without agents, the calling thread's network namespace is the client; with some, only they are.
+/// Offers load: from the calling thread's network namespace without agents, otherwise only from the agents.
 pub struct Client {
     options: Options,
     server: Server,
@@ -30,7 +30,7 @@ impl Client {
     /// A client of the server that the options name.
     ///
     /// # Errors
-    /// When options cannot be meant, or an agent does not answer.
+    /// If options contradict each other, or an agent does not answer.
     pub fn new(options: Options) -> Result<Self> {
         options.check()?;
         let server = Server::find(&options.server)?;
@@ -42,16 +42,16 @@ impl Client {
     /// Sets every record once, from this host.
     ///
     /// # Errors
-    /// When the server cannot be reached or refuses a value.
+    /// If the server cannot be reached or refuses a value.
     pub fn set_records(&self) -> Result<()> {
         run::load(&self.server, &self.options, &self.records).context("the values could not be set")
     }
 
-    /// Offers `qps` queries per second (0 is a closed loop), for the seconds of the options. `connected` is called when the
-    /// connections are open, `edge` at both ends of the time that counts.
+    /// Offers `qps` queries per second (0 is a closed loop) for the duration of the options. `connected` is called when the
+    /// connections are open, `edge` at both ends of the counted time.
     ///
     /// # Errors
-    /// When the server cannot be reached or answers what makes no sense, an agent fails, or `connected` or `edge` does.
+    /// If the server cannot be reached or sends a malformed answer, or an agent, `connected` or `edge` fails.
     pub fn run(
         &mut self,
         qps: f64,
@@ -83,7 +83,7 @@ impl Client {
 }
 
 impl Outcome {
-    /// Whether a run tells more of the generator than of the server.
+    /// Whether a run measures the generator rather than the server.
     pub fn was_late(&self) -> bool {
         self.lateness.is_refused()
     }

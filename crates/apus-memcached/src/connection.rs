@@ -1,4 +1,4 @@
-//! One connection: requests that are queued and written, answers that come in their order.
+//! One connection: queued and written requests, and answers in order.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -11,13 +11,13 @@ use super::protocol::Protocol;
 use super::records::Records;
 use super::stamps::Stamps;
 
-/// A request under way.
+/// A request in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Query {
     pub(super) kind: Kind,
-    /// What it is about.
+    /// The number of its record.
     pub(super) record: u32,
-    /// The moment from which its time counts, in nanoseconds since the start of the run.
+    /// Start of its latency, in nanoseconds since the start of the run.
     pub(super) due_ns: u64,
 }
 
@@ -26,13 +26,13 @@ pub(super) struct Query {
 pub(super) struct Connection {
     pub(super) socket: Socket,
     protocol: Protocol,
-    /// Requests that are queued.
+    /// Queued requests.
     output: Vec<u8>,
-    /// Bytes of them that are written.
+    /// Number of queued bytes that were written.
     written: usize,
-    /// An answer that is not there to its end.
+    /// An incomplete answer.
     input: Vec<u8>,
-    /// Requests without an answer, the oldest first, each with its number.
+    /// Requests without an answer, oldest first, each with its number.
     outstanding: VecDeque<(Query, u32)>,
     next_number: u32,
     /// Bytes written and read since the start.
@@ -74,10 +74,10 @@ impl Connection {
         self.outstanding.push_back((query, number));
     }
 
-    /// Writes what is queued, as far as the socket takes it; returns whether that was all.
+    /// Writes queued requests, as far as the socket accepts them. Returns whether all were written.
     ///
     /// # Errors
-    /// When the connection is broken.
+    /// If the connection is broken.
     pub(super) fn write(&mut self) -> Result<bool> {
         while self.written < self.output.len() {
             match self.socket.write(&self.output[self.written..]) {
@@ -95,10 +95,10 @@ impl Connection {
         Ok(true)
     }
 
-    /// Reads once, and calls `each` for every answer that is complete.
+    /// Reads once, and calls `each` for every complete answer.
     ///
     /// # Errors
-    /// When the connection is broken or closed, or the bytes are no answer to what was asked.
+    /// If the connection is broken or closed, or the bytes are not an answer to the requests.
     pub(super) fn read(
         &mut self,
         records: &Records,
@@ -120,7 +120,7 @@ impl Connection {
         ensure!(bytes > 0, "it closed the connection");
         self.bytes.received += bytes as u64;
         if self.input.is_empty() {
-            // Nearly always: the answer is whole, and need not be copied.
+            // In most cases the answer is complete and need not be copied.
             let taken = self.take(&scratch[..bytes], records, &mut each)?;
             self.input.extend_from_slice(&scratch[taken..bytes]);
             return Ok(());
@@ -133,8 +133,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes the complete answers at the front of some bytes; returns how many bytes they are. What is left is at most an
-    /// answer of the longest allowed length.
+    /// Takes the complete answers at the start of some bytes. Returns their length. The rest is at most one answer of the longest
+    /// allowed length.
     fn take(
         &mut self,
         bytes: &[u8],
@@ -145,7 +145,7 @@ impl Connection {
         while taken < bytes.len() {
             let rest = &bytes[taken..];
             let Some((query, number)) = self.outstanding.front().copied() else {
-                anyhow::bail!("an answer to nothing that was asked: '{}'", in_words(rest));
+                anyhow::bail!("an answer without a request: '{}'", in_words(rest));
             };
             let key = records.key(query.record);
             let Some((answer, length)) = self.protocol.parse(query.kind, key, number, rest)? else {
@@ -205,9 +205,9 @@ mod tests {
             let read = connection.read(&records, &mut scratch, None, |_, _| {});
             read.map_err(|error| error.to_string())
         };
-        assert_eq!(read(&mut connection), Ok(()), "there is nothing yet");
+        assert_eq!(read(&mut connection), Ok(()), "no answer has arrived");
         server.write_all(b"END\r\n").unwrap();
-        assert!(read(&mut connection).unwrap_err().contains("nothing that was asked"));
+        assert!(read(&mut connection).unwrap_err().contains("without a request"));
         drop(server);
         assert_eq!(read(&mut connection), Err("it closed the connection".to_owned()));
     }

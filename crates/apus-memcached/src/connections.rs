@@ -1,4 +1,4 @@
-//! The connections of one thread, with an epoll set, and which of them the next request goes to.
+//! The connections of one thread, with an epoll set, and the choice among them.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::AsFd;
@@ -18,55 +18,55 @@ use super::records::Records;
 use super::server::Server;
 use super::stamps::Stamps;
 
-/// Events taken in one `epoll_wait`.
+/// Upper bound on events of one `epoll_wait`.
 const EVENTS: usize = 64;
 
-/// Connections that a spinning thread reads from without asking epoll, those with the oldest requests.
+/// Number of connections with the oldest requests that a spinning thread reads directly, without epoll.
 const DIRECT_READS: usize = 4;
 
-/// Turns of a spinning thread between two in which it asks epoll in any case: it tells of connections that end.
+/// Interval, in turns of a spinning thread, at which it polls epoll in any case: only epoll reports connections that end.
 const EPOLL_EVERY: u32 = 64;
 
-/// Bytes read at once.
+/// Upper bound on bytes of one read.
 const READ_SIZE: usize = 64 << 10;
 
-/// Some connections to one server.
+/// Connections to one server.
 pub(super) struct Connections {
     server: Server,
     pub(super) records: Arc<Records>,
     epoll: Epoll,
     list: Vec<Place>,
-    /// Requests outstanding on a connection at most.
+    /// Upper bound on outstanding requests of a connection.
     depth: usize,
-    /// Connections with room: requests outstanding, when that number was reached, place in the list. The first one has the
-    /// fewest, and of those it has had them for longest.
+    /// Connections with room: number of outstanding requests, the change that led to this number, index in the list. The first
+    /// connection has the fewest requests, and among those has had them for longest.
     order: BTreeSet<(usize, u64, usize)>,
-    /// Counts changes of that order.
+    /// Number of changes of that order.
     changes: u64,
     outstanding: usize,
-    /// Places of connections with outstanding requests, in the order in which they were first written to.
+    /// Indices of connections with outstanding requests, in the order of their first writes.
     awaited: VecDeque<usize>,
-    /// Turns since epoll was last asked.
+    /// Turns since epoll was last polled.
     turns: u32,
-    /// Connections registered for writability.
+    /// Number of connections registered for writability.
     full: usize,
-    /// Places of connections with queued requests.
+    /// Indices of connections with queued requests.
     queued: Vec<usize>,
     scratch: Vec<u8>,
-    /// If the kernel stamps packets.
+    /// Present if the kernel stamps packets.
     stamps: Option<Stamps>,
-    /// Requests that were alone on their connection, each with the time between its packet and that of its answer.
+    /// Requests that were alone on their connection, each with the time between its packet and its answer's.
     pub(super) stamped: Vec<(Query, Duration)>,
 }
 
 /// A connection in the list.
 struct Place {
     connection: Connection,
-    /// When its number of outstanding requests was reached.
+    /// The change that led to its number of outstanding requests.
     since: u64,
-    /// It is among those with queued requests.
+    /// Whether it is among those with queued requests.
     is_queued: bool,
-    /// Registered for writability, because the buffer of the socket was full.
+    /// Whether it is registered for writability because the socket buffer was full.
     waits_for_room: bool,
 }
 
@@ -74,7 +74,7 @@ impl Connections {
     /// Opens `count` connections with at most `depth` outstanding requests each.
     ///
     /// # Errors
-    /// When the kernel or the server refuses.
+    /// If the kernel or the server refuses.
     pub(super) fn open(
         server: &Server,
         protocol: Protocol,
@@ -115,10 +115,10 @@ impl Connections {
         })
     }
 
-    /// Has the kernel stamp the packets of all connections.
+    /// Makes the kernel stamp the packets of all connections.
     ///
     /// # Errors
-    /// When it refuses.
+    /// If the kernel refuses.
     pub(super) fn stamp(&mut self) -> Result<()> {
         for place in &self.list {
             Stamps::turn_on(&place.connection.socket).context("SO_TIMESTAMPING")?;
@@ -132,12 +132,12 @@ impl Connections {
         !self.order.is_empty()
     }
 
-    /// How many requests are outstanding.
+    /// Number of outstanding requests.
     pub(super) fn outstanding(&self) -> usize {
         self.outstanding
     }
 
-    /// Those requests.
+    /// The outstanding requests.
     pub(super) fn queries(&self) -> impl Iterator<Item = Query> {
         self.list.iter().flat_map(|place| place.connection.outstanding())
     }
@@ -150,8 +150,8 @@ impl Connections {
         })
     }
 
-    /// Queues a request on the connection with the fewest outstanding; false when none has room. [`flush`](Self::flush)
-    /// writes it.
+    /// Queues a request on the connection with the fewest outstanding requests. Returns `false` if none has room.
+    /// [`flush`](Self::flush) writes it.
     pub(super) fn send(&mut self, query: Query) -> bool {
         let Some((_, _, number)) = self.order.pop_first() else { return false };
         let place = &mut self.list[number];
@@ -168,10 +168,10 @@ impl Connections {
         true
     }
 
-    /// Writes what is queued, as far as the sockets take it.
+    /// Writes queued requests, as far as the sockets accept them.
     ///
     /// # Errors
-    /// When a connection is broken.
+    /// If a connection is broken.
     pub(super) fn flush(&mut self) -> Result<()> {
         while let Some(number) = self.queued.pop() {
             self.list[number].is_queued = false;
@@ -180,18 +180,17 @@ impl Connections {
         Ok(())
     }
 
-    /// Waits at most `timeout` for answers, and calls `each` for every one that has come. Returns whether there were any
-    /// events.
+    /// Waits at most `timeout` for answers, and calls `each` for every answer. Returns whether there were any events.
     ///
     /// # Errors
-    /// When a connection is broken, or bytes are no answer.
+    /// If a connection is broken, or bytes are not an answer.
     pub(super) fn receive(
         &mut self,
         timeout: Duration,
         mut each: impl FnMut(Query, Answer),
     ) -> Result<bool> {
         if !timeout.is_zero() {
-            // To the nanosecond, where epoll_wait counts in milliseconds.
+            // `ppoll` counts in nanoseconds, `epoll_wait` in milliseconds.
             let mut ready = [PollFd::new(self.epoll.0.as_fd(), PollFlags::POLLIN)];
             match ppoll(&mut ready, Some(TimeSpec::from_duration(timeout)), None) {
                 Ok(_) | Err(Errno::EINTR) => {}
@@ -213,11 +212,11 @@ impl Connections {
         Ok(ready > 0)
     }
 
-    /// Takes the answers that are there, as [`receive`](Self::receive) does without a timeout, but asks epoll only when more
-    /// than a few connections can have some. The way over epoll takes microseconds, in which an answer is there and is not read.
+    /// Takes available answers like [`receive`](Self::receive) without a timeout, but polls epoll only if more than a few
+    /// connections can have answers. A poll of epoll takes microseconds, in which an available answer waits.
     ///
     /// # Errors
-    /// As [`receive`](Self::receive).
+    /// The errors of [`receive`](Self::receive).
     pub(super) fn take(&mut self, mut each: impl FnMut(Query, Answer)) -> Result<bool> {
         let before = self.outstanding;
         for place in (0..self.awaited.len().min(DIRECT_READS)).rev() {
@@ -263,7 +262,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Notes that a connection has another number of outstanding requests; it is not in the order.
+    /// Adds a connection to the order after its number of outstanding requests has changed.
     fn put_in_order(&mut self, number: usize) {
         let place = &mut self.list[number];
         let outstanding = place.connection.outstanding().len();
@@ -274,7 +273,7 @@ impl Connections {
         }
     }
 
-    /// Writes, and has epoll tell when a full socket has room again.
+    /// Writes, and registers for writability if the socket is full.
     fn write(&mut self, number: usize) -> Result<()> {
         let place = &mut self.list[number];
         let written = place.connection.write();
@@ -356,6 +355,6 @@ mod tests {
         assert_eq!((answered, connections.awaited.len()), (vec![1, 0, 2], 0));
         drop(servers);
         let ended = (0..=EPOLL_EVERY).find_map(|_| connections.take(|_, _| {}).err());
-        assert!(ended.is_some(), "nobody asked epoll");
+        assert!(ended.is_some(), "epoll was not polled");
     }
 }

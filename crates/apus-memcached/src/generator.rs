@@ -1,9 +1,9 @@
-//! The load of one thread: requests that are due at times drawn beforehand (open loop), or as soon as a connection has room
-//! (closed loop).
+//! The load of one thread: requests that are due at times drawn beforehand (open loop), or as soon as a connection has room (closed
+//! loop).
 //!
-//! Latency counts from the moment a request was due. A request that finds all connections at their depth stays due, and the
-//! next answer makes room for it, so nothing is omitted; that wait is in the latency. The generator's own lateness counts from
-//! the moment the request could be sent: when it was due, or when there was room again.
+//! Latency starts at the time at which a request was due. A request that finds all connections at their depth stays due until an
+//! answer makes room, so no request is omitted and the wait is part of the latency. The generator's own lateness starts at the time
+//! at which the request could be sent: when it was due, or when there was room again.
 
 use std::sync::Arc;
 use std::thread;
@@ -22,16 +22,16 @@ use super::outcome::Outcome;
 use apus_load::stop;
 use apus_node::pace::{Next, Pace, nanos_since};
 
-/// Requests started in one turn before answers are looked at again, so that a backlog does not hide them.
+/// Upper bound on requests started in one turn before answers are taken, so that a backlog does not delay answers.
 const STARTS_PER_TURN: usize = 32;
 
-/// How long after the end answers may still come.
+/// Time after the end in which answers may arrive.
 pub(super) const DRAIN: Duration = Duration::from_secs(2);
 
-/// Longest sleep, so that a request to stop is seen.
+/// Upper bound on a sleep, so that a request to stop is noticed.
 const TICK: Duration = Duration::from_millis(10);
 
-/// A server that answers nothing for so long while the records are set is not there any more.
+/// Time without an answer, while the records are set, after which a server is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// The distribution of the gaps between requests.
@@ -65,7 +65,7 @@ impl Arrival {
             Self::Poisson => Pace::open(Poisson::new(qps, seed)?.take_while(is_before)),
             Self::FbIa => Pace::open(Pareto::new(qps, seed)?.take_while(is_before)),
             Self::Fixed => {
-                // Threads do not all send at the same moments.
+                // A random phase, so that threads do not send at the same times.
                 let phase = seeded(seed).random::<f64>();
                 let at_ns = move |number: u64| ((number as f64 + phase) * 1e9 / qps) as u64;
                 Pace::open((0..).map(at_ns).take_while(is_before))
@@ -74,40 +74,40 @@ impl Arrival {
     }
 }
 
-/// What a thread does while nothing is due and no answer is there.
+/// A thread's way of waiting while no request is due and no answer is available.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wait {
-    /// Looks again at once; exact, and takes a CPU for each thread
+    /// Polls in a loop; exact, and takes a CPU for each thread
     #[default]
     Spin,
-    /// Sleeps until then; a wake-up of the kernel is in the latency
+    /// Sleeps; a wake-up of the kernel is part of the latency
     Sleep,
 }
 
-/// When requests start.
+/// The start times of requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Starts {
-    /// When it is due, whatever became of those before.
+    /// At drawn times, independent of earlier requests.
     Open { arrival: Arrival, qps: f64 },
     /// As soon as a connection has room.
     Closed,
 }
 
-/// What is offered.
+/// The offered load.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer {
     pub(super) starts: Starts,
     /// Share of the requests that set a new value, 0 to 1.
     pub(super) update: f64,
-    /// How long before anything is counted.
+    /// Time before the counted time.
     pub(super) warm_up: Duration,
-    /// How long requests are counted.
+    /// The counted time.
     pub(super) duration: Duration,
-    /// Draws times and records.
+    /// Seed of times and records.
     pub(super) seed: u64,
     pub(super) wait: Wait,
-    /// Lets others have the CPU before every further look; there is one for each thread otherwise.
+    /// Whether to yield the CPU between polls. Otherwise each thread has a CPU.
     pub(super) yields: bool,
 }
 
@@ -116,25 +116,25 @@ impl Offer {
         self.warm_up + self.duration
     }
 
-    /// Whether a moment is one of those that count.
+    /// Whether a time is in the counted time.
     fn counts(&self, at_ns: u64) -> bool {
         (self.warm_up.as_nanos()..self.end().as_nanos()).contains(&u128::from(at_ns))
     }
 }
 
-/// An end of the time that counts.
+/// An end of the counted time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edge {
-    /// The warm-up is over.
+    /// The end of the warm-up.
     Begin,
-    /// What is due from now on does not count.
+    /// The time from which due requests do not count.
     End,
 }
 
-/// Offers a load that begins at `start`. `edge` is called at both ends of the time that counts.
+/// Offers a load that begins at `start`. `edge` is called at both ends of the counted time.
 ///
 /// # Errors
-/// When a connection breaks or an answer makes no sense, a stop is requested, or `edge` fails.
+/// If a connection breaks, an answer is malformed, a stop is requested, or `edge` fails.
 pub(super) fn offer(
     connections: &mut Connections,
     offer: &Offer,
@@ -158,7 +158,7 @@ pub(super) fn offer(
     Ok(outcome)
 }
 
-/// What a thread has used since it started.
+/// A thread's use of CPU time and of the network.
 struct Used {
     cpu: Duration,
     bytes: Bytes,
@@ -170,7 +170,7 @@ struct Generator<'a> {
     start: Instant,
     pace: Pace,
     rng: Random,
-    /// When there was room again after there was none.
+    /// Time at which there was room again.
     room_since_ns: u64,
     lateness: Lateness,
     outcome: Outcome,
@@ -202,7 +202,7 @@ impl<'a> Generator<'a> {
         Used { cpu: cpu::thread_time(), bytes: self.connections.bytes() }
     }
 
-    /// Sends what is due and takes what comes, until so long after the start.
+    /// Sends due requests and takes answers until this time after the start.
     fn until(&mut self, end: Duration) -> Result<()> {
         loop {
             let left = end.saturating_sub(self.start.elapsed());
@@ -218,7 +218,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// Sends what was due before the end and still is, and takes what still comes, for a limited time.
+    /// Sends requests that were due before the end, and takes answers, for a limited time.
     fn drain(&mut self) -> Result<()> {
         let end = self.offer.end() + DRAIN;
         loop {
@@ -239,7 +239,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// Sends the requests whose time has come, as far as there is room.
+    /// Starts the due requests, as far as there is room.
     fn start_due(&mut self) -> Result<Next> {
         let (offer, connections, rng) = (self.offer, &mut *self.connections, &mut self.rng);
         let next = self.pace.start_due(STARTS_PER_TURN, self.start, |due| {
@@ -256,7 +256,7 @@ impl<'a> Generator<'a> {
         Ok(next)
     }
 
-    /// Takes the answers that are there, or that come in this time if it sleeps.
+    /// Takes available answers. Waits for them for this time if the thread sleeps.
     fn take(&mut self, wait: Duration) -> Result<()> {
         let had_room = self.connections.has_room();
         let (start, offer) = (self.start, self.offer);
@@ -289,7 +289,7 @@ impl<'a> Generator<'a> {
         Ok(())
     }
 
-    /// Everything counted. A request without an answer counts with the time it has waited by now.
+    /// The results. A request without an answer counts with its wait so far.
     fn finish(mut self) -> Result<Outcome> {
         let (offer, now_ns) = (self.offer, nanos_since(self.start));
         let mut note = |query: Query| {
@@ -311,7 +311,7 @@ impl<'a> Generator<'a> {
     }
 }
 
-/// Draws what a request is about.
+/// Draws the kind and the record of a request.
 fn draw(rng: &mut Random, offer: &Offer, records: u32, due_ns: u64) -> Query {
     let kind = if rng.random::<f64>() < offer.update { Kind::Set } else { Kind::Get };
     Query { kind, record: rng.random_range(0..records), due_ns }
@@ -320,7 +320,7 @@ fn draw(rng: &mut Random, offer: &Offer, records: u32, due_ns: u64) -> Query {
 /// Sets every record once.
 ///
 /// # Errors
-/// When a connection breaks, the server refuses a value, or it answers nothing any more.
+/// If a connection breaks, or the server refuses a value or stops answering.
 pub(super) fn load(connections: &mut Connections) -> Result<()> {
     let mut records = 0..connections.records.count();
     let mut heard = Instant::now();
@@ -343,14 +343,14 @@ pub(super) fn load(connections: &mut Connections) -> Result<()> {
         if any {
             heard = Instant::now();
         } else if heard.elapsed() > SILENCE_MAX {
-            bail!("no answer for {SILENCE_MAX:?}: is '--protocol' that of the server?");
+            bail!("no answer for {SILENCE_MAX:?}: is '--protocol' right?");
         }
     }
     Ok(())
 }
 
 impl Outcome {
-    /// Notes an answer that came at `now_ns`; `length` is that of the value the record should have.
+    /// Records an answer that arrived at `now_ns`. `length` is the right length of the record's value.
     fn note(&mut self, query: Query, answer: Answer, length: usize, now_ns: u64) {
         match answer {
             Answer::Value(found) if found != length => {
@@ -386,7 +386,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Takes all times of a pace.
+    /// All times of a schedule.
     fn times(arrival: Arrival, qps: f64) -> Vec<u64> {
         let long_ago = Instant::now() - 2 * SECOND;
         let mut times = Vec::new();

@@ -1,15 +1,16 @@
 //! `apus bench memcached`: an open-loop load generator for memcached's protocols and for RESP, in the spirit of mutilate.
 //!
-//! * `answer`: what servers answer; `text`, `binary`, `resp`: the protocols, encoders and parsers; `protocol`: one of them;
+//! * `answer`: answers of servers; `text`, `binary`, `resp`: encoders and parsers of the protocols; `protocol`: the choice among
+//!   them;
 //! * `records`: keys, and the lengths of their values;
-//! * `server`, `connection`, `connections`: where the server is, one connection, those of a thread;
-//! * `generator`: the load of a thread, open loop or closed; `run`: its threads; `outcome`: what came of it;
+//! * `server`, `connection`, `connections`: the server's address, one connection, the connections of a thread;
+//! * `generator`: the load of a thread, open loop or closed; `run`: its threads; `outcome`: the results;
 //! * `agents`: parts of the load from other hosts;
 //! * `client`: the same for benchmarks that measure the server as well;
-//! * `options`: what is asked; this file: which rates are measured in which order, and which runs are valid.
+//! * `options`: the options; this file: the rates, their order, and the validity of runs.
 //!
-//! Two things that mutilate leaves out are in the figures: latency counts from the moment a query was due, not from when it
-//! could be sent, and a run in which the generator was late is refused.
+//! Two differences from mutilate: latency starts at the time at which a query was due, not at the time at which it could be sent,
+//! and a run with a late generator is refused.
 
 #![forbid(unsafe_code)]
 
@@ -54,16 +55,16 @@ use apus_load::progress::Progress;
 /// The name of the benchmark in rows of results.
 pub const BENCH: &str = "memcached";
 
-/// The leader among the hosts of a load.
+/// The leader's name among the hosts of a load.
 const HERE: &str = "this host";
 
-/// A server that answers a smaller share than this of what was offered does not keep up.
+/// Share of the offered load below which a server does not keep up.
 const KEPT_UP: f64 = 0.95;
 
-/// Measures; adds a row for each run of a rate, and curves.
+/// Measures, and adds a row for each run of a rate, and curves.
 ///
 /// # Errors
-/// When options cannot be meant, the server cannot be reached, or it answers what makes no sense.
+/// If options contradict each other, the server cannot be reached, or an answer is malformed.
 pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
     options.check()?;
     let server = Server::find(&options.server)?;
@@ -113,10 +114,10 @@ fn load_in_words(qps: f64) -> String {
     if qps > 0.0 { format!("{qps} queries/s") } else { "closed loop".to_owned() }
 }
 
-/// What came of a run on all hosts.
+/// The results of a run on all hosts.
 struct Whole {
     sum: Outcome,
-    /// Hosts whose generator was late, with its lateness. One of them is enough for a run that tells more of the generator than of the server.
+    /// Hosts with a late generator, with its lateness. One of them is enough to refuse the run.
     late: Vec<(String, Lateness)>,
 }
 
@@ -133,7 +134,7 @@ impl Whole {
     }
 }
 
-/// The row of a run. One that is refused has no figures of the server.
+/// The row of a run. A refused run has no figures of the server.
 fn row(options: &Options, qps: f64, run: u32, outcome: &Whole) -> Row {
     let Whole { sum, late } = outcome;
     let (keys, values, updates) = (options.key_size, options.value_size, options.update * 100.0);
@@ -156,7 +157,7 @@ fn row(options: &Options, qps: f64, run: u32, outcome: &Whole) -> Row {
     row.set("late_pct", lateness.share() * 100.0).set("late_max_us", lateness.max_us())
 }
 
-/// Adds what was measured.
+/// Adds the measurements.
 fn figures(row: Row, outcome: &Outcome) -> Row {
     let mut row = row.set("qps", outcome.qps());
     let (gets, updates) = (&outcome.gets, &outcome.updates);
@@ -182,7 +183,7 @@ fn figures(row: Row, outcome: &Outcome) -> Row {
         .set("client_cpu_pct", outcome.cpu_s / outcome.seconds * 100.0)
 }
 
-/// Notes what may be wrong with a run.
+/// Adds a run's warnings.
 fn warn(qps: f64, run: u32, outcome: &Whole, result: &mut ResultFile) {
     let who = format!("{}, run {run}", load_in_words(qps));
     for (host, lateness) in &outcome.late {
@@ -214,7 +215,7 @@ fn warn(qps: f64, run: u32, outcome: &Whole, result: &mut ResultFile) {
     }
 }
 
-/// Latency of reads against the rate that was offered, medians over the runs.
+/// Latency of reads against the offered rate, medians over the runs.
 fn curves(rows: &[Row]) -> impl Iterator<Item = Series> {
     let mut rates: Vec<f64> = rows.iter().filter_map(|row| row.number("offered_qps")).collect();
     rates.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! What is asked of the generator.
+//! Options of the generator.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,13 +12,13 @@ use super::records::{self, Length};
 use apus_load::misuse::Misuse;
 use apus_node::arguments;
 
-/// Rates of a scan at most.
+/// Upper bound on the rates of a scan.
 const SCAN_MAX: usize = 1000;
 
-/// The highest rate that can be asked for, per second.
+/// Upper bound on a rate, per second.
 const QPS_MAX: f64 = 1e7;
 
-/// Which load to offer to which server.
+/// The load and its server.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub struct Options {
     /// The server: HOST:PORT, or unix:PATH
@@ -43,7 +43,7 @@ pub struct Options {
     /// Threads that generate load
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: u32,
-    /// Outstanding queries on each connection at most; what is due beyond that waits, which is in its latency
+    /// Outstanding queries on each connection at most; further due queries wait, and the wait is part of their latency
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub depth: u32,
     /// Seconds of each run
@@ -72,19 +72,19 @@ pub struct Options {
     /// Do not set the values first: an earlier run with the same keys and lengths has
     #[arg(long)]
     pub no_load: bool,
-    /// What threads do while nothing is due
+    /// Way in which threads wait while no query is due
     #[arg(long, value_name = "HOW", default_value = "spin")]
     pub wait: Wait,
-    /// CPUs of the threads, in their order; when there are more threads, it begins again
+    /// CPUs of the threads, in order; further threads start again at the first CPU
     #[arg(long, value_name = "CPU,…", value_delimiter = ',')]
     pub pin: Vec<usize>,
-    /// Also report the time from the packet of each query that reads to the packet of its answer, by the kernel's stamps: without
-    /// what this program adds. Only of queries that are alone on their connection
+    /// Also report the time from the packet of each read to the packet of its answer, by the kernel's stamps, which excludes the time
+    /// of this program; only for queries that are alone on their connection
     #[arg(long)]
     #[serde(default)]
     pub stamps: bool,
     /// Other hosts that take part, with `apus bench memcached-agent`. The rate is divided among all hosts, this one included;
-    /// connections and threads are those of each
+    /// each has this number of connections and threads
     #[arg(long, value_name = "HOST:PORT,…", value_delimiter = ',')]
     #[serde(skip)]
     pub agents: Vec<String>,
@@ -94,7 +94,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Refuses options that do not go together, and CPUs that this process may not use.
+    /// Refuses contradictory options, and CPUs that this process may not use.
     ///
     /// # Errors
     /// With the options and the reason.
@@ -111,7 +111,7 @@ impl Options {
         {
             let keys = self.keys;
             return Err(Misuse(format!(
-                "'--key-size {bytes}' with '--keys {keys}': so many keys need {digits} bytes"
+                "'--key-size {bytes}' with '--keys {keys}': this number of keys needs {digits} bytes"
             )));
         }
         if self.stamps && self.server.starts_with(super::server::UNIX) {

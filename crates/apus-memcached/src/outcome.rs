@@ -1,31 +1,31 @@
-//! What came of a load, of one thread or of many on several hosts.
+//! The results of a load, of one thread or of many on several hosts.
 
 use apus_load::{Latency, Lateness};
 use serde::{Deserialize, Serialize};
 
-/// What came of a load; the warm-up is not in it.
+/// The results of a load, without the warm-up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Of requests that read, from the moment each was due.
+    /// Latency of reads, from the time at which each was due.
     pub gets: Latency,
-    /// Of requests that set a value.
+    /// Latency of requests that set a value.
     pub updates: Latency,
-    /// From the packet of a request that reads to that of its answer, by the kernel's stamps.
+    /// Time from the packet of a read to its answer's, by the kernel's stamps.
     #[serde(default)]
     pub packets: Latency,
-    /// Whether the generator kept to its schedule; nothing in a closed loop.
+    /// Lateness against the schedule; empty in a closed loop.
     pub lateness: Lateness,
-    /// How long it was counted.
+    /// The counted time, in seconds.
     pub seconds: f64,
-    /// Answers that came in that time.
+    /// Answers in the counted time.
     pub answers: u64,
     /// Reads of keys that had no value.
     pub misses: u64,
     /// Answers that were errors, or values of a wrong length.
     pub errors: u64,
-    /// The first of them.
+    /// The first error.
     pub first_error: Option<String>,
-    /// Requests without an answer long after the end.
+    /// Requests without an answer after the drain.
     pub unfinished: u64,
     /// CPU time of the threads that generate the load.
     pub cpu_s: f64,
@@ -36,7 +36,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Adds what came of another part of the same load.
+    /// Adds the results of another part of the same load.
     pub fn merge(&mut self, other: Self) {
         self.gets.merge(&other.gets);
         self.updates.merge(&other.updates);

@@ -1,4 +1,4 @@
-//! The protocols, one as the other.
+//! The choice among protocols.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ impl Protocol {
         }
     }
 
-    /// Adds a request about `key`; a `value` is for [`Kind::Set`] only.
+    /// Adds a request about `key`. Only [`Kind::Set`] has a `value`.
     pub(super) fn request(
         self,
         kind: Kind,
@@ -47,10 +47,10 @@ impl Protocol {
         }
     }
 
-    /// Reads the answer to such a request.
+    /// Parses the answer to such a request.
     ///
     /// # Errors
-    /// When the bytes are no answer to it.
+    /// If the bytes are not an answer to it.
     pub(super) fn parse(self, kind: Kind, key: &[u8], number: u32, bytes: &[u8]) -> Parsed {
         match self {
             Self::Text => text::parse(kind, key, bytes),

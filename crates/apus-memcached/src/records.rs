@@ -1,4 +1,4 @@
-//! The records: keys, and how long the value of each is.
+//! The records: keys, and the lengths of their values.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,12 +8,12 @@ use apus_load::{Random, Size, etc, seeded};
 use super::answer::VALUE_MAX;
 use apus_node::message::filler;
 
-/// How long keys or values are.
+/// The lengths of keys or values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// As in Facebook's pool ETC.
+    /// The lengths of Facebook's pool ETC.
     Fb,
-    /// All the same, in bytes.
+    /// One length, in bytes.
     Fixed(u32),
 }
 
@@ -41,10 +41,10 @@ impl fmt::Display for Length {
     }
 }
 
-/// The length of keys as an argument.
+/// Parses the length of keys.
 ///
 /// # Errors
-/// With what is allowed.
+/// With the allowed values.
 pub(super) fn key_length(text: &str) -> Result<Length, String> {
     match text.parse()? {
         Length::Fixed(bytes) if !(1..=etc::KEY_MAX).contains(&bytes) => {
@@ -54,10 +54,10 @@ pub(super) fn key_length(text: &str) -> Result<Length, String> {
     }
 }
 
-/// The length of values as an argument.
+/// Parses the length of values.
 ///
 /// # Errors
-/// With what is allowed.
+/// With the allowed values.
 pub(super) fn value_length(text: &str) -> Result<Length, String> {
     match text.parse()? {
         Length::Fixed(bytes) if bytes > VALUE_MAX => {
@@ -67,21 +67,22 @@ pub(super) fn value_length(text: &str) -> Result<Length, String> {
     }
 }
 
-/// Keys, and the lengths of their values. They follow from the arguments alone, so every run, thread and host has the same, and
-/// a value of another length is a wrong answer.
+/// Keys, and the lengths of their values. They depend on the arguments alone, so every run, thread and host has the same records,
+/// and a value of another length is a wrong answer.
 #[derive(Debug)]
 pub(super) struct Records {
     keys: Vec<u8>,
-    /// Where each key ends.
+    /// End of each key.
     ends: Vec<usize>,
     value_lengths: Vec<u32>,
 }
 
-/// Lengths are drawn from this.
+/// Seed of the lengths.
 const SEED: u64 = 0x1e45;
 
 impl Records {
-    /// As many records with keys and values so long. A key is its number in digits, so keys are as long as that needs at least.
+    /// `count` records with these lengths of keys and values. A key is its number in digits, so it has at least the length of the
+    /// highest number.
     pub(super) fn new(count: u32, keys: Length, values: Length) -> Self {
         let mut rng = seeded(SEED);
         let (digits, mut of_keys) = (digits(count), draw(keys, etc::key_length));
@@ -96,7 +97,7 @@ impl Records {
         records
     }
 
-    /// How many there are.
+    /// Number of records.
     pub(super) fn count(&self) -> u32 {
         u32::try_from(self.ends.len()).expect("they are counted in 32 bits")
     }
@@ -113,13 +114,13 @@ impl Records {
         filler(0, self.value_length(record))
     }
 
-    /// How long the value of a record is, in bytes.
+    /// The length of a record's value, in bytes.
     pub(super) fn value_length(&self, record: u32) -> usize {
         self.value_lengths[record as usize] as usize
     }
 }
 
-/// Digits of the last of so many numbers, which begin at 0.
+/// Digits of the highest of `count` numbers, which begin at 0.
 pub(super) fn digits(count: u32) -> usize {
     count.saturating_sub(1).checked_ilog10().unwrap_or(0) as usize + 1
 }

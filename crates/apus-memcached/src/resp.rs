@@ -1,4 +1,5 @@
-//! RESP, the protocol of Redis and Valkey: `GET` and `SET` as arrays of bulk strings. Answers are read in versions 2 and 3.
+//! RESP, the protocol of Redis and Valkey: `GET` and `SET` as arrays of bulk strings. The parser accepts answers of versions 2 and
+//! 3.
 
 use std::io::Write as _;
 
@@ -18,15 +19,15 @@ pub(super) fn set(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
 }
 
 fn bulk(bytes: &[u8], out: &mut Vec<u8>) {
-    write!(out, "${}\r\n", bytes.len()).expect("a vector takes all");
+    write!(out, "${}\r\n", bytes.len()).expect("a vector takes everything");
     out.extend_from_slice(bytes);
     out.extend_from_slice(b"\r\n");
 }
 
-/// Reads the answer to a request.
+/// Parses the answer to a request.
 ///
 /// # Errors
-/// When the bytes are no answer to such a request.
+/// If the bytes are not an answer to such a request.
 pub(super) fn parse(kind: Kind, bytes: &[u8]) -> Parsed {
     let Some(first) = line(bytes)? else { return Ok(None) };
     let taken = first.len() + 2;

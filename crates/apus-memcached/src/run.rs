@@ -1,4 +1,4 @@
-//! One run: threads with their connections, and what came of them all.
+//! One run: threads with their connections, and the sum of their results.
 
 use std::sync::Arc;
 use std::thread;
@@ -14,16 +14,16 @@ use super::outcome::Outcome;
 use super::records::Records;
 use super::server::Server;
 
-/// Connections by which the records are set.
+/// Number of connections that set the records.
 const LOADING_CONNECTIONS: u32 = 4;
 
-/// Outstanding requests on each of them.
+/// Upper bound on outstanding requests on each of these connections.
 const LOADING_DEPTH: u32 = 64;
 
 /// Sets every record once.
 ///
 /// # Errors
-/// As [`generator::load`], and when the server cannot be reached.
+/// The errors of [`generator::load`], and if the server cannot be reached.
 pub(super) fn load(server: &Server, options: &Options, records: &Arc<Records>) -> Result<()> {
     let protocol = options.protocol;
     let mut connections =
@@ -31,16 +31,16 @@ pub(super) fn load(server: &Server, options: &Options, records: &Arc<Records>) -
     generator::load(&mut connections)
 }
 
-/// A load that is ready: its connections are open.
+/// A load whose connections are open.
 pub(super) struct Ready {
     threads: Vec<(Connections, Offer, Option<usize>)>,
 }
 
 impl Ready {
-    /// Opens the connections of a load of `qps` queries per second; 0 is a closed loop. `seed` draws times and keys.
+    /// Opens the connections of a load of `qps` queries per second; 0 is a closed loop. `seed` is the seed of times and keys.
     ///
     /// # Errors
-    /// When the kernel or the server refuses.
+    /// If the kernel or the server refuses.
     pub(super) fn new(
         server: &Server,
         options: &Options,
@@ -78,18 +78,18 @@ impl Ready {
         Ok(Self { threads: (0..threads).map(thread).collect::<Result<_>>()? })
     }
 
-    /// Offers the load, which begins now.
+    /// Offers the load from now on.
     ///
     /// # Errors
-    /// As [`generator::offer`], and when the kernel refuses a thread or a CPU.
+    /// The errors of [`generator::offer`], and if the kernel refuses a thread or a CPU.
     pub(super) fn run(self) -> Result<Outcome> {
         self.run_with(&|_| Ok(()))
     }
 
-    /// The same; the first thread calls `edge` at both ends of the time that counts.
+    /// Offers the load. The first thread calls `edge` at both ends of the counted time.
     ///
     /// # Errors
-    /// As [`run`](Self::run), and as `edge`.
+    /// The errors of [`run`](Self::run) and of `edge`.
     pub(super) fn run_with(self, edge: &(dyn Fn(Edge) -> Result<()> + Sync)) -> Result<Outcome> {
         let start = Instant::now();
         thread::scope(|scope| {
@@ -118,7 +118,7 @@ impl Ready {
     }
 }
 
-/// Whether threads that spin leave no CPU of this process for anything else.
+/// Whether spinning threads leave no CPU of this process for other work.
 pub(super) fn is_crowded(options: &Options) -> bool {
     options.threads as usize >= cpu::allowed().len()
 }

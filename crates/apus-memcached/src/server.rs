@@ -1,4 +1,4 @@
-//! Where the server is.
+//! Addresses of servers.
 
 use std::fmt;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -11,10 +11,10 @@ use socket2::Socket;
 
 use apus_load::misuse::Misuse;
 
-/// A server that does not answer in this time is not there.
+/// Time within which a server must accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What stands in front of the path of a unix socket.
+/// Prefix of the path of a unix socket.
 pub(super) const UNIX: &str = "unix:";
 
 /// The address of a server.
@@ -25,10 +25,10 @@ pub(super) enum Server {
 }
 
 impl Server {
-    /// Reads an address as an argument has it, and looks the host up.
+    /// Parses the address of an argument, and resolves the host.
     ///
     /// # Errors
-    /// [`Misuse`] when it is malformed; otherwise when there is no such host.
+    /// [`Misuse`] if it is malformed; otherwise if the host is unknown.
     pub(super) fn find(text: &str) -> Result<Self> {
         if let Some(path) = text.strip_prefix(UNIX).filter(|path| !path.is_empty()) {
             return Ok(Self::Unix(path.into()));
@@ -43,10 +43,10 @@ impl Server {
         found.next().map(Self::Tcp).with_context(|| format!("'{text}': no such host"))
     }
 
-    /// A connection that does not block; over TCP, what is written is sent at once (`TCP_NODELAY`).
+    /// Opens a non-blocking connection. TCP sends every write at once (`TCP_NODELAY`).
     ///
     /// # Errors
-    /// When the kernel or the server refuses, or nothing answers.
+    /// If the kernel or the server refuses, or the server does not answer.
     pub(super) fn connect(&self) -> Result<Socket> {
         let connect = || {
             let socket: Socket = match self {

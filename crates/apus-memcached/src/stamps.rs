@@ -1,7 +1,7 @@
-//! The kernel's stamps of packets (`SO_TIMESTAMPING`): when that of a query left, and when that of its answer came.
+//! The kernel's stamps of packets (`SO_TIMESTAMPING`): the times at which a query left and its answer arrived.
 //!
-//! They are taken where packet captures take theirs. Their difference is the time of the server and of the way, without the system
-//! calls and the queue of this program.
+//! They are taken at the same point as the stamps of packet captures. Their difference is the time of the server and of the network,
+//! without the system calls and the queue of this program.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::AsRawFd;
@@ -19,7 +19,7 @@ const CONTROL_SIZE: usize = 512;
 /// Reads packets with their stamps.
 pub(super) struct Stamps {
     control: Vec<u8>,
-    /// When the last packet of what was read last came.
+    /// Arrival of the last packet of the last read.
     came: Option<Duration>,
 }
 
@@ -28,10 +28,10 @@ impl Stamps {
         Self { control: vec![0; CONTROL_SIZE], came: None }
     }
 
-    /// Has the kernel stamp the packets of a TCP connection.
+    /// Makes the kernel stamp the packets of a TCP connection.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(super) fn turn_on(socket: &Socket) -> io::Result<()> {
         let flags = TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE
             | TimestampingFlag::SOF_TIMESTAMPING_TX_SOFTWARE
@@ -40,10 +40,10 @@ impl Stamps {
         Ok(setsockopt(socket, sockopt::Timestamping, &flags)?)
     }
 
-    /// Reads as [`Read::read`](io::Read::read) does.
+    /// Reads like [`Read::read`](io::Read::read).
     ///
     /// # Errors
-    /// As that does.
+    /// The errors of `read`.
     pub(super) fn read(&mut self, socket: &Socket, bytes: &mut [u8]) -> io::Result<usize> {
         let mut parts = [IoSliceMut::new(bytes)];
         let control = Some(&mut self.control[..]);
@@ -53,7 +53,7 @@ impl Stamps {
         Ok(read)
     }
 
-    /// The time from the packet that was written last to the one that was read last, if the kernel has stamped both.
+    /// The time from the last written packet to the last read one, if the kernel has stamped both.
     pub(super) fn between(&mut self, socket: &Socket) -> Option<Duration> {
         let mut left = None;
         loop {
@@ -61,7 +61,7 @@ impl Stamps {
             match recvmsg::<()>(socket.as_raw_fd(), &mut [], control, MsgFlags::MSG_ERRQUEUE) {
                 Ok(message) => left = stamp(&message).or(left),
                 Err(Errno::EINTR) => {}
-                Err(_) => break, // There are no more.
+                Err(_) => break, // The queue is empty.
             }
         }
         self.came.take()?.checked_sub(left?)
@@ -93,7 +93,7 @@ mod tests {
         Stamps::turn_on(&client).unwrap();
         let mut stamps = Stamps::new();
         let mut bytes = [0; 10];
-        // The kernel begins to stamp a moment after the first socket asked for it.
+        // The kernel begins to stamp shortly after the first socket has asked for it.
         for _ in 0..1_000_000 {
             let start = std::time::Instant::now();
             client.write_all(b"query").unwrap();
@@ -103,7 +103,7 @@ mod tests {
             let between = stamps.between(&client);
             assert!(between.is_none_or(|between| between <= start.elapsed()));
             if between.is_some() {
-                assert_eq!(stamps.between(&client), None, "each is told once");
+                assert_eq!(stamps.between(&client), None, "each stamp is reported once");
                 return;
             }
         }

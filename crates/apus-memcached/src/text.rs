@@ -11,19 +11,19 @@ pub(super) fn get(key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Adds a request that sets `key` to `value`, for ever and without flags.
+/// Adds a request that sets `key` to `value`, without expiry and flags.
 pub(super) fn set(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"set ");
     out.extend_from_slice(key);
-    write!(out, " 0 0 {}\r\n", value.len()).expect("a vector takes all");
+    write!(out, " 0 0 {}\r\n", value.len()).expect("a vector takes everything");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
 }
 
-/// Reads the answer to a request about `key`.
+/// Parses the answer to a request about `key`.
 ///
 /// # Errors
-/// When the bytes are no answer to such a request.
+/// If the bytes are not an answer to such a request.
 pub(super) fn parse(kind: Kind, key: &[u8], bytes: &[u8]) -> Parsed {
     let Some(first) = line(bytes)? else { return Ok(None) };
     let taken = first.len() + 2;

@@ -1,4 +1,4 @@
-//! Values of arguments: how they are read, and what is allowed.
+//! Parsers of arguments' values, with their allowed ranges.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -12,7 +12,7 @@ use crate::message::{Header, MESSAGE_MAX};
 /// A message size in bytes.
 ///
 /// # Errors
-/// With what is allowed, as all functions here.
+/// The allowed values; the same for all functions here.
 pub fn size(text: &str) -> Result<u32, String> {
     let allowed = Header::LEN as u32..=MESSAGE_MAX;
     match text.parse::<Size>().map(Size::bytes) {
@@ -22,7 +22,7 @@ pub fn size(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A size in bytes that needs no room for the header of a message.
+/// A size in bytes, which need not include a message's header.
 pub fn any_size(text: &str) -> Result<u32, String> {
     match text.parse::<Size>().map(Size::bytes) {
         Ok(bytes) if bytes <= MESSAGE_MAX => Ok(bytes),
@@ -31,7 +31,7 @@ pub fn any_size(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A workload of which every length can be sent.
+/// A workload whose lengths can all be sent.
 pub fn workload(text: &str) -> Result<Workload, String> {
     let workload: Workload = text.parse().map_err(|error: WorkloadError| error.to_string())?;
     match workload.longest() {
@@ -49,7 +49,7 @@ pub fn buffer(text: &str) -> Result<u32, String> {
     Ok(bytes)
 }
 
-/// A delivery mode, with its parameters if there are any.
+/// A delivery mode, with optional parameters.
 pub fn delivery(text: &str) -> Result<Delivery, String> {
     text.parse().map_err(|error: DeliveryError| format!("expected {}", error.expected()))
 }
@@ -72,13 +72,13 @@ pub fn gbps_or_closed_loop(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "it must be 0 or a number of Gb/s up to 1000".to_owned())
 }
 
-/// The time of a measurement in seconds.
+/// The duration of a measurement in seconds.
 pub fn seconds(text: &str) -> Result<f64, String> {
     within(text, 0.01..=3600.0)
         .ok_or_else(|| "it must be a number of seconds between 0.01 and 3600".to_owned())
 }
 
-/// The time of a run in seconds; 0 means without end.
+/// The duration of a run in seconds; 0 means without end.
 pub fn seconds_or_endless(text: &str) -> Result<f64, String> {
     within(text, 0.01..=1e6)
         .or_else(|| within(text, 0.0..=0.0))
@@ -90,12 +90,12 @@ pub fn pause(text: &str) -> Result<f64, String> {
     within(text, 0.0..=10.0).ok_or_else(|| "it must be a number of seconds up to 10".to_owned())
 }
 
-/// A number in a range.
+/// A number within a range; `None` for others.
 pub fn within(text: &str, range: RangeInclusive<f64>) -> Option<f64> {
     text.parse().ok().filter(|number| range.contains(number))
 }
 
-/// A reader of numbers of which something else knows the range; `expected` says what is allowed.
+/// A parser of numbers whose range is checked elsewhere. `expected` describes the allowed values.
 pub fn number<T: FromStr>(
     expected: impl Display + Clone,
 ) -> impl Fn(&str) -> Result<T, String> + Clone {

@@ -1,4 +1,4 @@
-//! Values that are written to JSON in the form in which a command line takes them; for `#[serde(with = …)]`.
+//! JSON values in the form of the command line, for `#[serde(with = …)]`.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serializer};
 /// Writes a value as its text.
 ///
 /// # Errors
-/// As the serializer does.
+/// The errors of the serializer.
 pub fn serialize<T: Display, S: Serializer>(value: &T, out: S) -> Result<S::Ok, S::Error> {
     out.collect_str(value)
 }
@@ -17,7 +17,7 @@ pub fn serialize<T: Display, S: Serializer>(value: &T, out: S) -> Result<S::Ok, 
 /// Reads a value from its text.
 ///
 /// # Errors
-/// When the text stands for no value.
+/// If the text is not a value.
 pub fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
 where
     T: FromStr<Err: Display>,

@@ -26,11 +26,11 @@ use crate::transport::over_apus::{ApusClient, Body};
 use crate::transport::tcp_servers::TcpClient;
 use apus_load::stop;
 
-/// Generates load until the time is over or a stop is requested; adds what came of it to the result. `say` gets a line of
-/// statistics every second.
+/// Generates load until the time is over or a stop is requested, and adds the results to `result`. `say` gets a line of statistics
+/// every second.
 ///
 /// # Errors
-/// When a server cannot be reached at the start, or with `fail_fast` when a call fails.
+/// If a server cannot be reached at the start, or with `fail_fast` if a call fails.
 pub fn run(
     options: &Options,
     result: &mut ResultFile,
@@ -72,7 +72,8 @@ pub fn run(
     }
 }
 
-/// Generates load with the clients of each port, one for each of its threads. The first sends, and receives when it is alone.
+/// Generates load with the clients of each port, one for each of its threads. The first one sends. Without others, it also
+/// receives.
 fn generate(
     options: &Options,
     body: Body,
@@ -114,15 +115,15 @@ fn generate(
     Ok(measured)
 }
 
-/// What the threads of each port share, by port.
+/// State shared by the threads of each port.
 struct Load {
     ports: Vec<Port>,
-    /// One for each thread; the first is the sender's.
+    /// One for each thread; the first one is the sender's.
     recorders: Vec<Vec<Recorder>>,
 }
 
 impl Load {
-    /// Also returns when calls are due, for the sender of each port.
+    /// Also returns the schedule of each port's sender.
     fn new(options: &Options, threads: usize) -> Result<(Self, Vec<Pace>)> {
         let all = threads * usize::from(options.ports);
         let dump = if options.dump.is_some() { DUMP_MAX.div_ceil(all) } else { 0 };
@@ -139,7 +140,7 @@ impl Load {
         Ok((load, paces))
     }
 
-    /// The sender of the port of that place.
+    /// The sender of the port with this index.
     fn sender<'a>(&'a self, run: &'a Run<'a>, place: usize, pace: Pace) -> Sender<'a> {
         let recorder = &self.recorders[place][0];
         Sender::new(run, &self.ports[place], recorder, pace, place as u64)
@@ -150,7 +151,7 @@ impl Load {
     }
 }
 
-/// Starts a thread whose failure ends the run.
+/// Starts a thread that stops the run if it fails.
 fn spawn<'scope>(
     scope: &'scope Scope<'scope, '_>,
     stop: &'scope AtomicBool,
@@ -159,12 +160,12 @@ fn spawn<'scope>(
     scope.spawn(move || work().inspect_err(|_| stop.store(true, Ordering::Relaxed)))
 }
 
-/// What all threads measured, and in which time.
+/// The records of all threads, and the duration of the run.
 #[derive(Debug, Default)]
 pub struct Measured {
     record: Record,
     elapsed: Duration,
-    /// What ended the run early.
+    /// The error that ended the run early.
     failure: Option<Error>,
 }
 
@@ -173,16 +174,16 @@ impl Measured {
         Self { record, ..Self::default() }
     }
 
-    /// The calls kept, one a line: bytes of the request and the round trip in µs, as cp_node's `dump_times`.
+    /// The recorded calls, one per line: bytes of the request and the round trip in µs, like cp_node's `dump_times`.
     #[must_use]
     pub fn dump(&self) -> String {
         self.record.dump()
     }
 
-    /// What the run came to as a whole.
+    /// The verdict on the whole run.
     ///
     /// # Errors
-    /// When something ended the run early, a reply was wrong, or no call succeeded.
+    /// If an error ended the run early, a reply was wrong, or no call succeeded.
     pub fn conclude(self) -> Result<()> {
         let errors = &self.record.errors;
         match (self.failure, errors.wrong_reply(), errors.example()) {
@@ -196,7 +197,7 @@ impl Measured {
     }
 }
 
-/// Prints statistics once a second until it is time to stop, then gathers what the threads measured.
+/// Prints statistics once a second until the end of the run, then merges the threads' records.
 fn watch(
     options: &Options,
     run: &Run<'_>,
@@ -230,7 +231,7 @@ fn watch(
     Ok(Measured { record, elapsed, failure })
 }
 
-/// The line of statistics since the last one.
+/// The line of statistics since the previous one.
 fn statistics(options: &Options, load: &Load, elapsed: Duration) -> String {
     let mut interval = Interval::default();
     for recorder in load.recorders() {

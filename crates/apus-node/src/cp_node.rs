@@ -1,34 +1,34 @@
-//! The bodies of `cp_node`, the load generator that comes with the Linux Homa module, so that either side may be it.
+//! Messages of `cp_node`, the load generator of the Linux Homa module, which may be on either side.
 //!
-//! A message begins with 12 bytes in the byte order of the host: its length; the numbers of client port, client, server
-//! port and server; the place of the call in the client's table; flags. The server answers with the first bytes of the
-//! request, all or 100 of them, and the length and a flag put right. What follows the header means nothing.
+//! A message begins with 12 bytes in the host's byte order: its length; the numbers of the client port, client, server port and
+//! server; the index of the call in the client's table; flags. The server answers with the first bytes of the request, all or 100
+//! of them, with the length and a flag corrected. The bytes after the header have no meaning.
 
 use anyhow::{Context, Result, ensure};
 use apus::Bytes;
 
 use crate::message::{SHORT_REPLY, filler};
 
-/// Answer with 100 bytes.
+/// Flag: answer with 100 bytes.
 const SHORT_RESPONSE: u16 = 1 << 1;
 
-/// This is an answer.
+/// Flag: the message is an answer.
 const IS_RESPONSE: u16 = 1 << 2;
 
 /// The first bytes of every message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes of the message, header included.
+    /// Bytes of the message, including the header.
     length: i32,
-    /// Client port, client, server port, server; each counts from 0 and is only echoed.
+    /// Client port, client, server port, server. Each counts from 0 and is only echoed.
     ids: [u8; 4],
-    /// Place of the call in the client's table.
+    /// Index of the call in the client's table.
     slot: u16,
     flags: u16,
 }
 
 impl Header {
-    /// Bytes of a header, and so the smallest message.
+    /// Bytes of a header, which is the smallest message.
     pub const LEN: usize = 12;
 
     fn to_bytes(self) -> [u8; Self::LEN] {
@@ -58,7 +58,7 @@ impl Header {
     }
 }
 
-/// A request of `length` bytes, at least [`Header::LEN`], to the server of that place in the list.
+/// A request of `length` bytes, at least [`Header::LEN`], to the server with index `server`.
 pub fn request(key: u64, server: usize, length: u32, short: bool) -> Bytes {
     let header = Header {
         length: length as i32,
@@ -74,13 +74,13 @@ pub fn response_length(length: u32, short: bool) -> u32 {
     if short { length.min(SHORT_REPLY) } else { length }
 }
 
-/// Checks the response to the call `key`; returns its length.
+/// Checks the response to the call `key`. Returns its length.
 ///
 /// # Errors
-/// When it is none of a cp_node, or one to another call.
+/// If it is not a response of a cp_node, or belongs to another call.
 pub fn read_response(key: u64, body: &[u8]) -> Result<u32> {
     let header = Header::from_bytes(body).context("a response shorter than its header")?;
-    ensure!(header.says(IS_RESPONSE), "a response that does not say so: not from a cp_node");
+    ensure!(header.says(IS_RESPONSE), "a response without the response flag: not from a cp_node");
     ensure!(header.slot == key as u16, "a response to another request");
     ensure!(
         header.length as usize == body.len(),
@@ -91,7 +91,7 @@ pub fn read_response(key: u64, body: &[u8]) -> Result<u32> {
     Ok(body.len() as u32)
 }
 
-/// The response to a request; `None` when it is no request of a cp_node.
+/// The response to a request; `None` if the request is not from a cp_node.
 pub fn response(body: &[u8]) -> Option<Bytes> {
     let header = Header::from_bytes(body)?;
     if header.length as usize != body.len() || header.says(IS_RESPONSE) {
@@ -105,7 +105,7 @@ pub fn response(body: &[u8]) -> Option<Bytes> {
     Some(response.into())
 }
 
-/// The response to something that is no request of a cp_node: a header that answers nothing.
+/// The response to a malformed request: a header that matches no call.
 pub fn refusal() -> Bytes {
     let header =
         Header { length: Header::LEN as i32, ids: [0; 4], slot: u16::MAX, flags: IS_RESPONSE };

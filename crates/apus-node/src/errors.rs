@@ -1,4 +1,4 @@
-//! Calls that failed, counted by kind.
+//! Failed calls, counted by kind.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use apus_load::{ResultFile, Row};
 
 use crate::transport::interface::{Failed, WRONG_REPLY};
 
-/// How many calls failed in which way.
+/// Number of failed calls by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Errors {
     kinds: BTreeMap<String, Kind>,
@@ -15,18 +15,18 @@ pub(super) struct Errors {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kind {
     count: u64,
-    /// What the first of them said, with its server.
+    /// The first error's text, with its server.
     example: String,
 }
 
 impl Errors {
-    /// Notes a call to `server` that failed.
+    /// Counts a failed call to `server`.
     pub(super) fn note(&mut self, server: &str, failed: &Failed) {
         let first = || Kind { count: 0, example: format!("server {server}: {failed}") };
         self.kinds.entry(failed.kind.clone()).or_insert_with(first).count += 1;
     }
 
-    /// Adds what another thread counted.
+    /// Adds another thread's counts.
     pub(super) fn merge(&mut self, other: &Self) {
         for (kind, theirs) in &other.kinds {
             let first = || Kind { count: 0, example: theirs.example.clone() };
@@ -34,12 +34,12 @@ impl Errors {
         }
     }
 
-    /// All of them.
+    /// Number of all failed calls.
     pub(super) fn total(&self) -> u64 {
         self.kinds.values().map(|kind| kind.count).sum()
     }
 
-    /// Adds their number to a row, and that of each kind: `errors`, `errors_peer_timeout`, …
+    /// Adds the total and the count of each kind to a row: `errors`, `errors_peer_timeout`, …
     pub(super) fn set(&self, row: Row) -> Row {
         let row = row.set("errors", self.total());
         self.kinds
@@ -55,12 +55,12 @@ impl Errors {
         }
     }
 
-    /// What the first of the most frequent kind said; `None` when all went well.
+    /// The first error of the most frequent kind; `None` without errors.
     pub(super) fn example(&self) -> Option<&str> {
         self.kinds.values().max_by_key(|kind| kind.count).map(|kind| kind.example.as_str())
     }
 
-    /// What the first wrong reply was; `None` when there was none.
+    /// The first wrong reply; `None` without wrong replies.
     pub(super) fn wrong_reply(&self) -> Option<&str> {
         self.kinds.get(WRONG_REPLY).map(|kind| kind.example.as_str())
     }

@@ -1,18 +1,18 @@
-//! A load generator and a server for real hosts, after cp_node of the Homa kernel module, and what they share with other programs
-//! that put a load on Apus.
+//! A load generator and a server for real hosts, after cp_node of the Homa kernel module, and parts shared with other programs that
+//! generate load on Apus.
 //!
 //! | module | |
 //! |---|---|
 //! | [`options`], [`client`] | options, threads, statistics and results of the generator |
-//! | `port`, `sender` | a sending port: what is outstanding, when the next call is due; its threads |
+//! | `port`, `sender` | a sending port: outstanding calls, the schedule; its threads |
 //! | `unloaded` | the measurement without load |
-//! | `errors`, `recorder` | calls that failed, counted; what a client measures |
-//! | [`server`] | answers on some ports, in some threads each |
-//! | [`link`] | how both reach the network; [`capture`]: where packets are written |
-//! | [`transport`] | a transport as load generators see it, and Apus behind that trait |
-//! | [`message`], [`verify`], [`cp_node`] | the messages: with a header, with every byte checked, and those of the module's load generator |
-//! | [`pace`], [`slots`] | when calls start; which are outstanding; [`traffic`]: counts of a server |
-//! | [`arguments`] | how values of options are read |
+//! | `errors`, `recorder` | counts of failed calls; a client's measurements |
+//! | [`server`] | a server with several ports and threads |
+//! | [`link`] | the options of the network; [`capture`]: the option of packet captures |
+//! | [`transport`] | the interface of transports for load generators, and Apus behind it |
+//! | [`message`], [`verify`], [`cp_node`] | the messages: with a header, with every byte checked, and the module's load generator's |
+//! | [`pace`], [`slots`] | schedules of calls; outstanding calls; [`traffic`]: counts of a server |
+//! | [`arguments`] | parsers of options' values |
 
 #![forbid(unsafe_code)]
 
@@ -38,5 +38,5 @@ pub mod verify;
 
 use std::time::Duration;
 
-/// How often threads look whether it is time to stop.
+/// Interval at which threads check for a request to stop.
 const TICK: Duration = Duration::from_millis(50);

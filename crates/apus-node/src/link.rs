@@ -1,4 +1,4 @@
-//! How a node reaches the network, the same for client and server.
+//! Options of the network, common to client and server.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use crate::arguments;
 use crate::capture::CaptureOptions;
 use apus_load::misuse::Misuse;
 
-/// What carries the messages.
+/// The protocol that carries messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Protocol {
     /// Apus over the chosen link
@@ -19,7 +19,7 @@ pub enum Protocol {
     Tcp,
 }
 
-/// What the bytes of messages mean, as an argument.
+/// The format of messages, as an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum BodyFormat {
     /// The format of Apus
@@ -28,7 +28,7 @@ pub enum BodyFormat {
     CpNode,
 }
 
-/// How the node reaches the network, the same for client and server.
+/// Options of the network, common to client and server.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LinkOptions {
     /// Protocol; must be the same on both sides
@@ -46,16 +46,16 @@ pub struct LinkOptions {
     /// Inject faults into outgoing packets; the node then shares no memory: loss=0.1,dup=0.05,reorder=0.05,corrupt=0.001,delay=50us,jitter=10us,seed=7
     #[arg(long, value_name = "SPEC")]
     pub fault: Option<Faults>,
-    /// Where packets are written.
+    /// The option of packet captures.
     #[command(flatten)]
     pub capture: CaptureOptions,
 }
 
 impl LinkOptions {
-    /// Refuses what TCP cannot do.
+    /// Refuses options that TCP does not support.
     ///
     /// # Errors
-    /// When an argument needs Apus and the protocol is TCP.
+    /// If an option needs Apus and the protocol is TCP.
     pub(super) fn check(&self) -> Result<()> {
         if self.protocol == Protocol::Tcp {
             needs_apus("--fault", self.fault.is_some())?;
@@ -79,23 +79,23 @@ impl LinkOptions {
         }
     }
 
-    /// Whether all messages go by links, because something happens to packets. Such a node shares no memory.
+    /// Whether all messages use links, because faults or captures act on packets. Such a node shares no memory.
     fn has_only_links(&self) -> bool {
         self.fault.is_some() || self.capture.file().is_some()
     }
 
-    /// Starts an Apus node that listens on `listen`. Settings from the environment (`APUS_…`) come first, arguments last.
+    /// Starts an Apus node that listens on `listen`. Arguments override settings from the environment (`APUS_…`).
     ///
     /// # Errors
-    /// When the address is busy or not ours, or the capture file cannot be written.
+    /// If the address is in use or not local, or the capture file cannot be written.
     pub(super) fn start(&self, listen: SocketAddr) -> Result<apus::Node> {
         self.start_with(&mut self.config(listen)?)
     }
 
-    /// What a node that listens on `listen` is told.
+    /// The configuration of a node that listens on `listen`.
     ///
     /// # Errors
-    /// When the environment asks for something impossible.
+    /// If the environment has an impossible setting.
     pub(super) fn config(&self, listen: SocketAddr) -> Result<Config> {
         let mut config = Config::new();
         config.apply_environment()?.listen(listen).delivery(self.delivery).link(self.link);
@@ -103,29 +103,29 @@ impl LinkOptions {
         Ok(config)
     }
 
-    /// As [`start`](Self::start), with a configuration of [`config`](Self::config).
+    /// [`start`](Self::start) with a configuration from [`config`](Self::config).
     pub(super) fn start_with(&self, config: &mut Config) -> Result<apus::Node> {
         self.capture.apply(config)?;
         let Some(faults) = self.fault else {
             return apus::Node::start(config).context("cannot start the node");
         };
-        // Faults are outside the capture, so that it shows what really went out.
+        // Faults act after the capture, so that the capture shows the node's own packets.
         let link = config.open_link().context("cannot start the node")?;
         let link = Box::new(FaultLink::new(link, faults)?);
         apus::Node::with_link(link, config).context("cannot start the node")
     }
 }
 
-/// Whether the environment says that nodes use the engine of another process.
+/// Whether the environment selects the engine of another process.
 fn uses_shared_engine() -> bool {
     let mut config = Config::new();
     config.apply_environment().is_ok_and(|config| !config.has_own_engine())
 }
 
-/// Keeps the process on a CPU, when one is named.
+/// Pins the process to a CPU, if one is given.
 ///
 /// # Errors
-/// When it may not run there.
+/// If the process may not run on it.
 pub fn pin(cpu: Option<usize>) -> Result<()> {
     let Some(cpu) = cpu else { return Ok(()) };
     let allowed = cpu::allowed();
@@ -137,7 +137,7 @@ pub fn pin(cpu: Option<usize>) -> Result<()> {
     cpu::pin_current_thread(cpu).with_context(|| format!("'--pin {cpu}'"))
 }
 
-/// Refuses an option that TCP has no use for.
+/// Refuses an option that TCP does not support.
 pub(super) fn needs_apus(argument: &str, given: bool) -> Result<()> {
     if given {
         return Err(Misuse(format!("'{argument}' needs '--protocol apus'")).into());

@@ -1,17 +1,16 @@
-//! What the bytes of a benchmark message mean, the same on every transport.
+//! The format of benchmark messages, common to all transports.
 //!
-//! A message starts with a [`Header`]; the rest is a fixed pattern that both sides know. A request says how long the
-//! reply shall be; a reply echoes the request's tag and says how long the request was. So every reply proves that
-//! the whole request arrived, whatever the transport.
+//! A message starts with a [`Header`]; the rest is a fixed pattern. A request has the length of the wanted reply. A reply echoes
+//! the request's tag and has the request's length. So every reply proves that the whole request arrived.
 
 use std::sync::LazyLock;
 
 use anyhow::{Result, ensure};
 
-/// Longest message a benchmark sends, in bytes: what Apus carries by default.
+/// Upper bound on a benchmark message, in bytes: Apus' default limit.
 pub const MESSAGE_MAX: u32 = 64 << 20;
 
-/// Length of a reply when only requests carry data (`--one-way`), as in the kernel module's cp_node.
+/// Length of a reply if only requests carry data (`--one-way`), as in the kernel module's cp_node.
 pub const SHORT_REPLY: u32 = 100;
 
 /// The first bytes of every message.
@@ -19,17 +18,17 @@ pub const SHORT_REPLY: u32 = 100;
 pub struct Header {
     /// Chosen by the client, echoed by the server.
     pub tag: u64,
-    /// Length of the whole message in bytes, header included; 0 where the transport itself keeps message boundaries.
+    /// Length of the whole message in bytes, including the header; 0 if the transport keeps message boundaries.
     pub length: u32,
-    /// In a request the length of the wanted reply, 0 for "as long as the request"; in a reply the request's length.
+    /// In a request, the length of the wanted reply, or 0 for the request's length; in a reply, the request's length.
     pub other_length: u32,
 }
 
 impl Header {
-    /// Bytes of a header, and so the smallest message.
+    /// Bytes of a header, which is the smallest message.
     pub const LEN: usize = 16;
 
-    /// The header as it travels, little-endian.
+    /// The header's encoding, little-endian.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&self.tag.to_le_bytes());
@@ -38,7 +37,7 @@ impl Header {
         bytes
     }
 
-    /// Reads the header at the start of `bytes`; `None` when there are too few.
+    /// Parses the header at the start of `bytes`; `None` if there are too few.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (tag, rest) = bytes.split_first_chunk::<8>()?;
         let (length, rest) = rest.split_first_chunk::<4>()?;
@@ -50,28 +49,28 @@ impl Header {
         })
     }
 
-    /// The header of the reply to a request with this header that arrived with `length` bytes.
+    /// The header of the reply to a request with this header and an actual length of `length` bytes.
     pub fn answer(self, length: u32) -> Self {
         let reply = if self.other_length == 0 { length } else { self.other_length };
         Self { tag: self.tag, length: reply.max(Self::LEN as u32), other_length: length }
     }
 }
 
-/// The pattern repeats after this many bytes, so that any stretch of a long message is a slice of [`FILLER`].
+/// Period of the pattern. Any range of a long message is a slice of [`FILLER`].
 const PERIOD: usize = 1 << 16;
 
-/// Longest slice [`filler`] returns.
+/// Upper bound on a slice of [`filler`].
 pub const FILLER_MAX: usize = 1 << 20;
 
 static FILLER: LazyLock<Vec<u8>> =
     LazyLock::new(|| (0..FILLER_MAX + PERIOD).map(pattern).collect());
 
-/// The byte at `offset` of any benchmark message, header aside.
+/// The byte at `offset` of any benchmark message, except the header.
 fn pattern(offset: usize) -> u8 {
     ((offset % PERIOD).wrapping_mul(40503) >> 8) as u8
 }
 
-/// The pattern from `offset` on, `length` bytes of it but at most [`FILLER_MAX`].
+/// The pattern from `offset`, `length` bytes but at most [`FILLER_MAX`].
 pub fn filler(offset: usize, length: usize) -> &'static [u8] {
     let start = offset % PERIOD;
     &FILLER[start..start + length.min(FILLER_MAX)]
@@ -87,11 +86,11 @@ pub fn build(header: Header, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Checks the last byte of a stretch of message body that ends before `end`: cheap enough for every read, and a lost,
-/// doubled or shifted byte shows in it.
+/// Checks the last byte of a range of message body that ends before `end`. The check is cheap enough for every read, and detects
+/// lost, doubled and shifted bytes.
 ///
 /// # Errors
-/// When the byte is not the pattern's.
+/// If the byte is not the pattern's.
 pub fn check_last(stretch: &[u8], end: usize) -> Result<()> {
     if let Some(&last) = stretch.last() {
         let expected = pattern(end - 1);
@@ -104,13 +103,13 @@ pub fn check_last(stretch: &[u8], end: usize) -> Result<()> {
     Ok(())
 }
 
-/// Whether a stretch of message body that begins at `offset` is the pattern, every byte of it.
+/// Whether a range of message body that begins at `offset` equals the pattern in every byte.
 pub fn check(stretch: &[u8], offset: usize) -> bool {
     let starts = (offset..).step_by(FILLER_MAX);
     stretch.chunks(FILLER_MAX).zip(starts).all(|(part, start)| part == filler(start, part.len()))
 }
 
-/// The reply to ask for: 0, as long as the request, or a short one.
+/// The reply length to request: 0 for the request's length, or a short one.
 pub fn reply_length(one_way: bool) -> u32 {
     if one_way { SHORT_REPLY } else { 0 }
 }

@@ -1,4 +1,4 @@
-//! What the load generator is asked for.
+//! Options of the load generator.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -17,10 +17,10 @@ use crate::pace::Pace;
 use crate::transport::over_apus::Body;
 use apus_load::misuse::Misuse;
 
-/// Calls outstanding unless asked otherwise, in an open loop.
+/// Default upper bound on outstanding calls in an open loop.
 const OPEN_LOOP_MAX: u32 = 200;
 
-/// Which load to generate, and how.
+/// The load and its servers.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// How the node reaches the network
@@ -75,7 +75,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Refuses options that do not go together.
+    /// Refuses contradictory options.
     ///
     /// # Errors
     /// With the options and the reason.
@@ -86,7 +86,7 @@ impl Options {
             needs_apus("--unloaded", self.unloaded.is_some())?;
         }
         if self.verify && self.link.body == BodyFormat::CpNode {
-            let why = "a cp_node answers with the request's bytes, so nobody checks them there";
+            let why = "a cp_node answers with the request's bytes, so they are not checked there";
             return Err(Misuse(format!("'--verify' with '--body cp-node': {why}")).into());
         }
         Ok(())
@@ -95,7 +95,7 @@ impl Options {
     /// Homa addresses of all ports of all servers.
     ///
     /// # Errors
-    /// When one is malformed or its name is not known.
+    /// If one is malformed or its host is unknown.
     pub(super) fn apus_servers(&self) -> Result<Arc<[Address]>> {
         let mut addresses = Vec::new();
         for server in &self.servers {
@@ -108,7 +108,7 @@ impl Options {
         Ok(addresses.into())
     }
 
-    /// A node with nothing but a raw link calls by it.
+    /// Resolves a server. A node with only a raw link uses Homa addresses.
     fn resolve(&self, server: &str) -> Result<Address, ResolveError> {
         if self.link.link == Links::Raw && !server.contains("://") {
             return apus::resolve(&format!("{}{server}", Scheme::HOMA));
@@ -135,7 +135,7 @@ impl Options {
         Ok(addresses)
     }
 
-    /// Calls outstanding on each port.
+    /// Upper bound on outstanding calls of each port.
     pub(super) fn port_max(&self) -> u32 {
         let default = if self.gbps > 0.0 { OPEN_LOOP_MAX } else { 1 };
         (self.client_max.unwrap_or(default) / u32::from(self.ports)).max(1)
@@ -146,7 +146,7 @@ impl Options {
         Ok(Pace::for_throughput(self.gbps / f64::from(self.ports), mean, port)?)
     }
 
-    /// What the bytes of messages mean.
+    /// The format of messages.
     pub(super) fn body(&self) -> Body {
         match self.link.body {
             BodyFormat::CpNode => Body::CpNode,
@@ -157,12 +157,12 @@ impl Options {
         }
     }
 
-    /// What `make` makes, for each port.
+    /// Calls `make` once for each port.
     pub(super) fn for_each_port<T>(&self, make: impl FnMut() -> Result<T>) -> Result<Vec<T>> {
         std::iter::repeat_with(make).take(self.ports.into()).collect()
     }
 
-    /// A row with what was set, nothing measured yet.
+    /// A row with the settings, without measurements.
     pub(super) fn row(&self) -> Row {
         let mut row = Row::new(self.link.transport()).set("bench", "node client");
         if self.link.protocol == Protocol::Apus {
@@ -173,7 +173,7 @@ impl Options {
     }
 }
 
-/// A malformed address is wrong use, an unknown host a failure.
+/// A malformed address is [`Misuse`]; an unknown host is a failure.
 fn unresolved(server: &str, error: ResolveError) -> Error {
     match error {
         ResolveError::Form { .. } => Misuse(format!("'--servers {server}': {error}")).into(),
@@ -185,7 +185,7 @@ fn too_high(server: &str) -> String {
     format!("'--servers {server}' with '--server-ports': a port is over 65535")
 }
 
-/// Nanoseconds of the wall clock, to tell clients apart.
+/// Nanoseconds of the wall clock, which distinguishes clients.
 fn wall_clock() -> u64 {
     let since =
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! When calls start: what every load generator does to start the calls that are due, and to tell how late it was.
+//! Schedules of calls: every load generator starts due calls here, and measures its lateness.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use apus_load::{Lateness, Poisson, RateError};
 
-/// When calls are due.
+/// A schedule of calls.
 #[derive(Debug)]
 pub struct Pace {
     arrivals: Option<Arrivals>,
-    /// Since when a call has been due that could not start.
+    /// Time since which a due call has waited for room.
     blocked_since_ns: Option<u64>,
 }
 
-/// Times drawn beforehand, in nanoseconds since the start of the run.
+/// Scheduled times, in nanoseconds since the start of the run.
 struct Arrivals {
     next_ns: u64,
     later: Box<dyn Iterator<Item = u64> + Send>,
@@ -26,30 +26,30 @@ impl fmt::Debug for Arrivals {
     }
 }
 
-/// A call that is due.
+/// A due call.
 #[derive(Clone, Copy, Debug)]
 pub struct Due {
-    /// The moment from which its time counts: the intended one in an open loop, now in a closed one.
+    /// Start of its latency: the scheduled time in an open loop, the current time in a closed one.
     pub at_ns: u64,
-    /// Now.
+    /// The current time.
     pub now_ns: u64,
-    /// Whether it was due at a time drawn beforehand.
+    /// Whether it has a scheduled time.
     pub is_open: bool,
-    /// How long there has been no room for it.
+    /// Time for which there has been no room for it.
     pub blocked_ns: Option<u64>,
 }
 
-/// How it goes on after the calls that were due.
+/// The next step after the due calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// The next call is due in this time.
+    /// The next call is due after this time.
     Due(Duration),
-    /// As many calls are outstanding as allowed.
+    /// No more calls may be outstanding.
     NoRoom,
 }
 
 impl Pace {
-    /// A closed loop: a call is due as soon as one may start.
+    /// A closed loop: a call is due as soon as it may start.
     #[must_use]
     pub fn closed() -> Self {
         Self { arrivals: None, blocked_since_ns: None }
@@ -63,10 +63,10 @@ impl Pace {
         Self { arrivals: Some(Arrivals { next_ns, later }), ..Self::closed() }
     }
 
-    /// Calls at random times with the byte rate `gbps` of messages of `bytes_mean` bytes on average; 0 is a closed loop.
+    /// An open loop at random times with the byte rate `gbps` of messages of `bytes_mean` bytes on average; 0 is a closed loop.
     ///
     /// # Errors
-    /// When no calls can come at that rate.
+    /// If the rate is impossible.
     pub fn for_throughput(gbps: f64, bytes_mean: f64, seed: u64) -> Result<Self, RateError> {
         if gbps == 0.0 {
             return Ok(Self::closed());
@@ -74,11 +74,11 @@ impl Pace {
         Poisson::for_throughput(gbps, bytes_mean, seed).map(Self::open)
     }
 
-    /// Starts the calls whose time has come, at most `most` of them, so that a backlog does not hide their ends. `start`
-    /// returns whether there was room for the call; when there was none, that call is still due.
+    /// Starts the due calls, at most `most` of them, so that a backlog does not delay the handling of replies. `start` returns
+    /// whether there was room for the call; without room, the call stays due.
     ///
     /// # Errors
-    /// As `start`.
+    /// The errors of `start`.
     pub fn start_due(
         &mut self,
         most: usize,
@@ -106,8 +106,8 @@ impl Pace {
 }
 
 impl Due {
-    /// Notes a start in an open loop. Lateness that comes of missing room is lag, which is returned in nanoseconds; the rest
-    /// is the generator's own.
+    /// Notes a start in an open loop. Lateness because of missing room is lag, which is returned in nanoseconds; other lateness is
+    /// the generator's own.
     pub fn note_start(&self, lateness: &mut Lateness) -> u64 {
         if self.is_open && self.blocked_ns.is_none() {
             lateness.record(self.at_ns, self.now_ns);

@@ -1,4 +1,4 @@
-//! A sending port: which calls are outstanding.
+//! The outstanding calls of a sending port.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use crate::slots::Slots;
 
-/// A call under way.
+/// A call in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Call {
     /// Bytes of the request.
     pub(super) length: u32,
-    /// From when its time counts, in nanoseconds since the start of the run.
+    /// Start of its latency, in nanoseconds since the start of the run.
     pub(super) started_ns: u64,
-    /// Place of the server in the list.
+    /// Index of its server.
     pub(super) server: usize,
 }
 
@@ -23,25 +23,25 @@ pub(super) struct Call {
 pub(super) struct Port {
     calls: Mutex<Calls>,
     room: Condvar,
-    /// No further calls start.
+    /// Whether no further calls start.
     ended: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Calls {
     slots: Slots<Call>,
-    /// Failed calls, and from when their slots are free again, in nanoseconds since the start of the run.
+    /// Failed calls, each with the time at which its slot is free again, in nanoseconds since the start of the run.
     resting: VecDeque<(u64, u64)>,
 }
 
 impl Port {
-    /// A port with at most `limit` calls outstanding.
+    /// A port with at most `limit` outstanding calls.
     pub(super) fn new(limit: u32) -> Self {
         let calls = Calls { slots: Slots::new(limit), resting: VecDeque::new() };
         Self { calls: Mutex::new(calls), room: Condvar::new(), ended: AtomicBool::new(false) }
     }
 
-    /// Notes a call that starts at `now_ns` and returns its key; `None` when as many are outstanding as allowed.
+    /// Adds a call that starts at `now_ns`. Returns its key, or `None` if no more calls may be outstanding.
     pub(super) fn begin(&self, call: Call, now_ns: u64) -> Option<u64> {
         let mut calls = self.lock();
         while calls.resting.front().is_some_and(|(from_ns, _)| *from_ns <= now_ns) {
@@ -51,16 +51,16 @@ impl Port {
         calls.slots.begin(|_| call)
     }
 
-    /// Waits until another call may start, but not for long.
+    /// Waits until another call may start, but at most `timeout`.
     pub(super) fn wait_for_room(&self, timeout: Duration) {
         let calls = self.lock();
         if calls.slots.free() == 0 {
-            // The caller looks for room again in any case.
+            // The caller checks for room again in any case.
             drop(self.room.wait_timeout(calls, timeout));
         }
     }
 
-    /// Takes back a call that was begun; `None` when the key is none of an outstanding call.
+    /// Removes an outstanding call; `None` if no outstanding call has the key.
     pub(super) fn finish(&self, key: u64) -> Option<Call> {
         let mut calls = self.lock();
         let call = calls.slots.finish(key)?;
@@ -70,13 +70,12 @@ impl Port {
         Some(call)
     }
 
-    /// A call that is outstanding.
+    /// The outstanding call with this key.
     pub(super) fn call(&self, key: u64) -> Option<Call> {
         self.lock().slots.get(key).copied()
     }
 
-    /// As [`finish`](Self::finish) for a call that failed: another may start in its place from `free_ns` on only, so that
-    /// a closed loop does not storm a server that is not there.
+    /// Removes a failed call. Its slot is free from `free_ns` on, so that a closed loop does not flood a server that is down.
     pub(super) fn fail(&self, key: u64, free_ns: u64) -> Option<Call> {
         let mut calls = self.lock();
         let call = calls.slots.take(key)?;
@@ -84,29 +83,29 @@ impl Port {
         Some(call)
     }
 
-    /// Takes back all calls that are outstanding.
+    /// Removes all outstanding calls.
     pub(super) fn take_all(&self) -> Vec<Call> {
         self.lock().slots.take_all()
     }
 
-    /// No further calls start from now on.
+    /// Ends the start of calls.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
 
-    /// Whether replies may still come.
+    /// Whether replies may still arrive.
     pub(super) fn expects_replies(&self) -> bool {
-        // In this order: a call started before the end is seen as outstanding.
+        // The order matters: a call started before the end counts as outstanding.
         !self.ended.load(Ordering::Acquire) || self.outstanding() > 0
     }
 
-    /// Calls outstanding.
+    /// Number of outstanding calls.
     pub(super) fn outstanding(&self) -> usize {
         self.lock().slots.outstanding()
     }
 
     fn lock(&self) -> MutexGuard<'_, Calls> {
-        // Every change is complete before anything can panic.
+        // Every change is complete before any panic.
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

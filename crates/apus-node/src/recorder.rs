@@ -1,4 +1,4 @@
-//! What a client's thread has measured.
+//! The measurements of a client's thread.
 
 use std::fmt::Write as _;
 use std::mem;
@@ -9,10 +9,10 @@ use apus_load::{BySize, Latency, Lateness};
 use super::errors::Errors;
 use crate::transport::interface::Failed;
 
-/// Calls kept for `--dump`, over all threads.
+/// Upper bound on calls recorded for `--dump`, over all threads.
 pub(super) const DUMP_MAX: usize = 500_000;
 
-/// One thread's record; read by the statistics every second.
+/// One thread's record, which the statistics read every second.
 #[derive(Debug)]
 pub(super) struct Recorder {
     record: Mutex<Record>,
@@ -24,25 +24,25 @@ impl Recorder {
         Self { record: Mutex::new(Record::new(dump)) }
     }
 
-    /// The record, for a batch of calls.
+    /// Locks the record for a batch of calls.
     pub(super) fn lock(&self) -> MutexGuard<'_, Record> {
-        // A thread that panicked has told so; what it recorded is still right.
+        // A panic is reported elsewhere, and the thread's record is still valid.
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What was measured.
+/// Measurements.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Record {
-    /// Since the statistics looked last.
+    /// Since the last statistics.
     pub(super) interval: Interval,
-    /// Calls that failed, since the start.
+    /// Failed calls since the start.
     pub(super) errors: Errors,
-    /// Since the start, by size of request.
+    /// Latencies since the start, by size of request.
     pub(super) by_size: BySize,
-    /// Whether the generator kept to its schedule.
+    /// Lateness against the schedule.
     pub(super) lateness: Lateness,
-    /// Time lost because as many calls were outstanding as allowed, in nanoseconds.
+    /// Time lost because no more calls could be outstanding, in nanoseconds.
     pub(super) lag_ns: u64,
     /// Request bytes of calls that ended.
     pub(super) out_bytes: u64,
@@ -54,14 +54,14 @@ pub(super) struct Record {
     dump: usize,
 }
 
-/// What is shown once a second.
+/// Values shown once a second.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Interval {
     pub(super) latency: Latency,
     pub(super) out_bytes: u64,
     pub(super) in_bytes: u64,
     pub(super) lag_ns: u64,
-    /// Calls that failed.
+    /// Failed calls.
     pub(super) errors: u64,
 }
 
@@ -71,7 +71,7 @@ impl Record {
         Self { dump, ..Self::default() }
     }
 
-    /// Notes a call that ended.
+    /// Records a successful call.
     pub(super) fn note(&mut self, request: u32, reply: u32, ns: u64) {
         self.interval.latency.record_ns(ns);
         self.interval.out_bytes += u64::from(request);
@@ -85,18 +85,18 @@ impl Record {
         }
     }
 
-    /// Notes a call to `server` that failed.
+    /// Records a failed call to `server`.
     pub(super) fn note_failure(&mut self, server: &str, failed: &Failed) {
         self.interval.errors += 1;
         self.errors.note(server, failed);
     }
 
-    /// Notes time in which a call was due but could not start.
+    /// Records time in which a due call could not start.
     pub(super) fn note_lag(&mut self, ns: u64) {
         self.interval.lag_ns += ns;
     }
 
-    /// What was measured since this was called last.
+    /// Takes the measurements since the last call of this function.
     pub(super) fn take_interval(&mut self) -> Interval {
         let interval = mem::take(&mut self.interval);
         self.out_bytes += interval.out_bytes;
@@ -105,7 +105,7 @@ impl Record {
         interval
     }
 
-    /// Adds what another thread measured.
+    /// Adds another thread's measurements.
     pub(super) fn merge(&mut self, other: &Self) {
         self.by_size.merge(&other.by_size);
         self.errors.merge(&other.errors);
@@ -116,18 +116,18 @@ impl Record {
         self.last.extend_from_slice(&other.last);
     }
 
-    /// The calls kept, one a line: bytes of the request and the round trip in µs, as cp_node's `dump_times`.
+    /// The recorded calls, one per line: bytes of the request and the round trip in µs, like cp_node's `dump_times`.
     pub(super) fn dump(&self) -> String {
         let mut text = String::with_capacity(self.last.len() * 16);
         for (bytes, ns) in &self.last {
-            writeln!(text, "{bytes} {:.3}", *ns as f64 / 1e3).expect("a string takes all");
+            writeln!(text, "{bytes} {:.3}", *ns as f64 / 1e3).expect("a string takes everything");
         }
         text
     }
 }
 
 impl Interval {
-    /// Adds what another thread measured.
+    /// Adds another thread's measurements.
     pub(super) fn merge(&mut self, other: &Self) {
         self.latency.merge(&other.latency);
         self.out_bytes += other.out_bytes;
@@ -136,7 +136,7 @@ impl Interval {
         self.errors += other.errors;
     }
 
-    /// The line of statistics, over `seconds` and `threads` that send.
+    /// The line of statistics, over `seconds` and `threads` sending threads.
     pub(super) fn line(&self, seconds: f64, threads: usize) -> String {
         let calls = self.latency.count();
         let gbps = |bytes: u64| bytes as f64 * 8.0 / 1e9 / seconds;
@@ -152,10 +152,10 @@ impl Interval {
         );
         let lag = self.lag_ns as f64 / 1e7 / seconds / threads.max(1) as f64;
         if lag >= 1.0 {
-            write!(line, "   lag {lag:.1} %").expect("a string takes all");
+            write!(line, "   lag {lag:.1} %").expect("a string takes everything");
         }
         if self.errors > 0 {
-            write!(line, "   {} errors", self.errors).expect("a string takes all");
+            write!(line, "   {} errors", self.errors).expect("a string takes everything");
         }
         line
     }

@@ -1,4 +1,4 @@
-//! The threads of a sending port: one that sends, and with Apus others that receive.
+//! The threads of a sending port: one that sends, and with Apus also some that receive.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -17,41 +17,41 @@ use crate::pace::{Next, Pace, nanos_since};
 use crate::transport::interface::{Client, Ended, Failed, Reply, Request};
 use crate::transport::over_apus::Body;
 
-/// How long after the stop replies may still come.
+/// Time after the stop in which replies may arrive.
 pub(super) const DRAIN: Duration = Duration::from_secs(2);
 
-/// After a call of a closed loop has failed, the next one starts so much later.
+/// Pause of a closed loop after a failed call, in nanoseconds.
 const REST_NS: u64 = 10_000_000;
 
-/// Calls started in a row before replies are looked at.
+/// Upper bound on calls started in a row before replies are taken.
 const STARTS_PER_TURN: usize = 64;
 
-/// A sleeping thread may wake so much too late; the rest of a wait is spent awake.
+/// Upper bound on the lateness of a wake-up; the rest of a wait is spent awake.
 const OVERSLEEP: Duration = Duration::from_micros(60);
 
-/// Something the transport must not do.
+/// Error of a transport that ends an unknown call.
 const STRAY: &str = "a reply to no outstanding call";
 
-/// What is the same for all threads of a client.
+/// State common to all threads of a client.
 #[derive(Debug)]
 pub(super) struct Run<'a> {
-    /// Ends the run.
+    /// Flag that ends the run.
     pub(super) stop: &'a AtomicBool,
-    /// Times count from here.
+    /// Origin of all times.
     pub(super) start: Instant,
     /// Lengths of requests.
     pub(super) workload: Workload,
-    /// Longer ones are cut to this.
+    /// Upper bound to which longer requests are cut.
     pub(super) longest: u32,
     /// As in [`Request::reply`].
     pub(super) reply: u32,
-    /// What the bytes of messages mean.
+    /// The format of messages.
     pub(super) body: Body,
-    /// The first call that fails ends the run.
+    /// Whether the first failed call ends the run.
     pub(super) fail_fast: bool,
     /// Whether calls start as soon as there is room.
     pub(super) is_closed_loop: bool,
-    /// Servers to choose from, by name.
+    /// Names of the servers.
     pub(super) servers: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ impl Run<'_> {
         self.workload.sample(random, Some(self.longest)).max(self.body.shortest())
     }
 
-    /// Checks the lengths that a reply tells.
+    /// Checks the lengths in a reply.
     fn check(&self, call: Call, reply: Reply) -> Result<()> {
         let expected = self.body.reply_length(call.length, self.reply);
         let told = if self.body == Body::CpNode { call.length } else { reply.request_length };
@@ -74,10 +74,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Notes a call that failed.
+    /// Records a failed call.
     ///
     /// # Errors
-    /// When that ends the run, or the call is none of ours.
+    /// If that ends the run, or the call is unknown.
     fn note_failure(&self, port: &Port, record: &mut Record, failed: Failed) -> Result<()> {
         let rest_ns = if self.is_closed_loop { REST_NS } else { 0 };
         let call = port.fail(failed.key, nanos_since(self.start) + rest_ns);
@@ -90,7 +90,7 @@ impl Run<'_> {
     }
 }
 
-/// What one thread sends.
+/// The sending part of a thread.
 pub(super) struct Sender<'a> {
     run: &'a Run<'a>,
     port: &'a Port,
@@ -100,7 +100,7 @@ pub(super) struct Sender<'a> {
 }
 
 impl<'a> Sender<'a> {
-    /// A sender on `port` that draws lengths and servers from `seed`.
+    /// A sender on `port` with random lengths and servers from `seed`.
     pub(super) fn new(
         run: &'a Run<'a>,
         port: &'a Port,
@@ -114,7 +114,7 @@ impl<'a> Sender<'a> {
     /// Sends and receives in this thread until the end.
     ///
     /// # Errors
-    /// When the transport fails, or a call does and that ends the run.
+    /// If the transport fails, or a failed call ends the run.
     pub(super) fn send_and_receive(mut self, client: &mut dyn Client) -> Result<()> {
         let mut ended = Vec::new();
         while !is_set(self.run.stop) {
@@ -128,10 +128,10 @@ impl<'a> Sender<'a> {
         receive_rest(self.run, self.port, self.recorder, client)
     }
 
-    /// Only sends, until the end; other threads [`receive`].
+    /// Sends until the end, while other threads [`receive`].
     ///
     /// # Errors
-    /// When a call fails and that ends the run.
+    /// If a failed call ends the run.
     pub(super) fn send(mut self, client: &mut dyn Client) -> Result<()> {
         cpu::sleep_precisely();
         while !is_set(self.run.stop) {
@@ -145,7 +145,7 @@ impl<'a> Sender<'a> {
         Ok(())
     }
 
-    /// Starts the calls whose time has come, as far as there is room.
+    /// Starts the due calls, as far as there is room.
     fn start_due(&mut self, client: &mut dyn Client) -> Result<Next> {
         let (run, port) = (self.run, self.port);
         self.pace.start_due(STARTS_PER_TURN, run.start, |due| {
@@ -173,7 +173,7 @@ impl<'a> Sender<'a> {
 /// Receives replies on a port until the end.
 ///
 /// # Errors
-/// When the transport fails, or a call does and that ends the run.
+/// If the transport fails, or a failed call ends the run.
 pub(super) fn receive(
     run: &Run<'_>,
     port: &Port,
@@ -187,7 +187,7 @@ pub(super) fn receive(
     receive_rest(run, port, recorder, client)
 }
 
-/// Receives what is outstanding at the end, for a while.
+/// Receives outstanding replies after the end, up to a time limit.
 fn receive_rest(
     run: &Run<'_>,
     port: &Port,
@@ -202,7 +202,7 @@ fn receive_rest(
     Ok(())
 }
 
-/// Receives what has come, waiting up to `timeout` for the first, and notes the calls that ended.
+/// Receives replies, waiting up to `timeout` for the first, and records the ended calls.
 fn receive_some(
     run: &Run<'_>,
     port: &Port,

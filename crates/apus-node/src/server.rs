@@ -23,13 +23,13 @@ use crate::verify::{self, Executed, VERIFIED};
 use apus_load::misuse::Misuse;
 use apus_load::stop;
 
-/// Highest Homa port a server can have; those above are for clients.
+/// The highest Homa port of a server; higher ports are for clients.
 const HOMA_PORT_MAX: u32 = 32_767;
 
-/// How long a server that stops lets responses on their way end.
+/// Time in which a stopping server finishes its responses.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// What to serve, and how.
+/// Options of the server.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// How the node reaches the network
@@ -56,10 +56,10 @@ pub struct Options {
 }
 
 impl Options {
-    /// Refuses options that do not go together.
+    /// Refuses contradictory options.
     ///
     /// # Errors
-    /// With the options and what is allowed.
+    /// With the options and the allowed values.
     pub fn check(&self) -> Result<()> {
         self.link.check()?;
         let (first, ports) = (self.first_port, self.ports);
@@ -77,11 +77,11 @@ impl Options {
     }
 }
 
-/// Serves until the time is over or a stop is requested; adds what was served to the result. `say` gets a line with the
-/// addresses, then a line of statistics every second.
+/// Serves until the time is over or a stop is requested, and adds the results to `result`. `say` gets a line with the addresses,
+/// then a line of statistics every second.
 ///
 /// # Errors
-/// When an address or port is busy, not ours or not allowed, or a server's thread ends.
+/// If an address or port is in use, not local or not allowed, or a server's thread ends.
 pub fn run(
     options: &Options,
     result: &mut ResultFile,
@@ -123,7 +123,7 @@ fn serve_apus(
             }
         }
         let served = watch(options, &traffic, &[], say);
-        // What cannot end in time is the clients' loss; they were asked to stop first.
+        // Responses that do not end in time are lost; clients should stop first.
         let _ = node.close(DRAIN);
         served
     })?;
@@ -131,16 +131,16 @@ fn serve_apus(
     Ok(())
 }
 
-/// How requests are answered.
+/// The server's way of answering requests.
 struct Answers {
     body: BodyFormat,
-    /// Bytes of the longest reply.
+    /// Upper bound on bytes of a reply.
     reply_max: u32,
     executed: Executed,
 }
 
 impl Answers {
-    /// Answers one request and says what it was.
+    /// Answers one request. Returns its counts.
     fn answer(&self, mut request: Request) -> Counts {
         let body = request.take_body();
         let mut counts = Counts { requests: 1, in_bytes: body.len() as u64, ..Counts::default() };
@@ -153,12 +153,12 @@ impl Answers {
             self.refusal(&body)
         });
         counts.out_bytes = reply.len() as u64;
-        // Fails when the client has gone, which is the client's affair.
+        // Fails if the client is gone, which concerns only the client.
         let _ = request.reply(reply);
         counts
     }
 
-    /// The reply to a request of ours; `None` when it is none. Nothing is built before the request was checked.
+    /// The reply to a request; `None` if it is malformed. No reply is built before the request is checked.
     fn reply(&self, body: &Bytes, counts: &mut Counts) -> Option<Bytes> {
         let header = Header::from_bytes(body)?;
         let reply = header.answer(body.len() as u32);
@@ -175,11 +175,11 @@ impl Answers {
         Some(verify::build(reply, reply.length as usize).into())
     }
 
-    /// The reply to what is no request: a header that says so where there is one to answer, otherwise what came.
+    /// The reply to a malformed request: a header that marks a refusal if the request has a header, otherwise an echo.
     fn refusal(&self, body: &Bytes) -> Bytes {
         match (self.body, Header::from_bytes(body)) {
             (BodyFormat::CpNode, _) => cp_node::refusal(),
-            // The client expects the length of its request where there is 0, and then knows.
+            // A length of 0 does not match the client's request, so the client detects the refusal.
             (BodyFormat::Apus, Some(header)) => {
                 let refusal =
                     Header { length: Header::LEN as u32, other_length: 0, tag: header.tag };
@@ -190,7 +190,7 @@ impl Answers {
     }
 }
 
-/// Whether a request follows the pattern: its end, as everywhere; all of it before more is sent than was received.
+/// Whether a request follows the pattern: its last byte, or every byte if the reply is longer than the request.
 fn is_pattern(body: &[u8], reply: u32) -> bool {
     let rest = &body[Header::LEN..];
     if reply as usize > body.len() {
@@ -227,7 +227,7 @@ fn port_range(first: u16, ports: u16) -> String {
     if ports == 1 { first.to_string() } else { format!("{first}-{}", first + (ports - 1)) }
 }
 
-/// Where the node is, by each of its links.
+/// The addresses of the node, on each of its links.
 fn places(options: &Options, node: &Node) -> String {
     let native = match options.listen.ip() {
         IpAddr::V4(ip) => format!("{}{ip}", Scheme::HOMA),
@@ -240,10 +240,10 @@ fn places(options: &Options, node: &Node) -> String {
     }
 }
 
-/// Says statistics once a second until it is time to stop; returns how long it took.
+/// Prints statistics once a second until the end of the run. Returns the elapsed time.
 ///
 /// # Errors
-/// When one of the threads has ended.
+/// If one of the threads has ended.
 fn watch(
     options: &Options,
     traffic: &Traffic,
@@ -289,7 +289,7 @@ fn report(options: &Options, traffic: &Traffic, served: Duration, result: &mut R
             .set("executed_twice", counts.executed_twice),
     );
     if counts.wrong > 0 {
-        result.warn(format!("{} requests were none or had a wrong byte", counts.wrong));
+        result.warn(format!("{} requests were malformed or had a wrong byte", counts.wrong));
     }
     if counts.executed_twice > 0 {
         result.warn(format!("{} requests were executed twice", counts.executed_twice));

@@ -1,35 +1,35 @@
-//! The outstanding calls of a load generator, found by the tag of their reply.
+//! The outstanding calls of a load generator, by the tag of their reply.
 
-/// A place for each outstanding call. A tag has the place in its low half and the number of the call in its high half, so
-/// that a late reply to a place used again is told apart.
+/// A slot for each outstanding call. A tag has the slot's index in its low half and the number of the call in its high half, so
+/// that a late reply to a reused slot is recognised.
 #[derive(Debug)]
 pub struct Slots<T> {
-    /// The tag of each call with what is known of it; as many places as were ever used at a time.
+    /// The tag and the data of each call. Its length is the highest number of slots used at a time.
     calls: Vec<Option<(u64, T)>>,
     places: u32,
     free: Vec<u32>,
-    /// Calls begun so far.
+    /// Number of calls begun.
     begun: u64,
     outstanding: usize,
 }
 
 impl<T> Slots<T> {
-    /// So many free places.
+    /// This many free slots.
     pub fn new(places: u32) -> Self {
         Self { calls: Vec::new(), places, free: Vec::new(), begun: 0, outstanding: 0 }
     }
 
-    /// Free places.
+    /// Number of free slots.
     pub fn free(&self) -> usize {
         self.free.len() + self.places as usize - self.calls.len()
     }
 
-    /// Calls outstanding.
+    /// Number of outstanding calls.
     pub fn outstanding(&self) -> usize {
         self.outstanding
     }
 
-    /// Notes a call, of which `make` gets the tag; `None` when no place is free.
+    /// Adds a call, made by `make` from its tag. Returns the tag, or `None` if no slot is free.
     pub fn begin(&mut self, make: impl FnOnce(u64) -> T) -> Option<u64> {
         if self.free() == 0 {
             return None;
@@ -45,14 +45,13 @@ impl<T> Slots<T> {
         Some(tag)
     }
 
-    /// A call that is outstanding.
+    /// The outstanding call with this tag.
     pub fn get(&self, tag: u64) -> Option<&T> {
         let (known, call) = self.calls.get(tag as u32 as usize)?.as_ref()?;
         (*known == tag).then_some(call)
     }
 
-    /// Takes a call back and leaves its place occupied until [`release`](Self::release); `None` when the tag is none of an
-    /// outstanding call.
+    /// Removes a call, whose slot stays occupied until [`release`](Self::release); `None` if no outstanding call has the tag.
     pub fn take(&mut self, tag: u64) -> Option<T> {
         let call = self.calls.get_mut(tag as u32 as usize)?;
         let (_, call) = call.take_if(|(known, _)| *known == tag)?;
@@ -60,19 +59,19 @@ impl<T> Slots<T> {
         Some(call)
     }
 
-    /// The place of a call that was taken is free again.
+    /// Frees the slot of a removed call.
     pub fn release(&mut self, tag: u64) {
         self.free.push(tag as u32);
     }
 
-    /// Takes a call back and frees its place; `None` when the tag is none of an outstanding call.
+    /// Removes a call and frees its slot; `None` if no outstanding call has the tag.
     pub fn finish(&mut self, tag: u64) -> Option<T> {
         let call = self.take(tag)?;
         self.release(tag);
         Some(call)
     }
 
-    /// Takes all calls back.
+    /// Removes all calls.
     pub fn take_all(&mut self) -> Vec<T> {
         let tags: Vec<u64> = self.calls.iter().flatten().map(|(tag, _)| *tag).collect();
         tags.into_iter().filter_map(|tag| self.finish(tag)).collect()

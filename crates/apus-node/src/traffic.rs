@@ -1,4 +1,4 @@
-//! What a server has answered.
+//! Counts of answered requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,23 +14,23 @@ pub struct Traffic {
     executed_twice: AtomicU64,
 }
 
-/// The counts at one moment, or between two.
+/// The counts at one time, or over an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Sub)]
 pub struct Counts {
     /// Requests answered.
     pub requests: u64,
-    /// Their bytes.
+    /// Bytes of requests.
     pub in_bytes: u64,
     /// Bytes of replies.
     pub out_bytes: u64,
-    /// Requests with a wrong byte in them, of those that are checked.
+    /// Checked requests with a wrong byte.
     pub wrong: u64,
-    /// Requests executed a second time, of those that are checked.
+    /// Checked requests that were executed a second time.
     pub executed_twice: u64,
 }
 
 impl Traffic {
-    /// Notes what a batch of requests came to.
+    /// Adds the counts of a batch of requests.
     pub fn add(&self, counts: Counts) {
         self.requests.fetch_add(counts.requests, Ordering::Relaxed);
         self.in_bytes.fetch_add(counts.in_bytes, Ordering::Relaxed);
@@ -41,7 +41,7 @@ impl Traffic {
         }
     }
 
-    /// The counts now.
+    /// The current counts.
     pub fn counts(&self) -> Counts {
         Counts {
             requests: self.requests.load(Ordering::Relaxed),

@@ -1,4 +1,4 @@
-//! `apus node client --unloaded`: how long calls of every length take when nothing else is under way.
+//! `apus node client --unloaded`: latencies of calls of every length on an idle system.
 
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
@@ -18,20 +18,19 @@ use crate::transport::interface::{Client, Ended, Failed, NO_REPLY, Request};
 use crate::transport::over_apus::{ApusClient, Body};
 use apus_load::stop;
 
-/// Lengths taken of a workload that has very many, evenly spread over its calls.
+/// Number of lengths of a workload with many lengths, evenly spread over its calls.
 const LENGTHS: u32 = 40;
 
-/// Calls of each length before those that count.
+/// Calls of each length before the counted ones.
 const WARM_UP: u32 = 10;
 
-/// A call that takes longer has failed.
+/// Time after which a call has failed.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Makes `samples` calls of every length, in turn over all servers; adds a row for each length. Calls that fail are
-/// counted.
+/// Makes `samples` calls of every length, in turn over all servers, and adds a row for each length. Failed calls are counted.
 ///
 /// # Errors
-/// When the node cannot start; with `--fail-fast` when a call fails.
+/// If the node cannot start; with `--fail-fast`, if a call fails.
 pub(super) fn run(options: &Options, samples: u32, result: &mut ResultFile) -> Result<Record> {
     let servers = options.apus_servers()?;
     let node = options.link.start((Ipv4Addr::UNSPECIFIED, 0).into())?;
@@ -67,7 +66,7 @@ pub(super) fn run(options: &Options, samples: u32, result: &mut ResultFile) -> R
             }
         }
         if latency.is_empty() && errors.total() == 0 {
-            break; // Stopped.
+            break; // A stop was requested.
         }
         let size = Size::new(length).map_or_else(String::new, |size| size.to_string());
         let row = options.row().set("load", "unloaded").set("length", size).set_latency(&latency);
@@ -86,10 +85,10 @@ struct Caller {
 }
 
 impl Caller {
-    /// One call; returns the length of the reply, or how the call failed.
+    /// Makes one call. Returns the length of the reply, or the failure of the call.
     ///
     /// # Errors
-    /// When the transport fails.
+    /// If the transport fails.
     fn call(&mut self, server: usize, request: Request) -> Result<Result<u32, Failed>> {
         if let Err(failed) = self.client.send(server, request) {
             return Ok(Err(failed));
@@ -109,7 +108,7 @@ impl Caller {
                         return Ok(Err(Failed::wrong(request.tag, why)));
                     }
                     Err(failed) if failed.key == request.tag => return Ok(Err(failed)),
-                    // The late end of a call given up before.
+                    // A late end of a call that was given up.
                     _ => {}
                 }
             }
@@ -119,7 +118,7 @@ impl Caller {
     }
 }
 
-/// The lengths of a workload, short to long: all of them where they are few.
+/// The lengths of a workload in rising order: all of them if they are few.
 fn lengths(workload: &Workload, allowed: RangeInclusive<u32>) -> Vec<u32> {
     let places = (0..=LENGTHS).map(|place| f64::from(place) / f64::from(LENGTHS));
     workload.lengths_at(places, allowed)

@@ -1,17 +1,17 @@
-//! Messages of which every byte is checked: their bytes follow from their tag, so both sides can tell.
+//! Messages with every byte checked: both sides compute the bytes from the tag.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
 
 use crate::message::Header;
 
-/// Set in the tag of a message whose bytes follow from the tag.
+/// Flag in the tag of a message whose bytes depend on the tag.
 pub const VERIFIED: u64 = 1 << 63;
 
-/// Tags remembered at most; beyond that, second executions go unnoticed. 8 million take about 140 MB.
+/// Upper bound on remembered tags. Beyond it, second executions are not detected. 8 million tags take about 140 MB.
 const TAGS_MAX: usize = 8 << 20;
 
-/// A message of `length` bytes with `header` in front and a body that follows from the header's tag.
+/// A message of `length` bytes with `header` in front and a body computed from the header's tag.
 pub fn build(header: Header, length: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length + 8);
     bytes.extend_from_slice(&header.to_bytes());
@@ -25,7 +25,7 @@ pub fn build(header: Header, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whether every byte after the header follows from its tag.
+/// Whether every byte after the header matches its tag.
 pub fn is_right(header: Header, message: &[u8]) -> bool {
     let body = message.get(Header::LEN..).unwrap_or_default();
     body.chunks(8)
@@ -33,7 +33,7 @@ pub fn is_right(header: Header, message: &[u8]) -> bool {
         .all(|(bytes, word)| *bytes == word.to_le_bytes()[..bytes.len()])
 }
 
-/// An endless sequence of words that differs in every place for every tag (SplitMix64).
+/// An endless sequence of words that differs in every position for every tag (SplitMix64).
 fn words(tag: u64) -> impl Iterator<Item = u64> {
     (1_u64..).map(move |place| {
         let mut word = tag.wrapping_add(place.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -50,7 +50,7 @@ pub struct Executed {
 }
 
 impl Executed {
-    /// Notes a request; false when it was executed before.
+    /// Records a request. Returns `false` if it was executed before.
     pub fn note(&self, tag: u64) -> bool {
         let mut tags = self.tags.lock().expect("no thread panics with the lock");
         tags.len() >= TAGS_MAX || tags.insert(tag)

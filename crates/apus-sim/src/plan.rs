@@ -145,7 +145,7 @@ pub enum Pattern {
     /// Each host to all other hosts, equally.
     #[default]
     Uniform,
-    /// All hosts to the first host. `load` is that of the first host's link.
+    /// All hosts to the first host. `load` is the load of the first host's link.
     Incast,
     /// Each host to the hosts of its rack.
     RackLocal,

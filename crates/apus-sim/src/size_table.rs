@@ -131,7 +131,7 @@ fn parse(text: &[u8]) -> Result<Vec<Bin>, String> {
             }
         }
         let line = record.position().map_or(0, csv::Position::line);
-        let wrong = || format!("line {line}: `{}` is no size", fields.join(","));
+        let wrong = || format!("line {line}: `{}` is not a size", fields.join(","));
         let [bytes, share] = fields[..] else { return Err(wrong()) };
         let (bytes, share): (u32, f64) =
             (bytes.parse().map_err(|_| wrong())?, share.parse().map_err(|_| wrong())?);
@@ -199,10 +199,10 @@ mod tests {
     #[test]
     fn nonsense_is_refused_with_its_line() {
         let error = |text: &str| parse(text.as_bytes()).unwrap_err();
-        assert_eq!(error("100,1\n0,1\n"), "line 2: `0,1` is no size");
-        assert_eq!(error("size,share\n100,1\n"), "line 1: `size,share` is no size");
+        assert_eq!(error("100,1\n0,1\n"), "line 2: `0,1` is not a size");
+        assert_eq!(error("size,share\n100,1\n"), "line 1: `size,share` is not a size");
         for text in ["100", "100,1,2", "100,-1", "100,NaN", "100,inf", "4294967296,1"] {
-            assert!(error(text).ends_with("is no size"), "{text}");
+            assert!(error(text).ends_with("is not a size"), "{text}");
         }
         assert!(error("bytes,cdf\n100,0.5\n50,1\n").starts_with("line 3"));
         assert_eq!(error("bytes,cdf\n100,0.5\n"), "its shares end at 0.5");

@@ -185,7 +185,7 @@ impl FromStr for Sizes {
         }
         let load = text.strip_prefix("cp-").unwrap_or(text);
         load.parse().map(Self::Load).map_err(|_| {
-            format!("`{text}` is no workload; known are w1 to w5, cp-w1 to cp-w5, a size such as 10kB, mixes such as 90:100,10:1MB, and a file such as sizes.csv")
+            format!("`{text}` is not a workload; known are w1 to w5, cp-w1 to cp-w5, a size such as 10kB, mixes such as 90:100,10:1MB, and a file such as sizes.csv")
         })
     }
 }

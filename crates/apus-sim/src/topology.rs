@@ -143,7 +143,7 @@ impl<'de> Deserialize<'de> for Topology {
     }
 }
 
-/// Rates and delays of a network. The defaults are those of the Homa paper's simulations: a grant and the full packet that it asks
+/// Rates and delays of a network. The defaults match the Homa paper's simulations: a grant and the full packet that it asks
 /// for take 7.8 µs between racks, as the paper says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -42,7 +42,7 @@ fn seeds_that_once_failed_hold() {
 }
 
 /// Weighted seeds that once failed: a CONFIRM that answered a TOKEN for ever (1007467), a response retransmitted whole because a
-/// probe was late (1018842), a late answer to another OPEN (1021990), a request of which nothing was kept (1016423), messages of a
+/// probe was late (1018842), a late answer to another OPEN (1021990), a request without any kept state (1016423), messages of a
 /// paused sender that were no longer probed (1019905), messages that lost their place in the grants when their sender gave another
 /// length that did not fit (1052793 to 1077134), a round trip measured over losses, after which hardly any packet was retransmitted
 /// (1171969, 1249595), a refusal taken for a packet of the node itself (1243320), and late RPC_UNKNOWN packets, each of which

@@ -164,7 +164,7 @@ pub fn calls(merged: &Merged) -> Vec<TracedCall> {
 pub struct Timeline {
     /// Least and most bytes of the requests.
     pub requests: (u32, u32),
-    /// Calls of which the traces have every stage.
+    /// Calls with all stages in the traces.
     pub calls: usize,
     /// The stages.
     pub stages: Vec<TimelineStage>,

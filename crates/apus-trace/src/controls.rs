@@ -129,7 +129,7 @@ impl Remote<'_> {
     /// Ends the recording, which preserves its records.
     ///
     /// # Errors
-    /// Those of writing the file.
+    /// The errors of writing the file.
     pub fn freeze(&self) -> io::Result<()> {
         self.0.write_all_at(&1u64.to_le_bytes(), CONTROLS_AT.start as u64)
     }
@@ -137,7 +137,7 @@ impl Remote<'_> {
     /// Resumes the recording. Earlier records stay until they are overwritten.
     ///
     /// # Errors
-    /// Those of writing the file.
+    /// The errors of writing the file.
     pub fn thaw(&self) -> io::Result<()> {
         self.0.write_all_at(&NEVER.to_le_bytes(), CONTROLS_AT.start as u64)
     }
@@ -145,7 +145,7 @@ impl Remote<'_> {
     /// Whether the recording has ended.
     ///
     /// # Errors
-    /// Those of reading the file.
+    /// The errors of reading the file.
     pub fn is_frozen(&self) -> io::Result<bool> {
         let mut bytes = [0; 8];
         self.0.read_exact_at(&mut bytes, CONTROLS_AT.start as u64)?;
@@ -155,7 +155,7 @@ impl Remote<'_> {
     /// The current settings.
     ///
     /// # Errors
-    /// Those of reading the file.
+    /// The errors of reading the file.
     pub fn settings(&self) -> io::Result<Settings> {
         let mut bytes = [0; 40];
         self.0.read_exact_at(&mut bytes, CONTROLS_AT.start as u64)?;
@@ -172,7 +172,7 @@ impl Remote<'_> {
     /// process keeps the current settings.
     ///
     /// # Errors
-    /// Those of writing the file.
+    /// The errors of writing the file.
     pub fn show_life(&self, number: u64) -> io::Result<()> {
         self.0.write_all_at(&number.to_le_bytes(), SIGN_OF_LIFE_AT.start as u64)
     }
@@ -180,7 +180,7 @@ impl Remote<'_> {
     /// Changes the settings. The process reads them with the next packets that it receives.
     ///
     /// # Errors
-    /// Those of writing the file.
+    /// The errors of writing the file.
     pub fn set(&self, settings: &Settings) -> io::Result<()> {
         self.0.write_all_at(&emit_settings(settings), CONTROLS_AT.start as u64 + 8)
     }

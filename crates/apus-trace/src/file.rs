@@ -32,7 +32,7 @@ const SPARSE_MAX: u64 = 128 << 20;
 #[non_exhaustive]
 pub enum TraceError {
     /// The file is not a time trace.
-    #[error("it is no time trace")]
+    #[error("it is not a time trace")]
     NotTrace,
     /// The file has the format of a later version.
     #[error("its format has version {0}; this program reads version {VERSION}")]
@@ -205,7 +205,7 @@ impl Trace {
     ///
     /// # Errors
     ///
-    /// Those of the writer.
+    /// The errors of the writer.
     pub fn write(&self, mut to: impl Write) -> io::Result<()> {
         let widest = self.widest_anchors();
         let header = Header {
@@ -326,7 +326,7 @@ impl Header {
             .get(TABLE_AT..TABLE_AT + table_bytes)
             .and_then(|table| std::str::from_utf8(table).ok())
             .filter(|table| !table.contains(is_unprintable))
-            .ok_or(TraceError::Damaged("its table of events is no text"))?;
+            .ok_or(TraceError::Damaged("its table of events is not text"))?;
         if table.lines().nth(EVENTS_MAX).is_some() {
             return Err(TraceError::Damaged("its table has too many events"));
         }

@@ -34,7 +34,7 @@ pub(crate) const RING_HEADER: usize = 128;
 pub(crate) const CAPACITY_AT: Range<usize> = 0..8;
 /// Records written so far. The record with number n is at n modulo the capacity.
 pub(crate) const HEAD_AT: Range<usize> = 8..16;
-/// An anchor later than those of the file's header: ticks, nanoseconds.
+/// An anchor later than the header's anchors: ticks, nanoseconds.
 pub(crate) const ANCHOR_AT: Range<usize> = 16..32;
 pub(crate) const THREAD_AT: Range<usize> = 32..36;
 pub(crate) const NAME_AT: Range<usize> = 40..72;

@@ -98,7 +98,7 @@ const ASKS_NO_MORE: u64 = u64::MAX - 1;
 ///
 /// # Errors
 ///
-/// Those of the system calls. The process then records nothing.
+/// The errors of the system calls. The process then records nothing.
 pub fn start(place: &Place, events: &[EventInfo], settings: &Settings) -> io::Result<()> {
     let pid = std::process::id();
     if ![0, pid].contains(&OWNER.load(Ordering::Acquire)) {

@@ -30,7 +30,7 @@ struct Gap {
 ///
 /// # Errors
 ///
-/// Those of starting or pinning a thread.
+/// The errors of starting or pinning a thread.
 pub fn taken_time(time: Duration, threshold: Duration) -> io::Result<Report> {
     let allowed = sched_getaffinity(Pid::from_raw(0))?;
     let cpus = (0..CpuSet::count()).filter(|&cpu| allowed.is_set(cpu).unwrap_or(false));

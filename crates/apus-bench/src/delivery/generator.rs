@@ -5,7 +5,7 @@
 //! Further due queries wait here. The wait is part of the latency, but neither it nor the wait of the queries behind counts as the
 //! generator's lateness, until the generator has caught up or the server has answered half of the outstanding queries.
 //!
-//! Latency starts at the time at which a query was due, and is that of reads, as in the published tables. Queries also read the
+//! Latency starts at the time at which a query was due, and covers reads only, as in the published tables. Queries also read the
 //! server's counters, at both ends of the counted time.
 
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,7 +1,7 @@
 //! Instructions per query: the store under callgrind, which counts every instruction of every thread in user space.
 //!
 //! A core under callgrind is about fifty times slower, so the load is low. The result is the difference of two runs of different
-//! length: the instructions of starting, loading and ending cancel out, and those of polling between queries remain.
+//! length: the instructions of starting, loading and ending cancel out, and the instructions of polling between queries remain.
 
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};

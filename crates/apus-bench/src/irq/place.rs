@@ -61,7 +61,7 @@ impl Place {
     /// Runs `work` on a thread in the server's namespace.
     ///
     /// # Errors
-    /// If the namespace cannot be entered, and those of `work`.
+    /// If the namespace cannot be entered, and the errors of `work`.
     pub(super) fn at_server<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         self.at(Side::Server, work)
     }
@@ -69,7 +69,7 @@ impl Place {
     /// Runs `work` on a thread in the load generator's namespace.
     ///
     /// # Errors
-    /// Those of [`at_server`](Self::at_server).
+    /// The errors of [`at_server`](Self::at_server).
     pub(super) fn at_client<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         self.at(Side::Client, work)
     }

@@ -153,7 +153,7 @@ impl Server {
     /// Whether a preloaded library has set a mode's parameters on an epoll set.
     ///
     /// # Errors
-    /// Those of [`set`](Self::set).
+    /// The errors of [`set`](Self::set).
     pub(super) fn has(&self, mode: Mode) -> Result<bool> {
         for process in self.processes() {
             let program = Program::open(process.pid).context("the server")?;

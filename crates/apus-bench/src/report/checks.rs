@@ -131,7 +131,7 @@ impl Place<'_> {
         lines.iter().find(is_it)?.value(key)
     }
 
-    /// A figure of the first case divided by that of the second.
+    /// A figure of the first case divided by the second case's.
     fn against(
         self,
         lines: &[Line<'_>],

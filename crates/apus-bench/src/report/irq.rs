@@ -86,7 +86,7 @@ enum Lacks {
     Interrupts,
 }
 
-/// One comparison: a figure of one case divided by that of another, at one load.
+/// One comparison: a figure of one case divided by another case's, at one load.
 struct Comparison {
     figure: &'static str,
     /// Our key of the figure.
@@ -163,7 +163,7 @@ impl Comparison {
         format!("{figure}, {} / {}, {}{percent}", self.case, self.rival, self.load)
     }
 
-    /// The ratio. A figure that is measured under several settings is that of the first setting.
+    /// The ratio. A figure that is measured under several settings comes from the first setting.
     fn ratio(&self, lines: &[Line<'_>], key: &str) -> Option<f64> {
         let value = |testcase: &str| {
             let is_it = |line: &&Line<'_>| line.testcase == testcase && line.load == self.load;

@@ -4,7 +4,7 @@
 //!   [`apus_load::report`];
 //! * `testcases`: the form of the published tables of IRQ suspension; `delivery`: tables and curves of packet delivery in
 //!   this form;
-//! * `irq`: those of the same experiment with the kernel's own suspension, and their ratios beside the published ones;
+//! * `irq`: tables and curves of the same experiment with the kernel's own suspension, and their ratios beside the published ones;
 //! * `memcached`: the table of a server for keys and values against load;
 //! * `placements`: benchmarks in several placements of client and server;
 //! * `sockets`: tables and curves by size of an ordinary sockets program;

@@ -37,7 +37,7 @@ pub(super) const fn figure(
 pub(super) struct Form {
     /// The `bench` of the rows.
     pub(super) bench: &'static str,
-    /// Columns after those of case and load. Columns without values are left out.
+    /// Columns after case and load. Columns without values are left out.
     pub(super) figures: &'static [Figure],
     /// Key and heading of a last column of texts, if some rows have one.
     pub(super) words: Option<(&'static str, &'static str)>,

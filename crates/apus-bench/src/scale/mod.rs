@@ -26,7 +26,7 @@ use apus_node::arguments;
 use apus_node::transport::interface::{Client, Ended, Failed, Reply, Request};
 use apus_node::transport::over_apus::PORT;
 
-/// Time between two batches while the first calls are started, of which the server answers none yet.
+/// Time between two batches while the first calls are started, before the server answers any.
 const FILL_PAUSE: Duration = Duration::from_micros(300);
 
 /// Number of requests that the server holds while peers are varied.

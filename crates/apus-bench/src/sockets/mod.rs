@@ -177,7 +177,7 @@ impl Measurement<'_> {
     /// Measures the ordinary program. Adds its results to a row, and a warning if the measurement was repeated.
     fn program(&self, subject: Subject, row: Row, result: &mut ResultFile) -> Result<Row> {
         let Subject { test, size, way } = subject;
-        let kind = way.sockets().context("there is no program without sockets")?;
+        let kind = way.sockets().context("this transport has no sockets program")?;
         let options = program::Options {
             test,
             size,

@@ -13,7 +13,7 @@ use crate::peer::{arguments, this_program};
 use crate::pin::Pin;
 use apus_load::stop;
 
-/// Upper bound on the time of a process besides that of the measurement.
+/// Upper bound on the time of a process besides the time of the measurement.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Interval of checks for a request to stop.
@@ -28,7 +28,7 @@ pub(super) struct Outcome {
 }
 
 /// Runs server and client. `preload` is the value of `LD_PRELOAD` of both, which then run as under `apus run --explain`; without
-/// it, they are plain. `options` are those of the server.
+/// it, they are plain. `options` are the server's.
 ///
 /// # Errors
 /// If either cannot start, fails, does not report in time, or lost bytes.

@@ -83,7 +83,7 @@ impl Transport {
         }
     }
 
-    /// All transports: those of this crate and those added by the program.
+    /// All transports: this crate's own and the ones added by the program.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         Self::value_variants().iter().copied().chain(Self::added())
     }

@@ -361,8 +361,8 @@ impl Receiver {
         }
     }
 
-    /// Takes the next piece of a message. Returns `true` for the last one. Messages of one piece may arrive between those of a long
-    /// one.
+    /// Takes the next piece of a message. Returns `true` for the last one. Messages of one piece may arrive between pieces of a
+    /// long message.
     fn take_piece(&mut self, header: Header, cell: usize) -> Result<bool> {
         let place = POOL_START + self.peer.load(cell + BODY, Ordering::Relaxed) as usize;
         let body = body(header);

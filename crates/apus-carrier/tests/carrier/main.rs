@@ -1,4 +1,4 @@
-//! A carrier against programs and nodes that are played by the tests.
+//! A carrier against programs and nodes of the tests.
 
 mod descriptors;
 mod program;

@@ -1,4 +1,4 @@
-//! A carrier, a program that introduces a connection to it, and waiting.
+//! A carrier, a program that introduces a connection to it, and a wait.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,10 +14,10 @@ use apus_sockets::layout;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::unistd::geteuid;
 
-/// Only a fault takes longer.
+/// Upper bound on waiting, which only a fault exceeds.
 const FAULT_AFTER: Duration = Duration::from_secs(60);
 
-/// Gives way until a condition holds.
+/// Yields until a condition holds.
 pub(crate) fn wait_until(condition: &str, mut holds: impl FnMut() -> bool) {
     let since = Instant::now();
     while !holds() {
@@ -30,7 +30,7 @@ pub(crate) fn wait_until(condition: &str, mut holds: impl FnMut() -> bool) {
 pub(crate) fn carrier(change: impl Fn(&mut Settings)) -> (Arc<Carrier>, u16) {
     for _ in 0..100 {
         let free = UdpSocket::bind("[::]:0").expect("there is a free port");
-        // Ports of listeners end at 32767, so half of the system's choices have to be halved.
+        // Ports of listeners end at 32767, so the system's choice is halved.
         let port = free.local_addr().expect("it is bound").port() / 2;
         drop(free);
         let mut settings = Settings { port, idle: None, ..Settings::new() };
@@ -49,7 +49,7 @@ pub(crate) fn carrier(change: impl Fn(&mut Settings)) -> (Arc<Carrier>, u16) {
     panic!("no free port");
 }
 
-/// The unix socket of a program that has come to the carrier at `port`.
+/// The unix socket of a program that has connected to the carrier at `port`.
 pub(crate) fn came(port: u16) -> OwnedFd {
     let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None);
     let socket = socket.expect("the test has a descriptor left");
@@ -59,7 +59,7 @@ pub(crate) fn came(port: u16) -> OwnedFd {
     socket
 }
 
-/// A TCP connection of which one end was introduced.
+/// A TCP connection with one introduced end.
 pub(crate) struct Program {
     _bell: Channel,
     _channel: Channel,
@@ -67,7 +67,7 @@ pub(crate) struct Program {
     _ends: (TcpStream, TcpStream),
 }
 
-/// The two ends of a TCP connection over loopback: that which made it and that which accepted it.
+/// The two ends of a TCP connection over loopback: the connecting one and the accepting one.
 fn tcp() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback is there");
     let client = TcpStream::connect(listener.local_addr().expect("it is bound"));
@@ -75,7 +75,7 @@ fn tcp() -> (TcpStream, TcpStream) {
 }
 
 impl Program {
-    /// Introduces the end of a connection that accepted it.
+    /// Introduces the accepting end of a connection.
     pub(crate) fn server(port: u16) -> Self {
         let (client, server) = tcp();
         let of = |address: std::io::Result<SocketAddr>| address.expect("it is connected");

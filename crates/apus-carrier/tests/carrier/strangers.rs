@@ -1,4 +1,4 @@
-//! Nodes that are no carriers, on the hosts of connections that are carried.
+//! Nodes that are not carriers, on the hosts of carried connections.
 
 use std::io::{Read, Write};
 use std::thread;
@@ -10,10 +10,10 @@ use rustix::thread::set_thread_uid;
 
 use crate::program::{Program, carrier};
 
-/// The user of the attacker, if the test may become another one.
+/// UID of the attacker, if the test may change to another user.
 const OTHER: u32 = 40_147;
 
-/// What a node of another user that any port may have gets for a program's connection.
+/// The answer to another user's node, at any port, that names a program's connection.
 fn said_to_a_node_at_any_port(program: &Program, port: u16) -> std::io::Result<[u8; 1]> {
     let mut config = Config::new();
     config.listen("127.0.0.1:0".parse().expect("it is an address"));
@@ -39,6 +39,6 @@ fn a_node_at_another_port_does_not_speak_for_its_host() {
         });
         attacker.join().expect("it does not panic")
     });
-    refused.expect_err("a node at another port is no carrier");
+    refused.expect_err("a node at another port is not a carrier");
     assert_eq!(carrier.status().refused.foreign_port, 1);
 }

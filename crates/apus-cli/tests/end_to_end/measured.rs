@@ -296,5 +296,5 @@ fn what_was_measured_before_a_signal_is_shown() {
     let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert!(rows(&result).is_empty());
     let warnings = result["warnings"].to_string();
-    assert!(warnings.contains("not measured by then is missing"), "{warnings}");
+    assert!(warnings.contains("later measurements are missing"), "{warnings}");
 }

@@ -145,7 +145,7 @@ fn redis_answers_resp() {
     let Some(server) = Server::redis("resp") else { return };
     both_loops(&server, "--protocol resp --depth 16");
     let other = format!("bench memcached {} --protocol text {SHORT}", server.address);
-    fails(1, &other, &["unix:", "is no answer to a set", "'--protocol'"]);
+    fails(1, &other, &["unix:", "is not an answer to a set", "'--protocol'"]);
 }
 
 #[test]

@@ -256,7 +256,7 @@ fn a_server_builds_no_reply_to_what_is_no_request() {
     assert_eq!((&row["errors"], &row["unfinished"]), (&0.into(), &0.into()), "{row}");
     server.signal("TERM");
     let summary = server.finish();
-    assert!(summary.contains("260 requests were none or had a wrong byte"), "{summary}");
+    assert!(summary.contains("260 requests were malformed or had a wrong byte"), "{summary}");
 }
 
 #[test]

@@ -233,7 +233,7 @@ fn a_simulation_has_a_time_trace() {
 #[test]
 fn wrong_traces_and_ranges_are_named() {
     fails(1, "trace show /proc/version", &["/proc/version"]);
-    fails(1, "trace show /proc/self/exe", &["no time trace"]);
+    fails(1, "trace show /proc/self/exe", &["not a time trace"]);
     fails(2, "trace range --from 2 --to 1 x", &["--to", "--from"]);
     fails(2, "trace timeline --length 200-100 x", &["--length", "200-100", "lesser"]);
     fails(2, "trace gaps --live --seconds 0", &["--seconds 0", "more than 0"]);

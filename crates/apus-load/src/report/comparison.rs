@@ -2,7 +2,7 @@
 //!
 //! Tables, cards and the demo use one rule, so that no sentence contradicts the numbers beside it:
 //!
-//! 1. The ratio is that of the two figures *as shown*, rounded.
+//! 1. The ratio is computed from the two figures *as shown*, rounded.
 //! 2. Figures at most 2 % apart are the "same".
 //! 3. If the ratios of single runs contradict the figures shown, no direction is stated: "runs disagree".
 //! 4. A refused measurement is not compared: "refused".

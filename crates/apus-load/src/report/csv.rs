@@ -9,7 +9,7 @@ use crate::result::ResultFile;
 /// Missing values are empty.
 ///
 /// # Errors
-/// Those of writing CSV, which do not occur in memory.
+/// The errors of writing CSV, which do not occur in memory.
 pub fn csv(results: &[ResultFile]) -> Result<String> {
     let rows = || results.iter().flat_map(|result| &result.rows);
     let mut keys: Vec<&str> = Vec::new();

@@ -5,14 +5,14 @@
 //! * Rows that agree in all *conditions* (`bench`, `workload`, `size_bytes`, `outstanding`, `load`, `pin`,
 //!   `loss_pct`) are comparable and form one table; the conditions are its title.
 //! * `run` numbers the repetitions. Rows that differ only in it and in measured values are one line of the table: medians, with the
-//! spread of the main figure.
+//!   spread of the main figure.
 //! * `transport`, other texts (`delivery`) and the settings (`connections`, `threads`, `receivers`, `ports`) identify the line.
 //! * All other values were measured. The unit at the end of the key is part of the heading and gives the better direction: lower
-//! (times) or higher (`_gbps`, `_per_s`).
-//! * The main figure is that of the benchmark in the [`Conventions`], otherwise the first with a better direction. It is compared
-//! with the best rival's: the ratio is that of the figures shown, and if single runs contradict it, no direction is stated. A line
-//! whose `verdict` is [`REFUSED`](crate::REFUSED) is neither compared nor best. The page reports on the subject of a table: the
-//! first transport that is neither a rival nor a floor, in its best setting.
+//!   (times) or higher (`_gbps`, `_per_s`).
+//! * The main figure is the benchmark's in the [`Conventions`], otherwise the first with a better direction. It is compared with
+//!   the best rival's: the ratio is computed from the figures shown, and if single runs contradict it, no direction is stated. A
+//!   line whose `verdict` is [`REFUSED`](crate::REFUSED) is neither compared nor best. The page reports on the subject of a table:
+//!   the first transport that is neither a rival nor a floor, in its best setting.
 //! * The caller's [`Conventions`] say which transports are rivals and floors, and which benchmarks have tables of their own form.
 
 mod axis;

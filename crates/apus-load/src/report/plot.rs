@@ -42,7 +42,7 @@ pub(super) struct Palette {
 }
 
 impl Palette {
-    /// Colours for `names`: the one given by the conventions, otherwise that of the name up to its first comma, otherwise a free
+    /// Colours for `names`: the one given by the conventions, otherwise the colour of the name up to its first comma, otherwise a free
     /// one.
     pub(super) fn of<'a>(names: impl Iterator<Item = &'a str>, conventions: &Conventions) -> Self {
         let mut palette = Self::default();

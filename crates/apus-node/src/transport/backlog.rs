@@ -1,8 +1,8 @@
-//! Requests that a load generator cannot send yet.
+//! Requests that wait until the node's budgets have room.
 
 use std::collections::VecDeque;
 
-/// Requests that wait, in their order, because the outstanding ones fill the budgets of the node.
+/// Waiting requests in order. They wait because outstanding requests fill the node's budgets.
 #[derive(Debug)]
 pub struct Backlog<T>(VecDeque<T>);
 
@@ -14,22 +14,22 @@ impl<T> Default for Backlog<T> {
 
 impl<T: Copy> Backlog<T> {
     #[cfg(test)]
-    /// Whether none waits.
+    /// Whether no request waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Adds a request behind all others.
+    /// Adds a request at the end.
     pub fn push(&mut self, request: T) {
         self.0.push_back(request);
     }
 
-    /// Sends the waiting requests until `try_send` returns false for want of room.
+    /// Sends waiting requests until `try_send` returns `false` for lack of room.
     ///
     /// # Errors
     ///
-    /// The error of a request, which waits no longer; the ones behind it do.
+    /// The error of a request, which is removed. The requests behind it stay.
     pub fn send<E>(&mut self, mut try_send: impl FnMut(T) -> Result<bool, E>) -> Result<(), E> {
         while let Some(&request) = self.0.front() {
             let sent = try_send(request);

@@ -1,4 +1,4 @@
-//! What a transport is to the benchmarks.
+//! The interface of transports.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -12,50 +12,50 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::Header;
 
-/// What a client may choose.
+/// Options of a client.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// Connections of `tcp-epoll`; the other transports have one.
     pub connections: usize,
-    /// What nodes of Apus are set to.
+    /// Settings of Apus nodes.
     pub node: NodeOptions,
 }
 
-/// What a node of Apus is set to.
+/// Settings of an Apus node.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct NodeOptions {
-    /// How it reaches others; follows from the transport.
+    /// Its links, which the transport determines.
     #[serde(with = "crate::as_text")]
     pub link: Links,
     /// Packet delivery of Apus.
     #[serde(with = "crate::as_text")]
     pub delivery: Delivery,
-    /// Receive buffer to ask for, in bytes.
+    /// Requested receive buffer, in bytes.
     pub receive_buffer: Option<u32>,
-    /// File to which it appends its packets. Only the client's node does: the server's has the same packets.
+    /// File to which it appends its packets. Only the client's node captures; the server's has the same packets.
     #[serde(skip)]
     pub capture: Option<PathBuf>,
 }
 
-/// One request as the benchmarks give it to a transport.
+/// One request of a benchmark.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Comes back in the reply.
+    /// Identifies the call. The reply echoes it.
     pub tag: u64,
     /// Bytes of the request, at least [`crate::message::Header::LEN`].
     pub length: u32,
-    /// Bytes of the wanted reply; 0 means as long as the request.
+    /// Bytes of the wanted reply; 0 means the length of the request.
     pub reply: u32,
 }
 
-/// One reply, already checked by the transport for what only it can see.
+/// One reply, after the transport's own checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// The tag of the request it answers.
+    /// The tag of its request.
     pub tag: u64,
-    /// Bytes of the reply as they arrived.
+    /// Bytes of the received reply.
     pub length: u32,
-    /// Bytes of the request as the server saw them.
+    /// Bytes of the request as received by the server.
     pub request_length: u32,
 }
 
@@ -67,56 +67,56 @@ impl Request {
 }
 
 impl From<Header> for Reply {
-    /// What the header of a reply tells.
+    /// The fields of a reply's header.
     fn from(header: Header) -> Self {
         Self { tag: header.tag, length: header.length, request_length: header.other_length }
     }
 }
 
-/// What went wrong below the messages and was put right, or not.
+/// Counts of losses below the messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, AddAssign, Serialize, Deserialize)]
 pub struct Health {
-    /// Datagrams the kernel dropped because a receive buffer was full.
+    /// Datagrams that the kernel dropped because a receive buffer was full.
     pub drops: u64,
-    /// Times data was asked for again.
+    /// Number of RESENDs.
     pub resends: u64,
 }
 
-/// Tells a server's health while it runs.
+/// Reports a server's health while it runs.
 pub type HealthProbe = Box<dyn Fn() -> Health + Send>;
 
-/// The kind of a reply that is not what was asked for.
+/// The kind of a wrong reply.
 pub const WRONG_REPLY: &str = "wrong_reply";
 
-/// The kind of a call without any reply for a long time.
+/// The kind of a call that has had no reply for a long time.
 pub const NO_REPLY: &str = "no_reply";
 
-/// The kind of the calls on a connection that broke or is not there.
+/// The kind of a call on a broken or missing connection.
 const CONNECTION_LOST: &str = "connection_lost";
 
-/// A call that failed.
+/// A failed call.
 #[derive(Clone, Debug)]
 pub struct Failed {
-    /// Which call.
+    /// The key of the call.
     pub key: u64,
-    /// What it is counted as, lower case with underscores.
+    /// The kind of the failure, in lower case with underscores.
     pub kind: String,
-    /// What happened, for people.
+    /// A description of the failure.
     pub why: String,
 }
 
 impl Failed {
-    /// A call that the transport ended with an error.
+    /// A call that ended with an error of the transport.
     pub fn call(key: u64, error: &CallError) -> Self {
         Self { key, kind: kind(error), why: format!("a call failed: {error}") }
     }
 
-    /// A call on a connection that broke or is not there.
+    /// A call on a broken or missing connection.
     pub fn connection_lost(key: u64, why: impl fmt::Display) -> Self {
         Self { key, kind: CONNECTION_LOST.to_owned(), why: why.to_string() }
     }
 
-    /// A call whose reply is not what was asked for.
+    /// A call with a wrong reply.
     pub fn wrong(key: u64, why: impl fmt::Display) -> Self {
         Self { key, kind: WRONG_REPLY.to_owned(), why: why.to_string() }
     }
@@ -130,7 +130,7 @@ impl fmt::Display for Failed {
 
 impl std::error::Error for Failed {}
 
-/// The name of an error's variant, in lower case with underscores, so that new kinds of errors need no list here.
+/// The name of an error's variant, in lower case with underscores, so that new variants need no list here.
 fn kind(error: &CallError) -> String {
     let debugged = format!("{error:?}");
     let name = debugged.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
@@ -144,29 +144,30 @@ fn kind(error: &CallError) -> String {
     kind
 }
 
-/// What became of a call.
+/// The end of a call.
 pub type Ended = Result<Reply, Failed>;
 
-/// The client's side of a transport, used by one thread and connected to some servers; a benchmark on this machine has one.
+/// The client's side of a transport, for one thread, connected to one or several servers. A benchmark on one machine has one
+/// server.
 pub trait Client {
-    /// Takes a request to the server of that place in the list. It may stay queued until the next `receive`, so that many
-    /// share a system call. The request's tag is the key of the call.
+    /// Sends a request to the server with index `server`. The request may stay queued until the next `receive`, so that many
+    /// requests share a system call. The request's tag is the key of the call.
     ///
     /// # Errors
-    /// When this call cannot be made; others may.
+    /// If this call cannot be made. Other calls are not affected.
     fn send(&mut self, server: usize, request: Request) -> Result<(), Failed>;
 
-    /// Sends what is queued and adds the calls that have ended, waiting up to `timeout` for the first. With a `timeout`
-    /// of zero it only looks.
+    /// Sends queued requests and adds the calls that have ended, waiting up to `timeout` for the first. Does not wait if `timeout`
+    /// is zero.
     ///
     /// # Errors
-    /// When no call that is outstanding can end any more.
+    /// If no outstanding call can end any more.
     fn receive(&mut self, timeout: Duration, ended: &mut Vec<Ended>) -> Result<()>;
 
-    /// One request to the first server and its reply, the transport's quickest way.
+    /// Makes one call to the first server in the transport's fastest way.
     ///
     /// # Errors
-    /// When the call fails or has no reply after `timeout`.
+    /// If the call fails or has no reply after `timeout`.
     fn call(
         &mut self,
         request: Request,
@@ -182,18 +183,18 @@ pub trait Client {
         }
     }
 
-    /// Goes on after `receive` has failed with this error, if that is possible.
+    /// Continues after `receive` has failed with this error, if possible.
     ///
     /// # Errors
-    /// The same one, when it is not.
+    /// The same error, if it is not possible.
     fn recover(&mut self, error: Error) -> Result<()> {
         Err(error)
     }
 
-    /// What this side knows of its health; nothing, where the kernel keeps it to itself.
+    /// The health of this side; empty if the kernel does not report it.
     ///
     /// # Errors
-    /// When calls did not go the way that the transport's name says.
+    /// If calls did not take the way that the transport's name implies.
     fn health(&self) -> Result<Health> {
         Ok(Health::default())
     }
@@ -201,10 +202,10 @@ pub trait Client {
 
 /// The server's side of a transport: answers every request until the process ends.
 pub trait Server: Send {
-    /// Where clients find it: an IP address and port, or the name of a unix socket.
+    /// The address for clients: an IP address and port, or the name of a unix socket.
     fn address(&self) -> String;
 
-    /// Tells what this side knows of its health.
+    /// A probe of this side's health.
     fn health_probe(&self) -> HealthProbe {
         Box::new(Health::default)
     }

@@ -1,10 +1,10 @@
-//! A transport as load generators see it.
+//! Transports of load generators.
 //!
 //! | module | |
 //! |---|---|
 //! | [`interface`] | the traits of its two sides |
 //! | [`over_apus`] | Apus behind these traits, through shared memory or over UDP |
-//! | [`tcp_epoll`], [`tcp_servers`] | kernel TCP in the same place: one thread with epoll; a client of several servers |
+//! | [`tcp_epoll`], [`tcp_servers`] | kernel TCP behind them: one thread with epoll; a client of several servers |
 //! | [`stream_frames`] | messages in a stream |
 //! | [`backlog`] | requests of a client that wait for room |
 

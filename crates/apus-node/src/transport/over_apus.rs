@@ -1,7 +1,7 @@
-//! Apus through the library's public API, as any program would use it: through shared memory or over UDP.
+//! Apus through the library's public API, like any program's: through shared memory or over UDP.
 //!
-//! Bodies are handed over without a copy, so the client keeps a few ready and sends slices of them. Which of them was
-//! sent follows from the tag, and the reply must echo it.
+//! Bodies are passed without a copy, so the client keeps a few ready and sends slices of them. The tag determines the body, and the
+//! reply must echo it.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -28,29 +28,29 @@ use crate::verify::{self, VERIFIED};
 /// The service's Homa port.
 pub const PORT: u16 = 4000;
 
-/// Bodies that differ in their tag, so that a reply to the wrong request is noticed.
+/// Number of bodies with different tags, so that a reply to the wrong request is detected.
 const VARIANTS: u64 = 4;
 
-/// The least length of the bodies kept ready; they grow with what is sent.
+/// Lower bound on the length of prepared bodies, which grow with the requests.
 const BODY_MIN: usize = 1 << 12;
 
-/// Length of the bodies made beforehand: the longest of the mix.
+/// Length of the bodies prepared at the start: the longest message of the mix.
 const BODY_USUAL: u32 = 1 << 20;
 
-/// Messages taken at once.
+/// Upper bound on messages taken at once.
 const BATCH: usize = 256;
 
-/// Calls that may be outstanding: as many as an open loop can leave behind.
+/// Upper bound on outstanding calls: as many as an open loop can leave behind.
 const CALLS_MAX: u32 = 1 << 20;
 
-/// What the bytes of messages mean.
+/// The format of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// A pattern of which the end is checked.
+    /// A pattern whose last byte is checked.
     Pattern,
-    /// Every byte is checked; the number makes the tags of this client its own.
+    /// Every byte is checked. The number distinguishes the tags of clients.
     Verified(u64),
-    /// As the cp_node of the Linux module.
+    /// The format of the Linux module's cp_node.
     CpNode,
 }
 
@@ -79,11 +79,11 @@ pub struct ApusClient {
     body: Body,
     flush: Flush,
     batch: Vec<Response>,
-    /// Requests and their servers.
+    /// Waiting requests and their servers.
     waiting: Backlog<(usize, Request)>,
-    /// The node, where nobody else keeps it.
+    /// The node, if the client owns it.
     node: Option<Node>,
-    /// Memory is shared with the server, and must be so to the end.
+    /// Whether memory is shared with the server, which must remain so to the end.
     memory: bool,
 }
 
@@ -95,11 +95,11 @@ impl Clone for ApusClient {
 }
 
 impl ApusClient {
-    /// Starts a node that calls the one at `server`.
+    /// Starts a node that calls the node at `server`.
     ///
     /// # Errors
-    /// When the node cannot start, the environment (`APUS_…`) asks for something impossible, or memory was to be shared with
-    /// the server and is not.
+    /// If the node cannot start, the environment (`APUS_…`) has an impossible setting, or memory should be shared with the server
+    /// and is not.
     pub fn connect(server: SocketAddr, options: NodeOptions) -> Result<Self> {
         let node = start_node(&options)?;
         let server = Address::new(server, PORT);
@@ -113,7 +113,7 @@ impl ApusClient {
         Ok(Self { bodies: Bodies::ready(), node: Some(node), memory, ..client })
     }
 
-    /// Calls `servers` by `client`. With [`Flush::Later`] requests wait for the next `receive`.
+    /// Calls `servers` through `client`. With [`Flush::Later`], requests wait for the next `receive`.
     #[must_use]
     pub fn new(client: apus::Client, servers: Arc<[Address]>, flush: Flush, body: Body) -> Self {
         Self {
@@ -129,7 +129,7 @@ impl ApusClient {
         }
     }
 
-    /// Sends a request; false if the node's budgets have no room for it until others have ended.
+    /// Sends a request. Returns `false` if the node's budgets have no room for it until other calls end.
     fn try_send(&mut self, server: usize, request: Request) -> Result<bool, Failed> {
         let body = self.body_of(server, request);
         match self.client.send(self.servers[server], body, request.tag, self.flush) {
@@ -170,7 +170,7 @@ impl ApusClient {
             Body::Verified(client) => client,
             Body::CpNode => {
                 let length = cp_node::read_response(key, body)?;
-                // A cp_node does not say how long the request was.
+                // A cp_node does not return the length of the request.
                 return Ok(Reply { tag: key, length, request_length: 0 });
             }
         };
@@ -192,8 +192,8 @@ impl ApusClient {
     }
 }
 
-/// A node on the loopback interface. Settings from the environment have the last word, except about the link and the engine, which
-/// the name of the transport promises.
+/// Starts a node on the loopback interface. Settings from the environment take precedence, except for the link and the engine,
+/// which the transport's name implies.
 fn start_node(options: &NodeOptions) -> Result<Node> {
     let mut config = Config::new();
     config.listen((Ipv4Addr::LOCALHOST, 0).into()).delivery(options.delivery);
@@ -203,17 +203,17 @@ fn start_node(options: &NodeOptions) -> Result<Node> {
     config.calls_max(CALLS_MAX);
     config.apply_environment()?.link(options.link).engine(EngineAt::Own);
     if options.link == Links::Auto {
-        config.capture(None); // It would keep the node from sharing memory.
+        config.capture(None); // A capture would prevent shared memory.
     } else if let Some(file) = &options.capture {
-        config.capture(Some(path::absolute(file).context("cannot tell where --capture is")?));
+        config.capture(Some(path::absolute(file).context("cannot resolve the path of --capture")?));
     }
     Node::start(&config).context("cannot start an Apus node")
 }
 
-/// Refuses to measure UDP under the name of shared memory. A node that shares memory reaches a peer over UDP where it cannot.
+/// Refuses to measure UDP under the name of shared memory. A node that fails to share memory with a peer uses UDP.
 ///
 /// # Errors
-/// When memory is not shared with the one server, or no longer.
+/// If memory is not shared with the only server, or no longer.
 fn check_memory(node: &Node) -> Result<()> {
     let memory = node.stats().memory;
     ensure!(
@@ -238,7 +238,7 @@ impl Client for ApusClient {
             ended.push(Err(failed));
         }
         if timeout.is_zero() {
-            // The one that finds nothing has turned the engine, and so has sent what was queued.
+            // The call that finds no response turns the engine, which sends queued requests.
             for _ in 0..BATCH {
                 match self.client.try_recv() {
                     Ok(response) => ended.push(self.note(response)),
@@ -274,7 +274,7 @@ impl Client for ApusClient {
     }
 }
 
-/// What a node knows of its health.
+/// The health of a node.
 pub fn health(node: &Node) -> Health {
     let stats = node.stats();
     Health { drops: stats.link.receive_buffer_drops, resends: stats.protocol.resends_sent }
@@ -286,19 +286,19 @@ pub fn read_reply(tag: u64, body: &[u8]) -> Result<Reply> {
     ensure!(header.tag == tag % VARIANTS, "a response to another request");
     check_last(&body[Header::LEN..], body.len())?;
     let length = body.len() as u32;
-    // An echo is the request itself, which says 0: as long as the reply.
+    // An echo is the request itself, whose 0 stands for the length of the reply.
     let request_length = if header.other_length == 0 { length } else { header.other_length };
     Ok(Reply { tag, length, request_length })
 }
 
-/// Request bodies kept ready, by variant and length of the wanted reply.
+/// Prepared request bodies, by variant and length of the wanted reply.
 #[derive(Debug, Default)]
 pub struct Bodies {
     ready: HashMap<(u64, u32), Bytes>,
 }
 
 impl Bodies {
-    /// Those of the usual lengths, made beforehand: making a long one would keep short calls waiting.
+    /// Bodies of the usual lengths, prepared at the start, because making a long body would delay short calls.
     #[must_use]
     pub fn ready() -> Self {
         let mut bodies = Self::default();
@@ -333,7 +333,7 @@ impl ApusServer {
     /// Starts a node on the loopback interface.
     ///
     /// # Errors
-    /// When the node cannot start, or the environment (`APUS_…`) asks for something impossible.
+    /// If the node cannot start, or the environment (`APUS_…`) has an impossible setting.
     pub fn bind(options: NodeOptions) -> Result<Self> {
         let node = start_node(&options)?;
         let service = node.bind(PORT)?;
@@ -354,7 +354,7 @@ impl Server for ApusServer {
     fn run(self: Box<Self>) -> Result<Infallible> {
         self.service.serve(|mut request| {
             let body = request.take_body();
-            // A wrong byte shows on the client's side, which then has no reply; a client that has gone needs none.
+            // The client detects a wrong byte by the missing reply. A client that is gone needs no reply.
             if check_last(body.get(Header::LEN..).unwrap_or_default(), body.len()).is_ok() {
                 let _ = request.reply(reply_to(body));
             }
@@ -363,8 +363,8 @@ impl Server for ApusServer {
     }
 }
 
-/// The reply to a request: an echo, or the reply of the length it asks for. What is none of our messages, or asks for
-/// more than a message may be, is echoed.
+/// The reply to a request: an echo, or a reply of the requested length. Malformed requests, and those with a reply longer than a
+/// message may be, are echoed.
 pub fn reply_to(body: Bytes) -> Bytes {
     match Header::from_bytes(&body) {
         Some(header) if (1..=MESSAGE_MAX).contains(&header.other_length) => {

@@ -1,7 +1,7 @@
-//! Messages on a byte stream: what is read is taken apart, what is written is gathered into few system calls.
+//! Messages on a byte stream: the reader parses them, and the writer gathers them into few system calls.
 //!
-//! Shared by TCP, unix sockets and `apus node`. The reader drops the data after a check, which a real RPC library
-//! cannot do; the writer sends the pattern from where it lies. Both favour the rivals.
+//! Shared by TCP, unix sockets and `apus node`. The reader drops the data after a check, which a real RPC library cannot do. The
+//! writer sends the pattern in place. Both favour the rivals.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, Write};
@@ -10,38 +10,38 @@ use anyhow::{Result, ensure};
 
 use crate::message::{Header, check_last, filler};
 
-/// Bytes asked of the kernel in one read.
+/// Bytes requested from the kernel in one read.
 pub const READ_SIZE: usize = 256 << 10;
 
-/// Bytes given to the kernel in one write by somebody who has other things to do.
+/// Upper bound on bytes of one write if the caller has other work.
 pub const WRITE_SIZE: usize = 128 << 10;
 
-/// Messages up to this length are copied behind one another; longer ones are sent from where they lie.
+/// Upper bound on messages that are copied one behind another; longer ones are sent in place.
 const COPY_MAX: usize = 8 << 10;
 
-/// A copied piece is not grown beyond this.
+/// Upper bound on a copied piece.
 const PIECE_MAX: usize = 64 << 10;
 
-/// Pieces handed to the kernel in one call.
+/// Upper bound on pieces passed to the kernel in one call.
 const PIECES_PER_CALL: usize = 64;
 
-/// Takes a byte stream apart into messages.
+/// Parses a byte stream into messages.
 #[derive(Debug, Default)]
 pub struct FrameReader {
-    /// The start of a message whose header is not complete yet.
+    /// The start of a message whose header is incomplete.
     header: [u8; Header::LEN],
     have: usize,
     /// The message being read.
     current: Option<Header>,
-    /// Bytes of it that were read, header included.
+    /// Bytes of it that were read, including the header.
     offset: usize,
 }
 
 impl FrameReader {
-    /// Takes the next bytes of the stream; calls `complete` for each message whose last byte is among them.
+    /// Takes the next bytes of the stream, and calls `complete` for each message whose last byte is among them.
     ///
     /// # Errors
-    /// When the bytes are not what the other side was to send.
+    /// If the bytes are wrong.
     pub fn take(&mut self, mut bytes: &[u8], mut complete: impl FnMut(Header)) -> Result<()> {
         while !bytes.is_empty() {
             let Some(header) = self.current else {
@@ -84,18 +84,18 @@ impl FrameReader {
     }
 }
 
-/// Messages on their way out.
+/// Outgoing messages.
 #[derive(Debug, Default)]
 pub struct FrameWriter {
     pieces: VecDeque<Piece>,
-    /// Bytes of the first piece that the kernel has taken.
+    /// Bytes of the first piece that the kernel has accepted.
     sent: usize,
 }
 
 #[derive(Debug)]
 enum Piece {
     Bytes(Vec<u8>),
-    /// The pattern from an offset on, so many bytes of it.
+    /// A slice of the pattern: its offset and its length.
     Filler(usize, usize),
 }
 
@@ -115,14 +115,14 @@ impl Piece {
     }
 }
 
-/// How far a write got.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Nothing is left.
     Done,
-    /// Something is left, and the kernel may take it.
+    /// Bytes are left, and the kernel may accept them.
     More,
-    /// The kernel takes nothing now.
+    /// The kernel accepts no bytes now.
     Full,
 }
 
@@ -139,24 +139,24 @@ impl FrameWriter {
         }
     }
 
-    /// Nothing is waiting to be written.
+    /// Whether no bytes wait to be written.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Writes everything to a stream that blocks.
+    /// Writes everything to a blocking stream.
     ///
     /// # Errors
-    /// As the kernel's.
+    /// The errors of the kernel.
     pub fn write_all(&mut self, mut stream: impl Write) -> io::Result<()> {
         while self.write(&mut stream, usize::MAX)? != Progress::Done {}
         Ok(())
     }
 
-    /// Writes once, at most `limit` bytes, so that a long message does not keep the caller from others.
+    /// Writes once, at most `limit` bytes, so that a long message does not block the caller.
     ///
     /// # Errors
-    /// As the kernel's; a full socket buffer is not an error.
+    /// The errors of the kernel; a full socket buffer is not an error.
     pub fn write(&mut self, stream: &mut impl Write, limit: usize) -> io::Result<Progress> {
         if self.pieces.is_empty() {
             return Ok(Progress::Done);
@@ -178,7 +178,7 @@ impl FrameWriter {
             let bytes = piece.slice(from);
             *slice = IoSlice::new(&bytes[..bytes.len().min(room)]);
             room -= slice.len();
-            // What does not go whole lets nothing pass.
+            // A piece that does not fit ends the call, because order matters.
             if slice.len() < piece.len() - from || room == 0 {
                 break;
             }
@@ -198,7 +198,7 @@ impl FrameWriter {
         }
     }
 
-    /// The piece at the end with room for `more` copied bytes.
+    /// The last piece, with room for `more` copied bytes.
     fn copied_piece(&mut self, more: usize) -> &mut Vec<u8> {
         let fits = matches!(self.pieces.back(), Some(Piece::Bytes(bytes)) if bytes.len() + more <= PIECE_MAX);
         if !fits {
@@ -206,7 +206,7 @@ impl FrameWriter {
         }
         match self.pieces.back_mut() {
             Some(Piece::Bytes(bytes)) => bytes,
-            _ => unreachable!("a piece of bytes was just made sure to be last"),
+            _ => unreachable!("the last piece has bytes"),
         }
     }
 }
@@ -215,7 +215,7 @@ impl FrameWriter {
 mod tests {
     use super::*;
 
-    /// Takes at most so many bytes a call, then says that it is full.
+    /// Accepts at most `a_call` bytes per call, then reports that it is full.
     struct Narrow {
         bytes: Vec<u8>,
         a_call: usize,

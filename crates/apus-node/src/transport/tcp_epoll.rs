@@ -1,5 +1,5 @@
-//! TCP at its best in one thread each side: non-blocking, level-triggered epoll, several connections, messages
-//! pipelined on each, everything that is ready written in one call. The serious rival.
+//! TCP at its best with one thread per side: non-blocking, level-triggered epoll, several connections, messages pipelined on each,
+//! and all ready messages written in one call. The serious rival.
 
 use std::convert::Infallible;
 use std::io::{ErrorKind, Read};
@@ -23,10 +23,10 @@ use super::stream_frames::{FrameReader, FrameWriter, Progress, READ_SIZE, WRITE_
 use crate::message::{Header, MESSAGE_MAX};
 use crate::traffic::{Counts, Traffic};
 
-/// Events taken in one `epoll_wait`.
+/// Upper bound on events of one `epoll_wait`.
 const EVENTS: usize = 64;
 
-/// The epoll key of the listener; connections have their index.
+/// The epoll key of the listener. A connection's key is its index.
 const LISTENER: u64 = u64::MAX;
 
 /// One non-blocking connection with its framing.
@@ -35,17 +35,17 @@ pub struct Connection {
     reader: FrameReader,
     /// Messages that wait to be written.
     pub writer: FrameWriter,
-    /// Request and reply bytes that were asked for and have not come yet.
+    /// Request and reply bytes of outstanding calls.
     outstanding: u64,
-    /// Registered for writability because the socket buffer was full.
+    /// Whether it is registered for writability because the socket buffer was full.
     waits_for_room: bool,
 }
 
 impl Connection {
-    /// Takes a connected stream over.
+    /// Takes over a connected stream.
     ///
     /// # Errors
-    /// When the kernel refuses the options.
+    /// If the kernel refuses the options.
     pub fn new(stream: Socket) -> Result<Self> {
         stream.set_nonblocking(true).context("non-blocking mode")?;
         Ok(Self {
@@ -62,7 +62,7 @@ impl Connection {
         self.writer.push(request.header());
     }
 
-    /// One read; calls `complete` for each message that ends in it. Returns false when the other side has closed.
+    /// Reads once, and calls `complete` for each message that ends in the read. Returns `false` if the other side has closed.
     pub fn read(
         &mut self,
         scratch: &mut [u8],
@@ -81,12 +81,13 @@ impl Connection {
         Ok(true)
     }
 
-    /// Writes once, at most `limit` bytes of what is queued.
+    /// Writes once, at most `limit` bytes of the queue.
     pub fn write(&mut self, limit: usize) -> Result<Progress> {
         self.writer.write(&mut self.stream, limit).context("socket write")
     }
 
-    /// As `write`, and has epoll tell when a full socket buffer has room again. Returns whether there is more to write at once.
+    /// Writes like `write`, and registers for writability if the socket buffer is full. Returns whether more can be written at
+    /// once.
     fn write_or_wait(&mut self, epoll: &Epoll, key: u64, limit: usize) -> Result<bool> {
         let progress = self.write(limit)?;
         let waits = progress == Progress::Full;
@@ -113,7 +114,7 @@ impl EpollClient {
     /// Opens one connection to each of `servers`, which may all be the same.
     ///
     /// # Errors
-    /// When the kernel or a server refuses.
+    /// If the kernel or a server refuses.
     pub fn connect(servers: &[SocketAddr]) -> Result<Self> {
         let epoll = new_epoll()?;
         let mut connections = Vec::new();
@@ -127,8 +128,8 @@ impl EpollClient {
 }
 
 impl Client for EpollClient {
-    /// Picks the connection with the fewest outstanding bytes: a short message then waits behind as little as possible,
-    /// which gives TCP a better tail than taking turns.
+    /// Picks the connection with the fewest outstanding bytes: a short message then waits behind as few bytes as possible, which
+    /// gives TCP a better tail than taking turns.
     fn send(&mut self, _: usize, request: Request) -> Result<(), Failed> {
         self.send_among(0..self.connections.len(), request);
         Ok(())
@@ -152,7 +153,7 @@ impl Client for EpollClient {
 }
 
 impl EpollClient {
-    /// As [`send`](Client::send), on one of the connections of these places in the list.
+    /// Like [`send`](Client::send), on one of the connections with these indices.
     pub fn send_among(&mut self, places: Range<usize>, request: Request) {
         let connection = self.connections[places]
             .iter_mut()
@@ -161,11 +162,11 @@ impl EpollClient {
         connection.push(request);
     }
 
-    /// As [`receive`](Client::receive), but returns at `end` also when bytes keep coming, and sleeps to the microsecond:
-    /// the kernel's `epoll_wait` counts in milliseconds.
+    /// Like [`receive`](Client::receive), but returns at `end` even if bytes keep arriving, and sleeps to the microsecond: the
+    /// kernel's `epoll_wait` counts in milliseconds.
     ///
     /// # Errors
-    /// As `receive`.
+    /// The errors of `receive`.
     pub fn receive_until(&mut self, end: Instant, ended: &mut Vec<Ended>) -> Result<()> {
         loop {
             self.receive(Duration::ZERO, ended)?;
@@ -183,24 +184,24 @@ impl EpollClient {
         }
     }
 
-    /// Whether something could be written at once.
+    /// Whether queued bytes can be written at once.
     fn has_unwritten(&self) -> bool {
         let unwritten =
             |connection: &Connection| !connection.writer.is_empty() && !connection.waits_for_room;
         self.connections.iter().any(unwritten)
     }
 
-    /// Has all connections use a congestion control of the kernel.
+    /// Sets the congestion control of all connections.
     ///
     /// # Errors
-    /// When the kernel has none of that name.
+    /// If the kernel has no algorithm of that name.
     pub fn use_congestion_control(&self, name: &str) -> Result<()> {
         self.connections
             .iter()
             .try_for_each(|connection| use_congestion_control(&connection.stream, name))
     }
 
-    /// Writes some of what each connection has queued; returns whether there is more to write at once.
+    /// Writes some of each connection's queue. Returns whether more can be written at once.
     fn write_queued(&mut self, limit: usize) -> Result<bool> {
         let mut more = false;
         for (connection, key) in self.connections.iter_mut().zip(0..) {
@@ -240,10 +241,10 @@ pub struct EpollServer {
 }
 
 impl EpollServer {
-    /// Listens on `address`; what is answered is counted in `traffic`.
+    /// Listens on `address`. `traffic` counts the answered requests.
     ///
     /// # Errors
-    /// When the address is busy, not ours or not allowed.
+    /// If the address is in use, not local or not allowed.
     pub fn listen(address: SocketAddr, traffic: Arc<Traffic>) -> Result<Self> {
         let listener = TcpListener::bind(address)
             .with_context(|| format!("cannot listen on TCP {address}"))?;
@@ -251,18 +252,18 @@ impl EpollServer {
         Self::on(listener, traffic)
     }
 
-    /// Has the connections it will accept use a congestion control of the kernel.
+    /// Sets the congestion control of the connections that it will accept.
     ///
     /// # Errors
-    /// When the kernel has none of that name.
+    /// If the kernel has no algorithm of that name.
     pub fn use_congestion_control(&self, name: &str) -> Result<()> {
         use_congestion_control(&self.listener, name)
     }
 
-    /// Another server for the same address: connections go to whichever is free.
+    /// Another server on the same listener. The kernel gives connections to either.
     ///
     /// # Errors
-    /// When the process has no descriptor left.
+    /// If the process has no descriptor left.
     pub fn share(&self) -> Result<Self> {
         Self::on(self.listener.try_clone().context("TCP listener")?, Arc::clone(&self.traffic))
     }
@@ -283,10 +284,10 @@ impl EpollServer {
         })
     }
 
-    /// Serves in a thread of its own until the process ends. The thread ends only with an error.
+    /// Serves on a new thread until the process exits. The thread ends only with an error.
     ///
     /// # Errors
-    /// When the system has no thread left.
+    /// If the system has no thread left.
     pub fn spawn(self) -> Result<JoinHandle<Error>> {
         let serve = move || match Box::new(self).run() {
             Ok(never) => match never {},
@@ -296,7 +297,7 @@ impl EpollServer {
         thread.spawn(serve).context("cannot start a thread")
     }
 
-    /// Takes a connection, unless another server was quicker.
+    /// Accepts a connection, unless another server was faster.
     fn accept(&mut self) -> Result<()> {
         let stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
@@ -319,8 +320,8 @@ impl EpollServer {
         Ok(())
     }
 
-    /// Answers what a connection brought; forgets it when it ended, broke or asks for more than a message may be, which the
-    /// client will report if it matters.
+    /// Answers the requests of a connection. Drops a connection that ended, broke or requests more than a message may be; the
+    /// client reports that if it matters.
     fn serve(&mut self, key: u64) {
         let slot = &mut self.connections[key as usize];
         let Some(connection) = slot else { return };
@@ -374,8 +375,7 @@ impl Server for EpollServer {
     }
 }
 
-/// How much one write takes: all there is when the caller waits for replies anyway, little when it must get to short
-/// calls in between.
+/// Upper bound on one write: everything if the caller waits for replies anyway, little if it has short calls to handle in between.
 pub fn write_limit(timeout: Duration) -> usize {
     if timeout.is_zero() { WRITE_SIZE } else { usize::MAX }
 }
@@ -389,7 +389,7 @@ fn new_epoll() -> Result<Epoll> {
     Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("epoll_create")
 }
 
-/// `epoll_wait`; its timeout has milliseconds, so what is shorter but not zero becomes one.
+/// `epoll_wait`, whose timeout has milliseconds. A shorter timeout other than zero is rounded up.
 fn wait(epoll: &Epoll, events: &mut [EpollEvent], timeout: Duration) -> Result<usize> {
     let milliseconds = match timeout.as_millis() {
         0 if timeout.is_zero() => EpollTimeout::ZERO,
@@ -400,13 +400,13 @@ fn wait(epoll: &Epoll, events: &mut [EpollEvent], timeout: Duration) -> Result<u
         ready => ready.context("epoll_wait"),
     }
 }
-/// A server that does not answer in this time is not there.
+/// Time within which a server must accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connects by TCP, with Nagle's algorithm off: every rival sends at once.
+/// Connects by TCP, with Nagle's algorithm disabled.
 ///
 /// # Errors
-/// When the kernel or the server refuses, or nothing answers.
+/// If the kernel or the server refuses, or the server does not answer.
 pub fn connect_tcp(server: SocketAddr) -> Result<Socket> {
     let stream = TcpStream::connect_timeout(&server, CONNECT_TIMEOUT)
         .with_context(|| format!("TCP connect to {server}"))?;

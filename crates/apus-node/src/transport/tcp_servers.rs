@@ -1,4 +1,4 @@
-//! Kernel TCP to several servers; connections that break are opened again.
+//! Kernel TCP to several servers; broken connections are opened again.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -9,17 +9,17 @@ use anyhow::{Error, Result, bail};
 use super::interface::{Client, Ended, Failed, Request};
 use super::tcp_epoll::EpollClient;
 
-/// After a connection broke, or could not be opened, the next attempt comes so much later.
+/// Time between a broken or refused connection and the next attempt.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Some connections to each server.
+/// Connections to each server.
 pub struct TcpClient {
     ends: Vec<SocketAddr>,
     connections: usize,
     client: Result<EpollClient, Broken>,
 }
 
-/// Why there is no connection, and when to try again.
+/// The reason for the missing connections, and the time of the next attempt.
 struct Broken {
     why: String,
     retry: Instant,
@@ -35,7 +35,7 @@ impl TcpClient {
     /// Opens `connections` connections to each of the servers.
     ///
     /// # Errors
-    /// When one cannot be reached.
+    /// If a server cannot be reached.
     pub fn connect(servers: &[SocketAddr], connections: usize) -> Result<Self> {
         let each = |server| std::iter::repeat_n(server, connections);
         let ends: Vec<SocketAddr> = servers.iter().copied().flat_map(each).collect();
@@ -43,10 +43,10 @@ impl TcpClient {
         Ok(Self { ends, connections, client })
     }
 
-    /// Has all connections use a congestion control of the kernel: `cubic`, `reno`, `bbr`, …
+    /// Sets the congestion control of all connections: `cubic`, `reno`, `bbr`, …
     ///
     /// # Errors
-    /// When the kernel has none of that name.
+    /// If the kernel has no algorithm of that name.
     pub fn use_congestion_control(&self, name: &str) -> Result<()> {
         match &self.client {
             Ok(client) => client.use_congestion_control(name),
@@ -81,7 +81,7 @@ impl Client for TcpClient {
         Ok(())
     }
 
-    /// All connections are given up, and opened again after a while.
+    /// Drops all connections. They are opened again later.
     fn recover(&mut self, error: Error) -> Result<()> {
         self.client = Err(Broken::now(&error));
         Ok(())

@@ -204,7 +204,7 @@ impl<'a> World<'a> {
 
     fn all_ended(&self, bound: Duration) -> Result<(), Violation> {
         if self.scenario.damages() {
-            // Sides that were told different lengths wait for each other until a deadline ends the call.
+            // Sides that know different lengths wait for each other until a deadline ends the call.
             return Ok(());
         }
         let open = |entry: &Entry| matches!(entry.fate, Fate::UnderWay | Fate::NotBegun);

@@ -67,7 +67,7 @@ pub fn gaps(merged: &Merged, threshold: u64) -> Report {
     report
 }
 
-/// The stops of each node, and those of all nodes at once if there are several.
+/// The stops of each node, and the stops of all nodes at once if there are several.
 fn stops(merged: &Merged, nodes: &Nodes, packets: &[Packet], threshold: u64) -> Vec<Stop> {
     let all = nodes.count();
     // The last entry stands for all nodes.
