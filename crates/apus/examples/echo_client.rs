@@ -1,4 +1,4 @@
-//! Calls the echo server: `cargo run --example echo_client HOST:4000[@UDPPORT] TEXT...`.
+//! Calls the echo server with each text: `cargo run --example echo_client HOST:4000[@UDPPORT] TEXT...`.
 
 use std::time::{Duration, Instant};
 

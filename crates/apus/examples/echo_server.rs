@@ -1,6 +1,15 @@
-//! Answers every request with its own bytes: `cargo run --example echo_server [IP:UDPPORT]`.
+//! A server of its own: it answers every request with the bytes of the request, until its standard input ends (Ctrl-D).
+//!
+//! ```sh
+//! cargo run --example echo_server              # at UDP port 20146, or at IP:UDPPORT if an argument says so
+//! cargo run --example echo_client localhost:4000 hello
+//! ```
 
-use apus::{Config, Node};
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use apus::{Address, Config, Node};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = Config::server();
@@ -10,11 +19,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     config.apply_environment()?;
     let node = Node::start(&config)?;
     let service = node.bind(4000)?;
-    println!("serving port 4000 on {} ({})", node.local_addr(), node.capabilities());
-    service.serve(|mut request| {
-        let body = request.take_body();
-        // The client may have given up: nothing for a server to worry about.
-        let _ = request.reply(body);
+    println!("serving {}", Address::new(node.local_addr(), 4000));
+    let serving = service.clone();
+    let thread = thread::spawn(move || {
+        serving.serve(|mut request| {
+            let body = request.take_body();
+            // The client may have given up: nothing for a server to worry about.
+            let _ = request.reply(body);
+        });
     });
+    io::copy(&mut io::stdin(), &mut io::sink())?;
+    service.shutdown();
+    thread.join().map_err(|_| "the service panicked")?;
+    node.close(Duration::from_secs(5))?;
     Ok(())
 }

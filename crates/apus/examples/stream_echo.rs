@@ -1,4 +1,4 @@
-//! An echo server for byte streams, and a client of it: `cargo run --example stream_echo`.
+//! A stream of bytes in each direction, with the interface of `std::net::TcpStream`: an echo server, and a client of it.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -8,7 +8,7 @@ use apus::{Config, Node, Stream, StreamListener};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = Config::new();
-    config.listen("127.0.0.1:0".parse()?);
+    config.apply_environment()?.listen("127.0.0.1:0".parse()?);
     let server = Node::start(&config)?;
     let listener = StreamListener::bind(&server, 4000)?;
     let address = listener.local_addr();
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let node = Node::start(&config)?;
     let mut stream = Stream::connect(&node, address)?;
-    println!("connected to {} from {}", stream.peer_addr(), stream.local_addr());
+    println!("connected to port {}", stream.peer_addr().port);
     stream.write_all(b"hello")?;
     stream.end(Shutdown::Write)?;
     let mut answer = String::new();

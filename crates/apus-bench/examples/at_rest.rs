@@ -1,6 +1,6 @@
 //! What a node costs when it has nothing to do, keeps after many calls, and says of a dead peer.
 //!
-//! `cargo run --release -p apus --example at_rest`; a quarter of a minute, on loopback.
+//! `cargo run --release -p apus-bench --example at_rest`; a quarter of a minute, on loopback.
 
 use std::error::Error;
 use std::net::UdpSocket;

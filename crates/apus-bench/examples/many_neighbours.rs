@@ -7,8 +7,8 @@
 //!
 //! ```sh
 //! ulimit -n 20000
-//! cargo run --release -p apus --example many_neighbours          # 1,000 nodes, a quarter of a minute
-//! cargo run --release -p apus --example many_neighbours -- 100
+//! cargo run --release -p apus-bench --example many_neighbours          # 1,000 nodes, a quarter of a minute
+//! cargo run --release -p apus-bench --example many_neighbours -- 100
 //! ```
 
 use std::env;

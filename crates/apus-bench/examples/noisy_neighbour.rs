@@ -16,7 +16,7 @@
 //! process, and for a core: two of the three processes share one.
 //!
 //! ```sh
-//! cargo run --release -p apus --example noisy_neighbour     # half a minute
+//! cargo run --release -p apus-bench --example noisy_neighbour     # half a minute
 //! ```
 
 use std::env;

@@ -1,0 +1,36 @@
+//! A server that ends without losing a request: `Node::close` takes no further calls, and waits for the requests that are executed.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use apus::{Address, Config, Node};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut config = Config::new();
+    config.apply_environment()?.listen("127.0.0.1:0".parse()?);
+    let server = Node::start(&config)?;
+    let service = server.bind(4000)?;
+    let address = Address::new(server.local_addr(), 4000);
+    let (tell, told) = mpsc::channel();
+    let serving = thread::spawn(move || {
+        service.serve(|request| {
+            let _ = tell.send("a request is executed");
+            thread::sleep(Duration::from_millis(100)); // The work.
+            let _ = request.reply("done"); // The client may have given up.
+        });
+        // `serve` returns when the node is closed.
+    });
+
+    let node = Node::start(&config)?;
+    let client = node.client()?;
+    let call = client.start(address, "work")?;
+    println!("{}", told.recv()?);
+    // A program would do so when SIGTERM comes.
+    server.close(Duration::from_secs(10))?;
+    serving.join().map_err(|_| "the service panicked")?;
+    println!("the server has ended, and nothing was left");
+    println!("the response: {}", String::from_utf8_lossy(&call.wait()?));
+    node.close(Duration::from_secs(10))?;
+    Ok(())
+}

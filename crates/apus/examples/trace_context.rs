@@ -1,0 +1,46 @@
+//! A distributed trace: a call tells the server its W3C trace context, and the server passes it on to the calls that it makes.
+//!
+//! With the feature `tracing`, spans for calls and requests are made and passed on by the library (examples/opentelemetry).
+
+use std::thread;
+
+use apus::{Address, CallOptions, Config, Node, TraceContext};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut config = Config::new();
+    config.apply_environment()?.listen("127.0.0.1:0".parse()?);
+    let (front, back) = (Node::start(&config)?, Node::start(&config)?);
+    let (front_service, back_service) = (front.bind(4000)?, back.bind(4000)?);
+    let at = |node: &Node| Address::new(node.local_addr(), 4000);
+    let (front_address, back_address) = (at(&front), at(&back));
+
+    let onward = front.client()?;
+    thread::spawn(move || {
+        front_service.serve(|request| {
+            let mut options = CallOptions::new();
+            if let Some(received) = request.trace_context() {
+                // The same trace, with a span of this service.
+                let own = TraceContext::new(received.trace_id(), [7; 8], received.flags());
+                options.trace_context(own.expect("no id is zero"));
+            }
+            let answer = onward.call_with(back_address, "front's question", &options);
+            let _ = request.reply(answer.unwrap_or_default()); // The client may have given up.
+        });
+    });
+    thread::spawn(move || {
+        back_service.serve(|request| {
+            let trace = request.trace_context().map(|it| it.to_string()).unwrap_or_default();
+            let _ = request.reply(trace);
+        });
+    });
+
+    let node = Node::start(&config)?;
+    let context: TraceContext =
+        "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse()?;
+    let mut options = CallOptions::new();
+    options.trace_context(context);
+    let seen = node.client()?.call_with(front_address, "question", &options)?;
+    println!("given:   {context}");
+    println!("arrived: {}", String::from_utf8_lossy(&seen));
+    Ok(())
+}
