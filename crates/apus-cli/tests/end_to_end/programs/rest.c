@@ -69,7 +69,7 @@ static int take_over(int through) {
 
 static const char *ways[] = {"nothing", "MSG_TRUNC", "a look with MSG_TRUNC", "MSG_WAITALL and a look", "system", "popen", "vfork", "posix_spawn",
                              "setsockopt", "an ioctl", "dprintf", "urgent bytes", "shutdown", "fdopen", "exec", "exec in a child", "passed on",
-                             "a duplicate and exec"};
+                             "a duplicate and exec", "exec of a program that reads nothing"};
 enum { WAYS = sizeof ways / sizeof *ways };
 
 static int act(int way, int fd) {
@@ -117,7 +117,7 @@ static int act(int way, int fd) {
         fflush(stdout);
         if ((child = fork()) == 0) become_reader(fd);
         wait_for(child);
-        return BYTES;
+        return -1;
     case 16:
         socketpair(AF_UNIX, SOCK_STREAM, 0, pair);
         fflush(stdout);
@@ -141,6 +141,14 @@ static int act(int way, int fd) {
         wait_for(child);
         return -1;
     }
+    case 18:
+        /* The program has the connection, and this process goes on with it. */
+        if ((child = fork()) == 0) {
+            execlp("true", "true", NULL);
+            _exit(1);
+        }
+        wait_for(child);
+        return 0;
     }
     return 0;
 }

@@ -134,7 +134,8 @@ impl Members<'_> {
         } else if member.slot.side().is_some_and(|side| side.is_writable().is_some()) {
             its &= !OUT; // TCP has room, of which the ring says nothing.
         }
-        its |= member.there();
+        // That TCP has room is nothing new of a member whose writes go into the ring, unless bytes have come that it does not wait for.
+        its |= if its != 0 || member.wants & IN == 0 { member.there() } else { member.ready() };
         if its == 0 {
             return None;
         }
