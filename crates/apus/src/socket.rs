@@ -200,13 +200,12 @@ impl Socket {
 
     /// What came is about to be given to the application; the lock is free.
     #[inline(always)]
-    fn deliver<M: Message>(&self, mut came: Option<M>) -> Result<M, RecvError> {
-        if let Some(message) = &mut came
+    fn note_delivery<M: Message>(&self, came: &mut Option<M>) {
+        if let Some(message) = came
             && message.is_noted()
         {
             message.delivered(self);
         }
-        came.ok_or(RecvError::Empty)
     }
 
     /// Waits for the next message, no longer than `timeout`.
@@ -217,7 +216,8 @@ impl Socket {
             came = M::take(queue, endpoint, end);
             came.is_some()
         })?;
-        self.deliver(came)
+        self.note_delivery(&mut came);
+        came.ok_or(RecvError::Empty)
     }
 
     /// The next message if one is there; turns the engine once to see.
@@ -235,7 +235,8 @@ impl Socket {
                 break;
             }
         }
-        self.deliver(came)
+        self.note_delivery(&mut came);
+        came.ok_or(RecvError::Empty)
     }
 
     /// Waits for the next message, then takes as many as are there, up to `max`, which counts as 1 if it is 0.
@@ -344,7 +345,8 @@ impl Socket {
             if looked != Ok(false) {
                 drop(engine);
                 self.leave(waiting);
-                return Poll::Ready(looked.and_then(|_| self.deliver(came)));
+                self.note_delivery(&mut came);
+                return Poll::Ready(looked.and_then(|_| came.ok_or(RecvError::Empty)));
             }
             if !nobody_sleeps {
                 // From here on it may be called, by this end or by one before.
