@@ -51,7 +51,7 @@ pub struct Response {
 }
 
 impl Message for Response {
-    #[inline]
+    #[inline(always)]
     fn take(queue: &mut Queue, _: &mut Endpoint, _: &Arc<SocketInner>) -> Option<Self> {
         let WaitingResponse { cookie, result, span, .. } = queue.pop_response()?;
         Some(Self { cookie, result, span })

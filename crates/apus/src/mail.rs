@@ -97,6 +97,12 @@ impl Mailbox {
         }
     }
 
+    /// Its untaken responses have changed since they were told last.
+    #[inline]
+    pub(crate) fn has_changed(&self) -> bool {
+        self.changed
+    }
+
     /// A thread has looked at the queue. `home`: it waits in this shard.
     #[inline]
     pub(crate) fn looked(&mut self, home: bool) {

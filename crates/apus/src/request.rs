@@ -44,7 +44,7 @@ pub struct Request {
 const NEVER: Time = Time::from_nanos(u64::MAX);
 
 impl Message for Request {
-    #[inline]
+    #[inline(always)]
     fn take(queue: &mut Queue, endpoint: &mut Endpoint, end: &Arc<SocketInner>) -> Option<Self> {
         let request = queue.next_request(endpoint)?;
         let WaitingRequest { rpc, from, path, deadline, trace, body, .. } = request;

@@ -199,8 +199,8 @@ impl Socket {
 
     /// Runs before a message is given to the application. The lock is free.
     #[inline(always)]
-    fn deliver<M: Message>(&self, came: &mut Result<M, RecvError>) {
-        if let Ok(message) = came
+    fn note_delivery<M: Message>(&self, came: &mut Option<M>) {
+        if let Some(message) = came
             && message.is_noted()
         {
             message.delivered(self);
@@ -209,24 +209,33 @@ impl Socket {
 
     /// Waits for the next message, no longer than `timeout`.
     pub(crate) fn recv<M: Message>(&self, timeout: Option<Duration>) -> Result<M, RecvError> {
-        let mut came = self.receive(timeout, M::take);
-        self.deliver(&mut came);
-        came
+        // It is put to its place at once: messages are large.
+        let mut came = None;
+        self.receive(timeout, |queue, endpoint, end| {
+            came = M::take(queue, endpoint, end);
+            came.is_some()
+        })?;
+        self.note_delivery(&mut came);
+        came.ok_or(RecvError::Empty)
     }
 
     /// The next message if one is there; turns the engine once to see.
     #[inline]
     pub(crate) fn try_recv<M: Message>(&self) -> Result<M, RecvError> {
-        let home = self.home();
-        for shard in 0..self.ends.len() {
-            let end = &self.ends[(home + shard) % self.ends.len()];
+        let mut came = None;
+        let mut take = |queue: &mut Queue, endpoint: &mut Endpoint, end: &Arc<SocketInner>| {
+            came = M::take(queue, endpoint, end);
+            came.is_some()
+        };
+        let (before, from_home) = self.ends.split_at(self.home());
+        for end in from_home.iter().chain(before) {
             let engine = end.shared.enter()?;
-            if let Some(mut came) = end.look_once(engine, &mut M::take) {
-                self.deliver(&mut came);
-                return came;
+            if end.look_once(engine, &mut take)? {
+                break;
             }
         }
-        Err(RecvError::Empty)
+        self.note_delivery(&mut came);
+        came.ok_or(RecvError::Empty)
     }
 
     /// Waits for the next message, then takes as many as are there, up to `max`, which counts as 1 if it is 0.
@@ -237,27 +246,27 @@ impl Socket {
         max: usize,
         timeout: Option<Duration>,
     ) -> Result<usize, RecvError> {
-        let count = self.receive(timeout, |queue, endpoint, end| {
-            let before = batch.len();
+        let before = batch.len();
+        self.receive(timeout, |queue, endpoint, end| {
             let messages = iter::from_fn(|| M::take(queue, endpoint, end));
             batch.extend(messages.take(max.max(1)));
-            Some(batch.len() - before).filter(|&count| count > 0)
+            batch.len() > before
         })?;
+        let count = batch.len() - before;
         if cfg!(feature = "tracing") {
-            let first = batch.len() - count;
-            let noted = batch[first..].iter_mut().filter(|message| message.is_noted());
+            let noted = batch[before..].iter_mut().filter(|message| message.is_noted());
             noted.for_each(|message| message.delivered(self));
         }
         Ok(count)
     }
 
-    /// Waits until something is in the queue of one of the ends, and has `take` take of it.
+    /// Waits until something is in the queue of one of the ends, and has `take` take of it, which says whether it has.
     #[inline]
-    fn receive<T>(
+    fn receive(
         &self,
         timeout: Option<Duration>,
-        mut take: impl FnMut(&mut Queue, &mut Endpoint, &Arc<SocketInner>) -> Option<T>,
-    ) -> Result<T, RecvError> {
+        mut take: impl FnMut(&mut Queue, &mut Endpoint, &Arc<SocketInner>) -> bool,
+    ) -> Result<(), RecvError> {
         let home = &self.ends[self.home()];
         let mut engine = home.shared.enter()?;
         let mut now = clock::now();
@@ -272,13 +281,13 @@ impl Socket {
             match home.shared.wait(engine, &mut awaited, now, until)? {
                 None => return Err(RecvError::Timeout),
                 Some(Err(closed)) => return Err(closed),
-                Some(Ok(Mail::Here(output))) => return Ok(output),
+                Some(Ok(Mail::Here)) => return Ok(()),
                 Some(Ok(Mail::Elsewhere)) => {}
             }
             for end in self.ends.iter().filter(|end| !Arc::ptr_eq(end, home)) {
                 let mut engine = end.shared.lock()?;
-                if let Some(output) = end.look(&mut engine, false, &mut take) {
-                    return output;
+                if end.look(&mut engine, false, &mut take)? {
+                    return Ok(());
                 }
             }
             engine = home.shared.lock()?;
@@ -287,17 +296,17 @@ impl Socket {
     }
 
     /// Polls all shards, because no other thread turns their engines in this mode.
-    fn receive_busy<T>(
+    fn receive_busy(
         &self,
         until: Option<Time>,
-        mut take: impl FnMut(&mut Queue, &mut Endpoint, &Arc<SocketInner>) -> Option<T>,
-    ) -> Result<T, RecvError> {
+        mut take: impl FnMut(&mut Queue, &mut Endpoint, &Arc<SocketInner>) -> bool,
+    ) -> Result<(), RecvError> {
         loop {
             for end in &*self.ends {
                 // A thread that holds the lock turns that engine.
                 let Some(engine) = end.shared.try_lock()? else { continue };
-                if let Some(output) = end.look_once(engine, &mut take) {
-                    return output;
+                if end.look_once(engine, &mut take)? {
+                    return Ok(());
                 }
             }
             if until.is_some_and(|until| until <= clock::now()) {
@@ -327,11 +336,16 @@ impl Socket {
             } else {
                 end.look_around(&mut engine, now);
             }
-            if let Some(mut came) = end.look(&mut engine, true, &mut M::take) {
+            let mut came = None;
+            let looked = end.look(&mut engine, true, &mut |queue, endpoint, end| {
+                came = M::take(queue, endpoint, end);
+                came.is_some()
+            });
+            if looked != Ok(false) {
                 drop(engine);
                 self.leave(waiting);
-                self.deliver(&mut came);
-                return Poll::Ready(came);
+                self.note_delivery(&mut came);
+                return Poll::Ready(looked.and_then(|_| came.ok_or(RecvError::Empty)));
             }
             if !always_polls {
                 // From here on it may be called, by this end or by one before.
@@ -399,33 +413,31 @@ impl<M> Drop for Recv<'_, M> {
 }
 
 impl SocketInner {
-    /// Takes messages from the queue with `take`. `home`: the thread waits in this shard.
+    /// Takes messages from the queue with `take`. Returns whether it took any. `home`: the thread waits in this shard.
     #[inline]
-    fn look<T>(
+    fn look(
         self: &Arc<Self>,
         engine: &mut Engine,
         home: bool,
-        take: &mut impl FnMut(&mut Queue, &mut Endpoint, &Arc<Self>) -> Option<T>,
-    ) -> Option<Result<T, RecvError>> {
+        take: &mut impl FnMut(&mut Queue, &mut Endpoint, &Arc<Self>) -> bool,
+    ) -> Result<bool, RecvError> {
         let Engine { mail, endpoint, .. } = engine;
-        let Some(mailbox) = mail.mailbox(self.key) else {
-            return Some(Err(RecvError::Closed));
-        };
-        let output = take(&mut mailbox.queue, endpoint, self);
+        let Some(mailbox) = mail.mailbox(self.key) else { return Err(RecvError::Closed) };
+        let took = take(&mut mailbox.queue, endpoint, self);
         mailbox.looked(home);
-        if output.is_some() {
+        if took && !mailbox.has_changed() {
             engine.mail.note_change(self.key);
         }
-        output.map(Ok)
+        Ok(took)
     }
 
     /// The same; turns the engine to see if nothing is there.
     #[inline]
-    fn look_once<T>(
+    fn look_once(
         self: &Arc<Self>,
         mut engine: Guard<'_>,
-        take: &mut impl FnMut(&mut Queue, &mut Endpoint, &Arc<Self>) -> Option<T>,
-    ) -> Option<Result<T, RecvError>> {
+        take: &mut impl FnMut(&mut Queue, &mut Endpoint, &Arc<Self>) -> bool,
+    ) -> Result<bool, RecvError> {
         // A message is large, so only one call takes it.
         let mut turned = None;
         if engine.mail.mailbox(self.key).is_some_and(|mailbox| mailbox.queue.is_empty()) {
@@ -433,28 +445,28 @@ impl SocketInner {
             engine.opportunistic_turn(now);
             turned = Some(now);
         }
-        let output = self.look(&mut engine, true, take);
+        let took = self.look(&mut engine, true, take);
         match turned {
             Some(now) => engine.transmit_due(now),
-            None if output.is_none() => return self.look_again(&mut engine, take),
+            None if took == Ok(false) => return self.look_again(&mut engine, take),
             None => {}
         }
-        output
+        took
     }
 
     /// Looks once more after all waiting requests were skipped.
     #[cold]
     #[inline(never)]
-    fn look_again<T>(
+    fn look_again(
         self: &Arc<Self>,
         engine: &mut Engine,
-        take: &mut impl FnMut(&mut Queue, &mut Endpoint, &Arc<Self>) -> Option<T>,
-    ) -> Option<Result<T, RecvError>> {
+        take: &mut impl FnMut(&mut Queue, &mut Endpoint, &Arc<Self>) -> bool,
+    ) -> Result<bool, RecvError> {
         let now = clock::now();
         engine.opportunistic_turn(now);
-        let output = self.look(engine, true, take);
+        let took = self.look(engine, true, take);
         engine.transmit_due(now);
-        output
+        took
     }
 
     /// Turns the engine if requests wait and the last turn is a while ago, unless the mode leaves that to the background thread.
@@ -479,23 +491,22 @@ struct AwaitMail<'a, F> {
 }
 
 /// Where there is mail.
-enum Mail<T> {
+enum Mail {
     /// At this end, and taken.
-    Here(T),
+    Here,
     /// At another one.
     Elsewhere,
 }
 
-impl<T, F: FnMut(&mut Queue, &mut Endpoint, &Arc<SocketInner>) -> Option<T>> Awaited
-    for AwaitMail<'_, F>
-{
-    type Output = Result<Mail<T>, RecvError>;
+impl<F: FnMut(&mut Queue, &mut Endpoint, &Arc<SocketInner>) -> bool> Awaited for AwaitMail<'_, F> {
+    type Output = Result<Mail, RecvError>;
 
     #[inline]
     fn take(&mut self, engine: &mut Engine) -> Option<Self::Output> {
         match self.end.look(engine, true, self.take) {
-            Some(output) => Some(output.map(Mail::Here)),
-            None => {
+            Err(closed) => Some(Err(closed)),
+            Ok(true) => Some(Ok(Mail::Here)),
+            Ok(false) => {
                 let elsewhere =
                     self.end.cross_shard.as_ref().is_some_and(|cross_shard| cross_shard.has_mail());
                 elsewhere.then_some(Ok(Mail::Elsewhere))

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::address::Address;
 use crate::error::CallError;
-use crate::mail::turns::Turns;
+use crate::mail::turns::{Turns, Unwanted};
 use crate::observe::spans::SpanNumber;
 use crate::observe::time_trace;
 use crate::sync::clock;
@@ -147,22 +147,23 @@ impl Queue {
             return self.pop_request();
         }
         // A request is looked at where it is, because moving it takes more than that.
-        while let Some(request) = self.requests.first() {
-            if endpoint.is_active(request.rpc)
-                && request.deadline.is_none_or(|deadline| self.has_time(deadline))
-            {
-                request.record_taken(self.requests.len() - 1);
-                return self.requests.pop();
+        loop {
+            let (waiting, service_time) = (self.requests.len(), self.service_time);
+            let is_wanted = |request: &WaitingRequest| {
+                let wanted = endpoint.is_active(request.rpc)
+                    && request.deadline.is_none_or(|deadline| is_in_time(deadline, service_time));
+                if wanted {
+                    request.record_taken(waiting - 1);
+                }
+                wanted
+            };
+            match self.requests.pop_if(is_wanted) {
+                Ok(None) if self.late.len() == 0 => return None,
+                Ok(None) => return self.pop_late(endpoint),
+                Ok(request) => return request,
+                Err(Unwanted) => self.put_aside(endpoint),
             }
-            self.put_aside(endpoint);
         }
-        if self.late.len() == 0 { None } else { self.pop_late(endpoint) }
-    }
-
-    /// Whether the service probably answers by then.
-    fn has_time(&self, deadline: Time) -> bool {
-        let now = clock::now();
-        deadline > now && deadline.as_nanos() - now.as_nanos() >= self.service_time
     }
 
     /// The request whose turn it is gives way: it is late, or nobody waits for its response.
@@ -210,6 +211,13 @@ impl Queue {
         }
         Some(response)
     }
+}
+
+/// Whether a service that takes so many nanoseconds answers by then.
+#[inline(never)]
+fn is_in_time(deadline: Time, service_time: u64) -> bool {
+    let now = clock::now();
+    deadline > now && deadline.as_nanos() - now.as_nanos() >= service_time
 }
 
 /// A service does not execute a request.

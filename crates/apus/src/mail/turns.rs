@@ -37,6 +37,10 @@ impl Line {
     const EMPTY: Self = Self { oldest: NONE, newest: NONE, next: NONE };
 }
 
+/// The item whose turn it is was not wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Unwanted;
+
 /// The index of no place and no line.
 const NONE: u32 = u32::MAX;
 
@@ -93,21 +97,26 @@ impl<T> Turns<T> {
         self.last = joining;
     }
 
-    /// The item whose turn it is, which the next [`pop`](Self::pop) takes.
-    #[inline]
-    pub(crate) fn first(&self) -> Option<&T> {
-        let index = self.lines.get(self.last as usize)?.next;
-        let at = self.lines[index as usize].oldest;
-        self.places[at as usize].item.as_ref()
-    }
-
     /// Takes the item whose turn it is.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<T> {
-        let index = self.lines.get(self.last as usize)?.next;
+        self.pop_if(|_| true).ok().flatten()
+    }
+
+    /// The same, if the item is wanted; otherwise it stays, which is an error.
+    #[inline]
+    pub(crate) fn pop_if(
+        &mut self,
+        is_wanted: impl FnOnce(&T) -> bool,
+    ) -> Result<Option<T>, Unwanted> {
+        let Some(last) = self.lines.get(self.last as usize) else { return Ok(None) };
+        let index = last.next;
         let line = &mut self.lines[index as usize];
         let at = line.oldest;
         let place = &mut self.places[at as usize];
+        if !place.item.as_ref().is_none_or(is_wanted) {
+            return Err(Unwanted);
+        }
         let item = place.item.take();
         line.oldest = mem::replace(&mut place.next, mem::replace(&mut self.free, at));
         if line.oldest != NONE {
@@ -119,7 +128,7 @@ impl<T> Turns<T> {
             self.lines[self.last as usize].next = next;
         }
         self.len -= 1;
-        item
+        Ok(item)
     }
 }
 
