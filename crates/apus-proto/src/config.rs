@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(
             (config.priorities, config.overcommitment),
             (3, 8),
-            "what is wrong changes nothing"
+            "an invalid value changes nothing"
         );
     }
 

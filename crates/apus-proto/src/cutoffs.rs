@@ -167,7 +167,7 @@ impl Traffic {
 
 #[expect(
     clippy::arithmetic_side_effects,
-    reason = "each branch subtracts the bound that it has compared with, and 1 of what is not 0"
+    reason = "each branch subtracts the bound that it has compared with, and 1 from a nonzero number"
 )]
 fn bucket(length: u32) -> usize {
     if length <= TINY_END {

@@ -30,9 +30,9 @@ struct Host {
 pub(crate) enum Joined {
     /// The only peer of its host, or a peer of an unknown host.
     Alone,
-    /// The host has several other peers.
+    /// The host has a joint usage already.
     Shared(HostKey),
-    /// The host had this one other peer.
+    /// The host had this one other peer, and has a joint usage from now on.
     Second(HostKey, PeerKey),
 }
 

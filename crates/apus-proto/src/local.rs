@@ -236,7 +236,7 @@ impl LocalPeer {
 
     #[cold]
     fn find_trace(&mut self, id: u64) -> Option<Box<TraceContext>> {
-        // It mostly arrived just before its request.
+        // The context mostly arrived just before its request.
         let index = self.traces.iter().rposition(|(request, _)| *request == id)?;
         self.traces.remove(index).map(|(_, trace)| trace)
     }
@@ -260,7 +260,7 @@ pub(crate) struct LocalCalls {
     calls: Slab<RpcKey, LocalCall>,
     /// Requests in service, by path index and the client's id.
     requests: Lookup<RpcKey, (usize, u64)>,
-    /// By [`PathId::index`].
+    /// Peers by [`PathId::index`].
     peers: Vec<Option<LocalPeer>>,
     /// Bytes that all paths hold for their peers.
     pub(crate) load: u64,

@@ -134,7 +134,7 @@ mod tests {
     fn what_siblings_send_keeps_the_link_busy() {
         let mut pacer = Pacer::new(true, 10_000, Duration::ZERO);
         pacer.set_others(Time::ZERO, 1 << 40, 0);
-        assert!(pacer.is_ready(Time::ZERO), "what they sent before they were known is gone");
+        assert!(pacer.is_ready(Time::ZERO), "bytes from before the first report do not count");
         pacer.set_others(Time::ZERO, (1 << 40) + 12_500, 0);
         let busy = pacer.ready_at().saturating_since(Time::ZERO);
         assert!((10_000..10_200).contains(&busy.as_nanos()), "{busy:?}");

@@ -482,11 +482,11 @@ fn each_of_two_nodes_that_have_met_can_send_meet_to_the_other() {
 #[test]
 fn meet_is_sent_only_to_a_peer_that_has_been_met() {
     let mut pair = Pair::unacquainted();
-    assert!(!send_meet(&mut pair, CLIENT, SERVER, 1), "nobody is known");
+    assert!(!send_meet(&mut pair, CLIENT, SERVER, 1), "no peer is known");
     pair.nodes[SERVER].up = false;
     let call = pair.call(100);
     pair.drive_for(millis(1));
-    assert!(!send_meet(&mut pair, CLIENT, SERVER, 1), "the peer has not told its token");
+    assert!(!send_meet(&mut pair, CLIENT, SERVER, 1), "the peer has not sent its token");
     pair.nodes[SERVER].up = true;
     pair.drive();
     pair.response(call);

@@ -107,7 +107,7 @@ fn a_client_that_keeps_its_acknowledgements_says_once_for_many_that_it_has_the_r
     let started = pair.now;
     let calls: Vec<_> = (0..40).map(|_| pair.call(100)).collect();
     pair.drive_until(|net| net.active(CLIENT) == 0);
-    assert!(pair.now.saturating_since(started) < millis(1), "nobody waits for a timer");
+    assert!(pair.now.saturating_since(started) < millis(1), "no message waits for a timer");
     calls.iter().for_each(|&call| assert_eq!(pair.response(call).len(), 10_000));
 }
 

@@ -450,5 +450,5 @@ fn lengths_that_are_only_claimed_change_nobodys_priorities() {
         (0..101).for_each(|_| _ = pair.call(3_000));
         pair.drive();
     }
-    assert_eq!(pair.counters(SERVER).cutoffs_changed, 1, "what came counts");
+    assert_eq!(pair.counters(SERVER).cutoffs_changed, 1, "received messages count");
 }

@@ -120,7 +120,10 @@ fn the_server_of_a_call_that_is_given_up_is_told_at_once() {
             pair.endpoint(CLIENT).abort(call);
         }
         pair.drive_for(micros(50));
-        assert!(!pair.endpoint(SERVER).is_active(rpc), "nobody waits for the response");
+        assert!(
+            !pair.endpoint(SERVER).is_active(rpc),
+            "the client no longer waits for the response"
+        );
         let now = pair.now;
         assert_eq!(
             pair.endpoint(SERVER).reply(now, rpc, body(10, 2)),
@@ -400,7 +403,7 @@ fn a_client_about_to_stop_tells_its_servers_what_it_has() {
     pair.endpoint(CLIENT).acknowledge();
     pair.drive_for(micros(500));
     assert_eq!(pair.active(SERVER), 0);
-    assert_eq!(pair.counters(SERVER).need_acks_sent, asked, "nobody had to ask");
+    assert_eq!(pair.counters(SERVER).need_acks_sent, asked, "the server sends no NEED_ACK");
 }
 
 #[test]

@@ -398,7 +398,7 @@ fn messages_of_no_honest_peer_are_dropped() {
         let mut wire = Wire::default();
         host.nodes.iter_mut().for_each(|node| node.poll_messages(host.now, &mut wire));
     }
-    assert!(host.nodes[CLIENT].is_active(call), "its id was not told to that peer");
+    assert!(host.nodes[CLIENT].is_active(call), "that peer does not know its id");
 }
 
 fn context(number: u8) -> TraceContext {

@@ -232,7 +232,7 @@ impl Run {
                     assert!(*body == answer(&call.request), "a wrong response");
                     assert!(executed.contains_key(&(n as u64)));
                 }
-                Some(Outcome::Connected) => unreachable!("nobody connects here"),
+                Some(Outcome::Connected) => unreachable!("no step connects"),
                 Some(Outcome::Failed(error)) => {
                     assert!(self.abandoned.contains_key(&(n as u64)), "call {n} failed: {error}");
                 }

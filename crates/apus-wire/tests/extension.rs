@@ -35,7 +35,7 @@ fn with_words(words: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn items_are_told_beside_the_payload() {
+fn items_are_sent_beside_the_payload() {
     //= docs/wire.md#W35
     for (deadline, trace, length) in [
         (None, None, 0),
@@ -53,9 +53,9 @@ fn items_are_told_beside_the_payload() {
         assert_eq!(data.flags.contains(DataFlags::EXTENDED), length > 0);
         assert!(data.flags.contains(DataFlags::INCAST));
         for cut in 0..packet.len() {
-            let told = Data::extension(&packet[..cut]);
+            let parsed = Data::extension(&packet[..cut]);
             let whole = if cut >= Data::LEN + length { extension } else { Extension::default() };
-            assert_eq!(told, whole, "{cut}");
+            assert_eq!(parsed, whole, "{cut}");
         }
     }
 }
@@ -72,26 +72,26 @@ fn the_items_have_the_bytes_of_the_rule() {
 #[test]
 fn items_that_are_not_understood_say_nothing() {
     //= docs/wire.md#W35
-    let told = |words: &[u8]| Data::extension(&with_words(words));
+    let parsed = |words: &[u8]| Data::extension(&with_words(words));
     let deadline = Extension { deadline: Some(5), trace: None };
     let five = [1, 4, 0, 0, 0, 5];
     // After an item of an unknown type, a trace context that is too short, and filler.
-    assert_eq!(told(&[&[9, 0][..], &five].concat()), deadline);
-    assert_eq!(told(&[&[2, 4, 1, 1, 1, 1][..], &five].concat()), deadline);
-    assert_eq!(told(&[&[0, 0][..], &five].concat()), deadline);
+    assert_eq!(parsed(&[&[9, 0][..], &five].concat()), deadline);
+    assert_eq!(parsed(&[&[2, 4, 1, 1, 1, 1][..], &five].concat()), deadline);
+    assert_eq!(parsed(&[&[0, 0][..], &five].concat()), deadline);
     // The first of two items of a type counts; an item of another length does not.
-    assert_eq!(told(&[&five[..], &[1, 4, 0, 0, 0, 6]].concat()), deadline);
-    assert_eq!(told(&[1, 2, 0, 9, 1, 4, 0, 0, 0, 5, 0, 0]), deadline);
+    assert_eq!(parsed(&[&five[..], &[1, 4, 0, 0, 0, 6]].concat()), deadline);
+    assert_eq!(parsed(&[1, 2, 0, 9, 1, 4, 0, 0, 0, 5, 0, 0]), deadline);
     // A length beyond the end, alone and after another item.
-    assert_eq!(told(&[1, 200, 0, 0, 0, 5, 0, 0]), Extension::default());
-    assert_eq!(told(&[&five[..], &[2, 25]].concat()), deadline);
+    assert_eq!(parsed(&[1, 200, 0, 0, 0, 5, 0, 0]), Extension::default());
+    assert_eq!(parsed(&[&five[..], &[2, 25]].concat()), deadline);
     // Zeros are no id.
     let item = |context: [u8; 25]| [&[2, 25][..], &context, &[0]].concat();
     let mut context = trace().to_bytes();
-    assert_eq!(told(&item(context)).trace, Some(trace()));
+    assert_eq!(parsed(&item(context)).trace, Some(trace()));
     context[..16].fill(0);
-    assert_eq!(told(&item(context)), Extension::default());
-    assert_eq!(told(&item([0; 25])), Extension::default());
+    assert_eq!(parsed(&item(context)), Extension::default());
+    assert_eq!(parsed(&item([0; 25])), Extension::default());
     let mut plain = with_words(&item(trace().to_bytes()));
     plain[49] = 0;
     assert_eq!(Data::extension(&plain), Extension::default());

@@ -12,42 +12,39 @@ macro_rules! protocol_settings {
         $with! {
             { $($tokens)* }
 
-            /// Largest message sent or received, in bytes. Towards a Linux peer the limit is 1,000,000 bytes, whatever this
-            /// setting says.
+            /// Length of the longest message sent or received, in bytes. For a Linux peer the limit is 1,000,000 bytes, whatever
+            /// this setting says.
             message_max: u32 = 64 MiB, 1 B ..= 1 GiB;
 
-            /// Bytes of a message sent without a grant to a peer that was not measured yet (the module's
-            /// `unsched_bytes`). Afterwards, the number of bytes that the path carries in one round trip.
+            /// Bytes of a message sent without a grant to a peer before the first measurement (the module's `unsched_bytes`).
+            /// Afterwards, the number of bytes that the path carries in one round trip.
             unscheduled: u32 = 40_000 B, 0 B ..= 16 MiB | follows_link;
 
-            /// Least unscheduled bytes, whatever was measured, unless `unscheduled` is less. The default is a full Ethernet
-            /// packet. If it is equal to `unscheduled` and `unscheduled_max`, the number is fixed as in the SIGCOMM paper.
+            /// Lower bound on the unscheduled bytes, whatever was measured, unless `unscheduled` is less. The default is a full
+            /// Ethernet packet. If it is equal to `unscheduled` and `unscheduled_max`, the number is fixed as in the SIGCOMM paper.
             unscheduled_min: u32 = 1_500 B, 0 B ..= 16 MiB;
 
-            /// Upper bound of the measured unscheduled bytes. It may not be set below `unscheduled`, and follows
-            /// `unscheduled` if it is not set. A higher value takes receive buffer at every peer to which many messages are
-            /// sent.
+            /// Upper bound on the measured unscheduled bytes. Must not be below `unscheduled`, and follows `unscheduled` unless
+            /// set. A higher value takes receive buffer at every peer to which many messages are sent.
             unscheduled_max: u32 = 256 KiB, 0 B ..= 16 MiB | follows_link;
 
-            /// Bytes granted or unscheduled and not yet received, over all senders (the module's `max_incoming`), to
-            /// start with. Grows with the measured round trip times rate, never beyond three eighths of what the
-            /// link's receive buffer holds.
+            /// Initial number of bytes granted or unscheduled and not yet received, over all senders (the module's `max_incoming`).
+            /// Grows with the product of measured round trip and rate, up to three eighths of the link's receive buffer.
             max_incoming: u64 = 400_000 B, 10_000 B ..= 1 GiB | follows_link;
 
-            /// Messages granted at the same time, each from another sender (degree of overcommitment, SIGCOMM 2018
+            /// Number of messages granted at the same time, each from another sender (degree of overcommitment, SIGCOMM 2018
             /// section 3.5; the module's `max_overcommit`).
             overcommitment: usize = 8 messages, 1 ..= 64;
 
-            /// Priority levels used, from the lowest (`num_priorities`).
+            /// Number of priority levels used, from the lowest (`num_priorities`).
             priorities: u8 = 8 levels, 1 ..= 8;
 
-            /// Most bytes of one message that are granted and have not arrived, whatever round trip is measured. For
-            /// networks whose round trip is known, such as that of the SIGCOMM paper.
+            /// Upper bound on the bytes of one message that are granted and have not arrived, whatever round trip is measured. For
+            /// networks with a known round trip, such as the network of the SIGCOMM paper.
             window_max: u64 = 1 GiB, 1_500 B ..= 1 GiB;
 
-            /// Thousandths of the granted bytes, and of the sent bytes when several messages wait, that go to the
-            /// oldest message instead of the shortest, so that none starves (`grant_fifo_fraction`,
-            /// `pacer_fifo_fraction`).
+            /// Thousandths of the granted bytes, and of the sent bytes if several messages wait, that go to the oldest message
+            /// instead of the shortest, so that none starves (`grant_fifo_fraction`, `pacer_fifo_fraction`).
             fifo_share: u32 = 50 thousandths, 0 ..= 500;
 
             /// Rate of the host's link in 10^6 bit/s. A rate that is set takes precedence over the rate that the link
@@ -59,59 +56,60 @@ macro_rules! protocol_settings {
             /// Whether packets are paced to the link's rate. Packets to loopback peers never are.
             pacing: bool = true;
 
-            /// How far ahead of the wire packets may be handed to the link (`max_nic_est_backlog_usecs`). Unless set, at
+            /// Time by which packets may be passed to the link ahead of the wire (`max_nic_est_backlog_usecs`). Unless set, at
             /// least the time of a full packet.
             pacing_backlog: Duration = 5 us, 0 us ..= 10 ms | follows_link;
 
-            /// Bytes handed to the link in one turn, which bounds how long a packet that arrives meanwhile waits.
+            /// Upper bound on the bytes passed to the link in one turn, which also bounds the wait of packets that arrive
+            /// meanwhile.
             burst: u64 = 60_000 B, 1_500 B ..= 16 MiB;
 
-            /// Time until a missing answer is asked for (the RTO) while a peer was not measured (`resend_ticks`).
+            /// Time until a missing answer is asked for (the RTO) before the first measurement of a peer (`resend_ticks`).
             resend_initial: Duration = 5 ms, 100 us ..= 10 s;
 
-            /// Least RTO, however short the measured delay, so that late packets are not sent twice (lesson 55 of the
-            /// module's notes). Unless set, at least the time that the link needs for `max_incoming`.
+            /// Lower bound on the RTO, however short the measured delay, so that late packets are not retransmitted (lesson 55 of
+            /// the module's notes). Unless set, at least the time that the link needs for `max_incoming`.
             resend_min: Duration = 2 ms, 100 us ..= 10 s | follows_link;
 
             /// Time without a packet after which a peer counts as lost and a call fails (`timeout_ticks`).
             peer_timeout: Duration = 1 s, 10 ms ..= 1 h;
 
-            /// Calls outstanding to one peer.
+            /// Upper bound on the outstanding calls to one peer.
             calls_max: u32 = 65_536 calls, 1 ..= 1_048_576;
 
-            /// Peers known at the same time. Packets from further peers are dropped and counted until known peers are
-            /// forgotten.
+            /// Upper bound on the peers known at the same time. Packets from further peers are dropped and counted until known
+            /// peers are forgotten.
             peers_max: usize = 10_000 peers, 1 ..= 1_048_576;
 
-            /// Bytes charged to one peer: its incoming messages, requests in service, unacknowledged responses, and the
-            /// record of its past requests.
+            /// Upper bound on the bytes charged to one peer: its incoming messages, requests in service, unacknowledged responses,
+            /// and the record of its past requests.
             peer_budget: u64 = 128 MiB, 64 KiB ..= 1 TiB;
 
-            /// Bytes charged to one socket.
+            /// Upper bound on the bytes charged to one socket.
             socket_budget: u64 = 512 MiB, 64 KiB ..= 1 TiB;
 
-            /// Bytes charged to all peers together.
+            /// Upper bound on the bytes charged to all peers together.
             total_budget: u64 = 1 GiB, 64 KiB ..= 1 TiB;
 
-            /// Number of outstanding calls from which on a client requests responses with few unscheduled bytes (incast
-            /// control, SIGCOMM 2018 section 3.6).
+            /// Number of outstanding calls from which on a client requests responses with few unscheduled bytes (incast control,
+            /// SIGCOMM 2018 section 3.6).
             incast_threshold: u32 = 300 calls, 1 ..= 1_048_576;
 
             /// Unscheduled bytes of a response to a client in an incast.
             incast_unscheduled: u32 = 400 B, 0 B ..= 1 MiB;
 
-            /// Whether a peer gets no more bytes than it sent until it has shown that it receives at its address (rule
-            /// `hostile-2`). Turn it off only in a network in which no host can forge addresses. Clients of the stripped
-            /// Linux module need it off, because they never show it.
+            /// Whether a peer gets no more bytes than it sent until it has proved that it receives at its address (rule
+            /// `hostile-2`). Turn it off only in a network in which no host can forge addresses. Clients of the stripped Linux
+            /// module need it off, because they never prove it.
             confirm_peers: bool = true;
 
-            /// Whether the cutoffs are computed from the observed traffic. If not, those that `cutoffs` sets stay.
+            /// Whether the cutoffs are computed from the observed traffic. If not, the cutoffs set by `cutoffs` stay.
             learn_cutoffs: bool = true;
 
-            /// Whether a packet's level follows the bytes left of its message instead of the whole length. Unscheduled
-            /// packets then rise from packet to packet, and the last round trip of a scheduled message uses the level of an
-            /// unscheduled message of that length. The simulations of the SIGCOMM paper did so (`STATIC_CBF_GRADUATED` and
-            /// `boostTailBytesPrio` in their configuration); the Linux module does not.
+            /// Whether a packet's level follows the remaining bytes of its message instead of the whole length. Unscheduled packets
+            /// then rise from packet to packet, and the last round trip of a scheduled message uses the level of an unscheduled
+            /// message of that length. The simulations of the SIGCOMM paper do so (`STATIC_CBF_GRADUATED` and `boostTailBytesPrio`
+            /// in their configuration); the Linux module does not.
             priority_by_rest: bool = false;
         }
     };
