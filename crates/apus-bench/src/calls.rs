@@ -34,7 +34,7 @@ pub struct Call {
 pub struct Calls {
     workload: Workload,
     longest: Option<u32>,
-    /// As in [`Request::reply`].
+    /// Length of replies, as in [`Request::reply`].
     reply: u32,
     servers: usize,
     choice: Choice,

@@ -25,7 +25,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 pub(crate) struct Offer {
     /// Lengths of requests.
     pub(crate) workload: Workload,
-    /// As in [`Request::reply`](apus_node::transport::interface::Request::reply).
+    /// Length of replies, as in [`Request::reply`](apus_node::transport::interface::Request::reply).
     pub(crate) reply: u32,
     /// Message bytes of requests per second, in gigabits.
     pub(crate) gbps: f64,

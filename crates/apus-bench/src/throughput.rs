@@ -24,7 +24,7 @@ pub(crate) struct Throughput<'a> {
     /// Numbers of outstanding calls, each of which is measured.
     pub(crate) outstanding: &'a [u64],
     pub(crate) connections: &'a Connections,
-    /// As in [`Request::reply`](apus_node::transport::interface::Request::reply).
+    /// Length of replies, as in [`Request::reply`](apus_node::transport::interface::Request::reply).
     pub(crate) reply: u32,
     /// The key of the main figure, for which higher is better.
     pub(crate) main_figure: &'static str,

@@ -8,8 +8,8 @@ pub(crate) const COUNT: usize = 12;
 /// Offsets of the words, in the order in which they are loaded: the words behind a word are at least as new as the word itself. The
 /// program stores them in the opposite order, and so does a carrier that shows them to the program at the other end.
 ///
-/// So that program sees only states that a program of the same host, slow between two loads, could see: for each word, its value at
-/// some time, and the times are in the order of the list.
+/// So the program at the other end sees only states that a program of the same host, slow between two loads, could see: for each
+/// word, its value at some time, and the times are in the order of the list.
 pub(crate) const ORDER: [usize; COUNT] = [
     layout::LEFT,
     layout::CLOSED,

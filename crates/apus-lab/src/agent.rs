@@ -75,7 +75,7 @@ pub(crate) struct Load {
     pub(crate) workload: String,
     /// Upper bound to which longer requests are cut.
     pub(crate) longest: u32,
-    /// As in [`Request::reply`].
+    /// Length of replies, as in [`Request::reply`].
     pub(crate) reply: u32,
     /// Indices of the called hosts. Without any, the host only serves.
     pub(crate) targets: Vec<usize>,

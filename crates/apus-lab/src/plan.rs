@@ -222,7 +222,7 @@ impl Setting {
         size("longest", &self.longest)
     }
 
-    /// As in [`apus_node::transport::interface::Request::reply`].
+    /// Length of replies, as in [`apus_node::transport::interface::Request::reply`].
     pub fn reply(&self) -> Result<u32> {
         self.reply.as_deref().map_or(Ok(0), |reply| size("reply", reply))
     }
@@ -263,7 +263,7 @@ impl Setting {
     /// Checks the setting before any measurement.
     ///
     /// # Errors
-    /// With the key, its value and the allowed values.
+    /// If a value is not allowed: with the key, the value and the allowed values.
     pub fn check(&self) -> Result<()> {
         let within = |key: &str, value: f64, low: f64, high: f64| {
             ensure!(
@@ -308,7 +308,7 @@ impl Setting {
     /// Checks that the emulated network can run the setting on a machine with this number of processors.
     ///
     /// # Errors
-    /// With the key, its value and the allowed values.
+    /// If a value is not allowed: with the key, the value and the allowed values.
     pub fn check_emulated(&self, processors: usize) -> Result<()> {
         let mbps = self.link_mbps;
         ensure!(

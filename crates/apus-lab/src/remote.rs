@@ -41,7 +41,7 @@ pub struct Host {
 /// Parses a hosts file: one line per host, with its ssh destination and its IP address. Text after `#` is ignored.
 ///
 /// # Errors
-/// With the wrong line, or if there are fewer than two hosts.
+/// If a line is wrong, with the line, or if there are fewer than two hosts.
 pub fn parse(text: &str) -> Result<Vec<Host>> {
     let mut hosts = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {

@@ -97,7 +97,7 @@ impl Options {
     /// Refuses contradictory options, and CPUs that this process may not use.
     ///
     /// # Errors
-    /// With the options and the reason.
+    /// If options contradict each other: with the options and the reason.
     pub(super) fn check(&self) -> Result<(), Misuse> {
         let (connections, threads) = (self.connections, self.threads);
         if connections < threads {

@@ -44,7 +44,7 @@ impl fmt::Display for Length {
 /// Parses the length of keys.
 ///
 /// # Errors
-/// With the allowed values.
+/// If the length is not allowed: with the allowed values.
 pub(super) fn key_length(text: &str) -> Result<Length, String> {
     match text.parse()? {
         Length::Fixed(bytes) if !(1..=etc::KEY_MAX).contains(&bytes) => {
@@ -57,7 +57,7 @@ pub(super) fn key_length(text: &str) -> Result<Length, String> {
 /// Parses the length of values.
 ///
 /// # Errors
-/// With the allowed values.
+/// If the length is not allowed: with the allowed values.
 pub(super) fn value_length(text: &str) -> Result<Length, String> {
     match text.parse()? {
         Length::Fixed(bytes) if bytes > VALUE_MAX => {

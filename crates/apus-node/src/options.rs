@@ -78,7 +78,7 @@ impl Options {
     /// Refuses contradictory options.
     ///
     /// # Errors
-    /// With the options and the reason.
+    /// If options contradict each other: with the options and the reason.
     pub fn check(&self) -> Result<()> {
         self.link.check()?;
         if self.link.protocol == Protocol::Tcp {

@@ -43,7 +43,7 @@ pub(super) struct Run<'a> {
     pub(super) workload: Workload,
     /// Upper bound to which longer requests are cut.
     pub(super) longest: u32,
-    /// As in [`Request::reply`].
+    /// Length of replies, as in [`Request::reply`].
     pub(super) reply: u32,
     /// The format of messages.
     pub(super) body: Body,

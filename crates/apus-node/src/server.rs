@@ -59,7 +59,7 @@ impl Options {
     /// Refuses contradictory options.
     ///
     /// # Errors
-    /// With the options and the allowed values.
+    /// If options contradict each other: with the options and the allowed values.
     pub fn check(&self) -> Result<()> {
         self.link.check()?;
         let (first, ports) = (self.first_port, self.ports);

@@ -48,7 +48,7 @@ pub enum TraceError {
 /// One moment, by the clock of the trace and in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Anchor {
-    /// By the clock of the trace.
+    /// Time, by the clock of the trace.
     pub ticks: u64,
     /// Nanoseconds of `CLOCK_MONOTONIC`, or of a simulation.
     pub nanos: u64,

@@ -125,7 +125,7 @@ impl Options {
 
 struct Measurement<'a> {
     options: &'a Options,
-    /// As in [`pair::run`], for the program under `apus run`.
+    /// Value of `LD_PRELOAD`, as in [`pair::run`], for the program under `apus run`.
     preload: Option<OsString>,
 }
 
