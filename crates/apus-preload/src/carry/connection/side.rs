@@ -18,6 +18,7 @@ use libc::{c_int, iovec};
 
 use crate::carry::connection::aside::Aside;
 use crate::carry::connection::copying::{self, Copying};
+use crate::carry::connection::gathering::Gathering;
 use crate::carry::connection::holders::Holders;
 use crate::carry::connection::last_words::Ending;
 use crate::carry::connection::words::{self, Own};
@@ -64,6 +65,7 @@ pub(crate) struct Side {
     /// What a signal handler has written while it interrupted a write.
     aside: Aside,
     copying: Copying,
+    gathering: Gathering,
     /// A write found the ring full.
     was_full: AtomicBool,
     /// The thread that answers looks whether the peer reads, and what the peer had read at the last look.
@@ -144,6 +146,7 @@ impl Side {
             number: AtomicUsize::new(0),
             aside: Aside::new(),
             copying: Copying::new(),
+            gathering: Gathering::new(),
             was_full: AtomicBool::new(false),
             is_stuck: AtomicBool::new(false),
             read_when_stuck: AtomicU64::new(u64::MAX),
@@ -198,6 +201,19 @@ impl Side {
 
     fn sender(&self) -> Sender {
         Sender::new(Own(&self.own).sender(), self.capacity() as u64)
+    }
+
+    /// Has a read of a stream wait a moment, so that it takes more at once. `room`: bytes that it has room for.
+    #[inline]
+    pub(crate) fn gather(&self, room: usize) {
+        if !self.gathering.waits() {
+            return;
+        }
+        let enough = (self.capacity() / PIECES).min(room) as u64;
+        self.gathering.wait(enough, || {
+            let written = self.peer.load(layout::WRITTEN, Ordering::Acquire);
+            written.wrapping_sub(self.own.word(layout::READ).load(Ordering::Relaxed))
+        });
     }
 
     /// Receives what is there, into `parts`, which have room for `room` bytes. Asks the kernel about the end if the ring is empty and
@@ -465,6 +481,7 @@ impl Side {
         flags: c_int,
         may_switch: impl Fn() -> bool,
     ) -> Result<usize, NotNow> {
+        self.gathering.note_write();
         let Ok(_token) = Token::take(&self.own, layout::TOKENS[1]) else {
             // SAFETY: the caller's promise.
             let aside = unsafe { self.aside.put(parts) };
@@ -882,6 +899,12 @@ impl Side {
     /// Where bytes come from.
     pub(crate) fn receiver_state(&self) -> ReceiverState {
         self.receiver().state(&words::sender_of(&self.peer))
+    }
+
+    /// Whether only the kernel knows if a write would take bytes now.
+    #[inline]
+    pub(crate) fn kernel_knows_room(&self) -> bool {
+        self.sender().state() != SenderState::Ring || self.peer_is_gone()
     }
 
     /// Whether a write would take bytes now; `None` if only the kernel knows.
