@@ -147,27 +147,9 @@ impl Side {
         }
     }
 
-    /// The program has ended what comes in as well. From now on the peer writes into TCP, where the kernel refuses its bytes. If bytes are
-    /// in the ring, the program may go on to read them.
-    pub(crate) fn stop_reading(&self) {
-        self.reads_nothing.store(true, Ordering::Relaxed);
-        if !self.has_bytes() {
-            self.recall();
-        }
-    }
-
-    /// Whether bytes are in the ring that TCP would refuse.
-    pub(crate) fn refuses_rest(&self) -> bool {
-        self.reads_nothing() && self.has_bytes()
-    }
-
     /// Whether both directions have ended, of which the kernel may not know so far.
     pub(crate) fn has_hung_up(&self) -> bool {
         self.has_shut() && (self.reads_nothing() || self.peer_has_shut())
-    }
-
-    pub(crate) fn reads_nothing(&self) -> bool {
-        self.reads_nothing.load(Ordering::Relaxed)
     }
 
     fn end(&self, how: u64) {
@@ -193,7 +175,8 @@ impl Side {
         let is_empty = match self.sender().state() {
             SenderState::Tcp => true, // What was spilled comes before the end: the peer reads the ring first.
             SenderState::Ring => {
-                self.peer_is_gone() || self.sender().room(&theirs) == Ok(self.capacity() as u64)
+                self.peer_is_gone()
+                    || self.sender().room(&theirs) == Ok(self.places().capacity() as u64)
             }
             SenderState::Refill => false,
         };
