@@ -16,9 +16,20 @@ pub(crate) fn before_program(call: &'static str) {
 /// Before the process becomes a program, which inherits descriptors that `exec` does not close.
 #[inline]
 pub(crate) fn before_exec() {
-    if descriptors::any_used() && descriptors::belongs_to_this_process() {
-        carry::before_exec();
+    if !descriptors::any_used() {
+        return;
     }
+    if descriptors::belongs_to_this_process() {
+        carry::before_exec();
+    } else {
+        carry::spare_from_exec(); // The memory is the parent's, and the table of descriptors is not.
+    }
+}
+
+/// Before a call starts a program in a process of its own, which closes descriptors of this library. It lasts as long as the value.
+#[inline]
+pub(crate) fn spare_from_spawn() -> Option<carry::Spared> {
+    descriptors::any_used().then(carry::Spared::new)
 }
 
 /// The process did not become a program.

@@ -21,6 +21,7 @@ macro_rules! that_start_a_program {
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
             carried::before_program(stringify!($name));
+            let _spared = carried::spare_from_spawn();
             // SAFETY: these are the caller's arguments.
             unsafe { originals::$name($($argument),*) }
         }

@@ -99,6 +99,7 @@ thread_local! {
 
 /// Something that the calling thread holds; dropping it ends that.
 pub(crate) struct Hold {
+    record: &'static Record,
     index: u32,
 }
 
@@ -130,10 +131,16 @@ impl Hold {
         own_record().push_for_itself(Kind::Return.entry(number as u64))
     }
 
+    /// The thread that holds it, which is the calling one.
+    #[inline]
+    pub(super) fn thread(&self) -> u64 {
+        self.record.owner.load(Ordering::Relaxed)
+    }
+
     /// Adds flags to the entry of a connection or a set.
     #[inline]
     pub(super) fn add(&self, flags: u64) {
-        let entry = own_record().at(self.index as usize);
+        let entry = self.record.at(self.index as usize);
         let what = entry.what.load(Ordering::Relaxed);
         if what & flags != flags {
             entry.what.swap(what | flags, Ordering::SeqCst);
@@ -143,7 +150,7 @@ impl Hold {
     /// Takes flags from it.
     #[inline]
     pub(super) fn remove(&self, flags: u64) {
-        let entry = own_record().at(self.index as usize);
+        let entry = self.record.at(self.index as usize);
         let what = entry.what.load(Ordering::Relaxed);
         if what & flags != 0 {
             entry.what.swap(what & !flags, Ordering::SeqCst);
@@ -154,7 +161,7 @@ impl Hold {
 impl Drop for Hold {
     #[inline]
     fn drop(&mut self) {
-        own_record().remove(self.index as usize);
+        self.record.remove(self.index as usize);
     }
 }
 
@@ -190,17 +197,17 @@ impl Record {
 
     /// An entry that other threads see before the caller looks at what it is about once more.
     #[inline]
-    fn push(&self, what: u64) -> Hold {
+    fn push(&'static self, what: u64) -> Hold {
         self.write(|entry| _ = entry.what.swap(what, Ordering::SeqCst))
     }
 
     #[inline]
-    fn push_for_itself(&self, what: u64) -> Hold {
+    fn push_for_itself(&'static self, what: u64) -> Hold {
         self.write(|entry| entry.what.store(what, Ordering::Relaxed))
     }
 
     #[inline]
-    fn write(&self, write: impl FnOnce(&Entry)) -> Hold {
+    fn write(&'static self, write: impl FnOnce(&Entry)) -> Hold {
         let mark = 0_u8;
         let index = self.length.load(Ordering::Relaxed);
         let floor = self.floor.load(Ordering::Relaxed);
@@ -216,7 +223,7 @@ impl Record {
         write(entry);
         compiler_fence(Ordering::SeqCst);
         self.floor.store(floor, Ordering::Relaxed);
-        Hold { index: index as u32 }
+        Hold { record: self, index: index as u32 }
     }
 
     /// Makes a list that is twice as long. Threads that look at the other one may be in the middle of it, so it stays.

@@ -283,6 +283,23 @@ pub(crate) fn before_exec() {
     closer::spare_from_exec();
 }
 
+/// As long as it lives, programs that this process starts do not close what they would sleep in.
+pub(crate) struct Spared(());
+
+impl Spared {
+    #[cold]
+    pub(crate) fn new() -> Self {
+        errno::kept(before_exec);
+        Self(())
+    }
+}
+
+impl Drop for Spared {
+    fn drop(&mut self) {
+        errno::kept(after_exec_failed);
+    }
+}
+
 /// This process has not become a program.
 #[cold]
 pub(crate) fn after_exec_failed() {
@@ -320,8 +337,8 @@ mod tests {
         (socket, other)
     }
 
-    /// Forks a child that is the last to have a unix socket in which a socket lies whose close sleeps. What became of it within 20 seconds.
-    fn child_that_closes(work: impl FnOnce()) -> Option<ExitStatus> {
+    /// A unix socket in which a socket lies whose close sleeps, and the end of that which does not read.
+    fn filled() -> (OwnedFd, TcpStream) {
         use nix::sys::socket::{self, AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType};
         let flags = SockFlag::SOCK_CLOEXEC;
         let pair =
@@ -332,8 +349,13 @@ mod tests {
         let control = [ControlMessage::ScmRights(&rights)];
         let one = pair.0.as_raw_fd();
         socket::sendmsg::<()>(one, &parts, &control, MsgFlags::empty(), None).unwrap();
-        drop((socket, pair.0));
-        let held = keep(pair.1).unwrap();
+        (pair.1, other)
+    }
+
+    /// Forks a child that is the last to have a unix socket in which a socket lies whose close sleeps. What became of it within 20 seconds.
+    fn child_that_closes(work: impl FnOnce()) -> Option<ExitStatus> {
+        let (socket, other) = filled();
+        let held = keep(socket).unwrap();
         let fd = held.as_raw_fd();
         let (mut goes, mut go) = io::pipe().unwrap();
         // SAFETY: the child makes system calls, and those of the library that a child makes.
@@ -367,6 +389,23 @@ mod tests {
             libc::waitpid(child, &raw mut status, 0);
         }
         None
+    }
+
+    #[test]
+    fn a_program_that_is_started_has_what_it_would_sleep_in() {
+        let (socket, other) = filled();
+        let (held, harmless) = (keep(socket).unwrap(), keep(io::pipe().unwrap().0.into()).unwrap());
+        let are_closed = || {
+            // SAFETY: the command has no argument.
+            let flags = |fd: &Inner| unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) };
+            [&held, &harmless].map(|fd| flags(fd) == libc::FD_CLOEXEC)
+        };
+        assert_eq!(are_closed(), [true, true]);
+        let spared = Spared::new();
+        assert_eq!(are_closed(), [false, true]);
+        drop(spared);
+        assert_eq!(are_closed(), [true, true]);
+        drop(other); // The socket has nothing to wait for any more.
     }
 
     #[test]

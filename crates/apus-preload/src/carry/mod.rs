@@ -43,6 +43,7 @@ use self::bytes::transfer;
 use self::connection::holders;
 use self::connection::slots::{self, Slot, Use};
 use self::holds::{RECEIVES, SENDS};
+pub(crate) use self::inner::Spared;
 pub(crate) use self::kernel::spec;
 pub(crate) use self::leaving::closing::closed;
 use self::leaving::returning::{self, return_inherited};
@@ -133,6 +134,12 @@ pub(crate) fn after_fork(failed: bool) {
 /// There is no child that has the connections.
 pub(crate) fn after_failed_fork() {
     slots::unshare_all();
+}
+
+/// In a child of `vfork` that becomes another program: its table of descriptors is its own.
+#[cold]
+pub(crate) fn spare_from_exec() {
+    errno::kept(inner::before_exec);
 }
 
 /// Before this process becomes another program.

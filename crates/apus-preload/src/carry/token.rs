@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use apus_shm::Memory;
 
 use crate::carry::holds::Hold;
-use crate::carry::thread::{is_dead, thread};
+use crate::carry::thread::is_dead;
 use crate::errno;
 
 /// A token that is held; dropping it gives it back.
@@ -90,14 +90,15 @@ impl<'a> Token<'a> {
     /// The same of a token whose word is elsewhere.
     #[inline]
     pub(crate) fn of(word: &'a AtomicU64) -> Result<Self, Interrupted> {
-        Self::take_for(word, thread())
+        let hold = word.hold();
+        let me = hold.thread();
+        Self::take_for(word, me, hold)
     }
 }
 
 impl<'a, W: Word> Token<'a, W> {
     #[inline]
-    fn take_for(word: &'a W, me: u64) -> Result<Self, Interrupted> {
-        let hold = word.hold();
+    fn take_for(word: &'a W, me: u64, hold: W::Hold) -> Result<Self, Interrupted> {
         match word.exchange(0, me) {
             true => Ok(Self { word, _hold: hold }),
             false => Self::contend(word, me, hold),
@@ -189,8 +190,11 @@ mod model {
 
     /// Acts for the side once, and dies after so many steps. Returns the bytes that it has told the peer of.
     fn act(side: &Side, me: u64, steps: u32) -> u64 {
-        let token = Token::take_for(side, me).ok().expect("no handler interrupts it");
-        assert!(Token::take_for(side, me).is_err(), "a handler that interrupts it does not wait");
+        let token = Token::take_for(side, me, ()).ok().expect("no handler interrupts it");
+        assert!(
+            Token::take_for(side, me, ()).is_err(),
+            "a handler that interrupts it does not wait"
+        );
         let before = side.acts.swap(me, Ordering::SeqCst);
         assert!(before == 0 || side.is_dead(before), "{me} acts beside {before}");
         let [first, second] = [0, 1].map(|word| side.words[word].load(Ordering::SeqCst));

@@ -31,18 +31,34 @@ impl Parts {
         self.left
     }
 
-    /// The next buffers, and their bytes.
-    pub(crate) fn window(&self) -> ([iovec; WINDOW], usize, usize) {
+    /// What `work` does with the next buffers, and their bytes.
+    #[inline]
+    pub(crate) fn next<T>(&self, work: impl FnOnce(&mut [iovec], usize) -> T) -> T {
+        if self.count == 1 {
+            let mut part = [self.first()];
+            return work(&mut part, self.left);
+        }
+        let (mut window, count, bytes) = self.window();
+        work(&mut window[..count], bytes)
+    }
+
+    /// What is left of the first buffer.
+    #[inline]
+    fn first(&self) -> iovec {
+        // SAFETY: there is one at least.
+        let part = unsafe { *self.list };
+        let length = (part.iov_len - self.done).min(self.left);
+        // SAFETY: no more than its length is done.
+        iovec { iov_base: unsafe { part.iov_base.byte_add(self.done) }, iov_len: length }
+    }
+
+    #[inline(never)]
+    fn window(&self) -> ([iovec; WINDOW], usize, usize) {
         let mut window = [iovec { iov_base: ptr::null_mut(), iov_len: 0 }; WINDOW];
         let (mut bytes, count) = (0, self.count.min(WINDOW));
         for (index, part) in window.iter_mut().take(count).enumerate() {
             // SAFETY: there are that many.
-            *part = unsafe { *self.list.add(index) };
-            if index == 0 {
-                // SAFETY: no more than its length is done.
-                part.iov_base = unsafe { part.iov_base.byte_add(self.done) };
-                part.iov_len -= self.done;
-            }
+            *part = if index == 0 { self.first() } else { unsafe { *self.list.add(index) } };
             part.iov_len = part.iov_len.min(self.left - bytes);
             bytes += part.iov_len;
         }
@@ -104,11 +120,11 @@ mod tests {
             let mut parts = unsafe { Parts::new(list.as_ptr(), list.len()) };
             let mut seen = Vec::<u8>::new();
             while parts.left() > 0 {
-                let (window, count, all) = parts.window();
+                let (window, all) = parts.next(|parts, all| (parts.to_vec(), all));
                 assert_eq!(all, parts.left());
                 let mut take = step.min(all);
                 parts.advance(take);
-                for part in &window[..count] {
+                for part in &window {
                     let length = part.iov_len.min(take);
                     take -= length;
                     // SAFETY: as above.

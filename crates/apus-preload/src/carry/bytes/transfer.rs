@@ -60,10 +60,13 @@ pub(crate) unsafe fn receive(
         if done > 0 && side.is_next_error(fd, asks_kernel) {
             return done as ssize_t;
         }
-        let (mut window, count, room) = parts.window();
         let kind = flags & (libc::MSG_PEEK | libc::MSG_TRUNC);
-        // SAFETY: the window is of the caller's buffers.
-        match unsafe { side.receive(fd, &mut window[..count], room, kind, asks_kernel) } {
+        let (received, room) = parts.next(|parts, room| {
+            side.gather(room);
+            // SAFETY: the parts are of the caller's buffers.
+            (unsafe { side.receive(fd, parts, room, kind, asks_kernel) }, room)
+        });
+        match received {
             Ok(bytes) => {
                 parts.advance(bytes);
                 returns::moved(side, Bell::Bytes, bytes);
@@ -71,9 +74,8 @@ pub(crate) unsafe fn receive(
                 let is_ring = before == ReceiverState::Ring;
                 if flags & libc::MSG_PEEK != 0 && parts.left() > 0 && is_ring && side.is_spilled() {
                     // Behind the ring more is there.
-                    let (mut window, count, _) = parts.window();
-                    // SAFETY: the window is of the caller's buffers.
-                    let more = unsafe { kernel::receive(fd, &mut window[..count], kind) };
+                    // SAFETY: the parts are of the caller's buffers.
+                    let more = parts.next(|parts, _| unsafe { kernel::receive(fd, parts, kind) });
                     return (done + more.unwrap_or(0)) as ssize_t;
                 }
                 // More may be there for more buffers, and in the ring behind bytes of TCP or the other way round.
@@ -137,11 +139,10 @@ pub(crate) unsafe fn send(
         may
     };
     loop {
-        let (mut window, count, bytes) = parts.window();
-        // SAFETY: the window is of the caller's buffers.
-        let sent = unsafe {
-            side.send(fd, &mut window[..count], bytes, flags & !libc::MSG_DONTWAIT, may_switch)
-        };
+        // SAFETY: the parts are of the caller's buffers.
+        let sent = parts.next(|parts, bytes| unsafe {
+            side.send(fd, parts, bytes, flags & !libc::MSG_DONTWAIT, may_switch)
+        });
         attaching::follow_room(used.slot, side);
         match sent {
             Ok(sent) => {

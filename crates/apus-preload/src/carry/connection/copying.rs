@@ -1,5 +1,10 @@
-//! How long writes are copied into the ring: through the caches, or past them.
+//! How bytes are copied into a ring.
 //!
+//! The C library copies 2,112 bytes and more by one instruction (`rep movsb`) where the processor says that it is fast. It takes 100 ns
+//! more here than a loop if the lines to be written are in the cache of another processor, as those of a ring are. So copies are made
+//! in steps. Copies out of a ring are not: they gain nothing, and lose a tenth where the processors share no cache.
+//!
+//! Long writes are copied into the ring through the caches, or past them.
 //! The ring's cache lines are in the cache of the processor that has read them. Where both processors share a cache, a copy through it
 //! is more than twice as fast as one past it. Where they do not, each line that is written is first taken away from the other
 //! processor, and a copy past the caches is faster by half. Which it is changes: threads move, and so do the processors of a virtual
@@ -17,6 +22,9 @@ const LEAST: usize = 2 << 10;
 const WINDOW: u64 = 512 << 10;
 /// Windows of which one is a try of the other way.
 const TRY_EVERY: u32 = 16;
+
+/// Bytes that the C library copies in one go.
+const STEP: usize = 2 << 10;
 
 /// The ways of a direction, for the holder of its write token.
 pub(crate) struct Copying {
@@ -86,8 +94,10 @@ pub(crate) unsafe fn copy(
         return unsafe { memory.copy_in_past_caches(at, from, length) };
     }
     let _ = is_past_caches;
-    // SAFETY: as above.
-    unsafe { memory.copy_in_shared(at, from, length) };
+    for done in (0..length).step_by(STEP) {
+        // SAFETY: as above, for a part of the bytes.
+        unsafe { memory.copy_in_shared(at + done, from.add(done), STEP.min(length - done)) };
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! | [`side`] | one end in shared memory: sends and receives without waiting |
 //! | [`words`] | the words of an end that its peer reads |
 //! | [`readable`] | whether a read finds what the program waits for |
+//! | [`gathering`] | reads of a stream that wait a moment for more |
 //! | [`holders`] | the processes that have the connection |
 //! | [`blocking`] | options of the socket that change calls |
 //! | [`copying`] | copies between the program and a ring |
@@ -15,6 +16,7 @@
 pub(crate) mod aside;
 pub(crate) mod blocking;
 pub(crate) mod copying;
+pub(crate) mod gathering;
 pub(crate) mod holders;
 pub(crate) mod last_words;
 pub(crate) mod readable;

@@ -196,7 +196,7 @@ pub(crate) fn renew(slot: &Slot) {
 /// Once writes go by TCP again, the kernel knows whether there is room.
 #[inline]
 pub(crate) fn follow_room(slot: &Slot, side: &Side) {
-    if slot.ring_takes_writes.load(Ordering::SeqCst) && side.is_writable().is_none() {
+    if slot.ring_takes_writes.load(Ordering::SeqCst) && side.kernel_knows_room() {
         ask_kernel_for_room(slot, true);
     }
 }

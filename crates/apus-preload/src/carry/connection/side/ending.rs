@@ -216,20 +216,6 @@ impl Side {
         }
     }
 
-    /// The program has ended what comes in as well. From now on the peer writes into TCP, where the kernel refuses its bytes. If bytes are
-    /// in the ring, the program may go on to read them.
-    pub(crate) fn stop_reading(&self) {
-        self.own.word(layout::REFUSES).store(1, Ordering::Release);
-        if !self.has_bytes() {
-            self.recall();
-        }
-    }
-
-    /// Whether bytes are in the ring that TCP would refuse.
-    pub(crate) fn refuses_rest(&self) -> bool {
-        self.reads_nothing() && self.has_bytes()
-    }
-
     /// Whether both directions have ended, of which the kernel may not know so far.
     pub(crate) fn has_hung_up(&self) -> bool {
         self.has_shut() && self.has_input_ended()
@@ -240,11 +226,7 @@ impl Side {
         self.peer_has_shut() || self.reads_nothing()
     }
 
-    pub(crate) fn reads_nothing(&self) -> bool {
-        self.own.word(layout::REFUSES).load(Ordering::Acquire) != 0
-    }
-
-    /// The same of the peer: it recalls nothing that its TCP would refuse.
+    /// Whether the program of the peer has ended what comes in: the peer recalls nothing that its TCP would refuse.
     pub(super) fn peer_reads_nothing(&self) -> bool {
         self.peer.load(layout::REFUSES, Ordering::Acquire) != 0
     }
@@ -272,7 +254,8 @@ impl Side {
         let is_empty = match self.sender().state() {
             SenderState::Tcp => true, // What was spilled comes before the end: the peer reads the ring first.
             SenderState::Ring => {
-                self.peer_is_gone() || self.sender().room(&theirs) == Ok(self.capacity() as u64)
+                self.peer_is_gone()
+                    || self.sender().room(&theirs) == Ok(self.places().capacity() as u64)
             }
             SenderState::Refill => false,
         };

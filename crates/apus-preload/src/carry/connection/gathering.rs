@@ -1,0 +1,88 @@
+//! When a read of a stream waits a moment, so that it takes more bytes at once.
+//!
+//! A reader that takes each write as soon as it is there costs the writer time: the cache line that says how much was written goes to the
+//! reader's processor and back for each write, and the writer's stores wait for it. If the reader comes later, it takes several writes,
+//! and the writer meets it less often. So a connection from which this side reads and into which it does not write has reads wait, as long
+//! as more comes meanwhile. Answers are never waited for: whoever asks has written.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::carry::spin::Clock;
+
+/// What is known of the reads of a connection.
+pub(crate) struct Gathering {
+    /// Reads since this side has written, or has waited in vain.
+    reads: AtomicU32,
+}
+
+/// After so many reads the connection is one.
+const READS: u32 = 16;
+/// How long a read waits: about a cache line's way there and back, where processors have no cache in common.
+const WAIT: Duration = Duration::from_nanos(200);
+
+impl Gathering {
+    pub(crate) const fn new() -> Self {
+        Self { reads: AtomicU32::new(0) }
+    }
+
+    /// This side has written.
+    #[inline]
+    pub(crate) fn note_write(&self) {
+        if self.reads.load(Ordering::Relaxed) != 0 {
+            self.reads.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a read waits; it counts.
+    #[inline]
+    pub(crate) fn waits(&self) -> bool {
+        let reads = self.reads.load(Ordering::Relaxed);
+        if reads < READS {
+            self.reads.store(reads + 1, Ordering::Relaxed);
+        }
+        reads >= READS
+    }
+
+    /// Waits, if fewer than `enough` bytes are `there`. If no more come, the next reads do not wait.
+    pub(crate) fn wait(&self, enough: u64, there: impl Fn() -> u64) {
+        let before = there();
+        if before == 0 || before >= enough {
+            return;
+        }
+        let until = Clock::now() + WAIT;
+        while Clock::now() < until {
+            std::hint::spin_loop();
+        }
+        if there() == before {
+            self.reads.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn reads_wait_as_long_as_more_comes_and_nothing_is_written() {
+        let gathering = Gathering::new();
+        let waits = || (0..=READS).filter(|_| gathering.waits()).count();
+        assert_eq!(waits(), 1);
+        assert_eq!(waits(), READS as usize + 1);
+        gathering.note_write();
+        assert_eq!(waits(), 1);
+
+        let there = Cell::new(1);
+        let more = || there.replace(there.get() + 1);
+        gathering.wait(100, more);
+        assert!(there.get() == 3 && gathering.waits(), "more has come");
+        gathering.wait(100, || 1);
+        assert_eq!(waits(), 1);
+        gathering.wait(100, || 0);
+        gathering.wait(100, || 100);
+        assert!(gathering.waits(), "there is nothing to take so far, or enough");
+    }
+}
