@@ -46,8 +46,8 @@ pub enum Subject {
     SuspensionRights,
     /// A program: how its threads wait, and by which NAPI instances its packets come.
     Program,
-    /// NAPI instances: their parameters and users.
-    NapiInstances,
+    /// NAPI instances, the receive contexts of queues: their parameters and users.
+    ReceiveQueues,
     /// Suspension while it was watched.
     Suspension,
 }
@@ -75,7 +75,7 @@ impl Subject {
             Self::Path => "Path",
             Self::SuspensionRights => "Kernel and rights",
             Self::Program => "Program",
-            Self::NapiInstances => "NAPI instances",
+            Self::ReceiveQueues => "Receive queues",
             Self::Suspension => "Suspension",
         }
     }

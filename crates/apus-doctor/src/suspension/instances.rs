@@ -8,7 +8,7 @@ use super::kernel::{Interface, ProgramOrDevice, Suspension};
 use crate::finding::{Finding, Subject};
 
 const RIGHTS: Subject = Subject::SuspensionRights;
-const SUBJECT: Subject = Subject::NapiInstances;
+const SUBJECT: Subject = Subject::ReceiveQueues;
 
 /// The findings that come before those of the program.
 pub(super) fn before(suspension: &Suspension) -> Vec<Finding> {
