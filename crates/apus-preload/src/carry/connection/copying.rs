@@ -2,7 +2,7 @@
 //!
 //! The C library copies 2,112 bytes and more by one instruction (`rep movsb`) where the processor says that it is fast. It takes 100 ns
 //! more here than a loop if the lines to be written are in the cache of another processor, as those of a ring are. So copies are made
-//! in steps. Copies out of a ring are not: they gain nothing, and lose a tenth where the processors share no cache.
+//! in steps, after the lines were fetched. Copies out of a ring are not: they gain nothing, and lose a tenth where the processors share no cache.
 //!
 //! Long writes are copied into the ring through the caches, or past them.
 //! The ring's cache lines are in the cache of the processor that has read them. Where both processors share a cache, a copy through it
@@ -25,6 +25,10 @@ const TRY_EVERY: u32 = 16;
 
 /// Bytes that the C library copies in one go.
 const STEP: usize = 2 << 10;
+
+/// Lines of this many bytes and more are fetched before they are written.
+const LEAST_FETCHED: usize = 1 << 10;
+const LINE: usize = 64;
 
 /// The ways of a direction, for the holder of its write token.
 pub(crate) struct Copying {
@@ -62,7 +66,9 @@ impl Copying {
         }
         let now = Clock::now().as_nanos() as u64;
         let began = self.began.swap(now, Ordering::Relaxed);
-        self.took[usize::from(is_past)].store(now.saturating_sub(began), Ordering::Relaxed);
+        let known = &self.took[usize::from(is_past)];
+        let before = known.load(Ordering::Relaxed);
+        known.store(settled(before, now.saturating_sub(began)), Ordering::Relaxed);
         self.bytes.store(0, Ordering::Relaxed);
         self.windows.store(windows.wrapping_add(1), Ordering::Relaxed);
         self.way(windows.wrapping_add(1))
@@ -72,6 +78,14 @@ impl Copying {
     fn way(&self, windows: u32) -> bool {
         let [through, past] = [0, 1].map(|way| self.took[way].load(Ordering::Relaxed));
         (past < through) != windows.is_multiple_of(TRY_EVERY)
+    }
+}
+
+/// What is known of a way whose last window took so long. A window in which another thread had the processor says little.
+fn settled(before: u64, took: u64) -> u64 {
+    match before {
+        0 => took,
+        _ => took.min(before + before / 4),
     }
 }
 
@@ -94,9 +108,27 @@ pub(crate) unsafe fn copy(
         return unsafe { memory.copy_in_past_caches(at, from, length) };
     }
     let _ = is_past_caches;
+    if length >= LEAST_FETCHED {
+        fetch(memory, at, length);
+    }
     for done in (0..length).step_by(STEP) {
         // SAFETY: as above, for a part of the bytes.
         unsafe { memory.copy_in_shared(at + done, from.add(done), STEP.min(length - done)) };
+    }
+}
+
+/// Has the processor take the lines away from the other one. It takes more of them at a time for that than for stores.
+#[inline]
+fn fetch(memory: &Memory, at: usize, length: usize) {
+    let first = memory.address(at, length);
+    for line in (0..length).step_by(LINE) {
+        let line = first.wrapping_add(line);
+        // SAFETY: the instruction changes nothing. Processors that do not know it have another one there, which does nothing.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
+        }
+        let _ = line;
     }
 }
 
@@ -120,6 +152,7 @@ mod tests {
             let ways: Vec<bool> = (0..TRY_EVERY).map(|windows| copying.way(windows)).collect();
             assert_eq!(ways.iter().filter(|way| **way == most).count(), TRY_EVERY as usize - 1);
         }
+        assert_eq!([settled(0, 100), settled(100, 50), settled(100, 9_000)], [100, 50, 125]);
         set([0, 0]);
         let windows = || copying.windows.load(Ordering::Relaxed);
         while windows() < 3 {
