@@ -8,7 +8,7 @@
 //! | 0 | flags | ASK 1: the program asks its peer to follow. DIED 2: the program has ended, and this is the last frame |
 //! | 1 | – | 0 |
 //! | 2–3 | changed | one bit for each word that follows, in the order of [`ORDER`](crate::words::ORDER) |
-//! | 4–7 | length | bytes of the ring, 0 to 28,160; they end at the position that WRITTEN says |
+//! | 4–7 | length | bytes of the ring, 0 to 130,560; they end at the position that WRITTEN says |
 //! | 8– | words | 8 bytes each |
 //! | | bytes | of the ring |
 
