@@ -8,7 +8,7 @@
 //! | 0 | flags | ASK 1: the program asks its peer to follow. DIED 2: the program has exited, and this is the last frame |
 //! | 1 | – | 0 |
 //! | 2–3 | changed | one bit for each word that follows, in the order of [`ORDER`](crate::words::ORDER) |
-//! | 4–7 | length | bytes of the ring, 0 to 28,160; they end at the position in WRITTEN |
+//! | 4–7 | length | bytes of the ring, 0 to 130,560; they end at the position in WRITTEN |
 //! | 8– | words | 8 bytes each |
 //! | | bytes | bytes of the ring |
 

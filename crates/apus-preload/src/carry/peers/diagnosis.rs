@@ -19,6 +19,7 @@ use apus_sockets::diagnosis::{self, Found};
 use libc::c_int;
 
 use crate::carry::inner;
+use crate::carry::peers::descriptors_of;
 use crate::originals;
 
 /// The established socket that is bound to `local` and connected to `peer`, if this namespace has it.
@@ -159,9 +160,6 @@ pub(crate) fn is_path(fd: BorrowedFd<'_>) -> bool {
 /// Users that have no number in this user namespace have this one together.
 pub(crate) const NOBODY: u32 = 65_534;
 
-/// Descriptors of a process that are looked at.
-const DESCRIPTORS_MAX: usize = 16_384;
-
 /// Whether a process of the own user, or of nobody, has the socket that it shows, and does not pass on what it was shown. Other users are
 /// told apart by the kernel. Of a process that is not seen, in another pid namespace, this cannot be known.
 pub(crate) fn may_have(process: libc::pid_t, user: u32, proof: BorrowedFd<'_>) -> bool {
@@ -170,14 +168,8 @@ pub(crate) fn may_have(process: libc::pid_t, user: u32, proof: BorrowedFd<'_>) -
     if user != NOBODY && (user != own || process == 0) {
         return true;
     }
-    let shown = std::fs::read_link(format!("/proc/thread-self/fd/{}", proof.as_raw_fd()));
-    let (Ok(shown), Ok(all)) = (shown, std::fs::read_dir(format!("/proc/{process}/fd"))) else {
-        return false;
-    };
-    let is_it = |entry: io::Result<std::fs::DirEntry>| {
-        entry.and_then(|entry| std::fs::read_link(entry.path())).is_ok_and(|link| link == shown)
-    };
-    all.take(DESCRIPTORS_MAX).any(is_it)
+    let shown = format!("/proc/thread-self/fd/{}", proof.as_raw_fd());
+    descriptors_of::socket_named(&shown).is_some_and(|socket| descriptors_of::have(process, socket))
 }
 
 /// The number of the file of the socket that is bound to `local` and connected to `peer`, and its user, in this network namespace.
