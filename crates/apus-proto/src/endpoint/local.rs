@@ -291,7 +291,7 @@ impl Endpoint {
                 }
                 Waiting::Control(path, MessageKind::Abort, id) => {
                     // A stopped peer then does not keep the request of a call that has ended.
-                    let is_request = |words| matches!(MessageKind::decode(words), Some((MessageKind::Request { .. }, request)) if request == id);
+                    let is_request = |words| matches!(MessageKind::decode(words), Some((MessageKind::Request { .. }, it)) if it == id);
                     if !sink.withdraw(path, &is_request) {
                         //= docs/protocol.md#local-5
                         sink.send_after(path, MessageKind::Abort.encode(id), &is_request);
