@@ -31,8 +31,9 @@ pub(crate) struct Carried {
     sent: usize,
     /// Whether the program has asked its peer to follow.
     asks: bool,
-    /// Whether the program has exited. The last frame is in `outgoing`.
+    /// Whether the program has exited, or has returned to TCP for good.
     died: bool,
+    /// Whether the last frame was put into `outgoing`.
     told: bool,
 }
 

@@ -80,7 +80,7 @@ pub(crate) async fn search(shared: &Shared, introduced: &Introduced) -> Option<S
     let to = Address::new(SocketAddr::new(ip, shared.port), shared.port);
     let options = stream_options();
     let mut connected = Stream::connect_async(&shared.node, to, &options).await;
-    // The next attempt meets a restarted carrier anew.
+    // Another attempt makes first contact with a restarted carrier.
     let again = [io::ErrorKind::TimedOut, io::ErrorKind::ConnectionReset];
     for _ in 0..TRIES {
         if connected.as_ref().is_err_and(|error| again.contains(&error.kind())) {

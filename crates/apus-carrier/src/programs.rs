@@ -121,7 +121,7 @@ async fn serve(shared: Arc<Shared>, channel: Source<ProgramChannel>, mut guest: 
     }
 }
 
-/// Keeps a bell's socket until the connection takes it, which was introduced at the same time.
+/// Keeps a bell's socket until its connection, which is introduced at the same time, takes it.
 async fn keep(shared: &Shared, number: u128, bell: Source<ProgramChannel>, guest: Guest) {
     let Ok(bell) = bell.into_inner() else { return };
     shared.bells.bring(number, (bell, guest));

@@ -109,8 +109,7 @@ impl Agents {
         }
     }
 
-    /// The errors of hosts that exited too early, or the reason for which `place` is taken for dead. One host's exit can cause
-    /// another's.
+    /// The errors of hosts that exited too early; without any, the error of `place`. One host's exit can cause another's.
     fn first_words(&mut self, place: usize) -> String {
         let mut words: Vec<String> = Vec::new();
         for (place, agent) in self.agents.iter_mut().enumerate() {

@@ -78,8 +78,8 @@ pub struct Options {
     /// CPUs of the threads, in order; further threads start again at the first CPU
     #[arg(long, value_name = "CPU,…", value_delimiter = ',')]
     pub pin: Vec<usize>,
-    /// Also report the time from the packet of each read to the packet of its answer, by the kernel's stamps, which excludes the time
-    /// of this program; only for queries that are alone on their connection
+    /// Also report the time from the packet of each read to the packet of its answer, by the kernel's stamps, which exclude this
+    /// program's time; only for queries that are alone on their connection
     #[arg(long)]
     #[serde(default)]
     pub stamps: bool,

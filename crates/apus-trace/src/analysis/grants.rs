@@ -20,8 +20,9 @@ struct Message {
     received: u32,
     /// Offset up to which the sender has sent.
     sent: u32,
-    /// Its share of the levels.
+    /// Its share of the incoming level.
     incoming: i64,
+    /// Its share of the outgoing level.
     outgoing: i64,
     /// Unused grants: the granted offset, and the times at which the grant was queued and received.
     unused: Vec<(u32, Option<u64>, Option<u64>)>,
