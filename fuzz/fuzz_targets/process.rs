@@ -19,7 +19,7 @@ const PORT: u16 = 4000;
 /// A port that no process serves.
 const FREE: u16 = 77;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const WITHIN: Duration = Duration::from_secs(10);
 
 /// Ids that may be in use: small, and of a few generations.
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -154,12 +154,12 @@ impl Liar {
         let socket = loop {
             match connect_to(&Place::File(honest.path.clone())) {
                 Ok(socket) => break socket,
-                Err(error) => assert!(since.elapsed() < PATIENCE, "{error}"),
+                Err(error) => assert!(since.elapsed() < WITHIN, "{error}"),
             }
         };
         let mut offer = Offer::send(socket, Trust::Copy, || true).expect("there is memory");
         loop {
-            assert!(since.elapsed() < PATIENCE, "the engine lets it in");
+            assert!(since.elapsed() < WITHIN, "the engine lets it in");
             match offer.complete().expect("the engine is honest") {
                 Ok(pair) => return Self { pair, inbox: Inbox::default() },
                 Err(waiting) => offer = waiting,
@@ -257,7 +257,7 @@ fuzz_target!(|actions: Vec<Action>| {
         if processes.len() == 2 && idle {
             return;
         }
-        assert!(since.elapsed() < PATIENCE, "state is left: {processes:?}");
+        assert!(since.elapsed() < WITHIN, "state is left: {processes:?}");
         thread::yield_now();
     }
 });

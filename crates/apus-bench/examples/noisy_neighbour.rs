@@ -2,8 +2,8 @@
 //!
 //! | the other process | what it does |
 //! |---|---|
-//! | `flood` | keeps so many calls of 100 B outstanding |
-//! | `long` | keeps so many calls of 1 MB outstanding |
+//! | `flood` | keeps the given number of calls of 100 B outstanding |
+//! | `long` | keeps the given number of calls of 1 MB outstanding |
 //! | `hold` | does the same and is then stopped, so that it reads no response and its memory stays full |
 //!
 //! The calls of this process go one at a time, before the other process begins and while it runs. Beside times there is the number

@@ -28,7 +28,7 @@ pub struct Cycles {
 enum Event {
     /// A thread called `epoll_wait`.
     Entered { thread: i32 },
-    /// It returned so many events, none, or an error.
+    /// It returned this number of events, or an error.
     Returned { thread: i32, events: i64 },
     /// A thread was woken.
     Woken { thread: i32 },

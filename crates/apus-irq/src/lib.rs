@@ -25,7 +25,7 @@
 //!
 //! Nothing here runs by itself, except the thread of a [`Watch`]. A [`Session`] and a [`keeper`] start the process that their caller names,
 //! and change something only when they are called. A session tells notices to a function of its caller; nothing is printed. Reading NAPI instances needs no privilege,
-//! and setting one takes `CAP_NET_ADMIN` in the first user namespace. The epoll sets of another process can be reached by whoever may
+//! and setting one takes `CAP_NET_ADMIN` in the first user namespace. The epoll sets of another process can be reached by a process that may
 //! trace it.
 
 #![deny(unsafe_code)]

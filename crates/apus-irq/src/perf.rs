@@ -32,7 +32,7 @@ pub(crate) enum Entry<'a> {
         /// The record, as its format describes it.
         record: &'a [u8],
     },
-    /// So many records were lost because the ring was full.
+    /// Number of records that were lost because the ring was full.
     Lost(u64),
 }
 

@@ -311,7 +311,7 @@ impl Tally {
 }
 
 impl NapiCounts {
-    /// The counts of a thread; `None` beyond so many.
+    /// The counts of a thread; `None` beyond the limit.
     fn thread(&mut self, thread: i32) -> Option<&mut ThreadCounts> {
         if self.threads.len() >= THREADS_MAX && !self.threads.contains_key(&thread) {
             return None;
@@ -320,7 +320,7 @@ impl NapiCounts {
     }
 }
 
-/// The entry of an address, numbered when it is new; `None` beyond so many.
+/// The entry of an address, numbered when it is new; `None` beyond the limit.
 fn entry<'a, T: Default>(
     all: &'a mut BTreeMap<u64, T>,
     seen: &mut usize,

@@ -128,7 +128,7 @@ fn prepare(options: &Options, qps: f64, seed: u64) -> Result<Ready> {
 pub(super) struct Agents {
     list: Vec<(String, Lines)>,
     /// Upper bound on the time of a run.
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Agents {
@@ -147,7 +147,7 @@ impl Agents {
         };
         let list = options.agents.iter().map(connect).collect::<Result<_>>()?;
         let run = Duration::from_secs_f64(options.warmup + options.seconds);
-        Ok(Self { list, patience: run + DRAIN + SILENCE_MAX })
+        Ok(Self { list, timeout: run + DRAIN + SILENCE_MAX })
     }
 
     /// Number of hosts, including this one.
@@ -190,9 +190,9 @@ impl Agents {
     /// # Errors
     /// If an agent failed.
     pub(super) fn finish(&mut self) -> Result<Vec<(String, Outcome)>> {
-        let patience = self.patience;
+        let timeout = self.timeout;
         let finish = |(name, agent): &mut (String, Lines)| match agent
-            .receive(patience)
+            .receive(timeout)
             .with_context(|| format!("agent '{name}'"))?
         {
             Some(Report::Done(outcome)) => Ok((name.clone(), *outcome)),

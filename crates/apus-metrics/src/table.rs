@@ -200,7 +200,7 @@ macro_rules! protocol_counters {
             sent_by_size: bytes [
                 "sent_bytes_to_64", "sent_bytes_to_128", "sent_bytes_to_256", "sent_bytes_to_512", "sent_bytes_to_1024", "sent_bytes_to_2048", "sent_bytes_to_4096", "sent_bytes_to_8192", "sent_bytes_to_16384", "sent_bytes_to_32768", "sent_bytes_to_65536", "sent_bytes_to_131072", "sent_bytes_to_262144", "sent_bytes_to_524288", "sent_bytes_to_1048576", "sent_bytes_beyond",
             ],
-            /// Timed calls, by the time from the call to its response: up to so many microseconds, and more than the one before. One call
+            /// Timed calls, by the time from the call to its response: up to the microseconds in the name, and above the one before. One call
             /// in about 64 that gets a response is timed. `apus stat --prometheus` shows them as a histogram.
             timed_calls: calls [
                 "timed_calls_to_1_us", "timed_calls_to_2_us", "timed_calls_to_4_us", "timed_calls_to_8_us", "timed_calls_to_16_us", "timed_calls_to_32_us", "timed_calls_to_64_us", "timed_calls_to_128_us", "timed_calls_to_256_us", "timed_calls_to_512_us", "timed_calls_to_1024_us", "timed_calls_to_2048_us", "timed_calls_to_4096_us", "timed_calls_to_8192_us", "timed_calls_to_16384_us", "timed_calls_to_32768_us", "timed_calls_to_65536_us", "timed_calls_to_131072_us", "timed_calls_to_262144_us", "timed_calls_to_524288_us", "timed_calls_to_1048576_us", "timed_calls_to_2097152_us", "timed_calls_to_4194304_us", "timed_calls_to_8388608_us", "timed_calls_to_16777216_us", "timed_calls_beyond",

@@ -38,7 +38,7 @@ impl SocketFile {
         Ok(Self { file, status })
     }
 
-    /// Whoever reaches the directory may connect from now on, whatever the umask is.
+    /// Processes that reach the directory may connect from now on, whatever the umask is.
     ///
     /// # Errors
     ///

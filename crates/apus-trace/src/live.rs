@@ -168,18 +168,18 @@ fn thaw_if_due_now() {
     }
 }
 
-/// Restores the initial settings if another process has changed them and has shown no life for `patience`. Costs one load if no
+/// Restores the initial settings if another process has changed them and has shown no life for `silence_max`. Costs one load if no
 /// process has changed them.
 #[inline]
-pub fn restore_if_due(controls: &Controls, patience: Duration) {
+pub fn restore_if_due(controls: &Controls, silence_max: Duration) {
     let number = controls.sign_of_life();
     if number != 0 {
-        restore_if_due_now(number, patience);
+        restore_if_due_now(number, silence_max);
     }
 }
 
 #[cold]
-fn restore_if_due_now(number: u64, patience: Duration) {
+fn restore_if_due_now(number: u64, silence_max: Duration) {
     if OWNER.load(Ordering::Acquire) != std::process::id() {
         return;
     }
@@ -188,7 +188,7 @@ fn restore_if_due_now(number: u64, patience: Duration) {
     let now = monotonic_nanos();
     if live.life_seen.0 != number {
         live.life_seen = (number, now);
-    } else if u128::from(now.saturating_sub(live.life_seen.1)) >= patience.as_nanos() {
+    } else if u128::from(now.saturating_sub(live.life_seen.1)) >= silence_max.as_nanos() {
         live.controls.restore(&live.beginning);
         live.life_seen = (0, now);
     }

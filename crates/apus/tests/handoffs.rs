@@ -39,7 +39,7 @@ fn a_message_for_a_sleeping_receiver_is_one_wake_up() {
         let stats = pair.service.stats();
         assert_eq!(stats.messages, CALLS as u64, "{delivery}");
         let ratio = stats.handoffs_per_message().unwrap();
-        // Never two for one. Now and then none: the message was there before the thread lay down.
+        // Never two for one. Now and then none: the message was there before the thread parked.
         assert!(ratio <= 1.0, "{delivery}: {stats:?}");
         assert!(ratio > 0.9, "{delivery}: {stats:?}");
         let stats = client.stats();

@@ -59,7 +59,7 @@ fn in_suspend_a_polling_caller_needs_no_wake_up() {
     let delivery = || [&pair.client_node, &pair.server_node].map(|node| node.stats().delivery);
     let before = delivery();
     let client = pair.client_node.client().unwrap();
-    // Both ends in one thread: whoever waits turns its engine, and the message is there already.
+    // Both ends in one thread: the end that waits turns its engine, and the message is there already.
     for seed in 0..200 {
         let body = pattern(seed, 200);
         let call = client.start(pair.address, body.clone()).unwrap();

@@ -283,7 +283,7 @@ fn only_users_that_are_named_attach_to_an_engine() {
     let said = server.line();
     assert!(said.parse::<SocketAddr>().is_ok(), "{said}");
     assert_eq!(engine.shared.processes().len(), 2);
-    // and whoever is not on it any more is detached.
+    // and a user that is not on it any more is detached.
     assert_eq!(engine.shared.set_access(access.users(&[own]).mode(0o600)).unwrap(), 1);
     wait_until("the other one is detached", || engine.shared.processes().len() == 1);
     assert_eq!(engine.shared.processes()[0].uid, own);

@@ -32,7 +32,7 @@ use environment::{hosts, network};
     after_help = "`apus run --net` starts one in the background if none is there. A carrier belongs to a user and a network namespace. It \
 ends when no program of `apus run --net` was there for --idle. deploy/apus-carrier@.service runs one for ever.
 
-Carriers of all hosts use the same UDP port. A packet filter has to let it through. Whoever may use the port at a host speaks for \
+Carriers of all hosts use the same UDP port. A packet filter has to let it through. A user who may bind the port at a host speaks for \
 that host; a port below 1024 needs a privilege. A carrier at another port is refused.
 
 A carrier logs to standard error, which is the journal under systemd. In the background it logs to \

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 pub(super) const RELOAD: &str = "reload";
 
 /// Upper bound on the time of one request.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where an engine is to be found unless another place is named.
 pub(crate) const SOCKET: &str = "/run/apus/engine.sock";
@@ -35,7 +35,7 @@ pub(super) fn no_answer(socket: &Path) -> String {
 pub(super) fn ask(socket: &Path, question: &str) -> Result<String> {
     let mut text = String::new();
     let answer = UnixStream::connect(beside(socket)).and_then(|mut stream| {
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
         // The daemon may have refused the connection already. The end of the stream shows that.
         let _ = stream.write_all(question.as_bytes());
         let _ = stream.shutdown(Shutdown::Write);

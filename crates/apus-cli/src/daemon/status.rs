@@ -21,7 +21,7 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use super::reload::Reload;
-use super::socket::{PATIENCE, RELOAD, SOCKET, ask, beside, no_answer};
+use super::socket::{RELOAD, REQUEST_TIMEOUT, SOCKET, ask, beside, no_answer};
 use crate::output::{self, OutputFile};
 
 /// Show the processes that use the engine of this host
@@ -294,7 +294,7 @@ fn answer(listener: &UnixListener, reload: &Reload) {
                 let status = reload.engine.with(|engine| Status::of(engine, since));
                 serde_json::to_string_pretty(&status)?
             };
-            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
             stream.write_all(text.as_bytes())?;
             stream.shutdown(Shutdown::Both)
         });
@@ -304,7 +304,7 @@ fn answer(listener: &UnixListener, reload: &Reload) {
 
 /// Reads a request.
 fn question(stream: &UnixStream) -> io::Result<String> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     let mut text = String::new();
     stream.take(QUESTION_MAX).read_to_string(&mut text)?;
     Ok(text)

@@ -89,7 +89,7 @@ fn a_carrier_without_descriptors_goes_on_and_frees_them() {
 
     let before = carrier.descriptors();
     let visitors: Vec<OwnedFd> = (0..500).map(|_| carrier.visitor()).collect();
-    // Whoever has no place is told so, and the carrier answers others.
+    // A process without a place gets a refusal, and the carrier answers others.
     wait_until("all are served or refused", || {
         let status = carrier.status();
         let guests = status["guests"].as_u64().expect("it is a number");

@@ -170,7 +170,7 @@ fn another_user_gets_no_byte_of_a_connection_between_network_namespaces() {
             assert_eq!(ends.exchange_secrets(), 1000, "{how}");
             assert_eq!(impostor.ask("look"), "read nothing", "{how}");
 
-            // Whoever comes first does not keep the other end away.
+            // The process that comes first does not keep the other end away.
             let mut ends = Ends::start([a, b], &program, &shared);
             let mut impostor = hostile(&ends, namespace, &["knocks", how]);
             assert_eq!(impostor.said(), "ready");

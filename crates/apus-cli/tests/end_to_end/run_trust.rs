@@ -20,7 +20,7 @@ fn carried(program: &Path) -> Command {
     command
 }
 
-/// Asserts that a program succeeds and writes the same plain and carried, and that so many ends of connections were carried to their end.
+/// Asserts that a program succeeds and writes the same plain and carried, and that the given number of ends of connections were carried to their end.
 fn same_and_carried(program: &Path, arguments: &[&str], ends: usize) -> String {
     let plain = output(Command::new(program).args(arguments));
     assert!(plain.status.success(), "plain {arguments:?}: {}", stderr(&plain));
@@ -260,7 +260,7 @@ fn impostors_get_no_byte_of_a_connection() {
             assert_eq!(ends.exchange_secrets(), 1000, "{how}");
             assert_eq!(impostor.ask("look"), "read nothing", "{how}");
 
-            // Whoever comes first does not keep the other end away.
+            // The process that comes first does not keep the other end away.
             let mut ends = Ends::start(&program, &attacker);
             let mut impostor = ends.impostor(&program, &attacker, &["knocks", how]);
             assert_eq!(impostor.said(), "ready");

@@ -14,7 +14,7 @@ fn explained(program: &Path) -> Command {
     command
 }
 
-/// Asserts that all connections that a program explained were carried to their ends, and that there were so many lines.
+/// Asserts that all connections that a program explained were carried to their ends, and counts the lines.
 fn all_carried(said: &str, lines: usize) {
     let carried = said.lines().filter(|line| line.ends_with(": carried")).count();
     assert_eq!((said.lines().count(), carried), (lines, lines), "{said}");

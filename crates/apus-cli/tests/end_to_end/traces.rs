@@ -164,7 +164,7 @@ fn the_trace_of_a_running_process_is_recorded() {
     assert!(text.contains("link flushed"), "{text}");
 }
 
-/// A call that is slower than its limit freezes its client and its server; whoever writes the server's trace lets it record again.
+/// A call that is slower than its limit freezes its client and its server; the command that writes the server's trace lets it record again.
 #[test]
 fn a_slow_call_freezes_both_ends() {
     let directory = Directory::new("frozen-traces");

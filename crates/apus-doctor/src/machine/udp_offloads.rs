@@ -53,7 +53,7 @@ impl UdpOffloads {
 /// Sends [`SEGMENTS`] packets as one over loopback, and receives them.
 fn segments(joined: bool) -> io::Result<()> {
     let (sender, receiver) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
-    receiver.set_read_timeout(Some(PATIENCE))?;
+    receiver.set_read_timeout(Some(RECEIVE_TIMEOUT))?;
     if joined {
         setsockopt(&receiver, UdpGroSegment, &true)?;
     }
@@ -154,7 +154,7 @@ const SEGMENTS: usize = 3;
 const SEGMENT: u16 = 100;
 
 /// Loopback delivers within the send.
-const PATIENCE: Duration = Duration::from_secs(1);
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

@@ -86,7 +86,7 @@ fn sleeping((one, other): (usize, usize)) -> Option<Handoffs> {
     let [here, there] = [Sleeper::new().ok()?, Sleeper::new().ok()?];
     let done = AtomicBool::new(false);
     let wait = |sleeper: &Sleeper| {
-        sleeper.sleep(only(-1), Some(PATIENCE));
+        sleeper.sleep(only(-1), Some(SLEEP_TIMEOUT));
     };
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -175,11 +175,11 @@ const SPINNING_BAD_US: f64 = 50.0;
 const ROUNDS_SLEEPING: u32 = 2_000;
 const ROUNDS_SPINNING: u32 = 20_000;
 
-/// On a machine with other load, so many rounds may take seconds.
+/// On a machine with other load, this many rounds may take seconds.
 const TIME_MAX: Duration = Duration::from_millis(300);
 
 /// For a wake-up that does not come, which is a fault.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SLEEP_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

@@ -52,13 +52,13 @@ struct Long {
 
 impl Peer {
     pub(super) fn probe(to: Address, config: &Config) -> Self {
-        let answer = match apus::probe_with(to, PATIENCE, config) {
+        let answer = match apus::probe_with(to, PROBE_TIMEOUT, config) {
             Ok(Presence::Answered(_)) => Ok(()),
             Ok(Presence::PortNotServed) => {
                 Err(format!("a node is there, but nobody serves port {}", to.port))
             }
             Ok(Presence::Unreachable(error)) => Err(error.to_string()),
-            Ok(_) => Err(format!("no answer within {PATIENCE:?}")),
+            Ok(_) => Err(format!("no answer within {PROBE_TIMEOUT:?}")),
             Err(error) => Err(error.to_string()),
         };
         Self { to, answer }
@@ -275,7 +275,7 @@ const CALLS_MAX: usize = 2_000;
 const SHORT_TIME: Duration = Duration::from_millis(400);
 
 /// For the first answer of a peer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// For a call.
 const CALL_MAX: Duration = Duration::from_secs(5);

@@ -346,7 +346,7 @@ const FLOOD_PAUSE: Duration = Duration::from_micros(50);
 const FLOOD_PACKET: usize = 1_200;
 const UDP_AND_IP: u64 = 28;
 
-/// A queue: the lowest level waits this many times as long as a round trip takes, of at least so many microseconds …
+/// A queue: the lowest level waits this many times as long as a round trip takes, of at least this many microseconds …
 const QUEUE_MIN: f64 = 3.0;
 const QUEUE_MIN_US: f64 = 100.0;
 /// … or loses this share.

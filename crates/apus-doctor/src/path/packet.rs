@@ -68,10 +68,10 @@ pub(super) struct Received {
 
 impl Marked {
     /// A socket at an address, at any port.
-    pub(super) fn bind(ip: IpAddr, patience: Duration) -> io::Result<Self> {
+    pub(super) fn bind(ip: IpAddr, timeout: Duration) -> io::Result<Self> {
         let address = SocketAddr::new(ip, 0);
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
-        socket.set_read_timeout(Some(patience))?;
+        socket.set_read_timeout(Some(timeout))?;
         let v4 = ip.is_ipv4();
         if v4 {
             socket.set_recv_tos_v4(true)?

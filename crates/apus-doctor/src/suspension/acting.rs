@@ -239,7 +239,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Fewer received packets than this say nothing.
 const PACKETS_MIN: u64 = 20;
 
-/// More overruns than one in so many suspensions are too many.
+/// Upper bound on overruns: one in this many suspensions.
 const OVERRUNS_ONE_IN: u64 = 20;
 
 /// `PROC_PID_INIT_INO` of linux/proc_ns.h.

@@ -199,7 +199,7 @@ impl<T: Clone> Leadership<T> {
         }
     }
 
-    /// A thread turned the engine in passing, without waiting, as one does that looks for messages
+    /// A thread turned the engine without waiting, as one does that looks for messages
     /// between other work. The background thread need not wake for every packet beside it: when it
     /// wakes next it sees that the engine is turned, and stays away as long as it is.
     #[inline]

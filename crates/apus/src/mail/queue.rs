@@ -213,7 +213,7 @@ impl Queue {
     }
 }
 
-/// Whether a service that takes so many nanoseconds answers by then.
+/// Whether a service with this service time in nanoseconds answers by then.
 #[inline(never)]
 fn is_in_time(deadline: Time, service_time: u64) -> bool {
     let now = clock::now();

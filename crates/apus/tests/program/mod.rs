@@ -337,7 +337,7 @@ fn call(server: SocketAddr, place: &str, shares_memory: bool) {
     }
 }
 
-/// Keeps so many calls outstanding from when the process at the other end of the pipe says so until one fails.
+/// Keeps this many calls outstanding from when the process at the other end of the pipe says so until one fails.
 fn crowd(server: SocketAddr, calls: usize) {
     let node = Node::start(&patient("127.0.0.1:0".parse().unwrap())).unwrap();
     let client = node.client().unwrap();

@@ -74,11 +74,14 @@ async fn accept(listener: TcpListener, exporter: Arc<Exporter>) -> std::io::Resu
                 async { Ok::<_, Infallible>(response) }
             });
             let mut server = http1::Builder::new();
-            server.timer(TokioTimer::new()).header_read_timeout(PATIENCE).keep_alive(false);
+            server
+                .timer(TokioTimer::new())
+                .header_read_timeout(CONNECTION_TIMEOUT)
+                .keep_alive(false);
             server.max_buf_size(HEAD_MAX);
             let served = server.serve_connection(TokioIo::new(stream), answer);
             // A client that breaks the protocol, or is too slow, has no answer.
-            drop(timeout(PATIENCE, served).await);
+            drop(timeout(CONNECTION_TIMEOUT, served).await);
             drop(place);
         });
     }
@@ -120,7 +123,7 @@ impl Exporter {
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// How long a connection may take, from its beginning to its end.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connections at the same time.
 const CONNECTIONS_MAX: usize = 256;

@@ -89,7 +89,7 @@ static int pass(int fd, const void *bytes, size_t count, const int *descriptors,
     return sendmsg(fd, &message, flags | MSG_NOSIGNAL);
 }
 
-/* Takes a message and at most so many descriptors with it, which are -1 if there are none. */
+/* Takes a message and at most the given number of descriptors with it, which are -1 if there are none. */
 static int take_several(int fd, void *bytes, size_t count, int *descriptors, int most) {
     char room[CMSG_SPACE(16 * sizeof(int))] = {0};
     struct iovec part = {bytes, count};

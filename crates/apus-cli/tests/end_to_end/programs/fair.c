@@ -39,7 +39,7 @@ static void make_pair(int *a, int *b) {
     meet_here(*a, *b);
 }
 
-/* Waits again and again, with room for so many events, and says whether each member was reported. */
+/* Waits again and again, with room for a number of events, and says whether each member was reported. */
 static void turns(const char *what, int set, int members, int room, int pause) {
     int reported[CONNECTIONS + PIPES] = {0};
     for (int call = 0; call < CALLS; call++) {

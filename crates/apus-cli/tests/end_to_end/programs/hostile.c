@@ -19,7 +19,7 @@
 #include "byhand.h"
 #include "meet.h"
 
-enum { MOST = 200, SILENT = 50, PATIENCE = 90 };
+enum { MOST = 200, SILENT = 50, TIMEOUT = 90 };
 
 extern char **environ;
 
@@ -108,7 +108,7 @@ static void be_honest(int port) {
     be_carried(fd);
     puts("carried"), fflush(stdout);
     while (fgets(line, sizeof line, stdin)) {
-        alarm(PATIENCE);
+        alarm(TIMEOUT);
         for (int i = 0; i < 100; i++) call(fd, 'H');
         if (!strcmp(line, "fork\n")) call(fd, 'f');
         if (!strcmp(line, "exec\n")) call(fd, 'x');
@@ -363,7 +363,7 @@ static void be_silent(struct joined *it) {
 int main(int count, char **arguments) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (count == 2 && !strcmp(arguments[1], "server")) return serve(), 0;
-    alarm(PATIENCE);
+    alarm(TIMEOUT);
     check(count == 3, "arguments");
     port = atoi(arguments[2]);
     if (!strcmp(arguments[1], "honest")) return be_honest(port), 0;
@@ -380,7 +380,7 @@ int main(int count, char **arguments) {
             if (!strcmp(arguments[1], "deaf") && !have_it_ring(&it)) break;
             if (!strcmp(arguments[1], "fills")) send(it.bell, "A", 1, MSG_NOSIGNAL | MSG_DONTWAIT), have_it_ring(&it);
             usleep(200);
-            if (i == 0) alarm(PATIENCE);
+            if (i == 0) alarm(TIMEOUT);
         }
         pause();
     }

@@ -2,8 +2,8 @@
  * Connections of programs whose limits are tight.
  *
  *     limits forks COUNT         a process for each connection, as postgres has it; connections are used until they are carried
- *     limits many COUNT          so many connections of two processes, each with several messages
- *     limits one-process COUNT   so many connections of a process that can start no thread
+ *     limits many COUNT          COUNT connections of two processes, each with several messages
+ *     limits one-process COUNT   COUNT connections of a process that can start no thread
  *     limits no-netlink PROGRAM ARGUMENTS...       without the system call that makes a netlink socket
  */
 #define _GNU_SOURCE

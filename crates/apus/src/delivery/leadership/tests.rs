@@ -175,7 +175,7 @@ const EVENTS: [Event; 13] = [
         c.unfollow(2);
         wake(c.leave(2, Leaving::Away))
     }),
-    ("a thread turned the engine in passing", |c| {
+    ("a thread turned the engine without waiting", |c| {
         c.turned_opportunistically();
         "-".to_owned()
     }),
