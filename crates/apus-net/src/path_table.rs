@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(table.address(held), Some(stranger(1)));
         table.release(held);
         (20_000..40_000).for_each(|number| _ = table.insert(stranger(number), (), drop));
-        assert_eq!(table.address(held), None, "nobody holds it any more");
+        assert_eq!(table.address(held), None, "the path is no longer held");
         assert_eq!(table.find(stranger(1)), None);
     }
 

@@ -1,4 +1,4 @@
-//! RPC ids, each of which is unique among the calls to a peer.
+//! RPC ids, unique among the calls to a peer.
 //!
 //! Over UDP, the server's token and the id identify a call, so ids only count: from 1 for each token. On a native link there are no
 //! tokens, and a server knows a client by its address alone. There, an id has, from the top, 41 bits of *incarnation*, 22 bits of

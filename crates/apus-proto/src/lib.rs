@@ -8,7 +8,7 @@
 //!
 //! # Map
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | `endpoint` | one node's end of the protocol, with a list of its files |
 //! | `rpcs`, `peers`, `sockets` | tables, by handle and by the names that packets carry |

@@ -51,7 +51,7 @@ fn outer(key: RpcKey) -> RpcKey {
     RpcKey::new(key.index() | LOCAL, key.generation())
 }
 
-/// Converts the application's handle to that of [`LocalCalls`].
+/// Converts the application's handle to a handle of [`LocalCalls`].
 fn inner(key: RpcKey) -> RpcKey {
     RpcKey::new(key.index() & !LOCAL, key.generation())
 }

@@ -14,7 +14,7 @@ use crate::time::Time;
 /// Interval between searches for idle peers.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Upper bound on the tokens of forgotten peers that are kept at a time: those of 2,600 per second.
+/// Upper bound on the tokens of forgotten peers that are kept at a time: 2,600 tokens per second.
 const SPENT_MAX: usize = 65_536;
 
 /// Report to the link about a path.

@@ -25,7 +25,7 @@ const TICK_NANOS: u64 = TICK.as_nanos() as u64;
 /// Number of slots on the wheel. Deadlines up to 512 ms away go straight to their slot; others expire early and are put back.
 const SLOTS: u64 = 1024;
 const WORDS: usize = (SLOTS / 64) as usize;
-/// Upper bound on emptied slots whose memory is kept: those of a 16 ms RTO.
+/// Upper bound on emptied slots whose memory is kept: the slots of a 16 ms RTO.
 const SPARE_MAX: usize = 32;
 
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use crate::time::{Time, nanos};
 /// Defines the events and their table, so that both have the same entries.
 macro_rules! events {
     ($($(#[$doc:meta])* $event:ident $name:literal [$($argument:literal)*] $text:literal;)*) => {
-        /// An event of the time trace. Its number in records is that of the variant.
+        /// An event of the time trace. Its number in records is the number of the variant.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u16)]
         #[non_exhaustive]

@@ -438,7 +438,7 @@ fn a_call_to_itself_begins_anew_with_the_node_that_has_its_address_now() {
     assert_eq!(net.nodes[1].executed.len(), 1);
 }
 
-/// Returns a MEET that differs from that of every other number.
+/// Returns a MEET, different for each number.
 fn meet(number: u64) -> Meet {
     Meet { nonce: [number, !number], place: number << 32 }
 }

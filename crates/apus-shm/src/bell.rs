@@ -110,7 +110,7 @@ mod tests {
             };
             let slept = sleeps(&shared);
             let rang = writer.join().unwrap();
-            assert!(rang || !slept, "the reader sleeps, a frame is there, and nobody has rung");
+            assert!(rang || !slept, "the reader sleeps, a frame is there, and no bell has rung");
         });
     }
 
@@ -118,7 +118,7 @@ mod tests {
     fn each_sleep_has_a_count_of_its_own() {
         let bell = AtomicU64::new(0);
         let asked = || asked::<AtomicU64>(|| bell.load(Ordering::Relaxed));
-        assert_eq!(asked(), None, "nobody sleeps");
+        assert_eq!(asked(), None, "no thread sleeps");
         ask(&bell);
         ask(&bell);
         let first = asked();

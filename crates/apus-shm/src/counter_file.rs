@@ -107,7 +107,7 @@ impl CounterDirectory {
     ///
     /// # Errors
     ///
-    /// If the directory does not exist or cannot be read, or belongs to another user than the caller, who is not root.
+    /// If the directory does not exist or cannot be read, or belongs to another user and the caller is not root.
     pub fn list(&self) -> io::Result<Vec<ProcessName>> {
         self.check_owner(true)?;
         let names = fs::read_dir(&self.0)?.flatten();

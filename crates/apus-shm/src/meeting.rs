@@ -343,7 +343,7 @@ mod tests {
     const THEIRS: Nonce = [3, 4];
 
     fn exchange(place: &Place) {
-        assert!(Meeting::connect(place, OURS).is_err(), "nobody is there");
+        assert!(Meeting::connect(place, OURS).is_err(), "no process listens");
         let listener = Listener::bind(place).unwrap();
         assert_eq!(listener.accept(THEIRS).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         let mut ours = Meeting::connect(place, OURS).unwrap();

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 /// A TCP socket of a network namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
-    /// The user who created it.
+    /// The user that created it.
     pub uid: u32,
     /// The number that no other socket of the host ever has (`SO_COOKIE`).
     pub cookie: u64,

@@ -21,7 +21,7 @@ pub fn carrier_name(uid: u32, port: u16) -> String {
 }
 
 /// Returns the name of the file by which the ends of a connection meet in a directory that their network namespaces share. It has
-/// 41 bytes for all addresses: that of the connecting end, and that of the accepting one.
+/// 41 bytes for any two addresses: the connecting end's and the accepting end's.
 #[must_use]
 pub fn file_name(client: SocketAddr, server: SocketAddr) -> String {
     let mut hasher = SipHasher24::new();

@@ -76,7 +76,7 @@ impl fmt::Display for RpcId {
     }
 }
 
-/// The urgency of a packet in the network: a level from 0 to 7, of which 7 is the most urgent.
+/// The urgency of a packet in the network: a level from 0 to 7; 7 is the most urgent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Priority(u8);
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// The place of a call in a distributed trace: the content of a `traceparent` header of W3C Trace Context. Neither id is all zeros.
 ///
-/// Its text form is that of `traceparent`, for exchange with HTTP:
+/// Its text form is the value of `traceparent`, for exchange with HTTP:
 ///
 /// ```
 /// # use apus_wire::TraceContext;

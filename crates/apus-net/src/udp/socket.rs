@@ -82,7 +82,7 @@ pub(super) fn open(
 
 /// Opens a second socket at the address of the first.
 ///
-/// `shares`: the program of the group is that of all links.
+/// `shares`: the group has one program for all links.
 fn open_long(first: &Opened, config: &UdpConfig, shares: bool) -> io::Result<Socket> {
     // The first was bound alone, so that a port in use is an error. From now on, another process of this user that also shares the
     // port could join; the program gives it nothing, unless it attaches another one.

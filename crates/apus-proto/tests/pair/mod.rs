@@ -25,7 +25,7 @@ use bytes::Bytes;
 
 /// The port that every node serves.
 pub(crate) const PORT: u16 = 4000;
-/// The first port that the core assigns, which is that of every node's calling socket.
+/// The first port that the core assigns, the port of every node's calling socket.
 pub(crate) const CLIENT_PORT: u16 = 32_768;
 /// Length of the Homa packet that fits an Ethernet frame in UDP over IPv4.
 pub(crate) const ETHERNET: usize = 1472;
