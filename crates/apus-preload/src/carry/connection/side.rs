@@ -538,6 +538,7 @@ impl Side {
             && sender.may_switch(&theirs)
             && self.own.word(layout::LEFT).load(Ordering::Relaxed) == 0
             && !self.peer_is_gone()
+            && !self.peer_reads_nothing() // Its TCP is to refuse the bytes.
             && may_switch()
             && !kernel::has_shut(fd) // It may have been shut down before it was carried.
             && let Some(offset) = self.written_by_tcp(fd)
@@ -728,8 +729,8 @@ impl Side {
             return;
         }
         let Ok(_token) = Token::take(&self.own, layout::TOKENS[0]) else { return };
-        if self.own.word(layout::LEFT).load(Ordering::Relaxed) != 0 {
-            return; // It has begun to return since the caller asked.
+        if self.own.word(layout::LEFT).load(Ordering::Relaxed) != 0 || self.reads_nothing() {
+            return; // It has begun to return since the caller asked, or reads nothing more.
         }
         let theirs = words::sender_of(&self.peer);
         self.receiver().offer(&theirs, &mut Own(&self.own));
