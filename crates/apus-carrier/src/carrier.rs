@@ -66,8 +66,8 @@ impl Carrier {
         let port = settings.port;
         let limit = raise_limit();
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let door = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
-        match bind(door.as_raw_fd(), &name(port)?) {
+        let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+        match bind(listener.as_raw_fd(), &name(port)?) {
             Err(Errno::EADDRINUSE) => return Err(StartError::Runs(port)),
             bound => bound?,
         }
@@ -75,11 +75,11 @@ impl Carrier {
         let node = node.map_err(|error| StartError::Node { port, error })?;
         let streams = StreamListener::bind_with(&node, port, &stream_options())?;
         let control = Source::new(listener(port)?)?;
-        listen(&door, Backlog::new(128)?)?;
+        listen(&listener, Backlog::new(128)?)?;
         // The socket has another type than the standard library's, but `accept` is the same.
-        let door = Source::new(UnixListener::from(door))?;
+        let listener = Source::new(UnixListener::from(listener))?;
         let shared = Shared::new(node, settings, Guests::new(limit));
-        spawn(programs::accept(Arc::clone(&shared), door));
+        spawn(programs::accept(Arc::clone(&shared), listener));
         spawn(streams::accept(Arc::clone(&shared), streams));
         spawn(control::answer(Arc::clone(&shared), control));
         Ok(Self { shared, idle: settings.idle })

@@ -28,22 +28,22 @@ use crate::tasks::spawn;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts programs.
-pub(crate) async fn accept(shared: Arc<Shared>, door: Source<UnixListener>) {
-    let mut reserve = Reserve::new(door.get());
+pub(crate) async fn accept(shared: Arc<Shared>, listener: Source<UnixListener>) {
+    let mut reserve = Reserve::new(listener.get());
     loop {
-        match poll_fn(|context| door.poll(context, UnixListener::accept)).await {
+        match poll_fn(|context| listener.poll(context, UnixListener::accept)).await {
             Ok((socket, _)) => admit(&shared, ProgramChannel::new(socket.into())),
             Err(error) => {
                 let line = || format!("no program can be accepted: {error}");
                 shared.counters.note(Event::NoDescriptor, line);
                 reserve.give_up();
-                if let Ok((socket, _)) = door.get().accept() {
+                if let Ok((socket, _)) = listener.get().accept() {
                     drop(ProgramChannel::new(socket.into())); // The program then stays with TCP.
                 }
                 Timer::after(PAUSE).await;
             }
         }
-        reserve.refill(door.get());
+        reserve.refill(listener.get());
     }
 }
 

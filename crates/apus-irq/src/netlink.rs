@@ -114,7 +114,7 @@ where
     let mut socket = Socket::new(NETLINK_GENERIC)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
-    setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(PATIENCE_S))?;
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(TIMEOUT_S))?;
     let header = GenlHeader { cmd: request.command(), version: request.version() };
     let request = GenlMessage::new(header, request, family);
     let mut netlink = NetlinkHeader::default();
@@ -172,7 +172,7 @@ pub(crate) fn invalid(error: DecodeError) -> io::Error {
 }
 
 /// How long the kernel may take to answer, in seconds.
-const PATIENCE_S: i64 = 1;
+const TIMEOUT_S: i64 = 1;
 
 #[cfg(test)]
 mod tests {

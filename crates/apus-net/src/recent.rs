@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_comes_once_evicts_who_came_once() {
+    fn an_address_that_comes_once_evicts_one_that_came_once() {
         let mut recent = Recent::new(4);
         for key in 0..4 {
             recent.insert(key, key * 10);

@@ -335,15 +335,15 @@ pub struct Receiver {
     words: ReceiverWords,
     capacity: u64,
     /// Whether any process can still write the sender's words.
-    sender_lives: bool,
+    sender_is_alive: bool,
 }
 
 impl Receiver {
-    /// Creates the receiver with these words, whose ring has `capacity` bytes. `sender_lives`: any process can still write the
+    /// Creates the receiver with these words, whose ring has `capacity` bytes. `sender_is_alive`: any process can still write the
     /// sender's words.
     #[must_use]
-    pub fn new(words: ReceiverWords, capacity: u64, sender_lives: bool) -> Self {
-        Self { words, capacity, sender_lives }
+    pub fn new(words: ReceiverWords, capacity: u64, sender_is_alive: bool) -> Self {
+        Self { words, capacity, sender_is_alive }
     }
 
     /// Returns the source of the next byte.
@@ -358,13 +358,13 @@ impl Receiver {
                 false if words.drained == words.offered => ReceiverState::Ring,
                 false => ReceiverState::Switching,
             }
-        } else if words.recalled == words.offered && self.sender_lives {
+        } else if words.recalled == words.offered && self.sender_is_alive {
             ReceiverState::Recalled
         } else if begun && words.drained == words.offered {
             ReceiverState::Ring
         } else if begun {
             ReceiverState::Switching
-        } else if self.sender_lives {
+        } else if self.sender_is_alive {
             ReceiverState::Offered
         } else {
             ReceiverState::Tcp
@@ -373,7 +373,7 @@ impl Receiver {
 
     /// Offers an epoch, if the direction is in TCP. The sender begins it once all bytes of the last one are in TCP.
     pub fn offer(&mut self, theirs: &SenderWords, out: &mut impl Store<ReceiverWord>) {
-        if self.state(theirs) == ReceiverState::Tcp && self.sender_lives {
+        if self.state(theirs) == ReceiverState::Tcp && self.sender_is_alive {
             self.words.offered += 1;
             out.store(ReceiverWord::Offered, self.words.offered);
         }
@@ -407,7 +407,7 @@ impl Receiver {
     /// Ends the epoch, or withdraws the offer. The direction is in TCP again after the sender's answer.
     pub fn recall(&mut self, theirs: &SenderWords, out: &mut impl Store<ReceiverWord>) {
         let is_open = theirs.last_ended() < self.words.offered;
-        if is_open && self.words.recalled < self.words.offered && self.sender_lives {
+        if is_open && self.words.recalled < self.words.offered && self.sender_is_alive {
             self.words.recalled = self.words.offered;
             out.store(ReceiverWord::Recalled, self.words.recalled);
         }

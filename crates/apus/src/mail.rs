@@ -701,7 +701,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_on_the_way_counts() {
+    fn a_waiter_on_its_way_counts() {
         let (mut mail, socket, ids) = mail(2);
         arrive(&mut mail, socket, 1);
         assert_eq!(woken(&mut mail), [ids[1]]);

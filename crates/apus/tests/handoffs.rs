@@ -78,7 +78,7 @@ impl Wake for Looks {
 /// HomaModule's pull request 84: a receiver was woken, the lock let go, and only then the packet
 /// queued; the receiver found nothing, slept, and was woken again.
 #[test]
-fn whoever_is_woken_finds_the_message_in_its_place_and_the_lock_free() {
+fn a_woken_thread_finds_the_message_in_its_place_and_the_lock_free() {
     for delivery in [Delivery::base(), Delivery::suspend()] {
         let pair = pair(delivery);
         let looks = Arc::new(Looks { service: pair.service.clone(), found: Mutex::default() });

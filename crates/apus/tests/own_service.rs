@@ -39,7 +39,7 @@ fn the_only_thread_of_a_service_is_told() {
 }
 
 #[test]
-fn whoever_receives_by_other_means_may_come_at_any_time() {
+fn a_thread_that_receives_by_other_means_may_come_at_any_time() {
     let pair = pair(Delivery::suspend());
     let (own, at) = (pair.server_node.client().unwrap(), pair.address);
     assert!(pair.service.try_recv().is_err());

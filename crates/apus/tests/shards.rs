@@ -173,7 +173,7 @@ fn a_closed_port_is_noticed_in_every_shard() {
 }
 
 #[test]
-fn shutting_down_wakes_whoever_waits_anywhere() {
+fn shutting_down_wakes_waiters_anywhere() {
     let server = node(Delivery::suspend(), SHARDS);
     let service = server.bind(PORT).unwrap();
     let ended = Arc::new(AtomicUsize::new(0));

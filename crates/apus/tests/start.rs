@@ -55,7 +55,7 @@ fn a_deadline_ends_a_call() {
 }
 
 #[test]
-fn a_cancelled_call_says_so_to_whoever_waits() {
+fn a_cancelled_call_says_so_to_its_waiter() {
     for delivery in Delivery::ALL {
         let pair = pair(delivery);
         let client = pair.client_node.client().unwrap();

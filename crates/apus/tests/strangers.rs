@@ -85,7 +85,7 @@ fn a_stranger_that_has_the_name_of_a_node_learns_a_nonce() {
 }
 
 /// Passes messages on between two sockets until one of them ends.
-fn relay(ends: [RawFd; 2]) {
+fn forward(ends: [RawFd; 2]) {
     let mut message = [0; 64];
     loop {
         for (from, to) in [(ends[0], ends[1]), (ends[1], ends[0])] {
@@ -117,7 +117,7 @@ fn a_stranger_between_two_nodes_is_found_out() {
                 client.is_ok()
             });
             let server = connect_to(everywhere);
-            relay([client.unwrap(), server.as_raw_fd()]);
+            forward([client.unwrap(), server.as_raw_fd()]);
         });
         let node = Node::start(&patient(anywhere())).unwrap();
         let client = node.client().unwrap();

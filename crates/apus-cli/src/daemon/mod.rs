@@ -110,8 +110,8 @@ fn serve(args: &RunArgs) -> Result<()> {
     let access = settings.access(&socket)?;
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
     let mut inherited = ListenFd::from_env();
-    let engine = match door(&mut inherited)? {
-        Some(door) => SharedEngine::start_at(door, &config, &access),
+    let engine = match listener(&mut inherited)? {
+        Some(listener) => SharedEngine::start_at(listener, &config, &access),
         None => SharedEngine::start(&config, &access),
     };
     let engine = engine.context("cannot start the engine")?;
@@ -129,14 +129,14 @@ fn serve(args: &RunArgs) -> Result<()> {
 }
 
 /// The socket that the service manager has opened for processes.
-fn door(inherited: &mut ListenFd) -> Result<Option<OwnedFd>> {
+fn listener(inherited: &mut ListenFd) -> Result<Option<OwnedFd>> {
     let (family, kind) = (AddressFamily::Unix as i32, SockType::SeqPacket as i32);
     let wrong = || Misuse("the service manager's socket needs ListenSequentialPacket=".to_owned());
     // A manager with several units for sockets passes these in no order.
     let mut error = None;
     for index in 0..inherited.len() {
         match inherited.take_custom(index, family, kind, "unix seqpacket socket") {
-            Ok(door) => return Ok(door),
+            Ok(listener) => return Ok(listener),
             Err(of_this) => error = Some(of_this),
         }
     }

@@ -172,7 +172,7 @@ fn another_user_gets_no_byte_of_a_connection_between_network_namespaces() {
 
             // The process that comes first does not keep the other end away.
             let mut ends = Ends::start([a, b], &program, &shared);
-            let mut impostor = hostile(&ends, namespace, &["knocks", how]);
+            let mut impostor = hostile(&ends, namespace, &["attempts", how]);
             assert_eq!(impostor.said(), "ready");
             assert_eq!(ends.connects.ask("go"), "done");
             ends.both("meet", "serve");
@@ -182,7 +182,7 @@ fn another_user_gets_no_byte_of_a_connection_between_network_namespaces() {
         }
         // What an end shows is worth nothing to others.
         let mut ends = Ends::start([a, b], &program, &shared);
-        let mut impostor = hostile(&ends, namespace, &["relays"]);
+        let mut impostor = hostile(&ends, namespace, &["forwards"]);
         assert_eq!(impostor.said(), "bound");
         assert_eq!(ends.connects.ask("go"), "done");
         assert_eq!(ends.connects.ask("send 8"), "done");

@@ -31,7 +31,7 @@ impl Server {
         command.env("MEMCACHED_PORT_FILENAME", &port);
         let mut server = Self::start(command, directory)?;
         wait_until("memcached tells its port", || {
-            server.lives();
+            server.is_running();
             let text = fs::read_to_string(&port).unwrap_or_default();
             let found = text.lines().find_map(|line| line.strip_prefix("TCP INET: "));
             found.inspect(|port| server.address = format!("127.0.0.1:{port}")).is_some()
@@ -48,7 +48,7 @@ impl Server {
         let mut server = Self::start(command, directory)?;
         server.address = format!("unix:{}", path.display());
         wait_until("the server listens", || {
-            server.lives();
+            server.is_running();
             UnixStream::connect(&path).is_ok()
         });
         Some(server)
@@ -78,7 +78,7 @@ impl Server {
         }
     }
 
-    fn lives(&mut self) {
+    fn is_running(&mut self) {
         let ended = self.child.try_wait().expect("it is a child of this process");
         assert_eq!(ended, None, "the server ended");
     }

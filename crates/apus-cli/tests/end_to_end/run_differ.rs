@@ -161,6 +161,10 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
     ("1000171", "20", "0 1 2 3 4 6 7 9 12 14 16 17"),
     // A child recalled and became a program, and nobody asked the peer to answer.
     ("1001274", "27", "0 1 2 3 4 5 6 7 8 9 10 11 12 19 20 21 14 15 16 17 18 23"),
+    // An end whose program had shut both directions down offered its ring, or was carried although that was before, so that the peer was not reset.
+    ("1006351", "12", "3 4 5"),
+    ("2003682", "23", ""),
+    ("2001152", "54", ""),
 ];
 
 #[test]

@@ -120,7 +120,7 @@ impl Lines {
         self.said()
     }
 
-    fn lives(&mut self) -> bool {
+    fn is_running(&mut self) -> bool {
         self.process.0.try_wait().expect("it is a child of this process").is_none()
     }
 }
@@ -198,7 +198,7 @@ fn a_server_serves_honest_clients_whatever_hostile_ones_do() {
             }
             drop(hostile);
             assert_eq!(honest.ask("ping"), "done", "{way}: after the attack");
-            assert!(server.lives(), "{way}");
+            assert!(server.is_running(), "{way}");
         }
     }
 }
@@ -262,7 +262,7 @@ fn impostors_get_no_byte_of_a_connection() {
 
             // The process that comes first does not keep the other end away.
             let mut ends = Ends::start(&program, &attacker);
-            let mut impostor = ends.impostor(&program, &attacker, &["knocks", how]);
+            let mut impostor = ends.impostor(&program, &attacker, &["attempts", how]);
             assert_eq!(impostor.said(), "ready");
             assert_eq!(ends.connects.ask("go"), "done");
             ends.both("meet", "serve");
@@ -280,7 +280,7 @@ fn what_an_end_shows_is_worth_nothing_to_another_user() {
     let is_other = |attacker: &Attacker| matches!(attacker, Attacker::OtherUser(..));
     for attacker in Attacker::all().into_iter().filter(is_other) {
         let mut ends = Ends::start(&program, &attacker);
-        let mut impostor = ends.impostor(&program, &attacker, &["relays"]);
+        let mut impostor = ends.impostor(&program, &attacker, &["forwards"]);
         assert_eq!(impostor.said(), "bound");
         assert_eq!(ends.connects.ask("go"), "done");
         // The end that connects looks for its peer before the other one does.

@@ -68,6 +68,9 @@ fn unacknowledged(fd: c_int) -> Option<u64> {
 /// States in which the peer has ended its direction: `TIME_WAIT`, `CLOSE`, `CLOSE_WAIT`, `LAST_ACK`, `CLOSING`.
 const HAS_ENDED: [u8; 5] = [6, 7, 8, 9, 11];
 
+/// The state of a connection that was reset, or whose directions have both ended.
+const CLOSE: u8 = 7;
+
 /// Bytes of the stream that were read from the socket so far. Exact while nobody reads. `was_reset`: the peer has not ended the stream, but
 /// reset the connection.
 pub(crate) fn consumed(fd: c_int, was_reset: bool) -> Option<u64> {
@@ -76,7 +79,8 @@ pub(crate) fn consumed(fd: c_int, was_reset: bool) -> Option<u64> {
         let info = tcp_info(fd)?;
         if unread(fd)? == waiting {
             // The end of the stream counts as a byte.
-            let end = u64::from(HAS_ENDED.contains(&info.state) && !was_reset);
+            let has_end = HAS_ENDED.contains(&info.state) && !(was_reset && info.state == CLOSE);
+            let end = u64::from(has_end);
             return info.bytes_received.checked_sub(waiting + end);
         }
     }

@@ -42,7 +42,7 @@ impl Random {
 
     /// A length from W4's quantile table, up to the module's limit.
     fn w4(&mut self) -> usize {
-        const KNOTS: [(u64, u64); 12] = [
+        const POINTS: [(u64, u64); 12] = [
             (0, 53),
             (13, 326),
             (46, 607),
@@ -57,8 +57,8 @@ impl Random {
             (100, 10_000_000),
         ];
         let share = self.below(100);
-        let place = KNOTS.iter().rposition(|&(at, _)| at <= share).expect("the first is at 0");
-        let ((from, low), (to, high)) = (KNOTS[place], KNOTS[place + 1]);
+        let place = POINTS.iter().rposition(|&(at, _)| at <= share).expect("the first is at 0");
+        let ((from, low), (to, high)) = (POINTS[place], POINTS[place + 1]);
         let length = low + (high - low) * (share - from) / (to - from);
         (length as usize).min(MESSAGE_MAX)
     }

@@ -58,7 +58,7 @@ struct Model {
     arrived: usize,
     sender_words: SenderWords,
     sender_out: VecDeque<Out>,
-    sender_lives: bool,
+    sender_is_alive: bool,
     /// Number of bytes given to the sender.
     written: u8,
     /// Number of those bytes whose write has returned.
@@ -68,7 +68,7 @@ struct Model {
     spills: u8,
     receiver_words: ReceiverWords,
     receiver_out: VecDeque<Out>,
-    receiver_lives: bool,
+    receiver_is_alive: bool,
     /// Number of bytes that the receiver has got.
     got: u8,
     /// A call that reads TCP while an epoch is offered.
@@ -98,7 +98,7 @@ enum Reading {
 struct Shown {
     words: SenderWords,
     ring: [u8; CAPACITY],
-    lives: bool,
+    is_alive: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -155,19 +155,19 @@ impl Model {
         let ring = [u8::MAX; CAPACITY];
         Self {
             bounds,
-            shown_sender: Shown { words: SenderWords::default(), ring, lives: true },
+            shown_sender: Shown { words: SenderWords::default(), ring, is_alive: true },
             shown_receiver: ReceiverWords::default(),
             arrived: 0,
             sender_words: SenderWords::default(),
             sender_out: VecDeque::new(),
-            sender_lives: true,
+            sender_is_alive: true,
             written: 0,
             accepted: 0,
             takeovers: 0,
             spills: 0,
             receiver_words: ReceiverWords::default(),
             receiver_out: VecDeque::new(),
-            receiver_lives: true,
+            receiver_is_alive: true,
             got: 0,
             reading: None,
             offers: 0,
@@ -187,15 +187,15 @@ impl Model {
     }
 
     fn show_sender(&mut self) {
-        let (words, ring, lives) = (self.sender_words, self.ring, self.sender_lives);
-        self.shown_sender = Shown { words, ring, lives };
+        let (words, ring, is_alive) = (self.sender_words, self.ring, self.sender_is_alive);
+        self.shown_sender = Shown { words, ring, is_alive };
     }
 
     /// Returns the model after a move, or `None` if the move is impossible.
     fn after(&self, step: Move) -> Option<Self> {
         let mut next = self.clone();
-        let sender_acts = self.sender_lives && self.sender_out.is_empty();
-        let receiver_acts = self.receiver_lives
+        let sender_acts = self.sender_is_alive && self.sender_out.is_empty();
+        let receiver_acts = self.receiver_is_alive
             && self.receiver_out.is_empty()
             && self.reading.is_none()
             && !self.has_left;
@@ -219,18 +219,18 @@ impl Model {
             Move::Spill => sender_acts && self.spills < bounds.times && next.spill(),
             Move::SenderDies => {
                 next.sender_out.clear();
-                std::mem::replace(&mut next.sender_lives, false)
+                std::mem::replace(&mut next.sender_is_alive, false)
             }
             Move::SenderTakesOver => {
                 next.takeovers += 1;
                 next.written -= u8::from(self.sender_out.contains(&Out::Accepted));
                 next.sender_out.clear();
-                self.sender_lives
+                self.sender_is_alive
                     && !self.sender_out.is_empty()
                     && self.takeovers < bounds.takeovers
             }
             Move::ReceiverStores => next.receiver_stores(),
-            Move::Read => (receiver_acts || self.has_left && self.receiver_lives) && next.read(),
+            Move::Read => (receiver_acts || self.has_left && self.receiver_is_alive) && next.read(),
             Move::ReadOn => self.receiver_out.is_empty() && next.read_on(),
             Move::Offer => {
                 next.offers += 1;
@@ -242,11 +242,11 @@ impl Model {
                 next.receiver().recall(&self.shown_sender.words, &mut next.receiver_out);
                 receiver_acts && self.recalls < bounds.times
             }
-            Move::Leave => receiver_acts && self.sender_lives && next.leave(),
+            Move::Leave => receiver_acts && self.sender_is_alive && next.leave(),
             Move::ReceiverDies => {
                 next.receiver_out.clear();
                 next.reading = None;
-                std::mem::replace(&mut next.receiver_lives, false)
+                std::mem::replace(&mut next.receiver_is_alive, false)
             }
             Move::ReceiverTakesOver => next.receiver_takes_over(),
         };
@@ -280,7 +280,7 @@ impl Model {
 
     /// A byte that was copied out belongs to the process that died, unless that process reported it as read.
     fn receiver_takes_over(&mut self) -> bool {
-        let is_possible = self.receiver_lives
+        let is_possible = self.receiver_is_alive
             && (!self.receiver_out.is_empty() || self.reading.is_some())
             && self.takeovers < self.bounds.takeovers;
         self.takeovers += 1;
@@ -296,7 +296,7 @@ impl Model {
     }
 
     fn receiver(&self) -> Receiver {
-        Receiver::new(self.receiver_words, CAPACITY as u64, self.shown_sender.lives)
+        Receiver::new(self.receiver_words, CAPACITY as u64, self.shown_sender.is_alive)
     }
 
     fn sender_stores(&mut self) -> bool {
@@ -437,7 +437,7 @@ impl Model {
 
     /// Lets both sides continue until nothing more happens, and checks that all written bytes arrive.
     fn ends_well(mut self) {
-        if !self.receiver_lives {
+        if !self.receiver_is_alive {
             // The loss is known.
             while self.sender_stores() {}
             let arrived = self.tcp.len() + usize::from(self.sender().loses(&self.receiver_words));
@@ -449,7 +449,7 @@ impl Model {
             while self.sender_stores() {}
             while self.receiver_stores() {}
             self.show_all();
-            if self.sender_lives {
+            if self.sender_is_alive {
                 self.answer();
                 while self.sender_stores() {}
             }
@@ -461,7 +461,7 @@ impl Model {
                 break;
             }
         }
-        if !self.sender_lives && !self.has_left {
+        if !self.sender_is_alive && !self.has_left {
             let rest = self.receiver().rest(&self.sender_words, self.tcp.len() as u64).unwrap();
             for position in rest {
                 assert_eq!(self.ring[position as usize % CAPACITY], self.got, "{self:#?}");
@@ -469,7 +469,7 @@ impl Model {
             }
         }
         assert!(self.got >= self.accepted && self.got <= self.written, "{self:#?}");
-        if self.sender_lives {
+        if self.sender_is_alive {
             assert_ne!(self.receiver().state(&self.sender_words), ReceiverState::Recalled);
         }
     }

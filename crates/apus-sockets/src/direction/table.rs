@@ -100,11 +100,11 @@ const RECEIVER_EVENTS: [(&str, ReceiverEvent); 9] = [
         it.look(theirs, || 100, out).unwrap();
     }),
     ("the sender dies, TCP has more", |it, theirs, out| {
-        it.sender_lives = false;
+        it.sender_is_alive = false;
         it.look(theirs, || 90, out).unwrap();
     }),
     ("the sender dies, TCP is read", |it, theirs, out| {
-        it.sender_lives = false;
+        it.sender_is_alive = false;
         it.look(theirs, || 100, out).unwrap();
     }),
 ];

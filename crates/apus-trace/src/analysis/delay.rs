@@ -32,10 +32,10 @@ pub fn delay(merged: &Merged) -> Report {
     let columns = [&["packets", "stage"][..], &Distribution::TIMES].concat();
     let table = report.table("packets", &columns);
     for (class, is_of) in CLASSES {
-        let lives = all.iter().filter(|packet| is_of(packet) && !packet.again);
-        let lives = lives.filter_map(|packet| Some((packet, packet.received?)));
+        let lifetimes = all.iter().filter(|packet| is_of(packet) && !packet.again);
+        let lifetimes = lifetimes.filter_map(|packet| Some((packet, packet.received?)));
         let mut stages: [Vec<u64>; 4] = Default::default();
-        for (packet, arrival) in lives {
+        for (packet, arrival) in lifetimes {
             stages[0].extend(packet.delay());
             if let Some(flushed) = flushes.next(packet.sender, packet.sent) {
                 stages[1].push(flushed - packet.sent);

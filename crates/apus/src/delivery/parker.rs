@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeping_thread_is_woken_in_either_bed() {
+    fn a_sleeping_thread_is_woken_wherever_it_sleeps() {
         for on_link in [false, true] {
             let (send, receive) = std::sync::mpsc::channel();
             let sleeper = thread::spawn(move || {

@@ -53,7 +53,7 @@ static int port_of(int fd, int of_peer) {
 }
 
 /* Connects to the name; -1 if nobody listens. */
-static int knock(int client, int server) {
+static int attempt(int client, int server) {
     struct sockaddr_un name;
     socklen_t size = name_of(client, server, &name);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);

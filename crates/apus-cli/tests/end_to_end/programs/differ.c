@@ -826,7 +826,7 @@ static void act(struct end *end, const struct order *o, struct answer *to) {
             for (int i = 0; i < CONNECTIONS; i++) {
                 int waits_for_bytes = (end->wants[i] & (EPOLLIN | EPOLLPRI | EPOLLRDNORM | EPOLLRDBAND)) != 0;
                 int has_news = o->flags >> i & 1 && waits_for_bytes || o->flags >> i + 8 & 1;
-                quiet |= (end->is_edge[i] && !has_news) << i | end->is_once[i] << i + 8;
+                quiet |= (end->is_edge[i] && !has_news) << i | end->is_once[i] << i + 8 | (end->is_once[i] && o->flags >> 16) << i;
             }
             if (o->size && quiet) {
                 struct epoll_event event;
@@ -1050,8 +1050,8 @@ static int is_left_alone(struct state *s, int who) {
 
 /* Steps for which an end has a child that acts for it. */
 static int handed[2];
-/* A child has used the set of the first end, so what is put there before it is connected stays with TCP. */
-static int is_set_used;
+/* A child has used the set of an end: what is put there before it is connected stays with TCP, and members that report once may do so again. */
+static int is_set_used[2];
 
 static void take_back(int who) {
     struct order o = {.what = HAND_OVER};
@@ -1170,7 +1170,7 @@ static void one_step(uint64_t draw, int two_processes, int messages) {
     int choice = below(&draw, 100);
     if (is_dead && below(&draw, 6) == 0 || s->is_closed[0] && s->is_closed[1]) {
         if (handed[0] || handed[1]) return;
-        open_connection(c, messages, is_wide && !is_set_used ? below(&draw, 3) : 0);
+        open_connection(c, messages, is_wide && !is_set_used[0] ? below(&draw, 3) : 0);
         printf("%ld %d opened\n", step_number, c);
         return;
     }
@@ -1283,7 +1283,8 @@ static void one_step(uint64_t draw, int two_processes, int messages) {
     } else if (choice < 82) {
         o.what = EPOLL_WAIT;
         o.in_child = is_wide && below(&draw, 6) == 0;
-        is_set_used |= who == 0 && (o.in_child || handed[0]);
+        is_set_used[who] |= o.in_child || handed[who];
+        o.flags |= is_set_used[who] << 16;
         o.size = below(&draw, 5) == 0;
         for (int i = 0; i < CONNECTIONS; i++) {
             uint64_t now = states[i].sent[!who], end = 1 + states[i].is_shut[!who] + 2 * (states[i].is_closed[!who] | states[i].is_over);

@@ -153,7 +153,7 @@ static int join(struct joined *it, enum step last) {
     received_by_tcp = 16;
     int client = port_of(it->tcp, 0);
     for (int tries = 0; it->channel < 0; tries++) {
-        it->channel = knock(client, port);
+        it->channel = attempt(client, port);
         if (it->channel < 0) poll(NULL, 0, 1);
         check(tries < 3000, "the server looks for no peer");
     }
@@ -165,7 +165,7 @@ static int join(struct joined *it, enum step last) {
     close(own), close(proof);
     at_step(it, TOLD_CHANNEL);
     if (last == TOLD_CHANNEL) return 1;
-    it->bell = knock(client, port);
+    it->bell = attempt(client, port);
     if (it->bell < 0) return 0;
     pass(it->bell, &bell, sizeof bell, NULL, 0, 0);
     at_step(it, TOLD_BELL);
@@ -206,7 +206,7 @@ static int have_it_ring(struct joined *it) {
     return hear(it);
 }
 
-static void be_deaf(struct joined *it) {
+static void never_read(struct joined *it) {
     check(join(it, IN_RING), "it does not join");
     for (int i = 0; i < 3000 && have_it_ring(it); i++) usleep(200);
 }
@@ -277,7 +277,7 @@ static void pass_at(struct joined *it, enum step step) {
 static void pass_unaccepted(struct joined *it) {
     for (int round = 0; round < 10; round++) {
         join(it, CONNECTED);
-        for (int i = 0, fd; i < 6 && (fd = knock(port_of(it->tcp, 0), port)) >= 0; i++) {
+        for (int i = 0, fd; i < 6 && (fd = attempt(port_of(it->tcp, 0), port)) >= 0; i++) {
             int given = lingering();
             if (i == 4) shutdown(it->tcp, SHUT_RDWR);
             pass(fd, "p", 1, &given, 1, MSG_DONTWAIT);
@@ -368,7 +368,7 @@ int main(int count, char **arguments) {
     port = atoi(arguments[2]);
     if (!strcmp(arguments[1], "honest")) return be_honest(port), 0;
     const struct { const char *name; void (*attack)(struct joined *); } ways[] = {
-        {"deaf", be_deaf}, {"fills", fill}, {"closes", close_each}, {"passes", pass_each}, {"lies", lie}, {"leaves", say_leave},
+        {"deaf", never_read}, {"fills", fill}, {"closes", close_each}, {"passes", pass_each}, {"lies", lie}, {"leaves", say_leave},
         {"silent", be_silent},
     };
     struct joined it;

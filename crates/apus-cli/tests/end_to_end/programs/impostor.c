@@ -4,8 +4,8 @@
  *     impostor accepts               says its port; accepts a connection, and does what lines of its input say
  *     impostor connects PORT         says its own port before it connects; "go" has it connect; does what lines of its input say
  *     impostor binds HOW PORT CLIENT       has the name of the connection before its ends; then says "bound"
- *     impostor knocks HOW PORT CLIENT      connects to the name as soon as it is there, until there is a line
- *     impostor relays PORT CLIENT          has the name until the end that connects has come, and passes on what that end has shown
+ *     impostor attempts HOW PORT CLIENT      connects to the name as soon as it is there, until there is a line
+ *     impostor forwards PORT CLIENT          has the name until the end that connects has come, and passes on what that end has shown
  *
  * HOW is what an impostor shows: own (its own socket), file, nothing, stale (a socket of the server that it has closed).
  * With the variables SERVER_IP, CLIENT_IP and MEETING the ends are in network namespaces of their own and meet at the file MEETING. An
@@ -133,12 +133,12 @@ static void binds(const char *how, int server, int client) {
     look();
 }
 
-static void knocks(const char *how, int server, int client) {
+static void attempts(const char *how, int server, int client) {
     int sockets[2] = {-1, -1};
     puts("ready"), fflush(stdout);
     /* The two ends may have met before this process runs: until it is told to stop. */
     struct pollfd told = {0, POLLIN};
-    while ((sockets[0] = knock(client, server)) < 0 && poll(&told, 1, 0) == 0) {}
+    while ((sockets[0] = attempt(client, server)) < 0 && poll(&told, 1, 0) == 0) {}
     if (sockets[0] < 0) {
         look();
         return;
@@ -146,7 +146,7 @@ static void knocks(const char *how, int server, int client) {
     struct hello hello = channel_hello(), answer;
     agree();
     show(sockets[0], hello, how, server, "CLIENT_IP");
-    sockets[1] = knock(client, server);
+    sockets[1] = attempt(client, server);
     hello = bell_hello(hello);
     if (sockets[1] >= 0) pass(sockets[1], &hello, sizeof hello, NULL, 0, 0);
     hear(sockets[0], &answer, (int[2]){0});
@@ -154,7 +154,7 @@ static void knocks(const char *how, int server, int client) {
 }
 
 /* Shows to the end that accepts what the end that connects has shown, and the other way round, each with a segment of its own. */
-static void relays(int server, int client) {
+static void forwards(int server, int client) {
     int name = bind_name(client, server);
     check(name >= 0, "the name is taken");
     puts("bound"), fflush(stdout);
@@ -166,10 +166,10 @@ static void relays(int server, int client) {
     int proof_of_client = hear(first, &hello, of_client), other = -1, bell;
     hear(second, &(struct hello){0}, (int[2]){0});
     puts("met"), fflush(stdout);
-    for (int tries = 0; (other = knock(client, server)) < 0 && tries < 3000; tries++) poll(NULL, 0, 1);
+    for (int tries = 0; (other = attempt(client, server)) < 0 && tries < 3000; tries++) poll(NULL, 0, 1);
     if (other >= 0 && proof_of_client >= 0) {
         show_with(other, hello, proof_of_client, of_client, "CLIENT_IP");
-        bell = knock(client, server);
+        bell = attempt(client, server);
         struct hello its = bell_hello(hello);
         if (bell >= 0) pass(bell, &its, sizeof its, NULL, 0, 0);
         int proof_of_server = hear(other, &answer, of_server);
@@ -203,7 +203,7 @@ int main(int count, char **arguments) {
         return obey(fd), 0;
     }
     memory = new_segment(&own);
-    if (!strcmp(arguments[1], "relays")) return relays(atoi(arguments[2]), atoi(arguments[3])), 0;
-    void (*claims)(const char *, int, int) = strcmp(arguments[1], "binds") ? knocks : binds;
+    if (!strcmp(arguments[1], "forwards")) return forwards(atoi(arguments[2]), atoi(arguments[3])), 0;
+    void (*claims)(const char *, int, int) = strcmp(arguments[1], "binds") ? attempts : binds;
     return claims(arguments[2], atoi(arguments[3]), atoi(arguments[4])), 0;
 }

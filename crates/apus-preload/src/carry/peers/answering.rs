@@ -436,6 +436,12 @@ fn is_leaving(slot: &'static Slot, side: &Side, fd: c_int) -> bool {
 
 /// A connection that is carried begins to use its rings, once all epoll sets that have it wake for it.
 fn begin(slot: &'static Slot) {
+    if let Some(side) = slot.side()
+        && slot.hold().is_some_and(|held| was_shut_before(side, held.fd))
+    {
+        side.leave();
+        return leave(slot);
+    }
     match attaching::attach(slot) {
         Attached::Everywhere => {
             slot.begin();
@@ -447,6 +453,11 @@ fn begin(slot: &'static Slot) {
         Attached::Later => {}
         Attached::Never => leave(slot),
     }
+}
+
+/// Whether the program had shut the connection down before it was carried. TCP refuses what the ring would take, and the end is near.
+fn was_shut_before(side: &Side, fd: c_int) -> bool {
+    !side.is_between_hosts && !side.has_shut() && kernel::has_shut(fd)
 }
 
 /// A connection stays with the kernel.

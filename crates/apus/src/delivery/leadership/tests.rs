@@ -266,7 +266,7 @@ fn a_sleep_that_ends_later_than_what_is_due_is_not_disturbed() {
 }
 
 #[test]
-fn whoever_is_in_need_calls_the_background_thread_once() {
+fn a_thread_in_need_wakes_the_background_thread_once() {
     let mut urgent = leadership(Delivery::suspend(), "vacant, background armed");
     assert_eq!(urgent.need_progress(), Some(BACKGROUND));
     assert_eq!(urgent.need_progress(), None, "it was called already");

@@ -16,8 +16,8 @@ use crate::carry::token::Token;
 impl Side {
     pub(super) fn receiver(&self) -> Receiver {
         // A peer that has left answers nothing, as if it were dead. All that it wrote is in TCP.
-        let sender_lives = !self.peer_is_gone() && !self.peer_left();
-        Receiver::new(Own(&self.own).receiver(), self.places().capacity() as u64, sender_lives)
+        let sender_is_alive = !self.peer_is_gone() && !self.peer_left();
+        Receiver::new(Own(&self.own).receiver(), self.places().capacity() as u64, sender_is_alive)
     }
 
     /// Has a read of a stream wait a moment, so that it takes more at once. `room`: bytes that it has room for.
@@ -296,8 +296,8 @@ impl Side {
             return;
         }
         let Ok(_token) = Token::take(&self.own, layout::TOKENS[0]) else { return };
-        if self.own.word(layout::LEFT).load(Ordering::Relaxed) != 0 {
-            return; // It has begun to return since the caller asked.
+        if self.own.word(layout::LEFT).load(Ordering::Relaxed) != 0 || self.reads_nothing() {
+            return; // It has begun to return since the caller asked, or reads nothing more.
         }
         let theirs = words::sender_of(&self.peer);
         self.receiver().offer(&theirs, &mut Own(&self.own));

@@ -87,6 +87,7 @@ impl Side {
             && sender.may_switch(&theirs)
             && self.own.word(layout::LEFT).load(Ordering::Relaxed) == 0
             && !self.peer_is_gone()
+            && !self.peer_reads_nothing() // Its TCP is to refuse the bytes.
             && may_switch()
             && !kernel::has_shut(fd) // It may have been shut down before it was carried.
             && let Some(offset) = self.written_by_tcp(fd)
