@@ -16,7 +16,7 @@ use nix::sys::socket::{
 };
 use nix::unistd::geteuid;
 
-use crate::control::{self, listener};
+use crate::control;
 use crate::guests::{Guests, raise_limit};
 use crate::joining::stream_options;
 use crate::programs;
@@ -74,7 +74,7 @@ impl Carrier {
         let node = start_node(&settings.node, port);
         let node = node.map_err(|error| StartError::Node { port, error })?;
         let streams = StreamListener::bind_with(&node, port, &stream_options())?;
-        let control = Source::new(listener(port)?)?;
+        let control = Source::new(control::listener(port)?)?;
         listen(&listener, Backlog::new(128)?)?;
         // The socket has another type than the standard library's, but `accept` is the same.
         let listener = Source::new(UnixListener::from(listener))?;
