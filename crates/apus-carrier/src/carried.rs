@@ -57,7 +57,7 @@ impl Carried {
                 if self.receive(context)? {
                     return Poll::Ready(Ok(End::There));
                 }
-                self.hear(context)?;
+                self.check(context)?;
                 self.died |= self.mirror.has_left(); // It needs nothing more, as after its exit.
                 self.look()?;
             }
@@ -103,10 +103,10 @@ impl Carried {
     }
 
     /// Handles bells and messages of the program.
-    fn hear(&mut self, context: &Context<'_>) -> io::Result<()> {
-        while let Poll::Ready(Ok(())) = self.mirror.bell.poll(context, ProgramChannel::hear) {}
+    fn check(&mut self, context: &Context<'_>) -> io::Result<()> {
+        while let Poll::Ready(Ok(())) = self.mirror.bell.poll(context, ProgramChannel::check) {}
         loop {
-            let received = self.mirror.channel.poll(context, ProgramChannel::hear);
+            let received = self.mirror.channel.poll(context, ProgramChannel::check);
             match received {
                 Poll::Ready(Ok(())) => self.asks = true,
                 Poll::Ready(Err(_)) => {

@@ -103,7 +103,7 @@ impl ProgramChannel {
     /// # Errors
     ///
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is no message, and others if the program has exited.
-    pub(crate) fn hear(&self) -> io::Result<()> {
+    pub(crate) fn check(&self) -> io::Result<()> {
         self.receive(&mut [0])?.descriptors.into_iter().for_each(close_elsewhere);
         Ok(())
     }

@@ -93,7 +93,7 @@ async fn serve(shared: Arc<Shared>, channel: Source<ProgramChannel>, mut guest: 
     let mut search = Box::pin(search(&shared, &introduced));
     let found = poll_fn(|context| match search.as_mut().poll(context) {
         Poll::Ready(stream) => Poll::Ready(stream),
-        Poll::Pending => channel.poll(context, ProgramChannel::hear).map(|_| None),
+        Poll::Pending => channel.poll(context, ProgramChannel::check).map(|_| None),
     });
     let Some(stream) = found.await else { return };
     drop(search);

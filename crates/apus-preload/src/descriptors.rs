@@ -36,7 +36,7 @@ pub(crate) const WATCHED: u64 = 64;
 pub(crate) const SHARED: u64 = 128;
 
 /// The descriptor is this library's, and tells a parent that this process has not ended.
-pub(crate) const WITNESS: u64 = INNER | SHARED;
+pub(crate) const LIFELINE: u64 = INNER | SHARED;
 
 /// The descriptor is this library's, and belongs to a connection that is carried: children of fork keep it.
 pub(crate) const OF_SIDE: u64 = INNER | INHERITED;

@@ -43,7 +43,7 @@ mod table;
 /// An impossible value in a word of the peer. The connection is reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the peer's {word} is {value}, which it cannot be")]
-pub struct Lie {
+pub struct Violation {
     /// Name of the word.
     pub word: &'static str,
     /// Its value.
@@ -174,12 +174,12 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`Lie`].
+    /// [`Violation`].
     pub fn look(
         &mut self,
         theirs: &ReceiverWords,
         out: &mut impl Store<SenderWord>,
-    ) -> Result<(), Lie> {
+    ) -> Result<(), Violation> {
         let next = self.words.last_ended() + 1;
         if theirs.recalled != next {
             // A recall that met a spill lags behind.
@@ -247,10 +247,12 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`Lie`].
-    pub fn room(&self, theirs: &ReceiverWords) -> Result<u64, Lie> {
+    /// [`Violation`].
+    pub fn room(&self, theirs: &ReceiverWords) -> Result<u64, Violation> {
         let unread = between(theirs.read, self.words.written, self.capacity);
-        unread.map(|unread| self.capacity - unread).ok_or(Lie { word: "read", value: theirs.read })
+        unread
+            .map(|unread| self.capacity - unread)
+            .ok_or(Violation { word: "read", value: theirs.read })
     }
 
     /// Returns the position of the next byte in the ring.
@@ -271,16 +273,16 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`Lie`].
+    /// [`Violation`].
     pub fn refill(
         &mut self,
         theirs: &ReceiverWords,
         total: u64,
         out: &mut impl Store<SenderWord>,
-    ) -> Result<std::ops::Range<u64>, Lie> {
+    ) -> Result<std::ops::Range<u64>, Violation> {
         let end = self.words.end;
         let left = between(theirs.read, end, self.capacity);
-        let left = left.ok_or(Lie { word: "read", value: theirs.read })?;
+        let left = left.ok_or(Violation { word: "read", value: theirs.read })?;
         let done = total.saturating_sub(self.words.offset).min(left);
         if done == left {
             self.words.refilled = self.words.epoch;
@@ -293,8 +295,8 @@ impl Sender {
     ///
     /// # Errors
     ///
-    /// [`Lie`].
-    pub fn unread(&self, theirs: &ReceiverWords) -> Result<u64, Lie> {
+    /// [`Violation`].
+    pub fn unread(&self, theirs: &ReceiverWords) -> Result<u64, Violation> {
         if self.state() == SenderState::Ring || self.words.has_spilled() {
             self.room(theirs).map(|room| self.capacity - room)
         } else {
@@ -383,13 +385,13 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// [`Lie`].
+    /// [`Violation`].
     pub fn look(
         &mut self,
         theirs: &SenderWords,
         consumed: impl FnOnce() -> u64,
         out: &mut impl Store<ReceiverWord>,
-    ) -> Result<(), Lie> {
+    ) -> Result<(), Violation> {
         let offered = self.words.offered;
         check("ended", theirs.ended, theirs.last_ended() <= offered)?;
         check("epoch", theirs.epoch, theirs.epoch <= offered)?;
@@ -441,8 +443,8 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// [`Lie`].
-    pub fn readable(&self, theirs: &SenderWords) -> Result<u64, Lie> {
+    /// [`Violation`].
+    pub fn readable(&self, theirs: &SenderWords) -> Result<u64, Violation> {
         if self.state(theirs) != ReceiverState::Ring {
             return Ok(0);
         }
@@ -453,17 +455,17 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// [`Lie`].
-    pub fn unread(&self, theirs: &SenderWords) -> Result<u64, Lie> {
+    /// [`Violation`].
+    pub fn unread(&self, theirs: &SenderWords) -> Result<u64, Violation> {
         match self.state(theirs) {
             ReceiverState::Ring | ReceiverState::Switching => self.written_and_not_read(theirs),
             ReceiverState::Tcp | ReceiverState::Offered | ReceiverState::Recalled => Ok(0),
         }
     }
 
-    fn written_and_not_read(&self, theirs: &SenderWords) -> Result<u64, Lie> {
+    fn written_and_not_read(&self, theirs: &SenderWords) -> Result<u64, Violation> {
         let unread = between(self.words.read, theirs.written, self.capacity);
-        unread.ok_or(Lie { word: "written", value: theirs.written })
+        unread.ok_or(Violation { word: "written", value: theirs.written })
     }
 
     /// Returns the position of the next byte in the ring.
@@ -483,14 +485,19 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// [`Lie`].
-    pub fn rest(&self, theirs: &SenderWords, total: u64) -> Result<std::ops::Range<u64>, Lie> {
+    /// [`Violation`].
+    pub fn rest(
+        &self,
+        theirs: &SenderWords,
+        total: u64,
+    ) -> Result<std::ops::Range<u64>, Violation> {
         let (read, end) = (self.words.read, theirs.end);
         let is_in_tcp = theirs.refilled >= theirs.epoch || theirs.has_spilled();
         if theirs.last_ended() < theirs.epoch || is_in_tcp {
             return Ok(read..read);
         }
-        let left = between(read, end, self.capacity).ok_or(Lie { word: "end", value: end })?;
+        let left =
+            between(read, end, self.capacity).ok_or(Violation { word: "end", value: end })?;
         let arrived = total.saturating_sub(theirs.offset).min(left);
         Ok(read + arrived..end)
     }
@@ -501,6 +508,6 @@ fn between(from: u64, to: u64, capacity: u64) -> Option<u64> {
     to.checked_sub(from).filter(|bytes| *bytes <= capacity)
 }
 
-fn check(word: &'static str, value: u64, is_possible: bool) -> Result<(), Lie> {
-    if is_possible { Ok(()) } else { Err(Lie { word, value }) }
+fn check(word: &'static str, value: u64, is_possible: bool) -> Result<(), Violation> {
+    if is_possible { Ok(()) } else { Err(Violation { word, value }) }
 }

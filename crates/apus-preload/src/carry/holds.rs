@@ -358,7 +358,7 @@ fn claim() -> &'static Record {
         record
     });
     for entry in record.entries() {
-        // A token of a thread that has ended is taken over by whoever waits for it; its word may be gone.
+        // A token of a thread that has ended is taken over by the thread that waits for it; its word may be gone.
         if Kind::Token.has(entry.what.load(Ordering::Relaxed)) {
             entry.what.store(0, Ordering::Relaxed);
         }

@@ -46,9 +46,9 @@ pub(crate) struct InnerChannel {
     is_clean: AtomicBool,
 }
 
-/// What [`InnerChannel::hear`] finds.
+/// What [`InnerChannel::check`] finds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Heard {
+pub(crate) enum Checked {
     Message(u8),
     Nothing,
     /// The peer has closed its end, or passes descriptors: nothing more is heard.
@@ -80,24 +80,24 @@ impl InnerChannel {
     }
 
     /// Takes the next message: a byte.
-    pub(crate) fn hear(&self) -> Heard {
+    pub(crate) fn check(&self) -> Checked {
         let fd = self.as_raw_fd();
         let is_clean = self.is_clean.load(Ordering::Relaxed);
         if !is_clean && peeks_descriptors(fd) {
-            return Heard::End;
+            return Checked::End;
         }
         let mut byte = 0_u8;
         // SAFETY: there is room for the byte.
         match unsafe { originals::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) } {
-            0 => Heard::End,
-            1.. => Heard::Message(byte),
+            0 => Checked::End,
+            1.. => Checked::Message(byte),
             // The peer has closed its end, and has not read everything. What it has sent is still there.
-            _ if errno::current() == libc::ECONNRESET => Heard::Message(0),
+            _ if errno::current() == libc::ECONNRESET => Checked::Message(0),
             _ => {
                 if !is_clean && self.refuses.load(Ordering::Relaxed) {
                     self.is_clean.store(true, Ordering::Relaxed);
                 }
-                Heard::Nothing
+                Checked::Nothing
             }
         }
     }
@@ -238,7 +238,7 @@ pub(super) fn own(descriptor: OwnedFd) -> Inner {
 pub(crate) fn close_all(may_allocate: bool) {
     for fd in descriptors::used_in(0..=u32::MAX) {
         let word = descriptors::word(fd);
-        let kept = descriptors::WITNESS | descriptors::OF_SIDE;
+        let kept = descriptors::LIFELINE | descriptors::OF_SIDE;
         if word & kept != descriptors::INNER {
             continue;
         }
@@ -303,7 +303,8 @@ impl Drop for Spared {
 /// This process has not become a program.
 #[cold]
 pub(crate) fn after_exec_failed() {
-    let is_inner = |fd: &RawFd| descriptors::word(*fd) & descriptors::WITNESS == descriptors::INNER;
+    let is_inner =
+        |fd: &RawFd| descriptors::word(*fd) & descriptors::LIFELINE == descriptors::INNER;
     for fd in descriptors::used_in(0..=u32::MAX).filter(is_inner) {
         // SAFETY: as above.
         let _ = unsafe { originals::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as libc::c_ulong) };

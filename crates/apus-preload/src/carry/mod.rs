@@ -280,7 +280,7 @@ pub(crate) unsafe fn receive(
     }
 }
 
-/// Whether a look at so many bytes need not wait for more.
+/// Whether a look at this number of bytes need not wait for more.
 fn has_all(used: &Use, fd: c_int, bytes: usize) -> bool {
     let Some(side) = used.side() else { return false };
     let may_come = !side.peer_is_gone() && !side.has_input_ended();
@@ -359,7 +359,7 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
     let has_finished = side.has_finished_shut();
     side.shut();
     if is_for_both {
-        side.stop_reading(); // Whoever sees this sees both.
+        side.stop_reading(); // A thread that sees this sees both.
     }
     if has_finished {
         return None;

@@ -40,7 +40,7 @@ impl Block {
         taken.is_ok().then_some(hold)
     }
 
-    /// Its memory, with room for so many bytes.
+    /// Its memory, with room for this number of bytes.
     fn memory(&self, bytes: usize) -> Option<*mut u8> {
         let known = self.memory.load(Ordering::Relaxed);
         if self.bytes.load(Ordering::Relaxed) >= bytes {
@@ -64,7 +64,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Memory for so many bytes, which have any values. `None` if there is no memory.
+    /// Memory for this number of bytes, uninitialised. `None` if memory is exhausted.
     #[inline(never)]
     pub(crate) fn new(bytes: usize) -> Option<Self> {
         let me = thread::thread();

@@ -12,7 +12,7 @@ pub(crate) fn ask(word: &AtomicU64) {
     fence(Ordering::SeqCst);
 }
 
-/// After one of the sleepers got up: asks no longer, unless others sleep. Then the caller looks once more for them.
+/// Runs after one of the sleepers has woken: disarms the bell, unless others sleep. Then the caller looks once more for them.
 pub(crate) fn withdraw(word: &AtomicU64, others_sleep: impl Fn() -> bool) {
     loop {
         let count = word.load(Ordering::Relaxed);

@@ -41,7 +41,7 @@ impl Spin {
     }
 }
 
-/// Looks until `is_there` is true, for as long as that has paid of late. False if it never was.
+/// Looks until `is_there` is true, for as long as looking paid in recent waits. Returns false if it never was.
 #[inline]
 pub(crate) fn until(spin: &Spin, is_there: impl Fn() -> bool) -> bool {
     let mut budget = spin.budget.load(Ordering::Relaxed);
@@ -153,7 +153,7 @@ const BUDGET_MAX: u32 = 200;
 const BUDGET_FIRST: u32 = 50;
 /// Below this it does not pay at all.
 const BUDGET_MIN: u32 = 10;
-/// So many waits are not looked at before the next try.
+/// Number of waits without a look before the next try.
 const TRY_AGAIN: u32 = 64;
 const LOOKS: u32 = 16;
 /// Refusals of a place of which one asks whether its holder is there.

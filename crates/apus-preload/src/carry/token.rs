@@ -188,7 +188,7 @@ mod model {
     /// How many steps a thread takes that does not die.
     const STEPS: u32 = 3;
 
-    /// Acts for the side once, and dies after so many steps. Returns the bytes that it has told the peer of.
+    /// Acts for the side once, and dies after this number of steps. Returns the bytes that it has published.
     fn act(side: &Side, me: u64, steps: u32) -> u64 {
         let token = Token::take_for(side, me, ()).ok().expect("no handler interrupts it");
         assert!(

@@ -65,7 +65,7 @@ impl Parts {
         (window, count, bytes)
     }
 
-    /// So many bytes more are done.
+    /// Marks the next bytes as done.
     pub(crate) fn advance(&mut self, bytes: usize) {
         self.left -= bytes;
         self.done += bytes;

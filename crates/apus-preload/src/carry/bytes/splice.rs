@@ -12,10 +12,10 @@ use crate::carry::scratch::Scratch;
 use crate::errno;
 use crate::originals::own;
 
-/// Bytes of a step: a pipe has room for so many, unless the program has made it larger.
+/// Bytes of a step: the capacity of a pipe, unless the program has made it larger.
 const STEP: usize = 64 << 10;
 
-/// A pipe that can be written to takes so many bytes without a wait.
+/// Bytes that a writable pipe takes without a wait.
 const ATOMIC: usize = 4_096;
 
 /// Moves bytes as `splice` does without offsets. `None`: the connection is to return, and the call is the kernel's.
@@ -71,7 +71,7 @@ fn into_pipe(used: &Use, from: c_int, to: c_int, part: iovec, waits: bool) -> ss
             error => return if done > 0 { break } else { error },
         }
         let length = ATOMIC.min(found as usize - done);
-        // SAFETY: the part has so many bytes.
+        // SAFETY: the part has this number of bytes.
         let written = unsafe { own::write(to, part.iov_base.byte_add(done), length) };
         if written < 0 {
             if done == 0 {
@@ -96,7 +96,7 @@ fn out_of_pipe(used: &Use, from: c_int, to: c_int, part: iovec, flags: c_uint) -
     let holds = [copy, end].map(Hold::descriptor);
     // SAFETY: the call has no pointers. It waits as `splice` does.
     let found = unsafe { libc::tee(from, end, part.iov_len, flags & libc::SPLICE_F_NONBLOCK) };
-    // SAFETY: there is room for so many bytes.
+    // SAFETY: there is room for this number of bytes.
     let read = unsafe {
         let read = if found > 0 { own::read(copy, part.iov_base, found as usize) } else { found };
         let number = errno::current();

@@ -52,7 +52,7 @@ pub(crate) unsafe fn receive(
         false if may_wait => wanted.min(used.slot.least(fd) as usize),
         false => 1,
     };
-    let mut patience = Patience::new(flags, libc::SO_RCVTIMEO);
+    let mut limits = WaitLimits::new(flags, libc::SO_RCVTIMEO);
     let mut asks_kernel = false;
     loop {
         let before = offer(used, side);
@@ -88,12 +88,12 @@ pub(crate) unsafe fn receive(
                 return done as ssize_t;
             }
             // Bytes usually come within the time that it takes to ask the kernel for an end.
-            Err(NotNow::Empty) => asks_kernel = !patience.look(used, fd, side),
+            Err(NotNow::Empty) => asks_kernel = !limits.look(used, fd, side),
             Err(NotNow::Wait | NotNow::Again | NotNow::Full) => {
-                if !patience.may_wait(used, fd) && patience.waits_for_answer(side) {
+                if !limits.may_wait(used, fd) && limits.waits_for_answer(side) {
                     continue;
                 }
-                if let Err(error) = patience.wait(used, fd, side, Bell::Bytes) {
+                if let Err(error) = limits.wait(used, fd, side, Bell::Bytes) {
                     return part_or_error(wanted - parts.left(), error);
                 }
                 asks_kernel = false;
@@ -129,7 +129,7 @@ pub(crate) unsafe fn send(
     // SAFETY: the caller's promise.
     let mut parts = unsafe { Parts::new(list, count) };
     let wanted = parts.left();
-    let mut patience = Patience::new(flags, libc::SO_SNDTIMEO);
+    let mut limits = WaitLimits::new(flags, libc::SO_SNDTIMEO);
     // Bytes of a call that began before are in TCP first.
     let may_switch = || {
         let may = used.slot.may_begin() && !used.slot.is_in_kernel(SENDS);
@@ -157,11 +157,11 @@ pub(crate) unsafe fn send(
             }
             Err(NotNow::Full) => {
                 attaching::is_full(used.slot);
-                let waits = patience.may_wait(used, fd);
+                let waits = limits.may_wait(used, fd);
                 if side.note_full() && !waits {
                     answering::wake(); // It spills if the peer does not read.
                 }
-                if let Err(error) = patience.wait_for_room(used, fd, side) {
+                if let Err(error) = limits.wait_for_room(used, fd, side) {
                     return part_or_error(wanted - parts.left(), error);
                 }
             }
@@ -170,7 +170,7 @@ pub(crate) unsafe fn send(
                 if side.has_left_bytes() {
                     answering::wake(); // The program may not come back to it.
                 }
-                if let Err(error) = patience.wait(used, fd, side, Bell::Room) {
+                if let Err(error) = limits.wait(used, fd, side, Bell::Room) {
                     return part_or_error(wanted - parts.left(), error);
                 }
             }
@@ -231,7 +231,7 @@ const STUCK: Duration = Duration::from_millis(1);
 const STUCK_BY_OTHERS: Duration = Duration::from_millis(20);
 
 /// How a call waits.
-struct Patience {
+struct WaitLimits {
     flags: c_int,
     /// The option with the time that the program gives.
     option: c_int,
@@ -242,7 +242,7 @@ struct Patience {
     has_waited: bool,
 }
 
-impl Patience {
+impl WaitLimits {
     fn new(flags: c_int, option: c_int) -> Self {
         Self { flags, option, until: None, has_looked: false, has_waited: false }
     }
@@ -321,7 +321,7 @@ impl Patience {
         let left = self.left(fd)?;
         let is_recalled = what == Bell::Bytes && side.receiver_state() == ReceiverState::Recalled;
         if is_recalled {
-            side.ask_peer(); // Whoever has recalled may have ended before it did.
+            side.ask_peer(); // The side that has recalled may have ended before it did.
         }
         let is_there = || match what {
             Bell::Bytes if is_recalled => side.receiver_state() != ReceiverState::Recalled,
@@ -367,9 +367,9 @@ fn sleep(
         woken
     };
     if members[0].revents | members[1].revents != 0 {
-        side.hear();
+        side.check();
     }
-    used.get_up(side, what);
+    used.end_sleep(side, what);
     match woken {
         Ok(0) => Err(libc::EAGAIN),
         Ok(_) => Ok(()),

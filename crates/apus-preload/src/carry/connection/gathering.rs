@@ -3,7 +3,7 @@
 //! A reader that takes each write as soon as it is there costs the writer time: the cache line that says how much was written goes to the
 //! reader's processor and back for each write, and the writer's stores wait for it. If the reader comes later, it takes several writes,
 //! and the writer meets it less often. So a connection from which this side reads and into which it does not write has reads wait, as long
-//! as more comes meanwhile. Answers are never waited for: whoever asks has written.
+//! as more comes meanwhile. Answers are never waited for: the side that asks has written.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(crate) struct Gathering {
     reads: AtomicU32,
 }
 
-/// After so many reads the connection is one.
+/// Number of reads after which the connection counts as a stream.
 const READS: u32 = 16;
 /// How long a read waits: about a cache line's way there and back, where processors have no cache in common.
 const WAIT: Duration = Duration::from_nanos(200);

@@ -119,7 +119,7 @@ impl Holders {
         }
     }
 
-    /// It has got up.
+    /// It is awake.
     pub(crate) fn remove_sleeper(self, what: usize, who: u64) {
         let Some(words) = self.sleepers(what) else { return };
         let free = |word: &AtomicU64| {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn sleepers_are_seen_by_others_until_they_get_up_or_die() {
+    fn sleepers_are_seen_by_others_until_they_wake_or_die() {
         begin();
         let (it, me) = (Holders::one().unwrap(), thread::thread());
         assert!(!it.have_sleepers(0, me));

@@ -18,13 +18,13 @@ mod outbound;
 mod places;
 mod waking;
 
-pub(crate) use self::waking::HEARD_AT_ONCE;
+pub(crate) use self::waking::CHECKED_AT_ONCE;
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use apus_shm::{Memory, PeerSegment};
-use apus_sockets::direction::{Lie, ReceiverState, SenderState};
+use apus_sockets::direction::{ReceiverState, SenderState, Violation};
 use apus_sockets::layout;
 use libc::c_int;
 
@@ -49,7 +49,7 @@ pub(crate) struct Side {
     /// It returns for good once it can: the program may need its descriptors, or the carrier was switched off.
     gives_way: AtomicBool,
     /// Bytes of it that epoll sets have told of, and that may be there still.
-    unheard: AtomicU32,
+    unchecked: AtomicU32,
     /// Wakes threads of this side, also those of other processes that have the connection.
     nudge: Inner,
     /// The processes that have the connection.
@@ -96,8 +96,8 @@ pub(crate) enum NotNow {
     Error(c_int),
 }
 
-impl From<Lie> for NotNow {
-    fn from(_: Lie) -> Self {
+impl From<Violation> for NotNow {
+    fn from(_: Violation) -> Self {
         Self::Error(libc::ECONNRESET)
     }
 }
@@ -124,7 +124,7 @@ impl Side {
             bell,
             bell_has_ended: AtomicBool::new(false),
             gives_way: AtomicBool::new(false),
-            unheard: AtomicU32::new(0),
+            unchecked: AtomicU32::new(0),
             nudge,
             holders,
             channel,

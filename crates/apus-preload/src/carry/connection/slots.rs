@@ -438,11 +438,11 @@ impl Use {
         relies
     }
 
-    /// The call has got up.
-    pub(crate) fn get_up(&self, side: &Side, what: Bell) {
+    /// The call is awake.
+    pub(crate) fn end_sleep(&self, side: &Side, what: Bell) {
         self.slot.holders().remove_sleeper(what as usize, thread::thread());
         self.hold.remove(SLEEPS[what as usize] | RELIES[what as usize]);
-        side.get_up(what);
+        side.end_sleep(what);
     }
 }
 
@@ -556,7 +556,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Slot> {
     SLOTS[..USED.load(Ordering::Acquire)].iter().filter(|slot| slot.state() != State::Free)
 }
 
-/// Has so many connections return to TCP, since the program may need their descriptors. False if none is carried.
+/// Has this number of connections return to TCP, since the program may need their descriptors. Returns false if none is carried.
 pub(crate) fn give_way(count: usize) -> bool {
     let carried = all().filter(|slot| slot.state() == State::Carried);
     let sides = carried.filter_map(|slot| slot.side()).filter(|side| !side.gives_way());

@@ -19,7 +19,7 @@ use libc::c_int;
 use crate::carry::connection::side::Side;
 use crate::carry::connection::slots::{self, Slot};
 use crate::carry::inner;
-use crate::descriptors::{self, SHARED, WITNESS};
+use crate::descriptors::{self, LIFELINE, SHARED};
 use crate::originals;
 
 /// Forks whose children may have connections, at a time. If there are more, those connections stay with TCP.
@@ -78,7 +78,7 @@ fn begin_fork() -> u32 {
     let Some(fork) = FORKS.iter().find(free) else { return NEVER };
     fork.pipe.store(-1, Ordering::Release);
     let Some(ends) = pipe() else { return number };
-    descriptors::set(ends[1], WITNESS, 0);
+    descriptors::set(ends[1], LIFELINE, 0);
     CURRENT.set(Some((fork, ends)));
     number
 }
@@ -171,10 +171,10 @@ pub(crate) fn before_program() {
     let survives = |fd: c_int| {
         // SAFETY: the command has no argument.
         let flags = unsafe { originals::fcntl(fd, libc::F_GETFD, 0) };
-        descriptors::word(fd) & WITNESS == SHARED && flags >= 0 && flags & libc::FD_CLOEXEC == 0
+        descriptors::word(fd) & LIFELINE == SHARED && flags >= 0 && flags & libc::FD_CLOEXEC == 0
     };
     if descriptors::used_in(0..=u32::MAX).any(survives) {
-        for fd in witnesses() {
+        for fd in lifelines() {
             // SAFETY: the argument is a number.
             let _ = unsafe { originals::fcntl(fd, libc::F_SETFD, 0) };
         }
@@ -183,16 +183,16 @@ pub(crate) fn before_program() {
 
 /// A descriptor is passed to another process. If it is that of a connection of the parent, that one never learns who has it.
 pub(crate) fn passed_on(fd: c_int) {
-    if descriptors::word(fd) & WITNESS == SHARED {
-        for fd in witnesses() {
+    if descriptors::word(fd) & LIFELINE == SHARED {
+        for fd in lifelines() {
             // SAFETY: the byte is one.
             let _ = unsafe { originals::write(fd, b"?".as_ptr().cast(), 1) };
         }
     }
 }
 
-fn witnesses() -> impl Iterator<Item = c_int> {
-    descriptors::used_in(0..=u32::MAX).filter(|fd| descriptors::word(*fd) & WITNESS == WITNESS)
+fn lifelines() -> impl Iterator<Item = c_int> {
+    descriptors::used_in(0..=u32::MAX).filter(|fd| descriptors::word(*fd) & LIFELINE == LIFELINE)
 }
 
 /// Both ends of a pipe, as descriptors of this library.
@@ -209,6 +209,6 @@ fn pipe() -> Option<[RawFd; 2]> {
 }
 
 fn close(fd: RawFd) {
-    descriptors::set(fd, 0, WITNESS);
+    descriptors::set(fd, 0, LIFELINE);
     inner::close(fd);
 }

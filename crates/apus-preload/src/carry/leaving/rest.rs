@@ -1,6 +1,6 @@
 //! What a peer has left in its ring before it closed the connection or ended: nobody can put it into TCP.
 //!
-//! This process reads it from the ring. Whoever gets the socket without this library would not: a program that this process becomes, a
+//! This process reads it from the ring. A process that gets the socket without this library would not: a program that this process becomes, a
 //! process to which it is passed, the C library after `fdopen`. Therefore the socket becomes one end of a new connection, over the
 //! loopback interface, whose other end has written those bytes and is closed. All that is left to happen to the socket happens to that
 //! one in the same way, but its addresses are others.
@@ -129,7 +129,7 @@ fn write_all(to: c_int, from: *const u8, count: usize, until: Duration) -> bool 
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let mut done = 0;
     while done < count {
-        // SAFETY: the caller has so many bytes there.
+        // SAFETY: the caller has this number of bytes there.
         let sent = unsafe { own::send(to, from.wrapping_add(done).cast(), count - done, flags) };
         match usize::try_from(sent) {
             Ok(sent) => done += sent,

@@ -13,9 +13,9 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::containers;
 use super::net;
-use crate::carry::connection::side::{HEARD_AT_ONCE, Side};
+use crate::carry::connection::side::{CHECKED_AT_ONCE, Side};
 use crate::carry::connection::slots::{self, Released, Slot, State};
-use crate::carry::inner::{self, Heard, Inner};
+use crate::carry::inner::{self, Checked, Inner};
 use crate::carry::kernel;
 use crate::carry::leaving::children;
 use crate::carry::peers::meeting::{self, Addresses, Listener, Offer, Where};
@@ -213,7 +213,7 @@ enum Step {
     /// The end that accepted it.
     Listens(Listener),
     /// The end that made it.
-    Knocks,
+    Connects,
     /// It waits for the other end, or for the carrier.
     Offers(Option<Offer>),
 }
@@ -225,7 +225,7 @@ impl Step {
             Way::Meeting(at) if accepted => {
                 return Listener::new(&addresses, at).map(Self::Listens);
             }
-            Way::Meeting(_) => return Ok(Self::Knocks),
+            Way::Meeting(_) => return Ok(Self::Connects),
             Way::Carrier => {}
         }
         let unknown = std::io::ErrorKind::NotConnected;
@@ -291,7 +291,7 @@ impl Answering {
         let searches = self.searches.iter().flat_map(|search| {
             let (listener, offer) = match &search.step {
                 Step::Listens(listener) => (Some(listener), None),
-                Step::Knocks => (None, None),
+                Step::Connects => (None, None),
                 Step::Offers(offer) => (None, offer.as_ref()),
             };
             let offer = offer.map(Offer::descriptor);
@@ -361,7 +361,7 @@ impl Answering {
                     && !side.has_left()
                     && let Some(held) = slot.hold()
                 {
-                    // Bytes may be lost on their way. Whoever meets the socket then knows why it is not connected.
+                    // Bytes may be lost on their way. A program that uses the socket then sees why it is not connected.
                     side.lose();
                     report::lost(held.fd);
                     kernel::reset(held.fd);
@@ -472,12 +472,12 @@ fn has_ended(side: &Side) -> bool {
     if side.peer_is_dead.load(Ordering::Relaxed) {
         return false;
     }
-    for _ in 0..HEARD_AT_ONCE {
-        match side.channel.hear() {
-            Heard::Message(introduction::LEAVE) => side.ask_to_leave(),
-            Heard::Message(_) => {}
-            Heard::Nothing => return false,
-            Heard::End => return true,
+    for _ in 0..CHECKED_AT_ONCE {
+        match side.channel.check() {
+            Checked::Message(introduction::LEAVE) => side.ask_to_leave(),
+            Checked::Message(_) => {}
+            Checked::Nothing => return false,
+            Checked::End => return true,
         }
     }
     false
@@ -525,14 +525,14 @@ impl Search {
                     return Progress::Met(Box::new(side));
                 }
             }
-            Step::Knocks if now >= self.due => {
+            Step::Connects if now >= self.due => {
                 if let Way::Meeting(at) = self.way
                     && let Ok(sockets) = meeting::connect(&self.addresses, at)
                 {
                     return self.offer(sockets, at);
                 }
             }
-            Step::Knocks => {}
+            Step::Connects => {}
             Step::Offers(offer) => {
                 let Some(held) = self.slot.hold() else { return Progress::Failed };
                 let holders = self.slot.holders();
@@ -551,7 +551,7 @@ impl Search {
             match &self.step {
                 Step::Listens(listener) => listener.repeat(),
                 Step::Offers(Some(offer)) => offer.repeat(),
-                Step::Knocks | Step::Offers(None) => {}
+                Step::Connects | Step::Offers(None) => {}
             }
             self.due = now + FIRST_STEP * (1 << self.tries);
             self.tries += u32::from(!is_last);

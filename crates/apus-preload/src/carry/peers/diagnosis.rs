@@ -5,7 +5,7 @@
 //! `/proc/PID/fd` of a process that has it. The other end compares the number of that file with what the kernel says of the socket with
 //! the mirrored addresses: `sock_diag(7)`, or `/proc/net/tcp` where netlink is not allowed.
 //!
-//! Whoever is shown a proof can show it to others. So the process that shows it has to be of the user who made the socket, too, and a
+//! A process that is shown a proof can show it to others. So the process that shows it has to be of the user who made the socket, too, and a
 //! process of the own user has to have the socket ([`may_have`]): who has the name of a connection first gains nothing by what its ends
 //! show.
 

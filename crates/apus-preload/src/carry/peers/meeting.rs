@@ -288,7 +288,7 @@ impl Met {
     fn side(self, holders: Holders, bell: InnerChannel, accepted: bool) -> Side {
         for socket in [&bell, &self.channel] {
             socket.refuse_descriptors();
-            let _ = socket.hear();
+            let _ = socket.check();
         }
         Side::new(self.own, self.peer, holders, self.nudge, bell, self.channel, accepted)
     }
@@ -344,7 +344,9 @@ impl Listener {
         for stranger in std::mem::take(&mut self.strangers) {
             match message(&stranger) {
                 Ok(None) => self.strangers.push(stranger),
-                Ok(Some((hello, parcel))) => self.hear(stranger, hello, parcel, fd, addresses),
+                Ok(Some((hello, parcel))) => {
+                    self.handle_hello(stranger, hello, parcel, fd, addresses)
+                }
                 Err(_) => {}
             }
         }
@@ -355,7 +357,7 @@ impl Listener {
         self.peer.take().map(|(met, _)| met.side(holders, bell, true))
     }
 
-    /// Believes whoever has shown that it is the peer.
+    /// Accepts the process that has shown that it is the peer.
     fn believe(&mut self, fd: c_int, addresses: &Addresses) {
         for stranger in std::mem::take(&mut self.claims) {
             match stranger.look(fd, addresses) {
@@ -388,7 +390,7 @@ impl Listener {
         inner::keep(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    fn hear(
+    fn handle_hello(
         &mut self,
         channel: InnerChannel,
         hello: Hello,

@@ -58,7 +58,7 @@ impl Members<'_> {
     }
 
     /// The same, unless the kernel reports all of that already. What it reports beyond that, [`translate`](Self::translate) leaves out;
-    /// but whoever waits for the set as a descriptor would see it.
+    /// but a thread that waits for the set as a descriptor would see it.
     pub(super) fn tell_kernel_if_needed(&mut self, index: usize) -> bool {
         let is_watched = self.set.is_watched();
         let member = &self.list()[index];

@@ -85,7 +85,7 @@ impl Set {
             had_rung |= count > 0;
             for event in &events[..usize::try_from(count).unwrap_or(0)] {
                 if let Some(index) = tagged(event.u64).and_then(|(_, fd)| members.find(fd).ok()) {
-                    members.hear(index);
+                    members.check(index);
                 }
             }
             if count < most {
@@ -106,7 +106,7 @@ impl Set {
         }
     }
 
-    /// Has the members of this set wake whoever waits for it as a descriptor. False if they cannot: then they are to return.
+    /// Has the members of this set wake the threads that wait for it as a descriptor. Returns false if they cannot: then they have to return.
     pub(crate) fn watch(&self) -> bool {
         if self.is_watched() {
             return true;
@@ -226,7 +226,7 @@ impl Members<'_> {
         Some(epoll_event { events, u64: nested.data })
     }
 
-    /// Wakes whoever waits for this set.
+    /// Wakes the threads that wait for this set.
     pub(super) fn wake(&mut self) {
         let attached = self.list().iter().find(|member| member.attached);
         if let Some(side) = attached.and_then(|member| member.slot.side()) {

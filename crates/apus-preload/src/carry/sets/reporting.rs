@@ -95,7 +95,7 @@ impl Members<'_> {
             } else if let Some((kind, fd)) = tagged(event.u64) {
                 let Ok(index) = self.find(fd) else { continue };
                 if kind == Kind::Bell {
-                    self.hear(index);
+                    self.check(index);
                     continue;
                 }
                 let Some(its) = self.translate_one(index, event.events) else { continue };
@@ -144,9 +144,9 @@ impl Members<'_> {
     }
 
     /// A bell of a member has rung. The kernel tells of the next time as well if it is not emptied, unless it is full.
-    pub(super) fn hear(&mut self, index: usize) {
+    pub(super) fn check(&mut self, index: usize) {
         if let Some(side) = self.list()[index].slot.side() {
-            side.hear_now_and_then();
+            side.check_peer_sometimes();
         }
     }
 
@@ -240,17 +240,17 @@ impl Members<'_> {
     /// After a wait slept.
     pub(crate) fn end_sleep(&mut self, hold: &Hold) {
         hold.remove(SLEEPS[0]);
-        self.get_up();
+        self.disarm_bells();
     }
 
     /// The same for a set that has this one as a member.
     pub(super) fn end_sleep_of_set(&mut self) {
         let less = |count: u32| count.checked_sub(1);
         let _ = self.set.sleepers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
-        self.get_up();
+        self.disarm_bells();
     }
 
-    fn get_up(&mut self) {
+    fn disarm_bells(&mut self) {
         if self.set.has_sleepers() {
             if self.set.is_watched() && self.is_any_ready() {
                 self.wake(); // The kernel may have told this one only.

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_that_lives_is_waited_for() {
+    fn a_running_holder_is_waited_for() {
         static SET: Set = Set::new();
         let (take, taken) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();

@@ -1,7 +1,7 @@
 //! `epoll_wait` on sets that this library knows.
 //!
 //! Rings are looked at first. The kernel is asked as well if it was not for a while, so that busy rings do not keep the program from its
-//! other descriptors; if its events took all the room, rings have the next turn. If there is nothing, the thread looks at the rings for as long as that has paid of late, and then sleeps in the
+//! other descriptors; if its events took all the room, rings have the next turn. If there is nothing, the thread looks at the rings for as long as that paid in recent waits, and then sleeps in the
 //! kernel's set, where the bells are.
 
 use std::cell::Cell;

@@ -303,12 +303,12 @@ impl Members<'_> {
             result
         };
         ASKED.set(Clock::now().as_nanos() as u64);
-        errno::kept(|| self.get_up());
+        errno::kept(|| self.end_sleep());
         if result < 0 { result } else { errno::kept(|| self.report()) }
     }
 
     /// The call does not sleep any more.
-    fn get_up(&mut self) {
+    fn end_sleep(&mut self) {
         let mut bells = self.kernels[self.list.len()..].iter();
         for (of, done) in self.of.iter().zip(&*self.done) {
             match of {
@@ -320,11 +320,11 @@ impl Members<'_> {
                     let Some(side) = used.side() else { continue };
                     // It may not have been carried then, or not waited for.
                     if done.has_bells() && bells.by_ref().take(2).any(|bell| bell.revents != 0) {
-                        side.hear();
+                        side.check();
                     }
                     for (bell, (what, _)) in BELLS.into_iter().enumerate() {
                         if done.has(Done::ASKED[bell]) {
-                            used.get_up(side, what);
+                            used.end_sleep(side, what);
                         }
                     }
                     if done.has(Done::LISTENS) {

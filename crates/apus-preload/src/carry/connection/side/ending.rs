@@ -236,7 +236,7 @@ impl Side {
         self.wake_peer();
     }
 
-    /// Ends this direction of TCP, if the program has ended it and the peer has read the ring, or all of it is in TCP: whoever reads TCP
+    /// Ends this direction of TCP, if the program has ended it and the peer has read the ring, or all of it is in TCP: a process that reads TCP
     /// only is to find all bytes before the end. What the kernel's `shutdown` returned; `None` if it was not called now.
     pub(crate) fn finish_shut(&self, fd: c_int) -> Option<c_int> {
         let is_to_end = || {

@@ -3,7 +3,7 @@
 use apus_sockets::layout;
 use libc::iovec;
 
-/// The peer is told after each of so many parts of the ring, while the rest is copied.
+/// The peer is notified after each of this many parts of the ring, while the rest is copied.
 const PIECES: usize = 4;
 
 /// The places of a ring.

@@ -13,7 +13,7 @@ use libc::c_int;
 
 use super::{ANSWER, Bell, Side};
 use crate::carry::holds::{self, RELIES};
-use crate::carry::inner::{Heard, InnerChannel};
+use crate::carry::inner::{Checked, InnerChannel};
 use crate::carry::process;
 use crate::carry::sleep;
 use crate::carry::thread;
@@ -38,7 +38,7 @@ impl Side {
                 self.holders.add_sleeper(what as usize, all_threads()); // Another one began meanwhile.
             }
         }
-        self.get_up(what);
+        self.end_sleep(what);
     }
 
     /// Asks to be woken for this; the caller looks once more before it sleeps.
@@ -46,8 +46,8 @@ impl Side {
         sleep::ask(self.own.word(layout::BELLS[what as usize]));
     }
 
-    /// One that slept has got up, and is not counted any more.
-    pub(crate) fn get_up(&self, what: Bell) {
+    /// A sleeper is awake, and does not count any more.
+    pub(crate) fn end_sleep(&self, what: Bell) {
         sleep::withdraw(self.own.word(layout::BELLS[what as usize]), || self.others_sleep(what));
         self.pass_on();
     }
@@ -88,15 +88,15 @@ impl Side {
     }
 
     /// Empties the bells, after one of them was readable.
-    pub(crate) fn hear(&self) {
+    pub(crate) fn check(&self) {
         let mut count = 0_u64;
         // SAFETY: there is room for the count. If nothing is there, another thread has heard it.
         let _ = unsafe { originals::read(self.nudge.as_raw_fd(), (&raw mut count).cast(), 8) };
-        if errno::kept(|| hear_peer(&self.bell)) {
+        if errno::kept(|| drain(&self.bell)) {
             self.bell_has_ended.store(true, Ordering::Relaxed);
         }
         // What was heard may have been for others, of whom the peer takes it that they are awake. It is to wake them the next time;
-        // whoever gets up looks for them this time.
+        // the woken thread looks for them this time.
         for what in [Bell::Bytes, Bell::Room] {
             if self.others_sleep(what) {
                 self.ask(what);
@@ -105,10 +105,10 @@ impl Side {
     }
 
     /// The same for a wait that learns of each byte as it comes: some may stay, as long as there is room for more.
-    pub(crate) fn hear_now_and_then(&self) {
-        if self.unheard.fetch_add(1, Ordering::Relaxed) >= UNHEARD_MAX {
-            self.unheard.store(0, Ordering::Relaxed);
-            self.hear();
+    pub(crate) fn check_peer_sometimes(&self) {
+        if self.unchecked.fetch_add(1, Ordering::Relaxed) >= UNCHECKED_MAX {
+            self.unchecked.store(0, Ordering::Relaxed);
+            self.check();
         }
     }
 
@@ -176,18 +176,18 @@ fn tell(socket: c_int) {
 }
 
 /// Messages that are taken at a time.
-pub(crate) const HEARD_AT_ONCE: usize = 64;
+pub(crate) const CHECKED_AT_ONCE: usize = 64;
 
 /// Messages that stay in the bell: a socket holds more than a hundred.
-const UNHEARD_MAX: u32 = 48;
+const UNCHECKED_MAX: u32 = 48;
 
 /// Empties a bell; true if the peer has closed its end.
-fn hear_peer(socket: &InnerChannel) -> bool {
-    for _ in 0..HEARD_AT_ONCE {
-        match socket.hear() {
-            Heard::Message(_) => {}
-            Heard::Nothing => return false,
-            Heard::End => return true,
+fn drain(socket: &InnerChannel) -> bool {
+    for _ in 0..CHECKED_AT_ONCE {
+        match socket.check() {
+            Checked::Message(_) => {}
+            Checked::Nothing => return false,
+            Checked::End => return true,
         }
     }
     false
