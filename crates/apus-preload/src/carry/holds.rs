@@ -281,7 +281,7 @@ impl Record {
             let of = what & ADDRESS;
             for sleeps in [0, 1] {
                 if Kind::Connection.has(what) && what & SLEEPS[sleeps] != 0 {
-                    (left().got_up)((what & NUMBER) as usize, sleeps, owner);
+                    (left().awake)((what & NUMBER) as usize, sleeps, owner);
                 }
             }
             entry.what.store(0, Ordering::SeqCst);
@@ -429,7 +429,7 @@ static IS_KNOWN: AtomicI32 = AtomicI32::new(0);
 /// What others do about calls that a jump has left, and about threads that have ended.
 pub(crate) struct Left {
     /// A call of a thread sleeps no more: number of the connection, what it slept for, thread.
-    pub(crate) got_up: fn(usize, usize, u64),
+    pub(crate) awake: fn(usize, usize, u64),
     /// A connection, by its number, does not return to TCP.
     pub(crate) carry_on: fn(usize),
     /// A thread has ended: its memory is free.
@@ -439,7 +439,7 @@ pub(crate) struct Left {
 static LEFT: AtomicPtr<Left> = AtomicPtr::new(ptr::null_mut());
 
 fn left() -> &'static Left {
-    const NOTHING: Left = Left { got_up: |_, _, _| {}, carry_on: |_| {}, give_back: |_| {} };
+    const NOTHING: Left = Left { awake: |_, _, _| {}, carry_on: |_| {}, give_back: |_| {} };
     // SAFETY: it is null or static.
     unsafe { LEFT.load(Ordering::Acquire).as_ref() }.unwrap_or(&NOTHING)
 }
@@ -616,7 +616,7 @@ mod tests {
 
     #[test]
     fn the_stack_pointer_of_a_jump_is_known() {
-        static NOTHING: Left = Left { got_up: |_, _, _| {}, carry_on: |_| {}, give_back: |_| {} };
+        static NOTHING: Left = Left { awake: |_, _, _| {}, carry_on: |_| {}, give_back: |_| {} };
         begin(&NOTHING);
         assert_eq!(IS_KNOWN.load(Ordering::Relaxed), 1);
         let mut words = [0_u64; WORDS];

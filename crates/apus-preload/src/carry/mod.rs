@@ -61,7 +61,7 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 
 /// What is done about calls that a jump has left.
 static LEFT: holds::Left =
-    holds::Left { got_up: slots::got_up, carry_on: slots::carry_on, give_back: scratch::give_back };
+    holds::Left { awake: slots::awake, carry_on: slots::carry_on, give_back: scratch::give_back };
 
 /// The peer is looked for before the first call, for tests.
 static IS_EARLY: AtomicBool = AtomicBool::new(false);

@@ -137,7 +137,7 @@ static void (*at_step)(struct joined *, enum step) = nothing;
 static int received_by_tcp;
 
 /* Reads what is there, by TCP and from the ring. False: the connection has ended. */
-static int hear(struct joined *it) {
+static int take_message(struct joined *it) {
     char bytes[4096];
     int got = recv(it->tcp, bytes, sizeof bytes, MSG_DONTWAIT);
     if (got > 0) received_by_tcp += got;
@@ -181,7 +181,7 @@ static int join(struct joined *it, enum step last) {
     if (last == AGREED) return 1;
     for (int tries = 0; *word(it->peer, EPOCH) == 0 && tries < 3000; tries++) {
         send(it->tcp, "b", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-        hear(it);
+        take_message(it);
         poll(NULL, 0, 1);
     }
     if (*word(it->peer, EPOCH) == 0) return 0;
@@ -203,7 +203,7 @@ static int have_it_ring(struct joined *it) {
     *word(it->own, BELL_OF_BYTES) = (*word(it->own, BELL_OF_BYTES) + 2) | 1;
     *word(it->own, BELL_OF_ROOM) = (*word(it->own, BELL_OF_ROOM) + 2) | 1;
     send(it->tcp, "d", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-    return hear(it);
+    return take_message(it);
 }
 
 static void never_read(struct joined *it) {
@@ -230,7 +230,7 @@ static void close_each(struct joined *it) {
     at_step = close_at;
     for (chosen = CONNECTED; chosen < STEPS; chosen++) {
         check(join(it, chosen), "it does not join");
-        for (int i = 0; i < 50; i++) send(it->tcp, "c", 1, MSG_NOSIGNAL | MSG_DONTWAIT), hear(it);
+        for (int i = 0; i < 50; i++) send(it->tcp, "c", 1, MSG_NOSIGNAL | MSG_DONTWAIT), take_message(it);
         if (chosen + 1 < STEPS) leave(it);
     }
 }
@@ -293,7 +293,7 @@ static void pass_each(struct joined *it) {
     for (with_hello = 0; with_hello < 3; with_hello++)
         for (chosen = CONNECTED; chosen < STEPS; chosen++) {
             join(it, chosen);
-            for (int i = 0; i < 50; i++) send(it->tcp, "p", 1, MSG_NOSIGNAL | MSG_DONTWAIT), hear(it);
+            for (int i = 0; i < 50; i++) send(it->tcp, "p", 1, MSG_NOSIGNAL | MSG_DONTWAIT), take_message(it);
             leave(it);
         }
     /* Such sockets instead of the segment, of the proof, and of both. */
@@ -306,7 +306,7 @@ static void pass_each(struct joined *it) {
         int given[2] = {which != 1 ? lingering() : segment, which != 0 ? lingering() : proof_of(it->tcp)};
         pass(it->channel, &hello, sizeof hello, given, 2, 0);
         let_go(given[0]), let_go(given[1]);
-        for (int i = 0; i < 50; i++) send(it->tcp, "p", 1, MSG_NOSIGNAL | MSG_DONTWAIT), hear(it);
+        for (int i = 0; i < 50; i++) send(it->tcp, "p", 1, MSG_NOSIGNAL | MSG_DONTWAIT), take_message(it);
         if (which < 2) leave(it);
     }
 }
@@ -339,7 +339,7 @@ static void say_leave(struct joined *it) {
         send(it->channel, "L", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
         send(it->bell, "L", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
         send(it->tcp, "v", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (!hear(it)) break;
+        if (!take_message(it)) break;
     }
 }
 

@@ -105,7 +105,7 @@ static void look(void) {
 }
 
 /* Takes what a peer says: its segment is looked at from now on. Its proof is returned, or -1, and its other sockets. */
-static int hear(int socket, struct hello *hello, int ground[2]) {
+static int take_message(int socket, struct hello *hello, int ground[2]) {
     int descriptors[4];
     struct pollfd wait = {socket, POLLIN};
     if (poll(&wait, 1, 2000) != 1 || take_several(socket, hello, sizeof *hello, descriptors, 4) <= 0) return -1;
@@ -125,8 +125,8 @@ static void binds(const char *how, int server, int client) {
     /* Both sockets of the end that connects. */
     struct hello hello;
     int first = accept(name, NULL, NULL), second = accept(name, NULL, NULL), ground[2];
-    hear(first, &hello, ground);
-    hear(second, &(struct hello){0}, ground);
+    take_message(first, &hello, ground);
+    take_message(second, &(struct hello){0}, ground);
     show(first, hello, how, server, "SERVER_IP");
     agree();
     puts("met"), fflush(stdout);
@@ -149,7 +149,7 @@ static void attempts(const char *how, int server, int client) {
     sockets[1] = attempt(client, server);
     hello = bell_hello(hello);
     if (sockets[1] >= 0) pass(sockets[1], &hello, sizeof hello, NULL, 0, 0);
-    hear(sockets[0], &answer, (int[2]){0});
+    take_message(sockets[0], &answer, (int[2]){0});
     look();
 }
 
@@ -163,8 +163,8 @@ static void forwards(int server, int client) {
     close(name);
     if (getenv("MEETING")) unlink(getenv("MEETING"));
     int of_client[2] = {-1, -1}, of_server[2] = {-1, -1};
-    int proof_of_client = hear(first, &hello, of_client), other = -1, bell;
-    hear(second, &(struct hello){0}, (int[2]){0});
+    int proof_of_client = take_message(first, &hello, of_client), other = -1, bell;
+    take_message(second, &(struct hello){0}, (int[2]){0});
     puts("met"), fflush(stdout);
     for (int tries = 0; (other = attempt(client, server)) < 0 && tries < 3000; tries++) poll(NULL, 0, 1);
     if (other >= 0 && proof_of_client >= 0) {
@@ -172,7 +172,7 @@ static void forwards(int server, int client) {
         bell = attempt(client, server);
         struct hello its = bell_hello(hello);
         if (bell >= 0) pass(bell, &its, sizeof its, NULL, 0, 0);
-        int proof_of_server = hear(other, &answer, of_server);
+        int proof_of_server = take_message(other, &answer, of_server);
         agree();
         if (proof_of_server >= 0) show_with(first, hello, proof_of_server, of_server, "SERVER_IP");
     }

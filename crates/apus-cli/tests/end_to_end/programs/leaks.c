@@ -33,7 +33,7 @@ int main(void) {
         close(i % 2 ? one : other);
         close(i % 2 ? other : one);
     }
-    /* A library may need a moment to close its own, and may keep a few for as long as the process lives. */
+    /* A library may need a moment to close its own, and may keep a few for as long as the process runs. */
     for (int i = 0; i < 3000 && descriptors() > before + 8; i++) poll(NULL, 0, 1);
     int more = descriptors() - before;
     printf("%s\n", more <= 8 ? "few" : "many");

@@ -464,7 +464,7 @@ pub(crate) fn word_of(index: usize) -> u64 {
 }
 
 /// A call does not sleep any more, since a thread has left it.
-pub(crate) fn got_up(number: usize, what: usize, thread: u64) {
+pub(crate) fn awake(number: usize, what: usize, thread: u64) {
     if let Some(slot) = SLOTS.get(number.wrapping_sub(1)) {
         slot.holders().remove_sleeper(what, thread);
     }
