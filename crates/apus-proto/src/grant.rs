@@ -247,7 +247,7 @@ impl Grants {
     /// Ends the suspension of a message that goes on or has ended.
     fn resume(&mut self, message: &mut Incoming, peer: &mut Peer) {
         if std::mem::take(&mut message.suspended) {
-            peer.suspended = peer.suspended.saturating_sub(1);
+            peer.grants.suspended = peer.grants.suspended.saturating_sub(1);
             self.changed = true;
         }
     }
@@ -264,23 +264,23 @@ impl Grants {
         peer: &mut Peer,
         peer_key: PeerKey,
     ) {
-        peer.stalled.get_or_insert(now);
+        peer.grants.stalled.get_or_insert(now);
         if !std::mem::replace(&mut message.suspended, true) {
-            peer.suspended = peer.suspended.saturating_add(1);
+            peer.grants.suspended = peer.grants.suspended.saturating_add(1);
         }
         if !expected {
             self.expect(message, 0, 0);
         }
         self.unrank(key, message, peer, peer_key);
-        let best = peer.grantable.first().copied();
+        let best = peer.grants.grantable.first().copied();
         self.replace_best(best, peer, peer_key);
         self.changed |= !peer.stands_still();
     }
 
     /// Moves a peer back to the place of its messages, after it was confirmed or sent new bytes.
     pub(crate) fn bring_forward(&mut self, peer: &mut Peer, peer_key: PeerKey) {
-        peer.stalled = None;
-        let best = peer.grantable.first().copied();
+        peer.grants.stalled = None;
+        let best = peer.grants.grantable.first().copied();
         self.replace_best(best, peer, peer_key);
     }
 
@@ -376,7 +376,7 @@ impl Grants {
         let limit = peer.incoming_limit(config);
         let long = limit > self.limit;
         let part = if long { &self.part(config, limit) } else { part };
-        let packet = u64::from(peer.packet_payload.min(message.length));
+        let packet = u64::from(peer.measured.packet_payload.min(message.length));
         let rest = u64::from(message.ungranted());
         let share = part.share.min(receive_buffer::held(part.buffer_share, packet).max(packet));
         let window = peer.window(config, share);
@@ -435,12 +435,12 @@ impl Grants {
         let Some(peer) = peers.get_mut(peer_key) else { return };
         //= docs/protocol.md#grant-9
         for _ in 0..PROBED_MAX {
-            let Some(&(_, _, key)) = peer.grantable.first() else { break };
+            let Some(&(_, _, key)) = peer.grants.grantable.first() else { break };
             let Some((message, _)) = messages.message(key) else { break };
             if now.saturating_since(message.progress) <= SILENT {
                 break;
             }
-            let bytes = peer.packet_payload.min(message.ungranted());
+            let bytes = peer.measured.packet_payload.min(message.ungranted());
             //= docs/protocol.md#grant-6
             if u64::from(bytes) > self.buffer_room(self.capacity, bytes.into()) {
                 return;
@@ -472,7 +472,7 @@ impl Grants {
         //= docs/protocol.md#grant-5
         let uses_its_grants = |&(_, key): &(u64, RpcKey)| {
             let (message, peer_key) = messages.message(key)?;
-            let peer = peers.get(peer_key).filter(|peer| !peer.behind)?;
+            let peer = peers.get(peer_key).filter(|peer| !peer.grants.behind)?;
             let limit = peer.incoming_limit(config).min(self.capacity);
             (message.outstanding() < limit / 2 + 2 * self.fifo_increment).then_some(key)
         };
@@ -486,7 +486,7 @@ impl Grants {
         }
         let (message, peer_key) = messages.message(key).expect("found above");
         let Some(peer) = peers.get_mut(peer_key) else { return };
-        let packet = u64::from(peer.packet_payload);
+        let packet = u64::from(peer.measured.packet_payload);
         let rest = u64::from(message.ungranted());
         let bytes = self.fifo_increment.min(rest).min(self.buffer_room(self.capacity, packet));
         if bytes < rest.min(packet).min(self.capacity / 4) {
@@ -516,7 +516,7 @@ impl Grants {
             let peer = peers.get(peer_key)?;
             let room = messages.room(key, peer);
             let left = room.bytes.saturating_sub(to_come);
-            if left >= rest.min(u64::from(peer.packet_payload)) {
+            if left >= rest.min(u64::from(peer.measured.packet_payload)) {
                 return Some((key, left));
             }
             self.starved = true;
@@ -566,8 +566,8 @@ impl Grants {
                 self.unrank(key, message, peer, peer_key);
             } else if message.ranked != Some(remaining) {
                 self.unrank(key, message, peer, peer_key);
-                let before = peer.grantable.first().copied();
-                peer.grantable.insert((remaining, message.birth, key));
+                let before = peer.grants.grantable.first().copied();
+                peer.grants.grantable.insert((remaining, message.birth, key));
                 message.ranked = Some(remaining);
                 self.oldest.insert((message.birth, key));
                 self.replace_best(before, peer, peer_key);
@@ -578,34 +578,34 @@ impl Grants {
 
     fn unrank(&mut self, key: RpcKey, message: &mut Incoming, peer: &mut Peer, peer_key: PeerKey) {
         let Some(remaining) = message.ranked.take() else { return };
-        let before = peer.grantable.first().copied();
-        peer.grantable.remove(&(remaining, message.birth, key));
+        let before = peer.grants.grantable.first().copied();
+        peer.grants.grantable.remove(&(remaining, message.birth, key));
         self.oldest.remove(&(message.birth, key));
         self.replace_best(before, peer, peer_key);
         self.changed = true;
     }
 
     fn replace_best(&mut self, before: Option<Rank>, peer: &mut Peer, peer_key: PeerKey) {
-        let after = peer.grantable.first().copied();
+        let after = peer.grants.grantable.first().copied();
         //= docs/protocol.md#grant-8
-        let behind = peer.stalled.is_some() || !peer.is_confirmed();
-        if before == after && behind == peer.behind {
+        let behind = peer.grants.stalled.is_some() || !peer.is_confirmed();
+        if before == after && behind == peer.grants.behind {
             return;
         }
         if let Some(rank) = before {
-            self.order.remove(&(peer.behind, rank, peer_key));
+            self.order.remove(&(peer.grants.behind, rank, peer_key));
         }
         if let Some(rank) = after {
             self.order.insert((behind, rank, peer_key));
         }
-        peer.behind = behind;
+        peer.grants.behind = behind;
         self.changed = true;
     }
 
     /// Updates the expected bytes after a message's grants and arrivals.
     fn count(&mut self, message: &mut Incoming, peer: &Peer) {
         let outstanding = message.outstanding();
-        let packet = peer.packet_payload.into();
+        let packet = peer.measured.packet_payload.into();
         let taken = receive_buffer::taken(outstanding, packet, message.remaining().into());
         self.expect(message, outstanding, taken);
     }

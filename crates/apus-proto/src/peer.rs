@@ -40,18 +40,43 @@ pub(crate) struct Peer {
     pub(crate) contact: Contact,
     /// Time at which the peer became known.
     pub(crate) met: Time,
-    /// Path that its packets arrive by now, the bytes received since the peer was asked to prove that it receives there, and the
-    /// time of that request.
-    elsewhere: Option<(PathId, usize, Option<Time>)>,
     pub(crate) loopback: bool,
     /// Whether the peer is on a native link: it may be the Linux module, which receives only packets that it knows.
     pub(crate) native: bool,
+    /// Time of the last packet from the peer.
+    pub(crate) last_rx: Time,
+    pub(crate) reach: Reach,
+    pub(crate) measured: Measured,
+    pub(crate) server: AsServer,
+    pub(crate) client: AsClient,
+    /// Flight of the messages to the peer, of both roles.
+    pub(crate) flight: Flight,
+    pub(crate) carried: Carried,
+    pub(crate) prober: Prober,
+    pub(crate) grants: PeerGrants,
+    /// Number of RPCs of both roles.
+    pub(crate) rpcs: u32,
+    /// Charges to the peer's budget.
+    pub(crate) usage: Usage,
+    /// The peer's host, if it has several peers; requests are charged to the host as well.
+    pub(crate) host: Option<HostKey>,
+}
+
+/// Reports that the peer moved or is unreachable.
+#[derive(Debug)]
+pub(crate) struct Reach {
+    /// Path that its packets arrive by now, the bytes received since the peer was asked to prove that it receives there, and the
+    /// time of that request.
+    elsewhere: Option<(PathId, usize, Option<Time>)>,
     /// The network's error reports about the peer since its last packet.
     refused: Option<Refused>,
     /// Time at which the network's report that the peer is unreachable was last believed.
     pub(crate) believed: Time,
-    /// Time of the last packet from the peer.
-    pub(crate) last_rx: Time,
+}
+
+/// Measurements of the path to a peer and of its service.
+#[derive(Debug)]
+pub(crate) struct Measured {
     /// Delay of the network: from a grant to its data.
     pub(crate) delay: Delay,
     /// Time from a whole request to the first packet of its response, including the service's time.
@@ -59,20 +84,22 @@ pub(crate) struct Peer {
     rate: Rate,
     /// Largest payload of a packet received from the peer, in bytes.
     pub(crate) packet_payload: u32,
+}
 
-    // Towards the peer as a server.
+/// The peer as the server of this node's calls.
+#[derive(Debug)]
+pub(crate) struct AsServer {
     pub(crate) ids: Ids,
     pub(crate) calls: u32,
-    /// Flight of the messages to the peer, of both roles.
-    pub(crate) flight: Flight,
-    pub(crate) carried: Carried,
-    pub(crate) prober: Prober,
     /// The peer's table for messages to it.
     pub(crate) cutoffs: Option<Cutoffs>,
     /// Finished calls that were not acknowledged to the peer yet.
     acks: Vec<Acked>,
+}
 
-    // Towards the peer as a client.
+/// The peer as a client of this node.
+#[derive(Debug)]
+pub(crate) struct AsClient {
     pub(crate) requests: Requests,
     /// Requests refused because their port was not served, oldest first. They are never taken.
     refused_requests: VecDeque<RpcId>,
@@ -81,6 +108,11 @@ pub(crate) struct Peer {
     pub(crate) version_salt: u16,
     pub(crate) cutoffs_sent: Option<Time>,
     pub(crate) confirmation: Confirmation,
+}
+
+/// Grants to a peer.
+#[derive(Debug, Default)]
+pub(crate) struct PeerGrants {
     /// Incoming messages that can be granted more, best first.
     pub(crate) grantable: BTreeSet<Rank>,
     /// Time since which granted bytes of the peer are late.
@@ -89,13 +121,6 @@ pub(crate) struct Peer {
     pub(crate) suspended: u32,
     /// Whether its best message stands behind those of other peers.
     pub(crate) behind: bool,
-
-    /// Number of RPCs of both roles.
-    pub(crate) rpcs: u32,
-    /// Charges to the peer's budget.
-    pub(crate) usage: Usage,
-    /// The peer's host, if it has several peers; requests are charged to the host as well.
-    pub(crate) host: Option<HostKey>,
 }
 
 /// The network's reports that the peer is unreachable (rule `life-5`).
@@ -111,7 +136,6 @@ struct Refused {
 
 /// Reaction to such a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-/// Reaction to a report.
 pub(crate) enum Refusal {
     /// Probe the peer.
     Probe,
@@ -194,8 +218,9 @@ impl Peer {
     pub(crate) fn native(path: PathId, ids: Ids, salt: u16, now: Time) -> Self {
         let requests = Requests::ByIncarnation(Box::default());
         let confirmation = Confirmation::Pending { credit: 0, blocked: BTreeSet::new() };
-        let peer = Self::new(path, ids, requests, now);
-        Self { version_salt: salt, confirmation, ..peer }
+        let mut peer = Self::new(path, ids, requests, now);
+        (peer.client.version_salt, peer.client.confirmation) = (salt, confirmation);
+        peer
     }
 
     fn new(path: PathId, ids: Ids, requests: Requests, now: Time) -> Self {
@@ -204,32 +229,28 @@ impl Peer {
             token: Token::NONE,
             contact: Contact::Native,
             met: now,
-            elsewhere: None,
             loopback: path.is_loopback(),
             native: path.is_native(),
-            refused: None,
-            believed: Time::ZERO,
             last_rx: now,
-            delay: Delay::new(),
-            answers: Delay::new(),
-            rate: Rate::new(),
-            packet_payload: PACKET_PAYLOAD,
-            ids,
-            calls: 0,
+            reach: Reach { elsewhere: None, refused: None, believed: Time::ZERO },
+            measured: Measured {
+                delay: Delay::new(),
+                answers: Delay::new(),
+                rate: Rate::new(),
+                packet_payload: PACKET_PAYLOAD,
+            },
+            server: AsServer { ids, calls: 0, cutoffs: None, acks: Vec::with_capacity(ACKS) },
+            client: AsClient {
+                requests,
+                refused_requests: VecDeque::new(),
+                version_salt: 0,
+                cutoffs_sent: None,
+                confirmation: Confirmation::Confirmed,
+            },
             flight: Flight::default(),
             carried: Carried::default(),
             prober: Prober::new(),
-            cutoffs: None,
-            acks: Vec::with_capacity(ACKS),
-            requests,
-            refused_requests: VecDeque::new(),
-            version_salt: 0,
-            cutoffs_sent: None,
-            confirmation: Confirmation::Confirmed,
-            grantable: BTreeSet::new(),
-            stalled: None,
-            suspended: 0,
-            behind: false,
+            grants: PeerGrants::default(),
             rpcs: 0,
             usage: Usage::default(),
             host: None,
@@ -238,13 +259,13 @@ impl Peer {
 
     /// Returns the recent minimum of the round trip.
     pub(crate) fn round_trip(&self) -> Option<Duration> {
-        [self.delay.least(), self.answers.least()].into_iter().flatten().min()
+        [self.measured.delay.least(), self.measured.answers.least()].into_iter().flatten().min()
     }
 
     /// Returns the bytes that the path carries in a round trip, at most the link's, if both rate and round trip were measured.
     pub(crate) fn round_trip_bytes(&self, config: &Config) -> Option<u64> {
         let round_trip = self.round_trip()?;
-        let measured = self.rate.bytes_in(round_trip)?;
+        let measured = self.measured.rate.bytes_in(round_trip)?;
         //= docs/protocol.md#measure-4
         let link = config.link.filter(|_| !self.loopback);
         Some(link.map_or(measured, |link| measured.min(link.bytes_in(round_trip))))
@@ -255,7 +276,7 @@ impl Peer {
     pub(crate) fn sample_rate(&mut self, now: Time, bytes: u64, elapsed: Duration) {
         //= docs/protocol.md#measure-3
         if self.round_trip().is_some_and(|least| elapsed >= least) {
-            self.rate.sample(now, bytes, elapsed);
+            self.measured.rate.sample(now, bytes, elapsed);
         }
     }
 
@@ -275,8 +296,11 @@ impl Peer {
         let measured =
             if self.knows_network() { measured } else { measured.min(config.unscheduled.into()) };
         let most = u64::from(config.unscheduled_max.max(config.unscheduled));
-        let least =
-            if self.rate.is_settled() { config.unscheduled_min } else { config.unscheduled };
+        let least = if self.measured.rate.is_settled() {
+            config.unscheduled_min
+        } else {
+            config.unscheduled
+        };
         let least = u64::from(least).min(most);
         u32::try_from(measured.clamp(least, most)).unwrap_or(u32::MAX)
     }
@@ -284,7 +308,7 @@ impl Peer {
     /// Returns whether the delay of the network alone was measured, without the time of services.
     #[inline]
     fn knows_network(&self) -> bool {
-        self.delay.least().is_some()
+        self.measured.delay.least().is_some()
     }
 
     /// Returns the bytes that may be expected over all messages while this peer's is granted (rule `grant-6`).
@@ -302,7 +326,7 @@ impl Peer {
             return most.min(config.window_max);
         };
         //= docs/protocol.md#grant-3
-        let window = measured.saturating_mul(2) + 3 * u64::from(self.packet_payload);
+        let window = measured.saturating_mul(2) + 3 * u64::from(self.measured.packet_payload);
         window.max(2 * u64::from(config.unscheduled)).min(most).min(config.window_max)
     }
 
@@ -325,7 +349,7 @@ impl Peer {
     #[inline]
     pub(crate) fn response_rto_nanos(&self, config: &Config) -> u64 {
         let network = self.rto_nanos(config);
-        match self.answers.rto_nanos() {
+        match self.measured.answers.rto_nanos() {
             None => network,
             Some(measured) => {
                 let most = network.max(nanos(config.resend_initial));
@@ -345,9 +369,9 @@ impl Peer {
     #[inline]
     pub(crate) fn rto_nanos(&self, config: &Config) -> u64 {
         //= docs/protocol.md#loss-2
-        let rto = self.delay.rto_nanos().unwrap_or_else(|| {
+        let rto = self.measured.delay.rto_nanos().unwrap_or_else(|| {
             let initial = nanos(config.resend_initial);
-            self.answers.rto_nanos().map_or(initial, |measured| measured.min(initial))
+            self.measured.answers.rto_nanos().map_or(initial, |measured| measured.min(initial))
         });
         rto.max(nanos(config.resend_min)).min(nanos(config.rto_max()))
     }
@@ -356,23 +380,24 @@ impl Peer {
     #[inline]
     pub(crate) fn is_doubtful(&self, now: Time) -> bool {
         //= docs/protocol.md#life-5
-        now.saturating_since(self.last_rx) >= CERTAIN_FOR || self.believed > self.last_rx
+        now.saturating_since(self.last_rx) >= CERTAIN_FOR || self.reach.believed > self.last_rx
     }
 
     /// Records the network's report that the peer is unreachable. Any host can forge such a report, so the report alone only
     /// triggers a probe.
     pub(crate) fn note_refusal(&mut self, now: Time, rto: Duration) -> Refusal {
         //= docs/protocol.md#life-5
-        let Some(refused) = self.refused.as_mut().filter(|refused| refused.first >= self.last_rx)
+        let Some(refused) =
+            self.reach.refused.as_mut().filter(|refused| refused.first >= self.last_rx)
         else {
-            self.refused = Some(Refused { first: now, last_probe: now, probes: 1 });
+            self.reach.refused = Some(Refused { first: now, last_probe: now, probes: 1 });
             return Refusal::Probe;
         };
         if now.saturating_since(refused.last_probe) < rto / 2 {
             return Refusal::Wait;
         }
         if refused.probes >= REFUSALS_MIN && now.saturating_since(refused.first) >= rto {
-            self.refused = None;
+            self.reach.refused = None;
             return Refusal::Believe;
         }
         refused.last_probe = now;
@@ -383,7 +408,7 @@ impl Peer {
     /// Returns the time that a packet to the peer may be under way, as far as it was measured (rule `loss-9`). It is always less
     /// than the RTO of the peer, which measures the same path.
     pub(crate) fn under_way(&self, config: &Config) -> Duration {
-        let measured = self.delay.rto().or_else(|| self.answers.rto());
+        let measured = self.measured.delay.rto().or_else(|| self.measured.answers.rto());
         let measured = measured.unwrap_or(Duration::ZERO);
         measured.min((measured / 2).clamp(config.resend_min / 2, UNDER_WAY_MAX * config.resend_min))
     }
@@ -391,27 +416,27 @@ impl Peer {
     /// Takes an acknowledgement for the next DATA packet to the peer.
     #[inline]
     pub(crate) fn pop_ack(&mut self) -> Option<Acked> {
-        self.acks.pop()
+        self.server.acks.pop()
     }
 
     /// Keeps an acknowledgement. If there is no room, it returns all earlier ones for an ACK packet.
     #[inline]
     pub(crate) fn push_ack(&mut self, acked: Acked) -> Option<Vec<Acked>> {
         //= docs/protocol.md#ack-2
-        let full = (self.acks.len() == ACKS)
-            .then(|| std::mem::replace(&mut self.acks, Vec::with_capacity(ACKS)));
-        self.acks.push(acked);
+        let full = (self.server.acks.len() == ACKS)
+            .then(|| std::mem::replace(&mut self.server.acks, Vec::with_capacity(ACKS)));
+        self.server.acks.push(acked);
         full
     }
 
     pub(crate) fn take_acks(&mut self) -> Vec<Acked> {
-        std::mem::take(&mut self.acks)
+        std::mem::take(&mut self.server.acks)
     }
 
     /// Classifies a request: new, taken or stale.
     #[inline]
     pub(crate) fn admit(&mut self, id: RpcId, echo: Echo) -> Admission {
-        match &mut self.requests {
+        match &mut self.client.requests {
             Requests::ByToken(history) => match history.admit(id.0 >> 1) {
                 Verdict::Fresh => Admission::Fresh,
                 Verdict::Taken => Admission::Taken,
@@ -430,7 +455,7 @@ impl Peer {
     /// Returns whether the request was refused because its port was not served.
     #[inline]
     pub(crate) fn has_refused(&self, id: RpcId) -> bool {
-        self.refused_requests.contains(&id)
+        self.client.refused_requests.contains(&id)
     }
 
     /// Records a request refused because its port is not served. Returns the change of the charged bytes: beyond the bound, the
@@ -440,16 +465,16 @@ impl Peer {
         if self.has_refused(id) {
             return 0;
         }
-        self.refused_requests.push_back(id);
-        if self.refused_requests.len() <= REFUSED_MAX {
+        self.client.refused_requests.push_back(id);
+        if self.client.refused_requests.len() <= REFUSED_MAX {
             return 0;
         }
-        self.refused_requests.pop_front().map_or(0, |oldest| self.take_request(oldest))
+        self.client.refused_requests.pop_front().map_or(0, |oldest| self.take_request(oldest))
     }
 
     /// Returns whether the request was taken, as far as the record shows.
     pub(crate) fn has_taken(&mut self, id: RpcId) -> bool {
-        match &mut self.requests {
+        match &mut self.client.requests {
             Requests::ByToken(history) => history.is_taken(id.0 >> 1),
             Requests::ByIncarnation(incarnations) => incarnations.has_taken(id),
         }
@@ -458,7 +483,7 @@ impl Peer {
     /// Records that the request was taken. Returns the change of the charged bytes.
     #[inline]
     pub(crate) fn take_request(&mut self, id: RpcId) -> i64 {
-        let (before, after) = match &mut self.requests {
+        let (before, after) = match &mut self.client.requests {
             Requests::ByToken(history) => {
                 let before = history.bytes();
                 history.take(id.0 >> 1);
@@ -485,13 +510,13 @@ impl Peer {
         spacing: Duration,
     ) -> bool {
         //= docs/protocol.md#contact-7
-        let (bytes, asked) = match self.elsewhere {
+        let (bytes, asked) = match self.reach.elsewhere {
             Some((there, bytes, asked)) if there == from => (bytes + length, asked),
             other => (length, other.and_then(|(_, _, asked)| asked)),
         };
         let asks =
             bytes >= Offer::LEN && asked.is_none_or(|at| now.saturating_since(at) >= spacing);
-        self.elsewhere = Some(if asks { (from, 0, Some(now)) } else { (from, bytes, asked) });
+        self.reach.elsewhere = Some(if asks { (from, 0, Some(now)) } else { (from, bytes, asked) });
         asks
     }
 
@@ -507,7 +532,7 @@ impl Peer {
 
     /// Confirms the peer. Returns the responses that waited for this.
     pub(crate) fn confirm(&mut self) -> BTreeSet<RpcKey> {
-        match std::mem::replace(&mut self.confirmation, Confirmation::Confirmed) {
+        match std::mem::replace(&mut self.client.confirmation, Confirmation::Confirmed) {
             Confirmation::Pending { blocked, .. } => blocked,
             Confirmation::Confirmed => BTreeSet::new(),
         }
@@ -515,39 +540,39 @@ impl Peer {
 
     /// Records a response that waits for the confirmation.
     pub(crate) fn note_blocked(&mut self, key: RpcKey) {
-        if let Confirmation::Pending { blocked, .. } = &mut self.confirmation {
+        if let Confirmation::Pending { blocked, .. } = &mut self.client.confirmation {
             blocked.insert(key);
         }
     }
 
     /// Removes a waiting response that has ended.
     pub(crate) fn forget_blocked(&mut self, key: RpcKey) {
-        if let Confirmation::Pending { blocked, .. } = &mut self.confirmation {
+        if let Confirmation::Pending { blocked, .. } = &mut self.client.confirmation {
             blocked.remove(&key);
         }
     }
 
     pub(crate) fn is_confirmed(&self) -> bool {
-        matches!(self.confirmation, Confirmation::Confirmed)
+        matches!(self.client.confirmation, Confirmation::Confirmed)
     }
 
     #[inline]
     pub(crate) fn received(&mut self, now: Time, bytes: usize) {
         self.last_rx = now;
-        if let Confirmation::Pending { credit, .. } = &mut self.confirmation {
+        if let Confirmation::Pending { credit, .. } = &mut self.client.confirmation {
             *credit += bytes as u64;
         }
     }
 
     /// Returns whether granted bytes are late, the peer has been silent since then, and it is probed.
     pub(crate) fn stands_still(&self) -> bool {
-        self.suspended > 0 && self.stalled.is_some_and(|since| self.last_rx < since)
+        self.grants.suspended > 0 && self.grants.stalled.is_some_and(|since| self.last_rx < since)
     }
 
     /// Returns the bytes that may be sent to the peer; `None` without a limit.
     #[inline]
     pub(crate) fn credit(&self) -> Option<u64> {
-        match self.confirmation {
+        match self.client.confirmation {
             Confirmation::Confirmed => None,
             Confirmation::Pending { credit, .. } => Some(credit),
         }
@@ -556,7 +581,7 @@ impl Peer {
     /// Returns whether `bytes` may be sent to the peer, and takes them from its credit if so.
     #[inline]
     pub(crate) fn may_send(&mut self, bytes: usize) -> bool {
-        match &mut self.confirmation {
+        match &mut self.client.confirmation {
             Confirmation::Confirmed => true,
             //= docs/protocol.md#hostile-2
             Confirmation::Pending { credit, .. } => match credit.checked_sub(bytes as u64) {
@@ -584,7 +609,7 @@ mod tests {
 
     fn measured(round_trip: u64, bytes: u64, elapsed: u64) -> Peer {
         let mut peer = peer();
-        peer.delay.sample(Time::ZERO, micros(round_trip));
+        peer.measured.delay.sample(Time::ZERO, micros(round_trip));
         (0..8).for_each(|_| peer.sample_rate(Time::ZERO, bytes, micros(elapsed)));
         peer
     }
@@ -604,7 +629,7 @@ mod tests {
     #[test]
     fn a_low_rate_is_believed_only_after_several_samples() {
         let mut peer = peer();
-        peer.delay.sample(Time::ZERO, micros(80));
+        peer.measured.delay.sample(Time::ZERO, micros(80));
         for sample in 0..9 {
             let expected = if sample < 8 { 40_000 } else { 1_500 };
             assert_eq!(peer.unscheduled(&Config::default()), expected);
@@ -617,16 +642,16 @@ mod tests {
     fn a_slow_service_does_not_make_the_path_long() {
         let config = Config::default();
         let mut peer = peer();
-        peer.answers.sample(Time::ZERO, micros(10_000));
+        peer.measured.answers.sample(Time::ZERO, micros(10_000));
         (0..8).for_each(|_| peer.sample_rate(Time::ZERO, 125_000_000, micros(100_000)));
         // 12.5 MB in the time of the service.
         assert_eq!(peer.unscheduled(&config), 40_000);
         assert_eq!(peer.incoming_limit(&config), config.max_incoming);
-        peer.delay.bound(Time::ZERO, micros(200));
+        peer.measured.delay.bound(Time::ZERO, micros(200));
         assert_eq!(peer.unscheduled(&config), 250_000);
         assert_eq!(peer.incoming_limit(&config), 1_000_000);
         // A short answer is an upper bound, which may lower them.
-        peer.answers.sample(Time::ZERO, micros(20));
+        peer.measured.answers.sample(Time::ZERO, micros(20));
         assert_eq!(peer.unscheduled(&config), 25_000);
     }
 
@@ -687,10 +712,10 @@ mod tests {
         assert_eq!(measured(10_000, 1, 1).rto(&config), micros(30_000));
         assert_eq!(measured(9_000_000, 1, 1).rto(&config), micros(250_000));
         let mut peer = peer();
-        peer.answers.sample(Time::ZERO, micros(1_000));
+        peer.measured.answers.sample(Time::ZERO, micros(1_000));
         assert_eq!(peer.response_rto_nanos(&config), 3_000_000);
         assert_eq!(peer.rto(&config), micros(3_000));
-        peer.answers.sample(Time::ZERO, micros(16_000));
+        peer.measured.answers.sample(Time::ZERO, micros(16_000));
         assert_eq!(peer.rto(&config), micros(5_000));
         assert_eq!(peer.response_rto_nanos(&config), 5_000_000);
     }

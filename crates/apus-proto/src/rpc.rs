@@ -125,6 +125,21 @@ pub(crate) struct Rpc {
     pub(crate) trace: Option<Box<TraceContext>>,
     /// Time of the peer's last packet about the RPC, or of this node's last turn.
     pub(crate) last_rx: Time,
+    pub(crate) probing: Probing,
+    /// Time at which the timer wheel returns the RPC.
+    pub(crate) armed: Time,
+    /// Client: whether the server's last answer was that it has no room for the request.
+    pub(crate) refused: bool,
+    /// Server: whether the client no longer waits for the response. The RPC stays, and is charged, until the application has ended
+    /// it.
+    pub(crate) cancelled: bool,
+    /// Whether anything was retransmitted or requested again, so that delays of this RPC are no measure.
+    pub(crate) disturbed: bool,
+}
+
+/// Probes of the peer for an RPC.
+#[derive(Debug)]
+pub(crate) struct Probing {
     pub(crate) last_probe: Time,
     /// Silence after which the peer is probed, in nanoseconds.
     pub(crate) rto: u64,
@@ -136,15 +151,6 @@ pub(crate) struct Rpc {
     pub(crate) probes_answered: u8,
     /// Whether the RPC waits for its turn to be probed.
     pub(crate) queued: bool,
-    /// Time at which the timer wheel returns the RPC.
-    pub(crate) armed: Time,
-    /// Client: whether the server's last answer was that it has no room for the request.
-    pub(crate) refused: bool,
-    /// Server: whether the client no longer waits for the response. The RPC stays, and is charged, until the application has ended
-    /// it.
-    pub(crate) cancelled: bool,
-    /// Whether anything was retransmitted or requested again, so that delays of this RPC are no measure.
-    pub(crate) disturbed: bool,
 }
 
 impl Named<(PeerKey, RpcId)> for Rpc {
@@ -211,12 +217,14 @@ impl Rpc {
             expires: None,
             trace: None,
             last_rx: now,
-            last_probe: now,
-            rto: 0,
-            probes_unanswered: 0,
-            probes_unknown: 0,
-            probes_answered: 0,
-            queued: false,
+            probing: Probing {
+                last_probe: now,
+                rto: 0,
+                probes_unanswered: 0,
+                probes_unknown: 0,
+                probes_answered: 0,
+                queued: false,
+            },
             armed: Time::ZERO,
             refused: false,
             cancelled: false,
@@ -334,13 +342,13 @@ impl Rpc {
         let after = |time: Time, span: u64| Time::from_nanos(time.as_nanos().saturating_add(span));
         let due = if self.phase.is_in_service() {
             let span = timeout.saturating_mul(u64::from(IN_SERVICE_TIMEOUTS));
-            after(self.last_rx.max(self.last_probe), span)
+            after(self.last_rx.max(self.probing.last_probe), span)
         } else if self.is_deferred() {
             after(self.last_rx, timeout / 4)
         } else {
-            let probe = after(self.last_rx.max(self.last_probe), self.wait_nanos(timeout));
+            let probe = after(self.last_rx.max(self.probing.last_probe), self.wait_nanos(timeout));
             let lost = after(self.last_rx, timeout);
-            if lost > self.last_probe { probe.min(lost) } else { probe }
+            if lost > self.probing.last_probe { probe.min(lost) } else { probe }
         };
         self.expires.map_or(due, |expires| due.min(expires))
     }
@@ -359,17 +367,17 @@ impl Rpc {
     #[inline]
     fn wait_nanos(&self, timeout: u64) -> u64 {
         //= docs/protocol.md#loss-2
-        let (doublings, most) = match self.probes_unanswered {
-            0 => (self.probes_answered.min(ANSWERED_DOUBLINGS_MAX), timeout),
+        let (doublings, most) = match self.probing.probes_unanswered {
+            0 => (self.probing.probes_answered.min(ANSWERED_DOUBLINGS_MAX), timeout),
             probes => {
                 let free = if self.phase.is_outgoing() { FREE } else { 0 };
                 let in_vain = probes
-                    .saturating_sub(self.probes_unknown)
-                    .saturating_add(self.probes_unknown / 2);
+                    .saturating_sub(self.probing.probes_unknown)
+                    .saturating_add(self.probing.probes_unknown / 2);
                 (in_vain.saturating_sub(free).min(DOUBLINGS_MAX), timeout / 4)
             }
         };
-        self.rto.saturating_mul(1 << doublings).min(most)
+        self.probing.rto.saturating_mul(1 << doublings).min(most)
     }
 
     /// Returns whether missing data may only wait behind other packets of the link.
@@ -380,7 +388,7 @@ impl Rpc {
         downlink: &Downlink,
     ) -> Preempted {
         let wait = self.wait(timeout);
-        let elapsed = now.saturating_since(self.last_rx.max(self.last_probe));
+        let elapsed = now.saturating_since(self.last_rx.max(self.probing.last_probe));
         let Some(message) = self.incoming_mut() else { return Preempted::No };
         //= docs/protocol.md#loss-8
         let most = downlink.time_of(PREEMPTED_BYTES).max(wait * PREEMPTED_MAX);
@@ -411,10 +419,10 @@ impl Rpc {
             //= docs/protocol.md#server-3
             Waiting::Grant => silent >= timeout * IN_SERVICE_TIMEOUTS,
             _ if silent < timeout => false,
-            _ if peer_silent < timeout => self.probes_unanswered >= PROBES_MAX,
+            _ if peer_silent < timeout => self.probing.probes_unanswered >= PROBES_MAX,
             _ => {
                 let last_rx = self.last_rx.max(peer.last_rx);
-                self.probes_unanswered >= PROBES_MIN || peer.prober.is_unanswered(last_rx)
+                self.probing.probes_unanswered >= PROBES_MIN || peer.prober.is_unanswered(last_rx)
             }
         }
     }
@@ -423,27 +431,31 @@ impl Rpc {
     #[inline]
     pub(crate) fn note_progress(&mut self, now: Time) {
         self.last_rx = now;
-        self.probes_unanswered = 0;
-        self.probes_unknown = 0;
-        self.probes_answered = 0;
+        self.probing.probes_unanswered = 0;
+        self.probing.probes_unknown = 0;
+        self.probing.probes_answered = 0;
     }
 
     /// Records a packet about the RPC that is neither data nor a grant.
     pub(crate) fn note_alive(&mut self, now: Time) {
         self.last_rx = now;
-        self.probes_answered = self.probes_answered.saturating_add(self.probes_unanswered.min(1));
-        self.probes_unanswered = 0;
-        self.probes_unknown = 0;
+        self.probing.probes_answered =
+            self.probing.probes_answered.saturating_add(self.probing.probes_unanswered.min(1));
+        self.probing.probes_unanswered = 0;
+        self.probing.probes_unknown = 0;
     }
 
     /// Client: returns whether the response is lost, given that the server answers that it does not know the RPC.
     pub(crate) fn gives_up_on_unknown(&self, native: bool) -> bool {
         match &self.phase {
             //= docs/protocol.md#loss-13
-            Phase::Incoming { .. } => self.probes_unknown >= if native { 1 } else { LATE_MAX },
+            Phase::Incoming { .. } => {
+                self.probing.probes_unknown >= if native { 1 } else { LATE_MAX }
+            }
             //= docs/protocol.md#linux-5
             Phase::Outgoing(request) if native => {
-                request.is_sent() && self.probes_answered > 0 || self.probes_unknown > UNKNOWN_MAX
+                request.is_sent() && self.probing.probes_answered > 0
+                    || self.probing.probes_unknown > UNKNOWN_MAX
             }
             Phase::Connecting | Phase::Outgoing(_) | Phase::InService => false,
         }
@@ -451,14 +463,14 @@ impl Rpc {
 
     /// Returns whether the server is known to have the request, by its answer to a probe.
     pub(crate) fn is_known(&self) -> bool {
-        self.probes_answered > 0 && self.probes_unanswered == 0
+        self.probing.probes_answered > 0 && self.probing.probes_unanswered == 0
     }
 
     /// Client: returns whether a packet that arrives now answers the only probe so far.
     pub(crate) fn is_first_answer(&self) -> bool {
         let Phase::Outgoing(message) = &self.phase else { return false };
         self.is_client()
-            && (self.probes_unanswered, self.probes_answered) == (1, 0)
+            && (self.probing.probes_unanswered, self.probing.probes_answered) == (1, 0)
             && message.first_grant().is_none()
     }
 

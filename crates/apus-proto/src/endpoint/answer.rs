@@ -143,7 +143,7 @@ impl Step<'_> {
                 //= docs/protocol.md#measure-3
                 if !disturbed {
                     // The receiver may have had shorter messages to grant first.
-                    self.peer.delay.bound(now, now.saturating_since(message.began));
+                    self.peer.measured.delay.bound(now, now.saturating_since(message.began));
                 }
             }
             Some((at, from)) if offset > from => {
@@ -216,8 +216,8 @@ impl Step<'_> {
         let request = self.rpc.outgoing();
         let crossed = request.is_some_and(|request| request.arrived(now, under_way) == 0);
         // The packet answers an earlier probe than those answered since.
-        let late =
-            self.rpc.probes_unanswered == 0 && !self.peer.flight.was_asked_since(self.rpc.started);
+        let late = self.rpc.probing.probes_unanswered == 0
+            && !self.peer.flight.was_asked_since(self.rpc.started);
         if reason == UnknownReason::Unknown && (crossed || late) {
             return None;
         }
@@ -240,8 +240,9 @@ impl Step<'_> {
             }
             _ => {}
         }
-        let probes = self.rpc.probes_unanswered;
-        self.rpc.probes_unknown = self.rpc.probes_unknown.saturating_add(1).min(probes);
+        let probes = self.rpc.probing.probes_unanswered;
+        self.rpc.probing.probes_unknown =
+            self.rpc.probing.probes_unknown.saturating_add(1).min(probes);
         if self.rpc.gives_up_on_unknown(self.peer.native) {
             return Some(End::Failed(CallFailed::ResponseLost));
         }
@@ -269,12 +270,13 @@ impl Step<'_> {
             return Some(End::Failed(CallFailed::MayHaveExecuted));
         }
         let (length, sent) = (message.length(), message.next);
-        let priority = unscheduled_priority(peer.cutoffs.as_ref(), config.priorities, length);
+        let priority =
+            unscheduled_priority(peer.server.cutoffs.as_ref(), config.priorities, length);
         if message.request_again(now, 0..sent, priority, peer.again(config)) {
             self.parts.order.update(self.key, message);
         }
         self.rpc.disturbed = true;
-        self.rpc.probes_answered = 0; // The server no longer has it, if it ever had.
+        self.rpc.probing.probes_answered = 0; // The server no longer has it, if it ever had.
         None
     }
 
@@ -282,7 +284,7 @@ impl Step<'_> {
         // The peer is alive and has not progressed: the next probe may wait longer still.
         //= docs/protocol.md#measure-5
         if self.rpc.is_first_answer() && !self.peer.flight.was_asked_since(self.rpc.started) {
-            self.peer.delay.bound(now, now.saturating_since(self.rpc.last_probe));
+            self.peer.measured.delay.bound(now, now.saturating_since(self.rpc.probing.last_probe));
         }
         self.rpc.note_alive(now);
         self.rpc.refused = false;
@@ -296,9 +298,10 @@ impl Step<'_> {
         let rpc = &mut *self.rpc;
         //= docs/protocol.md#ack-4
         let incoming = rpc.phase.is_incoming();
-        let last = if incoming { rpc.last_probe.max(rpc.last_rx) } else { rpc.last_probe };
-        let probed =
-            last > rpc.started && now.saturating_since(last) < Duration::from_nanos(rpc.rto);
+        let last =
+            if incoming { rpc.probing.last_probe.max(rpc.last_rx) } else { rpc.probing.last_probe };
+        let probed = last > rpc.started
+            && now.saturating_since(last) < Duration::from_nanos(rpc.probing.rto);
         let waits = match rpc.waiting() {
             Waiting::Nothing => true,
             Waiting::Data => {

@@ -127,7 +127,7 @@ impl Endpoint {
                 return Err(CallError::OverBudget { length, room });
             }
         }
-        if peer.calls >= calls_max {
+        if peer.server.calls >= calls_max {
             return Err(CallError::TooManyCalls { limit: calls_max });
         }
         Ok(Admitted { peer: key, socket, ports: (local_port, to.port) })
@@ -148,7 +148,7 @@ impl Endpoint {
         }
         let (peer, parts) = (&mut self.peers[peer_key], &mut self.parts);
         // Fewer than 2^32 RPCs fit into their table.
-        peer.calls = peer.calls.wrapping_add(1);
+        peer.server.calls = peer.server.calls.wrapping_add(1);
         peer.rpcs = peer.rpcs.wrapping_add(1);
         let mut cost = RPC_BYTES;
         let birth = parts.next_birth();
@@ -157,12 +157,12 @@ impl Endpoint {
             let length = body.len() as u32;
             cost += u64::from(length);
             parts.counters.message_given(length.into());
-            let table = peer.cutoffs.as_ref();
+            let table = peer.server.cutoffs.as_ref();
             let priority = unscheduled_priority(table, parts.config.priorities, length);
             let unscheduled = peer.unscheduled_of(&parts.config, length);
             Phase::Outgoing(Outgoing::new(body, unscheduled.min(most), priority, birth))
         });
-        let mut rpc = Rpc::new(peer.ids.next(), phase, peer_key, socket, ports, now);
+        let mut rpc = Rpc::new(peer.server.ids.next(), phase, peer_key, socket, ports, now);
         //= docs/protocol.md#incast-1
         //= docs/protocol.md#host-4
         let outstanding = u64::from(parts.outstanding) + parts.others.calls;
@@ -170,7 +170,7 @@ impl Endpoint {
         rpc.cookie = options.cookie;
         rpc.expires = options.deadline;
         rpc.trace = options.trace;
-        rpc.rto = peer.response_rto_nanos(&parts.config);
+        rpc.probing.rto = peer.response_rto_nanos(&parts.config);
         let ours = if rpc.phase.is_connecting() { 0 } else { cost };
         let charged_socket = parts.sockets.get_mut(socket);
         rpc.charge = parts.total.charge_new(Account::Own, (cost, ours), peer, charged_socket);
@@ -282,8 +282,8 @@ impl Endpoint {
         step.leave_peer();
         let (peer, parts) = (&mut self.peers[successor], &self.parts);
         peer.rpcs = peer.rpcs.saturating_add(1);
-        peer.calls = peer.calls.saturating_add(1);
-        let id: RpcId = peer.ids.next();
+        peer.server.calls = peer.server.calls.saturating_add(1);
+        let id: RpcId = peer.server.ids.next();
         let rto = peer.response_rto_nanos(&parts.config);
         let most = parts.unscheduled_most();
         let mut cost = RPC_BYTES;
@@ -295,8 +295,8 @@ impl Endpoint {
         self.rpcs.rename(key, successor, id);
         let Some(mut step) = self.step(key) else { return };
         let rpc = &mut *step.rpc;
-        (rpc.phase, rpc.rto) = (phase, rto);
-        (rpc.queued, rpc.disturbed) = (false, true);
+        (rpc.phase, rpc.probing.rto) = (phase, rto);
+        (rpc.probing.queued, rpc.disturbed) = (false, true);
         rpc.note_progress(now);
         step.charge(cost);
         self.start_call(now, key);

@@ -236,9 +236,11 @@ impl Endpoint {
     /// Classifies a request by its id; `version` is the version in its packet.
     fn admit_id(&mut self, peer: PeerKey, id: RpcId, version: u16) -> Admission {
         let peer = &mut self.peers[peer];
-        let echo = match &peer.requests {
+        let echo = match &peer.client.requests {
             Requests::ByToken(_) => Echo::None,
-            Requests::ByIncarnation(_) if version == self.parts.version_for(peer.version_salt) => {
+            Requests::ByIncarnation(_)
+                if version == self.parts.version_for(peer.client.version_salt) =>
+            {
                 Echo::Current
             }
             Requests::ByIncarnation(_) if version == 0 => Echo::None,
@@ -252,7 +254,7 @@ impl Endpoint {
         let admission = peer.admit(id, echo);
         if admission == Admission::Begins {
             // From now on, the version of its challenge is the current one.
-            peer.version_salt = version.wrapping_sub(self.parts.traffic.current().version);
+            peer.client.version_salt = version.wrapping_sub(self.parts.traffic.current().version);
         }
         let total = &mut self.parts.total.usage;
         total.charged = total.charged - before + peer.usage.charged;
@@ -266,7 +268,7 @@ impl Endpoint {
         let peer = &mut self.peers[key];
         let rto = peer.rto(&self.parts.config).max(CUTOFFS_INTERVAL);
         let path = peer.path;
-        let Requests::ByIncarnation(incarnations) = &mut peer.requests else { return };
+        let Requests::ByIncarnation(incarnations) = &mut peer.client.requests else { return };
         //= docs/protocol.md#once-3
         // One challenge per round trip, however many packets arrive: the answer takes that long.
         if !incarnations.challenge(now, request.sender_id, rto) {
@@ -293,7 +295,7 @@ impl Endpoint {
         let mut rpc = server_rpc(now, peer_key, socket, arrival);
         let peer = &mut self.peers[peer_key];
         peer.rpcs = peer.rpcs.saturating_add(1);
-        rpc.rto = peer.rto_nanos(&self.parts.config);
+        rpc.probing.rto = peer.rto_nanos(&self.parts.config);
         //= docs/protocol.md#hostile-1
         let charged_socket = self.parts.sockets.get_mut(socket);
         let total = &mut self.parts.total;
@@ -318,7 +320,7 @@ impl Endpoint {
         let (peer, parts) = (&mut self.peers[peer_key], &mut self.parts);
         peer.rpcs = peer.rpcs.wrapping_add(1); // Fewer than 2^32 RPCs fit into their table.
         let resend_min = nanos(parts.config.resend_min);
-        rpc.rto = resend_min;
+        rpc.probing.rto = resend_min;
         let charged_socket = parts.sockets.get_mut(socket);
         let cost = RPC_BYTES + u64::from(length);
         rpc.charge = parts.total.charge_new(Account::Theirs, (cost, 0), peer, charged_socket);
@@ -482,7 +484,7 @@ impl Step<'_> {
             && !data.retransmit
         {
             //= docs/protocol.md#measure-2
-            self.peer.answers.sample(now, now.saturating_since(request.sent));
+            self.peer.measured.answers.sample(now, now.saturating_since(request.sent));
         }
     }
 
@@ -490,8 +492,8 @@ impl Step<'_> {
     fn begin_response(&mut self, now: Time, data: &Data) {
         let message = self.parts.incoming(data.message_length, data.incoming, now);
         self.begin_arriving(message);
-        self.rpc.rto = self.peer.rto_nanos(&self.parts.config);
-        self.rpc.queued = false;
+        self.rpc.probing.rto = self.peer.rto_nanos(&self.parts.config);
+        self.rpc.probing.queued = false;
         if let Some(request) = self.rpc.outgoing().filter(|request| request.is_sent()) {
             self.peer.carried.note(now, request);
         }
@@ -538,7 +540,7 @@ impl Step<'_> {
         let message = self.rpc.incoming_mut()?;
         message.ahead = parts.downlink.ahead_of(message.lowest_level());
         message.note_progress(now, parts.config.slow_interval());
-        if peer.stalled.is_some() {
+        if peer.grants.stalled.is_some() {
             parts.grants.bring_forward(peer, peer_key);
         }
         if now == message.began.0 {
@@ -549,7 +551,7 @@ impl Step<'_> {
         {
             message.grant_sent = None;
             if !data.retransmit && !disturbed {
-                peer.delay.sample(now, now.saturating_since(at));
+                peer.measured.delay.sample(now, now.saturating_since(at));
             }
         }
         if !message.is_complete() {

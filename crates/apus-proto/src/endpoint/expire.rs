@@ -82,7 +82,7 @@ impl Endpoint {
             Refusal::Probe => self.probe_last(now, key),
             Refusal::Wait => {}
             Refusal::Believe => {
-                self.peers[key].believed = now;
+                self.peers[key].reach.believed = now;
                 let error = CallFailed::Unreachable { error, sent: true };
                 self.sweeps.push_error(Swept::Failed(key, now, error));
             }
@@ -231,7 +231,7 @@ impl Step<'_> {
             //= docs/protocol.md#life-9
             let (since, probes) = match self.peer.contact.opening() {
                 Some(opening) => (rpc.started, opening.sent),
-                None => (rpc.last_rx, rpc.probes_unanswered),
+                None => (rpc.last_rx, rpc.probing.probes_unanswered),
             };
             let story = self.story(now);
             return End::Failed(if rpc.refused {
@@ -273,13 +273,13 @@ impl Step<'_> {
             response: rpc.incoming().map(|response| response.length),
             received: rpc.incoming().map_or(0, |response| response.received),
             peer_silent_for: (!is_silent).then(|| now.saturating_since(peer.last_rx)),
-            probes_unanswered: opening.map_or(rpc.probes_unanswered, |it| it.sent).into(),
+            probes_unanswered: opening.map_or(rpc.probing.probes_unanswered, |it| it.sent).into(),
         })
     }
 
     /// Returns whether the peer has been silent for as long as the RPC waits before a probe.
     fn is_due(&self, now: Time) -> bool {
-        !self.rpc.queued && self.rpc.due(self.parts.config.peer_timeout) <= now
+        !self.rpc.probing.queued && self.rpc.due(self.parts.config.peer_timeout) <= now
     }
 
     /// Handles the peer's silence; `late` is the lateness of the timer.
@@ -288,8 +288,8 @@ impl Step<'_> {
         match self.rpc.waiting() {
             Waiting::Nothing => self.rpc.last_rx = now,
             //= docs/protocol.md#loss-10
-            Waiting::Data if late > LATE && self.rpc.last_probe <= self.rpc.last_rx => {
-                self.rpc.last_probe = now;
+            Waiting::Data if late > LATE && self.rpc.probing.last_probe <= self.rpc.last_rx => {
+                self.rpc.probing.last_probe = now;
             }
             Waiting::Data => match self.rpc.preempted(now, timeout, &self.parts.downlink) {
                 Preempted::Yes => {}

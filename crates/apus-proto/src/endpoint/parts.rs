@@ -142,7 +142,7 @@ impl Parts {
     #[inline]
     pub(super) fn arm(&mut self, now: Time, key: RpcKey, rpc: &mut Rpc) {
         let timeout = self.config.peer_timeout;
-        let due = if rpc.queued {
+        let due = if rpc.probing.queued {
             // Until its turn, it is examined only to give it up in time.
             let due = rpc.expires.unwrap_or(Time::from_nanos(u64::MAX));
             due.min((rpc.last_rx + timeout).max(now + timeout / 4))

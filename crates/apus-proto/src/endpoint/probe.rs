@@ -29,7 +29,7 @@ impl Endpoint {
         if !waiting && step.peer.prober.take(now) {
             return step.probe(now);
         }
-        step.rpc.queued = true;
+        step.rpc.probing.queued = true;
         step.peer.prober.push(key, step.rpc.is_known());
         if !waiting {
             let peer = step.rpc.peer;
@@ -75,7 +75,7 @@ impl Endpoint {
 impl Step<'_> {
     /// Takes this RPC's turn. Returns `false` if it no longer waits for anything.
     fn take_turn(mut self, now: Time) -> bool {
-        if !std::mem::take(&mut self.rpc.queued) {
+        if !std::mem::take(&mut self.rpc.probing.queued) {
             return false;
         }
         let timeout = self.parts.config.peer_timeout;
@@ -95,10 +95,10 @@ impl Step<'_> {
     /// Probes as [`probe`](Self::probe), for at most `most` bytes of missing data; the peer sends whole packets.
     pub(super) fn probe_for(&mut self, now: Time, most: u32) {
         let waiting = self.rpc.waiting();
-        self.rpc.last_probe = now;
-        self.rpc.probes_unanswered = self.rpc.probes_unanswered.saturating_add(1);
+        self.rpc.probing.last_probe = now;
+        self.rpc.probing.probes_unanswered = self.rpc.probing.probes_unanswered.saturating_add(1);
         self.rpc.disturbed |= waiting == Waiting::Data;
-        self.peer.prober.note(now, Duration::from_nanos(self.rpc.rto));
+        self.peer.prober.note(now, Duration::from_nanos(self.rpc.probing.rto));
         match waiting {
             //= docs/protocol.md#server-2
             Waiting::Nothing if self.rpc.phase.is_in_service() => self.control(Body::NeedAck),
@@ -121,7 +121,7 @@ impl Step<'_> {
         self.note_ahead();
         let rpc = &mut *self.rpc;
         //= docs/protocol.md#grant-7
-        let probes = rpc.probes_unanswered.saturating_add(rpc.probes_answered);
+        let probes = rpc.probing.probes_unanswered.saturating_add(rpc.probing.probes_answered);
         let expected = probes < SILENT_AFTER;
         let (peer_key, header) = (rpc.peer, rpc.header());
         let Some(message) = rpc.incoming_mut() else { return };

@@ -79,7 +79,7 @@ impl Endpoint {
         }
         let peer = &mut self.peers[key];
         peer.received(now, length);
-        if peer.stalled.is_some() {
+        if peer.grants.stalled.is_some() {
             self.parts.grants.reconsider(); // The peer may have stood still until now.
         }
         match packet {
@@ -199,8 +199,8 @@ impl Endpoint {
         }
         let peer = &mut self.peers[key];
         peer.received(now, DATA_HEADER_LEN + length);
-        peer.packet_payload = peer.packet_payload.max(length as u32);
-        if data.cutoff_version != self.parts.version_for(peer.version_salt) {
+        peer.measured.packet_payload = peer.measured.packet_payload.max(length as u32);
+        if data.cutoff_version != self.parts.version_for(peer.client.version_salt) {
             self.parts.on_other_version(now, key, peer, header, data, length);
         } else if !peer.is_confirmed() {
             self.confirm_peer(key);
@@ -232,7 +232,7 @@ impl Endpoint {
             return;
         }
         cutoffs.cutoffs[0] = u32::MAX;
-        self.peers[peer].cutoffs = Some(cutoffs);
+        self.peers[peer].server.cutoffs = Some(cutoffs);
     }
 
     /// Handles the client's acknowledgement of the response of this call.
@@ -254,7 +254,7 @@ impl Endpoint {
                 self.remove_rpc(key);
             }
             //= docs/protocol.md#server-2
-            Phase::InService if rpc.probes_unanswered > 0 => {
+            Phase::InService if rpc.probing.probes_unanswered > 0 => {
                 self.parts.counters.requests_timed_out += 1;
                 self.remove_rpc(key);
             }
@@ -288,7 +288,7 @@ impl Parts {
         data: &Data,
         length: usize,
     ) {
-        if let Requests::ByIncarnation(incarnations) = &mut peer.requests
+        if let Requests::ByIncarnation(incarnations) = &mut peer.client.requests
             && header.sender_id.is_client()
             && !incarnations.know(header.sender_id)
         {
@@ -315,11 +315,11 @@ impl Parts {
         //= docs/protocol.md#prio-3
         let native = if peer.native { peer.rto(&self.config) } else { CUTOFFS_INTERVAL };
         let spacing = native.max(CUTOFFS_INTERVAL);
-        if peer.cutoffs_sent.is_some_and(|at| now.saturating_since(at) < spacing) {
+        if peer.client.cutoffs_sent.is_some_and(|at| now.saturating_since(at) < spacing) {
             return;
         }
-        peer.cutoffs_sent = Some(now);
-        let version = self.version_for(peer.version_salt);
+        peer.client.cutoffs_sent = Some(now);
+        let version = self.version_for(peer.client.version_salt);
         let cutoffs = Cutoffs { version, ..*self.traffic.current() };
         self.control(key, header, Body::Cutoffs(cutoffs));
     }

@@ -99,7 +99,8 @@ impl Step<'_> {
         self.trace(TraceEvent::SendmsgResponse, length, 0);
         let config = &self.parts.config;
         let (peer, rpc) = (&mut *self.peer, &mut *self.rpc);
-        let priority = unscheduled_priority(peer.cutoffs.as_ref(), config.priorities, length);
+        let priority =
+            unscheduled_priority(peer.server.cutoffs.as_ref(), config.priorities, length);
         let most = self.parts.unscheduled_most();
         let mut unscheduled = peer.unscheduled_of(config, length).min(most);
         //= docs/protocol.md#incast-2
@@ -108,10 +109,10 @@ impl Step<'_> {
         }
         rpc.note_progress(now);
         rpc.expires = None; // The client acknowledges the response.
-        rpc.queued = false;
+        rpc.probing.queued = false;
         //= docs/protocol.md#ack-3
         let client_asks = now < rpc.started.after(nanos(config.resend_min));
-        rpc.rto = if client_asks && !peer.native && length <= peer.packet_payload {
+        rpc.probing.rto = if client_asks && !peer.native && length <= peer.measured.packet_payload {
             nanos(config.rto_max().min(ACK_RTO_MAX)).max(peer.rto_nanos(config))
         } else {
             peer.rto_nanos(config)

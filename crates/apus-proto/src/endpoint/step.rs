@@ -192,7 +192,8 @@ impl Step<'_> {
             Phase::Incoming { .. } | Phase::InService => {}
         }
         self.peer.rpcs = self.peer.rpcs.saturating_sub(1);
-        self.peer.calls = self.peer.calls.saturating_sub(u32::from(self.rpc.is_client()));
+        self.peer.server.calls =
+            self.peer.server.calls.saturating_sub(u32::from(self.rpc.is_client()));
         let socket = self.parts.sockets.get_mut(self.rpc.socket);
         self.parts.total.discharge(self.rpc, self.peer, socket);
         self.parts.grants.make_room();

@@ -119,7 +119,7 @@ impl Endpoint {
             if !peer.may_send(length) {
                 parts.counters.dropped_unconfirmed += 1;
                 if matches!(control.body, Body::Cutoffs(_)) {
-                    peer.cutoffs_sent = None; // They were not sent; the next occasion may be better.
+                    peer.client.cutoffs_sent = None; // They were not sent; the next occasion may be better.
                 }
                 continue;
             }
@@ -200,8 +200,9 @@ impl Step<'_> {
         counters.granted_bytes += grant.bytes;
         counters.fifo_granted_bytes += if grant.how == How::Fifo { grant.bytes } else { 0 };
         let is_probe = grant.how == How::Probe;
-        self.rpc.last_probe = now; // The granted data is due a round trip later.
-        self.rpc.probes_unanswered = self.rpc.probes_unanswered.saturating_add(is_probe.into());
+        self.rpc.probing.last_probe = now; // The granted data is due a round trip later.
+        self.rpc.probing.probes_unanswered =
+            self.rpc.probing.probes_unanswered.saturating_add(is_probe.into());
         self.rpc.disturbed |= is_probe;
         self.note_ahead();
         //= docs/protocol.md#hostile-1
@@ -427,7 +428,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             //= docs/protocol.md#prio-6
             Some(priorities) if message.next > 0 => {
                 let rest = message.length().saturating_sub(message.next);
-                unscheduled_priority(self.peer.cutoffs.as_ref(), priorities, rest)
+                unscheduled_priority(self.peer.server.cutoffs.as_ref(), priorities, rest)
             }
             _ => message.unscheduled_priority,
         }
@@ -494,7 +495,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
             message_length: message.length(),
             incoming: message.granted,
             ack,
-            cutoff_version: self.peer.cutoffs.as_ref().map_or(0, |table| table.version),
+            cutoff_version: self.peer.server.cutoffs.as_ref().map_or(0, |table| table.version),
             retransmit,
             flags: self.flags,
             offset: piece.start,
