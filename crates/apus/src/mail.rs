@@ -59,26 +59,12 @@ struct CallSlot {
 pub(crate) struct Mailbox {
     key: SocketKey,
     pub(crate) queue: Queue,
-    /// Results of calls that somebody holds and has not asked for.
-    results: Untaken,
-    /// The value of both that the endpoint has.
-    reported: Untaken,
-    /// The mailbox is in the list of those to be reported to the endpoint.
-    changed: bool,
-    /// Waiters that sleep here, in the order in which they fell asleep.
-    receivers: Vec<Waiter>,
-    /// Receivers that were woken and have not come yet: each will take a message.
-    coming: usize,
-    /// The socket has ends in other shards as well; which one this is.
-    cross_shard: Option<(Arc<CrossShardWaiters>, usize)>,
-    /// The bytes held by this end, as last published to the other ends.
-    held: u64,
-    /// Threads called from other shards that have not come yet.
-    called: usize,
+    backlog: Backlog,
+    waiters: Waiters,
+    /// The socket has ends in other shards as well.
+    cross_shard: Option<CrossShardEnd>,
     /// Already in the list of mailboxes to settle.
     touched: bool,
-    /// Followers that poll for their wake-up.
-    polling: usize,
     /// Messages go to a handler, and not to waiters.
     handled: bool,
     pub(crate) stats: PortStats,
@@ -86,13 +72,47 @@ pub(crate) struct Mailbox {
     pub(crate) call_spin: Spin,
 }
 
+/// Responses that the application has not taken, and the report of them to the endpoint.
+#[derive(Debug, Default)]
+struct Backlog {
+    /// Results of calls whose handle exists and was not asked for them.
+    results: Untaken,
+    /// Results and queued responses as last reported to the endpoint.
+    reported: Untaken,
+    /// The mailbox is in the list of those to be reported.
+    changed: bool,
+}
+
+/// Threads and tasks that wait at a socket.
+#[derive(Debug, Default)]
+struct Waiters {
+    /// Sleeping ones, in the order in which they fell asleep.
+    receivers: Vec<Waiter>,
+    /// Woken ones that have not come yet: each will take a message.
+    coming: usize,
+    /// Followers that poll for their wake-up.
+    polling: usize,
+}
+
+/// The end of a socket in one of several shards.
+#[derive(Debug)]
+struct CrossShardEnd {
+    waiters: Arc<CrossShardWaiters>,
+    /// The shard of this end.
+    shard: usize,
+    /// Bytes held by this end, as last published to the other ends.
+    held: u64,
+    /// Threads woken in other shards that have not come yet.
+    called: usize,
+}
+
 impl Mailbox {
     /// Wakes threads that wait in other shards for messages that have no waiter here.
     fn note(&mut self, wakes: &mut Vec<Waiter>) {
-        let Some((cross_shard, shard)) = &self.cross_shard else { return };
-        while self.queue.len() > self.coming + self.called {
-            let Some(waiter) = cross_shard.note(*shard) else { return };
-            self.called += 1;
+        let Some(end) = &mut self.cross_shard else { return };
+        while self.queue.len() > self.waiters.coming + end.called {
+            let Some(waiter) = end.waiters.note(end.shard) else { return };
+            end.called += 1;
             wakes.push(waiter);
         }
     }
@@ -100,18 +120,18 @@ impl Mailbox {
     /// Its untaken responses have changed since they were told last.
     #[inline]
     pub(crate) fn has_changed(&self) -> bool {
-        self.changed
+        self.backlog.changed
     }
 
     /// A thread has looked at the queue. `home`: it waits in this shard.
     #[inline]
     pub(crate) fn looked(&mut self, home: bool) {
-        let Some((cross_shard, shard)) = &self.cross_shard else { return };
-        self.called = self.called.saturating_sub(usize::from(!home));
+        let Some(end) = &mut self.cross_shard else { return };
+        end.called = end.called.saturating_sub(usize::from(!home));
         if self.queue.is_empty() {
-            // Others that were called see that nothing is left, and do not come.
-            self.called = 0;
-            cross_shard.taken(*shard);
+            // Other woken threads see that nothing is left, and do not come.
+            end.called = 0;
+            end.waiters.taken(end.shard);
         }
     }
 }
@@ -173,16 +193,15 @@ impl Mail {
         self.boxes[index] = Some(Mailbox {
             key,
             queue: Queue::new(self.skips_unwanted),
-            results: Untaken::default(),
-            reported: Untaken::default(),
-            changed: false,
-            receivers: Vec::new(),
-            coming: 0,
-            cross_shard,
-            held: 0,
-            called: 0,
+            backlog: Backlog::default(),
+            waiters: Waiters::default(),
+            cross_shard: cross_shard.map(|(waiters, shard)| CrossShardEnd {
+                waiters,
+                shard,
+                held: 0,
+                called: 0,
+            }),
             touched: false,
-            polling: 0,
             handled: false,
             stats: PortStats::default(),
             receive_spin: Spin::new(),
@@ -197,10 +216,10 @@ impl Mail {
         else {
             return;
         };
-        if let Some((cross_shard, _)) = &mailbox.cross_shard {
-            cross_shard.hold(mailbox.held, 0);
+        if let Some(end) = &mailbox.cross_shard {
+            end.waiters.hold(end.held, 0);
         }
-        for waiter in mailbox.receivers {
+        for waiter in mailbox.waiters.receivers {
             Self::wake(&mut self.wakes, &mut self.tasks, waiter);
         }
         self.calls.retain(|call| {
@@ -223,9 +242,9 @@ impl Mail {
     ) -> Option<(SocketKey, u64)> {
         self.exchanged = (self.exchanged + 1) % self.boxes.len().max(1);
         let mailbox = self.boxes.get_mut(self.exchanged)?.as_mut()?;
-        let (cross_shard, _) = mailbox.cross_shard.as_ref()?;
+        let end = mailbox.cross_shard.as_mut()?;
         let held = held(mailbox.key);
-        let others = cross_shard.hold(mem::replace(&mut mailbox.held, held), held);
+        let others = end.waiters.hold(mem::replace(&mut end.held, held), held);
         Some((mailbox.key, others))
     }
 
@@ -268,7 +287,9 @@ impl Mail {
     /// Whether responses wait for the application.
     pub(crate) fn has_untaken(&self) -> bool {
         let mut boxes = self.boxes.iter().flatten();
-        boxes.any(|mailbox| mailbox.results.responses + mailbox.queue.untaken().responses > 0)
+        boxes.any(|mailbox| {
+            mailbox.backlog.results.responses + mailbox.queue.untaken().responses > 0
+        })
     }
 
     /// A call ends that has not begun.
@@ -326,7 +347,7 @@ impl Mail {
             return;
         };
         if let Some(mailbox) = self.mailbox(call.socket) {
-            mailbox.results.take(result);
+            mailbox.backlog.results.take(result);
             self.note_change(call.socket);
         }
     }
@@ -335,7 +356,7 @@ impl Mail {
     #[inline]
     pub(crate) fn note_change(&mut self, socket: SocketKey) {
         if let Some(mailbox) = self.mailbox(socket)
-            && !mem::replace(&mut mailbox.changed, true)
+            && !mem::replace(&mut mailbox.backlog.changed, true)
         {
             self.changed.push(socket);
         }
@@ -346,13 +367,13 @@ impl Mail {
     pub(crate) fn report_backlog(&mut self, mut tell: impl FnMut(SocketKey, Untaken)) {
         while let Some(socket) = self.changed.pop() {
             let Some(mailbox) = self.mailbox(socket) else { continue };
-            mailbox.changed = false;
-            let (queued, held) = (mailbox.queue.untaken(), mailbox.results);
+            mailbox.backlog.changed = false;
+            let (queued, held) = (mailbox.queue.untaken(), mailbox.backlog.results);
             let untaken = Untaken {
                 responses: queued.responses + held.responses,
                 bytes: queued.bytes + held.bytes,
             };
-            if mem::replace(&mut mailbox.reported, untaken) != untaken {
+            if mem::replace(&mut mailbox.backlog.reported, untaken) != untaken {
                 tell(socket, untaken);
             }
         }
@@ -404,8 +425,8 @@ impl Mail {
                 if let Some(Some(mailbox)) = self.boxes.get_mut(slot.socket.index())
                     && mailbox.key == slot.socket
                 {
-                    mailbox.results.add(&result);
-                    if !mem::replace(&mut mailbox.changed, true) {
+                    mailbox.backlog.results.add(&result);
+                    if !mem::replace(&mut mailbox.backlog.changed, true) {
                         self.changed.push(slot.socket);
                     }
                     mailbox.stats.add(stats);
@@ -446,7 +467,9 @@ impl Mail {
             }
             return;
         }
-        if !mailbox.touched && (!mailbox.receivers.is_empty() || mailbox.cross_shard.is_some()) {
+        if !mailbox.touched
+            && (!mailbox.waiters.receivers.is_empty() || mailbox.cross_shard.is_some())
+        {
             mailbox.touched = true;
             self.touched.push(socket);
         }
@@ -507,11 +530,11 @@ impl Mail {
                 continue;
             };
             mailbox.touched = false;
-            while mailbox.queue.len() > mailbox.coming {
-                let Some(waiter) = mailbox.receivers.pop() else {
+            while mailbox.queue.len() > mailbox.waiters.coming {
+                let Some(waiter) = mailbox.waiters.receivers.pop() else {
                     break;
                 };
-                mailbox.coming += 1;
+                mailbox.waiters.coming += 1;
                 mailbox.stats.handoffs += u64::from(waiter.is_task());
                 self.all.handoffs += u64::from(waiter.is_task());
                 Self::wake(&mut self.wakes, &mut self.tasks, waiter);
@@ -523,7 +546,7 @@ impl Mail {
     /// Chooses all waiters of all calls and sockets.
     pub(crate) fn wake_all(&mut self) {
         for mailbox in self.boxes.iter_mut().flatten() {
-            self.wakes.append(&mut mailbox.receivers);
+            self.wakes.append(&mut mailbox.waiters.receivers);
         }
         self.calls.retain(|call| {
             self.wakes.extend(call.waiter.take());
@@ -575,14 +598,14 @@ impl Mail {
         let Some(mailbox) = self.mailbox(socket) else {
             return false;
         };
-        let may = mailbox.polling < FOLLOWERS_POLLING.min(thread.other_cores());
-        mailbox.polling += usize::from(may);
+        let may = mailbox.waiters.polling < FOLLOWERS_POLLING.min(thread.other_cores());
+        mailbox.waiters.polling += usize::from(may);
         may
     }
 
     pub(crate) fn end_polling(&mut self, socket: SocketKey) {
         if let Some(mailbox) = self.mailbox(socket) {
-            mailbox.polling -= 1;
+            mailbox.waiters.polling -= 1;
         }
     }
 
@@ -603,7 +626,7 @@ impl Mail {
     pub(crate) fn wait_for_mail(&mut self, socket: SocketKey, waiter: Waiter) {
         let task = waiter.is_task();
         if let Some(mailbox) = self.mailbox(socket) {
-            mailbox.receivers.push(waiter);
+            mailbox.waiters.receivers.push(waiter);
             self.tasks += usize::from(task);
         }
     }
@@ -614,11 +637,12 @@ impl Mail {
         let Some(mailbox) = self.mailbox(socket) else {
             return true;
         };
-        let Some(at) = mailbox.receivers.iter().rposition(|waiter| waiter.id() == id) else {
-            mailbox.coming = mailbox.coming.saturating_sub(1);
+        let Some(at) = mailbox.waiters.receivers.iter().rposition(|waiter| waiter.id() == id)
+        else {
+            mailbox.waiters.coming = mailbox.waiters.coming.saturating_sub(1);
             return true;
         };
-        let waiter = mailbox.receivers.remove(at);
+        let waiter = mailbox.waiters.receivers.remove(at);
         self.discard(Some(waiter));
         false
     }
