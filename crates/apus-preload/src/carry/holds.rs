@@ -89,6 +89,9 @@ pub(super) const SLEEPS: [u64; 2] = [4 << FLAGS, 8 << FLAGS];
 /// A call that sleeps, and has not asked the kernel, which does not know.
 pub(super) const RELIES: [u64; 2] = [16 << FLAGS, 32 << FLAGS];
 
+/// A write of the call is done in part.
+pub(super) const SPLIT: u64 = 64 << FLAGS;
+
 static RECORDS: [Record; FIRST] = [const { Record::new() }; FIRST];
 /// Further records.
 static MORE: AtomicPtr<Record> = AtomicPtr::new(ptr::null_mut());
@@ -399,6 +402,12 @@ pub(super) fn use_connection(number: usize) -> bool {
 pub(super) fn have(number: usize, flags: u64) -> bool {
     let its = Kind::Connection.entry(number as u64);
     any(|what| what & !(ADDRESS ^ NUMBER) == its && what & flags != 0)
+}
+
+/// Whether calls of this thread about a connection have these flags: the call itself, or one that a signal handler has interrupted.
+pub(super) fn this_thread_has(number: usize, flags: u64) -> bool {
+    let its = Kind::Connection.entry(number as u64);
+    own_record().any(&|what| what & !(ADDRESS ^ NUMBER) == its && what & flags != 0)
 }
 
 /// Whether a thread sleeps in a set.

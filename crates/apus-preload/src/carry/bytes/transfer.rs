@@ -6,7 +6,7 @@ use apus_sockets::direction::ReceiverState;
 use libc::{c_int, iovec, pollfd, ssize_t, timeval};
 
 use crate::carry::bytes::parts::Parts;
-use crate::carry::connection::side::{Bell, NotNow, Side};
+use crate::carry::connection::side::{Bell, NotNow, SendCall, Side};
 use crate::carry::connection::slots::Use;
 use crate::carry::holds::{RECEIVES, SENDS};
 use crate::carry::kernel;
@@ -130,6 +130,7 @@ pub(crate) unsafe fn send(
     let mut parts = unsafe { Parts::new(list, count) };
     let wanted = parts.left();
     let mut limits = WaitLimits::new(flags, libc::SO_SNDTIMEO);
+    let mut split = Split { used, side, has_begun: false };
     // Bytes of a call that began before are in TCP first.
     let may_switch = || {
         let may = used.slot.may_begin() && !used.slot.is_in_kernel(SENDS);
@@ -139,9 +140,14 @@ pub(crate) unsafe fn send(
         may
     };
     loop {
-        // SAFETY: the parts are of the caller's buffers.
-        let sent = parts.next(|parts, bytes| unsafe {
-            side.send(fd, parts, bytes, flags & !libc::MSG_DONTWAIT, may_switch)
+        let call = SendCall { fd, flags: flags & !libc::MSG_DONTWAIT, continues: split.has_begun };
+        let left = parts.left();
+        let sent = parts.next(|parts, bytes| {
+            if bytes < left {
+                split.begin();
+            }
+            // SAFETY: the parts are of the caller's buffers.
+            unsafe { side.send(call, parts, bytes, || split.begin(), may_switch) }
         });
         attaching::follow_room(used.slot, side);
         match sent {
@@ -181,6 +187,36 @@ pub(crate) unsafe fn send(
                     let _ = unsafe { libc::raise(libc::SIGPIPE) };
                 }
                 return part_or_error(wanted - parts.left(), error);
+            }
+        }
+    }
+}
+
+/// A write that is done in part. Bytes that a signal handler writes meanwhile follow after it.
+struct Split<'a> {
+    used: &'a Use,
+    side: &'a Side,
+    has_begun: bool,
+}
+
+impl Split<'_> {
+    #[cold]
+    fn begin(&mut self) {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.used.begin_split();
+            self.side.begin_split();
+        }
+    }
+}
+
+impl Drop for Split<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.has_begun {
+            self.used.end_split();
+            self.side.end_split();
+            if self.side.has_aside() {
+                answering::wake();
             }
         }
     }

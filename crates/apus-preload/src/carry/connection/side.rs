@@ -18,6 +18,7 @@ mod outbound;
 mod places;
 mod waking;
 
+pub(crate) use self::outbound::SendCall;
 pub(crate) use self::waking::CHECKED_AT_ONCE;
 
 use std::os::fd::AsRawFd;

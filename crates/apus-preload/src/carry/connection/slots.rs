@@ -8,7 +8,7 @@ use libc::c_int;
 use crate::carry::connection::blocking::Blocking;
 use crate::carry::connection::holders::Holders;
 use crate::carry::connection::side::{Bell, Side};
-use crate::carry::holds::{self, Hold, RELIES, SLEEPS};
+use crate::carry::holds::{self, Hold, RELIES, SLEEPS, SPLIT};
 use crate::carry::thread;
 use crate::descriptors::{self, CANDIDATE, CARRIED, INHERITED, SET, SHARED};
 
@@ -420,6 +420,15 @@ impl Use {
 
     pub(crate) fn leave_kernel(&self, direction: u64) {
         self.hold.remove(direction);
+    }
+
+    /// A write of the call is done in part.
+    pub(crate) fn begin_split(&self) {
+        self.hold.add(SPLIT);
+    }
+
+    pub(crate) fn end_split(&self) {
+        self.hold.remove(SPLIT);
     }
 
     /// The call sleeps until there is something. The caller [asks](Side::ask) before each sleep.

@@ -11,44 +11,80 @@ use libc::{c_int, iovec};
 use super::{Bell, NotNow, Side};
 use crate::carry::connection::copying;
 use crate::carry::connection::words::{self, Own};
+use crate::carry::holds;
 use crate::carry::kernel;
 use crate::carry::token::Token;
 
 /// Looks of the thread that answers at a ring that stays full, until it is stuck.
 const LOOKS_MAX: u32 = 4;
 
+/// A call that sends.
+pub(crate) struct SendCall {
+    pub(crate) fd: c_int,
+    pub(crate) flags: c_int,
+    /// The call has sent a part of its bytes before, so that no other bytes may come between.
+    pub(crate) continues: bool,
+}
+
 impl Side {
     pub(super) fn sender(&self) -> Sender {
         Sender::new(Own(&self.own).sender(), self.places().capacity() as u64)
     }
 
-    /// Sends as much as there is room for.
+    /// Sends as much as there is room for. Calls `is_split` before other calls can send, if bytes are left.
     ///
     /// # Safety
     ///
     /// The parts can be read.
     pub(crate) unsafe fn send(
         &self,
-        fd: c_int,
+        SendCall { fd, flags, continues }: SendCall,
         parts: &mut [iovec],
         bytes: usize,
-        flags: c_int,
+        is_split: impl FnOnce(),
         may_switch: impl Fn() -> bool,
     ) -> Result<usize, NotNow> {
         self.note_write();
-        let Ok(_token) = Token::take(&self.own, layout::TOKENS[1]) else {
+        let token = Token::take(&self.own, layout::TOKENS[1]).ok();
+        let Some(_token) = token.filter(|_| continues || !self.interrupts_split()) else {
             // SAFETY: the caller's promise.
             let aside = unsafe { self.outbound.aside.put(parts) };
             return if aside > 0 { Ok(aside) } else { Err(NotNow::Error(libc::EAGAIN)) };
         };
-        if self.has_aside() {
+        if self.has_aside() && !continues {
             self.send_aside(fd)?;
         }
         if self.has_shut() {
             return Err(NotNow::Error(kernel::take_error(fd).unwrap_or(libc::EPIPE)));
         }
         // SAFETY: the caller's promise.
-        unsafe { self.send_with_token(fd, parts, bytes, flags, may_switch) }
+        let sent = unsafe { self.send_with_token(fd, parts, bytes, flags, may_switch) };
+        if sent.is_ok_and(|sent| sent > 0 && sent < bytes) {
+            is_split();
+        }
+        sent
+    }
+
+    /// A write is done in part from now on.
+    pub(crate) fn begin_split(&self) {
+        self.outbound.splits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end_split(&self) {
+        self.outbound.splits.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether the calling thread is in a signal handler that interrupts a write which is done in part.
+    #[inline]
+    fn interrupts_split(&self) -> bool {
+        self.outbound.splits.load(Ordering::Relaxed) != 0
+            && holds::this_thread_has(self.number.load(Ordering::Relaxed), holds::SPLIT)
+    }
+
+    /// Whether a write of any thread is done in part: bytes that are aside have to wait for its end.
+    fn has_split(&self) -> bool {
+        self.outbound.splits.load(Ordering::Relaxed) != 0
+            && holds::have(self.number.load(Ordering::Relaxed), holds::SPLIT)
     }
 
     /// Sends what a signal handler has put aside. Only for the holder of the write token.
@@ -266,7 +302,7 @@ impl Side {
         let answered = self.answer(&mut sender, &theirs);
         let followed = answered
             .and_then(|()| self.refill(fd, &mut sender, &theirs))
-            .and_then(|()| self.send_aside(fd));
+            .and_then(|()| if self.has_split() { Ok(()) } else { self.send_aside(fd) });
         match followed {
             Ok(()) => sender.state() == SenderState::Refill,
             Err(_) => self.has_aside(),
@@ -286,7 +322,7 @@ impl Side {
                 }
                 let refilled = answered.and_then(|()| self.refill(fd, &mut sender, &theirs));
                 let is_back = sender.state() == SenderState::Tcp;
-                refilled.is_ok() && is_back && self.send_aside(fd).is_ok()
+                refilled.is_ok() && is_back && !self.has_split() && self.send_aside(fd).is_ok()
             }
             Err(_) => false,
         }

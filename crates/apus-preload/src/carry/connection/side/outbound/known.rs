@@ -9,6 +9,8 @@ use crate::carry::connection::copying::Copying;
 pub(in super::super) struct Outbound {
     /// What a signal handler has written while it interrupted a write.
     pub(super) aside: Aside,
+    /// Number of writes that are done in part. A call that was left by a jump stays counted.
+    pub(super) splits: AtomicU32,
     pub(super) copying: Copying,
     /// A write found the ring full.
     pub(super) was_full: AtomicBool,
@@ -25,6 +27,7 @@ impl Outbound {
     pub(in super::super) const fn new() -> Self {
         Self {
             aside: Aside::new(),
+            splits: AtomicU32::new(0),
             copying: Copying::new(),
             was_full: AtomicBool::new(false),
             is_stuck: AtomicBool::new(false),
