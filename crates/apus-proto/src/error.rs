@@ -279,13 +279,13 @@ impl fmt::Display for CallFailed {
             Self::PeerTimeout { waited_for, silent_for, probes_unanswered, story } => write!(
                 f,
                 "waited {silent_for:?} for {waited_for}, probed {probes_unanswered} times, received nothing: the peer is down or cut off, \
-                 or nobody listens at its port and its host limits how often it says so ({story})"
+                 or nothing listens at its port and its host limits its ICMP errors ({story})"
             ),
             Self::Unreachable { error, sent: true } => write!(f, "peer unreachable: {error}"),
             Self::Unreachable { error, sent: false } => {
                 write!(f, "peer unreachable: {error}; the request was not executed")
             }
-            Self::NoSuchPort => write!(f, "nobody serves this port on the peer"),
+            Self::NoSuchPort => write!(f, "no service listens at this port of the peer"),
             Self::ResponseLost => write!(f, "executed, but the response was given up by the peer"),
             Self::MayHaveExecuted => write!(
                 f,

@@ -40,7 +40,7 @@ const OUTPUTS: [(&str, &str); 15] = [
     ("requests", "one\ntwo\nslow\nthe stream has ended\n"),
     (
         "retry",
-        "not executed, so it is repeated: nobody serves this port on the peer\nthe first call: booked\nthe second call: the server's handler \
+        "not executed, so it is repeated: no service listens at this port of the peer\nthe first call: booked\nthe second call: the server's handler \
          panicked\n",
     ),
     ("shared_engine", "the route: Engine\nhello\nprocesses attached: N\n"),

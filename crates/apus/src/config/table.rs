@@ -34,9 +34,9 @@ macro_rules! node_settings {
             /// Whether small packets for one peer share a datagram. Received bundles are accepted either way.
             bundles: bool = true;
 
-            /// Whether services skip requests whose responses nobody waits for: the client has given the call up or is lost, or its
-            /// deadline has passed. A request whose response would probably come after the deadline yields to others. Switch it off
-            /// for a service whose requests are to be executed even if nobody waits.
+            /// Whether services skip unwanted requests: the client has given the call up or is lost, or its deadline has passed. A
+            /// request whose response would probably come after the deadline yields to others. Turn it off for a service that must
+            /// execute every request.
             skip_unwanted: bool = true;
 
             /// Longest packet, header and payload, even if the path carries more; at least 556 bytes on a raw link.
@@ -62,9 +62,9 @@ macro_rules! text_settings {
             /// over UDP which address is theirs, so UDP must reach them there.
             shm_dir: Option<PathBuf> = "none", parse_directory;
 
-            /// Whose engine runs the protocol: `own`, or that of another process of this host (`apus daemon`), which listens at
-            /// `unix:PATH`. That engine has the links, the address and most settings; `delivery`, `message_max` and the budgets are
-            /// also those of this process.
+            /// The engine that runs the protocol: `own`, or the one of another process of this host (`apus daemon`), which listens at
+            /// `unix:PATH`. That engine has the links, the address and most settings; `delivery`, `message_max` and the budgets of
+            /// this process apply as well.
             engine: EngineAt = "own", parse_engine;
 
             /// A file to which all packets of the node are appended, for Wireshark: `none`, or an absolute path. A node with
@@ -75,9 +75,9 @@ macro_rules! text_settings {
             /// Packet delivery: a mode and its parameters, such as `suspend:20,budget=32`.
             delivery: Delivery = "suspend", parse_delivery;
 
-            /// Where the process shows its counters to `apus stat`: `auto` (a directory of the user in `/dev/shm`), `off`, or the
-            /// absolute path of a directory, which is made if it is not there. The first node of a process that shows them decides
-            /// for all. A process that cannot make its file there shows none, which is no error.
+            /// Directory in which the process publishes its counters for `apus stat`: `auto` (a directory of the user in
+            /// `/dev/shm`), `off`, or an absolute path, which is created if it is missing. The first node of a process that
+            /// publishes decides for all. A process that cannot create its file there publishes nothing, which is no error.
             metrics: MetricsAt = "auto", parse_metrics;
         }
     };
