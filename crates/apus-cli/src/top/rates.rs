@@ -119,10 +119,12 @@ fn is_drop(name: &str) -> bool {
     name.starts_with("protocol.dropped_") || LINK_DROPS.contains(&name)
 }
 
-/// Whether a counter has a place of its own on the screen, or is a time, which would be the fastest of all.
+/// Whether a counter has a place of its own on the screen, is a part of a histogram, or is a time, which would be the fastest of all.
 fn is_shown_apart(name: &str) -> bool {
     let rest = name.strip_prefix("protocol.").unwrap_or_default();
-    ["received_bytes_", "sent_bytes_", "priority"].iter().any(|start| rest.starts_with(start))
+    ["received_bytes_", "sent_bytes_", "priority", "timed_calls_"]
+        .iter()
+        .any(|start| rest.starts_with(start))
         || name.ends_with("_ns")
 }
 
@@ -195,8 +197,8 @@ mod tests {
         assert_eq!(by_length(&each_counts_one, 1.0).len(), LENGTHS.len() + 1);
         assert_eq!(by_priority(&each_counts_one, 1.0).len(), 8);
         let apart = known.iter().filter(|name| is_shown_apart(name)).count();
-        // Two of each class of lengths, bytes and packets of each priority level, and the two times.
-        assert_eq!(apart, 2 * (LENGTHS.len() + 1) + 16 + 2);
+        // Two of each class of lengths, bytes and packets of each priority level, two times, and the histogram of latencies with its sum.
+        assert_eq!(apart, 2 * (LENGTHS.len() + 1) + 16 + 2 + 27);
     }
 
     #[test]

@@ -159,5 +159,5 @@ fn the_server_answers_a_client_of_cp_node() {
     }
     server.signal("TERM");
     let summary = server.finish();
-    assert!(summary.contains("3 requests were none"), "{summary}");
+    assert!(summary.contains("3 requests were malformed"), "{summary}");
 }
