@@ -46,7 +46,7 @@
 #define TCP_CM_INQ TCP_INQ
 #endif
 
-enum { CONNECTIONS = 3, MOST = 20000, TIMEOUT = 5000 };
+enum { CONNECTIONS = 3, MOST = 20000, WITHIN_MS = 5000 };
 
 enum what {
     OPEN, MEET, RECEIVE, SEND, POLL, EPOLL_CONTROL, EPOLL_WAIT, WAIT_FRESH, OPTION, DUPLICATE, PASS, ODD, SHUT, CLOSE, SETTLE, SETTLE_END,
@@ -664,13 +664,13 @@ static void *help(void *of) {
     if (o->kind == 2) {
         struct epoll_event event = {0};
         say(to, "a thread waits for a set");
-        say_result(to, epoll_wait(helper->set, &event, 1, TIMEOUT));
+        say_result(to, epoll_wait(helper->set, &event, 1, WITHIN_MS));
         say_events(to, event.events);
     }
     if (o->kind == 3) {
         struct pollfd member = {fd, POLLIN | POLLRDHUP, 0};
         say(to, "a thread waits by poll");
-        say_result(to, poll(&member, 1, TIMEOUT));
+        say_result(to, poll(&member, 1, WITHIN_MS));
         say_events(to, member.revents);
     }
     return NULL;
@@ -788,7 +788,7 @@ static void act(struct end *end, const struct order *o, struct answer *to) {
                 if (epoll_ctl(end->set, EPOLL_CTL_ADD, fd, &event)) fail("add a socket");
                 if (connect(fd, (struct sockaddr *)&at, sizeof at) && errno != EINPROGRESS) fail("connect");
                 struct pollfd member = {fd, POLLOUT, 0};
-                if (poll(&member, 1, TIMEOUT) != 1 || !(member.revents & POLLOUT)) fail("connect in time");
+                if (poll(&member, 1, WITHIN_MS) != 1 || !(member.revents & POLLOUT)) fail("connect in time");
                 make_nonblocking(fd, 0);
             } else if (connect(fd, (struct sockaddr *)&at, sizeof at))
                 fail("connect");
@@ -865,7 +865,7 @@ static void act(struct end *end, const struct order *o, struct answer *to) {
         break;
     }
     case SETTLE:
-        for (int i = 0; i < TIMEOUT && value != o->size; i++) {
+        for (int i = 0; i < WITHIN_MS && value != o->size; i++) {
             if (i > 50) poll(NULL, 0, 1);
             if (ioctl(fd, FIONREAD, &value)) break;
         }
@@ -873,7 +873,7 @@ static void act(struct end *end, const struct order *o, struct answer *to) {
         break;
     case SETTLE_END: {
         struct pollfd member = {fd, o->flags, 0};
-        if (poll(&member, 1, TIMEOUT) != 1) say(to, "no end is seen");
+        if (poll(&member, 1, WITHIN_MS) != 1) say(to, "no end is seen");
         break;
     }
     case SEND_ALL: send_all(end, o, to); break;
@@ -894,7 +894,7 @@ static void act(struct end *end, const struct order *o, struct answer *to) {
     }
     case URGENT_READ: {
         struct pollfd member = {fd, POLLPRI, 0};
-        int told = poll(&member, 1, TIMEOUT);
+        int told = poll(&member, 1, WITHIN_MS);
         char byte = 0;
         long got = recv(fd, &byte, 1, MSG_OOB | MSG_DONTWAIT);
         say(to, "urgent byte: told %d", told);
@@ -1341,7 +1341,7 @@ static void one_step(uint64_t draw, int two_processes, int messages) {
         s->read[out] += answer.moved;
         if (strstr(answer.text, "a part")) printf("%ld %s\n", step_number, answer.text);
         printf("%ld drained: %s\n", step_number, on_way(s, out) ? "not all" : "all");
-        room.size = TIMEOUT;
+        room.size = WITHIN_MS;
         order(who, &room);
     } else if (choice < 98) {
         if (there || on_way(s, out) || s->is_closed[peer] || s->is_over || s->is_shut[out] || s->is_shut_for_reading[peer]) return;
