@@ -105,6 +105,11 @@ fn a_carrier_without_descriptors_goes_on_and_frees_them() {
 #[test]
 fn a_carrier_whose_limit_falls_turns_visitors_away() {
     let carrier = Limited::start();
+    // From here on the carrier has all descriptors that its threads make when they are first needed.
+    let first = carrier.visitor();
+    wait_until("a process is served", || carrier.status()["guests"] == 1);
+    drop(first);
+    wait_until("it has left", || carrier.status()["guests"] == 0);
     let limit = |limit: u64| {
         let limit = Rlimit { current: Some(limit), maximum: Some(256) };
         prlimit(Some(Pid::from_child(&carrier.child)), Resource::Nofile, limit)

@@ -44,9 +44,9 @@ pub(super) fn put_into_socket(fd: c_int, until: Duration) -> bool {
         let Some(side) = used.side() else { return false };
         let Some((new, writer)) = connected() else { return false };
         if side.is_shared() {
-            let Some(bytes) = copy_all(&used, side, fd) else { return false };
-            if !write_all(writer.0, bytes.room.as_ptr(), bytes.count, until) {
-                return false;
+            let copied = copy_all(&used, side, fd);
+            if !copied.is_some_and(|it| write_all(writer.0, it.room.as_ptr(), it.count, until)) {
+                kernel::reset(writer.0); // The bytes stay where they are, for the other process.
             }
         } else if !move_all(&used, fd, writer.0, until) {
             kernel::reset(fd); // As bytes are lost.
@@ -74,14 +74,18 @@ struct Bytes {
     count: usize,
 }
 
-/// How many bytes are left of a stream. `None` beyond [`MOST`].
+/// Number of bytes that are left of a stream. `None` beyond [`MOST`].
 fn count_all(side: &Side, fd: c_int) -> Option<usize> {
     let all = side.unread() as usize + kernel::unread(fd)? as usize + side.rest(fd).len();
     Some(all).filter(|all| *all <= MOST)
 }
 
-/// The same bytes, which stay where they are: another process has the connection as well, and it may be the one that reads them.
+/// Copies all that is left, which stays where it is: another process has the connection as well, and may be the one that reads it.
+/// `None` if there is more than [`MOST`], or if bytes or the end may be on their way.
 fn copy_all(used: &Use, side: &Side, fd: c_int) -> Option<Bytes> {
+    if !kernel::has_ended(fd) {
+        return None;
+    }
     let all = count_all(side, fd)?;
     let mut room = Scratch::new(MOST)?;
     let rest = side.rest(fd);
