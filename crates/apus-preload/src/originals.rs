@@ -53,7 +53,7 @@ macro_rules! originals {
                 type Original = unsafe extern "C-unwind" fn($($type),*) -> $result;
                 // SAFETY: a slot holds the address of a function with this signature.
                 let original = unsafe { mem::transmute::<*mut c_void, Original>(address) };
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { original($($argument),*) }
             }
         )*
@@ -64,7 +64,7 @@ macro_rules! originals {
 
             $(pub(super) unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
                 resolve();
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { super::$name($($argument),*) }
             })*
         }

@@ -131,7 +131,7 @@ pub(crate) struct Wait {
 /// There is room for the events, and the mask is null or one.
 pub(crate) unsafe fn wait(call: &Wait) -> c_int {
     let until = call.timeout.map(|timeout| Clock::now() + timeout);
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let first = unsafe { slice(call, call.mask, call.timeout) };
     if first != 0 || call.timeout.is_some_and(|timeout| timeout <= SLICE) {
         return first;
@@ -168,14 +168,14 @@ unsafe fn slice(call: &Wait, mask: *const sigset_t, left: Option<Duration>) -> c
     if let Some(left) = left.filter(|left| *left < SLICE) {
         let time = timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
         let before = errno::current();
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let result = unsafe { originals::epoll_pwait2(set, events, count, &raw const time, mask) };
         if result >= 0 || errno::current() != libc::ENOSYS {
             return result;
         }
         errno::set(before); // An older C library: the rest is rounded up.
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { originals::epoll_pwait(set, events, count, SLICE.as_millis() as c_int, mask) }
 }
 

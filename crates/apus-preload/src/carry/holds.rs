@@ -519,7 +519,7 @@ pub(crate) unsafe extern "C" fn before_jump(buffer: *const u64) {
         return; // No call of this thread is under way.
     };
     let aim = if IS_KNOWN.load(Ordering::Acquire) != 0 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         shown(unsafe { *buffer.add(STACK) }) ^ GUARD.load(Ordering::Relaxed)
     } else {
         u64::MAX // It is likely to leave the handler, and with it all calls.

@@ -365,7 +365,7 @@ mod tests {
             drop(go);
             let _ = goes.read(&mut [0]); // The parent has closed its descriptor then.
             work();
-            // SAFETY: the call has no pointers.
+            // SAFETY: the call takes no pointers.
             unsafe { libc::_exit(7) };
         }
         assert!(child > 0);
@@ -397,7 +397,7 @@ mod tests {
         let (socket, other) = filled();
         let (held, harmless) = (keep(socket).unwrap(), keep(io::pipe().unwrap().0.into()).unwrap());
         let are_closed = || {
-            // SAFETY: the command has no argument.
+            // SAFETY: the command takes no argument.
             let flags = |fd: &Inner| unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) };
             [&held, &harmless].map(|fd| flags(fd) == libc::FD_CLOEXEC)
         };

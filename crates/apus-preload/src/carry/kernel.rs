@@ -136,7 +136,7 @@ pub(crate) fn unread(fd: c_int) -> Option<u64> {
 
 /// Whether the program has made the socket non-blocking.
 pub(crate) fn is_nonblocking(fd: c_int) -> bool {
-    // SAFETY: the command has no argument.
+    // SAFETY: the command takes no argument.
     let flags = unsafe { originals::fcntl(fd, libc::F_GETFL, 0) };
     flags >= 0 && flags & libc::O_NONBLOCK != 0
 }
@@ -145,7 +145,7 @@ pub(crate) fn is_nonblocking(fd: c_int) -> bool {
 ///
 /// # Safety
 ///
-/// The parts can be written.
+/// The parts are writable.
 pub(crate) unsafe fn receive(fd: c_int, parts: &mut [iovec], flags: c_int) -> Result<usize, c_int> {
     let mut message = message(parts);
     // SAFETY: the message lives here, and the caller vouches for its parts.
@@ -156,7 +156,7 @@ pub(crate) unsafe fn receive(fd: c_int, parts: &mut [iovec], flags: c_int) -> Re
 ///
 /// # Safety
 ///
-/// The parts can be written.
+/// The parts are writable.
 pub(crate) unsafe fn receive_at_most(
     fd: c_int,
     parts: &mut [iovec],
@@ -177,7 +177,7 @@ pub(crate) unsafe fn receive_at_most(
         left -= part.iov_len;
         count += 1;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let received = unsafe { receive(fd, &mut parts[..count], flags) };
     if let Some((index, length)) = cut {
         parts[index].iov_len = length;
@@ -189,7 +189,7 @@ pub(crate) unsafe fn receive_at_most(
 ///
 /// # Safety
 ///
-/// The parts can be read.
+/// The parts are readable.
 pub(crate) unsafe fn send(fd: c_int, parts: &mut [iovec], flags: c_int) -> Result<usize, c_int> {
     let message = message(parts);
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;

@@ -264,14 +264,14 @@ pub(crate) unsafe fn receive(
     if flags & !transfer::RECEIVE_FLAGS != 0
         || flags & libc::MSG_PEEK != 0
             && flags & libc::MSG_WAITALL != 0
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             && !has_all(&used, fd, unsafe { total(list, count) })
     {
         return_to_kernel(fd, "a call with flags that receives");
         return original();
     }
     match used.side() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         Some(side) => errno::kept_on_success(|| unsafe {
             answering::start();
             transfer::receive(&used, side, fd, list, count, flags)
@@ -307,7 +307,7 @@ pub(crate) unsafe fn send(
         return original();
     }
     match used.side() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         Some(side) => errno::kept_on_success(|| unsafe {
             answering::start();
             transfer::send(&used, side, fd, list, count, flags)
@@ -372,7 +372,7 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
         answering::wake(); // Bytes may wait to be put back into TCP.
         side.nudge(); // Waits learn of it before the kernel does.
         if is_for_both && !side.has_finished_shut() {
-            // SAFETY: the call has no pointers.
+            // SAFETY: the call takes no pointers.
             let _ = unsafe { originals::shutdown(fd, libc::SHUT_RD) };
         }
     }

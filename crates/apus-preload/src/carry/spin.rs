@@ -68,7 +68,7 @@ pub(crate) fn until(spin: &Spin, is_there: impl Fn() -> bool) -> bool {
             is_there()
         });
         if !has_come && SLEEPERS.load(Ordering::Relaxed) > 0 {
-            // SAFETY: the call has no arguments.
+            // SAFETY: the call takes no arguments.
             unsafe { own::sched_yield() };
         }
         let now = Clock::now();
@@ -110,7 +110,7 @@ struct Place(&'static AtomicU64);
 
 impl Place {
     fn take() -> Option<Self> {
-        // SAFETY: the call has no arguments.
+        // SAFETY: the call takes no arguments.
         let processor = unsafe { libc::sched_getcpu() } as usize;
         let (place, me) = (holders::place(processor)?, thread::thread());
         let take = |holder| {

@@ -13,7 +13,7 @@ pub(crate) fn thread() -> u64 {
     if known >> 32 == u64::from(process) {
         return known;
     }
-    // SAFETY: the call has no arguments.
+    // SAFETY: the call takes no arguments.
     let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u64;
     let word = u64::from(process) << 32 | thread;
     THREAD.set(word);

@@ -69,7 +69,7 @@ impl Word for AtomicU64 {
 
     fn pause(&self, tries: u32) {
         if tries > SPINS {
-            // SAFETY: the call has no arguments.
+            // SAFETY: the call takes no arguments.
             unsafe { crate::originals::own::sched_yield() };
         } else {
             std::hint::spin_loop();

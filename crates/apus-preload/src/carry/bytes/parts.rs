@@ -22,7 +22,7 @@ impl Parts {
     ///
     /// There are `count` buffers, and each can be read or written as the call does.
     pub(crate) unsafe fn new(list: *const iovec, count: usize) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let left = unsafe { total(list, count) };
         Self { list, count, done: 0, left }
     }
@@ -92,7 +92,7 @@ pub(crate) unsafe fn total(parts: *const iovec, count: usize) -> usize {
     if count == 0 {
         return 0; // Then the list may be null.
     }
-    // SAFETY: the caller vouches for the parts.
+    // SAFETY: the caller guarantees that the parts are valid.
     let parts = unsafe { slice::from_raw_parts(parts, count) };
     parts
         .iter()

@@ -27,7 +27,7 @@ pub(crate) unsafe fn sendfile(
 ) -> Option<ssize_t> {
     let used = Use::of(to)?;
     let Some(side) = used.side() else { return Some(transfer::by_kernel(&used, SENDS, original)) };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let given = unsafe { offset.as_mut() };
     let start = given.as_ref().map_or_else(|| position(from), |offset| **offset);
     if start < 0 || !is_file(from) {
@@ -56,14 +56,14 @@ pub(crate) unsafe fn sendfile(
     let end = start + done as off_t;
     match given {
         Some(offset) => *offset = end,
-        // SAFETY: the call has no pointers.
+        // SAFETY: the call takes no pointers.
         None => errno::kept(|| unsafe { _ = own::lseek(from, end, libc::SEEK_SET) }),
     }
     Some(if done > 0 { done as ssize_t } else { result })
 }
 
 fn position(fd: c_int) -> off_t {
-    // SAFETY: the call has no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { own::lseek(fd, 0, libc::SEEK_CUR) }
 }
 

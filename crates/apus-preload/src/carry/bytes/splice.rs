@@ -94,7 +94,7 @@ fn out_of_pipe(used: &Use, from: c_int, to: c_int, part: iovec, flags: c_uint) -
     let Some(side) = used.side() else { return failed(libc::EAGAIN) };
     let Ok((copy, end)) = pipe() else { return failed(libc::ENOMEM) };
     let holds = [copy, end].map(Hold::descriptor);
-    // SAFETY: the call has no pointers. It waits as `splice` does.
+    // SAFETY: the call takes no pointers. It waits as `splice` does.
     let found = unsafe { libc::tee(from, end, part.iov_len, flags & libc::SPLICE_F_NONBLOCK) };
     // SAFETY: there is room for this number of bytes.
     let read = unsafe {
@@ -133,7 +133,7 @@ fn wait(fd: c_int, events: c_short, time: c_int) -> ssize_t {
 }
 
 fn is_nonblocking(fd: c_int) -> bool {
-    // SAFETY: the command has no argument.
+    // SAFETY: the command takes no argument.
     unsafe { own::fcntl(fd, libc::F_GETFL, 0) & libc::O_NONBLOCK != 0 }
 }
 

@@ -40,7 +40,7 @@ pub(crate) unsafe fn receive(
     count: usize,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let mut parts = unsafe { Parts::new(list, count) };
     let wanted = parts.left();
     if wanted == 0 {
@@ -109,7 +109,7 @@ fn receive_nothing(used: &Use, side: &Side, fd: c_int, flags: c_int) -> ssize_t 
     let mut byte = 0_u8;
     let part = iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     let flags = flags & !(libc::MSG_WAITALL | libc::MSG_TRUNC) | libc::MSG_PEEK;
-    // SAFETY: the part is a variable of this function.
+    // SAFETY: the part points to a local variable.
     unsafe { receive(used, side, fd, &raw const part, 1, flags).min(0) }
 }
 
@@ -126,7 +126,7 @@ pub(crate) unsafe fn send(
     count: usize,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let mut parts = unsafe { Parts::new(list, count) };
     let wanted = parts.left();
     let mut limits = WaitLimits::new(flags, libc::SO_SNDTIMEO);

@@ -48,7 +48,7 @@ impl Aside {
     ///
     /// # Safety
     ///
-    /// The parts can be read.
+    /// The parts are readable.
     pub(crate) unsafe fn put(&self, parts: &[iovec]) -> usize {
         let all: usize = parts.iter().map(|part| part.iov_len).fold(0, usize::saturating_add);
         let count = all.min(ROOM - self.count());
@@ -56,7 +56,7 @@ impl Aside {
         let mut left = count;
         for part in parts {
             for index in 0..part.iov_len.min(left) {
-                // SAFETY: the caller vouches for the part.
+                // SAFETY: the caller guarantees that the part is valid.
                 unsafe { *self.at(position) = *part.iov_base.cast::<u8>().add(index) };
                 position = position.wrapping_add(1);
                 left -= 1;

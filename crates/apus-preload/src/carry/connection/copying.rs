@@ -104,7 +104,7 @@ pub(crate) unsafe fn copy(
 ) {
     #[cfg(target_arch = "x86_64")]
     if is_past_caches {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { memory.copy_in_past_caches(at, from, length) };
     }
     let _ = is_past_caches;

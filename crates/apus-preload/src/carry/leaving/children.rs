@@ -169,7 +169,7 @@ pub(crate) fn last() -> u32 {
 /// parent learns when the program has ended.
 pub(crate) fn before_program() {
     let survives = |fd: c_int| {
-        // SAFETY: the command has no argument.
+        // SAFETY: the command takes no argument.
         let flags = unsafe { originals::fcntl(fd, libc::F_GETFD, 0) };
         descriptors::word(fd) & LIFELINE == SHARED && flags >= 0 && flags & libc::FD_CLOEXEC == 0
     };

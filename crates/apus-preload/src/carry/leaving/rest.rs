@@ -53,7 +53,7 @@ pub(super) fn put_into_socket(fd: c_int, until: Duration) -> bool {
             return false;
         }
         if side.has_shut() {
-            // SAFETY: the call has no pointers.
+            // SAFETY: the call takes no pointers.
             let _ = unsafe { own::shutdown(new.0, libc::SHUT_WR) };
         }
         let slot = used.slot;
@@ -168,7 +168,7 @@ impl Drop for Own {
 fn connected() -> Option<(Own, Own)> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
     let socket = |flags| {
-        // SAFETY: the call has no pointers.
+        // SAFETY: the call takes no pointers.
         let fd = unsafe { own::socket(libc::AF_INET, kind | flags, 0) };
         (fd >= 0).then_some(Own(fd))
     };

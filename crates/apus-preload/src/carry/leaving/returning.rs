@@ -126,7 +126,7 @@ fn ours() -> impl Iterator<Item = c_int> {
 
 /// Whether `exec` closes the descriptor.
 pub(crate) fn is_closed_by_exec(fd: c_int) -> bool {
-    // SAFETY: the command has no argument.
+    // SAFETY: the command takes no argument.
     let flags = unsafe { originals::fcntl(fd, libc::F_GETFD, 0) };
     flags < 0 || flags & libc::FD_CLOEXEC != 0
 }

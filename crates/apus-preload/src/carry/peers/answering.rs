@@ -259,7 +259,7 @@ impl Answering {
     }
 
     fn run(&mut self) {
-        // SAFETY: the call has no arguments.
+        // SAFETY: the call takes no arguments.
         THREAD.store(unsafe { libc::gettid() }, Ordering::SeqCst);
         let mut refills = false;
         while !IS_OVER.load(Ordering::SeqCst) {

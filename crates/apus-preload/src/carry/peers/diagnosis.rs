@@ -152,7 +152,7 @@ pub(crate) fn shown(proof: BorrowedFd<'_>, fd: c_int) -> Option<Shown> {
 
 /// Whether a descriptor names a file and nothing more. Closing it never sleeps.
 pub(crate) fn is_path(fd: BorrowedFd<'_>) -> bool {
-    // SAFETY: the command has no argument.
+    // SAFETY: the command takes no argument.
     let flags = unsafe { originals::fcntl(fd.as_raw_fd(), libc::F_GETFL, 0) };
     flags >= 0 && flags & libc::O_PATH != 0
 }

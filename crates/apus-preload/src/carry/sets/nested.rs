@@ -316,7 +316,7 @@ fn control(set: c_int, operation: c_int, fd: c_int, events: u32, data: u64) -> b
 
 /// A set of this library.
 fn bell_set() -> Option<c_int> {
-    // SAFETY: the call has no pointers.
+    // SAFETY: the call takes no pointers.
     let set = unsafe { own::epoll_create1(libc::EPOLL_CLOEXEC) };
     if set < 0 {
         return None;

@@ -45,7 +45,7 @@ pub(crate) unsafe fn wait(set: &Set, call: &Wait) -> Option<c_int> {
     if call.events.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let mut events = unsafe { Events::new(call.events, limit) };
     let until = call.timeout.map(|timeout| Clock::now() + timeout);
     let mut has_spun = false;

@@ -98,7 +98,7 @@ pub(crate) unsafe fn poll(
     if count == 0 || count > MANY || list.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let list = unsafe { slice::from_raw_parts_mut(list, count) };
     if list.iter().filter(|member| has_to_look_at(member.fd)).count() == 0 {
         return None;
@@ -404,7 +404,7 @@ pub(crate) fn millis(timeout: c_int) -> Option<Duration> {
 
 /// The time of `ppoll`: `Err` if it is none.
 pub(crate) unsafe fn time(timeout: *const libc::timespec) -> Result<Option<Duration>, ()> {
-    // SAFETY: the caller's promise: it is null or a time.
+    // SAFETY: the caller guarantees that it is null or points to a time.
     let Some(time) = (unsafe { timeout.as_ref() }) else { return Ok(None) };
     match (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec)) {
         (Ok(seconds), Ok(nanos)) if nanos < 1_000_000_000 => {

@@ -94,7 +94,7 @@ pub(crate) unsafe fn select(
         return None;
     }
     if count <= FEW {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { select_among_few(sets, timeout, mask) };
     }
     let mut scratch = Scratch::new(count * size_of::<pollfd>())?;
@@ -114,7 +114,7 @@ unsafe fn select_among_few(
     mask: *const sigset_t,
 ) -> Option<(c_int, Duration)> {
     let mut list = [pollfd { fd: -1, events: 0, revents: 0 }; FEW];
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { select_among(sets, &mut list, timeout, mask) }
 }
 

@@ -50,7 +50,7 @@ impl Side {
         let mut byte = 0_u8;
         let fd = self.channel.descriptor().as_raw_fd();
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        // SAFETY: there is room for a byte.
+        // SAFETY: the buffer holds one byte.
         let mut ended = || unsafe { originals::recv(fd, (&raw mut byte).cast(), 1, flags) } == 0;
         let said = self.peer.load(layout::DIED, Ordering::Acquire) != 0;
         said || self.peer_is_dead.load(Ordering::Acquire) || ended()
@@ -66,7 +66,7 @@ impl Side {
         let is_reset = resets || kernel::resets_at_close(fd);
         if is_reset && self.has_shut() && !self.has_finished_shut() {
             self.end(layout::HAS_ENDED); // The end comes before the reset.
-            // SAFETY: the call has no pointers.
+            // SAFETY: the call takes no pointers.
             let _ = unsafe { originals::shutdown(fd, libc::SHUT_WR) };
         }
         let how = if is_reset { layout::HAS_RESET } else { 1 };
@@ -199,7 +199,7 @@ impl Side {
     /// There is room for all of them.
     pub(crate) unsafe fn copy_rest(&self, rest: &PeerBytes, to: *mut u8) {
         let mut part = [iovec { iov_base: to.cast(), iov_len: rest.len() }];
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.copy_out(rest.start, rest.len(), &mut part, 0, |_| {}) };
     }
 
@@ -263,7 +263,7 @@ impl Side {
             self.own.word(layout::SHUT).store(layout::HAS_ENDED, Ordering::Release);
             // One call for both directions: after the end of the second one the kernel knows of no connection.
             let how = if self.reads_nothing() { libc::SHUT_RDWR } else { libc::SHUT_WR };
-            // SAFETY: the call has no pointers.
+            // SAFETY: the call takes no pointers.
             unsafe { originals::shutdown(fd, how) }
         })
     }

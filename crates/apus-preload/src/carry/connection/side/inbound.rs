@@ -38,7 +38,7 @@ impl Side {
     ///
     /// # Safety
     ///
-    /// The parts can be written.
+    /// The parts are writable.
     pub(crate) unsafe fn receive(
         &self,
         fd: c_int,
@@ -48,7 +48,7 @@ impl Side {
         asks_kernel: bool,
     ) -> Result<usize, NotNow> {
         self.inbound.last_fd.store(fd, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let mut received = unsafe { self.receive_once(fd, parts, room, flags, asks_kernel) };
         while received == Err(NotNow::Again) {
             // SAFETY: as above.
@@ -58,7 +58,7 @@ impl Side {
             self.ending.meet_reset();
             received = Err(NotNow::Wait);
             if self.sees_end() {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 received = unsafe { self.receive_once(fd, parts, room, flags, asks_kernel) };
             }
         }
@@ -107,7 +107,7 @@ impl Side {
                     };
                 }
                 let takes = flags & libc::MSG_PEEK == 0;
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     self.copy_out(receiver.read(), bytes as usize, parts, flags, |bytes| {
                         if takes {
@@ -128,7 +128,7 @@ impl Side {
             }
             ReceiverState::Switching => {
                 let left = theirs.offset - self.consumed(fd).unwrap_or(theirs.offset);
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 let received = unsafe { receive_at_most(fd, parts, left as usize, flags) };
                 // Nothing else tells the next call that waits that the ring comes now.
                 receiver.look(&theirs, || self.consumed(fd).unwrap_or(0), own)?;
@@ -136,7 +136,7 @@ impl Side {
                     Ok(bytes) if flags & libc::MSG_PEEK != 0 && bytes as u64 == left => {
                         let more = receiver.unread(&theirs)?.min((room - bytes) as u64);
                         let parts = skip(parts, bytes);
-                        // SAFETY: the caller's promise.
+                        // SAFETY: guaranteed by the caller.
                         unsafe {
                             self.copy_out(receiver.read(), more as usize, parts, flags, |_| {});
                         }
@@ -146,14 +146,14 @@ impl Side {
                 }
             }
             ReceiverState::Offered if !self.is_between_hosts => {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { self.receive_before_epoch(fd, parts, room, flags, &mut receiver) }
             }
             ReceiverState::Tcp | ReceiverState::Offered => {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 match unsafe { receive_at_most(fd, parts, room, flags) } {
                     Ok(0) if room > 0 => {
-                        // SAFETY: the caller's promise.
+                        // SAFETY: guaranteed by the caller.
                         unsafe { self.receive_rest(fd, parts, room, flags, &mut receiver) }
                     }
                     received => received,
@@ -167,7 +167,7 @@ impl Side {
     ///
     /// # Safety
     ///
-    /// The parts can be written.
+    /// The parts are writable.
     #[cold]
     unsafe fn receive_before_epoch(
         &self,
@@ -184,14 +184,14 @@ impl Side {
         }
         if there > 0 || room == 0 {
             let most = usize::try_from(there).unwrap_or(usize::MAX).min(room);
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             return unsafe { receive_at_most(fd, parts, most, flags) };
         }
         let mut byte = 0_u8;
         let mut part = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
-        // SAFETY: the part is a variable of this function.
+        // SAFETY: the part points to a local variable.
         match unsafe { kernel::receive(fd, &mut part, libc::MSG_PEEK) } {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             Ok(0) => unsafe { self.receive_rest(fd, parts, room, flags, receiver) },
             Ok(_) => Err(NotNow::Again),
             Err(libc::EAGAIN) => Err(NotNow::Wait),
@@ -215,7 +215,7 @@ impl Side {
     fn end_of_ring(&self, fd: c_int) -> Result<usize, NotNow> {
         let mut byte = 0_u8;
         let mut part = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
-        // SAFETY: the part is a variable of this function.
+        // SAFETY: the part points to a local variable.
         let ended = unsafe { kernel::receive(fd, &mut part, libc::MSG_PEEK) };
         if ended == Ok(0) && !self.sees_end() {
             return Err(NotNow::Wait);
@@ -262,7 +262,7 @@ impl Side {
         let total = self.consumed(fd).unwrap_or(u64::MAX);
         let rest = receiver.rest(&theirs, total)?;
         let bytes = (rest.end - rest.start).min(room as u64);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.copy_out(rest.start, bytes as usize, parts, flags, |_| {}) };
         if flags & libc::MSG_PEEK == 0 && bytes > 0 {
             receiver.took(rest.start + bytes - receiver.read(), &mut Own(&self.own));
@@ -284,7 +284,7 @@ impl Side {
             return took(bytes);
         }
         let copy = |at, to, length| {
-            // SAFETY: the caller vouches for the parts.
+            // SAFETY: the caller guarantees that the parts are valid.
             unsafe { self.peer.copy_to(at..at + length, to) };
         };
         self.places().copy(position, bytes, parts, copy, took);
@@ -480,7 +480,7 @@ unsafe fn receive_at_most(
     most: usize,
     flags: c_int,
 ) -> Result<usize, NotNow> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let received = unsafe { kernel::receive_at_most(fd, parts, most, flags) };
     received
         .map_err(|error| if error == libc::EAGAIN { NotNow::Wait } else { NotNow::Error(error) })

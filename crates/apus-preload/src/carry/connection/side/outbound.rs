@@ -26,7 +26,7 @@ impl Side {
     ///
     /// # Safety
     ///
-    /// The parts can be read.
+    /// The parts are readable.
     pub(crate) unsafe fn send(
         &self,
         fd: c_int,
@@ -37,7 +37,7 @@ impl Side {
     ) -> Result<usize, NotNow> {
         self.note_write();
         let Ok(_token) = Token::take(&self.own, layout::TOKENS[1]) else {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let aside = unsafe { self.outbound.aside.put(parts) };
             return if aside > 0 { Ok(aside) } else { Err(NotNow::Error(libc::EAGAIN)) };
         };
@@ -47,7 +47,7 @@ impl Side {
         if self.has_shut() {
             return Err(NotNow::Error(kernel::take_error(fd).unwrap_or(libc::EPIPE)));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.send_with_token(fd, parts, bytes, flags, may_switch) }
     }
 
@@ -55,7 +55,7 @@ impl Side {
     #[cold]
     fn send_aside(&self, fd: c_int) -> Result<(), NotNow> {
         let sent = self.outbound.aside.follow(|parts, bytes| {
-            // SAFETY: the parts are memory of this side.
+            // SAFETY: the bytes are memory of this side.
             unsafe { self.send_with_token(fd, parts, bytes, 0, || false) }
         });
         if let Err(NotNow::Error(_)) = sent {
@@ -104,7 +104,7 @@ impl Side {
                 if room == 0 && bytes > 0 {
                     return Err(NotNow::Full);
                 }
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     self.copy_in(sender.written(), room, parts, |bytes| {
                         sender.wrote(bytes as u64, own);
@@ -119,7 +119,7 @@ impl Side {
             }
             SenderState::Refill => Err(NotNow::Wait),
             _ if self.is_lost() && self.ending.tell_loss() => Err(NotNow::Error(libc::ECONNRESET)),
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             _ => match unsafe { kernel::send(fd, parts, flags) } {
                 Ok(sent) => Ok(sent),
                 Err(libc::EAGAIN) => Err(NotNow::Wait),
@@ -248,7 +248,7 @@ impl Side {
             let length = ((left.end - left.start) as usize).min(places.in_one_go(left.start));
             let from = self.own.address(places.at(left.start), length);
             let mut part = [iovec { iov_base: from.cast_mut().cast(), iov_len: length }];
-            // SAFETY: the part is memory of this side.
+            // SAFETY: the bytes are memory of this side.
             match unsafe { kernel::send(fd, &mut part, 0) } {
                 Ok(_) => {}
                 Err(libc::EAGAIN) => return Ok(()),

@@ -145,7 +145,7 @@ impl Side {
         if self.is_between_hosts {
             return true; // The carrier has to run.
         }
-        // SAFETY: the call has no arguments.
+        // SAFETY: the call takes no arguments.
         let here = unsafe { libc::sched_getcpu() } as u64 + 1;
         let word = self.own.word(layout::PROCESSOR);
         if word.load(Ordering::Relaxed) != here {
