@@ -58,7 +58,7 @@ pub(crate) fn end() {
 
 /// The value of a variable that is set and not empty.
 fn variable(name: &CStr) -> Option<&'static str> {
-    // SAFETY: the name ends with a zero byte. Nobody changes the environment before `main`.
+    // SAFETY: the name ends with a zero byte. No other code changes the environment before `main`.
     let value = unsafe { libc::getenv(name.as_ptr()) };
     // SAFETY: a value ends with a zero byte.
     let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })?;
@@ -96,7 +96,7 @@ pub(crate) fn made(set: c_int) {
 #[cold]
 fn give(set: c_int, word: u64) {
     static IS_REFUSED: AtomicBool = AtomicBool::new(false);
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut parameters: epoll_params = unsafe { std::mem::zeroed() };
     parameters.busy_poll_usecs = word as u32;
     parameters.busy_poll_budget = (word >> 32) as u16;
@@ -128,7 +128,7 @@ pub(crate) struct Wait {
 ///
 /// # Safety
 ///
-/// There is room for the events, and the mask is null or one.
+/// There is room for the events, and the mask is null or valid.
 pub(crate) unsafe fn wait(call: &Wait) -> c_int {
     let until = call.timeout.map(|timeout| Clock::now() + timeout);
     // SAFETY: guaranteed by the caller.
@@ -138,7 +138,7 @@ pub(crate) unsafe fn wait(call: &Wait) -> c_int {
     }
     let mut all = MaybeUninit::<sigset_t>::uninit();
     let mut before = MaybeUninit::<sigset_t>::uninit();
-    // SAFETY: there is room for both sets. The calls cannot fail.
+    // SAFETY: the buffer has room for both sets. The calls cannot fail.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());

@@ -88,7 +88,7 @@ pub(crate) fn start() {
 fn make_records() -> bool {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: the call makes memory of its own, which is zero.
+    // SAFETY: the call makes a new mapping of zeros.
     let memory = unsafe { libc::mmap(ptr::null_mut(), size_of::<Records>(), access, flags, -1, 0) };
     if memory != libc::MAP_FAILED {
         RECORDS.store(memory.cast(), Ordering::Release);
@@ -479,7 +479,7 @@ fn address(
     fd: c_int,
     ask: unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int,
 ) -> Option<SocketAddr> {
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut storage: sockaddr_storage = unsafe { mem::zeroed() };
     let mut bytes = size_of::<sockaddr_storage>() as socklen_t;
     // SAFETY: the storage has room for that many bytes.
@@ -505,9 +505,9 @@ fn address(
 
 /// Device and inode of standard error.
 fn standard_error() -> Option<[u64; 2]> {
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut file: libc::stat = unsafe { mem::zeroed() };
-    // SAFETY: there is room for the result.
+    // SAFETY: the buffer has room for the result.
     let result = unsafe { libc::fstat(libc::STDERR_FILENO, &raw mut file) };
     (result == 0).then_some([file.st_dev, file.st_ino])
 }

@@ -2,8 +2,8 @@
 //!
 //! In nearly every case the original function makes the call, so timeouts, signal masks and cancellation points are those of a
 //! bare system call, not those of the C function with the same name. The work that our function of that name does before and
-//! after the call is done here too. Connections return to TCP first. A connection cannot return if its dead peer left bytes in
-//! the ring; our function then reads those bytes.
+//! after the call is done here too. Connections return to TCP first. A connection cannot return if a peer that is gone left bytes
+//! in the ring; our function then reads those bytes.
 //!
 //! `io_uring_setup` fails with `ENOSYS`, as on a kernel without it. libuv would register its interest in sockets through a ring
 //! that this call creates, where this library would not see it. Without a ring, libuv uses epoll.
@@ -81,7 +81,8 @@ fn reads(number: c_long) -> bool {
     )
 }
 
-/// Reads by our function of the same name. The connection could not return to TCP because its dead peer left bytes in the ring.
+/// Reads by our function of the same name. The connection could not return to TCP, because a peer that is gone left bytes in the
+/// ring.
 #[cold]
 unsafe extern "C-unwind" fn read_rest(
     number: c_long,

@@ -2,13 +2,11 @@
 //! is a few instructions of assembly.
 //!
 //! - `execl`, `execlp`, `execle`: the arguments in registers are pushed in front of those on the stack. Together they form a
-//! list, as `execv`
-//!   takes it.
-//! - `vfork`: the child runs on the stack of its parent, and would overwrite it if a function returned in the child.
-//!   So the code jumps to the original, which returns to the caller.
+//!   list, as `execv` takes it.
+//! - `vfork`: the child runs on the stack of its parent, and would overwrite it if a function returned in the child. So the code
+//!   jumps to the original, which returns to the caller.
 //! - `dprintf`: the C library writes by an internal call, which bypasses this library. The code jumps to the original too, with
-//! all
-//!   argument registers intact.
+//!   all argument registers intact.
 //! - `longjmp` and its relatives: calls that a jump leaves release their [holds](crate::carry::holds).
 
 use std::arch::naked_asm;

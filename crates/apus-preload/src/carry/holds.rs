@@ -293,7 +293,7 @@ impl Record {
             } else if Kind::Return.has(what) {
                 (left().carry_on)(of as usize);
             } else if Kind::Descriptor.has(what) {
-                // SAFETY: the descriptor is this library's, and nobody uses it any more.
+                // SAFETY: the descriptor is this library's, and no longer used.
                 let _ = unsafe { own::close((what & NUMBER) as c_int) };
             }
         }
@@ -372,7 +372,7 @@ fn claim() -> &'static Record {
 fn map(bytes: usize) -> *mut u8 {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: the call makes memory of its own.
+    // SAFETY: the call makes a new mapping.
     let memory = unsafe { own::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
     if memory == libc::MAP_FAILED {
         std::process::abort();
@@ -549,7 +549,7 @@ struct HandlerStack {
 
 impl HandlerStack {
     fn of_this_thread() -> Self {
-        // SAFETY: zero is a value of each field.
+        // SAFETY: all zeros are a valid value.
         let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
         // SAFETY: without a new stack the call only tells the present one.
         let result = unsafe { libc::sigaltstack(ptr::null(), &raw mut stack) };

@@ -72,7 +72,7 @@ impl InnerChannel {
         let off: libc::c_int = 0;
         let value = (&raw const off).cast();
         let size = size_of_val(&off) as libc::socklen_t;
-        // SAFETY: the value has that size.
+        // SAFETY: `size` is the size of the value.
         let result = unsafe {
             originals::setsockopt(self.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, value, size)
         };
@@ -87,7 +87,7 @@ impl InnerChannel {
             return Checked::End;
         }
         let mut byte = 0_u8;
-        // SAFETY: there is room for the byte.
+        // SAFETY: the buffer has room for the byte.
         match unsafe { originals::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) } {
             0 => Checked::End,
             1.. => Checked::Message(byte),
@@ -107,7 +107,7 @@ impl InnerChannel {
 fn peeks_descriptors(socket: RawFd) -> bool {
     let mut byte = 0_u8;
     let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
@@ -145,7 +145,7 @@ impl Drop for InnerChannel {
 pub(super) fn close_elsewhere(fd: RawFd) {
     COUNT.fetch_sub(1, Ordering::Relaxed);
     descriptors::set(fd, 0, descriptors::OF_SIDE);
-    // SAFETY: the descriptor is this library's, and nobody uses it any more.
+    // SAFETY: the descriptor is this library's, and no longer used.
     closer::close_elsewhere(unsafe { OwnedFd::from_raw_fd(fd) });
 }
 
@@ -153,7 +153,7 @@ pub(super) fn close_elsewhere(fd: RawFd) {
 pub(super) fn close(fd: RawFd) {
     COUNT.fetch_sub(1, Ordering::Relaxed);
     descriptors::set(fd, 0, descriptors::OF_SIDE);
-    // SAFETY: the descriptor is this library's, and nobody uses it any more.
+    // SAFETY: the descriptor is this library's, and no longer used.
     let _ = unsafe { originals::close(fd) };
 }
 
@@ -221,7 +221,7 @@ const RESERVE_MAX: u64 = 128;
 
 fn limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: there is room for the limit.
+    // SAFETY: the buffer has room for the limit.
     let _ = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     limit.rlim_cur
 }
@@ -258,7 +258,7 @@ fn may_sleep_in_close(fd: RawFd) -> bool {
     let (mut listens, mut size): (libc::c_int, _) =
         (0, size_of::<libc::c_int>() as libc::socklen_t);
     let value = (&raw mut listens).cast();
-    // SAFETY: there is room for the number.
+    // SAFETY: the buffer has room for the number.
     let result = unsafe {
         originals::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, value, &raw mut size)
     };
@@ -266,7 +266,7 @@ fn may_sleep_in_close(fd: RawFd) -> bool {
         return false; // It is no socket.
     }
     let mut member = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: there is one member.
+    // SAFETY: the pointer is to one member.
     let mut is_readable = || unsafe { originals::poll(&raw mut member, 1, 0) } > 0;
     if listens != 0 { is_readable() } else { peeks_descriptors(fd) }
 }
@@ -277,7 +277,7 @@ pub(crate) fn before_exec() {
     let may_sleep =
         |fd: &RawFd| descriptors::word(*fd) & descriptors::INNER != 0 && may_sleep_in_close(*fd);
     for fd in descriptors::used_in(0..=u32::MAX).filter(may_sleep) {
-        // SAFETY: the argument is a number. The program has the descriptor, and does not know of it.
+        // SAFETY: the argument is an integer. The program has the descriptor, and does not know of it.
         let _ = unsafe { originals::fcntl(fd, libc::F_SETFD, 0) };
     }
     closer::spare_from_exec();
@@ -326,7 +326,7 @@ mod tests {
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let linger = libc::linger { l_onoff: 1, l_linger: 60 };
         let size = size_of_val(&linger) as libc::socklen_t;
-        // SAFETY: the value has that size.
+        // SAFETY: `size` is the size of the value.
         let set = unsafe {
             let value = (&raw const linger).cast();
             libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, value, size)
@@ -377,7 +377,7 @@ mod tests {
         let began = Instant::now();
         let mut status = 0;
         while began.elapsed() < Duration::from_secs(20) {
-            // SAFETY: there is room for the status.
+            // SAFETY: the buffer has room for the status.
             if unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == child {
                 drop(other);
                 return Some(ExitStatus::from_raw(status));

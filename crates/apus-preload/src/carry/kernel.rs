@@ -33,7 +33,7 @@ const _: () = assert!(offset_of!(TcpInfo, bytes_received) == 128);
 const _: () = assert!(offset_of!(TcpInfo, bytes_sent) == 200);
 
 fn tcp_info(fd: c_int) -> Option<TcpInfo> {
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut info: TcpInfo = unsafe { mem::zeroed() };
     let mut size = size_of::<TcpInfo>() as libc::socklen_t;
     let value: *mut c_void = (&raw mut info).cast();
@@ -60,7 +60,7 @@ pub(crate) fn written(fd: c_int, accepted: bool) -> Option<u64> {
 /// Bytes that were written into the socket and not acknowledged.
 fn unacknowledged(fd: c_int) -> Option<u64> {
     let mut bytes: c_int = 0;
-    // SAFETY: the request writes a number.
+    // SAFETY: the request writes one integer.
     let result = unsafe { originals::ioctl(fd, libc::TIOCOUTQ, (&raw mut bytes) as u64) };
     (result == 0).then(|| u64::try_from(bytes).unwrap_or(0))
 }
@@ -103,7 +103,7 @@ pub(crate) fn has_shut(fd: c_int) -> bool {
 pub(crate) fn take_error(fd: c_int) -> Option<c_int> {
     let (mut error, mut size) = (0, size_of::<c_int>() as libc::socklen_t);
     let value: *mut c_void = (&raw mut error).cast();
-    // SAFETY: there is room for the error.
+    // SAFETY: the buffer has room for the error.
     let result = unsafe {
         originals::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, value, &raw mut size)
     };
@@ -129,7 +129,7 @@ fn tells(fd: c_int, events: libc::c_short) -> libc::c_short {
 /// Bytes that can be read from the socket.
 pub(crate) fn unread(fd: c_int) -> Option<u64> {
     let mut bytes: c_int = 0;
-    // SAFETY: the request writes a number.
+    // SAFETY: the request writes one integer.
     let result = unsafe { originals::ioctl(fd, libc::FIONREAD, (&raw mut bytes) as u64) };
     (result == 0).then(|| u64::try_from(bytes).unwrap_or(0))
 }
@@ -198,7 +198,7 @@ pub(crate) unsafe fn send(fd: c_int, parts: &mut [iovec], flags: c_int) -> Resul
 }
 
 fn message(parts: &mut [iovec]) -> msghdr {
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut message: msghdr = unsafe { mem::zeroed() };
     message.msg_iov = parts.as_mut_ptr();
     message.msg_iovlen = parts.len() as _;
@@ -213,7 +213,7 @@ fn number(result: isize) -> Result<usize, c_int> {
 pub(crate) fn wait(members: &mut [pollfd], timeout: Option<timespec>) -> Result<usize, c_int> {
     let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
     let (list, count) = (members.as_mut_ptr(), members.len() as libc::c_ulong);
-    // SAFETY: the list has that many members.
+    // SAFETY: the list has `count` members.
     let result = unsafe { originals::ppoll(list, count, timeout, ptr::null()) };
     usize::try_from(result).map_err(|_| errno::current())
 }
@@ -247,6 +247,6 @@ pub(crate) fn reset_at_close(fd: c_int) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     let size = size_of::<libc::linger>() as libc::socklen_t;
     let value: *const c_void = (&raw const linger).cast();
-    // SAFETY: the value has that size.
+    // SAFETY: `size` is the size of the value.
     let _ = unsafe { originals::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, value, size) };
 }

@@ -69,7 +69,7 @@ static IS_EARLY: AtomicBool = AtomicBool::new(false);
 /// At the start of the process. `may`: nothing else is against carrying.
 pub(crate) fn begin(may: bool) {
     process::note();
-    // SAFETY: the name ends with a zero byte. Nobody changes the environment before `main`.
+    // SAFETY: the name ends with a zero byte. No other code changes the environment before `main`.
     let value = unsafe { libc::getenv(c"APUS_SOCKETS".as_ptr()) };
     // SAFETY: a value ends with a zero byte.
     let value = (!value.is_null()).then(|| unsafe { std::ffi::CStr::from_ptr(value) });

@@ -44,7 +44,7 @@ pub(crate) fn visible(process: u32) -> Option<u32> {
 
 /// The number of the namespace of this process; 0 without `/proc`.
 fn namespace() -> u64 {
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the name ends with a zero byte, and there is room for the status.
     let result =

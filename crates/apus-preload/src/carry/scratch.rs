@@ -117,7 +117,7 @@ pub(crate) fn forget_all() {
 fn map(bytes: usize) -> Option<*mut u8> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: the call makes memory of its own.
+    // SAFETY: the call makes a new mapping.
     let memory = unsafe { own::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
     (memory != libc::MAP_FAILED).then_some(memory.cast())
 }

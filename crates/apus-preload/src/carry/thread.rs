@@ -25,7 +25,7 @@ pub(crate) fn is_dead(holder: u64) -> bool {
     // One that this process cannot see may live.
     let Some(process) = super::process::visible((holder >> 32) as u32) else { return false };
     let (process, thread) = (i64::from(process), (holder & u64::from(u32::MAX)) as i64);
-    // SAFETY: signal 0 is none; the call only looks whether the thread is there.
+    // SAFETY: signal 0 is not sent; the call only checks that the thread exists.
     let result = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0_i64) };
     result != 0 && crate::errno::current() == libc::ESRCH
 }

@@ -46,7 +46,7 @@ pub(crate) unsafe fn sendfile(
             break;
         }
         let part = iovec { iov_base: buffer.cast(), iov_len: read as usize };
-        // SAFETY: the part lives here.
+        // SAFETY: the part is a local variable.
         result = unsafe { transfer::send(&used, side, to, &raw const part, 1, 0) };
         done += usize::try_from(result).unwrap_or(0);
         if result < read {
@@ -68,9 +68,9 @@ fn position(fd: c_int) -> off_t {
 }
 
 fn is_file(fd: c_int) -> bool {
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: there is room for the status.
+    // SAFETY: the buffer has room for the status.
     let result = unsafe { libc::fstat(fd, &raw mut status) };
     result == 0 && status.st_mode & libc::S_IFMT == libc::S_IFREG
 }

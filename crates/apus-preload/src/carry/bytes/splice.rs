@@ -128,7 +128,7 @@ fn failed(number: c_int) -> ssize_t {
 
 fn wait(fd: c_int, events: c_short, time: c_int) -> ssize_t {
     let mut member = pollfd { fd, events, revents: 0 };
-    // SAFETY: there is one member.
+    // SAFETY: the pointer is to one member.
     unsafe { own::poll(&raw mut member, 1, time) as ssize_t }
 }
 
@@ -140,15 +140,15 @@ fn is_nonblocking(fd: c_int) -> bool {
 /// A pipe of this call, which needs a bit of the program's numbers meanwhile.
 fn pipe() -> Result<(c_int, c_int), ()> {
     let mut ends = [0; 2];
-    // SAFETY: there is room for both ends.
+    // SAFETY: the buffer has room for both ends.
     let result = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) };
     if result == 0 { Ok((ends[0], ends[1])) } else { Err(()) }
 }
 
 fn is_pipe(fd: c_int) -> bool {
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: there is room for the status.
+    // SAFETY: the buffer has room for the status.
     let result = unsafe { libc::fstat(fd, &raw mut status) };
     result == 0 && status.st_mode & libc::S_IFMT == libc::S_IFIFO
 }

@@ -63,7 +63,7 @@ pub(crate) unsafe fn receive(
         let kind = flags & (libc::MSG_PEEK | libc::MSG_TRUNC);
         let (received, room) = parts.next(|parts, room| {
             side.gather(room);
-            // SAFETY: the parts are of the caller's buffers.
+            // SAFETY: the parts lie in the caller's buffers.
             (unsafe { side.receive(fd, parts, room, kind, asks_kernel) }, room)
         });
         match received {
@@ -74,7 +74,7 @@ pub(crate) unsafe fn receive(
                 let is_ring = before == ReceiverState::Ring;
                 if flags & libc::MSG_PEEK != 0 && parts.left() > 0 && is_ring && side.is_spilled() {
                     // Behind the ring more is there.
-                    // SAFETY: the parts are of the caller's buffers.
+                    // SAFETY: the parts lie in the caller's buffers.
                     let more = parts.next(|parts, _| unsafe { kernel::receive(fd, parts, kind) });
                     return (done + more.unwrap_or(0)) as ssize_t;
                 }
@@ -139,7 +139,7 @@ pub(crate) unsafe fn send(
         may
     };
     loop {
-        // SAFETY: the parts are of the caller's buffers.
+        // SAFETY: the parts lie in the caller's buffers.
         let sent = parts.next(|parts, bytes| unsafe {
             side.send(fd, parts, bytes, flags & !libc::MSG_DONTWAIT, may_switch)
         });
@@ -394,7 +394,7 @@ fn time_option(fd: c_int, option: c_int) -> Option<Duration> {
 #[cold]
 fn signals_restart() -> bool {
     (1..=libc::SIGRTMAX()).all(|signal| {
-        // SAFETY: zero is a value of each field.
+        // SAFETY: all zeros are a valid value.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         // SAFETY: without a new action the call only tells the present one.
         let result = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };

@@ -128,7 +128,7 @@ fn look_alone() {
             continue;
         }
         let mut byte = 0_u8;
-        // SAFETY: there is room for the byte.
+        // SAFETY: the buffer has room for the byte.
         let read = unsafe { originals::read(pipe, (&raw mut byte).cast(), 1) };
         if read < 0 {
             continue; // A child has it still.
@@ -175,7 +175,7 @@ pub(crate) fn before_program() {
     };
     if descriptors::used_in(0..=u32::MAX).any(survives) {
         for fd in lifelines() {
-            // SAFETY: the argument is a number.
+            // SAFETY: the argument is an integer.
             let _ = unsafe { originals::fcntl(fd, libc::F_SETFD, 0) };
         }
     }
@@ -199,7 +199,7 @@ fn lifelines() -> impl Iterator<Item = c_int> {
 fn pipe() -> Option<[RawFd; 2]> {
     let (read, write) = std::io::pipe().ok()?;
     let (read, write) = (inner::keep(read.into()).ok()?, inner::keep(write.into()).ok()?);
-    // SAFETY: the argument is a number.
+    // SAFETY: the argument is an integer.
     let _ = unsafe {
         originals::fcntl(read.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK as libc::c_ulong)
     };

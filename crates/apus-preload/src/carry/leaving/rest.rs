@@ -173,7 +173,7 @@ fn connected() -> Option<(Own, Own)> {
         (fd >= 0).then_some(Own(fd))
     };
     let (listener, writer) = (socket(libc::SOCK_NONBLOCK)?, socket(0)?);
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut at: sockaddr_in = unsafe { mem::zeroed() };
     at.sin_family = libc::AF_INET as _;
     at.sin_addr.s_addr = u32::from(std::net::Ipv4Addr::LOCALHOST).to_be();
@@ -203,7 +203,7 @@ fn connected() -> Option<(Own, Own)> {
         let mut length = size;
         let mut listens = [pollfd { fd: listener.0, events: libc::POLLIN, revents: 0 }];
         kernel::wait(&mut listens, Some(kernel::spec(CONNECTS_WITHIN))).ok()?;
-        // SAFETY: there is room for the address. The call does not wait.
+        // SAFETY: the buffer has room for the address. The call does not wait.
         let fd = unsafe {
             own::accept4(listener.0, (&raw mut peer).cast(), &raw mut length, libc::SOCK_CLOEXEC)
         };
@@ -220,10 +220,10 @@ fn connected() -> Option<(Own, Own)> {
 }
 
 fn address_of(fd: c_int) -> Option<sockaddr_in> {
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut at: sockaddr_in = unsafe { mem::zeroed() };
     let mut size = size_of::<sockaddr_in>() as socklen_t;
-    // SAFETY: there is room for the address.
+    // SAFETY: the buffer has room for the address.
     let result = unsafe { own::getsockname(fd, (&raw mut at).cast(), &raw mut size) };
     (result == 0).then_some(at)
 }

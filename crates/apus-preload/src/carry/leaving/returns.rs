@@ -28,7 +28,7 @@ fn count(side: &Side, what: Bell, bytes: usize) {
         return;
     }
     let mut random = [0; 8];
-    // SAFETY: there is room for the bytes.
+    // SAFETY: the buffer has room for the bytes.
     let _ = unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
     let next = u64::from_ne_bytes(random) % (2 * MEAN.load(Ordering::Relaxed));
     LEFT.store(next as i64, Ordering::Relaxed);

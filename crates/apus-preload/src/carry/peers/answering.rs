@@ -155,7 +155,7 @@ pub(crate) fn end() {
     let until = Clock::now() + Duration::from_secs(1);
     let runs = || match THREAD.load(Ordering::SeqCst) {
         0 => true,
-        // SAFETY: signal 0 is none; the call only looks whether the thread is there.
+        // SAFETY: signal 0 is not sent; the call only checks that the thread exists.
         thread => unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, 0) == 0 },
     };
     while runs() && Clock::now() < until {
@@ -276,7 +276,7 @@ impl Answering {
                 continue;
             }
             let mut count = 0_u64;
-            // SAFETY: there is room for the count.
+            // SAFETY: the buffer has room for the count.
             let _ = unsafe { originals::read(self.wake.as_raw_fd(), (&raw mut count).cast(), 8) };
             children::look();
             self.begin();

@@ -46,7 +46,7 @@ static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
 
 /// At the start of the process: reads in which directory ends of other network namespaces are met.
 pub(crate) fn begin() {
-    // SAFETY: the name ends with a zero byte. Nobody changes the environment before `main`.
+    // SAFETY: the name ends with a zero byte. No other code changes the environment before `main`.
     let value = unsafe { libc::getenv(VARIABLE.as_ptr()) };
     if value.is_null() {
         return;
@@ -239,7 +239,7 @@ impl Claim {
         for _ in 0..LOOKED_AT {
             let mut bytes = [0_u8; NUMBER + 1];
             let room: *mut c_void = bytes.as_mut_ptr().cast();
-            // SAFETY: there is room for the bytes. The call does not wait, whatever the stranger has set.
+            // SAFETY: the buffer has room for the bytes. The call does not wait, whatever the stranger has set.
             let length = unsafe {
                 originals::recv(self.udp.as_raw_fd(), room, bytes.len(), libc::MSG_DONTWAIT)
             };

@@ -25,7 +25,7 @@ use crate::originals;
 /// The established socket that is bound to `local` and connected to `peer`, if this namespace has it.
 pub(crate) fn find(local: SocketAddr, peer: SocketAddr) -> Option<Found> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    // SAFETY: the call makes a descriptor, which nobody else has.
+    // SAFETY: the call creates a descriptor, which has no other owner.
     let socket = unsafe {
         let fd = originals::socket(libc::AF_NETLINK, kind, libc::NETLINK_SOCK_DIAG);
         if fd < 0 {
@@ -46,7 +46,7 @@ pub(crate) fn find_by(
     let (local, peer) = (canonical(local), canonical(peer));
     let sequence = sequence()?;
     let request = diagnosis::request(local, peer, sequence);
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut kernel: libc::sockaddr_nl = unsafe { mem::zeroed() };
     kernel.nl_family = libc::AF_NETLINK as libc::sa_family_t;
     let size = size_of_val(&kernel) as libc::socklen_t;
@@ -67,7 +67,7 @@ pub(crate) fn find_by(
         kernel.nl_pid = 1;
         (message.msg_name, message.msg_namelen) = ((&raw mut kernel).cast(), size);
         message.msg_iov = &raw mut part;
-        // SAFETY: as above, and there is room for the answer.
+        // SAFETY: as above; the buffer has room for the answer.
         let length = unsafe { originals::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) };
         let answer = &answer[..usize::try_from(length).ok()?];
         if kernel.nl_pid == 0 && diagnosis::sequence(answer) == Some(sequence) {
@@ -83,7 +83,7 @@ const ANSWERS_MAX: usize = 64;
 /// A number by which an answer is known.
 fn sequence() -> Option<u32> {
     let mut bytes = [0_u8; 4];
-    // SAFETY: there is room for the bytes.
+    // SAFETY: the buffer has room for the bytes.
     let filled = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     (filled == 4).then_some(u32::from_ne_bytes(bytes))
 }
@@ -132,7 +132,7 @@ pub(crate) struct Shown {
 pub(crate) fn shown(proof: BorrowedFd<'_>, fd: c_int) -> Option<Shown> {
     let status = |fd: c_int| {
         let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
-        // SAFETY: zero is a value of each field.
+        // SAFETY: all zeros are a valid value.
         let mut status: libc::statx = unsafe { mem::zeroed() };
         let wanted = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_UID;
         // SAFETY: the path is empty and ends with a zero byte, and there is room for the status.
@@ -245,7 +245,7 @@ mod tests {
 
     /// Sandboxes may have none, nor has qemu, which runs these tests for other machine types. What the kernel says is in files then.
     fn has_netlink() -> bool {
-        // SAFETY: the call makes a descriptor, which nobody else has.
+        // SAFETY: the call creates a descriptor, which has no other owner.
         unsafe {
             let fd = libc::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG);
             (fd >= 0).then(|| OwnedFd::from_raw_fd(fd)).is_some()

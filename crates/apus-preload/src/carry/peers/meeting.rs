@@ -556,7 +556,7 @@ impl Offer {
 /// A number that nobody guesses.
 fn random() -> io::Result<u128> {
     let mut bytes = [0; 16];
-    // SAFETY: there is room for the bytes.
+    // SAFETY: the buffer has room for the bytes.
     let filled = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     if filled == 16 { Ok(u128::from_ne_bytes(bytes)) } else { Err(io::Error::last_os_error()) }
 }

@@ -14,7 +14,7 @@ static PORT: AtomicU32 = AtomicU32::new(0);
 
 /// At the start of the process: reads whether connections between hosts are to be carried.
 pub(crate) fn begin() {
-    // SAFETY: the name ends with a zero byte. Nobody changes the environment before `main`.
+    // SAFETY: the name ends with a zero byte. No other code changes the environment before `main`.
     let value = unsafe { libc::getenv(introduction::PORT_VARIABLE.as_ptr()) };
     // SAFETY: a value ends with a zero byte.
     let value = (!value.is_null()).then(|| unsafe { std::ffi::CStr::from_ptr(value) });

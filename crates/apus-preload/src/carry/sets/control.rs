@@ -43,7 +43,7 @@ pub(crate) fn control(call: &Control) -> c_int {
         return result;
     }
     let is_removal = call.operation == libc::EPOLL_CTL_DEL;
-    // SAFETY: the program's event, if it gives one.
+    // SAFETY: the program passes an event or null.
     let event = unsafe { call.event.as_ref() }.copied();
     let known = Set::of(call.set)
         .filter(|set| !set.is_kernels.load(Ordering::SeqCst) && (event.is_some() || is_removal));
@@ -67,7 +67,7 @@ pub(crate) fn control(call: &Control) -> c_int {
 fn note_other(call: &Control) {
     let is_early = descriptors::word(call.fd) & EARLY != 0;
     let is_known = is_early || call.operation == libc::EPOLL_CTL_ADD && is_unconnected(call.fd);
-    // SAFETY: the program's event, if it gives one.
+    // SAFETY: the program passes an event or null.
     let event = unsafe { call.event.as_ref() }.copied();
     let set = Set::of(call.set).filter(|set| !set.is_kernels.load(Ordering::SeqCst));
     let members = set.filter(|_| is_known).and_then(|set| set.members().ok());
@@ -88,7 +88,7 @@ fn is_unconnected(fd: c_int) -> bool {
 
 /// `epoll_ctl` about a set that is known, as a member of another one.
 fn control_nested(call: &Control, nested: &'static Set) -> c_int {
-    // SAFETY: the program's event, if it gives one.
+    // SAFETY: the program passes an event or null.
     let event = unsafe { call.event.as_ref() }.copied();
     let outer = Set::of(call.set).filter(|outer| !outer.is_kernels.load(Ordering::SeqCst));
     if let Some(outer) = outer

@@ -50,7 +50,7 @@ fn magic() -> u64 {
     static MAGIC: OnceLock<u64> = OnceLock::new();
     *MAGIC.get_or_init(|| {
         let mut bytes = [0; 8];
-        // SAFETY: there is room for the bytes.
+        // SAFETY: the buffer has room for the bytes.
         let _ = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
         u64::from_ne_bytes(bytes) | 1 << 63
     })

@@ -68,7 +68,7 @@ impl Set {
     fn kernel_is_ready(&self) -> bool {
         let fd = self.fd.load(Ordering::Relaxed);
         let mut member = pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: there is one member.
+        // SAFETY: the pointer is to one member.
         unsafe { own::poll(&raw mut member, 1, 0) > 0 }
     }
 
@@ -80,7 +80,7 @@ impl Set {
         let mut events = [epoll_event { events: 0, u64: 0 }; 16];
         let most = events.len() as c_int;
         for _ in 0..if bells >= 0 { BATCHES } else { 0 } {
-            // SAFETY: there is room for the events.
+            // SAFETY: the buffer has room for the events.
             let count = unsafe { own::epoll_wait(bells, events.as_mut_ptr(), most, 0) };
             had_rung |= count > 0;
             for event in &events[..usize::try_from(count).unwrap_or(0)] {
@@ -310,7 +310,7 @@ impl Nested {
 
 fn control(set: c_int, operation: c_int, fd: c_int, events: u32, data: u64) -> bool {
     let mut event = epoll_event { events, u64: data };
-    // SAFETY: the event lives here.
+    // SAFETY: the event is a local variable.
     unsafe { own::epoll_ctl(set, operation, fd, &raw mut event) == 0 }
 }
 

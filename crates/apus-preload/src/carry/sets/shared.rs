@@ -21,7 +21,7 @@ pub(super) fn clear(index: usize) {
     if BYTES.load(Ordering::Acquire).is_null() {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-        // SAFETY: the call makes memory of its own.
+        // SAFETY: the call makes a new mapping.
         let memory = unsafe { own::mmap(ptr::null_mut(), SETS_MAX, access, flags, -1, 0) };
         if memory == libc::MAP_FAILED {
             return;

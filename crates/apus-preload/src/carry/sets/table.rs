@@ -202,7 +202,7 @@ impl Members<'_> {
     pub(super) fn control(&self, operation: c_int, fd: c_int, events: u32, data: u64) -> bool {
         let mut event = epoll_event { events, u64: data };
         let set = self.set.fd.load(Ordering::Relaxed);
-        // SAFETY: the event lives here.
+        // SAFETY: the event is a local variable.
         unsafe { own::epoll_ctl(set, operation, fd, &raw mut event) == 0 }
     }
 }
@@ -302,7 +302,7 @@ mod tests {
             unsafe { libc::raise(libc::SIGKILL) };
         }
         let mut status = 0;
-        // SAFETY: there is room for the status.
+        // SAFETY: the buffer has room for the status.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert!(libc::WIFSIGNALED(status));
         assert_eq!(SET.holder.load(Ordering::Relaxed), 0);

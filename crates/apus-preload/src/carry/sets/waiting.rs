@@ -39,7 +39,7 @@ const LOOKS: usize = 1_024;
 ///
 /// # Safety
 ///
-/// There is room for the events, and the mask is null or one.
+/// There is room for the events, and the mask is null or valid.
 pub(crate) unsafe fn wait(set: &Set, call: &Wait) -> Option<c_int> {
     let limit = usize::try_from(call.count).ok().filter(|limit| *limit > 0)?;
     if call.events.is_null() {
@@ -116,7 +116,7 @@ fn spin(set: &Set, fd: c_int) -> Option<bool> {
         if looks.get() > LOOKS {
             looks.set(0);
             let mut member = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            // SAFETY: there is one member.
+            // SAFETY: the pointer is to one member.
             if unsafe { own::poll(&raw mut member, 1, 0) } > 0 {
                 return true;
             }

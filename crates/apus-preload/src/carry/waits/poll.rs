@@ -87,7 +87,7 @@ struct Members<'a> {
 ///
 /// # Safety
 ///
-/// There are `count` members, and the mask is null or one.
+/// There are `count` members, and the mask is null or valid.
 #[cold]
 pub(crate) unsafe fn poll(
     list: *mut pollfd,
@@ -143,7 +143,7 @@ const EACH: usize = size_of::<Of>() + 3 * size_of::<pollfd>() + size_of::<Done>(
 /// Whether the kernel takes the members with the bells of those that are carried.
 fn fits(list: &[pollfd]) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: there is room for the limit.
+    // SAFETY: the buffer has room for the limit.
     let _ = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     let ours = list.iter().filter(|member| descriptors::is_ours(member.fd)).count();
     (list.len() + 2 * ours) as u64 <= limit.rlim_cur
@@ -295,7 +295,7 @@ impl Members<'_> {
         let timeout = if is_over || self.is_any_ready() { Some(Duration::ZERO) } else { timeout };
         let timeout = timeout.map(kernel::spec);
         let time = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-        // SAFETY: the list has that many members.
+        // SAFETY: the list has `count` members.
         let result = unsafe {
             spin::note_sleep(true);
             let result = originals::ppoll(self.kernels.as_mut_ptr(), end as _, time, mask);

@@ -82,7 +82,7 @@ impl Sets {
 ///
 /// # Safety
 ///
-/// The mask is null or one.
+/// The mask is null or valid.
 #[cold]
 pub(crate) unsafe fn select(
     sets: &Sets,
