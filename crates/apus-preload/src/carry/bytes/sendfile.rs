@@ -1,4 +1,4 @@
-//! `sendfile` into a carried connection: the file is read, and written into the ring.
+//! `sendfile` into a carried connection: reads the file, and writes it into the ring.
 
 use libc::{c_int, iovec, off_t, ssize_t};
 
@@ -9,14 +9,14 @@ use crate::carry::scratch::Scratch;
 use crate::errno;
 use crate::originals::own;
 
-/// Bytes that are read at a time. Small stacks have no room for them.
+/// Bytes that are read at a time. They are not on the stack, which may be small.
 const STEP: usize = 16 << 10;
 
-/// Sends as `sendfile` does. `None`: the connection is to return, and the call is the kernel's.
+/// Sends as `sendfile` does. Returns `None` if the connection must return and the kernel should handle the call.
 ///
 /// # Safety
 ///
-/// The offset is null or can be written.
+/// The offset is null or writable.
 #[cold]
 pub(crate) unsafe fn sendfile(
     to: c_int,
@@ -39,7 +39,7 @@ pub(crate) unsafe fn sendfile(
     let mut result = 0;
     while done < bytes {
         let room = STEP.min(bytes - done);
-        // SAFETY: the buffer has that much room.
+        // SAFETY: the buffer has `room` bytes.
         let read = unsafe { own::pread(from, buffer.cast(), room, start + done as off_t) };
         if read <= 0 {
             result = read;

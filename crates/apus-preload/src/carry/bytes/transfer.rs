@@ -1,4 +1,4 @@
-//! Calls that move bytes of a carried connection, and wait as the kernel's would.
+//! Calls that move bytes of a carried connection, and block as the kernel's calls do.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use crate::carry::sets::attaching;
 use crate::carry::spin::{self, Clock};
 use crate::{errno, originals};
 
-/// Flags that are carried. A call with another one is the kernel's, after the connection has returned.
+/// Flags of carried receive calls. For a call with another flag, the connection returns and the kernel handles the call.
 pub(crate) const RECEIVE_FLAGS: c_int = libc::MSG_PEEK
     | libc::MSG_TRUNC
     | libc::MSG_DONTWAIT
     | libc::MSG_WAITALL
     | libc::MSG_NOSIGNAL
     | libc::MSG_CMSG_CLOEXEC;
-/// Of those that send.
+/// Flags of carried send calls.
 pub(crate) const SEND_FLAGS: c_int =
     libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_CONFIRM;
 
@@ -73,12 +73,12 @@ pub(crate) unsafe fn receive(
                 let done = done + bytes;
                 let is_ring = before == ReceiverState::Ring;
                 if flags & libc::MSG_PEEK != 0 && parts.left() > 0 && is_ring && side.is_spilled() {
-                    // Behind the ring more is there.
+                    // More bytes follow the ring.
                     // SAFETY: the parts lie in the caller's buffers.
                     let more = parts.next(|parts, _| unsafe { kernel::receive(fd, parts, kind) });
                     return (done + more.unwrap_or(0)) as ssize_t;
                 }
-                // More may be there for more buffers, and in the ring behind bytes of TCP or the other way round.
+                // There may be more for the remaining buffers: in the ring after bytes of TCP, or the other way round.
                 let is_enough = done >= target && bytes < room && !side.goes_on_behind(before);
                 if bytes == 0 || is_enough || parts.left() == 0 || flags & libc::MSG_PEEK != 0 {
                     return done as ssize_t;
@@ -87,7 +87,7 @@ pub(crate) unsafe fn receive(
             Err(NotNow::Empty | NotNow::Wait) if done > 0 && done >= target => {
                 return done as ssize_t;
             }
-            // Bytes usually come within the time that it takes to ask the kernel for an end.
+            // Bytes usually arrive within the time of a system call that asks the kernel for an end.
             Err(NotNow::Empty) => asks_kernel = !limits.look(used, fd, side),
             Err(NotNow::Wait | NotNow::Again | NotNow::Full) => {
                 if !limits.may_wait(used, fd) && limits.waits_for_answer(side) {
@@ -103,7 +103,7 @@ pub(crate) unsafe fn receive(
     }
 }
 
-/// Receives 0 bytes as `recvmsg` does: it waits until there are some, or the end.
+/// Receives 0 bytes as `recvmsg` does: waits for bytes or the end.
 #[cold]
 fn receive_nothing(used: &Use, side: &Side, fd: c_int, flags: c_int) -> ssize_t {
     let mut byte = 0_u8;
@@ -130,7 +130,7 @@ pub(crate) unsafe fn send(
     let mut parts = unsafe { Parts::new(list, count) };
     let wanted = parts.left();
     let mut limits = WaitLimits::new(flags, libc::SO_SNDTIMEO);
-    // Bytes of a call that began before are in TCP first.
+    // The bytes of calls that began before must be in TCP first.
     let may_switch = || {
         let may = used.slot.may_begin() && !used.slot.is_in_kernel(SENDS);
         if may {
@@ -177,7 +177,7 @@ pub(crate) unsafe fn send(
             Err(NotNow::Error(error)) => {
                 if error == libc::EPIPE && wanted == parts.left() && flags & libc::MSG_NOSIGNAL == 0
                 {
-                    // SAFETY: the signal is one; it is this thread's, as with the kernel's call.
+                    // SAFETY: the signal number is valid. The signal is sent to this thread, as by the kernel's call.
                     let _ = unsafe { libc::raise(libc::SIGPIPE) };
                 }
                 return part_or_error(wanted - parts.left(), error);
@@ -186,7 +186,7 @@ pub(crate) unsafe fn send(
     }
 }
 
-/// A call of the kernel about a connection that may come to be carried.
+/// A call on a candidate, which the kernel handles.
 pub(crate) fn by_kernel(used: &Use, direction: u64, original: impl FnOnce() -> ssize_t) -> ssize_t {
     used.enter_kernel(direction);
     let result = original();
@@ -206,7 +206,8 @@ fn part_or_error(done: usize, error: c_int) -> ssize_t {
     -1
 }
 
-/// Bytes may come through the ring from now on, if nobody waits where only the kernel's bytes are seen. Returns where bytes come from.
+/// Lets bytes come through the ring from now on, unless a call waits in the kernel, where it would not see them. Returns the
+/// source of the next bytes.
 #[inline]
 fn offer(used: &Use, side: &Side) -> ReceiverState {
     let state = side.receiver_state();
@@ -222,23 +223,23 @@ fn offer(used: &Use, side: &Side) -> ReceiverState {
     state
 }
 
-/// A peer that runs answers a recall within this time.
+/// Upper bound on the answer of a running peer to a recall.
 const ANSWER: Duration = Duration::from_millis(5);
 
-/// A ring that has no room for this long is stuck, if the peer has written what this program has not read.
+/// Time without room after which a ring is stuck, if this program has unread bytes of the peer.
 const STUCK: Duration = Duration::from_millis(1);
-/// The same if it has not: the peer may wait for others, or hardly run.
+/// The same if it has none: the peer may wait for other processes, or hardly run.
 const STUCK_BY_OTHERS: Duration = Duration::from_millis(20);
 
-/// How a call waits.
+/// The limits of a call's wait.
 struct WaitLimits {
     flags: c_int,
-    /// The option with the time that the program gives.
+    /// The socket option with the call's timeout.
     option: c_int,
     until: Option<Option<Duration>>,
-    /// The call has looked at memory, in vain.
+    /// Whether the call has spun in vain.
     has_looked: bool,
-    /// The call has waited for the peer's answer to a recall.
+    /// Whether the call has waited for the peer's answer to a recall.
     has_waited: bool,
 }
 
@@ -252,7 +253,8 @@ impl WaitLimits {
         self.flags & libc::MSG_DONTWAIT == 0 && !used.slot.is_nonblocking(fd)
     }
 
-    /// Waits once for the peer to put bytes into TCP that may have been announced while they were in the ring. True if it has.
+    /// Waits once for the peer to put bytes into TCP that may have been announced while they were in the ring. Returns `true` if
+    /// the peer has.
     #[cold]
     fn waits_for_answer(&mut self, side: &Side) -> bool {
         let is_recalled = || side.receiver_state() == ReceiverState::Recalled;
@@ -267,7 +269,7 @@ impl WaitLimits {
         !is_recalled()
     }
 
-    /// Looks at an empty ring for a while. True if bytes have come.
+    /// Spins on an empty ring. Returns `true` if bytes have come.
     fn look(&mut self, used: &Use, fd: c_int, side: &Side) -> bool {
         if !self.may_wait(used, fd) || side.shares_processor() {
             return false;
@@ -277,7 +279,7 @@ impl WaitLimits {
         side.has_bytes()
     }
 
-    /// The time that is left of what the program gives the call; `None` if it gives none. Err: it has passed.
+    /// The rest of the timeout that the program has set. `None` if it has set none, `Err` if it has expired.
     fn left(&mut self, fd: c_int) -> Result<Option<Duration>, c_int> {
         let option = self.option;
         let until = *self
@@ -289,7 +291,8 @@ impl WaitLimits {
         }
     }
 
-    /// Waits for room in the ring, and spills if the peer does not read for a while: a direction holds what TCP holds as well.
+    /// Waits for room in the ring. If the peer does not read for a while, spills, so that a direction holds as many bytes as TCP
+    /// does.
     fn wait_for_room(&mut self, used: &Use, fd: c_int, side: &Side) -> Result<(), c_int> {
         if !side.may_spill() || !self.may_wait(used, fd) {
             return self.wait(used, fd, side, Bell::Room);
@@ -298,7 +301,7 @@ impl WaitLimits {
         if !side.shares_processor() && spin::until(&side.spin, is_there) {
             return Ok(());
         }
-        // The peer may wait for this program to read.
+        // The peer may be waiting for this program to read.
         let waits_for_us = side.has_bytes();
         if !(waits_for_us && side.is_slow()) {
             let most = if waits_for_us { STUCK } else { STUCK_BY_OTHERS };
@@ -313,7 +316,7 @@ impl WaitLimits {
         Ok(())
     }
 
-    /// Waits until it is worth looking again. Err: the error number for the program.
+    /// Waits until another look is worthwhile. `Err` has the error number for the program.
     fn wait(&mut self, used: &Use, fd: c_int, side: &Side, what: Bell) -> Result<(), c_int> {
         if !self.may_wait(used, fd) {
             return Err(libc::EAGAIN);
@@ -337,7 +340,7 @@ impl WaitLimits {
     }
 }
 
-/// Sleeps until the bell rings, or until the kernel's socket has something.
+/// Sleeps until the bell rings or the kernel's socket has events.
 fn sleep(
     used: &Use,
     fd: c_int,
@@ -351,7 +354,7 @@ fn sleep(
     side.ask(what);
     let relies = used.relies_on_bell(side, what);
     let waits_for = if what == Bell::Bytes { libc::POLLIN } else { libc::POLLOUT };
-    // An end that the kernel reports again and again says nothing new.
+    // An end that the kernel reports repeatedly is no news.
     let socket = if what == Bell::Bytes && side.awaits_end() { -1 } else { fd };
     let [by_peer, by_side] =
         side.polled_bells().map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
@@ -378,11 +381,11 @@ fn sleep(
     }
 }
 
-/// `SO_RCVTIMEO` or `SO_SNDTIMEO`; `None` if the program has set none.
+/// `SO_RCVTIMEO` or `SO_SNDTIMEO`. `None` if the program has set none.
 fn time_option(fd: c_int, option: c_int) -> Option<Duration> {
     let mut time = timeval { tv_sec: 0, tv_usec: 0 };
     let mut size = size_of::<timeval>() as libc::socklen_t;
-    // SAFETY: the option is a time.
+    // SAFETY: the value of the option is a time.
     let result = unsafe {
         originals::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut time).cast(), &raw mut size)
     };
@@ -390,13 +393,14 @@ fn time_option(fd: c_int, option: c_int) -> Option<Duration> {
     (result == 0 && micros > 0).then(|| Duration::from_micros(micros))
 }
 
-/// Whether the kernel would go on with a call after a signal: all handlers of the program say so. Which of them ran cannot be known.
+/// Whether the kernel would restart a call after any signal, because all handlers have `SA_RESTART`. Which of them ran cannot be
+/// known.
 #[cold]
 fn signals_restart() -> bool {
     (1..=libc::SIGRTMAX()).all(|signal| {
         // SAFETY: all zeros are a valid value.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: without a new action the call only tells the present one.
+        // SAFETY: without a new action, the call only returns the current one.
         let result = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
         let has_handler = result == 0
             && action.sa_sigaction != libc::SIG_DFL
