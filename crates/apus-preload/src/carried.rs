@@ -23,7 +23,7 @@ pub(crate) fn before_exec() {
     if descriptors::belongs_to_this_process() {
         carry::before_exec();
     } else {
-        carry::spare_from_exec(); // The memory is the parent's, and the table of descriptors is not.
+        carry::spare_from_exec(); // The memory is the parent's, but the descriptor table is not.
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use libc::c_int;
 
-/// Descriptors from this one on are never carried.
+/// Size of the table. Descriptors from this number on are never carried.
 pub(crate) const LIMIT: usize = 1 << 16;
 
 /// The bytes of this descriptor do not travel in the kernel's stream.
@@ -130,7 +130,7 @@ pub(crate) fn take_over() {
 /// Clears all words, so that this library handles no descriptor any more.
 pub(crate) fn forget_all() {
     used_in(0..=u32::MAX).for_each(|fd| _ = replace(fd, 0));
-    PROCESS.store(0, Ordering::Relaxed); // The number of no process, which is compared without a system call.
+    PROCESS.store(0, Ordering::Relaxed); // Not a PID. The comparison then needs no system call.
 }
 
 /// Whether the table describes the calling process. It does not in a child of `vfork` or of a bare `clone`.
@@ -146,7 +146,7 @@ fn process_id() -> c_int {
 
 #[inline(always)]
 fn slot(fd: c_int) -> Option<&'static AtomicU64> {
-    // A negative number is beyond the table as well.
+    // A negative number is beyond the table too.
     WORDS.get(fd as u32 as usize)
 }
 

@@ -8,7 +8,7 @@ pub(crate) fn current() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
-/// Sets the number.
+/// Sets the error number.
 pub(crate) fn set(number: c_int) {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = number }

@@ -269,13 +269,13 @@ impl Address {
 }
 
 fn look_up(name: *const c_char) -> Option<*mut c_void> {
-    // SAFETY: the name ends with a zero.
+    // SAFETY: the name ends with a zero byte.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name) };
     (!found.is_null()).then_some(found)
 }
 
 fn look_up_in_c_library(name: *const c_char) -> Option<*mut c_void> {
-    // SAFETY: the names end with a zero. The library is loaded, so the calls only find it.
+    // SAFETY: the names end with a zero byte. The library is already loaded, so `dlopen` only finds it.
     let found = unsafe {
         let library = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if library.is_null() { ptr::null_mut() } else { libc::dlsym(library, name) }

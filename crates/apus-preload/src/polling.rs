@@ -173,7 +173,7 @@ unsafe fn slice(call: &Wait, mask: *const sigset_t, left: Option<Duration>) -> c
         if result >= 0 || errno::current() != libc::ENOSYS {
             return result;
         }
-        errno::set(before); // An older C library: the rest is rounded up.
+        errno::set(before); // An older C library rounds the rest up.
     }
     // SAFETY: guaranteed by the caller.
     unsafe { originals::epoll_pwait(set, events, count, SLICE.as_millis() as c_int, mask) }

@@ -56,7 +56,7 @@ fn records() -> Option<&'static Records> {
 }
 
 fn own_process() -> libc::pid_t {
-    // SAFETY: the call has no arguments and cannot fail.
+    // SAFETY: the call takes no arguments and cannot fail.
     unsafe { libc::getpid() }
 }
 
@@ -126,7 +126,7 @@ pub(crate) extern "C" fn connected(fd: c_int, error: c_int) {
 pub(crate) fn carried(fd: c_int, between_hosts: bool) {
     if let Some(connection) = connection(fd) {
         connection.complete(fd);
-        connection.why.clear(); // It may have been with TCP for a while.
+        connection.why.clear(); // The connection may have been in TCP before.
         connection.was_carried.store(1 + u8::from(between_hosts), Ordering::Relaxed);
     }
 }

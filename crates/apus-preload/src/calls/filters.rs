@@ -39,7 +39,7 @@ pub(super) fn before_prctl(option: c_int, [mode, filter]: [c_long; 2]) {
 pub(super) fn before_seccomp([operation, _, filter]: [c_long; 3]) {
     let restricts = match operation as c_uint {
         libc::SECCOMP_SET_MODE_STRICT => true,
-        // As above.
+        // The same for this call.
         libc::SECCOMP_SET_MODE_FILTER => filter != 0,
         _ => false,
     };

@@ -235,7 +235,7 @@ pub(super) fn before_two(one: c_int, other: c_int) {
 /// socket.
 ///
 /// # Safety
-/// The message is as `sendmsg` wants it.
+/// The message is a valid argument of `sendmsg`.
 #[inline(always)]
 pub(super) unsafe fn before_sendmsg(fd: c_int, message: *const msghdr) {
     if descriptors::any_used() {

@@ -219,7 +219,7 @@ impl Record {
         }
         let entry = self.at(index);
         entry.position.store((&raw const mark).addr(), Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst); // A handler that jumps finds the position.
+        compiler_fence(Ordering::SeqCst); // The position is visible to a handler that jumps.
         write(entry);
         compiler_fence(Ordering::SeqCst);
         self.floor.store(floor, Ordering::Relaxed);
@@ -517,7 +517,7 @@ fn shown(word: u64) -> u64 {
 /// The buffer was filled by `setjmp`.
 pub(crate) unsafe extern "C" fn before_jump(buffer: *const u64) {
     let Some(record) = OWN.get().filter(|record| record.length.load(Ordering::Relaxed) > 0) else {
-        return; // No call of this thread is under way.
+        return; // This thread is in no call.
     };
     let aim = if IS_KNOWN.load(Ordering::Acquire) != 0 {
         // SAFETY: guaranteed by the caller.

@@ -265,7 +265,7 @@ fn may_sleep_in_close(fd: RawFd) -> bool {
         originals::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, value, &raw mut size)
     };
     if result != 0 {
-        return false; // It is no socket.
+        return false; // Not a socket.
     }
     let mut member = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: the pointer is to one member.
@@ -367,7 +367,7 @@ mod tests {
         let child = unsafe { libc::fork() };
         if child == 0 {
             drop(go);
-            let _ = goes.read(&mut [0]); // The parent has closed its descriptor then.
+            let _ = goes.read(&mut [0]); // By then, the parent has closed its descriptor.
             work();
             // SAFETY: the call takes no pointers.
             unsafe { libc::_exit(7) };
@@ -410,7 +410,7 @@ mod tests {
         assert_eq!(are_closed(), [false, true]);
         drop(spared);
         assert_eq!(are_closed(), [true, true]);
-        drop(other); // The socket has nothing to wait for any more.
+        drop(other); // Its close no longer sleeps.
     }
 
     #[test]

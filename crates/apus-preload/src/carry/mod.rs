@@ -206,7 +206,7 @@ const ROOM_AGAIN: Duration = Duration::from_secs(2);
 pub(crate) fn consider(fd: c_int, accepted: bool) {
     errno::kept(|| {
         if descriptors::word(fd) & WATCHED != 0 {
-            return; // Some set has it, and is not known to.
+            return; // An epoll set has it, and this library does not know which.
         }
         let may_be = match Addresses::of(fd) {
             Some(addresses) => addresses.are_here() || net::may_carry(&addresses),
@@ -361,18 +361,18 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
     let has_finished = side.has_finished_shut();
     side.shut();
     if is_for_both {
-        side.stop_reading(); // A thread that sees this sees both.
+        side.stop_reading(); // A thread that sees this store sees both.
     }
     if has_finished {
         return None;
     }
     if is_for_both {
-        side.spill(); // TCP ends now, and refuses what the peer writes from then on.
+        side.spill(); // TCP ends now, and refuses the peer's bytes from then on.
     }
     let ended = side.finish_shut(fd);
     if ended.is_none() {
-        answering::wake(); // Bytes may wait to be put back into TCP.
-        side.nudge(); // Waits learn of it before the kernel does.
+        answering::wake(); // Some bytes may have to go back into TCP.
+        side.nudge(); // Waits learn of the end before the kernel does.
         if is_for_both && !side.has_finished_shut() {
             // SAFETY: the call takes no pointers.
             let _ = unsafe { originals::shutdown(fd, libc::SHUT_RD) };

@@ -11,7 +11,7 @@ use crate::originals::own;
 pub(crate) struct Clock;
 
 impl Clock {
-    /// Time since the machine started.
+    /// Time since the host booted.
     pub(crate) fn now() -> Duration {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the buffer has room for the time, and the clock exists.
@@ -56,7 +56,7 @@ pub(crate) fn until(spin: &Spin, is_there: impl Fn() -> bool) -> bool {
     for _ in 0..FIRST_LOOKS {
         if is_there() {
             spin.budget.store(BUDGET_FIRST, Ordering::Relaxed);
-            return true; // Too soon for the clock to matter.
+            return true; // So early that the clock does not matter.
         }
         std::hint::spin_loop();
     }

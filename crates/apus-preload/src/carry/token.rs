@@ -199,7 +199,7 @@ mod model {
         assert!(before == 0 || side.is_dead(before), "{me} acts beside {before}");
         let [first, second] = [0, 1].map(|word| side.words[word].load(Ordering::SeqCst));
         assert!(first == second || first == second + 1);
-        side.words[1].store(first, Ordering::SeqCst); // One that has died may have left that.
+        side.words[1].store(first, Ordering::SeqCst); // A dead thread may have left the words different.
         if steps > 0 {
             side.words[0].store(first + 1, Ordering::SeqCst);
         }

@@ -90,7 +90,7 @@ impl Parts {
 /// There are `count` parts.
 pub(crate) unsafe fn total(parts: *const iovec, count: usize) -> usize {
     if count == 0 {
-        return 0; // Then the list may be null.
+        return 0; // The list may be null.
     }
     // SAFETY: the caller guarantees that the parts are valid.
     let parts = unsafe { slice::from_raw_parts(parts, count) };

@@ -85,7 +85,7 @@ fn into_pipe(used: &Use, from: c_int, to: c_int, part: iovec, waits: bool) -> ss
     if done == 0 {
         return failed(libc::EAGAIN);
     }
-    // These are the same bytes, unless another thread reads the connection as well.
+    // These are the same bytes, unless another thread reads the connection too.
     receive(iovec { iov_len: done, ..part }, libc::MSG_DONTWAIT);
     done as ssize_t
 }
@@ -116,7 +116,7 @@ fn out_of_pipe(used: &Use, from: c_int, to: c_int, part: iovec, flags: c_uint) -
     // SAFETY: the part is the caller's memory.
     let sent = unsafe { transfer::send(used, side, to, &raw const part, 1, more | at_once) };
     if sent > 0 {
-        // SAFETY: as above. These are the same bytes, unless another thread reads the pipe as well.
+        // SAFETY: as above. These are the same bytes, unless another thread reads the pipe too.
         let _ = unsafe { own::read(from, part.iov_base, sent as usize) };
     }
     sent

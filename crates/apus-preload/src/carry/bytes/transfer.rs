@@ -31,7 +31,7 @@ pub(crate) const SEND_FLAGS: c_int =
 ///
 /// # Safety
 ///
-/// The buffers can be written.
+/// The buffers are writable.
 pub(crate) unsafe fn receive(
     used: &Use,
     side: &Side,
@@ -117,7 +117,7 @@ fn receive_nothing(used: &Use, side: &Side, fd: c_int, flags: c_int) -> ssize_t 
 ///
 /// # Safety
 ///
-/// The buffers can be read.
+/// The buffers are readable.
 pub(crate) unsafe fn send(
     used: &Use,
     side: &Side,
@@ -159,7 +159,7 @@ pub(crate) unsafe fn send(
                 attaching::is_full(used.slot);
                 let waits = limits.may_wait(used, fd);
                 if side.note_full() && !waits {
-                    answering::wake(); // It spills if the peer does not read.
+                    answering::wake(); // The thread spills if the peer does not read.
                 }
                 if let Err(error) = limits.wait_for_room(used, fd, side) {
                     return part_or_error(wanted - parts.left(), error);
@@ -168,7 +168,7 @@ pub(crate) unsafe fn send(
             Err(NotNow::Wait | NotNow::Empty | NotNow::Again) => {
                 attaching::is_full(used.slot);
                 if side.has_left_bytes() {
-                    answering::wake(); // The program may not come back to it.
+                    answering::wake(); // The program may not call again.
                 }
                 if let Err(error) = limits.wait(used, fd, side, Bell::Room) {
                     return part_or_error(wanted - parts.left(), error);
@@ -192,7 +192,7 @@ pub(crate) fn by_kernel(used: &Use, direction: u64, original: impl FnOnce() -> s
     let result = original();
     used.leave_kernel(direction);
     if result > 0 && used.slot.note_call() {
-        answering::start(); // A child of fork has none yet.
+        answering::start(); // A child of fork has no such thread yet.
         answering::wake();
     }
     result
@@ -324,7 +324,7 @@ impl WaitLimits {
         let left = self.left(fd)?;
         let is_recalled = what == Bell::Bytes && side.receiver_state() == ReceiverState::Recalled;
         if is_recalled {
-            side.ask_peer(); // The side that has recalled may have ended before it did.
+            side.ask_peer(); // A relative may have recalled and ended before it asked the peer.
         }
         let is_there = || match what {
             Bell::Bytes if is_recalled => side.receiver_state() != ReceiverState::Recalled,

@@ -93,7 +93,7 @@ fn settled(before: u64, took: u64) -> u64 {
 ///
 /// # Safety
 ///
-/// As for [`Memory::copy_in_shared`].
+/// The conditions of [`Memory::copy_in_shared`].
 #[inline]
 pub(crate) unsafe fn copy(
     memory: &Memory,

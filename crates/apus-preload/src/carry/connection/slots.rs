@@ -440,7 +440,7 @@ impl Use {
         relies
     }
 
-    /// The call is awake.
+    /// Ends the call's sleep.
     pub(crate) fn end_sleep(&self, side: &Side, what: Bell) {
         self.slot.holders().remove_sleeper(what as usize, thread::thread());
         self.hold.remove(SLEEPS[what as usize] | RELIES[what as usize]);
@@ -482,7 +482,7 @@ pub(crate) fn carry_on(number: usize) {
 /// Makes a connection a candidate. `fork` is the last fork. Returns `false` if it is one already, or if a table is full.
 pub(crate) fn add(fd: c_int, accepted: bool, fork: u32) -> bool {
     if slot_of(descriptors::word(fd)).is_some() {
-        return false; // It was connected before.
+        return false; // The socket was connected before.
     }
     let Some(holders) = Holders::one() else { return false };
     for (index, slot) in SLOTS.iter().enumerate() {

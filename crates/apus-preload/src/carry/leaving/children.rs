@@ -132,7 +132,7 @@ fn look_alone() {
         // SAFETY: the buffer has room for the byte.
         let read = unsafe { originals::read(pipe, (&raw mut byte).cast(), 1) };
         if read < 0 {
-            continue; // A child has it still.
+            continue; // A child still has the write end.
         }
         fork.pipe.store(-1, Ordering::Release);
         close(pipe);
@@ -205,7 +205,7 @@ fn pipe() -> Option<[RawFd; 2]> {
         originals::fcntl(read.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK as libc::c_ulong)
     };
     let ends = [read.as_raw_fd(), write.as_raw_fd()];
-    mem::forget((read, write)); // `close` closes them.
+    mem::forget((read, write)); // Closed by `close`.
     Some(ends)
 }
 

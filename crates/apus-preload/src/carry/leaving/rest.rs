@@ -49,7 +49,7 @@ pub(super) fn put_into_socket(fd: c_int, until: Duration) -> bool {
                 return false;
             }
         } else if !move_all(&used, fd, writer.0, until) {
-            kernel::reset(fd); // As bytes are lost.
+            kernel::reset(fd); // Bytes are lost.
             return false;
         }
         if side.has_shut() {
@@ -186,7 +186,7 @@ fn connected() -> Option<(Own, Own)> {
         own::setsockopt(listener.0, libc::SOL_SOCKET, libc::SO_RCVBUF, value, length as socklen_t);
         let time = libc::timeval { tv_sec: 0, tv_usec: CONNECTS_WITHIN.subsec_micros().into() };
         let (value, length) = ((&raw const time).cast(), size_of_val(&time) as socklen_t);
-        own::setsockopt(writer.0, libc::SOL_SOCKET, libc::SO_SNDTIMEO, value, length); // Of `connect` too.
+        own::setsockopt(writer.0, libc::SOL_SOCKET, libc::SO_SNDTIMEO, value, length); // Limits `connect` too.
         if own::bind(listener.0, address, size) != 0 || own::listen(listener.0, STRANGERS_MAX) != 0
         {
             return None;

@@ -1,4 +1,4 @@
-//! Connections return to TCP before a call that only the kernel can answer.
+//! Connections return to TCP before a call that only the kernel can handle.
 //!
 //! A direction with an empty ring returns at once. Otherwise the receiver recalls, and the sender puts the unread bytes into TCP.
 //! If the peer does not answer in time, the bytes of this side stay in its ring, where the peer reads them. The bytes of the peer

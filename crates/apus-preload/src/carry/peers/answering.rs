@@ -147,7 +147,7 @@ static THREAD: AtomicI32 = AtomicI32::new(0);
 /// Ends the thread for good. When this returns, the thread makes no more system calls, or has not ended within a second.
 pub(crate) fn end() {
     if !RUNS.swap(true, Ordering::AcqRel) || WAKE.load(Ordering::Acquire) < 0 {
-        return; // It is never started, or could not be.
+        return; // The thread never runs: it was not started, or could not be.
     }
     IS_OVER.store(true, Ordering::SeqCst);
     wake();
@@ -351,7 +351,7 @@ impl Answering {
             let Some(side) = slot.side() else { continue };
             children::follow(slot, side);
             if slot.state() == State::Carried && side.has_left() {
-                leave(slot); // By another process that has the connection.
+                leave(slot); // Another process of this side has left.
             }
             if slot.state() == State::Carried && !slot.may_begin() {
                 begin(slot);
@@ -374,7 +374,7 @@ impl Answering {
                 attaching::follow_room(slot, side);
                 let _ = side.finish_shut(held.fd);
                 if slot.state() == State::Carried && side.peer_has_left(held.fd) {
-                    let _ = side.finish_shut(held.fd); // All of the ring is in TCP now.
+                    let _ = side.finish_shut(held.fd); // All bytes of the ring are in TCP now.
                     leave(slot);
                 }
             }
@@ -516,7 +516,7 @@ impl Search {
 
     fn try_to_advance(&mut self, now: Duration) -> Progress {
         if self.slot.state() != State::Meeting {
-            return Progress::Failed; // The program has closed it.
+            return Progress::Failed; // The program has closed the connection.
         }
         match &mut self.step {
             Step::Listens(listener) => {
@@ -547,7 +547,7 @@ impl Search {
         if now >= self.due {
             let is_last = self.tries == STEPS;
             if is_last && self.way != Way::Carrier {
-                return Progress::Failed; // Between hosts the carrier gives up.
+                return Progress::Failed; // Between hosts, the carrier decides when to give up.
             }
             match &self.step {
                 Step::Listens(listener) => listener.repeat(),

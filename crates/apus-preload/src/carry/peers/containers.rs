@@ -90,7 +90,7 @@ impl File {
             }
             bound => bound?,
         }
-        let file = SocketFile::open(&path)?; // Unless somebody has put another file there.
+        let file = SocketFile::open(&path)?; // Fails if another file has taken the path.
         file.open_to_everyone()?;
         Ok(Self { path, is: file.identity() })
     }
@@ -171,7 +171,7 @@ impl Claim {
         peer: SocketAddr,
         number: u128,
     ) -> Option<Self> {
-        // SAFETY: the call has no arguments and cannot fail.
+        // SAFETY: the call takes no arguments and cannot fail.
         let own = unsafe { libc::geteuid() };
         let at = bound_to(udp.as_fd()).map(diagnosis::canonical);
         let kind = |fd: &OwnedFd| {
@@ -225,7 +225,7 @@ impl Claim {
         }
         let found = diagnosis::find_by(self.diagnosis.as_fd(), peer, local);
         let shown = diagnosis::shown(self.proof.as_fd(), fd);
-        // SAFETY: the call has no arguments and cannot fail.
+        // SAFETY: the call takes no arguments and cannot fail.
         let own = unsafe { libc::geteuid() };
         let is_peer = matches!((found, shown), (Some(found), Some(shown))
             if u64::from(found.inode) == shown.inode && shown.user == own);
@@ -263,7 +263,7 @@ fn bound_to(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
     v4().or_else(v6)
 }
 
-/// `SO_NETNS_COOKIE`, Linux 5.14.
+/// `SO_NETNS_COOKIE` (Linux 5.14).
 const SO_NETNS_COOKIE: c_int = 71;
 
 /// The value of a socket option. `None` if the descriptor is not a socket.

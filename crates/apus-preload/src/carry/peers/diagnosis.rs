@@ -92,11 +92,11 @@ fn sequence() -> Option<u32> {
 ///
 /// # Errors
 ///
-/// Those of `open`: without `/proc` there is no proof.
+/// The errors of `open`. Without `/proc` there is no proof.
 pub(crate) fn proof(fd: c_int) -> io::Result<OwnedFd> {
     let path = format!("/proc/thread-self/fd/{fd}\0");
     let flags = libc::O_PATH | libc::O_CLOEXEC;
-    // SAFETY: the path ends with a zero byte. The call makes a descriptor, which nobody else has.
+    // SAFETY: the path ends with a zero byte. The call creates a descriptor, which has no other owner.
     unsafe {
         match libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) {
             ..0 => Err(io::Error::last_os_error()),
@@ -135,7 +135,7 @@ pub(crate) fn shown(proof: BorrowedFd<'_>, fd: c_int) -> Option<Shown> {
         // SAFETY: all zeros are a valid value.
         let mut status: libc::statx = unsafe { mem::zeroed() };
         let wanted = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_UID;
-        // SAFETY: the path is empty and ends with a zero byte, and there is room for the status.
+        // SAFETY: the path is empty and ends with a zero byte, and the buffer has room for the status.
         let result = unsafe { libc::statx(fd, c"".as_ptr(), flags, wanted, &raw mut status) };
         (result == 0).then_some(status)
     };
@@ -164,7 +164,7 @@ pub(crate) const NOBODY: u32 = 65_534;
 /// received. The kernel distinguishes other users. For a process in another PID namespace, which is invisible, this cannot be
 /// known.
 pub(crate) fn may_have(process: libc::pid_t, user: u32, proof: BorrowedFd<'_>) -> bool {
-    // SAFETY: the call has no arguments and cannot fail.
+    // SAFETY: the call takes no arguments and cannot fail.
     let own = unsafe { libc::geteuid() };
     if user != NOBODY && (user != own || process == 0) {
         return true;
@@ -215,7 +215,7 @@ mod tests {
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (server, _) = listener.accept().unwrap();
             let (local, peer) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
-            // SAFETY: the call has no arguments and cannot fail.
+            // SAFETY: the call takes no arguments and cannot fail.
             let user = unsafe { libc::geteuid() };
             if has_netlink() {
                 let found = find(local, peer).unwrap();

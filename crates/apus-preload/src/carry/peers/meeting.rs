@@ -38,7 +38,7 @@ use crate::carry::inner;
 use crate::carry::inner::{Inner, InnerChannel};
 use crate::report;
 
-/// Upper bound on connected sockets that have not said what they are for. The oldest one makes room.
+/// Upper bound on connected sockets that have not stated their purpose. The oldest one makes room.
 const STRANGERS_MAX: usize = 8;
 
 /// The addresses of a connection, as one of its ends sees them.
@@ -120,7 +120,7 @@ pub(crate) fn connect(addresses: &Addresses, at: Where) -> io::Result<[Inner; 2]
 
 /// Connects to this user's carrier at a UDP port, if it runs.
 pub(crate) fn carrier(port: u16) -> io::Result<Inner> {
-    // SAFETY: the call has no arguments and cannot fail.
+    // SAFETY: the call takes no arguments and cannot fail.
     let uid = unsafe { libc::geteuid() };
     let socket = socket()?;
     let name = UnixAddr::new_abstract(carrier_name(uid, port).as_bytes())?;

@@ -9,7 +9,7 @@ use super::containers;
 use crate::carry::peers::meeting::{self, Addresses};
 use crate::{errno, report};
 
-/// UDP port of the carriers; 0: connections between hosts are not carried.
+/// UDP port of the carriers. 0 if connections between hosts are not carried.
 static PORT: AtomicU32 = AtomicU32::new(0);
 
 /// Reads the setting. Runs at the start of the process.
@@ -26,7 +26,7 @@ pub(crate) fn begin() {
     register();
 }
 
-/// UDP port of the carriers, if connections between hosts are to be carried.
+/// UDP port of the carriers, if connections between hosts should be carried.
 pub(crate) fn port() -> Option<u16> {
     u16::try_from(PORT.load(Ordering::Relaxed)).ok().filter(|port| *port != 0)
 }
@@ -51,7 +51,7 @@ pub(crate) fn register() {
     let Some(port) = port() else { return };
     errno::kept(|| {
         if let Ok(carrier) = meeting::carrier(port) {
-            std::mem::forget(carrier); // It is open until the process ends.
+            std::mem::forget(carrier); // Stays open until the process ends.
         }
     });
 }

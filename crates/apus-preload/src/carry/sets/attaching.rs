@@ -45,7 +45,7 @@ impl Members<'_> {
         self.list()[index].attached = true;
         self.set.attached.fetch_add(1, Ordering::SeqCst);
         self.tell_kernel(index);
-        side.nudge(); // Waits that are under way look at it from now on.
+        side.nudge(); // Waits that are under way include it from now on.
         true
     }
 
@@ -144,7 +144,7 @@ fn of_all(slot: &Slot, work: impl Fn(&mut Members<'_>, usize)) {
         let Ok(mut members) = set.members() else { continue };
         for index in (0..members.list().len()).rev() {
             if members.is_at(index, slot) {
-                work(&mut members, index); // It may take the member out.
+                work(&mut members, index); // May remove the member.
             }
         }
     }
@@ -225,7 +225,7 @@ pub(crate) fn closing(fd: c_int, is_last: bool) -> bool {
         if is_last {
             let member = members.forget(index);
             if member.attached {
-                members.control(libc::EPOLL_CTL_DEL, fd, 0, 0); // No tag is reported any more.
+                members.control(libc::EPOLL_CTL_DEL, fd, 0, 0); // The kernel no longer reports the tag.
             }
         } else {
             // The kernel keeps reporting it, because another descriptor keeps the connection open.

@@ -23,7 +23,7 @@ pub(crate) struct Control {
 
 impl Control {
     fn original(&self) -> c_int {
-        // SAFETY: the program's arguments.
+        // SAFETY: the program's arguments are passed through.
         unsafe { originals::epoll_ctl(self.set, self.operation, self.fd, self.event) }
     }
 }

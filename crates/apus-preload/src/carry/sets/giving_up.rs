@@ -59,7 +59,7 @@ fn closing_nested(fd: c_int, is_last: bool) {
         let kept = {
             let Ok(mut members) = outer.members() else { continue };
             match members.find_nested(fd) {
-                // No tag is reported any more.
+                // The kernel no longer reports the tag.
                 Some(index) if is_last => {
                     members.forget_nested(index);
                     members.control(libc::EPOLL_CTL_DEL, fd, 0, 0);

@@ -88,7 +88,7 @@ impl Member {
             if wanted[what as usize] {
                 if !self.asked[what as usize] {
                     side.add_sleeper(what);
-                    self.asked[what as usize] = true; // A call that is left in between is counted, which does no harm.
+                    self.asked[what as usize] = true; // A call left here by a jump stays counted, which is harmless.
                 }
                 side.ask(what);
             }

@@ -327,6 +327,6 @@ fn bell_set() -> Option<c_int> {
     let set = inner::keep(unsafe { OwnedFd::from_raw_fd(set) }).ok()?;
     let fd = set.as_raw_fd();
     inner::is_of_side(fd);
-    std::mem::forget(set); // It is closed with the set of the program.
+    std::mem::forget(set); // Closed together with the program's set.
     Some(fd)
 }

@@ -73,7 +73,7 @@ impl Members<'_> {
                 continue;
             }
             if count == events.limit {
-                list.rotate_left(index); // It is the first one next time.
+                list.rotate_left(index); // The next report begins with it.
                 break;
             }
             events.put(count, epoll_event { events: ready, u64: nested.data });
@@ -129,9 +129,9 @@ impl Members<'_> {
         }
         let member = &mut self.list()[index];
         if its & HANGUP != 0 {
-            its |= member.wants & OUT; // A write does not wait any more.
+            its |= member.wants & OUT; // A write no longer blocks.
         } else if member.slot.side().is_some_and(|side| side.is_writable().is_some()) {
-            its &= !OUT; // TCP has room, of which the ring says nothing.
+            its &= !OUT; // The room is in TCP, not in the ring.
         }
         // For a member whose writes go into the ring, room in TCP is no news, unless bytes have come that it does not wait for.
         its |= if its != 0 || member.wants & IN == 0 { member.there() } else { member.ready() };
@@ -252,7 +252,7 @@ impl Members<'_> {
     fn disarm_bells(&mut self) {
         if self.set.has_sleepers() {
             if self.set.is_watched() && self.is_any_ready() {
-                self.wake(); // The kernel may have told this one only.
+                self.wake(); // The kernel may have woken this thread only.
             }
             return;
         }

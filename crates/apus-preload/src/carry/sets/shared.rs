@@ -12,7 +12,7 @@ static BYTES: AtomicPtr<AtomicU8> = AtomicPtr::new(ptr::null_mut());
 
 fn byte(index: usize) -> Option<&'static AtomicU8> {
     let first = BYTES.load(Ordering::Acquire);
-    // SAFETY: there are `SETS_MAX` bytes, which stay mapped.
+    // SAFETY: `index` is below `SETS_MAX`, the number of bytes, which stay mapped.
     (index < SETS_MAX && !first.is_null()).then(|| unsafe { &*first.add(index) })
 }
 

@@ -157,7 +157,7 @@ impl Set {
         bytes / size_of::<Self>() + 1
     }
 
-    /// Whether a wait sleeps.
+    /// Whether a wait for the set sleeps.
     pub(super) fn has_sleepers(&self) -> bool {
         self.sleepers.load(Ordering::SeqCst) > 0 || holds::sleep_in(self.number())
     }

@@ -57,7 +57,7 @@ pub(crate) unsafe fn wait(set: &Set, call: &Wait) -> Option<c_int> {
             match ask_kernel(call, &mut events, left) {
                 Ok(0) => return Some(0),
                 Ok(count) => match report(set, &mut events, count)? {
-                    0 => continue, // A connection came to be carried.
+                    0 => continue, // A connection became carried.
                     count => return Some(count),
                 },
                 Err(()) => return Some(-1),

@@ -160,7 +160,7 @@ fn wait_for_few(list: &mut [pollfd], timeout: Option<Duration>, mask: *const sig
     for kernel in &mut kernels[..3 * count] {
         kernel.write(NOBODY);
     }
-    // SAFETY: these are initialized.
+    // SAFETY: these elements are initialized.
     let kernels = unsafe { slice::from_raw_parts_mut(kernels.as_mut_ptr().cast(), 3 * count) };
     Members { list, of: &mut of[..count], done: &mut done[..count], kernels }.wait(timeout, mask)
 }

@@ -47,7 +47,7 @@ impl Side {
     pub(super) fn sees_end(&self) -> bool {
         let sees = !self.is_between_hosts || self.has_last_words();
         if !sees && self.ending.meet_end() {
-            self.ask_peer(); // It may have ended TCP before the connection was carried.
+            self.ask_peer(); // The peer may have ended TCP before the connection was carried.
         }
         sees
     }

@@ -254,7 +254,7 @@ impl Side {
         }
         let theirs = words::receiver_of(&self.peer);
         let is_empty = match self.sender().state() {
-            SenderState::Tcp => true, // What was spilled comes before the end: the peer reads the ring first.
+            SenderState::Tcp => true, // The peer reads spilled bytes in the ring before the end.
             SenderState::Ring => {
                 self.peer_is_gone()
                     || self.sender().room(&theirs) == Ok(self.places().capacity() as u64)

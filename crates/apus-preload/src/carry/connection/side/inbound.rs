@@ -63,7 +63,7 @@ impl Side {
             }
         }
         if matches!(received, Err(NotNow::Wait | NotNow::Empty)) && self.reads_nothing() {
-            return Ok(0); // The kernel may not know so far.
+            return Ok(0); // The kernel may not know yet.
         }
         if received == Err(NotNow::Error(libc::ENOTCONN)) && self.is_lost() {
             let is_first = self.ending.tell_loss();
@@ -121,7 +121,7 @@ impl Side {
                         receiver.recall(&theirs, &mut Own(&self.own));
                     }
                     if self.has_input_ended() {
-                        self.ask_peer(); // Its TCP ends now, or goes on.
+                        self.ask_peer(); // The peer's TCP ends now, or continues.
                     }
                 }
                 Ok(bytes as usize)
@@ -298,12 +298,12 @@ impl Side {
         }
         let Ok(_token) = Token::take(&self.own, layout::TOKENS[0]) else { return };
         if self.own.word(layout::LEFT).load(Ordering::Relaxed) != 0 || self.reads_nothing() {
-            return; // It has begun to return since the caller asked, or reads nothing more.
+            return; // This side has begun to return meanwhile, or no longer reads.
         }
         let theirs = words::sender_of(&self.peer);
         self.receiver().offer(&theirs, &mut Own(&self.own));
         if self.is_between_hosts {
-            self.ask_peer(); // The carrier passes it on.
+            self.ask_peer(); // The carrier passes the offer on.
         }
     }
 
@@ -349,10 +349,10 @@ impl Side {
             let _ = receiver.look(&theirs, || self.consumed(fd).unwrap_or(0), own);
             if self.has_to_recall() {
                 receiver.recall(&theirs, own);
-                self.ask_peer(); // It is to answer the recall.
+                self.ask_peer(); // The peer must answer the recall.
             }
             if self.is_between_hosts && self.is_readable() {
-                self.nudge(); // Before this look, nothing was to be read.
+                self.nudge(); // There were no bytes to read before this look.
             }
         }
     }
@@ -366,7 +366,7 @@ impl Side {
                 let mut receiver = self.receiver();
                 let own = &mut Own(&self.own);
                 receiver.recall(&theirs, own);
-                fence(Ordering::SeqCst); // A sender that does not see the recall has written before.
+                fence(Ordering::SeqCst); // A sender that does not see the recall has written earlier.
                 let theirs = words::sender_of(&self.peer);
                 let looked = receiver.look(&theirs, || self.consumed(fd).unwrap_or(0), own);
                 let is_answered = receiver.state(&theirs) == ReceiverState::Tcp;

@@ -59,7 +59,7 @@ impl Side {
             unsafe { self.send_with_token(fd, parts, bytes, 0, || false) }
         });
         if let Err(NotNow::Error(_)) = sent {
-            self.outbound.aside.clear(); // As bytes are lost that the kernel cannot send any more.
+            self.outbound.aside.clear(); // Lost, like bytes that the kernel can no longer send.
         }
         sent
     }
@@ -87,9 +87,9 @@ impl Side {
             && sender.may_switch(&theirs)
             && self.own.word(layout::LEFT).load(Ordering::Relaxed) == 0
             && !self.peer_is_gone()
-            && !self.peer_reads_nothing() // Its TCP is to refuse the bytes.
+            && !self.peer_reads_nothing() // Its TCP must refuse the bytes.
             && may_switch()
-            && !kernel::has_shut(fd) // It may have been shut down before it was carried.
+            && !kernel::has_shut(fd) // The shutdown may precede the carrying.
             && let Some(offset) = self.written_by_tcp(fd)
         {
             sender.switch(&theirs, || offset, own);
@@ -134,7 +134,7 @@ impl Side {
         let theirs = words::receiver_of(&self.peer);
         let answered = self.answer(sender, &theirs);
         if answered.and_then(|()| self.refill(fd, sender, &theirs)).is_err() {
-            kernel::reset(fd); // The peer lies, or TCP has ended: the bytes do not arrive.
+            kernel::reset(fd); // A violation, or TCP has ended: the bytes cannot arrive.
         }
     }
 
@@ -152,7 +152,7 @@ impl Side {
         }
         sender.spill(&mut Own(&self.own));
         self.outbound.spilled_at.store(sender.ended(), Ordering::Relaxed);
-        self.wake_peer(); // A receiver that sleeps may not have asked the kernel.
+        self.wake_peer(); // A sleeping receiver may not have asked the kernel.
         self.nudge();
         sender.state() == SenderState::Tcp
     }
@@ -311,7 +311,7 @@ impl Side {
             SenderState::Ring if !self.peer_is_gone() => {
                 let capacity = self.places().capacity() as u64;
                 let room = sender.room(&words::receiver_of(&self.peer)).unwrap_or(capacity);
-                Some(room >= capacity / 3) // As the kernel does: not for a few bytes.
+                Some(room >= capacity / 3) // Like the kernel, not for a few bytes.
             }
             // The bytes taken back must go first, and wait for room in TCP.
             SenderState::Tcp | SenderState::Ring | SenderState::Refill => None,

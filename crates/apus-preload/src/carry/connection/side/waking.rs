@@ -35,7 +35,7 @@ impl Side {
         if sleepers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) == Ok(1) {
             self.holders.remove_sleeper(what as usize, all_threads());
             if sleepers.load(Ordering::SeqCst) > 0 {
-                self.holders.add_sleeper(what as usize, all_threads()); // Another one began meanwhile.
+                self.holders.add_sleeper(what as usize, all_threads()); // Another sleep has begun.
             }
         }
         self.end_sleep(what);
@@ -55,7 +55,7 @@ impl Side {
     /// Wakes other threads of this side whose event has come.
     pub(crate) fn pass_on(&self) {
         if [Bell::Bytes, Bell::Room].into_iter().any(|what| self.is_awaited(what)) {
-            self.nudge(); // The bell may have been heard by this one only.
+            self.nudge(); // Only this thread may have seen the bell.
         }
     }
 
