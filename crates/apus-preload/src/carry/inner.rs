@@ -217,8 +217,9 @@ pub(crate) fn has_room() -> bool {
 
 static LAST: AtomicI32 = AtomicI32::new(0);
 
-/// A program with fewer descriptors is not short of them; and the upper bound of the reserve.
+/// A program with fewer descriptors is not short of them.
 const CERTAIN: u64 = 64;
+/// Upper bound on the reserve.
 const RESERVE_MAX: u64 = 128;
 
 fn limit() -> u64 {

@@ -196,8 +196,9 @@ pub(crate) fn makes_room() -> bool {
     })
 }
 
-/// Upper bound on the return of connections, and the pause after peers did not answer in that time.
+/// Upper bound on the time for connections to return.
 const ROOM_WAIT: Duration = Duration::from_millis(400);
+/// Pause after peers did not answer in that time.
 const ROOM_AGAIN: Duration = Duration::from_secs(2);
 
 /// Considers a connection that was made or is being made. It may become carried if both ends are on this host, or if a carrier

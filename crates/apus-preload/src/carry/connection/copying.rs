@@ -32,8 +32,9 @@ const LINE: usize = 64;
 
 /// Measurements of both ways for one direction. Only for the holder of its write token.
 pub(crate) struct Copying {
-    /// Bytes copied in this window, and the start of the window in nanoseconds.
+    /// Bytes copied in this window.
     bytes: AtomicU64,
+    /// Start of the window, in nanoseconds.
     began: AtomicU64,
     windows: AtomicU32,
     /// Duration of the last window through the caches and past them, in nanoseconds.

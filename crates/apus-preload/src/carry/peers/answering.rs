@@ -245,8 +245,9 @@ struct Answering {
     released: Vec<Released>,
 }
 
-/// First interval of a search, which doubles with each step, and the number of steps.
+/// First interval of a search. It doubles with each step.
 const FIRST_STEP: Duration = Duration::from_millis(1);
+/// Upper bound on the steps of a search.
 const STEPS: u32 = 11;
 /// Interval at which bytes are put back into TCP that found no room.
 const REFILL: Duration = Duration::from_millis(5);

@@ -7,7 +7,7 @@
 //! itself:
 //!
 //! 1. An unguessable number, sent to the peer's address, arrives at that UDP socket. So packets for the peer's address reach the
-//! socket's network namespace, without address translation.
+//!    socket's network namespace, without address translation.
 //! 2. The socket for `sock_diag` is in the same network namespace (`SO_NETNS_COOKIE`).
 //! 3. Through that socket, the kernel confirms that the proof belongs to the socket with the mirrored addresses.
 //!

@@ -12,8 +12,9 @@ pub(in super::super) struct Outbound {
     pub(super) copying: Copying,
     /// Whether a write found the ring full.
     pub(super) was_full: AtomicBool,
-    /// Whether the answering thread watches for progress of the peer, and the peer's read position at the last look.
+    /// Whether the answering thread watches for progress of the peer.
     pub(super) is_stuck: AtomicBool,
+    /// The peer's read position at the thread's last look.
     pub(super) read_when_stuck: AtomicU64,
     /// Number of looks since then.
     pub(super) looks: AtomicU32,
