@@ -24,6 +24,7 @@ use crate::{errno, originals, report};
 
 /// The parameters in one word, with [`GIVEN`]. 0 for none.
 static PARAMETERS: AtomicU64 = AtomicU64::new(0);
+/// Marks the word as set.
 const GIVEN: u64 = 1 << 63;
 
 static REPEATS: AtomicBool = AtomicBool::new(false);

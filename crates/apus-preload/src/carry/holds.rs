@@ -48,10 +48,13 @@ struct Entry {
     position: AtomicUsize,
 }
 
-/// Position of the kind in an entry. The bits below are a number or an address.
+/// Position of the kind in an entry.
 const KIND: u32 = 58;
+/// Position of the flags of a connection or a set.
 const FLAGS: u32 = 32;
+/// Mask of a number.
 const NUMBER: u64 = (1 << FLAGS) - 1;
+/// Mask of an address.
 const ADDRESS: u64 = (1 << KIND) - 1;
 
 /// The kind of an entry.
@@ -425,6 +428,7 @@ pub(super) fn begin_in_child() {
 
 /// The value by which the C library masks the stack pointer that `setjmp` stores.
 static GUARD: AtomicU64 = AtomicU64::new(0);
+/// Nonzero once the mask is known.
 static IS_KNOWN: AtomicI32 = AtomicI32::new(0);
 
 /// The actions for calls that a jump has left, and for ended threads.

@@ -155,6 +155,7 @@ const BUDGET_FIRST: u32 = 50;
 const BUDGET_MIN: u32 = 10;
 /// Number of waits without spinning before the next try.
 const TRY_AGAIN: u32 = 64;
+/// Looks between two clock reads.
 const LOOKS: u32 = 16;
 /// Refusals of a place per check that its holder lives.
 const LOOK_FOR_HOLDER: u32 = 256;

@@ -153,8 +153,9 @@ mod model {
         word: Modelled,
         /// A bit for each ended thread.
         dead: Modelled,
-        /// The acting thread, and the two words that it alone may change; the second follows the first.
+        /// The acting thread.
         acts: Modelled,
+        /// The two words that only the acting thread may change. The second follows the first.
         words: [Modelled; 2],
     }
 

@@ -17,11 +17,14 @@ pub(crate) struct Blocking {
     known: AtomicU64,
 }
 
-/// The bits below the count: two flags, and the low-water mark.
+/// Flag below the count: calls return instead of blocking.
 const IS_OFF: u64 = 1 << 31;
+/// Flag below the count: `recvmsg` reports the number of unread bytes.
 const TELLS_REST: u64 = 1 << 30;
+/// Mask of the low-water mark, below the flags.
 const LEAST: u64 = (1 << 30) - 1;
 
+/// The kernel was not asked.
 const UNKNOWN: u64 = u64::MAX;
 
 impl Blocking {

@@ -28,6 +28,7 @@ const STEP: usize = 2 << 10;
 
 /// Pieces of at least this many bytes are prefetched before they are written.
 const LEAST_FETCHED: usize = 1 << 10;
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
 /// Measurements of both ways for one direction. Only for the holder of its write token.

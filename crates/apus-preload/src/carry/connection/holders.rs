@@ -22,6 +22,7 @@ static COUNTS: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
 /// Number of per-processor words. They follow the counts, each on a cache line of its own.
 pub(crate) const PLACES: usize = 64;
+/// Bytes per word: a cache line.
 const PLACE: usize = 64;
 
 /// The word of a processor: 0, or the thread that spins there.

@@ -86,6 +86,7 @@ const CALLS: u32 = 4;
 
 /// Position of the slot number in the word of a descriptor.
 const SHIFT: u32 = 8;
+/// Mask of the slot number in the word of a descriptor.
 pub(crate) const MASK: u64 = 0xffff << SHIFT;
 
 impl Slot {
@@ -430,8 +431,8 @@ impl Use {
         self.slot.holders().add_sleeper(what as usize, thread::thread());
     }
 
-    /// Whether the call can sleep without the kernel because the [bell alone](Side::only_bell_tells) ends the wait. If so, the
-    /// call checks once more that this still holds.
+    /// Marks the call as not asking the kernel, if the [bell alone](Side::only_bell_tells) can end its wait. Returns whether it
+    /// did; the caller then checks once more that this still holds.
     pub(crate) fn relies_on_bell(&self, side: &Side, what: Bell) -> bool {
         let relies = side.only_bell_tells(what);
         if relies {
