@@ -142,8 +142,8 @@ fn look_alone() {
     }
 }
 
-/// Whether no program has a connection of a slot any more, which was made after fork `since` and last shared by the child of
-/// `fork`. Children of earlier forks do not have it. Only the process that made the fork knows.
+/// Whether all programs with a connection have ended. The connection's slot was filled after fork `since`, so children of earlier
+/// forks do not have it; the child of `fork` was the last to share it. Only the process that made the fork knows.
 fn are_gone(since: u32, fork: u64) -> bool {
     let (process, number) = ((fork >> 32) as u32, fork as u32);
     if process != crate::carry::process::id() {

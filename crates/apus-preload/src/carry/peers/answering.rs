@@ -100,8 +100,8 @@ fn try_to_start() -> bool {
     }
 }
 
-/// Size of the thread's stack. The C library also places the thread-local variables of the program and all its libraries on it,
-/// whose size has no bound.
+/// Size of the thread's stack. The C library also places the thread-local variables of the program and all its libraries on it.
+/// Their total size has no bound.
 fn stack() -> usize {
     /// Adds up the thread-local variables of one library or of the program.
     unsafe extern "C" fn add(
@@ -179,8 +179,9 @@ struct Search {
     addresses: Addresses,
     way: Way,
     step: Step,
-    /// Time of the next repetition, and the number of repetitions.
+    /// Time of the next repetition.
     due: Duration,
+    /// Number of repetitions.
     tries: u32,
 }
 

@@ -163,7 +163,7 @@ impl Side {
     }
 
     /// Receives by TCP while the sender may begin an epoch and spill, so bytes that follow the ring may arrive by TCP at any
-    /// moment. TCP bytes that are there before this side sees that no epoch has begun come before the ring.
+    /// moment. If this side finds TCP bytes and then sees that no epoch has begun, those bytes come before the ring.
     ///
     /// # Safety
     ///
