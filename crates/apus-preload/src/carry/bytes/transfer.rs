@@ -223,7 +223,7 @@ fn offer(used: &Use, side: &Side) -> ReceiverState {
     state
 }
 
-/// Upper bound on the answer of a running peer to a recall.
+/// Upper bound on the time in which a running peer answers a recall.
 const ANSWER: Duration = Duration::from_millis(5);
 
 /// Time without room after which a ring is stuck, if this program has unread bytes of the peer.
@@ -291,8 +291,8 @@ impl WaitLimits {
         }
     }
 
-    /// Waits for room in the ring. If the peer does not read for a while, spills, so that a direction holds as many bytes as TCP
-    /// does.
+    /// Waits for room in the ring. If the peer does not read for a while, spills: a direction then has TCP's capacity in addition
+    /// to the ring's.
     fn wait_for_room(&mut self, used: &Use, fd: c_int, side: &Side) -> Result<(), c_int> {
         if !side.may_spill() || !self.may_wait(used, fd) {
             return self.wait(used, fd, side, Bell::Room);
