@@ -1,11 +1,12 @@
-//! What happens to carried descriptors before a call that only the kernel can answer: their bytes return to the kernel's stream.
+//! The return of carried descriptors to TCP before a call that only the kernel can handle.
 
 use crate::{carry, descriptors};
 
 pub(crate) use crate::carry::leaving::children::passed_on;
 pub(crate) use crate::carry::{after_failed_fork, give_away, return_to_kernel};
 
-/// Before the process starts or becomes a program, which may inherit descriptors: lets all of them return. `call` does that.
+/// Runs before the process starts or becomes a program, which may inherit descriptors. Makes all of them return. `call` is the
+/// reason in the report.
 #[inline]
 pub(crate) fn before_program(call: &'static str) {
     if descriptors::any_used() && descriptors::belongs_to_this_process() {
@@ -13,7 +14,7 @@ pub(crate) fn before_program(call: &'static str) {
     }
 }
 
-/// Before the process becomes a program, which inherits descriptors that `exec` does not close.
+/// Runs before the process becomes a program, which inherits all descriptors that `exec` does not close.
 #[inline]
 pub(crate) fn before_exec() {
     if !descriptors::any_used() {
@@ -22,17 +23,17 @@ pub(crate) fn before_exec() {
     if descriptors::belongs_to_this_process() {
         carry::before_exec();
     } else {
-        carry::spare_from_exec(); // The memory is the parent's, and the table of descriptors is not.
+        carry::spare_from_exec(); // The memory is the parent's, but the descriptor table is not.
     }
 }
 
-/// Before a call starts a program in a process of its own, which closes descriptors of this library. It lasts as long as the value.
+/// Keeps programs that a call starts from sleeping in the close of this library's descriptors, while the value lives.
 #[inline]
 pub(crate) fn spare_from_spawn() -> Option<carry::Spared> {
     descriptors::any_used().then(carry::Spared::new)
 }
 
-/// The process did not become a program.
+/// Runs if the process did not become a program.
 #[inline]
 pub(crate) fn after_exec_failed() {
     if descriptors::any_used() && descriptors::belongs_to_this_process() {
@@ -40,7 +41,7 @@ pub(crate) fn after_exec_failed() {
     }
 }
 
-/// Before the process ends.
+/// Runs before the process ends.
 #[inline]
 pub(crate) fn before_exit() {
     if descriptors::any_used() {

@@ -1,26 +1,27 @@
 //! One word for each descriptor of the process, in a flat table.
 //!
-//! A word is zero unless this library has to do with the descriptor, so a call about any other one costs a load and a branch. The
-//! table is zero pages that nothing has written: it takes no memory until a word is set. Any thread and any signal handler may use it.
+//! A word is zero unless this library handles the descriptor, so a call on any other descriptor costs a load and a branch. The
+//! table consists of untouched zero pages, which take no memory until a word is set. Any thread and any signal handler may use
+//! it.
 //!
-//! A child of `vfork` runs in the memory of its parent. What it closes, the parent keeps; so it must change no word
-//! ([`belongs_to_this_process`]).
+//! A child of `vfork` runs in the memory of its parent. Descriptors that it closes stay open in the parent, so it must change no
+//! word ([`belongs_to_this_process`]).
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use libc::c_int;
 
-/// Descriptors from this one on are never carried.
+/// Size of the table. Descriptors from this number on are never carried.
 pub(crate) const LIMIT: usize = 1 << 16;
 
 /// The bytes of this descriptor do not travel in the kernel's stream.
 pub(crate) const CARRIED: u64 = 1;
 
-/// The descriptor may come to be carried.
+/// The descriptor may become carried.
 pub(crate) const CANDIDATE: u64 = 4;
 
-/// The descriptor is this library's.
+/// The descriptor belongs to this library.
 pub(crate) const INNER: u64 = 8;
 
 /// The descriptor is an epoll set whose members may be carried.
@@ -29,47 +30,47 @@ pub(crate) const SET: u64 = 16;
 /// The descriptor is an epoll set of the parent.
 pub(crate) const INHERITED: u64 = 32;
 
-/// The descriptor is a member of an epoll set, and was before it could come to be carried.
+/// The descriptor was a member of an epoll set before it could become carried.
 pub(crate) const WATCHED: u64 = 64;
 
-/// The descriptor is of a connection that the parent has as well.
+/// The descriptor belongs to a connection that the parent has too.
 pub(crate) const SHARED: u64 = 128;
 
-/// The descriptor is this library's, and tells a parent that this process has not ended.
+/// The descriptor belongs to this library, and shows a parent that this process has not ended.
 pub(crate) const LIFELINE: u64 = INNER | SHARED;
 
-/// The descriptor is this library's, and belongs to a connection that is carried: children of fork keep it.
+/// The descriptor belongs to this library and to a carried connection. Children of fork keep it.
 pub(crate) const OF_SIDE: u64 = INNER | INHERITED;
-/// The descriptor is a member of epoll sets that are known, and was before it was connected.
+/// The descriptor was a member of known epoll sets before it was connected.
 pub(crate) const EARLY: u64 = 1 << 24;
 
-/// The report has a connection of this descriptor; its place there is in the upper half.
+/// The report has a connection of this descriptor. The upper half of the word is its index there.
 pub(crate) const REPORTED: u64 = 2;
 
 static WORDS: [AtomicU64; LIMIT] = [const { AtomicU64::new(0) }; LIMIT];
 
-/// How many words are not zero.
+/// Number of words that are not zero.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// Words from this one on were never set.
 static END: AtomicUsize = AtomicUsize::new(0);
 
-/// The process whose descriptors the words are about.
+/// The process whose descriptors the table describes.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
-/// Whether the bytes of a descriptor travel elsewhere than in the kernel's stream: what every call asks first.
+/// Whether the bytes of a descriptor travel outside the kernel's stream. Every call checks this first.
 #[inline(always)]
 pub(crate) fn is_carried(fd: c_int) -> bool {
     word(fd) & CARRIED != 0
 }
 
-/// The word of a descriptor; 0 if this library has nothing to do with it.
+/// The word of a descriptor. 0 if this library does not handle it.
 #[inline(always)]
 pub(crate) fn word(fd: c_int) -> u64 {
     slot(fd).map_or(0, |slot| slot.load(Ordering::Acquire))
 }
 
-/// Whether a call that moves bytes has to be looked at: the descriptor is carried, or may come to be.
+/// Whether this library must look at a call that moves bytes: the descriptor is carried or a candidate.
 #[inline(always)]
 pub(crate) fn is_ours(fd: c_int) -> bool {
     word(fd) & (CARRIED | CANDIDATE) != 0
@@ -80,7 +81,7 @@ pub(crate) fn set(fd: c_int, ones: u64, zeros: u64) {
     set_if(fd, |_| true, ones, zeros);
 }
 
-/// The same if the word is one of these.
+/// The same if `is_one` accepts the current word.
 pub(crate) fn set_if(fd: c_int, is_one: impl Fn(u64) -> bool, ones: u64, zeros: u64) {
     let Some(slot) = slot(fd) else { return };
     let change = |word| is_one(word).then_some(word & !zeros | ones);
@@ -89,13 +90,13 @@ pub(crate) fn set_if(fd: c_int, is_one: impl Fn(u64) -> bool, ones: u64, zeros: 
     }
 }
 
-/// Whether any word is set. Calls about many descriptors ask this before they look at each.
+/// Whether any word is set. Calls on many descriptors check this before they look at each.
 #[inline(always)]
 pub(crate) fn any_used() -> bool {
     USED.load(Ordering::Acquire) != 0
 }
 
-/// Sets the word of a descriptor and returns the word before; a descriptor beyond the table keeps 0.
+/// Sets the word of a descriptor, and returns the old one. The word of a descriptor beyond the table stays 0.
 pub(crate) fn replace(fd: c_int, word: u64) -> u64 {
     let Some(slot) = slot(fd) else { return 0 };
     let before = slot.swap(word, Ordering::AcqRel);
@@ -114,38 +115,38 @@ fn count(fd: c_int, before: bool, now: bool) {
     }
 }
 
-/// The descriptors of a range whose words are set, of those that the table has.
+/// The descriptors of a range whose words are set.
 pub(crate) fn used_in(range: RangeInclusive<u32>) -> impl Iterator<Item = c_int> {
     let end = (*range.end() as usize).saturating_add(1).min(END.load(Ordering::Acquire));
     let start = if any_used() { (*range.start() as usize).min(end) } else { end };
     (start..end).filter(|at| WORDS[*at].load(Ordering::Relaxed) != 0).map(|at| at as c_int)
 }
 
-/// Notes that this process has a table of its own: at the start of the library, and in a child of `fork`.
+/// Marks the table as this process's own. Runs at the start of the library, and in a child of `fork`.
 pub(crate) fn take_over() {
     PROCESS.store(process_id(), Ordering::Relaxed);
 }
 
-/// This library has to do with no descriptor any more.
+/// Clears all words, so that this library handles no descriptor any more.
 pub(crate) fn forget_all() {
     used_in(0..=u32::MAX).for_each(|fd| _ = replace(fd, 0));
-    PROCESS.store(0, Ordering::Relaxed); // The number of no process, which is compared without a system call.
+    PROCESS.store(0, Ordering::Relaxed); // Not a PID. The comparison then needs no system call.
 }
 
-/// Whether the words are about descriptors of the calling process. They are not in a child of `vfork`, nor in one of a bare `clone`.
+/// Whether the table describes the calling process. It does not in a child of `vfork` or of a bare `clone`.
 pub(crate) fn belongs_to_this_process() -> bool {
     let process = PROCESS.load(Ordering::Relaxed);
     process != 0 && process == process_id()
 }
 
 fn process_id() -> c_int {
-    // SAFETY: the call has no arguments and cannot fail. getpid of the C library is no call of ours.
+    // SAFETY: the call takes no arguments and cannot fail. This library does not replace `getpid`.
     unsafe { libc::getpid() }
 }
 
 #[inline(always)]
 fn slot(fd: c_int) -> Option<&'static AtomicU64> {
-    // A negative number is beyond the table as well.
+    // A negative number is beyond the table too.
     WORDS.get(fd as u32 as usize)
 }
 
@@ -153,10 +154,10 @@ fn slot(fd: c_int) -> Option<&'static AtomicU64> {
 mod tests {
     use super::*;
 
-    // The table is the process's, so one test does all.
+    // The table belongs to the whole process, so there is only one test.
     #[test]
     fn words_are_counted_and_bounded() {
-        // Other tests use this process's low descriptors at the same time.
+        // Other tests use this process's low descriptors concurrently.
         assert!(used_in(60_000..=u32::MAX).next().is_none());
         assert_eq!(replace(60_000, CARRIED), 0);
         assert_eq!(replace(60_002, REPORTED | 7 << 32), 0);

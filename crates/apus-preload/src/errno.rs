@@ -2,19 +2,19 @@
 
 use libc::c_int;
 
-/// The number that the last failed call of this thread left.
+/// The error number of this thread's last failed call.
 pub(crate) fn current() -> c_int {
-    // SAFETY: the C library returns a valid address, which is of this thread.
+    // SAFETY: the C library returns a valid address, which belongs to this thread.
     unsafe { *libc::__errno_location() }
 }
 
-/// Sets the number.
+/// Sets the error number.
 pub(crate) fn set(number: c_int) {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = number }
 }
 
-/// Runs `work`, after which the number is what it was before.
+/// Runs `work` and restores the number afterwards.
 pub(crate) fn kept<T>(work: impl FnOnce() -> T) -> T {
     let number = current();
     let result = work();
@@ -22,7 +22,7 @@ pub(crate) fn kept<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Does something for a call of the program, which sees errno change only if it fails, as with a system call.
+/// Does work for a call of the program, which sees errno change only on failure, as with a system call.
 #[inline]
 pub(crate) fn kept_on_success(work: impl FnOnce() -> isize) -> isize {
     let before = current();

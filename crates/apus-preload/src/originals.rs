@@ -1,9 +1,9 @@
-//! The calls of the C library that stand behind ours, by name and signature.
+//! The C library's calls behind ours, by name and signature.
 //!
-//! Each has a slot with its address. A slot first holds a function that resolves *all* slots and then makes the call, so a constructor
-//! of another library may call before [`start`](crate::start) runs; afterwards a call is one jump through the slot. Slots only ever
-//! change from that function to the address, so threads and signal handlers may resolve at the same time. `dlsym` allocates only if
-//! it does not find a name. Therefore those that older C libraries lack come last in the table.
+//! Each call has a slot with its address. A slot first holds a function that resolves *all* slots and then makes the call, so a
+//! constructor of another library may call before [`start`](crate::start) runs. Afterwards, a call is one jump through the slot.
+//! A slot only ever changes from that function to the address, so threads and signal handlers may resolve concurrently. `dlsym`
+//! allocates only for names that it does not find. So names that older C libraries lack come last in the table.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -17,7 +17,7 @@ use libc::{
 
 use crate::errno;
 
-/// A list of arguments or of the environment, as exec takes it.
+/// A list of arguments or environment strings, as exec takes it.
 pub(crate) type Strings = *const *const c_char;
 
 /// The arguments of `vdprintf`: a pointer on x86-64, and a structure passed by address on AArch64.
@@ -33,7 +33,7 @@ macro_rules! originals {
             $($name: AtomicPtr::new(unresolved::$name as *mut c_void),)*
         };
 
-        /// Looks all originals up.
+        /// Looks up all originals.
         pub(crate) extern "C" fn resolve() {
             $(
                 let name = concat!(stringify!($name), "\0").as_ptr().cast();
@@ -46,30 +46,30 @@ macro_rules! originals {
             /// The call of the C library with this name.
             ///
             /// # Safety
-            /// As that call.
+            /// As for that call.
             #[inline(always)]
             pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
                 let address = SLOTS.$name.load(Ordering::Relaxed);
                 type Original = unsafe extern "C-unwind" fn($($type),*) -> $result;
                 // SAFETY: a slot holds the address of a function with this signature.
                 let original = unsafe { mem::transmute::<*mut c_void, Original>(address) };
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { original($($argument),*) }
             }
         )*
 
-        /// What slots hold before they are resolved.
+        /// The functions in slots that are not resolved yet.
         mod unresolved {
             use super::*;
 
             $(pub(super) unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
                 resolve();
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { super::$name($($argument),*) }
             })*
         }
 
-        /// What slots hold of calls that this C library does not have.
+        /// The functions in slots of calls that this C library lacks.
         mod missing {
             use super::*;
 
@@ -177,7 +177,7 @@ originals! {
     fn _exit(status: c_int) -> ();
     fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
 
-    // glibc 2.26 and later, and names that only glibc has.
+    // Calls of glibc 2.26 and later, and names that only glibc has.
     fn preadv2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
     fn pwritev2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
     fn execveat(directory: c_int, path: *const c_char, arguments: Strings, environment: Strings, flags: c_int) -> c_int;
@@ -189,8 +189,8 @@ originals! {
     ) -> c_int;
 }
 
-/// The calls of the C library itself, for what this library does on its own account: another library that replaces them for the program,
-/// in front of this one or behind it, does not change them. It may have a clock that stands still.
+/// The C library's own calls, for this library's own work. Another library that replaces calls for the program, before or after
+/// this one, does not affect them. Such a library may stop the clock.
 pub(crate) mod own {
     use super::*;
 
@@ -234,7 +234,7 @@ pub(crate) mod own {
     }
 }
 
-/// Calls that are jumped to, because their arguments or their return are not those of a function.
+/// Calls that are jumped to, because their arguments or their return differ from a function's.
 pub(crate) struct Address {
     name: &'static CStr,
     slot: AtomicPtr<c_void>,
@@ -243,7 +243,7 @@ pub(crate) struct Address {
 pub(crate) static VFORK: Address = Address::new(c"vfork");
 pub(crate) static DPRINTF: Address = Address::new(c"dprintf");
 pub(crate) static DPRINTF_CHK: Address = Address::new(c"__dprintf_chk");
-/// `longjmp`, `_longjmp`, `siglongjmp`, `__longjmp_chk`: signal handlers call them, so they are looked up before.
+/// `longjmp`, `_longjmp`, `siglongjmp`, `__longjmp_chk`. Signal handlers call them, so they are looked up in advance.
 pub(crate) static JUMPS: [Address; 4] = [
     Address::new(c"longjmp"),
     Address::new(c"_longjmp"),
@@ -256,7 +256,7 @@ impl Address {
         Self { name, slot: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Where the call is. The C library has it: glibc since its first version for these machines.
+    /// The address of the call. Every glibc for these architectures has it.
     pub(crate) fn get(&self) -> *const c_void {
         let known = self.slot.load(Ordering::Relaxed);
         if !known.is_null() {
@@ -269,13 +269,13 @@ impl Address {
 }
 
 fn look_up(name: *const c_char) -> Option<*mut c_void> {
-    // SAFETY: the name ends with a zero.
+    // SAFETY: the name ends with a zero byte.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name) };
     (!found.is_null()).then_some(found)
 }
 
 fn look_up_in_c_library(name: *const c_char) -> Option<*mut c_void> {
-    // SAFETY: the names end with a zero. The library is loaded, so the calls only find it.
+    // SAFETY: the names end with a zero byte. The library is already loaded, so `dlopen` only finds it.
     let found = unsafe {
         let library = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if library.is_null() { ptr::null_mut() } else { libc::dlsym(library, name) }
@@ -283,7 +283,7 @@ fn look_up_in_c_library(name: *const c_char) -> Option<*mut c_void> {
     if found.is_null() { look_up(name) } else { Some(found) }
 }
 
-/// What a call returns when it fails.
+/// The return value of a failed call.
 trait Failure {
     const FAILED: Self;
 }

@@ -1,14 +1,14 @@
-//! Busy polling of the kernel's epoll sets: parameters for those that the program makes, and waits that never sleep for long.
+//! Busy polling of the kernel's epoll sets: parameters for the program's sets, and waits without long sleeps.
 //!
-//! The environment is read once, when the library is loaded, because programs clear it later (nginx in its workers). Children of fork
-//! have what was read.
+//! The environment is read once, when the library is loaded, because programs clear it later (nginx in its workers). Children of
+//! fork inherit the values.
 //!
 //! | variable | effect |
 //! |---|---|
-//! | `APUS_EPOLL=USECS,BUDGET,PREFER` | each epoll set gets these parameters when it is made (Linux 6.9 and newer) |
-//! | `APUS_EPOLL_REPEAT=1` | a wait of more than 0 is made of waits of 1 ms, which repeat |
+//! | `APUS_EPOLL=USECS,BUDGET,PREFER` | each new epoll set gets these parameters (Linux 6.9 and newer) |
+//! | `APUS_EPOLL_REPEAT=1` | a wait of more than 0 consists of repeated waits of 1 ms |
 //!
-//! Waits of 1 ms in a set that polls for 1 ms never sleep: they are the case `fullbusy` of the kernel's IRQ suspension series.
+//! Waits of 1 ms in a set that polls for 1 ms never sleep. This is the case `fullbusy` of the kernel's IRQ suspension series.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -22,13 +22,14 @@ use libc::{c_int, epoll_event, epoll_params, sigset_t, timespec};
 use crate::carry::Clock;
 use crate::{errno, originals, report};
 
-/// The parameters in one word, with [`GIVEN`]; 0: none.
+/// The parameters in one word, with [`GIVEN`]. 0 for none.
 static PARAMETERS: AtomicU64 = AtomicU64::new(0);
+/// Marks the word as set.
 const GIVEN: u64 = 1 << 63;
 
 static REPEATS: AtomicBool = AtomicBool::new(false);
 
-/// How long a wait of the kernel lasts, when waits repeat.
+/// The duration of one kernel wait when waits repeat.
 const SLICE: Duration = Duration::from_millis(1);
 
 /// Reads the environment.
@@ -50,15 +51,15 @@ pub(crate) fn begin() {
     }
 }
 
-/// Waits and sets are as they are without this library from now on.
+/// Leaves waits and sets as they are without this library.
 pub(crate) fn end() {
     PARAMETERS.store(0, Ordering::Relaxed);
     REPEATS.store(false, Ordering::Relaxed);
 }
 
-/// The value of a variable that is set and not empty.
+/// The value of a variable, if set and not empty.
 fn variable(name: &CStr) -> Option<&'static str> {
-    // SAFETY: the name ends with a zero byte. Nobody changes the environment before `main`.
+    // SAFETY: the name ends with a zero byte. No other code changes the environment before `main`.
     let value = unsafe { libc::getenv(name.as_ptr()) };
     // SAFETY: a value ends with a zero byte.
     let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })?;
@@ -83,7 +84,7 @@ pub(crate) fn repeats() -> bool {
     REPEATS.load(Ordering::Relaxed)
 }
 
-/// The program has made an epoll set, or failed to.
+/// Runs after the program has created an epoll set, or has failed to.
 #[inline(always)]
 pub(crate) fn made(set: c_int) {
     let word = PARAMETERS.load(Ordering::Relaxed);
@@ -92,17 +93,17 @@ pub(crate) fn made(set: c_int) {
     }
 }
 
-/// Gives a set the parameters. A kernel without them (before Linux 6.9) refuses, and the set is as it would be anyway.
+/// Gives a set the parameters. A kernel before Linux 6.9 refuses them, and the set stays as it is.
 #[cold]
 fn give(set: c_int, word: u64) {
     static IS_REFUSED: AtomicBool = AtomicBool::new(false);
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut parameters: epoll_params = unsafe { std::mem::zeroed() };
     parameters.busy_poll_usecs = word as u32;
     parameters.busy_poll_budget = (word >> 32) as u16;
     parameters.prefer_busy_poll = (word >> 48) as u8 & 1;
     let argument = (&raw const parameters) as u64;
-    // SAFETY: the request reads parameters, which live until it returns.
+    // SAFETY: the request reads the parameters, which live until it returns.
     let result = unsafe { originals::ioctl(set, libc::EPIOCSPARAMS, argument) };
     if result != 0 && errno::current() == libc::EPERM && !IS_REFUSED.swap(true, Ordering::Relaxed) {
         report::say(format_args!(
@@ -111,34 +112,34 @@ fn give(set: c_int, word: u64) {
     }
 }
 
-/// How `epoll_wait` and its relatives are called.
+/// The arguments of `epoll_wait` and its relatives.
 pub(crate) struct Wait {
     pub(crate) set: c_int,
     pub(crate) events: *mut epoll_event,
     pub(crate) count: c_int,
-    /// How long it may wait; `None`: until there is an event.
+    /// The timeout. `None` to wait without a limit.
     pub(crate) timeout: Option<Duration>,
     pub(crate) mask: *const sigset_t,
 }
 
-/// Waits in slices until there is an event, an error such as a signal, or the end of the time.
+/// Waits in slices until there is an event, an error such as a signal, or the timeout expires.
 ///
-/// Between two slices all signals are blocked, so that one ends the slice that follows, as it ends a wait of the kernel. Before the first
-/// slice they are not: a signal that comes there has come before the wait.
+/// Between two slices all signals are blocked, so that a signal ends the next slice, as it ends a wait of the kernel. Before the
+/// first slice they are not: such a signal comes before the wait.
 ///
 /// # Safety
 ///
-/// There is room for the events, and the mask is null or one.
+/// There is room for the events, and the mask is null or valid.
 pub(crate) unsafe fn wait(call: &Wait) -> c_int {
     let until = call.timeout.map(|timeout| Clock::now() + timeout);
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let first = unsafe { slice(call, call.mask, call.timeout) };
     if first != 0 || call.timeout.is_some_and(|timeout| timeout <= SLICE) {
         return first;
     }
     let mut all = MaybeUninit::<sigset_t>::uninit();
     let mut before = MaybeUninit::<sigset_t>::uninit();
-    // SAFETY: there is room for both sets. The calls cannot fail.
+    // SAFETY: the buffers have room for both sets. The calls cannot fail.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
@@ -149,7 +150,7 @@ pub(crate) unsafe fn wait(call: &Wait) -> c_int {
         if left == Some(Duration::ZERO) {
             break 0;
         }
-        // SAFETY: the caller's promise; the mask before is initialized.
+        // SAFETY: guaranteed by the caller; the old mask is initialized.
         let result = unsafe { slice(call, mask, left) };
         if result != 0 {
             break result;
@@ -162,20 +163,20 @@ pub(crate) unsafe fn wait(call: &Wait) -> c_int {
     result
 }
 
-/// One wait of the kernel, of a slice or of what is left.
+/// One kernel wait, of a slice or of the remaining time.
 unsafe fn slice(call: &Wait, mask: *const sigset_t, left: Option<Duration>) -> c_int {
     let (set, events, count) = (call.set, call.events, call.count);
     if let Some(left) = left.filter(|left| *left < SLICE) {
         let time = timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
         let before = errno::current();
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let result = unsafe { originals::epoll_pwait2(set, events, count, &raw const time, mask) };
         if result >= 0 || errno::current() != libc::ENOSYS {
             return result;
         }
-        errno::set(before); // An older C library: the rest is rounded up.
+        errno::set(before); // An older C library rounds the rest up.
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { originals::epoll_pwait(set, events, count, SLICE.as_millis() as c_int, mask) }
 }
 

@@ -1,14 +1,14 @@
-//! What `apus run --explain` prints: for each TCP connection of the process, whether it was carried, and why not.
+//! The output of `apus run --explain`: for each TCP connection of the process, whether it was carried, and if not, the reason.
 //!
 //! Connections are recorded when they are made, without allocation or lock, and printed when the process ends or becomes another
-//! program. A connection of a socket that does not block has no addresses before it is established; it is looked at again when the
+//! program. The connection of a non-blocking socket has no addresses until it is established. It is checked again when the
 //! program asks for `SO_ERROR`, when it closes the descriptor, and at the end.
 //!
-//! The records lie in memory that a process shares with its children. A child of `fork` writes into the record of a connection that it has
-//! from its parent, and the process that made or accepted the connection prints the line: so a server that forks for each connection tells
-//! what has become of them.
+//! The records lie in memory that a process shares with its children. A child of `fork` writes into the record of an inherited
+//! connection, and the process that made or accepted the connection prints the line. So a server that forks for each connection
+//! reports their outcomes.
 //!
-//! The lines go to standard error, one write each, if it is still the file that it was at the start: a daemon closes it, and may have
+//! The lines go to standard error, one write each, if it is still the same file as at the start: a daemon closes it, and may have
 //! data there instead.
 
 use std::cell::UnsafeCell;
@@ -30,17 +30,17 @@ use crate::originals;
 /// The variable that `apus run --explain` sets.
 const VARIABLE: &std::ffi::CStr = c"APUS_EXPLAIN";
 
-/// Connections of a process and its children that reports name; those beyond are counted.
+/// Upper bound on recorded connections of a process and its children. Further ones are only counted.
 const CONNECTIONS_MAX: usize = 4096;
 
 static WANTED: AtomicBool = AtomicBool::new(false);
 
-/// Connections of this process since the last report.
+/// Number of connections of this process since the last report.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Those of them that have no record.
+/// Number of those that have no record.
 static BEYOND: AtomicUsize = AtomicUsize::new(0);
 
-/// What a process and its children have recorded. Zeroes are the state before.
+/// The records of a process and its children. Initially zeros.
 struct Records {
     count: AtomicUsize,
     connections: [Connection; CONNECTIONS_MAX],
@@ -49,31 +49,31 @@ struct Records {
 
 static RECORDS: AtomicPtr<Records> = AtomicPtr::new(ptr::null_mut());
 
-/// The records; `None` if there is to be no report.
+/// The records. `None` without a report.
 fn records() -> Option<&'static Records> {
     // SAFETY: the memory stays mapped, and any thread and process may use it at any time.
     unsafe { RECORDS.load(Ordering::Acquire).as_ref() }
 }
 
 fn own_process() -> libc::pid_t {
-    // SAFETY: the call has no arguments and cannot fail.
+    // SAFETY: the call takes no arguments and cannot fail.
     unsafe { libc::getpid() }
 }
 
 /// Device and inode of standard error at the start.
 static TERMINAL: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// Whether connections are to be recorded.
+/// Whether connections are recorded.
 #[inline(always)]
 pub(crate) fn is_wanted() -> bool {
     WANTED.load(Ordering::Relaxed)
 }
 
-/// Reads whether there is to be a report.
+/// Reads from the environment whether to report.
 pub(crate) fn start() {
-    // SAFETY: the name ends with a zero, and no other thread runs yet that could change the environment.
+    // SAFETY: the name ends with a zero byte, and no other thread runs yet that could change the environment.
     let value = unsafe { libc::getenv(VARIABLE.as_ptr()) };
-    // SAFETY: a value ends with a zero, so its first byte can be read.
+    // SAFETY: a value ends with a zero byte, so its first byte is readable.
     let is_set = !value.is_null() && unsafe { *value } != 0;
     if let Some(file) = standard_error().filter(|_| is_set) {
         if !make_records() {
@@ -84,11 +84,11 @@ pub(crate) fn start() {
     }
 }
 
-/// Makes the memory of the records. False if there is none.
+/// Maps the memory of the records. Returns `false` on failure.
 fn make_records() -> bool {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: the call makes memory of its own, which is zero.
+    // SAFETY: the call makes a new mapping of zeros.
     let memory = unsafe { libc::mmap(ptr::null_mut(), size_of::<Records>(), access, flags, -1, 0) };
     if memory != libc::MAP_FAILED {
         RECORDS.store(memory.cast(), Ordering::Release);
@@ -96,16 +96,16 @@ fn make_records() -> bool {
     memory != libc::MAP_FAILED
 }
 
-/// In a child: the connections so far are those of the parent, which prints them. What becomes of them here is recorded all the same.
+/// Runs in a child: the parent prints its connections so far. The child still updates their records.
 pub(crate) fn forget() {
     COUNT.store(0, Ordering::Relaxed);
     BEYOND.store(0, Ordering::Relaxed);
 }
 
-/// Where the place of a record lies in the word of a descriptor.
+/// The part of a descriptor's word with the index of its record.
 const PLACE: u64 = 0xffff_ffff << 32;
 
-/// Records a connection that was accepted.
+/// Records an accepted connection.
 #[cold]
 pub(crate) extern "C" fn accepted(fd: c_int) {
     if is_tcp(fd) {
@@ -113,7 +113,7 @@ pub(crate) extern "C" fn accepted(fd: c_int) {
     }
 }
 
-/// Records a connection that was made, or begun; `error` is what `connect` left.
+/// Records a connection that was made or is being made. `error` is the errno of `connect`.
 #[cold]
 pub(crate) extern "C" fn connected(fd: c_int, error: c_int) {
     let has_begun = matches!(error, 0 | libc::EINPROGRESS | libc::EINTR);
@@ -122,30 +122,30 @@ pub(crate) extern "C" fn connected(fd: c_int, error: c_int) {
     }
 }
 
-/// The bytes of a connection go through memory, to another process of this host or to a carrier.
+/// The bytes of the connection go through memory, to another process of this host or to a carrier.
 pub(crate) fn carried(fd: c_int, between_hosts: bool) {
     if let Some(connection) = connection(fd) {
         connection.complete(fd);
-        connection.why.clear(); // It may have been with TCP for a while.
+        connection.why.clear(); // The connection may have been in TCP before.
         connection.was_carried.store(1 + u8::from(between_hosts), Ordering::Relaxed);
     }
 }
 
-/// A connection between hosts is reset, because bytes may be lost with a carrier.
+/// A connection between hosts is reset, because bytes may have been lost with a carrier.
 pub(crate) fn lost(fd: c_int) {
     if let Some(connection) = connection(fd) {
         connection.was_carried.store(3, Ordering::Relaxed);
     }
 }
 
-/// A connection between hosts is the kernel's from now on, because its carrier was switched off.
+/// A connection between hosts returned to the kernel, because its carrier was switched off.
 pub(crate) fn switched_off(fd: c_int) {
     if let Some(connection) = connection(fd) {
         connection.was_carried.store(4, Ordering::Relaxed);
     }
 }
 
-/// A connection is the kernel's from now on, because of what the program does, or because of the peer.
+/// A connection returned to the kernel. `why` is a call of the program, or the peer.
 pub(crate) fn returned(fd: c_int, why: &'static str) {
     if let Some(connection) = connection(fd) {
         connection.why.set(why);
@@ -157,7 +157,7 @@ fn connection(fd: c_int) -> Option<&'static Connection> {
     records()?.connections.get((word >> 32) as usize).filter(|_| word & REPORTED != 0)
 }
 
-/// Completes the record of a descriptor, if the connection is established by now. Keeps errno.
+/// Completes the record of a descriptor if the connection is established. Preserves errno.
 #[cold]
 pub(crate) extern "C" fn settle(fd: c_int) {
     if let Some(connection) = connection(fd) {
@@ -165,7 +165,7 @@ pub(crate) extern "C" fn settle(fd: c_int) {
     }
 }
 
-/// Prints all connections that were recorded since the last time. The process ends, or becomes another program.
+/// Prints all connections recorded since the last call. Runs when the process ends or becomes another program.
 pub(crate) extern "C" fn print() {
     if !is_wanted() || COUNT.load(Ordering::Relaxed) == 0 {
         return;
@@ -184,7 +184,7 @@ pub(crate) extern "C" fn print() {
     });
 }
 
-/// Prints what there is. Nothing is recorded any more, since that takes system calls which the program may not make.
+/// Prints all records and stops recording, which takes system calls that the program may no longer make.
 pub(crate) fn end() {
     if !is_wanted() {
         return;
@@ -221,7 +221,7 @@ fn record(fd: c_int, role: Role) {
     let Some(records) = records() else { return };
     COUNT.fetch_add(1, Ordering::Relaxed);
     let place = records.count.load(Ordering::Relaxed);
-    // Beyond the records the count stands still.
+    // The count does not grow beyond the records.
     let place = match place < CONNECTIONS_MAX {
         true => records.count.fetch_add(1, Ordering::AcqRel),
         false => place,
@@ -236,24 +236,24 @@ fn record(fd: c_int, role: Role) {
     descriptors::set(fd, REPORTED | (place as u64) << 32, PLACE);
 }
 
-/// Who began a connection.
+/// The role of this process in a connection.
 #[derive(Clone, Copy)]
 enum Role {
     Accepted,
     Connected,
 }
 
-/// A record; any thread may read it while another one writes it.
+/// A record. Any thread may read it while another one writes it.
 struct Connection {
-    /// The process that is to print it; 0: it has done so.
+    /// The process that has to print the record. 0 once printed.
     owner: AtomicI32,
-    /// 0 when the connection is not established, then 1 for an accepted one and 2 for one that this process made.
+    /// 0 until the connection is established, then 1 for an accepted one and 2 for one that this process made.
     role: AtomicU8,
     is_complete: AtomicBool,
     local: Address,
     peer: Address,
-    /// 0: not; 1: within this host; 2: between hosts; 3: between hosts, until a carrier was lost; 4: or until it was
-    /// switched off.
+    /// 0 if not carried, 1 within this host, 2 between hosts, 3 between hosts until a carrier was lost, 4 between hosts until the
+    /// carrier was switched off.
     was_carried: AtomicU8,
     why: Text,
 }
@@ -317,31 +317,31 @@ impl Connection {
     }
 }
 
-/// Connections between hosts are carried as well.
+/// Whether connections between hosts are carried too.
 static BETWEEN_HOSTS: AtomicBool = AtomicBool::new(false);
 
-/// Says that connections between hosts are carried as well.
+/// Notes that connections between hosts are carried too.
 pub(crate) fn expect_between_hosts() {
     BETWEEN_HOSTS.store(true, Ordering::Relaxed);
 }
 
-/// Ends in other network namespaces of this host are met in a directory.
+/// Whether ends in other network namespaces of this host are met in a directory.
 static CONTAINERS: AtomicBool = AtomicBool::new(false);
 
-/// Says that connections between network namespaces of this host are carried as well.
+/// Notes that connections between network namespaces of this host are carried too.
 pub(crate) fn expect_containers() {
     CONTAINERS.store(true, Ordering::Relaxed);
 }
 
-/// Why nothing of this process is carried.
+/// The reason why this process carries no connections.
 static NOTHING: Text = Text::new();
 
-/// Says that no connection of this process is carried, and why.
+/// Notes that this process carries no connections, with the reason.
 pub(crate) fn expect_nothing(why: &'static str) {
     NOTHING.set(why);
 }
 
-/// Why a connection was not carried, if nothing else is known.
+/// The default reason why a connection was not carried.
 fn reason(local: IpAddr, peer: IpAddr) -> &'static str {
     if let Some(why) = NOTHING.get() {
         why
@@ -356,7 +356,7 @@ fn reason(local: IpAddr, peer: IpAddr) -> &'static str {
     }
 }
 
-/// A text that is set once, by any thread: the number of one of those in [`Records`], so that no thread sees half of it.
+/// A text that is set once, by any thread. Stored as the number of a text in [`Records`], so that no thread sees half of it.
 struct Text(AtomicU8);
 
 impl Text {
@@ -379,15 +379,15 @@ impl Text {
     }
 }
 
-/// Texts that were set so far: one for each call that ends carrying, and for each other reason.
+/// Upper bound on the set texts: one for each call that ends carrying, and for each other reason.
 const TEXTS_MAX: usize = 254;
 
-/// What is shown beyond that number.
+/// The text for any beyond that number.
 const OTHER: &str = "another call";
 
-/// A text, which lies where all children of this process have it as well.
+/// A text, in memory that all children of this process share.
 struct Known {
-    /// 0: the place is free; 1: somebody writes it; 2: it stays as it is.
+    /// 0 for a free place, 1 while a thread writes it, 2 once final.
     state: AtomicU8,
     text: UnsafeCell<Option<&'static str>>,
 }
@@ -400,14 +400,14 @@ impl Known {
         if self.state.load(Ordering::Acquire) != 2 {
             return OTHER;
         }
-        // SAFETY: nobody writes it any more.
+        // SAFETY: the text is final.
         unsafe { *self.text.get() }.unwrap_or(OTHER)
     }
 
     fn take(&self, text: &'static str) -> bool {
         let taken = self.state.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if taken {
-            // SAFETY: nobody else reads or writes it in this state.
+            // SAFETY: in this state, no other thread reads or writes it.
             unsafe { *self.text.get() = Some(text) };
             self.state.store(2, Ordering::Release);
         }
@@ -415,8 +415,8 @@ impl Known {
     }
 }
 
-/// The number of a text, from 1 on. A place that another thread is writing, or that a handler interrupted, is passed over: the text has
-/// two numbers then.
+/// The number of a text, from 1. A place that another thread is writing, or whose writer this handler interrupted, is skipped.
+/// The text may then have two numbers.
 fn number(text: &'static str) -> u8 {
     let is_its = |known: &Known| {
         known.state.load(Ordering::Acquire) == 2 && ptr::eq(known.text(), text) || known.take(text)
@@ -451,14 +451,14 @@ impl Address {
 fn is_tcp(fd: c_int) -> bool {
     let (mut protocol, mut bytes): (c_int, _) = (0, size_of::<c_int>() as socklen_t);
     let value: *mut c_void = (&raw mut protocol).cast();
-    // SAFETY: the value has room for that many bytes.
+    // SAFETY: the value has room for `bytes` bytes.
     let result = unsafe {
         originals::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, value, &raw mut bytes)
     };
     result == 0 && protocol == libc::IPPROTO_TCP
 }
 
-/// The addresses of a connection, its own one first.
+/// The addresses of a connection, the local one first.
 pub(crate) fn addresses(fd: c_int) -> Option<(SocketAddr, SocketAddr)> {
     if !is_tcp(fd) {
         return None;
@@ -466,7 +466,7 @@ pub(crate) fn addresses(fd: c_int) -> Option<(SocketAddr, SocketAddr)> {
     Some((address(fd, libc::getsockname)?, address(fd, libc::getpeername)?))
 }
 
-/// The address that a TCP socket has here.
+/// The local address of a TCP socket.
 pub(crate) fn local_address(fd: c_int) -> Option<SocketAddr> {
     if !is_tcp(fd) {
         return None;
@@ -474,21 +474,21 @@ pub(crate) fn local_address(fd: c_int) -> Option<SocketAddr> {
     address(fd, libc::getsockname)
 }
 
-/// The address of one end of a socket; `ask` is a call that no program of ours replaces.
+/// The address of one end of a socket. `ask` is a call that this library does not replace.
 fn address(
     fd: c_int,
     ask: unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int,
 ) -> Option<SocketAddr> {
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut storage: sockaddr_storage = unsafe { mem::zeroed() };
     let mut bytes = size_of::<sockaddr_storage>() as socklen_t;
-    // SAFETY: the storage has room for that many bytes.
+    // SAFETY: the storage has room for `bytes` bytes.
     if unsafe { ask(fd, (&raw mut storage).cast(), &raw mut bytes) } != 0 {
         return None;
     }
     match c_int::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: this is how addresses of the family are laid out.
+            // SAFETY: an address of this family has this layout.
             let at: sockaddr_in = unsafe { ptr::read((&raw const storage).cast()) };
             let ip = u32::from_be(at.sin_addr.s_addr);
             Some(SocketAddr::new(IpAddr::V4(ip.into()), u16::from_be(at.sin_port)))
@@ -505,16 +505,16 @@ fn address(
 
 /// Device and inode of standard error.
 fn standard_error() -> Option<[u64; 2]> {
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut file: libc::stat = unsafe { mem::zeroed() };
-    // SAFETY: there is room for the result.
+    // SAFETY: the buffer has room for the result.
     let result = unsafe { libc::fstat(libc::STDERR_FILENO, &raw mut file) };
     (result == 0).then_some([file.st_dev, file.st_ino])
 }
 
-/// Runs `work`; a signal because nobody reads standard error any longer ends nothing.
+/// Runs `work` without dying of `SIGPIPE` if standard error has no reader.
 fn without_sigpipe(work: impl FnOnce()) {
-    // SAFETY: the sets are initialised by the calls that come first, and belong to this function.
+    // SAFETY: the first calls initialize the sets, which are local variables.
     unsafe {
         let (mut set, mut before, mut pending) = (mem::zeroed(), mem::zeroed(), mem::zeroed());
         libc::sigemptyset(&raw mut set);
@@ -530,7 +530,7 @@ fn without_sigpipe(work: impl FnOnce()) {
     }
 }
 
-/// Writes a line on standard error about what is wrong with a setting; nothing if it is too long.
+/// Writes a line about a wrong setting to standard error. Writes nothing if the line is too long.
 pub(crate) fn say(text: fmt::Arguments<'_>) {
     let mut line = Line::new();
     if line.write_fmt(text).and_then(|()| line.write_str("\n")).is_ok() {
@@ -538,7 +538,7 @@ pub(crate) fn say(text: fmt::Arguments<'_>) {
     }
 }
 
-/// A line of the report, without allocation.
+/// A line of the report, built without allocation.
 struct Line {
     bytes: [u8; 256],
     used: usize,

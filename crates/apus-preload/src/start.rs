@@ -1,4 +1,4 @@
-//! What happens when the library is loaded.
+//! The start and the end of the library.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,7 +12,7 @@ use crate::{carry, descriptors, errno, originals, polling, report};
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
 
-/// The last that a process does which returns from `main` or calls `exit`.
+/// Runs last in a process that returns from `main` or calls `exit`.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = at_exit;
@@ -33,8 +33,8 @@ extern "C" fn start(_: c_int, _: *const *const c_char, _: *const *const c_char) 
         report::expect_nothing("ThreadSanitizer cannot see how its bytes order threads");
     }
     carry::begin(!polling::repeats() && !is_checked);
-    // SAFETY: the handler is a function of this library, which is never unloaded.
-    // Without memory for the handler, a child would keep the words of its parent as a child of vfork does.
+    // SAFETY: the handler is a function of this library, which is never unloaded. If the handler cannot be allocated, a child
+    // keeps its parent's table, as a child of vfork does.
     let _ = unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
 }
 
@@ -42,31 +42,31 @@ unsafe extern "C" fn before_fork() {
     before_this_thread_forks();
 }
 
-/// In the parent, before the call returns.
+/// Runs in the parent before the call returns.
 unsafe extern "C" fn in_parent() {
     after_this_thread_forked(false);
 }
 
-/// In a child of `fork`, `daemon` or `forkpty`, before the call returns.
+/// Runs in a child of `fork`, `daemon` or `forkpty` before the call returns.
 unsafe extern "C" fn in_child() {
     in_child_of_fork(true);
 }
 
-/// Before a fork by the calling thread.
+/// Runs before the calling thread forks.
 pub(crate) extern "C" fn before_this_thread_forks() {
     if descriptors::belongs_to_this_process() && !HAS_ENDED.load(Ordering::Relaxed) {
         carry::before_fork();
     }
 }
 
-/// In the parent after a fork by the calling thread, or after its failure.
+/// Runs in the parent after the calling thread forked, or failed to.
 pub(crate) fn after_this_thread_forked(failed: bool) {
     if descriptors::belongs_to_this_process() && !HAS_ENDED.load(Ordering::Relaxed) {
         carry::after_fork(failed);
     }
 }
 
-/// In a child that has a copy of the memory of its parent. `may_allocate`: no handler has forked.
+/// Runs in a child with a copy of its parent's memory. `may_allocate` is false if a signal handler may have forked.
 pub(crate) extern "C" fn in_child_of_fork(may_allocate: bool) {
     if HAS_ENDED.load(Ordering::Relaxed) {
         return;
@@ -76,11 +76,11 @@ pub(crate) extern "C" fn in_child_of_fork(may_allocate: bool) {
     carry::begin_in_child(may_allocate);
 }
 
-/// The library does nothing any more.
+/// Whether the library has shut down.
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Before the process restricts its system calls: from now on this library makes none but the program's own. All connections are the
-/// kernel's, and the thread of this library has ended.
+/// Runs before the process restricts its system calls. From now on this library makes no system calls but the program's own. All
+/// connections are the kernel's, and the library's thread has ended.
 #[cold]
 pub(crate) extern "C" fn end() {
     // A child of vfork runs in the memory of its parent, which is not restricted.

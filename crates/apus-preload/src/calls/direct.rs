@@ -1,11 +1,12 @@
-//! `syscall`, by which programs make system calls that their C library lacks, or does not wrap as they like.
+//! `syscall`, by which programs make system calls that their C library does not wrap, or wraps differently.
 //!
-//! The original makes the call in nearly every case, so that it behaves as a bare system call: its time limits, masks and points of
-//! cancellation are not those of the function with the same name. What our functions do before and after that, `syscall` does as well.
-//! Connections return to TCP before it. If a peer that is gone has left bytes in its ring, they cannot, and our function reads these.
+//! In nearly every case the original function makes the call, so timeouts, signal masks and cancellation points are those of a
+//! bare system call, not those of the C function with the same name. The work that our function of that name does before and
+//! after the call is done here too. Connections return to TCP first. A connection cannot return if a peer that is gone left bytes
+//! in the ring; our function then reads those bytes.
 //!
-//! `io_uring_setup` fails with `ENOSYS`, as on a kernel without it. libuv registers its interest in sockets through a ring that it
-//! makes by this call, where this library would not see it; without a ring it uses epoll.
+//! `io_uring_setup` fails with `ENOSYS`, as on a kernel without it. libuv would register its interest in sockets through a ring
+//! that this call creates, where this library would not see it. Without a ring, libuv uses epoll.
 
 use libc::{c_int, c_long, c_uint, c_ulong, msghdr};
 
@@ -26,7 +27,7 @@ unsafe extern "C-unwind" fn syscall(
         errno::set(libc::ENOSYS);
         return -1;
     }
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     if let Some(result) = unsafe { around_own(number, [a, b, c]) } {
         return result.into();
     }
@@ -44,20 +45,20 @@ unsafe extern "C-unwind" fn syscall(
     unsafe { originals::syscall(number, a, b, c, d, e, f) }
 }
 
-/// Calls that would close descriptors of this library, or take their places. `None`: the call is another one.
+/// Handles calls that would close descriptors of this library or take their numbers. Returns `None` for any other call.
 #[inline(always)]
 unsafe fn around_own(number: c_long, [a, b, c]: [c_long; 3]) -> Option<c_int> {
     match number {
         libc::SYS_close if lifecycle::is_inner(a as c_int) => Some(lifecycle::unknown()),
         libc::SYS_close_range => {
-            // SAFETY: the call has no pointers.
+            // SAFETY: the call takes no pointers.
             let close = |first: c_uint, last: c_uint| unsafe {
                 originals::syscall(number, first.into(), last.into(), c, 0, 0, 0) as c_int
             };
             Some(lifecycle::close_around(a as c_uint, b as c_uint, c as c_int, close))
         }
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the call has no pointers.
+        // SAFETY: the call takes no pointers.
         libc::SYS_dup2 => Some(unsafe { lifecycle::dup2(a as c_int, b as c_int) }),
         // SAFETY: as above.
         libc::SYS_dup3 => Some(unsafe { lifecycle::dup3(a as c_int, b as c_int, c as c_int) }),
@@ -65,7 +66,7 @@ unsafe fn around_own(number: c_long, [a, b, c]: [c_long; 3]) -> Option<c_int> {
     }
 }
 
-/// Calls that read from their first descriptor.
+/// Whether the call reads from its first descriptor.
 #[inline(always)]
 fn reads(number: c_long) -> bool {
     matches!(
@@ -80,8 +81,8 @@ fn reads(number: c_long) -> bool {
     )
 }
 
-/// The connection could not return, since a peer that is gone has left bytes in its ring: our function with the name of the system call
-/// reads them.
+/// Reads by our function of the same name. The connection could not return to TCP, because a peer that is gone left bytes in the
+/// ring.
 #[cold]
 unsafe extern "C-unwind" fn read_rest(
     number: c_long,
@@ -93,7 +94,7 @@ unsafe extern "C-unwind" fn read_rest(
     f: c_long,
 ) -> c_long {
     let fd = a as c_int;
-    // SAFETY: these are the arguments of the caller, as the kernel takes them.
+    // SAFETY: the caller's arguments are passed on with the types that the kernel expects.
     unsafe {
         match number {
             libc::SYS_read => libc::read(fd, b as *mut _, c as usize) as c_long,
@@ -118,7 +119,7 @@ unsafe extern "C-unwind" fn read_rest(
     }
 }
 
-/// A function of its own, so that other system calls save no registers.
+/// A separate function, so that other system calls save no registers.
 #[inline(never)]
 unsafe extern "C-unwind" fn with_after(
     number: c_long,
@@ -129,13 +130,13 @@ unsafe extern "C-unwind" fn with_after(
     e: c_long,
     f: c_long,
 ) -> c_long {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let result = unsafe { originals::syscall(number, a, b, c, d, e, f) };
     after(number, [a, b, c], result);
     result
 }
 
-/// What our function with the name of the system call does before the original.
+/// Does the work that our function of the same name does before the original.
 #[inline(always)]
 unsafe fn before(number: c_long, [a, b, c, d]: [c_long; 4]) {
     let fd = a as c_int;
@@ -150,29 +151,29 @@ unsafe fn before(number: c_long, [a, b, c, d]: [c_long; 4]) {
         libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => readiness::before_direct_wait(fd),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_epoll_wait => readiness::before_direct_wait(fd),
-        // SAFETY: the caller's message.
+        // SAFETY: the caller passes a valid message.
         libc::SYS_sendmsg => unsafe {
             on_descriptor(fd);
             send::before_sendmsg(fd, b as *const msghdr)
         },
-        // SAFETY: the caller's messages.
+        // SAFETY: the caller passes valid messages.
         libc::SYS_sendmmsg => unsafe {
             on_descriptor(fd);
             send::before_sendmmsg(fd, b as *const _, c as c_uint)
         },
         libc::SYS_sendfile => send::before_two(fd, b as c_int),
         libc::SYS_splice => send::before_two(fd, c as c_int),
-        // SAFETY: the caller's members.
+        // SAFETY: the caller passes valid members.
         libc::SYS_ppoll => unsafe { readiness::return_members(a as *const _, b as c_ulong) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller's members.
+        // SAFETY: the caller passes valid members.
         libc::SYS_poll => unsafe { readiness::return_members(a as *const _, b as c_ulong) },
-        // SAFETY: the caller's sets.
+        // SAFETY: the caller passes valid sets.
         libc::SYS_pselect6 => unsafe {
             readiness::before_select(fd, [b, c, d].map(|set| set as *mut _))
         },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller's sets.
+        // SAFETY: the caller passes valid sets.
         libc::SYS_select => unsafe {
             readiness::before_select(fd, [b, c, d].map(|set| set as *mut _))
         },
@@ -191,12 +192,12 @@ unsafe fn before(number: c_long, [a, b, c, d]: [c_long; 4]) {
     }
 }
 
-/// Whether `clone` with these flags makes a child with a copy of the memory.
+/// Whether `clone` with these flags creates a child with a copy of the memory.
 fn copies_memory(flags: c_long) -> bool {
     flags & libc::CLONE_VM as c_long == 0
 }
 
-/// Whether our function with the name of the system call does something after the original.
+/// Whether our function of the same name does any work after the original.
 #[inline(always)]
 fn changes_descriptors(number: c_long) -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -217,7 +218,7 @@ fn changes_descriptors(number: c_long) -> bool {
     )
 }
 
-/// What it does.
+/// Does the work that our function of the same name does after the original.
 fn after(number: c_long, [a, b, c]: [c_long; 3], result: c_long) {
     let (fd, new) = (a as c_int, result as c_int);
     match number {

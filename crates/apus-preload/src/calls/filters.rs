@@ -1,6 +1,7 @@
-//! Calls by which a process restricts the system calls that it may make from then on.
+//! Calls by which a process restricts its future system calls.
 //!
-//! A filter that kills at any other call than the program's would kill it for what this library does. So the library finishes first.
+//! A seccomp filter that allows only the program's own calls would kill the process for the calls of this library. So the library
+//! shuts down first.
 
 use libc::{c_int, c_long, c_uint, c_ulong};
 
@@ -15,16 +16,16 @@ unsafe extern "C-unwind" fn prctl(
     d: c_ulong,
 ) -> c_int {
     before_prctl(option, [a as c_long, b as c_long]);
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     unsafe { originals::prctl(option, a, b, c, d) }
 }
 
-/// Before `prctl`, which may be a bare system call.
+/// Runs before `prctl`, including `prctl` made through `syscall`.
 #[inline(always)]
 pub(super) fn before_prctl(option: c_int, [mode, filter]: [c_long; 2]) {
     let restricts = match mode as c_uint {
         libc::SECCOMP_MODE_STRICT => true,
-        // Without a filter the call only asks whether the kernel knows filters.
+        // Without a filter, the call only probes whether the kernel supports filters.
         libc::SECCOMP_MODE_FILTER => filter != 0,
         _ => false,
     };
@@ -33,12 +34,12 @@ pub(super) fn before_prctl(option: c_int, [mode, filter]: [c_long; 2]) {
     }
 }
 
-/// Before the system call `seccomp`.
+/// Runs before the system call `seccomp`.
 #[inline(always)]
 pub(super) fn before_seccomp([operation, _, filter]: [c_long; 3]) {
     let restricts = match operation as c_uint {
         libc::SECCOMP_SET_MODE_STRICT => true,
-        // As above.
+        // The same for this call.
         libc::SECCOMP_SET_MODE_FILTER => filter != 0,
         _ => false,
     };

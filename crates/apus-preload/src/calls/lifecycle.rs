@@ -1,4 +1,4 @@
-//! Calls by which descriptors come and go, and sockets get their peers.
+//! Calls that open, close and duplicate descriptors, and calls that connect sockets.
 
 use libc::{FILE, c_char, c_int, c_uint, c_ulong, sockaddr, socklen_t};
 
@@ -17,11 +17,11 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     {
         return result;
     }
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     unsafe { originals::shutdown(fd, how) }
 }
 
-/// Makes a call that opens a descriptor; once more if the program has none left, and this library has given some back.
+/// Makes a call that opens a descriptor. If the process is out of descriptors, frees some of this library's and retries once.
 #[inline(always)]
 fn with_room(call: impl Fn() -> c_int) -> c_int {
     let fd = call();
@@ -36,7 +36,7 @@ macro_rules! that_open {
     ($(fn $name:ident($($argument:ident: $type:ty),*);)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
-            // SAFETY: these are the caller's arguments.
+            // SAFETY: the caller's arguments are passed through.
             let fd = with_room(|| unsafe { originals::$name($($argument),*) });
             opened(fd);
             fd
@@ -48,12 +48,12 @@ that_open! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int);
 }
 
-/// Exports calls that make an epoll set.
+/// Exports calls that create an epoll set.
 macro_rules! that_make_a_set {
     ($(fn $name:ident($argument:ident);)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($argument: c_int) -> c_int {
-            // SAFETY: this is the caller's argument.
+            // SAFETY: the caller's argument is passed through.
             let fd = with_room(|| unsafe { originals::$name($argument) });
             opened(fd);
             polling::made(fd);
@@ -77,7 +77,7 @@ macro_rules! that_accept {
         unsafe extern "C-unwind" fn $name(
             fd: c_int, peer: *mut sockaddr, length: *mut socklen_t $(, $argument: $type)*
         ) -> c_int {
-            // SAFETY: these are the caller's arguments.
+            // SAFETY: the caller's arguments are passed through.
             let new = with_room(|| unsafe { originals::$name(fd, peer, length $(, $argument)*) });
             accepted(new);
             new
@@ -97,10 +97,10 @@ unsafe extern "C-unwind" fn socketpair(
     protocol: c_int,
     pair: *mut c_int,
 ) -> c_int {
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     let result = unsafe { originals::socketpair(domain, kind, protocol, pair) };
     if result == 0 {
-        // SAFETY: a call that succeeded has written both.
+        // SAFETY: a successful call has written both descriptors.
         let [one, other] = unsafe { *pair.cast::<[c_int; 2]>() };
         opened(one);
         opened(other);
@@ -111,7 +111,7 @@ unsafe extern "C-unwind" fn socketpair(
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn connect(fd: c_int, peer: *const sockaddr, length: socklen_t) -> c_int {
     before_connect(fd);
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     let result = unsafe { originals::connect(fd, peer, length) };
     after_connect(fd, result);
     result
@@ -123,7 +123,7 @@ unsafe extern "C-unwind" fn __connect(
     peer: *const sockaddr,
     length: socklen_t,
 ) -> c_int {
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     unsafe { connect(fd, peer, length) }
 }
 
@@ -133,25 +133,25 @@ unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
         return unknown();
     }
     closing(fd);
-    // SAFETY: this is the caller's argument.
+    // SAFETY: the caller's argument is passed through.
     unsafe { originals::close(fd) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn __close(fd: c_int) -> c_int {
-    // SAFETY: this is the caller's argument.
+    // SAFETY: the caller's argument is passed through.
     unsafe { close(fd) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    // SAFETY: these are the caller's arguments, but for descriptors of this library.
+    // SAFETY: the caller's arguments are passed through, except for descriptors of this library.
     close_around(first, last, flags, |first, last| unsafe {
         originals::close_range(first, last, flags)
     })
 }
 
-/// Closes a range but for the descriptors of this library. `close` is the system call `close_range`.
+/// Closes a range except for the descriptors of this library. `close` is the system call `close_range`.
 pub(super) fn close_around(
     mut first: c_uint,
     last: c_uint,
@@ -176,17 +176,17 @@ pub(super) fn close_around(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn closefrom(first: c_int) {
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     let result = unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
     if result != 0 {
-        // SAFETY: this is the caller's argument.
+        // SAFETY: the caller's argument is passed through.
         unsafe { originals::closefrom(first) }
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
-    // SAFETY: this is the caller's argument.
+    // SAFETY: the caller's argument is passed through.
     let new = with_room(|| unsafe { originals::dup(fd) });
     duplicated(fd, new);
     new
@@ -198,7 +198,7 @@ pub(super) unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
         return busy();
     }
     closing_for(fd, to);
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     let new = unsafe { originals::dup2(fd, to) };
     duplicated(fd, new);
     new
@@ -206,7 +206,7 @@ pub(super) unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn __dup2(fd: c_int, to: c_int) -> c_int {
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     unsafe { dup2(fd, to) }
 }
 
@@ -218,19 +218,19 @@ pub(super) unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) 
     if flags & !libc::O_CLOEXEC == 0 {
         closing_for(fd, to);
     }
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     let new = unsafe { originals::dup3(fd, to, flags) };
     duplicated(fd, new);
     new
 }
 
-/// Exports `fcntl` by its names. Its third argument is a number, a pointer or absent.
+/// Exports `fcntl` under all its names. The third argument is a number, a pointer or absent.
 macro_rules! fcntl_by_names {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
             if duplicates(command) {
-                // SAFETY: these are the caller's arguments.
+                // SAFETY: the caller's arguments are passed through.
                 return unsafe { duplicate(fd, command, argument) };
             }
             if descriptors::is_carried(fd) && !is_simple(command) {
@@ -248,7 +248,7 @@ macro_rules! fcntl_by_names {
 
 #[inline(never)]
 unsafe extern "C-unwind" fn duplicate(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let new = unsafe { originals::fcntl(fd, command, argument) };
     duplicated(fd, new);
     new
@@ -256,37 +256,37 @@ unsafe extern "C-unwind" fn duplicate(fd: c_int, command: c_int, argument: c_ulo
 
 fcntl_by_names! { fcntl fcntl64 __fcntl }
 
-/// From now on the C library reads, writes and closes the descriptor by calls that do not come here.
+/// From now on the C library reads, writes and closes the descriptor by internal calls that bypass this library.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     if descriptors::word(fd) != 0 {
         let_go(fd);
     }
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     unsafe { originals::fdopen(fd, mode) }
 }
 
-/// The number that a program wants for a descriptor is taken by this library.
+/// Fails with `EBUSY`: a descriptor of this library has the requested number.
 #[cold]
 fn busy() -> c_int {
     errno::set(libc::EBUSY);
     -1
 }
 
-/// The program knows of no descriptor with the number of one of this library.
+/// Fails with `EBADF`: the number belongs to a descriptor of this library, which the program did not open.
 #[cold]
 pub(super) fn unknown() -> c_int {
     errno::set(libc::EBADF);
     -1
 }
 
-/// A descriptor of this library, of which the program knows nothing. In a child of `fork` it is nobody's.
+/// Whether the descriptor is one of this library, unknown to the program. Always false in a child of `fork`.
 pub(super) fn is_inner(fd: c_int) -> bool {
     descriptors::word(fd) & descriptors::INNER != 0 && descriptors::belongs_to_this_process()
 }
 
-/// After a call that may have opened a descriptor. A word that it has is of an older one, which was closed where this library does
-/// not see it.
+/// Runs after a call that may have opened a descriptor. An existing word belongs to an older descriptor that was closed without
+/// this library's knowledge.
 #[inline(always)]
 pub(super) fn opened(fd: c_int) {
     if descriptors::word(fd) != 0 {
@@ -294,7 +294,7 @@ pub(super) fn opened(fd: c_int) {
     }
 }
 
-/// After a call that may have accepted a connection.
+/// Runs after a call that may have accepted a connection.
 #[inline(always)]
 pub(super) fn accepted(fd: c_int) {
     opened(fd);
@@ -306,7 +306,7 @@ pub(super) fn accepted(fd: c_int) {
     }
 }
 
-/// Before a socket is connected, or disconnected.
+/// Runs before a socket is connected or disconnected.
 #[inline(always)]
 pub(super) fn before_connect(fd: c_int) {
     if descriptors::is_carried(fd) {
@@ -314,7 +314,7 @@ pub(super) fn before_connect(fd: c_int) {
     }
 }
 
-/// After a socket was connected, or has begun to be.
+/// Runs after `connect`, whether the socket is connected or still connecting.
 #[inline(always)]
 pub(super) fn after_connect(fd: c_int, result: c_int) {
     if report::is_wanted() {
@@ -326,7 +326,7 @@ pub(super) fn after_connect(fd: c_int, result: c_int) {
     }
 }
 
-/// Before a descriptor is closed. Once it is, another thread may get one with the same number.
+/// Runs before a descriptor is closed. After the close, another thread may get a descriptor with the same number.
 #[inline(always)]
 pub(super) fn closing(fd: c_int) {
     if descriptors::word(fd) != 0 {
@@ -334,23 +334,23 @@ pub(super) fn closing(fd: c_int) {
     }
 }
 
-/// Before a range of descriptors is closed, or marked to be closed by exec.
+/// Runs before a range of descriptors is closed or marked close-on-exec.
 fn closing_range(first: c_uint, last: c_uint, flags: c_int) {
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
         descriptors::used_in(first..=last).filter(|fd| !is_inner(*fd)).for_each(|fd| forget(fd));
     }
 }
 
-/// Before `dup2`: what `to` stands for is closed by the call, if that succeeds.
+/// Runs before `dup2`, which closes `to` if the call succeeds.
 fn closing_for(fd: c_int, to: c_int) {
-    // SAFETY: the command has no argument.
+    // SAFETY: the command takes no argument.
     let is_open = |fd| unsafe { originals::fcntl(fd, libc::F_GETFD, 0) } >= 0;
     if fd != to && descriptors::word(to) != 0 && errno::kept(|| is_open(fd)) {
         forget(to);
     }
 }
 
-/// After a descriptor was duplicated: the new one stands for the same socket.
+/// Runs after a descriptor was duplicated. Both descriptors refer to the same socket.
 #[inline(always)]
 pub(super) fn duplicated(fd: c_int, new: c_int) {
     if descriptors::any_used() {
@@ -358,12 +358,12 @@ pub(super) fn duplicated(fd: c_int, new: c_int) {
     }
 }
 
-/// Commands about a descriptor that a carried one takes without the kernel's stream.
+/// Whether the command works on a carried descriptor without the connection's return to TCP.
 fn is_simple(command: c_int) -> bool {
     matches!(command, libc::F_GETFL | libc::F_SETFL | libc::F_GETFD | libc::F_SETFD)
 }
 
-/// Whether a command of `fcntl` duplicates the descriptor.
+/// Whether the `fcntl` command duplicates the descriptor.
 pub(super) fn duplicates(command: c_int) -> bool {
     matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
 }
@@ -403,7 +403,7 @@ extern "C" fn copy(fd: c_int, new: c_int) {
     if new >= 0 && new != fd && errno::kept(descriptors::belongs_to_this_process) {
         opened(new);
         if descriptors::word(fd) & EARLY != 0 {
-            // A set goes on to report the socket when the number is closed under which it was put in.
+            // An epoll set keeps reporting the socket after the number that it was added under is closed.
             descriptors::set(fd, WATCHED, 0);
         }
         descriptors::replace(new, descriptors::word(fd) & !descriptors::INNER);

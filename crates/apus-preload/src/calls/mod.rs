@@ -1,9 +1,9 @@
-//! The calls that a program sees, by what they are for.
+//! The exported calls, grouped by purpose.
 //!
-//! Many are about one descriptor, take it as their first argument, and pass through unless it is carried: the macro `on_one_descriptor`
-//! declares those. A call gets a function of its own when it does something else.
+//! Many calls act on one descriptor, their first argument, and pass through unless the descriptor is carried. The macro
+//! `on_one_descriptor` declares those. Every other call has a function of its own.
 
-/// Exports calls whose first argument is the descriptor that they are about. `= original` names the call behind an alias.
+/// Exports calls that act on the descriptor in their first argument. `= original` names the original of an alias.
 macro_rules! on_one_descriptor {
     (@original $name:ident) => { crate::originals::$name };
     (@original $name:ident $original:ident) => { crate::originals::$original };
@@ -13,7 +13,7 @@ macro_rules! on_one_descriptor {
             if crate::descriptors::is_carried($fd) {
                 crate::carried::return_to_kernel($fd, stringify!($name));
             }
-            // SAFETY: these are the caller's arguments.
+            // SAFETY: the caller's arguments are passed through.
             unsafe { on_one_descriptor!(@original $name $($original)?)($fd $(, $argument)*) }
         }
     )*};

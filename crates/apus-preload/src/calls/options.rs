@@ -1,4 +1,4 @@
-//! Options of sockets and requests to devices.
+//! Socket options and device requests.
 
 use std::ffi::c_void;
 
@@ -15,7 +15,7 @@ unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     length: socklen_t,
 ) -> c_int {
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     let original = || unsafe { originals::setsockopt(fd, level, name, value, length) };
     if descriptors::is_ours(fd) && is_served(level, name) {
         let result = carry::changes_options(fd, original);
@@ -28,13 +28,14 @@ unsafe extern "C-unwind" fn setsockopt(
     original()
 }
 
-/// Options that calls about a carried connection follow.
+/// Whether calls on a carried connection honour this option.
 fn is_served(level: c_int, name: c_int) -> bool {
     let options = [(libc::SOL_SOCKET, libc::SO_RCVLOWAT), (libc::IPPROTO_TCP, libc::TCP_INQ)];
     options.contains(&(level, name))
 }
 
-/// Options that a carried connection may have: those of the kernel's socket that change nothing about where bytes go.
+/// Whether a carried connection may have this option: the kernel's socket applies it, and it does not change the path of the
+/// bytes.
 fn is_harmless(level: c_int, name: c_int) -> bool {
     match level {
         libc::SOL_SOCKET => matches!(
@@ -60,14 +61,14 @@ fn is_harmless(level: c_int, name: c_int) -> bool {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: c_ulong) -> c_int {
     if descriptors::is_ours(fd) && request == libc::FIONBIO as c_ulong {
-        // SAFETY: these are the caller's arguments.
+        // SAFETY: the caller's arguments are passed through.
         return carry::changes_options(fd, || unsafe { originals::ioctl(fd, request, argument) });
     }
     if descriptors::is_carried(fd) {
-        // SAFETY: the caller's argument.
+        // SAFETY: the caller passes valid arguments.
         return unsafe { ioctl_of_carried(fd, request, argument) };
     }
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     unsafe { originals::ioctl(fd, request, argument) }
 }
 
@@ -76,11 +77,11 @@ unsafe fn ioctl_of_carried(fd: c_int, request: c_ulong, argument: c_ulong) -> c_
     if !matches!(request, libc::FIONREAD | libc::TIOCOUTQ) {
         carried::return_to_kernel(fd, "ioctl");
     }
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     let result = unsafe { originals::ioctl(fd, request, argument) };
     if result == 0 && matches!(request, libc::FIONREAD | libc::TIOCOUTQ) {
         let bytes: *mut c_int = std::ptr::with_exposed_provenance_mut(argument as usize);
-        // SAFETY: the kernel has written there.
+        // SAFETY: the kernel has written a number there.
         unsafe { *bytes = (*bytes).saturating_add(carry::in_ring(fd, request == libc::FIONREAD)) };
     }
     result
@@ -95,7 +96,7 @@ unsafe extern "C-unwind" fn getsockopt(
     length: *mut socklen_t,
 ) -> c_int {
     if tells_the_report(fd, level, name) {
-        // SAFETY: these are the caller's arguments.
+        // SAFETY: the caller's arguments are passed through.
         return unsafe { and_tell_the_report(fd, level, name, value, length) };
     }
     // SAFETY: as above.
@@ -111,13 +112,14 @@ unsafe extern "C-unwind" fn and_tell_the_report(
     value: *mut c_void,
     length: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let result = unsafe { originals::getsockopt(fd, level, name, value, length) };
     report::settle(fd);
     result
 }
 
-/// A program asks for `SO_ERROR` when its connection is established or has failed, so that the report can learn which.
+/// Whether the program asks for `SO_ERROR`, as it does once its connection is established or has failed. The report learns the
+/// outcome from it.
 #[inline(always)]
 pub(super) fn tells_the_report(fd: c_int, level: c_int, name: c_int) -> bool {
     descriptors::word(fd) & REPORTED != 0 && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)

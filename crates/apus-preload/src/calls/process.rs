@@ -1,7 +1,7 @@
-//! Calls by which a process starts another one, becomes another program, or ends.
+//! Calls by which a process starts a program, becomes another program, or ends.
 //!
-//! `fork` is among them only for its failure, of which handlers do not learn: those that [`start`] registers also run in children of
-//! `daemon` and `forkpty`.
+//! `fork` is here only for its failure, which `pthread_atfork` handlers do not see. The handlers that [`start`] registers also
+//! run in children of `daemon` and `forkpty`.
 
 use libc::{
     FILE, c_char, c_int, pid_t, posix_spawn_file_actions_t as FileActions,
@@ -15,14 +15,14 @@ unsafe extern "C" {
     static environ: Strings;
 }
 
-/// Exports calls that start a program in a process of its own.
+/// Exports calls that start a program in a new process.
 macro_rules! that_start_a_program {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
             carried::before_program(stringify!($name));
             let _spared = carried::spare_from_spawn();
-            // SAFETY: these are the caller's arguments.
+            // SAFETY: the caller's arguments are passed through.
             unsafe { originals::$name($($argument),*) }
         }
     )*};
@@ -47,7 +47,7 @@ macro_rules! that_become_a_program {
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
             before_exec();
-            // SAFETY: these are the caller's arguments.
+            // SAFETY: the caller's arguments are passed through.
             let result = unsafe { originals::$name($($argument),*) };
             carried::after_exec_failed();
             result
@@ -64,7 +64,7 @@ that_become_a_program! {
     fn execveat(directory: c_int, path: *const c_char, arguments: Strings, environment: Strings, flags: c_int);
 }
 
-/// `execl`, whose arguments after the path [`variadic`](super::variadic) has put into a list.
+/// `execl`. [`variadic`](super::variadic) has put the arguments after the path into a list.
 pub(super) unsafe extern "C" fn exec_list(path: *const c_char, arguments: Strings) -> c_int {
     before_exec();
     // SAFETY: the list ends with a null pointer, as the caller's arguments did.
@@ -73,7 +73,7 @@ pub(super) unsafe extern "C" fn exec_list(path: *const c_char, arguments: String
     result
 }
 
-/// `execlp`, likewise.
+/// `execlp`, with its arguments in a list.
 pub(super) unsafe extern "C" fn exec_list_searched(
     file: *const c_char,
     arguments: Strings,
@@ -85,7 +85,7 @@ pub(super) unsafe extern "C" fn exec_list_searched(
     result
 }
 
-/// `execle`, likewise; the environment is behind the null pointer that ends the list.
+/// `execle`, with its arguments in a list. The environment follows the null pointer that ends the list.
 pub(super) unsafe extern "C" fn exec_list_with_environment(
     path: *const c_char,
     arguments: Strings,
@@ -105,7 +105,7 @@ pub(super) unsafe extern "C" fn exec_list_with_environment(
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fork() -> pid_t {
-    // SAFETY: there are no arguments.
+    // SAFETY: the call takes no arguments.
     let child = unsafe { originals::fork() };
     if child < 0 {
         carried::after_failed_fork();
@@ -113,11 +113,11 @@ unsafe extern "C-unwind" fn fork() -> pid_t {
     child
 }
 
-/// `fork` without the handlers of `pthread_atfork`. It may be called in a signal handler.
+/// `fork` without `pthread_atfork` handlers. May be called in a signal handler.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn _Fork() -> pid_t {
     start::before_this_thread_forks();
-    // SAFETY: there are no arguments.
+    // SAFETY: the call takes no arguments.
     let child = unsafe { originals::_Fork() };
     if child == 0 {
         start::in_child_of_fork(false);
@@ -131,7 +131,7 @@ unsafe extern "C-unwind" fn _Fork() -> pid_t {
 unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
     before_exit();
     loop {
-        // SAFETY: these are the caller's arguments. The call does not return.
+        // SAFETY: the caller's arguments are passed through. The call does not return.
         unsafe { originals::_exit(status) }
     }
 }
@@ -142,7 +142,8 @@ unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
     unsafe { _exit(status) }
 }
 
-/// Before this process becomes another program, which has no memory of its connections. In a child of `vfork` they are the parent's.
+/// Runs before this process becomes another program, which loses the memory of its connections. In a child of `vfork` the
+/// connections are the parent's.
 pub(super) fn before_exec() {
     carried::before_exec();
     if report::is_wanted() && descriptors::belongs_to_this_process() {
@@ -150,7 +151,7 @@ pub(super) fn before_exec() {
     }
 }
 
-/// Before this process ends without the functions that run at `exit`.
+/// Runs before this process ends without `atexit` functions.
 pub(super) fn before_exit() {
     if descriptors::belongs_to_this_process() {
         if report::is_wanted() {

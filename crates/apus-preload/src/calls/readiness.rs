@@ -1,4 +1,4 @@
-//! Calls that wait until descriptors are ready.
+//! Calls that wait for ready descriptors.
 
 use libc::{c_int, c_ulong, epoll_event, fd_set, pollfd, sigset_t, size_t, timespec, timeval};
 
@@ -21,18 +21,18 @@ macro_rules! on_epoll_sets {
             set: c_int, events: *mut epoll_event, count: c_int $(, $argument: $type)*
         ) -> c_int {
             if descriptors::word(set) & (SET | INHERITED) != 0 {
-                // SAFETY: the caller's arguments.
+                // SAFETY: the caller passes valid arguments.
                 if let Some(result) = unsafe { wait(set, events, count, $time, $mask, $precise) } {
                     return result;
                 }
             }
             if polling::repeats() {
-                // SAFETY: the caller's arguments.
+                // SAFETY: the caller passes valid arguments.
                 if let Some(result) = unsafe { wait_in_slices(set, events, count, $time, $mask) } {
                     return result;
                 }
             }
-            // SAFETY: these are the caller's arguments.
+            // SAFETY: the caller's arguments are passed through.
             unsafe { originals::$name(set, events, count $(, $argument)*) }
         }
     )*};
@@ -44,7 +44,7 @@ on_epoll_sets! {
     fn epoll_pwait2(timeout: *const timespec, mask: *const sigset_t), time Time::Spec(timeout), mask mask, precise true;
 }
 
-/// Waits for the members of a set that is known. `None`: the call is the kernel's.
+/// Waits for the members of a known set. Returns `None` if the kernel should handle the call.
 unsafe fn wait(
     fd: c_int,
     events: *mut epoll_event,
@@ -57,14 +57,14 @@ unsafe fn wait(
     let set = Set::of(fd)?;
     let timeout = match time {
         Time::Millis(millis) => carry::waits::poll::millis(millis),
-        // SAFETY: the caller's promise. A time that is none is the kernel's to refuse.
+        // SAFETY: guaranteed by the caller. The kernel refuses an invalid time.
         Time::Spec(time) => unsafe { carry::waits::poll::time(time) }.ok()?,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { waiting::wait(set, &Wait { fd, events, count, timeout, mask, is_precise }) }
 }
 
-/// Waits without a long sleep. `None`: the call does not wait, or is the kernel's to refuse.
+/// Waits in short slices. Returns `None` if the call does not wait, or if the kernel should refuse it.
 unsafe fn wait_in_slices(
     set: c_int,
     events: *mut epoll_event,
@@ -74,17 +74,17 @@ unsafe fn wait_in_slices(
 ) -> Option<c_int> {
     let timeout = match time {
         Time::Millis(millis) => carry::waits::poll::millis(millis),
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         Time::Spec(time) => unsafe { carry::waits::poll::time(time) }.ok()?,
     };
     if timeout == Some(Duration::ZERO) {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     Some(unsafe { polling::wait(&polling::Wait { set, events, count, timeout, mask }) })
 }
 
-/// Before a set is waited for by a system call of the program's own, which does not know what this library has put into it.
+/// Runs before the program waits for a set by a raw system call, which does not know the members that this library added.
 #[inline(always)]
 pub(super) fn before_direct_wait(fd: c_int) {
     giving_up::note_foreign_use(fd);
@@ -93,7 +93,7 @@ pub(super) fn before_direct_wait(fd: c_int) {
     }
 }
 
-/// Before a member of a set is changed by a system call of the program's own.
+/// Runs before the program changes a member of a set by a raw system call.
 #[inline(always)]
 pub(super) fn before_direct_control(set: c_int, fd: c_int) {
     giving_up::note_foreign_use(set);
@@ -106,18 +106,18 @@ pub(super) fn before_direct_control(set: c_int, fd: c_int) {
     }
 }
 
-/// Exports calls that wait for the members of a list. `time` and `mask` say how long, and with which signals blocked.
+/// Exports calls that wait for the members of a list. `time` is the timeout, `mask` the signal mask.
 macro_rules! on_members {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) = $original:ident, time $time:expr, mask $mask:expr;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(members: *mut pollfd, count: c_ulong $(, $argument: $type)*) -> c_int {
             if descriptors::any_used() {
-                // SAFETY: the caller's members, time and mask.
+                // SAFETY: the caller passes valid members, time and mask.
                 if let Some(result) = unsafe { before_poll(members, count, $time, $mask) } {
                     return result;
                 }
             }
-            // SAFETY: these are the caller's arguments.
+            // SAFETY: the caller's arguments are passed through.
             unsafe { originals::$original(members, count $(, $argument)*) }
         }
     )*};
@@ -132,7 +132,7 @@ on_members! {
         = __ppoll_chk, time Time::Spec(timeout), mask mask;
 }
 
-/// How long a call waits.
+/// The timeout of a call.
 pub(super) enum Time {
     Millis(c_int),
     Spec(*const timespec),
@@ -145,13 +145,13 @@ macro_rules! on_sets {
             count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set $(, $argument: $type)*
         ) -> c_int {
             if descriptors::any_used() {
-                // SAFETY: the caller's sets, time and mask.
+                // SAFETY: the caller passes valid sets, time and mask.
                 let result = unsafe { $select(Sets::new(count, [read, write, except]) $(, $argument)*) };
                 if let Some(result) = result {
                     return result;
                 }
             }
-            // SAFETY: these are the caller's arguments.
+            // SAFETY: the caller's arguments are passed through.
             unsafe { originals::$original(count, read, write, except $(, $argument)*) }
         }
     )*};
@@ -163,10 +163,10 @@ on_sets! {
     fn pselect(timeout: *const timespec, mask: *const sigset_t) = pselect, with pselect_members;
 }
 
-/// Waits as `select` does, and says how much time is left.
+/// Waits as `select` does, and writes the remaining time.
 #[cold]
 unsafe fn select_members(sets: Sets, timeout: *mut timeval) -> Option<c_int> {
-    // SAFETY: the caller's promise: it is null or a time.
+    // SAFETY: the caller guarantees that it is null or points to a time.
     let given = unsafe { timeout.as_mut() };
     let time = given.as_ref().map(|time| {
         let parts = (u64::try_from(time.tv_sec), u64::try_from(time.tv_usec));
@@ -191,9 +191,9 @@ unsafe fn pselect_members(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    // SAFETY: the caller's promise. A time that is none is the kernel's to refuse.
+    // SAFETY: guaranteed by the caller. The kernel refuses an invalid time.
     let timeout = unsafe { carry::waits::poll::time(timeout) }.ok()?;
-    // SAFETY: the caller's mask.
+    // SAFETY: the caller passes a valid mask.
     unsafe { select_or_return(&sets, timeout, mask) }.map(|(result, _)| result)
 }
 
@@ -202,7 +202,7 @@ unsafe fn select_or_return(
     timeout: Option<Duration>,
     mask: *const sigset_t,
 ) -> Option<(c_int, Duration)> {
-    // SAFETY: the caller's mask.
+    // SAFETY: the caller passes a valid mask.
     let result = unsafe { carry::waits::select::select(sets, timeout, mask) };
     if result.is_none() {
         sets.members().for_each(|fd| return_member(fd, "select"));
@@ -220,14 +220,14 @@ unsafe extern "C-unwind" fn epoll_ctl(
     if carry::is_on() {
         return control::control(&Control { set, operation, fd, event });
     }
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     unsafe { originals::epoll_ctl(set, operation, fd, event) }
 }
 
-/// Waits for the members of a list if one of them is carried, or may come to be.
+/// Waits for the members of a list if a member is carried or may become carried.
 ///
 /// # Safety
-/// The members, the time and the mask are as `ppoll` wants them.
+/// The members, the time and the mask are valid arguments of `ppoll`.
 #[cold]
 pub(super) unsafe fn before_poll(
     members: *mut pollfd,
@@ -237,45 +237,45 @@ pub(super) unsafe fn before_poll(
 ) -> Option<c_int> {
     let timeout = match time {
         Time::Millis(millis) => carry::waits::poll::millis(millis),
-        // SAFETY: the caller's promise. A time that is none is the kernel's to refuse.
+        // SAFETY: guaranteed by the caller. The kernel refuses an invalid time.
         Time::Spec(time) => unsafe { carry::waits::poll::time(time) }.ok()?,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let result = unsafe { carry::waits::poll::poll(members, count as usize, timeout, mask) };
     if result.is_none() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { return_members(members, count) };
     }
     result
 }
 
-/// Has the members of a list return to the kernel, which alone waits for them.
+/// Makes the members of a list return to the kernel, which then waits for them alone.
 ///
 /// # Safety
-/// The members are as `poll` wants them.
+/// The members are valid arguments of `poll`.
 #[cold]
 pub(super) unsafe extern "C" fn return_members(members: *const pollfd, count: c_ulong) {
     for at in 0..count as usize {
-        // SAFETY: there are that many, the caller says.
+        // SAFETY: the caller guarantees that many elements.
         let fd = unsafe { (*members.add(at)).fd };
         return_member(fd, "poll");
     }
 }
 
-/// Before the descriptors of three sets are waited for by a system call of the program's own.
+/// Runs before the program waits for the descriptors of three sets by a raw system call.
 ///
 /// # Safety
-/// The sets are as `select` wants them.
+/// The sets are valid arguments of `select`.
 #[inline(always)]
 pub(super) unsafe fn before_select(count: c_int, sets: [*mut fd_set; 3]) {
     if descriptors::any_used() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let sets = unsafe { Sets::new(count, sets) };
         sets.members().for_each(|fd| return_member(fd, "syscall(SYS_select)"));
     }
 }
 
-/// The kernel alone waits for this descriptor.
+/// Makes this descriptor return to the kernel, which then waits for it alone.
 fn return_member(fd: c_int, call: &'static str) {
     if descriptors::is_ours(fd) {
         carried::return_to_kernel(fd, call);

@@ -1,4 +1,4 @@
-//! Calls that receive. Those with `_chk` are what a compiler makes of the plain ones when it knows the size of the buffer.
+//! Calls that receive. A compiler replaces the plain names by those with `_chk` when it knows the size of the buffer.
 
 use std::ffi::c_void;
 
@@ -9,17 +9,17 @@ use libc::{
 
 use crate::{carried, carry, descriptors, errno, originals};
 
-/// Exports `preadv2` by its names.
+/// Exports `preadv2` under all its names.
 macro_rules! preadv2_by_names {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(
             fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int,
         ) -> ssize_t {
-            // SAFETY: these are the caller's arguments.
+            // SAFETY: the caller's arguments are passed through.
             let original = || unsafe { originals::preadv2(fd, parts, count, offset, flags) };
             match vector_flags(fd, count, offset, flags) {
-                // SAFETY: the caller's buffers.
+                // SAFETY: the caller passes valid buffers.
                 Some(flags) if unsafe { carry::total(parts, count as usize) } > 0 => unsafe {
                     carry::receive(fd, parts, count as usize, flags, original)
                 },
@@ -31,8 +31,8 @@ macro_rules! preadv2_by_names {
 
 preadv2_by_names! { preadv2 preadv64v2 }
 
-/// The flags of a call that reads or writes a carried connection as a file, as those of `recv` and `send`. `None`: it is the kernel's, to
-/// refuse, or since the descriptor is not carried.
+/// Maps the flags of a `preadv2` or `pwritev2` call on a carried connection to flags of `recv` and `send`. Returns `None` if the
+/// descriptor is not carried or the kernel should refuse the call.
 #[inline(always)]
 pub(super) fn vector_flags(fd: c_int, count: c_int, offset: off_t, flags: c_int) -> Option<c_int> {
     let is_ours = descriptors::is_ours(fd) && (0..=UIO_MAXIOV).contains(&count);
@@ -56,14 +56,14 @@ unsafe extern "C-unwind" fn recvmmsg(
     timeout: *mut timespec,
 ) -> c_int {
     if descriptors::is_ours(fd) && !messages.is_null() {
-        // SAFETY: the caller's messages and time.
+        // SAFETY: the caller passes valid messages and time.
         return unsafe { receive_messages(fd, messages, count, flags, timeout) };
     }
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     unsafe { originals::recvmmsg(fd, messages, count, flags, timeout) }
 }
 
-/// Receives message by message, as the kernel does. The time counts after each message only.
+/// Receives message by message, as the kernel does. The timeout is checked after each message only.
 #[cold]
 unsafe fn receive_messages(
     fd: c_int,
@@ -72,13 +72,13 @@ unsafe fn receive_messages(
     mut flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    // SAFETY: the caller's time. One that is none is the kernel's to refuse.
+    // SAFETY: the caller guarantees that it is null or points to a time. The kernel refuses an invalid one.
     let Ok(time) = (unsafe { carry::waits::poll::time(timeout) }) else {
-        // SAFETY: these are the caller's arguments.
+        // SAFETY: the caller's arguments are passed through.
         return unsafe { originals::recvmmsg(fd, messages, count, flags, timeout) };
     };
     let until = time.map(|time| carry::Clock::now() + time);
-    // As the kernel does, and unlike the other calls: a reset comes before bytes that are there.
+    // As in the kernel, and unlike in other calls, a reset comes before buffered bytes.
     if flags & libc::MSG_ERRQUEUE == 0
         && let Some(error) = carry::error_of(fd)
     {
@@ -89,7 +89,7 @@ unsafe fn receive_messages(
     flags &= !libc::MSG_WAITFORONE;
     let mut done = 0;
     for at in 0..count.min(UIO_MAXIOV as c_uint) {
-        // SAFETY: there are that many, the caller says.
+        // SAFETY: the caller guarantees that many elements.
         let received = unsafe {
             let message = messages.add(at as usize);
             let received = receive_message(fd, &raw mut (*message).msg_hdr, flags);
@@ -107,7 +107,7 @@ unsafe fn receive_messages(
         }
         if let Some(until) = until {
             let left = until.saturating_sub(carry::Clock::now());
-            // SAFETY: the caller's time.
+            // SAFETY: the caller passes a valid time.
             unsafe { *timeout = carry::spec(left) };
             if left.is_zero() {
                 break;
@@ -117,7 +117,7 @@ unsafe fn receive_messages(
     done
 }
 
-/// Exports calls that receive into one buffer. `if` says when the call is carried, `flags` which flags it has.
+/// Exports calls that receive into one buffer. `if` is the condition under which the call is carried, `flags` its flags.
 macro_rules! into_a_buffer {
     ($(fn $name:ident($($argument:ident: $type:ty),*) = $original:ident, flags $flags:expr, if $condition:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -125,19 +125,19 @@ macro_rules! into_a_buffer {
             fd: c_int, buffer: *mut c_void, bytes: size_t $(, $argument: $type)*
         ) -> ssize_t {
             if descriptors::is_ours(fd) && $condition(bytes) {
-                // SAFETY: the caller's buffer.
+                // SAFETY: the caller passes a valid buffer.
                 return unsafe {
                     receive(fd, buffer, bytes, $flags, || originals::$original(fd, buffer, bytes $(, $argument)*))
                 };
             }
-            // SAFETY: these are the caller's arguments.
+            // SAFETY: the caller's arguments are passed through.
             unsafe { originals::$original(fd, buffer, bytes $(, $argument)*) }
         }
     )*};
 }
 
 into_a_buffer! {
-    // The kernel reads 0 bytes of a file without a look at it.
+    // The kernel's read of 0 bytes does not touch the file.
     fn read() = read, flags 0, if |bytes| bytes > 0;
     fn __read() = read, flags 0, if |bytes| bytes > 0;
     fn __read_chk(size: size_t) = __read_chk, flags 0, if |bytes| bytes > 0 && bytes <= size;
@@ -154,28 +154,28 @@ unsafe fn receive(
     original: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
     let part = iovec { iov_base: buffer, iov_len: bytes };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { carry::receive(fd, &raw const part, 1, flags, original) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     let may_be = descriptors::is_ours(fd) && (0..=UIO_MAXIOV).contains(&count);
-    // SAFETY: the caller's buffers.
+    // SAFETY: the caller passes valid buffers.
     if may_be && unsafe { carry::total(parts, count as usize) } > 0 {
         // SAFETY: as above.
         return unsafe {
             carry::receive(fd, parts, count as usize, 0, || originals::readv(fd, parts, count))
         };
     }
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     unsafe { originals::readv(fd, parts, count) }
 }
 
-/// More buffers are an error.
+/// Upper bound on buffers per call. The kernel refuses more.
 pub(super) const UIO_MAXIOV: c_int = 1_024;
 
-/// Exports `recvfrom` by its names. A connected socket does not say from whom bytes come.
+/// Exports `recvfrom` under all its names. For a connected socket the address stays unset.
 macro_rules! recvfrom_by_names {
     ($(fn $name:ident($($size:ident)?);)*) => {$(
         #[unsafe(no_mangle)]
@@ -183,10 +183,10 @@ macro_rules! recvfrom_by_names {
             fd: c_int, buffer: *mut c_void, bytes: size_t $(, $size: size_t)?, flags: c_int,
             from: *mut sockaddr, length: *mut socklen_t,
         ) -> ssize_t {
-            // SAFETY: these are the caller's arguments.
+            // SAFETY: the caller's arguments are passed through.
             let original = || unsafe { originals::$name(fd, buffer, bytes $(, $size)?, flags, from, length) };
             if descriptors::is_ours(fd) $(&& bytes <= $size)? {
-                // SAFETY: the caller's buffer, and the place for the length if there is one.
+                // SAFETY: the caller passes a valid buffer, and `length` is null or points to a length.
                 return unsafe {
                     let received = receive(fd, buffer, bytes, flags, original);
                     if received >= 0 && !from.is_null() && !length.is_null() {
@@ -208,16 +208,16 @@ recvfrom_by_names! {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     if descriptors::is_ours(fd) && !message.is_null() {
-        // SAFETY: the caller's message.
+        // SAFETY: the caller passes a valid message.
         return unsafe { receive_message(fd, message, flags) };
     }
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     unsafe { originals::recvmsg(fd, message, flags) }
 }
 
-/// Writes the control message that tells how many bytes are left.
+/// Writes the control message with the number of unread bytes.
 unsafe fn put_rest(message: *mut msghdr, rest: Option<c_int>) {
-    // SAFETY: the caller's message, whose control buffer has the length that it says.
+    // SAFETY: the caller passes a valid message, whose control buffer has the length in the message.
     unsafe {
         let room = (*message).msg_controllen;
         (*message).msg_controllen = 0;
@@ -242,7 +242,7 @@ unsafe fn put_rest(message: *mut msghdr, rest: Option<c_int>) {
 
 #[cold]
 unsafe fn receive_message(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the caller's message, whose fields are read and written here as the kernel does.
+    // SAFETY: the caller passes a valid message; its fields are read and written as the kernel does.
     unsafe {
         let (parts, count) = ((*message).msg_iov, (*message).msg_iovlen);
         let original = || originals::recvmsg(fd, message, flags);

@@ -1,18 +1,18 @@
-//! What the sanitizers of gcc and clang ask a process for, and whether it has one that cannot see what this library does.
+//! Options for the sanitizers of gcc and clang, and a check for those that cannot see this library's work.
 
 use std::ffi::CStr;
 
 use libc::c_char;
 
-/// AddressSanitizer wants to be the first library of a process, so that its calls are. Calls that this library passes on come to it as
-/// well, so it need not be. A program that has options of its own is asked for those, and not this library.
+/// AddressSanitizer insists on being the first library of a process, so that its interceptors run. It need not be: calls that
+/// this library passes on reach it as well. A program that defines these options itself overrides this function.
 #[unsafe(no_mangle)]
 extern "C" fn __asan_default_options() -> *const c_char {
     c"verify_asan_link_order=0".as_ptr()
 }
 
-/// Whether ThreadSanitizer looks for races of this process. It knows that bytes of a socket order the threads that write and read them,
-/// and cannot know that bytes in memory of this library do.
+/// Whether ThreadSanitizer checks this process for races. It knows that bytes of a socket order the threads that write and read
+/// them, but cannot know that bytes in this library's shared memory do too.
 pub(crate) fn look_for_races() -> bool {
     has(c"__tsan_init")
 }

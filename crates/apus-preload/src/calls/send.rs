@@ -12,22 +12,22 @@ use crate::originals::{self, VaList};
 use crate::{carried, carry, descriptors};
 
 on_one_descriptor! {
-    // The C library writes these with calls of its own, which do not come here.
+    // The C library writes these by internal calls, which bypass this library.
     fn vdprintf(fd, format: *const c_char, arguments: VaList) -> c_int;
     fn __vdprintf_chk(fd, flag: c_int, format: *const c_char, arguments: VaList) -> c_int;
 }
 
-/// Exports `pwritev2` by its names.
+/// Exports `pwritev2` under all its names.
 macro_rules! pwritev2_by_names {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(
             fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int,
         ) -> ssize_t {
-            // SAFETY: these are the caller's arguments.
+            // SAFETY: the caller's arguments are passed through.
             let original = || unsafe { originals::pwritev2(fd, parts, count, offset, flags) };
             match vector_flags(fd, count, offset, flags) {
-                // SAFETY: the caller's buffers.
+                // SAFETY: the caller passes valid buffers.
                 Some(flags) if unsafe { carry::total(parts, count as usize) } > 0 => unsafe {
                     carry::send(fd, parts, count as usize, flags, original)
                 },
@@ -39,7 +39,7 @@ macro_rules! pwritev2_by_names {
 
 pwritev2_by_names! { pwritev2 pwritev64v2 }
 
-/// Exports calls that send one buffer. `flags` says which flags the call has.
+/// Exports calls that send one buffer. `flags` are the flags of the call.
 macro_rules! from_a_buffer {
     ($(fn $name:ident($($argument:ident: $type:ty),*) = $original:ident, flags $flags:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -47,12 +47,12 @@ macro_rules! from_a_buffer {
             fd: c_int, buffer: *const c_void, bytes: size_t $(, $argument: $type)*
         ) -> ssize_t {
             if descriptors::is_ours(fd) {
-                // SAFETY: the caller's buffer.
+                // SAFETY: the caller passes a valid buffer.
                 return unsafe {
                     send_buffer(fd, buffer, bytes, $flags, || originals::$original(fd, buffer, bytes $(, $argument)*))
                 };
             }
-            // SAFETY: these are the caller's arguments.
+            // SAFETY: the caller's arguments are passed through.
             unsafe { originals::$original(fd, buffer, bytes $(, $argument)*) }
         }
     )*};
@@ -75,33 +75,33 @@ unsafe fn send_buffer(
     original: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
     let part = iovec { iov_base: buffer.cast_mut(), iov_len: bytes };
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { carry::send(fd, &raw const part, 1, flags, original) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     let may_be = descriptors::is_ours(fd) && (0..=UIO_MAXIOV).contains(&count);
-    // The kernel writes 0 bytes of a list without a look at the file.
-    // SAFETY: the caller's buffers.
+    // A write of an empty list does not touch the file in the kernel.
+    // SAFETY: the caller passes valid buffers.
     if may_be && unsafe { carry::total(parts, count as usize) } > 0 {
         // SAFETY: as above.
         return unsafe {
             carry::send(fd, parts, count as usize, 0, || originals::writev(fd, parts, count))
         };
     }
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     unsafe { originals::writev(fd, parts, count) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the caller's message.
+    // SAFETY: the caller passes a valid message.
     unsafe { before_sendmsg(fd, message) };
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     let original = || unsafe { originals::sendmsg(fd, message, flags) };
     if descriptors::is_ours(fd) && !message.is_null() {
-        // SAFETY: the caller's message.
+        // SAFETY: the caller passes a valid message.
         return unsafe { send_message(fd, message, flags, original) };
     }
     original()
@@ -114,12 +114,12 @@ unsafe fn send_message(
     flags: c_int,
     original: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
-    // SAFETY: the caller's message.
+    // SAFETY: the caller passes a valid message.
     let (parts, count) = unsafe { ((*message).msg_iov, (*message).msg_iovlen) };
     if count > UIO_MAXIOV as usize {
         return original();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { carry::send(fd, parts, count, flags, original) }
 }
 
@@ -130,22 +130,22 @@ unsafe extern "C-unwind" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller's messages.
+    // SAFETY: the caller passes valid messages.
     unsafe { before_sendmmsg(fd, messages, count) };
     if descriptors::is_ours(fd) && !messages.is_null() {
         // SAFETY: as above.
         return unsafe { send_messages(fd, messages, count, flags) };
     }
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     unsafe { originals::sendmmsg(fd, messages, count, flags) }
 }
 
-/// Sends message by message, as the kernel does: until one is not sent as a whole.
+/// Sends message by message, as the kernel does, until a message is not sent in full.
 #[cold]
 unsafe fn send_messages(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     let mut done = 0;
     for at in 0..count.min(UIO_MAXIOV as c_uint) {
-        // SAFETY: there are that many, the caller says, and their parts are buffers.
+        // SAFETY: the caller guarantees that many elements, whose parts are valid buffers.
         let (sent, bytes) = unsafe {
             let message = messages.add(at as usize);
             let header = &raw const (*message).msg_hdr;
@@ -174,7 +174,7 @@ unsafe extern "C-unwind" fn sendfile(
     offset: *mut off_t,
     bytes: size_t,
 ) -> ssize_t {
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     let original = || unsafe { originals::sendfile(to, from, offset, bytes) };
     if descriptors::is_ours(to) && !descriptors::is_ours(from) {
         // SAFETY: as above.
@@ -186,7 +186,7 @@ unsafe extern "C-unwind" fn sendfile(
     original()
 }
 
-/// The name of `sendfile` with large offsets, which are the same here.
+/// `sendfile` under its large-file name. Offsets have 64 bits either way.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sendfile64(
     to: c_int,
@@ -194,7 +194,7 @@ unsafe extern "C-unwind" fn sendfile64(
     offset: *mut off_t,
     bytes: size_t,
 ) -> ssize_t {
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     unsafe { sendfile(to, from, offset, bytes) }
 }
 
@@ -207,7 +207,7 @@ unsafe extern "C-unwind" fn splice(
     bytes: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    // SAFETY: these are the caller's arguments.
+    // SAFETY: the caller's arguments are passed through.
     let original = || unsafe { originals::splice(from, from_offset, to, to_offset, bytes, flags) };
     let is_one_ours = descriptors::is_ours(from) != descriptors::is_ours(to);
     if is_one_ours
@@ -221,7 +221,7 @@ unsafe extern "C-unwind" fn splice(
     original()
 }
 
-/// Before a call that moves bytes between two descriptors within the kernel.
+/// Runs before a call that moves bytes between two descriptors within the kernel.
 #[inline(always)]
 pub(super) fn before_two(one: c_int, other: c_int) {
     for fd in [one, other] {
@@ -231,27 +231,28 @@ pub(super) fn before_two(one: c_int, other: c_int) {
     }
 }
 
-/// Before a message is sent, on a carried descriptor or with carried descriptors in it: the receiver of those gets the kernel's socket.
+/// Runs before a message is sent on a carried descriptor, or with carried descriptors in it, whose receiver gets the kernel's
+/// socket.
 ///
 /// # Safety
-/// The message is as `sendmsg` wants it.
+/// The message is a valid argument of `sendmsg`.
 #[inline(always)]
 pub(super) unsafe fn before_sendmsg(fd: c_int, message: *const msghdr) {
     if descriptors::any_used() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { return_with_message(fd, message) };
     }
 }
 
-/// As [`before_sendmsg`] for several messages.
+/// Like [`before_sendmsg`], for several messages.
 ///
 /// # Safety
-/// The messages are as `sendmmsg` wants them.
+/// The messages are valid arguments of `sendmmsg`.
 #[inline(always)]
 pub(super) unsafe fn before_sendmmsg(fd: c_int, messages: *const mmsghdr, count: c_uint) {
     if descriptors::any_used() {
         for at in 0..count as usize {
-            // SAFETY: there are that many, the caller says.
+            // SAFETY: the caller guarantees that many elements.
             unsafe { return_with_message(fd, &raw const (*messages.add(at)).msg_hdr) };
         }
     }
@@ -278,9 +279,9 @@ unsafe extern "C" fn return_with_message(fd: c_int, message: *const msghdr) {
     }
 }
 
-/// Returns the carried descriptors among those that a control message passes to another process.
+/// Returns to TCP every carried descriptor that a control message passes to another process.
 unsafe fn return_passed(control: *const libc::cmsghdr) {
-    // SAFETY: a control message has its length, and its data behind it.
+    // SAFETY: a control message states its length, and its data follows it.
     let (data, bytes) = unsafe {
         let data = libc::CMSG_DATA(control);
         (data, (*control).cmsg_len.saturating_sub(data.offset_from(control.cast()) as usize))

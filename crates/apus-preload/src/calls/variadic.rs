@@ -1,13 +1,13 @@
-//! Calls that a Rust function cannot stand for: those with any number of arguments, and those that do not return as others do. A few
-//! instructions of assembly for each.
+//! Calls that a Rust function cannot implement: those with variable arguments, and those with an unusual way of returning. Each
+//! is a few instructions of assembly.
 //!
-//! - `execl`, `execlp`, `execle`: arguments in registers are stored in front of those on the stack. They are a list then, as `execv`
-//!   takes it.
-//! - `vfork`: the child runs on the stack of its parent. A function that returned in the child would leave the parent a stack that was
-//!   written over. Therefore the original is jumped to, so that it returns to the caller.
-//! - `dprintf`: the C library writes with a call of its own, which does not come here. The original is jumped to as well, with all
-//!   registers that may hold arguments as they were.
-//! - `longjmp` and its relatives: calls that are left by a jump give back what they [hold](crate::carry::holds).
+//! - `execl`, `execlp`, `execle`: the arguments in registers are pushed in front of those on the stack. Together they form a
+//!   list, as `execv` takes it.
+//! - `vfork`: the child runs on the stack of its parent, and would overwrite it if a function returned in the child. So the code
+//!   jumps to the original, which returns to the caller.
+//! - `dprintf`: the C library writes by an internal call, which bypasses this library. The code jumps to the original too, with
+//!   all argument registers intact.
+//! - `longjmp` and its relatives: calls that a jump leaves release their [holds](crate::carry::holds).
 
 use std::arch::naked_asm;
 use std::ffi::c_void;
@@ -26,7 +26,7 @@ macro_rules! of_a_list {
         #[unsafe(naked)]
         unsafe extern "C-unwind" fn $name() {
             naked_asm!(
-                // The return address makes room for the last register, next to the arguments on the stack.
+                // The return address is popped to make room for the last register, next to the arguments on the stack.
                 "pop r10",
                 "push r9",
                 "push r8",
@@ -146,11 +146,11 @@ of_a_jump! {
     __longjmp_chk = before_longjmp_chk;
 }
 
-/// What is done before a jump, and where the jump is then.
+/// Does the work before a jump. Returns the address of the original.
 macro_rules! before_jumps {
     ($($name:ident = $which:literal;)*) => {$(
         unsafe extern "C" fn $name(buffer: *const u64) -> *const c_void {
-            // SAFETY: the caller's buffer.
+            // SAFETY: the caller passes a valid buffer.
             unsafe { holds::before_jump(buffer) };
             JUMPS[$which].get()
         }

@@ -1,11 +1,11 @@
-//! What the calls of each thread hold: connections and sets that they use or sleep for, tokens, memory, descriptors.
+//! Records of what each thread's calls hold: connections and sets in use or slept for, tokens, memory, descriptors.
 //!
-//! A program may leave a call by `siglongjmp` from a signal handler, for ever: nothing that the call had begun is ended then. So what a
-//! call holds is not counted where it is held. It stands in a record of the thread, and others look through the records. A jump
-//! ([`before_jump`]) strikes out what was written down by the functions that it leaves, which lie below its aim on the stack. A child of
-//! `fork` has the record of the thread that forked, and strikes out all others.
+//! A signal handler may leave a call for good by `siglongjmp`, and the call then finishes none of its work. So a hold is not
+//! counted at the held object. It is an entry in the thread's record, and other threads scan the records. A jump
+//! ([`before_jump`]) strikes out the entries of the functions that it leaves, which lie below its target on the stack. A child of
+//! `fork` keeps the record of the thread that forked, and strikes out all others.
 //!
-//! What stands in a record is written by its thread alone, and by handlers that interrupt it and are over before it goes on.
+//! Only the thread itself writes to its record, and handlers that interrupt it and finish before it continues.
 
 use std::cell::Cell;
 use std::ptr;
@@ -19,42 +19,45 @@ use crate::carry::spin::SLEEPERS;
 use crate::carry::thread;
 use crate::originals::own;
 
-/// Entries of a record. One of a call with a longer list has memory of its own.
+/// Entries of a record. A thread with more has a separate list.
 const FEW: usize = 240;
-/// Records that need no memory to be made.
+/// Number of static records.
 const FIRST: usize = 64;
-/// Records of which a new thread asks whether their threads have ended.
+/// Upper bound on records that a new thread checks for an ended owner.
 const ASKED_MAX: usize = 8;
 
 struct Record {
-    /// The thread; 0: the record is free.
+    /// The owning thread. 0 for a free record.
     owner: AtomicU64,
     next: AtomicPtr<Self>,
-    /// Entries from this one on are free.
+    /// Entries from this index on are free.
     length: AtomicUsize,
-    /// Entries before this one stay, since one of them is being written.
+    /// Entries below this index stay, because one of them is being written.
     floor: AtomicUsize,
     few: [Entry; FEW],
-    /// A longer list, which takes the place of the other one; it never becomes shorter.
+    /// A longer list that replaces `few`. It never becomes shorter.
     many: AtomicPtr<Entry>,
     capacity: AtomicUsize,
 }
 
-/// Something that a thread holds.
+/// An object that a thread holds.
 struct Entry {
-    /// What it is; 0: nothing.
+    /// The kind and the object. 0 for no object.
     what: AtomicU64,
-    /// Where on the stack the function is that holds it.
+    /// Stack position of the function that holds the object.
     position: AtomicUsize,
 }
 
-/// Above this bit of an entry is its kind, and below it a number or an address.
+/// Position of the kind in an entry.
 const KIND: u32 = 58;
+/// Position of the flags of a connection or a set.
 const FLAGS: u32 = 32;
+/// Mask of a number.
 const NUMBER: u64 = (1 << FLAGS) - 1;
+/// Mask of an address.
 const ADDRESS: u64 = (1 << KIND) - 1;
 
-/// What an entry is about.
+/// The kind of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 enum Kind {
@@ -64,9 +67,9 @@ enum Kind {
     Set,
     /// The address of a word that has the thread's number, or is about to.
     Token,
-    /// A descriptor that this library has made for a call.
+    /// A descriptor that this library has created for a call.
     Descriptor,
-    /// The number of a connection that a call has return to TCP.
+    /// The number of a connection that a call is returning to TCP.
     Return,
 }
 
@@ -80,34 +83,34 @@ impl Kind {
     }
 }
 
-/// The call is one of the kernel that receives, and the connection was not carried then.
+/// The kernel handles the call, which receives. The connection was not carried when it began.
 pub(super) const RECEIVES: u64 = 1 << FLAGS;
-/// The same of a call that sends.
+/// The same for a call that sends.
 pub(super) const SENDS: u64 = 2 << FLAGS;
-/// The call sleeps until there are bytes, or room; for a set, until a member has something.
+/// The call sleeps for bytes, for room. For a set, it sleeps for any member.
 pub(super) const SLEEPS: [u64; 2] = [4 << FLAGS, 8 << FLAGS];
-/// A call that sleeps, and has not asked the kernel, which does not know.
+/// The call sleeps without having asked the kernel, which has nothing to report.
 pub(super) const RELIES: [u64; 2] = [16 << FLAGS, 32 << FLAGS];
 
 /// A write of the call is done in part.
 pub(super) const SPLIT: u64 = 64 << FLAGS;
 
 static RECORDS: [Record; FIRST] = [const { Record::new() }; FIRST];
-/// Further records.
+/// Records beyond the static ones.
 static MORE: AtomicPtr<Record> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
     static OWN: Cell<Option<&'static Record>> = const { Cell::new(None) };
 }
 
-/// Something that the calling thread holds; dropping it ends that.
+/// An object that the calling thread holds, until the value is dropped.
 pub(crate) struct Hold {
     record: &'static Record,
     index: u32,
 }
 
 impl Hold {
-    /// A connection is used.
+    /// A connection is in use.
     #[inline]
     pub(super) fn connection(number: usize) -> Self {
         own_record().push(Kind::Connection.entry(number as u64))
@@ -118,23 +121,23 @@ impl Hold {
         own_record().push(Kind::Set.entry(number as u64))
     }
 
-    /// A word is about to have the thread's number. Only this thread looks at the entry.
+    /// A word is about to have the thread's number. Only this thread reads the entry.
     #[inline]
     pub(super) fn token(word: &AtomicU64) -> Self {
         own_record().push_for_itself(Kind::Token.entry(ptr::from_ref(word).addr() as u64 & ADDRESS))
     }
 
-    /// A descriptor that is to be closed.
+    /// A descriptor that must be closed.
     pub(super) fn descriptor(fd: c_int) -> Self {
         own_record().push_for_itself(Kind::Descriptor.entry(fd as u64 & NUMBER))
     }
 
-    /// A connection that returns to TCP. If the call is left, the connection goes on to be carried.
+    /// A connection that is returning to TCP. If a jump leaves the call, the connection stays carried.
     pub(super) fn returning(number: usize) -> Self {
         own_record().push_for_itself(Kind::Return.entry(number as u64))
     }
 
-    /// The thread that holds it, which is the calling one.
+    /// The thread that holds the object, which is the calling thread.
     #[inline]
     pub(super) fn thread(&self) -> u64 {
         self.record.owner.load(Ordering::Relaxed)
@@ -150,7 +153,7 @@ impl Hold {
         }
     }
 
-    /// Takes flags from it.
+    /// Removes flags from the entry.
     #[inline]
     pub(super) fn remove(&self, flags: u64) {
         let entry = self.record.at(self.index as usize);
@@ -183,13 +186,13 @@ impl Record {
 
     #[inline]
     fn entries(&self) -> &[Entry] {
-        // The capacity is never too large for the list: a longer list comes first.
+        // The capacity never exceeds the list, because a longer list is stored first.
         let capacity = self.capacity.load(Ordering::SeqCst);
         let many = self.many.load(Ordering::SeqCst);
         if many.is_null() {
             return &self.few;
         }
-        // SAFETY: a list has at least that many entries, and stays.
+        // SAFETY: a list has at least `capacity` entries, and is never freed.
         unsafe { std::slice::from_raw_parts(many, capacity) }
     }
 
@@ -198,7 +201,7 @@ impl Record {
         &self.entries()[index]
     }
 
-    /// An entry that other threads see before the caller looks at what it is about once more.
+    /// Adds an entry, which other threads see before the caller checks the object once more.
     #[inline]
     fn push(&'static self, what: u64) -> Hold {
         self.write(|entry| _ = entry.what.swap(what, Ordering::SeqCst))
@@ -222,21 +225,21 @@ impl Record {
         }
         let entry = self.at(index);
         entry.position.store((&raw const mark).addr(), Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst); // A handler that jumps finds the position.
+        compiler_fence(Ordering::SeqCst); // The position is visible to a handler that jumps.
         write(entry);
         compiler_fence(Ordering::SeqCst);
         self.floor.store(floor, Ordering::Relaxed);
         Hold { record: self, index: index as u32 }
     }
 
-    /// Makes a list that is twice as long. Threads that look at the other one may be in the middle of it, so it stays.
+    /// Doubles the list. The old one stays, because other threads may be reading it.
     #[cold]
     fn grow(&self) {
         let before = self.entries();
         let capacity = 2 * before.len();
         let list: *mut Entry = map(capacity * size_of::<Entry>()).cast();
         for (index, entry) in before.iter().enumerate() {
-            // SAFETY: the list has room for them, and zeros are entries.
+            // SAFETY: the list has room for them, and zeros are valid entries.
             let new = unsafe { &*list.add(index) };
             new.position.store(entry.position.load(Ordering::Relaxed), Ordering::Relaxed);
             new.what.store(entry.what.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -258,14 +261,14 @@ impl Record {
         self.length.store(length, Ordering::Relaxed);
     }
 
-    /// Whether an entry is one of these.
+    /// Whether the record has an entry that satisfies `is_one`.
     fn any(&self, is_one: &impl Fn(u64) -> bool) -> bool {
-        // A thread that writes an entry makes it known after the length.
+        // A thread publishes an entry after the length.
         let length = self.length.load(Ordering::SeqCst);
         self.entries().iter().take(length).any(|entry| is_one(entry.what.load(Ordering::SeqCst)))
     }
 
-    /// Ends what entries are about that were written by functions of which `is_left` says that they are left.
+    /// Releases the objects of all entries whose function has been left, according to `is_left`.
     #[cold]
     fn strike_out(&self, is_left: impl Fn(usize) -> bool) {
         let owner = self.owner.load(Ordering::Relaxed);
@@ -290,13 +293,14 @@ impl Record {
             entry.what.store(0, Ordering::SeqCst);
             if Kind::Token.has(what) && !self.any(&|other| other == what) {
                 let word: *const AtomicU64 = ptr::with_exposed_provenance(of as usize);
-                // SAFETY: the word is static, or that of a side, which the same call used: it is there until the entry of that goes.
+                // SAFETY: the word is static, or belongs to a side that the same call used and that lives until the call's entry
+                // goes.
                 let word = unsafe { &*word };
                 let _ = word.compare_exchange(owner, 0, Ordering::Release, Ordering::Relaxed);
             } else if Kind::Return.has(what) {
                 (left().carry_on)(of as usize);
             } else if Kind::Descriptor.has(what) {
-                // SAFETY: the descriptor is this library's, and nobody uses it any more.
+                // SAFETY: the descriptor is this library's, and no longer used.
                 let _ = unsafe { own::close((what & NUMBER) as c_int) };
             }
         }
@@ -311,7 +315,7 @@ impl Record {
 fn records() -> impl Iterator<Item = &'static Record> {
     let mut next = MORE.load(Ordering::Acquire);
     let more = std::iter::from_fn(move || {
-        // SAFETY: records stay for ever.
+        // SAFETY: records are never freed.
         let record: &'static Record = unsafe { next.as_ref()? };
         next = record.next.load(Ordering::Acquire);
         Some(record)
@@ -324,10 +328,10 @@ fn own_record() -> &'static Record {
     OWN.get().unwrap_or_else(claim)
 }
 
-/// Finds a record for this thread: a free one, that of a thread that has ended, or a new one.
+/// Finds a record for this thread: a free one, the record of an ended thread, or a new one.
 #[cold]
 fn claim() -> &'static Record {
-    /// The next record of which it is asked whether its thread has ended.
+    /// The next record to check for an ended owner.
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let me = thread::thread();
     let take = |record: &&Record, owner: u64| {
@@ -347,7 +351,7 @@ fn claim() -> &'static Record {
     }
     let record = found.unwrap_or_else(|| {
         let memory: *mut Record = map(size_of::<Record>()).cast();
-        // SAFETY: the memory has room for the record, and nobody else knows of it.
+        // SAFETY: the memory has room for the record, and is not shared yet.
         let record: &'static Record = unsafe {
             memory.write(Record::new());
             &*memory
@@ -361,7 +365,7 @@ fn claim() -> &'static Record {
         record
     });
     for entry in record.entries() {
-        // A token of a thread that has ended is taken over by the thread that waits for it; its word may be gone.
+        // A thread that waits for a token takes it over from an ended holder. The token's word may be gone.
         if Kind::Token.has(entry.what.load(Ordering::Relaxed)) {
             entry.what.store(0, Ordering::Relaxed);
         }
@@ -371,11 +375,11 @@ fn claim() -> &'static Record {
     record
 }
 
-/// Zeros, in memory that stays. Without a page of memory no call can be made safely.
+/// Maps memory of zeros, which is never freed. Aborts on failure, because no call is safe without it.
 fn map(bytes: usize) -> *mut u8 {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: the call makes memory of its own.
+    // SAFETY: the call makes a new mapping.
     let memory = unsafe { own::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
     if memory == libc::MAP_FAILED {
         std::process::abort();
@@ -383,13 +387,13 @@ fn map(bytes: usize) -> *mut u8 {
     memory.cast()
 }
 
-/// Whether a thread holds something like this. The fence orders what the caller has changed before.
+/// Whether any thread has an entry that satisfies `is_one`. The fence orders the caller's earlier stores.
 fn any(is_one: impl Fn(u64) -> bool) -> bool {
     fence(Ordering::SeqCst);
     records().any(|record| record.any(&is_one))
 }
 
-/// Whether a thread that lives uses a connection.
+/// Whether a live thread uses a connection.
 pub(super) fn use_connection(number: usize) -> bool {
     let its = Kind::Connection.entry(number as u64);
     let is_its = |what: u64| what & !(ADDRESS ^ NUMBER) == its;
@@ -398,7 +402,7 @@ pub(super) fn use_connection(number: usize) -> bool {
         .any(|record| record.any(&is_its) && !thread::is_dead(record.owner.load(Ordering::Relaxed)))
 }
 
-/// Whether calls about a connection have these flags.
+/// Whether calls on a connection have any of these flags.
 pub(super) fn have(number: usize, flags: u64) -> bool {
     let its = Kind::Connection.entry(number as u64);
     any(|what| what & !(ADDRESS ^ NUMBER) == its && what & flags != 0)
@@ -416,14 +420,14 @@ pub(super) fn sleep_in(number: usize) -> bool {
     any(|what| what & !(ADDRESS ^ NUMBER) == its && what & SLEEPS[0] != 0)
 }
 
-/// In a child of fork, which has one thread: what the others held is the parent's.
+/// Runs in a child of fork, which has one thread: the holds of the other threads are the parent's.
 pub(super) fn begin_in_child() {
     let own = OWN.get();
     for record in records() {
         if own.is_some_and(|own| ptr::eq(own, record)) {
             record.owner.store(thread::thread(), Ordering::Relaxed);
         } else if record.owner.swap(0, Ordering::Relaxed) != 0 {
-            // Tokens are words that both processes have.
+            // Tokens are not released, because both processes share their words.
             record.entries().iter().for_each(|entry| entry.what.store(0, Ordering::Relaxed));
             record.length.store(0, Ordering::Relaxed);
             record.floor.store(0, Ordering::Relaxed);
@@ -431,17 +435,18 @@ pub(super) fn begin_in_child() {
     }
 }
 
-/// What a thread knows of jumps: how the C library hides the stack pointer that `setjmp` stores.
+/// The value by which the C library masks the stack pointer that `setjmp` stores.
 static GUARD: AtomicU64 = AtomicU64::new(0);
+/// Nonzero once the mask is known.
 static IS_KNOWN: AtomicI32 = AtomicI32::new(0);
 
-/// What others do about calls that a jump has left, and about threads that have ended.
+/// The actions for calls that a jump has left, and for ended threads.
 pub(crate) struct Left {
-    /// A call of a thread sleeps no more: number of the connection, what it slept for, thread.
+    /// A thread no longer sleeps. The arguments are the number of the connection, the awaited event and the thread.
     pub(crate) awake: fn(usize, usize, u64),
-    /// A connection, by its number, does not return to TCP.
+    /// A connection, given by its number, stays carried.
     pub(crate) carry_on: fn(usize),
-    /// A thread has ended: its memory is free.
+    /// A thread has ended. Frees its memory.
     pub(crate) give_back: fn(u64),
 }
 
@@ -449,11 +454,11 @@ static LEFT: AtomicPtr<Left> = AtomicPtr::new(ptr::null_mut());
 
 fn left() -> &'static Left {
     const NOTHING: Left = Left { awake: |_, _, _| {}, carry_on: |_| {}, give_back: |_| {} };
-    // SAFETY: it is null or static.
+    // SAFETY: the pointer is null or to a static.
     unsafe { LEFT.load(Ordering::Acquire).as_ref() }.unwrap_or(&NOTHING)
 }
 
-/// Learns that, from two calls of `setjmp` at different places.
+/// Stores the actions, and derives the mask from two calls of `setjmp` at different stack positions.
 pub(crate) fn begin(left: &'static Left) {
     LEFT.store(ptr::from_ref(left).cast_mut(), Ordering::Release);
     let [one, other] = [guard(), deeper()];
@@ -471,9 +476,9 @@ fn deeper() -> Option<u64> {
     guard
 }
 
-/// Words of a `jmp_buf`, which has room for a mask of signals as well.
+/// Words of a `jmp_buf`, including room for a signal mask.
 const WORDS: usize = 64;
-/// The word with the stack pointer (`JB_RSP`, `JB_SP` of glibc).
+/// Index of the word with the stack pointer (`JB_RSP`, `JB_SP` of glibc).
 const STACK: usize = if cfg!(target_arch = "x86_64") { 6 } else { 13 };
 
 unsafe extern "C" {
@@ -484,7 +489,7 @@ unsafe extern "C" {
 fn guard() -> Option<u64> {
     let mut words = [0_u64; WORDS];
     let at: u64;
-    // SAFETY: the function stores registers into the words, which have room for them. Nobody jumps there.
+    // SAFETY: the function stores registers into the words, which have room for them. The buffer is never jumped to.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::asm!(
@@ -513,22 +518,22 @@ fn guard() -> Option<u64> {
     Some(shown(words[STACK]) ^ at)
 }
 
-/// The word without the rotation that x86-64 adds.
+/// Undoes the rotation that x86-64 adds.
 fn shown(word: u64) -> u64 {
     if cfg!(target_arch = "x86_64") { word.rotate_right(17) } else { word }
 }
 
-/// Before `longjmp` or one of its relatives: what the functions that it leaves hold is nobody's any more.
+/// Runs before `longjmp` or one of its relatives. Releases the holds of the functions that it leaves.
 ///
 /// # Safety
 ///
-/// The buffer is one that `setjmp` has filled.
+/// The buffer was filled by `setjmp`.
 pub(crate) unsafe extern "C" fn before_jump(buffer: *const u64) {
     let Some(record) = OWN.get().filter(|record| record.length.load(Ordering::Relaxed) > 0) else {
-        return; // No call of this thread is under way.
+        return; // This thread is in no call.
     };
     let aim = if IS_KNOWN.load(Ordering::Acquire) != 0 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         shown(unsafe { *buffer.add(STACK) }) ^ GUARD.load(Ordering::Relaxed)
     } else {
         u64::MAX // It is likely to leave the handler, and with it all calls.
@@ -550,7 +555,7 @@ fn recount_sleepers() {
     SLEEPERS.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
 }
 
-/// The stack that the thread has for signal handlers, if it has one.
+/// The thread's alternate signal stack, if it has one.
 struct HandlerStack {
     first: usize,
     bytes: usize,
@@ -558,9 +563,9 @@ struct HandlerStack {
 
 impl HandlerStack {
     fn of_this_thread() -> Self {
-        // SAFETY: zero is a value of each field.
+        // SAFETY: all zeros are a valid value.
         let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
-        // SAFETY: without a new stack the call only tells the present one.
+        // SAFETY: without a new stack, the call only returns the current one.
         let result = unsafe { libc::sigaltstack(ptr::null(), &raw mut stack) };
         let has_one = result == 0 && stack.ss_flags & libc::SS_DISABLE == 0;
         Self { first: stack.ss_sp.addr(), bytes: if has_one { stack.ss_size } else { 0 } }
@@ -575,7 +580,7 @@ impl HandlerStack {
 mod tests {
     use super::*;
 
-    /// A function further down the stack that takes a token and is left.
+    /// A function further down the stack that takes a token and is left by a jump.
     #[inline(never)]
     fn take_and_leave(word: &AtomicU64) {
         let room = std::hint::black_box([0_u8; 16_384]);
@@ -617,7 +622,7 @@ mod tests {
         assert!(!use_connection(1_000) && !use_connection(1_000 + 3 * FEW - 1));
         let ended = std::thread::spawn(|| std::mem::forget(Hold::connection(999)));
         ended.join().unwrap();
-        // The system takes a moment to end the thread.
+        // The end of a thread takes the system a moment.
         while use_connection(999) {
             std::thread::yield_now();
         }
@@ -629,7 +634,7 @@ mod tests {
         begin(&NOTHING);
         assert_eq!(IS_KNOWN.load(Ordering::Relaxed), 1);
         let mut words = [0_u64; WORDS];
-        // SAFETY: nobody jumps there.
+        // SAFETY: the buffer is never jumped to.
         unsafe { _setjmp(words.as_mut_ptr()) };
         let here = (shown(words[STACK]) ^ GUARD.load(Ordering::Relaxed)) as usize;
         assert!((&raw const words).addr().abs_diff(here) < 4096);

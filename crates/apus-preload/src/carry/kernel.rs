@@ -1,4 +1,4 @@
-//! What the kernel knows of a TCP connection, and calls that never wait.
+//! The kernel's state of a TCP connection, and calls that never block.
 
 use std::ffi::c_void;
 use std::mem::{self, offset_of};
@@ -10,7 +10,7 @@ use libc::{c_int, iovec, msghdr, pollfd, timespec};
 use crate::errno;
 use crate::originals::own as originals;
 
-/// The part of the kernel's `struct tcp_info` that is used, up to `tcpi_bytes_retrans` (Linux 4.19).
+/// The used part of the kernel's `struct tcp_info`, up to `tcpi_bytes_retrans` (Linux 4.19).
 #[repr(C)]
 struct TcpInfo {
     state: u8,
@@ -33,7 +33,7 @@ const _: () = assert!(offset_of!(TcpInfo, bytes_received) == 128);
 const _: () = assert!(offset_of!(TcpInfo, bytes_sent) == 200);
 
 fn tcp_info(fd: c_int) -> Option<TcpInfo> {
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut info: TcpInfo = unsafe { mem::zeroed() };
     let mut size = size_of::<TcpInfo>() as libc::socklen_t;
     let value: *mut c_void = (&raw mut info).cast();
@@ -44,9 +44,9 @@ fn tcp_info(fd: c_int) -> Option<TcpInfo> {
     (result == 0 && size as usize >= size_of::<TcpInfo>()).then_some(info)
 }
 
-/// Bytes of the stream that were written into the socket so far. Exact while nobody writes. The kernel's count of what it sent is not, if
-/// it has sent bytes again, which it does within a host as well if a peer hardly runs. `accepted`: this end accepted the connection, so
-/// its SYN is not counted as a byte.
+/// Bytes of the stream that were written into the socket. Exact while no thread writes. The kernel's count of sent bytes is not
+/// exact after retransmissions, which occur even within a host if a peer hardly runs. `accepted` says that this end accepted the
+/// connection, so its SYN does not count as a byte.
 pub(crate) fn written(fd: c_int, accepted: bool) -> Option<u64> {
     loop {
         let waiting = unacknowledged(fd)?;
@@ -60,7 +60,7 @@ pub(crate) fn written(fd: c_int, accepted: bool) -> Option<u64> {
 /// Bytes that were written into the socket and not acknowledged.
 fn unacknowledged(fd: c_int) -> Option<u64> {
     let mut bytes: c_int = 0;
-    // SAFETY: the request writes a number.
+    // SAFETY: the request writes one integer.
     let result = unsafe { originals::ioctl(fd, libc::TIOCOUTQ, (&raw mut bytes) as u64) };
     (result == 0).then(|| u64::try_from(bytes).unwrap_or(0))
 }
@@ -71,8 +71,8 @@ const HAS_ENDED: [u8; 5] = [6, 7, 8, 9, 11];
 /// The state of a connection that was reset, or whose directions have both ended.
 const CLOSE: u8 = 7;
 
-/// Bytes of the stream that were read from the socket so far. Exact while nobody reads. `was_reset`: the peer has not ended the stream, but
-/// reset the connection.
+/// Bytes of the stream that were read from the socket. Exact while no thread reads. `was_reset` says that the peer has reset the
+/// connection rather than ended the stream.
 pub(crate) fn consumed(fd: c_int, was_reset: bool) -> Option<u64> {
     loop {
         let waiting = unread(fd)?;
@@ -86,7 +86,7 @@ pub(crate) fn consumed(fd: c_int, was_reset: bool) -> Option<u64> {
     }
 }
 
-/// Whether the peer has ended its direction of TCP, and all of that has arrived.
+/// Whether the peer has ended its direction of TCP and all its bytes have arrived.
 pub(crate) fn has_ended(fd: c_int) -> bool {
     tcp_info(fd).is_none_or(|info| HAS_ENDED.contains(&info.state))
 }
@@ -99,23 +99,23 @@ pub(crate) fn has_shut(fd: c_int) -> bool {
     tcp_info(fd).is_some_and(|info| HAS_SHUT.contains(&info.state))
 }
 
-/// The error of a socket, which is reported once.
+/// Takes the error of a socket, which is reported once.
 pub(crate) fn take_error(fd: c_int) -> Option<c_int> {
     let (mut error, mut size) = (0, size_of::<c_int>() as libc::socklen_t);
     let value: *mut c_void = (&raw mut error).cast();
-    // SAFETY: there is room for the error.
+    // SAFETY: the buffer has room for the error.
     let result = unsafe {
         originals::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, value, &raw mut size)
     };
     (result == 0 && error != 0).then_some(error)
 }
 
-/// Whether the socket has an error, which is left there.
+/// Whether the socket has an error. Leaves it there.
 pub(crate) fn has_error(fd: c_int) -> bool {
     tells(fd, 0) & libc::POLLERR != 0
 }
 
-/// Whether the socket has room for more.
+/// Whether the socket has room for writes.
 pub(crate) fn has_room(fd: c_int) -> bool {
     tells(fd, libc::POLLOUT) & libc::POLLOUT != 0
 }
@@ -129,14 +129,14 @@ fn tells(fd: c_int, events: libc::c_short) -> libc::c_short {
 /// Bytes that can be read from the socket.
 pub(crate) fn unread(fd: c_int) -> Option<u64> {
     let mut bytes: c_int = 0;
-    // SAFETY: the request writes a number.
+    // SAFETY: the request writes one integer.
     let result = unsafe { originals::ioctl(fd, libc::FIONREAD, (&raw mut bytes) as u64) };
     (result == 0).then(|| u64::try_from(bytes).unwrap_or(0))
 }
 
 /// Whether the program has made the socket non-blocking.
 pub(crate) fn is_nonblocking(fd: c_int) -> bool {
-    // SAFETY: the command has no argument.
+    // SAFETY: the command takes no argument.
     let flags = unsafe { originals::fcntl(fd, libc::F_GETFL, 0) };
     flags >= 0 && flags & libc::O_NONBLOCK != 0
 }
@@ -145,10 +145,10 @@ pub(crate) fn is_nonblocking(fd: c_int) -> bool {
 ///
 /// # Safety
 ///
-/// The parts can be written.
+/// The parts are writable.
 pub(crate) unsafe fn receive(fd: c_int, parts: &mut [iovec], flags: c_int) -> Result<usize, c_int> {
     let mut message = message(parts);
-    // SAFETY: the message lives here, and the caller vouches for its parts.
+    // SAFETY: the message is a local variable, and the caller guarantees that its parts are valid.
     number(unsafe { originals::recvmsg(fd, &raw mut message, flags | libc::MSG_DONTWAIT) })
 }
 
@@ -156,7 +156,7 @@ pub(crate) unsafe fn receive(fd: c_int, parts: &mut [iovec], flags: c_int) -> Re
 ///
 /// # Safety
 ///
-/// The parts can be written.
+/// The parts are writable.
 pub(crate) unsafe fn receive_at_most(
     fd: c_int,
     parts: &mut [iovec],
@@ -177,7 +177,7 @@ pub(crate) unsafe fn receive_at_most(
         left -= part.iov_len;
         count += 1;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let received = unsafe { receive(fd, &mut parts[..count], flags) };
     if let Some((index, length)) = cut {
         parts[index].iov_len = length;
@@ -189,16 +189,16 @@ pub(crate) unsafe fn receive_at_most(
 ///
 /// # Safety
 ///
-/// The parts can be read.
+/// The parts are readable.
 pub(crate) unsafe fn send(fd: c_int, parts: &mut [iovec], flags: c_int) -> Result<usize, c_int> {
     let message = message(parts);
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: the message lives here, and the caller vouches for its parts.
+    // SAFETY: the message is a local variable, and the caller guarantees that its parts are valid.
     number(unsafe { originals::sendmsg(fd, &raw const message, flags) })
 }
 
 fn message(parts: &mut [iovec]) -> msghdr {
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut message: msghdr = unsafe { mem::zeroed() };
     message.msg_iov = parts.as_mut_ptr();
     message.msg_iovlen = parts.len() as _;
@@ -209,28 +209,28 @@ fn number(result: isize) -> Result<usize, c_int> {
     usize::try_from(result).map_err(|_| errno::current())
 }
 
-/// Waits until one of the members is ready, or until the time has passed. Err: the error number, `EINTR` among them.
+/// Waits until a member is ready or the timeout expires. `Err` has the error number, which may be `EINTR`.
 pub(crate) fn wait(members: &mut [pollfd], timeout: Option<timespec>) -> Result<usize, c_int> {
     let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
     let (list, count) = (members.as_mut_ptr(), members.len() as libc::c_ulong);
-    // SAFETY: the list has that many members.
+    // SAFETY: the list has `count` members.
     let result = unsafe { originals::ppoll(list, count, timeout, ptr::null()) };
     usize::try_from(result).map_err(|_| errno::current())
 }
 
-/// A time as the kernel wants it.
+/// The time as the kernel's type.
 pub(crate) fn spec(time: Duration) -> timespec {
     timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() }
 }
 
-/// Ends a connection at once: the peer sees a reset.
+/// Resets a connection at once.
 pub(crate) fn reset(fd: c_int) {
     let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as _, sa_data: [0; 14] };
-    // SAFETY: the address is one.
+    // SAFETY: the address is valid.
     let _ = unsafe { originals::connect(fd, &raw const nowhere, size_of_val(&nowhere) as _) };
 }
 
-/// Whether the peer sees a reset when the socket is closed: bytes are unread there, or the program wants one.
+/// Whether closing the socket resets the connection: bytes are unread, or the program asks for a reset.
 pub(crate) fn resets_at_close(fd: c_int) -> bool {
     let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
     let mut size = size_of::<libc::linger>() as libc::socklen_t;
@@ -242,11 +242,11 @@ pub(crate) fn resets_at_close(fd: c_int) -> bool {
     result == 0 && linger.l_onoff != 0 && linger.l_linger == 0 || unread(fd) > Some(0)
 }
 
-/// The peer sees a reset when the socket is closed.
+/// Makes the close of the socket reset the connection.
 pub(crate) fn reset_at_close(fd: c_int) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     let size = size_of::<libc::linger>() as libc::socklen_t;
     let value: *const c_void = (&raw const linger).cast();
-    // SAFETY: the value has that size.
+    // SAFETY: `size` is the size of the value.
     let _ = unsafe { originals::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, value, size) };
 }

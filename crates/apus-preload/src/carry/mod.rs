@@ -1,20 +1,20 @@
-//! Carrying: the bytes of a TCP connection go through shared memory, to another process of this host or to the carrier that takes them
-//! to another host.
+//! Carrying: the bytes of a TCP connection go through shared memory, to another process of this host or to the carrier, which
+//! takes them to another host.
 //!
 //! | folder or file | |
 //! |---|---|
-//! | [`connection`] | one connection: its ends in shared memory, what the process knows of it |
+//! | [`connection`] | one connection: its ends in shared memory, and its local state |
 //! | [`peers`] | how two ends find each other, and prove that they are the ends of one connection |
 //! | [`bytes`] | calls that move bytes, and wait |
 //! | [`waits`] | `poll` and `select` |
 //! | [`sets`] | epoll sets |
-//! | [`leaving`] | the way back to TCP; children of `fork` that become programs |
-//! | [`inner`], [`process`] | descriptors of this library; the process it is in |
-//! | [`kernel`], [`sleep`], [`spin`] | what the kernel knows of a connection; waits in the kernel, and before it |
-//! | [`thread`], [`token`], [`scratch`] | threads by number; which one has something; memory for long lists |
-//! | [`holds`] | what the calls of each thread hold, until they end or are left by a jump |
+//! | [`leaving`] | the return to TCP; children of `fork` that become programs |
+//! | [`inner`], [`process`] | descriptors of this library; the number of this process |
+//! | [`kernel`], [`sleep`], [`spin`] | the kernel's state of a connection; sleeps, and spinning before them |
+//! | [`thread`], [`token`], [`scratch`] | threads by number; exclusive use by one thread; memory for long lists |
+//! | [`holds`] | the holds of each thread's calls, until they end or a jump leaves them |
 //!
-//! `leaving` stands on `sets`, these on `connection`. Calls of the program enter here, or in `bytes`, `waits` and `sets`.
+//! `leaving` builds on `sets`, and `sets` on `connection`. Calls of the program enter here, or in `bytes`, `waits` and `sets`.
 
 pub(crate) mod bytes;
 mod connection;
@@ -56,20 +56,20 @@ pub(crate) use self::spin::Clock;
 use crate::descriptors::{self, WATCHED};
 use crate::{errno, originals};
 
-/// Connections of this process may be carried.
+/// Whether connections of this process may be carried.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-/// What is done about calls that a jump has left.
+/// The actions for calls that a jump has left.
 static LEFT: holds::Left =
     holds::Left { awake: slots::awake, carry_on: slots::carry_on, give_back: scratch::give_back };
 
-/// The peer is looked for before the first call, for tests.
+/// Whether the search for the peer begins before the first call, for tests.
 static IS_EARLY: AtomicBool = AtomicBool::new(false);
 
-/// At the start of the process. `may`: nothing else is against carrying.
+/// Runs at the start of the process. `may` is false if another reason prevents carrying.
 pub(crate) fn begin(may: bool) {
     process::note();
-    // SAFETY: the name ends with a zero byte. Nobody changes the environment before `main`.
+    // SAFETY: the name ends with a zero byte. No other code changes the environment before `main`.
     let value = unsafe { libc::getenv(c"APUS_SOCKETS".as_ptr()) };
     // SAFETY: a value ends with a zero byte.
     let value = (!value.is_null()).then(|| unsafe { std::ffi::CStr::from_ptr(value) });
@@ -87,8 +87,8 @@ pub(crate) fn begin(may: bool) {
     }
 }
 
-/// In a child of fork: the connections are the child's as well, and the epoll sets are the parent's. `may_allocate`: no handler has
-/// forked.
+/// Runs in a child of fork, which has all connections too, while the epoll sets are the parent's. `may_allocate` is false if a
+/// signal handler may have forked.
 pub(crate) fn begin_in_child(may_allocate: bool) {
     process::note_child(holders::unique);
     spin::SLEEPERS.store(0, Ordering::Relaxed);
@@ -102,7 +102,7 @@ pub(crate) fn begin_in_child(may_allocate: bool) {
     net::register();
 }
 
-/// From now on nothing is carried, and this part makes no system calls any more.
+/// Ends all carrying. From now on this module makes no system calls.
 pub(crate) fn finish() {
     if !IS_ON.swap(false, Ordering::SeqCst) {
         return;
@@ -112,7 +112,7 @@ pub(crate) fn finish() {
     answering::end();
 }
 
-/// Before this thread forks. No connection comes to be carried until [`after_fork`].
+/// Runs before this thread forks. No connection becomes carried until [`after_fork`].
 pub(crate) fn before_fork() {
     returning::return_between_hosts();
     answering::pause();
@@ -120,7 +120,7 @@ pub(crate) fn before_fork() {
     slots::share_all();
 }
 
-/// In the parent after a fork, or after its failure, if `failed`. The C library does not say so to all handlers.
+/// Runs in the parent after a fork, or after a failed one. Not all handlers of the C library learn of the failure.
 pub(crate) fn after_fork(failed: bool) {
     if failed {
         after_failed_fork();
@@ -131,25 +131,25 @@ pub(crate) fn after_fork(failed: bool) {
     }
 }
 
-/// There is no child that has the connections.
+/// There is no child with the connections.
 pub(crate) fn after_failed_fork() {
     slots::unshare_all();
 }
 
-/// In a child of `vfork` that becomes another program: its table of descriptors is its own.
+/// Runs in a child of `vfork` that becomes another program. Its descriptor table is its own.
 #[cold]
 pub(crate) fn spare_from_exec() {
     errno::kept(inner::before_exec);
 }
 
-/// Before this process becomes another program.
+/// Runs before this process becomes another program.
 pub(crate) fn before_exec() {
     return_inherited("exec");
     hand_over(returning::is_closed_by_exec);
     errno::kept(inner::before_exec);
 }
 
-/// This process ends, or becomes a program, and has these descriptors no more: other processes go on with the connections.
+/// This process ends or becomes a program, and loses these descriptors. Other processes keep the connections.
 pub(crate) fn hand_over(closes: impl Fn(c_int) -> bool) {
     for slot in slots::all().filter(|slot| slot.is_shared()) {
         if slot.all_descriptors(&closes) {
@@ -158,23 +158,23 @@ pub(crate) fn hand_over(closes: impl Fn(c_int) -> bool) {
     }
 }
 
-/// This process has not become a program.
+/// Runs if this process has not become a program.
 #[cold]
 pub(crate) fn take_back() {
     slots::all().for_each(Slot::take_back);
     errno::kept(inner::after_exec_failed);
 }
 
-/// Whether new connections have to be looked at.
+/// Whether new connections must be considered.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
-/// Gives descriptors back, because the program has none left. True if there are some.
+/// Frees descriptors, because the program has none left. Returns `true` if some were freed.
 #[cold]
 pub(crate) fn makes_room() -> bool {
-    /// When the last call that gave nothing back ended, in nanoseconds.
+    /// End of the last call that freed none, in nanoseconds.
     static FAILED: AtomicU64 = AtomicU64::new(0);
     errno::kept(|| {
         let (before, began) = (inner::count(), Clock::now());
@@ -196,20 +196,22 @@ pub(crate) fn makes_room() -> bool {
     })
 }
 
-/// Connections return within this time, unless peers do not answer: then it is not tried again for a while.
+/// Upper bound on the time for connections to return.
 const ROOM_WAIT: Duration = Duration::from_millis(400);
+/// Pause after peers did not answer in that time.
 const ROOM_AGAIN: Duration = Duration::from_secs(2);
 
-/// A connection was made, or begins to be: it may come to be carried if both ends are on this host, or if a carrier reaches the other.
+/// Considers a connection that was made or is being made. It may become carried if both ends are on this host, or if a carrier
+/// reaches the other end.
 #[cold]
 pub(crate) fn consider(fd: c_int, accepted: bool) {
     errno::kept(|| {
         if descriptors::word(fd) & WATCHED != 0 {
-            return; // Some set has it, and is not known to.
+            return; // An epoll set has it, and this library does not know which.
         }
         let may_be = match Addresses::of(fd) {
             Some(addresses) => addresses.are_here() || net::may_carry(&addresses),
-            // Without an answer from the peer the socket has one address only.
+            // Until the peer has answered, the socket has only one address.
             None => !accepted && (meeting::is_local(fd) || net::may_begin(fd)),
         };
         let missing = inner::missing(fd);
@@ -231,8 +233,8 @@ pub(crate) fn consider(fd: c_int, accepted: bool) {
     });
 }
 
-/// Looks for the peer before the first call. The end that accepts the connection waits a moment, since the other end is there: so a
-/// short test of a program, too, is carried from its first byte.
+/// Looks for the peer before the first call. The accepting end waits briefly, because the other end is there already. So even a
+/// short test of a program is carried from its first byte.
 #[cold]
 fn look_early(slot: &'static Slot, accepted: bool) {
     if !slot.want() {
@@ -247,11 +249,11 @@ fn look_early(slot: &'static Slot, accepted: bool) {
 
 const EARLY_WAIT: Duration = Duration::from_millis(20);
 
-/// A call that receives, on a descriptor that is carried or may come to be. `None`: `original` is to be called.
+/// Receives on a carried descriptor or a candidate. Returns `None` if `original` should be called.
 ///
 /// # Safety
 ///
-/// The buffers can be written.
+/// The buffers are writable.
 #[cold]
 pub(crate) unsafe fn receive(
     fd: c_int,
@@ -264,14 +266,14 @@ pub(crate) unsafe fn receive(
     if flags & !transfer::RECEIVE_FLAGS != 0
         || flags & libc::MSG_PEEK != 0
             && flags & libc::MSG_WAITALL != 0
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             && !has_all(&used, fd, unsafe { total(list, count) })
     {
         return_to_kernel(fd, "a call with flags that receives");
         return original();
     }
     match used.side() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         Some(side) => errno::kept_on_success(|| unsafe {
             answering::start();
             transfer::receive(&used, side, fd, list, count, flags)
@@ -280,7 +282,7 @@ pub(crate) unsafe fn receive(
     }
 }
 
-/// Whether a look at this number of bytes need not wait for more.
+/// Whether a peek at `bytes` bytes need not wait for more.
 fn has_all(used: &Use, fd: c_int, bytes: usize) -> bool {
     let Some(side) = used.side() else { return false };
     let may_come = !side.peer_is_gone() && !side.has_input_ended();
@@ -288,11 +290,11 @@ fn has_all(used: &Use, fd: c_int, bytes: usize) -> bool {
     !waits || side.readable() >= bytes as u64
 }
 
-/// A call that sends, likewise.
+/// Sends, in the same way.
 ///
 /// # Safety
 ///
-/// The buffers can be read.
+/// The buffers are readable.
 #[cold]
 pub(crate) unsafe fn send(
     fd: c_int,
@@ -307,7 +309,7 @@ pub(crate) unsafe fn send(
         return original();
     }
     match used.side() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         Some(side) => errno::kept_on_success(|| unsafe {
             answering::start();
             transfer::send(&used, side, fd, list, count, flags)
@@ -316,7 +318,7 @@ pub(crate) unsafe fn send(
     }
 }
 
-/// The error of a connection that is not carried, or whose peer is gone, if there is one. It is reported once.
+/// The error of a connection that is not carried, or whose peer is gone, if any. It is reported once.
 pub(crate) fn error_of(fd: c_int) -> Option<c_int> {
     let used = Use::of(fd)?;
     if used.side().is_some_and(|side| !side.peer_is_gone() && !side.peer_has_shut()) {
@@ -325,10 +327,10 @@ pub(crate) fn error_of(fd: c_int) -> Option<c_int> {
     errno::kept(|| kernel::take_error(fd))
 }
 
-/// A descriptor of a connection is about to be closed.
+/// Runs before a descriptor of a connection is closed.
 #[cold]
 pub(crate) fn close(fd: c_int) {
-    // The kernel goes on to report the connection for its other descriptors, and knows nothing of the ring.
+    // The kernel keeps reporting the connection for its other descriptors, and knows nothing of the ring.
     if Use::of(fd).is_some_and(|used| used.slot.has_other_descriptors()) && attaching::have(fd) {
         return_to_kernel(
             fd,
@@ -344,7 +346,8 @@ pub(crate) fn duplicated(new: c_int) {
     table::duplicated(new);
 }
 
-/// Shuts a direction, or both, down. TCP may end later, when the ring is empty. `None`: the call is the kernel's.
+/// Shuts down one direction or both. TCP may end later, once the ring is empty. Returns `None` if the kernel should handle the
+/// call.
 #[cold]
 pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
     if how == libc::SHUT_RD {
@@ -359,27 +362,27 @@ pub(crate) fn shut(fd: c_int, how: c_int) -> Option<c_int> {
     let has_finished = side.has_finished_shut();
     side.shut();
     if is_for_both {
-        side.stop_reading(); // A thread that sees this sees both.
+        side.stop_reading(); // A thread that sees this store sees both.
     }
     if has_finished {
         return None;
     }
     if is_for_both {
-        side.spill(); // TCP ends now, and refuses what the peer writes from then on.
+        side.spill(); // TCP ends now, and refuses the peer's bytes from then on.
     }
     let ended = side.finish_shut(fd);
     if ended.is_none() {
-        answering::wake(); // Bytes may wait to be put back into TCP.
-        side.nudge(); // Waits learn of it before the kernel does.
+        answering::wake(); // Some bytes may have to go back into TCP.
+        side.nudge(); // Waits learn of the end before the kernel does.
         if is_for_both && !side.has_finished_shut() {
-            // SAFETY: the call has no pointers.
+            // SAFETY: the call takes no pointers.
             let _ = unsafe { originals::shutdown(fd, libc::SHUT_RD) };
         }
     }
     Some(ended.unwrap_or(0))
 }
 
-/// `change` may make a connection blocking or non-blocking, or change an option that [`blocking`](connection::blocking) knows.
+/// Runs `change`, which may change the blocking mode of a connection or an option that [`blocking`](connection::blocking) caches.
 #[cold]
 pub(crate) fn changes_options(fd: c_int, change: impl FnOnce() -> c_int) -> c_int {
     let Some(used) = Use::of(fd) else { return change() };
@@ -389,7 +392,7 @@ pub(crate) fn changes_options(fd: c_int, change: impl FnOnce() -> c_int) -> c_in
     result
 }
 
-/// Waits look again: they may be for more bytes than are needed now.
+/// Makes waits look again. They may wait for more bytes than they now need.
 #[cold]
 pub(crate) fn wake_waits(fd: c_int) {
     if let Some(used) = Use::of(fd)
@@ -400,7 +403,7 @@ pub(crate) fn wake_waits(fd: c_int) {
     }
 }
 
-/// Bytes that are left after a call that received, if the program wants to know: `TCP_INQ`. The end of the stream counts as a byte.
+/// The number of unread bytes after a receive call, if the program has set `TCP_INQ`. The end of the stream counts as a byte.
 pub(crate) fn rest(fd: c_int) -> Option<c_int> {
     let used = Use::of(fd)?;
     let side = used.side().filter(|_| used.slot.tells_rest(fd))?;
@@ -409,7 +412,7 @@ pub(crate) fn rest(fd: c_int) -> Option<c_int> {
     Some(c_int::try_from(bytes).unwrap_or(c_int::MAX))
 }
 
-/// Bytes in a ring: to be read here, or not yet read there.
+/// Bytes in a ring: those that this side can read, or those that the peer has not read.
 #[cold]
 pub(crate) fn in_ring(fd: c_int, to_be_read: bool) -> c_int {
     let Some(used) = Use::of(fd) else { return 0 };

@@ -1,7 +1,7 @@
 //! Memory for calls whose lists are too long for small stacks.
 //!
-//! A call takes a block and gives it back; a signal handler that interrupts it takes another one. Blocks stay for the calls that follow,
-//! of any thread. Of a call that a handler leaves by a jump, [`holds`](crate::carry::holds) gives the block back.
+//! A call takes a block and gives it back. A signal handler that interrupts the call takes another block. Blocks are kept for
+//! later calls of any thread. If a handler leaves a call by a jump, [`holds`](crate::carry::holds) gives the block back.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -10,13 +10,13 @@ use crate::carry::holds::Hold;
 use crate::carry::thread;
 use crate::originals::own;
 
-/// Blocks that stay. Calls beyond have blocks that do not.
+/// Number of blocks that are kept. Further calls get temporary memory.
 const BLOCKS: usize = 64;
 
 static POOL: [Block; BLOCKS] = [const { Block::new() }; BLOCKS];
 
 struct Block {
-    /// The thread that has it; 0: it is free.
+    /// The thread that has the block. 0 for a free block.
     owner: AtomicU64,
     memory: AtomicPtr<u8>,
     bytes: AtomicUsize,
@@ -40,7 +40,7 @@ impl Block {
         taken.is_ok().then_some(hold)
     }
 
-    /// Its memory, with room for this number of bytes.
+    /// The block's memory, with room for `bytes` bytes.
     fn memory(&self, bytes: usize) -> Option<*mut u8> {
         let known = self.memory.load(Ordering::Relaxed);
         if self.bytes.load(Ordering::Relaxed) >= bytes {
@@ -56,7 +56,7 @@ impl Block {
     }
 }
 
-/// A block, as long as a call has it.
+/// A block that a call has taken.
 pub(crate) struct Scratch {
     memory: *mut u8,
     bytes: usize,
@@ -64,7 +64,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Memory for this number of bytes, uninitialised. `None` if memory is exhausted.
+    /// Takes uninitialized memory of `bytes` bytes. Returns `None` if memory is exhausted.
     #[inline(never)]
     pub(crate) fn new(bytes: usize) -> Option<Self> {
         let me = thread::thread();
@@ -84,7 +84,7 @@ impl Scratch {
         self.memory
     }
 
-    /// The first byte; it is aligned for any type.
+    /// Pointer to the first byte, aligned for any type.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.memory
     }
@@ -99,14 +99,14 @@ impl Drop for Scratch {
     }
 }
 
-/// Blocks of a thread that has ended are free.
+/// Frees the blocks of an ended thread.
 pub(super) fn give_back(owner: u64) {
     for block in &POOL {
         let _ = block.owner.compare_exchange(owner, 0, Ordering::Release, Ordering::Relaxed);
     }
 }
 
-/// In a child of fork: other threads of the parent had blocks.
+/// Runs in a child of fork. Frees the blocks of the parent's other threads.
 pub(crate) fn forget_all() {
     let me = thread::thread();
     for block in POOL.iter().filter(|block| block.owner.load(Ordering::Relaxed) != me) {
@@ -117,13 +117,13 @@ pub(crate) fn forget_all() {
 fn map(bytes: usize) -> Option<*mut u8> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: the call makes memory of its own.
+    // SAFETY: the call makes a new mapping.
     let memory = unsafe { own::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
     (memory != libc::MAP_FAILED).then_some(memory.cast())
 }
 
 fn unmap(memory: *mut u8, bytes: usize) {
-    // SAFETY: the memory was made by `map`, and nobody uses it.
+    // SAFETY: the memory comes from `map`, and is unused.
     let _ = unsafe { own::munmap(memory.cast(), bytes) };
 }
 
@@ -142,7 +142,7 @@ mod tests {
         assert!(third.bytes >= 4_000 && !third.as_mut_ptr().is_null() && !first.is_null());
     }
 
-    /// As a handler would, further down the stack.
+    /// Takes a block further down the stack, as a handler would.
     #[inline(never)]
     fn nested() -> Scratch {
         let room = std::hint::black_box([0_u8; 256]);

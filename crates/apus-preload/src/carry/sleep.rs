@@ -1,18 +1,18 @@
-//! How threads of a side ask to be woken: several of them may sleep at a time, and each sleep needs a wake-up of its own.
+//! Requests for wake-ups by the threads of a side. Several threads may sleep at a time, and each sleep needs its own wake-up.
 //!
-//! The word is that of [`apus_shm::bell`]: it is odd while somebody sleeps, and the peer wakes once for each value. Here several threads
-//! change it, so a sleep that begins while another one lasts gives it a new odd value.
+//! The word is the one of [`apus_shm::bell`]: it is odd while a thread sleeps, and the peer wakes the side once for each value.
+//! Here several threads change it, so a sleep that begins during another one sets a new odd value.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Asks to be woken. The caller looks once more before it sleeps.
+/// Requests a wake-up. The caller looks once more before it sleeps.
 pub(crate) fn ask(word: &AtomicU64) {
     let next = |count: u64| Some(count.wrapping_add(if count.is_multiple_of(2) { 1 } else { 2 }));
     let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     fence(Ordering::SeqCst);
 }
 
-/// Runs after one of the sleepers has woken: disarms the bell, unless others sleep. Then the caller looks once more for them.
+/// Runs after a sleeper has woken. Disarms the bell, unless other threads sleep. The caller then looks once more on their behalf.
 pub(crate) fn withdraw(word: &AtomicU64, others_sleep: impl Fn() -> bool) {
     loop {
         let count = word.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! How long a thread looks at memory before it sleeps.
+//! The time for which a thread spins on memory before it sleeps.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,20 +11,20 @@ use crate::originals::own;
 pub(crate) struct Clock;
 
 impl Clock {
-    /// Time since the machine started.
+    /// Time since the host booted.
     pub(crate) fn now() -> Duration {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: there is room for the time, and the clock exists.
+        // SAFETY: the buffer has room for the time, and the clock exists.
         let _ = unsafe { own::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
         Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
     }
 }
 
-/// What is known of waiting at a connection.
+/// Statistics of the waits at a connection.
 pub(crate) struct Spin {
-    /// Microseconds for which it pays to look.
+    /// Time for which spinning pays, in microseconds.
     budget: AtomicU32,
-    /// Waits without a look.
+    /// Number of waits that did not spin.
     skipped: AtomicU32,
 }
 
@@ -33,7 +33,7 @@ impl Spin {
         Self { budget: AtomicU32::new(BUDGET_MAX), skipped: AtomicU32::new(0) }
     }
 
-    /// Whether the next wait here looks at memory.
+    /// Whether the next wait here spins.
     #[inline]
     pub(crate) fn looks_next(&self) -> bool {
         self.budget.load(Ordering::Relaxed) >= BUDGET_MIN
@@ -41,12 +41,12 @@ impl Spin {
     }
 }
 
-/// Looks until `is_there` is true, for as long as looking paid in recent waits. Returns false if it never was.
+/// Spins until `is_there` returns true, for at most the time that paid in recent waits. Returns `false` if it never did.
 #[inline]
 pub(crate) fn until(spin: &Spin, is_there: impl Fn() -> bool) -> bool {
     let mut budget = spin.budget.load(Ordering::Relaxed);
     if budget < BUDGET_MIN {
-        // Now and then it is tried again.
+        // Spinning is retried at intervals.
         if !spin.skipped.fetch_add(1, Ordering::Relaxed).is_multiple_of(TRY_AGAIN) {
             return false;
         }
@@ -56,7 +56,7 @@ pub(crate) fn until(spin: &Spin, is_there: impl Fn() -> bool) -> bool {
     for _ in 0..FIRST_LOOKS {
         if is_there() {
             spin.budget.store(BUDGET_FIRST, Ordering::Relaxed);
-            return true; // Too soon for the clock to matter.
+            return true; // So early that the clock does not matter.
         }
         std::hint::spin_loop();
     }
@@ -68,12 +68,12 @@ pub(crate) fn until(spin: &Spin, is_there: impl Fn() -> bool) -> bool {
             is_there()
         });
         if !has_come && SLEEPERS.load(Ordering::Relaxed) > 0 {
-            // SAFETY: the call has no arguments.
+            // SAFETY: the call takes no arguments.
             unsafe { own::sched_yield() };
         }
         let now = Clock::now();
         if now - last > PREEMPTED {
-            // Others want this processor, and the time that was spent here counts against this thread.
+            // Other threads need this processor, and the time spent here counts against this thread.
             spin.budget.store(0, Ordering::Relaxed);
             return has_come;
         }
@@ -88,29 +88,29 @@ pub(crate) fn until(spin: &Spin, is_there: impl Fn() -> bool) -> bool {
         }
         last = now;
         if place.is_wanted() {
-            // A relative wants to look here as well: there are more threads than processors, and they run when this one sleeps.
+            // A relative wants to spin here too, so there are more threads than processors. They run when this one sleeps.
             spin.budget.store(0, Ordering::Relaxed);
             return is_there();
         }
     }
 }
 
-/// Threads of this process that sleep until a carried connection wakes them. One that looks at memory lets them run.
+/// Number of this process's threads that sleep until a carried connection wakes them. A spinning thread yields to them.
 pub(crate) static SLEEPERS: AtomicU32 = AtomicU32::new(0);
 
-/// This thread begins to sleep, or has slept.
+/// Notes that this thread begins or ends a sleep.
 pub(super) fn note_sleep(begins: bool) {
     let next = |count: u32| if begins { Some(count + 1) } else { count.checked_sub(1) };
     let _ = SLEEPERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
 }
 
-/// The right to look at memory on a processor: one thread of a process and its relatives at a time. If another one has it, that one was
-/// put aside in the middle, so there are more threads than processors.
+/// The right to spin on a processor, for one thread of a process and its relatives at a time. If another thread has it, that
+/// thread was preempted while spinning, so there are more threads than processors.
 struct Place(&'static AtomicU64);
 
 impl Place {
     fn take() -> Option<Self> {
-        // SAFETY: the call has no arguments.
+        // SAFETY: the call takes no arguments.
         let processor = unsafe { libc::sched_getcpu() } as usize;
         let (place, me) = (holders::place(processor)?, thread::thread());
         let take = |holder| {
@@ -127,12 +127,12 @@ impl Place {
         has_taken.then_some(Self(place))
     }
 
-    /// Whether another thread wanted to look here since this one does.
+    /// Whether another thread has wanted to spin here since this thread took the place.
     fn is_wanted(&self) -> bool {
         self.0.load(Ordering::Relaxed) & WANTED != 0
     }
 
-    /// Whether the holder has jumped out of a call, or has died. That is asked now and then.
+    /// Whether the holder has left its call by a jump, or has died. Checks for death at intervals only.
     #[cold]
     fn was_left(holder: u64, me: u64) -> bool {
         static REFUSED: AtomicU32 = AtomicU32::new(0);
@@ -147,20 +147,21 @@ impl Drop for Place {
     }
 }
 
-/// A wake-up takes that long where it is slow.
+/// Upper bound on the budget in microseconds: the duration of a slow wake-up.
 const BUDGET_MAX: u32 = 200;
-/// After a success, waits that take a little longer still succeed.
+/// The budget after a success, in microseconds. Slightly longer waits then succeed too.
 const BUDGET_FIRST: u32 = 50;
-/// Below this it does not pay at all.
+/// Budget in microseconds below which spinning does not pay.
 const BUDGET_MIN: u32 = 10;
-/// Number of waits without a look before the next try.
+/// Number of waits without spinning before the next try.
 const TRY_AGAIN: u32 = 64;
+/// Looks between two clock reads.
 const LOOKS: u32 = 16;
-/// Refusals of a place of which one asks whether its holder is there.
+/// Refusals of a place per check that its holder lives.
 const LOOK_FOR_HOLDER: u32 = 256;
-/// A thread that looked for the last time so long ago was not running meanwhile.
+/// A gap of this length between two clock reads means that the thread was preempted.
 const PREEMPTED: Duration = Duration::from_micros(300);
-/// In the word of a place: another thread wants it. Numbers of threads have fewer bits.
+/// Flag in the word of a place: another thread wants it. Thread numbers have fewer bits.
 const WANTED: u64 = 1 << 31;
-/// Looks before the clock is read.
+/// Looks before the clock is first read.
 const FIRST_LOOKS: u32 = 64;

@@ -1,8 +1,8 @@
-//! Who acts for one side of a direction: one thread at a time, of any process of the side. Who has the members of an epoll set: one thread
-//! of the process.
+//! Tokens. A direction's token lets one thread at a time, of any process of the side, act for the side. The token of an epoll set
+//! gives one thread of the process its members.
 //!
-//! The word of a token holds the thread that has it. A thread of a process that died never gives it back; the next one that waits for
-//! long notices and takes it over. The words of the direction are in order at any time.
+//! The word of a token holds the number of its holder. A thread of a killed process never releases its token; the next thread
+//! that waits long notices and takes it over. The words of the direction are consistent at any time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,28 +12,28 @@ use crate::carry::holds::Hold;
 use crate::carry::thread::is_dead;
 use crate::errno;
 
-/// A token that is held; dropping it gives it back.
+/// A held token. Dropping it releases it.
 pub(crate) struct Token<'a, W: Word = AtomicU64> {
     word: &'a W,
-    /// A call that is left by a jump gives the token back.
+    /// Releases the token if a jump leaves the call.
     _hold: W::Hold,
 }
 
-/// A word, and what is known of the threads in it. The model in the tests has another one.
+/// The word of a token, and the state of the threads in it. The model in the tests has another implementation.
 pub(crate) trait Word {
-    /// The thread in it.
+    /// The thread in the word. 0 for none.
     fn holder(&self) -> u64;
-    /// Puts one thread in the place of another one.
+    /// Replaces one thread by another. Returns `false` if the word has changed.
     fn exchange(&self, from: u64, to: u64) -> bool;
-    /// Puts no thread into it.
+    /// Clears the word.
     fn release(&self);
-    /// Whether a thread has ended, so that its stores are seen.
+    /// Whether a thread has ended and its stores are visible.
     fn is_dead(&self, holder: u64) -> bool;
-    /// Lets others go on. `tries`: how often the caller has looked.
+    /// Lets other threads run. `tries` is the caller's number of looks so far.
     fn pause(&self, tries: u32);
-    /// How often a waiting thread looks whether the holder still lives.
+    /// Number of looks after which a waiting thread checks that the holder lives.
     const LOOK_EVERY: u32;
-    /// What gives the token back when a jump leaves the call.
+    /// The value that releases the token if a jump leaves the call.
     type Hold;
     /// Notes that this thread is about to take the token.
     fn hold(&self) -> Self::Hold;
@@ -69,7 +69,7 @@ impl Word for AtomicU64 {
 
     fn pause(&self, tries: u32) {
         if tries > SPINS {
-            // SAFETY: the call has no arguments.
+            // SAFETY: the call takes no arguments.
             unsafe { crate::originals::own::sched_yield() };
         } else {
             std::hint::spin_loop();
@@ -77,17 +77,17 @@ impl Word for AtomicU64 {
     }
 }
 
-/// The calling thread has the token already: a signal handler interrupted it.
+/// The calling thread already has the token, because a signal handler interrupted it.
 pub(crate) struct Interrupted;
 
 impl<'a> Token<'a> {
-    /// Takes the token whose word lies at `offset`. Waits for its holder, which never sleeps with it.
+    /// Takes the token whose word is at `offset`. Waits for its holder, which never sleeps with it.
     #[inline]
     pub(crate) fn take(memory: &'a Memory, offset: usize) -> Result<Self, Interrupted> {
         Self::of(memory.word(offset))
     }
 
-    /// The same of a token whose word is elsewhere.
+    /// The same for a token whose word is elsewhere.
     #[inline]
     pub(crate) fn of(word: &'a AtomicU64) -> Result<Self, Interrupted> {
         let hold = word.hold();
@@ -151,10 +151,11 @@ mod model {
     #[derive(Default)]
     struct Side {
         word: Modelled,
-        /// A bit for each thread that has ended.
+        /// A bit for each ended thread.
         dead: Modelled,
-        /// The thread that acts, and what it alone may change: two words of a direction, the second of which follows the first.
+        /// The acting thread.
         acts: Modelled,
+        /// The two words that only the acting thread may change. The second follows the first.
         words: [Modelled; 2],
     }
 
@@ -185,10 +186,10 @@ mod model {
         }
     }
 
-    /// How many steps a thread takes that does not die.
+    /// Steps of a thread that does not die.
     const STEPS: u32 = 3;
 
-    /// Acts for the side once, and dies after this number of steps. Returns the bytes that it has published.
+    /// Acts for the side once, and dies after `steps` steps. Returns the published bytes.
     fn act(side: &Side, me: u64, steps: u32) -> u64 {
         let token = Token::take_for(side, me, ()).ok().expect("no handler interrupts it");
         assert!(
@@ -199,7 +200,7 @@ mod model {
         assert!(before == 0 || side.is_dead(before), "{me} acts beside {before}");
         let [first, second] = [0, 1].map(|word| side.words[word].load(Ordering::SeqCst));
         assert!(first == second || first == second + 1);
-        side.words[1].store(first, Ordering::SeqCst); // One that has died may have left that.
+        side.words[1].store(first, Ordering::SeqCst); // A dead thread may have left the words different.
         if steps > 0 {
             side.words[0].store(first + 1, Ordering::SeqCst);
         }

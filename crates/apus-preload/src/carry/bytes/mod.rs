@@ -2,7 +2,7 @@
 //!
 //! | file | |
 //! |---|---|
-//! | [`transfer`] | all calls that send or receive |
+//! | [`transfer`] | all calls that send or receive, and their waits |
 //! | [`parts`] | the buffers of a call |
 //! | [`mod@sendfile`] | `sendfile` |
 //! | [`mod@splice`] | `splice` |

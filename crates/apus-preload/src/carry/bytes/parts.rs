@@ -1,28 +1,28 @@
-//! The buffers of a call, some of them at a time.
+//! The buffers of a call, taken a few at a time.
 
 use std::{ptr, slice};
 
 use libc::iovec;
 
-/// Buffers that a call names, and how far the call has come.
+/// The buffers of a call, and the progress of the call.
 pub(crate) struct Parts {
     list: *const iovec,
     count: usize,
-    /// Bytes of the first one that are done.
+    /// Completed bytes of the first remaining buffer.
     done: usize,
-    /// Bytes left in all.
+    /// Remaining bytes of all buffers.
     left: usize,
 }
 
-/// As many as are moved at a time.
+/// Upper bound on buffers per step.
 const WINDOW: usize = 16;
 
 impl Parts {
     /// # Safety
     ///
-    /// There are `count` buffers, and each can be read or written as the call does.
+    /// There are `count` buffers, each readable or writable as the call requires.
     pub(crate) unsafe fn new(list: *const iovec, count: usize) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let left = unsafe { total(list, count) };
         Self { list, count, done: 0, left }
     }
@@ -31,7 +31,7 @@ impl Parts {
         self.left
     }
 
-    /// What `work` does with the next buffers, and their bytes.
+    /// Calls `work` with the next buffers and their number of bytes. Returns its result.
     #[inline]
     pub(crate) fn next<T>(&self, work: impl FnOnce(&mut [iovec], usize) -> T) -> T {
         if self.count == 1 {
@@ -42,13 +42,13 @@ impl Parts {
         work(&mut window[..count], bytes)
     }
 
-    /// What is left of the first buffer.
+    /// The rest of the first buffer.
     #[inline]
     fn first(&self) -> iovec {
-        // SAFETY: there is one at least.
+        // SAFETY: at least one buffer remains.
         let part = unsafe { *self.list };
         let length = (part.iov_len - self.done).min(self.left);
-        // SAFETY: no more than its length is done.
+        // SAFETY: `done` is at most the length of the buffer.
         iovec { iov_base: unsafe { part.iov_base.byte_add(self.done) }, iov_len: length }
     }
 
@@ -57,7 +57,7 @@ impl Parts {
         let mut window = [iovec { iov_base: ptr::null_mut(), iov_len: 0 }; WINDOW];
         let (mut bytes, count) = (0, self.count.min(WINDOW));
         for (index, part) in window.iter_mut().take(count).enumerate() {
-            // SAFETY: there are that many.
+            // SAFETY: at least that many buffers remain.
             *part = if index == 0 { self.first() } else { unsafe { *self.list.add(index) } };
             part.iov_len = part.iov_len.min(self.left - bytes);
             bytes += part.iov_len;
@@ -65,34 +65,34 @@ impl Parts {
         (window, count, bytes)
     }
 
-    /// Marks the next bytes as done.
+    /// Marks the next bytes as completed.
     pub(crate) fn advance(&mut self, bytes: usize) {
         self.left -= bytes;
         self.done += bytes;
         while self.count > 0 {
-            // SAFETY: there is one at least.
+            // SAFETY: at least one buffer remains.
             let length = unsafe { (*self.list).iov_len };
             if self.done < length || self.left == 0 {
                 return;
             }
             self.done -= length;
             self.count -= 1;
-            // SAFETY: it stays within the list, or behind its end.
+            // SAFETY: the pointer stays within the list, or one past its end.
             self.list = unsafe { self.list.add(1) };
         }
     }
 }
 
-/// Bytes of all parts, at most those that a call may return.
+/// Bytes of all parts, up to the maximum that a call may return.
 ///
 /// # Safety
 ///
 /// There are `count` parts.
 pub(crate) unsafe fn total(parts: *const iovec, count: usize) -> usize {
     if count == 0 {
-        return 0; // Then the list may be null.
+        return 0; // The list may be null.
     }
-    // SAFETY: the caller vouches for the parts.
+    // SAFETY: the caller guarantees that the parts are valid.
     let parts = unsafe { slice::from_raw_parts(parts, count) };
     parts
         .iter()

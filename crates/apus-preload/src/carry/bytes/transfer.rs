@@ -1,4 +1,4 @@
-//! Calls that move bytes of a carried connection, and wait as the kernel's would.
+//! Calls that move bytes of a carried connection, and block as the kernel's calls do.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use crate::carry::sets::attaching;
 use crate::carry::spin::{self, Clock};
 use crate::{errno, originals};
 
-/// Flags that are carried. A call with another one is the kernel's, after the connection has returned.
+/// Flags of carried receive calls. For a call with another flag, the connection returns and the kernel handles the call.
 pub(crate) const RECEIVE_FLAGS: c_int = libc::MSG_PEEK
     | libc::MSG_TRUNC
     | libc::MSG_DONTWAIT
     | libc::MSG_WAITALL
     | libc::MSG_NOSIGNAL
     | libc::MSG_CMSG_CLOEXEC;
-/// Of those that send.
+/// Flags of carried send calls.
 pub(crate) const SEND_FLAGS: c_int =
     libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_CONFIRM;
 
@@ -31,7 +31,7 @@ pub(crate) const SEND_FLAGS: c_int =
 ///
 /// # Safety
 ///
-/// The buffers can be written.
+/// The buffers are writable.
 pub(crate) unsafe fn receive(
     used: &Use,
     side: &Side,
@@ -40,7 +40,7 @@ pub(crate) unsafe fn receive(
     count: usize,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let mut parts = unsafe { Parts::new(list, count) };
     let wanted = parts.left();
     if wanted == 0 {
@@ -63,7 +63,7 @@ pub(crate) unsafe fn receive(
         let kind = flags & (libc::MSG_PEEK | libc::MSG_TRUNC);
         let (received, room) = parts.next(|parts, room| {
             side.gather(room);
-            // SAFETY: the parts are of the caller's buffers.
+            // SAFETY: the parts lie in the caller's buffers.
             (unsafe { side.receive(fd, parts, room, kind, asks_kernel) }, room)
         });
         match received {
@@ -73,12 +73,12 @@ pub(crate) unsafe fn receive(
                 let done = done + bytes;
                 let is_ring = before == ReceiverState::Ring;
                 if flags & libc::MSG_PEEK != 0 && parts.left() > 0 && is_ring && side.is_spilled() {
-                    // Behind the ring more is there.
-                    // SAFETY: the parts are of the caller's buffers.
+                    // More bytes follow the ring.
+                    // SAFETY: the parts lie in the caller's buffers.
                     let more = parts.next(|parts, _| unsafe { kernel::receive(fd, parts, kind) });
                     return (done + more.unwrap_or(0)) as ssize_t;
                 }
-                // More may be there for more buffers, and in the ring behind bytes of TCP or the other way round.
+                // There may be more for the remaining buffers: in the ring after bytes of TCP, or the other way round.
                 let is_enough = done >= target && bytes < room && !side.goes_on_behind(before);
                 if bytes == 0 || is_enough || parts.left() == 0 || flags & libc::MSG_PEEK != 0 {
                     return done as ssize_t;
@@ -87,7 +87,7 @@ pub(crate) unsafe fn receive(
             Err(NotNow::Empty | NotNow::Wait) if done > 0 && done >= target => {
                 return done as ssize_t;
             }
-            // Bytes usually come within the time that it takes to ask the kernel for an end.
+            // Bytes usually arrive within the time of a system call that asks the kernel for an end.
             Err(NotNow::Empty) => asks_kernel = !limits.look(used, fd, side),
             Err(NotNow::Wait | NotNow::Again | NotNow::Full) => {
                 if !limits.may_wait(used, fd) && limits.waits_for_answer(side) {
@@ -103,13 +103,13 @@ pub(crate) unsafe fn receive(
     }
 }
 
-/// Receives 0 bytes as `recvmsg` does: it waits until there are some, or the end.
+/// Receives 0 bytes as `recvmsg` does: waits for bytes or the end.
 #[cold]
 fn receive_nothing(used: &Use, side: &Side, fd: c_int, flags: c_int) -> ssize_t {
     let mut byte = 0_u8;
     let part = iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     let flags = flags & !(libc::MSG_WAITALL | libc::MSG_TRUNC) | libc::MSG_PEEK;
-    // SAFETY: the part is a variable of this function.
+    // SAFETY: the part points to a local variable.
     unsafe { receive(used, side, fd, &raw const part, 1, flags).min(0) }
 }
 
@@ -117,7 +117,7 @@ fn receive_nothing(used: &Use, side: &Side, fd: c_int, flags: c_int) -> ssize_t 
 ///
 /// # Safety
 ///
-/// The buffers can be read.
+/// The buffers are readable.
 pub(crate) unsafe fn send(
     used: &Use,
     side: &Side,
@@ -126,7 +126,7 @@ pub(crate) unsafe fn send(
     count: usize,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let mut parts = unsafe { Parts::new(list, count) };
     let wanted = parts.left();
     let mut limits = WaitLimits::new(flags, libc::SO_SNDTIMEO);
@@ -165,7 +165,7 @@ pub(crate) unsafe fn send(
                 attaching::is_full(used.slot);
                 let waits = limits.may_wait(used, fd);
                 if side.note_full() && !waits {
-                    answering::wake(); // It spills if the peer does not read.
+                    answering::wake(); // The thread spills if the peer does not read.
                 }
                 if let Err(error) = limits.wait_for_room(used, fd, side) {
                     return part_or_error(wanted - parts.left(), error);
@@ -174,7 +174,7 @@ pub(crate) unsafe fn send(
             Err(NotNow::Wait | NotNow::Empty | NotNow::Again) => {
                 attaching::is_full(used.slot);
                 if side.has_left_bytes() {
-                    answering::wake(); // The program may not come back to it.
+                    answering::wake(); // The program may not call again.
                 }
                 if let Err(error) = limits.wait(used, fd, side, Bell::Room) {
                     return part_or_error(wanted - parts.left(), error);
@@ -183,7 +183,7 @@ pub(crate) unsafe fn send(
             Err(NotNow::Error(error)) => {
                 if error == libc::EPIPE && wanted == parts.left() && flags & libc::MSG_NOSIGNAL == 0
                 {
-                    // SAFETY: the signal is one; it is this thread's, as with the kernel's call.
+                    // SAFETY: the signal number is valid. The signal is sent to this thread, as by the kernel's call.
                     let _ = unsafe { libc::raise(libc::SIGPIPE) };
                 }
                 return part_or_error(wanted - parts.left(), error);
@@ -228,7 +228,7 @@ pub(crate) fn by_kernel(used: &Use, direction: u64, original: impl FnOnce() -> s
     let result = original();
     used.leave_kernel(direction);
     if result > 0 && used.slot.note_call() {
-        answering::start(); // A child of fork has none yet.
+        answering::start(); // A child of fork has no such thread yet.
         answering::wake();
     }
     result
@@ -242,7 +242,8 @@ fn part_or_error(done: usize, error: c_int) -> ssize_t {
     -1
 }
 
-/// Bytes may come through the ring from now on, if nobody waits where only the kernel's bytes are seen. Returns where bytes come from.
+/// Lets bytes come through the ring from now on, unless a call waits in the kernel, where it would not see them. Returns the
+/// source of the next bytes.
 #[inline]
 fn offer(used: &Use, side: &Side) -> ReceiverState {
     let state = side.receiver_state();
@@ -258,23 +259,23 @@ fn offer(used: &Use, side: &Side) -> ReceiverState {
     state
 }
 
-/// A peer that runs answers a recall within this time.
+/// Upper bound on the time in which a running peer answers a recall.
 const ANSWER: Duration = Duration::from_millis(5);
 
-/// A ring that has no room for this long is stuck, if the peer has written what this program has not read.
+/// Time without room after which a ring is stuck, if this program has unread bytes of the peer.
 const STUCK: Duration = Duration::from_millis(1);
-/// The same if it has not: the peer may wait for others, or hardly run.
+/// The same if it has none: the peer may wait for other processes, or hardly run.
 const STUCK_BY_OTHERS: Duration = Duration::from_millis(20);
 
-/// How a call waits.
+/// The limits of a call's wait.
 struct WaitLimits {
     flags: c_int,
-    /// The option with the time that the program gives.
+    /// The socket option with the call's timeout.
     option: c_int,
     until: Option<Option<Duration>>,
-    /// The call has looked at memory, in vain.
+    /// Whether the call has spun in vain.
     has_looked: bool,
-    /// The call has waited for the peer's answer to a recall.
+    /// Whether the call has waited for the peer's answer to a recall.
     has_waited: bool,
 }
 
@@ -288,7 +289,8 @@ impl WaitLimits {
         self.flags & libc::MSG_DONTWAIT == 0 && !used.slot.is_nonblocking(fd)
     }
 
-    /// Waits once for the peer to put bytes into TCP that may have been announced while they were in the ring. True if it has.
+    /// Waits once for the peer to put bytes into TCP that may have been announced while they were in the ring. Returns `true` if
+    /// the peer has.
     #[cold]
     fn waits_for_answer(&mut self, side: &Side) -> bool {
         let is_recalled = || side.receiver_state() == ReceiverState::Recalled;
@@ -303,7 +305,7 @@ impl WaitLimits {
         !is_recalled()
     }
 
-    /// Looks at an empty ring for a while. True if bytes have come.
+    /// Spins on an empty ring. Returns `true` if bytes have come.
     fn look(&mut self, used: &Use, fd: c_int, side: &Side) -> bool {
         if !self.may_wait(used, fd) || side.shares_processor() {
             return false;
@@ -313,7 +315,7 @@ impl WaitLimits {
         side.has_bytes()
     }
 
-    /// The time that is left of what the program gives the call; `None` if it gives none. Err: it has passed.
+    /// The rest of the timeout that the program has set. `None` if it has set none, `Err` if it has expired.
     fn left(&mut self, fd: c_int) -> Result<Option<Duration>, c_int> {
         let option = self.option;
         let until = *self
@@ -325,7 +327,8 @@ impl WaitLimits {
         }
     }
 
-    /// Waits for room in the ring, and spills if the peer does not read for a while: a direction holds what TCP holds as well.
+    /// Waits for room in the ring. If the peer does not read for a while, spills: a direction then has TCP's capacity in addition
+    /// to the ring's.
     fn wait_for_room(&mut self, used: &Use, fd: c_int, side: &Side) -> Result<(), c_int> {
         if !side.may_spill() || !self.may_wait(used, fd) {
             return self.wait(used, fd, side, Bell::Room);
@@ -334,7 +337,7 @@ impl WaitLimits {
         if !side.shares_processor() && spin::until(&side.spin, is_there) {
             return Ok(());
         }
-        // The peer may wait for this program to read.
+        // The peer may be waiting for this program to read.
         let waits_for_us = side.has_bytes();
         if !(waits_for_us && side.is_slow()) {
             let most = if waits_for_us { STUCK } else { STUCK_BY_OTHERS };
@@ -349,7 +352,7 @@ impl WaitLimits {
         Ok(())
     }
 
-    /// Waits until it is worth looking again. Err: the error number for the program.
+    /// Waits until another look is worthwhile. `Err` has the error number for the program.
     fn wait(&mut self, used: &Use, fd: c_int, side: &Side, what: Bell) -> Result<(), c_int> {
         if !self.may_wait(used, fd) {
             return Err(libc::EAGAIN);
@@ -357,7 +360,7 @@ impl WaitLimits {
         let left = self.left(fd)?;
         let is_recalled = what == Bell::Bytes && side.receiver_state() == ReceiverState::Recalled;
         if is_recalled {
-            side.ask_peer(); // The side that has recalled may have ended before it did.
+            side.ask_peer(); // A relative may have recalled and ended before it asked the peer.
         }
         let is_there = || match what {
             Bell::Bytes if is_recalled => side.receiver_state() != ReceiverState::Recalled,
@@ -373,7 +376,7 @@ impl WaitLimits {
     }
 }
 
-/// Sleeps until the bell rings, or until the kernel's socket has something.
+/// Sleeps until the bell rings or the kernel's socket has events.
 fn sleep(
     used: &Use,
     fd: c_int,
@@ -387,7 +390,7 @@ fn sleep(
     side.ask(what);
     let relies = used.relies_on_bell(side, what);
     let waits_for = if what == Bell::Bytes { libc::POLLIN } else { libc::POLLOUT };
-    // An end that the kernel reports again and again says nothing new.
+    // An end that the kernel reports repeatedly is no news.
     let socket = if what == Bell::Bytes && side.awaits_end() { -1 } else { fd };
     let [by_peer, by_side] =
         side.polled_bells().map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
@@ -414,11 +417,11 @@ fn sleep(
     }
 }
 
-/// `SO_RCVTIMEO` or `SO_SNDTIMEO`; `None` if the program has set none.
+/// `SO_RCVTIMEO` or `SO_SNDTIMEO`. `None` if the program has set none.
 fn time_option(fd: c_int, option: c_int) -> Option<Duration> {
     let mut time = timeval { tv_sec: 0, tv_usec: 0 };
     let mut size = size_of::<timeval>() as libc::socklen_t;
-    // SAFETY: the option is a time.
+    // SAFETY: the value of the option is a time.
     let result = unsafe {
         originals::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut time).cast(), &raw mut size)
     };
@@ -426,13 +429,14 @@ fn time_option(fd: c_int, option: c_int) -> Option<Duration> {
     (result == 0 && micros > 0).then(|| Duration::from_micros(micros))
 }
 
-/// Whether the kernel would go on with a call after a signal: all handlers of the program say so. Which of them ran cannot be known.
+/// Whether the kernel would restart a call after any signal, because all handlers have `SA_RESTART`. Which of them ran cannot be
+/// known.
 #[cold]
 fn signals_restart() -> bool {
     (1..=libc::SIGRTMAX()).all(|signal| {
-        // SAFETY: zero is a value of each field.
+        // SAFETY: all zeros are a valid value.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: without a new action the call only tells the present one.
+        // SAFETY: without a new action, the call only returns the current one.
         let result = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
         let has_handler = result == 0
             && action.sa_sigaction != libc::SIG_DFL

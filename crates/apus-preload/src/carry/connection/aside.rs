@@ -1,27 +1,27 @@
 //! Bytes that a signal handler writes while it interrupts a write of the same connection.
 //!
-//! The handler cannot wait for the write that it interrupts, nor go on for it. So its bytes are put aside, and follow before the next
-//! bytes that anybody writes; the thread of this library sees to that if nobody does.
+//! The handler can neither wait for the interrupted write nor complete it. So its bytes are put aside, and are sent before the
+//! next bytes of any write. If no write follows, this library's thread sends them.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::iovec;
 
-/// Bytes that can be aside at a time. A handler that writes more has written that many.
+/// Upper bound on bytes put aside at a time. A handler that writes more gets a short write.
 const ROOM: usize = 1024;
 
-/// Bytes that are aside: a ring, into which handlers write that interrupted the holder of the write token, and from which the holder
-/// takes. While a handler runs, the holder does not.
+/// The bytes put aside: a ring. Handlers that interrupt the holder of the write token write into it, and the holder takes from
+/// it. The holder does not run while a handler does.
 pub(crate) struct Aside {
-    /// Bytes that were put aside, ever.
+    /// Total bytes put aside.
     end: AtomicU32,
-    /// How many of them were sent.
+    /// Bytes of those that were sent.
     sent: AtomicU32,
     bytes: UnsafeCell<[u8; ROOM]>,
 }
 
-// SAFETY: handlers write between `end` and `sent`, the holder of the token reads between `sent` and `end`.
+// SAFETY: handlers write between `end` and `sent`; the holder of the token reads between `sent` and `end`.
 unsafe impl Sync for Aside {}
 
 impl Aside {
@@ -43,12 +43,12 @@ impl Aside {
         unsafe { self.bytes.get().cast::<u8>().add(position as usize % ROOM) }
     }
 
-    /// Puts the first bytes of the parts aside. Returns how many there is room for. Only for a handler that has interrupted the holder
-    /// of the write token. Another handler may interrupt this one.
+    /// Puts the first bytes of the parts aside. Returns the number of bytes that fit. Only for a handler that has interrupted the
+    /// holder of the write token; another handler may interrupt this one.
     ///
     /// # Safety
     ///
-    /// The parts can be read.
+    /// The parts are readable.
     pub(crate) unsafe fn put(&self, parts: &[iovec]) -> usize {
         let all: usize = parts.iter().map(|part| part.iov_len).fold(0, usize::saturating_add);
         let count = all.min(ROOM - self.count());
@@ -56,7 +56,7 @@ impl Aside {
         let mut left = count;
         for part in parts {
             for index in 0..part.iov_len.min(left) {
-                // SAFETY: the caller vouches for the part.
+                // SAFETY: the caller guarantees that the part is valid.
                 unsafe { *self.at(position) = *part.iov_base.cast::<u8>().add(index) };
                 position = position.wrapping_add(1);
                 left -= 1;
@@ -65,12 +65,12 @@ impl Aside {
         count
     }
 
-    /// Forgets what is there. Only for the holder of the write token.
+    /// Discards all bytes. Only for the holder of the write token.
     pub(crate) fn clear(&self) {
         self.sent.store(self.end.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
-    /// Has `send` send what is there, and keeps what it does not. Only for the holder of the write token.
+    /// Passes the bytes to `send`, and keeps those that it does not send. Only for the holder of the write token.
     pub(crate) fn follow<E>(
         &self,
         mut send: impl FnMut(&mut [iovec], usize) -> Result<usize, E>,

@@ -1,5 +1,5 @@
-//! What the program has set of a connection that calls have to know, without a system call for each of them: whether they may wait, how
-//! many bytes they wait for, and whether they tell how many are left.
+//! Socket options that calls need without a system call each: whether calls block, the low-water mark of reads, and whether
+//! `recvmsg` reports the number of unread bytes.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,19 +9,22 @@ use libc::{c_int, socklen_t};
 use crate::carry::kernel;
 use crate::originals::own;
 
-/// What is known of `O_NONBLOCK`, `SO_RCVLOWAT` and `TCP_INQ` of a connection.
+/// The known values of `O_NONBLOCK`, `SO_RCVLOWAT` and `TCP_INQ` of a connection.
 pub(crate) struct Blocking {
-    /// Counts calls that may change them, when they begin and when they end.
+    /// Counts the calls that may change the options, at their begin and at their end.
     changes: AtomicU64,
-    /// The count when the kernel was asked, and what it said.
+    /// The value of `changes` when the kernel was asked, and the kernel's answer.
     known: AtomicU64,
 }
 
-/// Below the count: two flags, and the bytes that a read waits for.
+/// Flag below the count: calls return instead of blocking.
 const IS_OFF: u64 = 1 << 31;
+/// Flag below the count: `recvmsg` reports the number of unread bytes.
 const TELLS_REST: u64 = 1 << 30;
+/// Mask of the low-water mark, below the flags.
 const LEAST: u64 = (1 << 30) - 1;
 
+/// The kernel was not asked.
 const UNKNOWN: u64 = u64::MAX;
 
 impl Blocking {
@@ -29,30 +32,30 @@ impl Blocking {
         Self { changes: AtomicU64::new(0), known: AtomicU64::new(UNKNOWN) }
     }
 
-    /// They may change now, or have.
+    /// The options may change now, or have changed.
     pub(crate) fn changes(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether calls return instead of waiting.
+    /// Whether calls return instead of blocking.
     #[inline]
     pub(super) fn is_off(&self, fd: c_int, others: u64) -> bool {
         self.known(fd, others) & IS_OFF != 0
     }
 
-    /// Whether `recvmsg` tells how many bytes are left.
+    /// Whether `recvmsg` reports the number of unread bytes.
     #[inline]
     pub(super) fn tells_rest(&self, fd: c_int, others: u64) -> bool {
         self.known(fd, others) & TELLS_REST != 0
     }
 
-    /// Bytes from which on the socket is readable, and for which a read waits: at least 1.
+    /// The low-water mark: the number of bytes that makes the socket readable and that a read waits for. At least 1.
     #[inline]
     pub(super) fn least(&self, fd: c_int, others: u64) -> u64 {
         self.known(fd, others) & LEAST
     }
 
-    /// `others`: the same count of all processes that have the connection, since they share the options.
+    /// `others` is the change count of all processes that have the connection, which share the options.
     #[inline]
     fn known(&self, fd: c_int, others: u64) -> u64 {
         let changes = self.changes.load(Ordering::SeqCst).wrapping_add(others);
@@ -60,7 +63,7 @@ impl Blocking {
         if known >> 32 == changes & 0xffff_ffff { known } else { self.ask(fd, changes) }
     }
 
-    /// A change between the count and the answer leaves what is stored here out of date at once.
+    /// Asks the kernel. A change between the count and the answer makes the stored answer stale at once.
     #[cold]
     fn ask(&self, fd: c_int, changes: u64) -> u64 {
         let is_off = if kernel::is_nonblocking(fd) { IS_OFF } else { 0 };
@@ -77,7 +80,7 @@ impl Blocking {
 fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let (mut value, mut bytes): (c_int, _) = (0, size_of::<c_int>() as socklen_t);
     let place: *mut c_void = (&raw mut value).cast();
-    // SAFETY: the value has room for that many bytes.
+    // SAFETY: the value has room for `bytes` bytes.
     let result = unsafe { own::getsockopt(fd, level, name, place, &raw mut bytes) };
     (result == 0).then_some(value)
 }

@@ -1,14 +1,14 @@
-//! How bytes are copied into a ring.
+//! Copies into a ring.
 //!
-//! The C library copies 2,112 bytes and more by one instruction (`rep movsb`) where the processor says that it is fast. It takes 100 ns
-//! more here than a loop if the lines to be written are in the cache of another processor, as those of a ring are. So copies are made
-//! in steps, after the lines were fetched. Copies out of a ring are not: they gain nothing, and lose a tenth where the processors share no cache.
+//! The C library copies 2,112 bytes and more by `rep movsb` on processors that execute it fast. If another processor's cache has
+//! the destination lines, as is usual for a ring, that takes 100 ns longer than a loop. So a copy is made in steps, after its
+//! lines were prefetched. Copies out of a ring are not: they gain nothing, and lose a tenth where the processors share no cache.
 //!
-//! Long writes are copied into the ring through the caches, or past them.
-//! The ring's cache lines are in the cache of the processor that has read them. Where both processors share a cache, a copy through it
-//! is more than twice as fast as one past it. Where they do not, each line that is written is first taken away from the other
-//! processor, and a copy past the caches is faster by half. Which it is changes: threads move, and so do the processors of a virtual
-//! machine. So both ways are tried now and then, and the one that has been faster is used.
+//! Long writes are copied into the ring either through the caches or past them. The reader's processor has the ring's lines in
+//! its cache. Where both processors share a cache, a copy through it is more than twice as fast. Where they do not, each written
+//! line must first be taken from the other processor, and a copy past the caches is 1.5 times as fast. Threads move between
+//! processors, and so do the processors of a virtual machine. So the slower way is tried now and then, and the faster one is
+//! used.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -16,27 +16,29 @@ use apus_shm::Memory;
 
 use crate::carry::spin::Clock;
 
-/// Shorter pieces go through the caches, since the peer is likely to wait for them.
+/// Shorter pieces go through the caches, because the peer probably waits for them.
 const LEAST: usize = 2 << 10;
-/// Bytes after which the time is looked at.
+/// Bytes of a window, after which the time is measured.
 const WINDOW: u64 = 512 << 10;
-/// Windows of which one is a try of the other way.
+/// One window of this many tries the other way.
 const TRY_EVERY: u32 = 16;
 
-/// Bytes that the C library copies in one go.
+/// Bytes of one step: the C library copies them without `rep movsb`.
 const STEP: usize = 2 << 10;
 
-/// Lines of this many bytes and more are fetched before they are written.
+/// Pieces of at least this many bytes are prefetched before they are written.
 const LEAST_FETCHED: usize = 1 << 10;
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// The ways of a direction, for the holder of its write token.
+/// Measurements of both ways for one direction. Only for the holder of its write token.
 pub(crate) struct Copying {
-    /// Bytes of this window, and when it began, in nanoseconds.
+    /// Bytes copied in this window.
     bytes: AtomicU64,
+    /// Start of the window, in nanoseconds.
     began: AtomicU64,
     windows: AtomicU32,
-    /// How long the last window took through the caches, and past them, in nanoseconds.
+    /// Duration of the last window through the caches and past them, in nanoseconds.
     took: [AtomicU64; 2],
 }
 
@@ -50,7 +52,7 @@ impl Copying {
         }
     }
 
-    /// Whether the next `bytes` go past the caches.
+    /// Whether the next `bytes` are copied past the caches.
     #[inline]
     pub(crate) fn is_past_caches(&self, bytes: usize) -> bool {
         cfg!(target_arch = "x86_64") && bytes >= LEAST && self.count(bytes)
@@ -74,14 +76,14 @@ impl Copying {
         self.way(windows.wrapping_add(1))
     }
 
-    /// The way of a window.
+    /// The way that the window uses.
     fn way(&self, windows: u32) -> bool {
         let [through, past] = [0, 1].map(|way| self.took[way].load(Ordering::Relaxed));
         (past < through) != windows.is_multiple_of(TRY_EVERY)
     }
 }
 
-/// What is known of a way whose last window took so long. A window in which another thread had the processor says little.
+/// The new estimate for a way whose last window took `took`. A window in which the thread was preempted counts for little.
 fn settled(before: u64, took: u64) -> u64 {
     match before {
         0 => took,
@@ -93,7 +95,7 @@ fn settled(before: u64, took: u64) -> u64 {
 ///
 /// # Safety
 ///
-/// As for [`Memory::copy_in_shared`].
+/// The conditions of [`Memory::copy_in_shared`].
 #[inline]
 pub(crate) unsafe fn copy(
     memory: &Memory,
@@ -104,7 +106,7 @@ pub(crate) unsafe fn copy(
 ) {
     #[cfg(target_arch = "x86_64")]
     if is_past_caches {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { memory.copy_in_past_caches(at, from, length) };
     }
     let _ = is_past_caches;
@@ -117,13 +119,13 @@ pub(crate) unsafe fn copy(
     }
 }
 
-/// Has the processor take the lines away from the other one. It takes more of them at a time for that than for stores.
+/// Takes the lines from the other processor by prefetch, which has more of them in flight than stores have.
 #[inline]
 fn fetch(memory: &Memory, at: usize, length: usize) {
     let first = memory.address(at, length);
     for line in (0..length).step_by(LINE) {
         let line = first.wrapping_add(line);
-        // SAFETY: the instruction changes nothing. Processors that do not know it have another one there, which does nothing.
+        // SAFETY: the instruction changes nothing. Processors without it execute it as a no-op.
         #[cfg(target_arch = "x86_64")]
         unsafe {
             std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));

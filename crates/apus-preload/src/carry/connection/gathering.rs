@@ -1,24 +1,24 @@
-//! When a read of a stream waits a moment, so that it takes more bytes at once.
+//! Short waits of stream reads, so that each read takes more bytes.
 //!
-//! A reader that takes each write as soon as it is there costs the writer time: the cache line that says how much was written goes to the
-//! reader's processor and back for each write, and the writer's stores wait for it. If the reader comes later, it takes several writes,
-//! and the writer meets it less often. So a connection from which this side reads and into which it does not write has reads wait, as long
-//! as more comes meanwhile. Answers are never waited for: the side that asks has written.
+//! A reader that takes each write at once slows the writer down: the cache line with the number of written bytes moves to the
+//! reader's processor and back for each write, and the writer's stores wait for it. A later read takes several writes at once. So
+//! a read waits while more bytes arrive, if this side only reads from the connection. A read never waits for a response: the side
+//! that sent the request has written.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::carry::spin::Clock;
 
-/// What is known of the reads of a connection.
+/// The reads of a connection.
 pub(crate) struct Gathering {
-    /// Reads since this side has written, or has waited in vain.
+    /// Reads since this side last wrote, or last waited in vain.
     reads: AtomicU32,
 }
 
 /// Number of reads after which the connection counts as a stream.
 const READS: u32 = 16;
-/// How long a read waits: about a cache line's way there and back, where processors have no cache in common.
+/// The wait of a read: about one round trip of a cache line between processors without a common cache.
 const WAIT: Duration = Duration::from_nanos(200);
 
 impl Gathering {
@@ -26,7 +26,7 @@ impl Gathering {
         Self { reads: AtomicU32::new(0) }
     }
 
-    /// This side has written.
+    /// Notes a write of this side.
     #[inline]
     pub(crate) fn note_write(&self) {
         if self.reads.load(Ordering::Relaxed) != 0 {
@@ -34,7 +34,7 @@ impl Gathering {
         }
     }
 
-    /// Whether a read waits; it counts.
+    /// Whether the next read waits. Counts the read.
     #[inline]
     pub(crate) fn waits(&self) -> bool {
         let reads = self.reads.load(Ordering::Relaxed);
@@ -44,7 +44,7 @@ impl Gathering {
         reads >= READS
     }
 
-    /// Waits, if fewer than `enough` bytes are `there`. If no more come, the next reads do not wait.
+    /// Waits if fewer than `enough` bytes are `there`. If no more arrive, the next reads do not wait.
     pub(crate) fn wait(&self, enough: u64, there: impl Fn() -> u64) {
         let before = there();
         if before == 0 || before >= enough {

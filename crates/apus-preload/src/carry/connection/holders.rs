@@ -1,8 +1,8 @@
-//! How many processes have a connection: that which made or accepted it, and children of `fork`.
+//! The number of processes that have a connection: the one that made or accepted it, and children of `fork`.
 //!
-//! The counts lie in memory that a process shares with its children. A process that is killed stays counted; so a count is at least the
-//! number of processes that have the connection. In the same memory are the [places](place) of threads that look at memory, and who sleeps
-//! for a connection ([`Holders::add_sleeper`]).
+//! The counts lie in memory that a process shares with its children. A killed process stays counted, so a count is an upper bound
+//! on the processes that have the connection. The same memory has the [places](place) of spinning threads, and the sleepers of
+//! each connection ([`Holders::add_sleeper`]).
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -10,57 +10,58 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::carry::thread;
 use crate::errno;
 
-/// Connections that are counted at a time, of a process and its relatives.
+/// Upper bound on connections that are counted at a time, for a process and its relatives.
 const COUNTS_MAX: usize = 1 << 16;
 
 const SLEEPERS_AT: usize = COUNTS_MAX * size_of::<AtomicU32>() + PLACES * PLACE;
 
-/// Where the last of the [numbers](unique) is that processes of other namespaces have.
+/// Offset of the last of the [numbers](unique) of processes in other namespaces.
 const LAST_AT: usize = SLEEPERS_AT + COUNTS_MAX * 2 * SLEEPERS * size_of::<AtomicU64>();
 
 static COUNTS: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
-/// Words for processors, behind the counts, each on a cache line of its own.
+/// Number of per-processor words. They follow the counts, each on a cache line of its own.
 pub(crate) const PLACES: usize = 64;
+/// Bytes per word: a cache line.
 const PLACE: usize = 64;
 
-/// The word of a processor: 0, or the thread that looks at memory there.
+/// The word of a processor: 0, or the thread that spins there.
 pub(crate) fn place(processor: usize) -> Option<&'static AtomicU64> {
     let first = COUNTS.load(Ordering::Acquire).cast::<u8>();
     let at = COUNTS_MAX * size_of::<AtomicU32>() + processor % PLACES * PLACE;
-    // SAFETY: there are that many words, which stay mapped; the place of each is a multiple of 64.
+    // SAFETY: there are `PLACES` words, which stay mapped; each lies at a multiple of 64.
     (!first.is_null()).then(|| unsafe { &*first.add(at).cast::<AtomicU64>() })
 }
 
-/// Words that say who sleeps for bytes of a connection, and as many for room: behind the places.
+/// Number of words for the sleepers of a connection that wait for bytes, and the same number for room. They follow the places.
 const SLEEPERS: usize = 8;
-/// The last of them: there were more than fit, who are not known.
+/// The last of them. It is set if more sleepers came than fit.
 const MANY: usize = SLEEPERS - 1;
 
-/// A number that no relative of this process has got so far.
+/// A number that no relative of this process has.
 pub(crate) fn unique() -> u32 {
     let first = COUNTS.load(Ordering::Acquire).cast::<u8>();
-    // SAFETY: the word is there, and stays mapped.
+    // SAFETY: the word is in the mapping, which stays mapped.
     let last = (!first.is_null()).then(|| unsafe { &*first.add(LAST_AT).cast::<AtomicU32>() });
     last.map_or(0, |last| last.fetch_add(1, Ordering::Relaxed)) & (u32::MAX >> 1)
 }
 
-/// Where to look for a free count first.
+/// The next count to try.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Counts that are looked at for a free one.
+/// Upper bound on counts that are tried.
 const LOOKS: u32 = 1 << 12;
 
 /// The count of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Holders(u32);
 
-/// At the start of the process, before it forks.
+/// Maps the memory. Runs at the start of the process, before it forks.
 pub(crate) fn begin() {
     let size = LAST_AT + size_of::<AtomicU32>();
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: the call makes memory of its own.
+    // SAFETY: the call makes a new mapping.
     let memory = unsafe { libc::mmap(ptr::null_mut(), size, access, flags, -1, 0) };
     if memory != libc::MAP_FAILED {
         COUNTS.store(memory.cast(), Ordering::Release);
@@ -68,7 +69,7 @@ pub(crate) fn begin() {
 }
 
 impl Holders {
-    /// The count of a new connection, which one process has. `None` without memory, or if all counts are taken.
+    /// Takes a count for a new connection of one process. Returns `None` without memory, or if all counts are taken.
     pub(crate) fn one() -> Option<Self> {
         for _ in 0..LOOKS {
             let index = NEXT.fetch_add(1, Ordering::Relaxed) % COUNTS_MAX as u32;
@@ -95,7 +96,7 @@ impl Holders {
     fn count(self) -> Option<&'static AtomicU32> {
         let first = COUNTS.load(Ordering::Acquire);
         let index = self.0 as usize % COUNTS_MAX;
-        // SAFETY: there are that many counts, and they stay mapped.
+        // SAFETY: there are `COUNTS_MAX` counts, and they stay mapped.
         (!first.is_null()).then(|| unsafe { &*first.add(index) })
     }
 
@@ -103,11 +104,12 @@ impl Holders {
         let first = COUNTS.load(Ordering::Acquire).cast::<u8>();
         let index = self.0 as usize % COUNTS_MAX * 2 + what % 2;
         let at = SLEEPERS_AT + index * SLEEPERS * size_of::<AtomicU64>();
-        // SAFETY: there are that many words, which stay mapped; their places are multiples of 64.
+        // SAFETY: there are enough words, which stay mapped, at multiples of 64.
         (!first.is_null()).then(|| unsafe { &*first.add(at).cast() })
     }
 
-    /// A thread, or all of a process that wait by epoll sets, begin to sleep until there are bytes, or room. Other processes see that.
+    /// A thread, or all threads of a process that wait by epoll sets, begin to sleep until there are bytes or room. Visible to
+    /// other processes.
     pub(crate) fn add_sleeper(self, what: usize, who: u64) {
         let Some(words) = self.sleepers(what) else { return };
         let take = |word: &AtomicU64| {
@@ -119,7 +121,7 @@ impl Holders {
         }
     }
 
-    /// It is awake.
+    /// A sleeper is awake.
     pub(crate) fn remove_sleeper(self, what: usize, who: u64) {
         let Some(words) = self.sleepers(what) else { return };
         let free = |word: &AtomicU64| {
@@ -130,7 +132,7 @@ impl Holders {
         let _ = words[..MANY].iter().any(free);
     }
 
-    /// Whether somebody but this thread may sleep. Those that were killed meanwhile do not.
+    /// Whether a thread other than this one may sleep. Killed sleepers do not count.
     pub(crate) fn have_sleepers(self, what: usize, me: u64) -> bool {
         let Some(words) = self.sleepers(what) else { return true };
         let sleeps = |word: &AtomicU64| {
@@ -148,20 +150,20 @@ impl Holders {
             || words[MANY].load(Ordering::SeqCst) != 0 && self.are_several()
     }
 
-    /// Whether another process has the connection as well.
+    /// Whether another process has the connection too.
     #[inline]
     pub(crate) fn are_several(self) -> bool {
         self.count().is_some_and(|count| count.load(Ordering::SeqCst) > 1)
     }
 
-    /// One more process has the connection.
+    /// Counts one more process.
     pub(crate) fn add(self) {
         if let Some(count) = self.count() {
             count.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// A process does not have the connection any more. True if none has.
+    /// Counts one process less. Returns `true` if no process has the connection.
     pub(crate) fn remove(self) -> bool {
         let Some(count) = self.count() else { return true };
         let less = |count: u32| count.checked_sub(1);

@@ -1,20 +1,20 @@
-//! The end of a connection between hosts: the kernel may report it before the carrier has shown what the peer wrote before.
+//! The end of a connection between hosts, which the kernel may report before the carrier has shown the peer's earlier bytes.
 //!
-//! The end of TCP counts once the *last words* of the peer are here: that it has closed or ended its direction, that it has returned to
-//! TCP for good, or that its process has ended. Words come in order, so all bytes are here then as well.
+//! The end of TCP counts only after the peer's *last words*: it has closed or ended its direction, has returned to TCP for good,
+//! or its process has ended. Words arrive in order, so all bytes have arrived by then.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use apus_shm::PeerSegment;
 use apus_sockets::layout;
 
-/// Whether the peer has said that it writes nothing more into its ring, or its carrier has said so.
+/// Whether the last words have arrived, from the peer or from its carrier.
 pub(super) fn have_come(peer: &PeerSegment) -> bool {
     let shut = peer.load(layout::SHUT, Ordering::Acquire);
     matches!(shut, layout::ENDS | layout::HAS_ENDED) || !was_lost(peer)
 }
 
-/// Whether the peer ended without a word of that, if it ended: a carrier was lost.
+/// For an ended peer: whether it ended without last words, because a carrier was lost.
 pub(super) fn was_lost(peer: &PeerSegment) -> bool {
     let has_left = peer.load(layout::LEFT, Ordering::Acquire) == layout::HAS_LEFT;
     !is_set(peer, layout::CLOSED) && !is_set(peer, layout::DIED) && !has_left
@@ -24,7 +24,7 @@ fn is_set(peer: &PeerSegment, word: usize) -> bool {
     peer.load(word, Ordering::Acquire) != 0
 }
 
-/// What the kernel has said before the last words came.
+/// The kernel's reports before the last words arrived.
 #[derive(Default)]
 pub(super) struct Ending {
     met_end: AtomicBool,
@@ -34,17 +34,17 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    /// TCP has ended. True if that is new.
+    /// TCP has ended. Returns `true` the first time.
     pub(super) fn meet_end(&self) -> bool {
         !self.met_end.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether TCP had ended before the last words came.
+    /// Whether TCP ended before the last words arrived.
     pub(super) fn has_met_end(&self) -> bool {
         self.met_end.load(Ordering::Acquire)
     }
 
-    /// The connection is about to be reset, because the peer was lost.
+    /// The connection is about to be reset because the peer was lost.
     pub(super) fn lose(&self) {
         self.lost.store(true, Ordering::Release);
     }
@@ -53,17 +53,17 @@ impl Ending {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Tells the program that the peer was lost. True if it was not told before.
+    /// Marks the loss as reported to the program. Returns `true` if it was not reported before.
     pub(super) fn tell_loss(&self) -> bool {
         !self.told_loss.swap(true, Ordering::AcqRel)
     }
 
-    /// TCP was reset, which the kernel says once: the program is to know it after the bytes that were sent before.
+    /// TCP was reset, which the kernel reports once. The program gets the error after the bytes that were sent before.
     pub(super) fn meet_reset(&self) {
         self.met_reset.store(true, Ordering::Release);
     }
 
-    /// Whether the program is to know of a reset. True once.
+    /// Whether the program still has to learn of a reset. Returns `true` once.
     pub(super) fn take_reset(&self) -> bool {
         self.met_reset.swap(false, Ordering::AcqRel)
     }

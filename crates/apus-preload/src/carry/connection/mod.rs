@@ -1,16 +1,16 @@
-//! One carried connection of this process: its two ends in shared memory, and what the process knows of it.
+//! One carried connection of this process: its two ends in shared memory, and its local state.
 //!
 //! | file | |
 //! |---|---|
-//! | [`slots`] | connections that are carried or may come to be, by descriptor |
+//! | [`slots`] | carried connections and candidates, by descriptor |
 //! | [`side`] | one end in shared memory: sends and receives without waiting |
 //! | [`words`] | the words of an end that its peer reads |
-//! | [`readable`] | whether a read finds what the program waits for |
-//! | [`gathering`] | reads of a stream that wait a moment for more |
+//! | [`readable`] | whether a read finds enough bytes |
+//! | [`gathering`] | reads of a stream that wait briefly for more bytes |
 //! | [`holders`] | the processes that have the connection |
 //! | [`blocking`] | options of the socket that change calls |
 //! | [`copying`] | copies between the program and a ring |
-//! | [`aside`] | bytes by TCP that belong behind those of the ring |
+//! | [`aside`] | bytes of a signal handler that interrupts a write |
 //! | [`last_words`] | the end of a connection between hosts |
 
 pub(crate) mod aside;

@@ -1,4 +1,4 @@
-//! Whether a read finds something: in the ring, and as much as the program waits for.
+//! Whether a read finds as many bytes as the program waits for.
 
 use apus_sockets::layout;
 use libc::c_int;
@@ -18,10 +18,10 @@ pub(crate) fn is_readable(slot: &Slot, side: &Side, fd: c_int) -> bool {
 
 #[cold]
 fn has_least(side: &Side, fd: c_int, least: u64) -> bool {
-    // A writer waits until a third of the ring is free. So one that is half full has to be read, however many bytes are waited for.
+    // A writer waits until a third of the ring is free. So a ring that is half full must be read, whatever the low-water mark.
     let least = least.min(layout::CAPACITY as u64 / 2);
     let in_ring = side.unread();
-    // Bytes of TCP before the ring or behind it count as well. The kernel does not know of the ring.
+    // TCP bytes before or after those of the ring count too. The kernel does not know of the ring.
     let are_there = || in_ring > 0 && in_ring + kernel::unread(fd).unwrap_or(0) >= least;
     let ends = || side.has_input_ended() || side.peer_is_gone() || kernel::has_ended(fd);
     side.is_readable() && (!side.has_bytes() || ends()) || are_there()

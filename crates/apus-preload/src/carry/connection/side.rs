@@ -2,14 +2,14 @@
 //!
 //! | file | |
 //! |---|---|
-//! | [`outbound`] | the direction of which this side is the sender |
-//! | [`inbound`] | the direction of which it is the receiver |
-//! | [`places`] | where bytes lie in the ring of a direction, and copies in pieces |
+//! | [`outbound`] | the direction in which this side sends |
+//! | [`inbound`] | the direction in which this side receives |
+//! | [`places`] | positions in a direction's ring, and copies in pieces |
 //! | [`waking`] | how threads of the side sleep, and how the peer is woken |
 //! | [`ending`] | how directions end, and how a side leaves |
-//! | [`between_hosts`] | what is different if the peer is at another host |
+//! | [`between_hosts`] | differences for a peer at another host |
 //!
-//! What is known of a direction (`known`) is private to its file.
+//! The local state of a direction (`known`) is private to its file.
 
 mod between_hosts;
 mod ending;
@@ -44,54 +44,55 @@ use crate::carry::spin::Spin;
 pub(crate) struct Side {
     own: Memory,
     peer: PeerSegment,
-    /// Bytes of it wake this side, and the peer. It is a socket of this process, as the channel is.
+    /// The bell: a socket of this process, like `channel`. Its bytes wake this side and the peer.
     bell: InnerChannel,
     bell_has_ended: AtomicBool,
-    /// It returns for good once it can: the program may need its descriptors, or the carrier was switched off.
+    /// Whether the side returns for good once it can: the program may need its descriptors, or the carrier was switched off.
     gives_way: AtomicBool,
-    /// Bytes of it that epoll sets have told of, and that may be there still.
+    /// Bytes of the bell that epoll sets have reported and that may still be unread.
     unchecked: AtomicU32,
-    /// Wakes threads of this side, also those of other processes that have the connection.
+    /// Wakes the threads of this side, including those of other processes that have the connection.
     nudge: Inner,
     /// The processes that have the connection.
     holders: Holders,
-    /// Messages for the thread of the peer that answers, and from it. Its end is the death of the peer.
+    /// Messages to and from the peer's answering thread. The channel's end is the death of the peer.
     pub(crate) channel: InnerChannel,
     pub(crate) peer_is_dead: AtomicBool,
-    /// The peer's words at the last wake-ups.
+    /// The peer's bell words at the last wake-ups.
     woken: [AtomicU64; 2],
-    /// The number of its slot, by which calls are known that sleep here.
+    /// The number of the side's slot, which identifies calls that sleep here.
     number: AtomicUsize,
-    /// How many members of sets sleep.
+    /// Number of members of epoll sets that sleep.
     sleepers: [AtomicU32; 2],
     outbound: Outbound,
     inbound: Inbound,
-    /// What is known of waiting here.
+    /// Spin statistics of this side.
     pub(crate) spin: Spin,
-    /// The peer is at another host. A carrier shows its words as they were a moment ago, so the kernel's socket may be ahead of them.
+    /// Whether the peer is at another host. A carrier shows the peer's words with a delay, so the kernel's socket may be ahead of
+    /// them.
     pub(crate) is_between_hosts: bool,
     ending: Ending,
-    /// This end accepted the connection.
+    /// Whether this end accepted the connection.
     accepted: bool,
 }
 
-/// What a side waits for.
+/// The event that a side waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bell {
     Bytes = 0,
     Room = 1,
 }
 
-/// Why a call has no result yet, or never will.
+/// The reason why a call has no result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotNow {
-    /// There are no bytes, or there is no room; the kernel's socket or the bell tells when to look again.
+    /// No bytes or no room. The kernel's socket or the bell wakes the call.
     Wait,
-    /// The peer has changed the direction meanwhile, so the next look finds something else.
+    /// The peer has changed the direction meanwhile. The call must try again.
     Again,
     /// The ring has no room.
     Full,
-    /// The ring is empty, and the kernel was not asked whether the stream has ended.
+    /// The ring is empty, and the kernel was not asked about the end of the stream.
     Empty,
     /// The error number for the program.
     Error(c_int),
@@ -103,7 +104,7 @@ impl From<Violation> for NotNow {
     }
 }
 
-/// A message over the channel: the peer is to answer or to recall, although its program computes.
+/// A channel message that makes the peer answer or recall while its program computes.
 pub(crate) const ANSWER: u8 = b'A';
 
 impl Side {
@@ -142,30 +143,30 @@ impl Side {
         }
     }
 
-    /// Whether another process has the connection as well.
+    /// Whether another process has the connection too.
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
         self.holders.are_several()
     }
 
-    /// In a child of fork: threads of the parent that sleep are not the child's.
+    /// Runs in a child of fork, where no thread sleeps.
     pub(crate) fn begin_in_child(&self) {
         self.sleepers.iter().for_each(|count| count.store(0, Ordering::Relaxed));
     }
 
-    /// The side is that of this slot from now on.
+    /// Sets the number of the side's slot.
     pub(super) fn set_number(&self, number: usize) {
         self.number.store(number, Ordering::Relaxed);
     }
 
-    /// Where the bytes of both directions lie in their rings.
+    /// The layout of both rings.
     #[inline]
     fn places(&self) -> Places {
         Places { are_far: self.is_between_hosts }
     }
 
-    /// Follows the peer, although the program does not call: answers a recall, and recalls if the peer leaves.
-    /// True if bytes are left that TCP has no room for.
+    /// Follows the peer while the program makes no call: answers a recall, and recalls if the peer leaves. Returns `true` if TCP
+    /// has no room for some bytes.
     pub(crate) fn follow(&self, fd: c_int) -> bool {
         if self.is_closed() {
             return false;
@@ -178,7 +179,7 @@ impl Side {
         self.follow_outbound(fd)
     }
 
-    /// Has both directions return to TCP. True once they have: then the kernel has all bytes.
+    /// Makes both directions return to TCP. Returns `true` once they have; the kernel has all bytes then.
     pub(crate) fn step_back(&self, fd: c_int) -> bool {
         let received = self.return_inbound(fd);
         let sent = self.return_outbound(fd);
@@ -190,8 +191,8 @@ impl Side {
         self.own.word(layout::CLOSED).load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the kernel has nothing to tell of the socket that is not in memory, unless the peer has died: both directions go through
-    /// their rings, and neither end has begun to leave or to end.
+    /// Whether memory has all that the kernel knows of the socket, except the peer's death: both directions go through their
+    /// rings, and neither end has begun to leave or to end.
     pub(crate) fn kernel_has_nothing(&self) -> bool {
         let has_left = self.own.word(layout::LEFT).load(Ordering::Relaxed)
             | self.peer.load(layout::LEFT, Ordering::Acquire);
@@ -203,7 +204,7 @@ impl Side {
             && self.sender().state() == SenderState::Ring
     }
 
-    /// Whether a call that waits for this has to look again although nothing is there: the peer has done something else.
+    /// Whether a waiting call must look again although no event of this kind is there, because the peer changed the direction.
     pub(crate) fn changed(&self, what: Bell) -> bool {
         match what {
             Bell::Bytes => self.is_between_hosts && self.has_to_recall(),
@@ -215,13 +216,13 @@ impl Side {
         }
     }
 
-    /// Whether bytes wait for room that no call of the program is to send: they were taken back from the ring, or put aside.
+    /// Whether some bytes wait for room that no call of the program will send: they were taken back from the ring, or put aside.
     pub(crate) fn has_left_bytes(&self) -> bool {
         self.sender().state() == SenderState::Refill || self.has_aside()
     }
 
-    /// Whether the bell alone tells when to look again: nothing comes by TCP while the sender has not answered, and a ring's room is not
-    /// that of TCP.
+    /// Whether the bell alone can end the wait: no bytes come by TCP until the sender has answered, and the room of a ring is not
+    /// that in TCP.
     pub(crate) fn only_bell_tells(&self, what: Bell) -> bool {
         match what {
             Bell::Bytes => self.receiver_state() == ReceiverState::Recalled || self.awaits_end(),

@@ -1,4 +1,4 @@
-//! Connections that are carried, or may come to be: a table without locks, which signal handlers may use.
+//! Carried connections and candidates: a lock-free table, safe in signal handlers.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -12,61 +12,61 @@ use crate::carry::holds::{self, Hold, RELIES, SLEEPS, SPLIT};
 use crate::carry::thread;
 use crate::descriptors::{self, CANDIDATE, CARRIED, INHERITED, SET, SHARED};
 
-/// Connections of a process that are candidates or carried at a time.
+/// Upper bound on carried connections and candidates of a process at a time.
 pub(crate) const SLOTS_MAX: usize = 4_096;
 
 static SLOTS: [Slot; SLOTS_MAX] = [const { Slot::new() }; SLOTS_MAX];
 
-/// Slots up to this one were in use.
+/// Upper end of the slots that were ever in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// A connection.
 pub(crate) struct Slot {
     state: AtomicU32,
-    /// A descriptor of it, for the thread that answers.
+    /// A descriptor of the connection, for the answering thread.
     fd: AtomicI32,
-    /// Descriptors of it.
+    /// Number of descriptors of the connection.
     descriptors: AtomicU32,
-    /// It was accepted, and not made by this process.
+    /// Whether the connection was accepted rather than made by this process.
     pub(crate) accepted: AtomicBool,
-    /// Calls that moved bytes, until the peer was looked for.
+    /// Calls that moved bytes, until the search for the peer begins.
     calls: AtomicU32,
-    /// Whether its calls wait.
+    /// The options that decide whether calls block.
     blocking: Blocking,
-    /// All epoll sets that have it wake for it, so bytes may come through a ring.
+    /// Whether all epoll sets with the connection wake for it, so that bytes may come through a ring.
     attached: AtomicBool,
-    /// Writes go into the ring: whether there is room, the kernel does not know.
+    /// Whether writes go into the ring. The kernel then does not know whether there is room.
     pub(crate) ring_takes_writes: AtomicBool,
     /// The last fork before the connection was made.
     since: AtomicU32,
-    /// The number of the count of processes that have it.
+    /// The number of the count of processes that have the connection.
     holders: AtomicU32,
-    /// This process is not among them any more.
+    /// Whether this process is no longer among them.
     is_handed_over: AtomicBool,
-    /// This process becomes a program.
+    /// Whether this process becomes a program.
     is_program: AtomicBool,
-    /// The thread that answers uses the descriptor: it is not closed meanwhile.
+    /// Whether the answering thread uses the descriptor, which delays its close.
     held: AtomicBool,
     side: AtomicPtr<Side>,
 }
 
-/// What becomes of a connection.
+/// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(crate) enum State {
     Free = 0,
-    /// A slot is being set up.
+    /// The slot is being set up.
     Reserved,
-    /// It may be carried, once it has moved some bytes.
+    /// The connection may become carried once it has moved some bytes.
     Candidate,
-    /// The peer is to be looked for.
+    /// The answering thread should look for the peer.
     Wanted,
-    /// The peer is being looked for.
+    /// The answering thread looks for the peer.
     Meeting,
     Carried,
-    /// It returns to TCP.
+    /// The connection returns to TCP.
     Returning,
-    /// It is not carried any more, or never will be. The slot is free once nobody uses it.
+    /// The connection is not carried any more, or never will be. The slot is free once no call uses it.
     Over,
 }
 
@@ -81,11 +81,12 @@ const STATES: [State; 8] = [
     State::Over,
 ];
 
-/// Calls after which the peer is looked for: connections that end before would only pay for it.
+/// Calls after which the search for the peer begins. Connections that end earlier would only pay for it.
 const CALLS: u32 = 4;
 
-/// Where the number of a slot lies in the word of a descriptor.
+/// Position of the slot number in the word of a descriptor.
 const SHIFT: u32 = 8;
+/// Mask of the slot number in the word of a descriptor.
 pub(crate) const MASK: u64 = 0xffff << SHIFT;
 
 impl Slot {
@@ -123,30 +124,31 @@ impl Slot {
         bytes / size_of::<Self>() + 1
     }
 
-    /// Whether calls to the kernel may wait there that began before the connection was carried: `RECEIVES`, or `SENDS`.
+    /// Whether kernel calls that began before the connection was carried may still wait. `direction` is `RECEIVES` or `SENDS`.
     pub(crate) fn is_in_kernel(&self, direction: u64) -> bool {
         holds::have(self.number(), direction)
     }
 
-    /// A call moved bytes. True if the peer is to be looked for from now on.
+    /// A call moved bytes. Returns `true` if the search for the peer must begin.
     pub(crate) fn note_call(&self) -> bool {
         if self.calls.fetch_add(1, Ordering::Relaxed) + 1 < CALLS {
             return false;
         }
         if self.holders().are_several() {
-            // Bytes of rings would come to one of them only. It may be the only one soon, as a process forked for the connection is.
+            // With several processes, the bytes of rings would reach only one. This one may soon be the only one, like a process
+            // forked for the connection.
             self.calls.store(0, Ordering::Relaxed);
             return false;
         }
         self.want()
     }
 
-    /// The peer is to be looked for. False if it was before.
+    /// Asks for a search for the peer. Returns `false` if it was asked for before.
     pub(crate) fn want(&self) -> bool {
         self.change(State::Candidate, State::Wanted)
     }
 
-    /// Whether the peer is being looked for, or will be.
+    /// Whether a search for the peer runs or is due.
     pub(crate) fn is_looked_for(&self) -> bool {
         matches!(self.state(), State::Wanted | State::Meeting)
     }
@@ -156,18 +158,18 @@ impl Slot {
         Holders::numbered(self.holders.load(Ordering::Relaxed))
     }
 
-    /// The search for the peer has ended because another process has the connection as well. The peer is looked for later.
+    /// The search has ended because another process has the connection too. It is repeated later.
     pub(crate) fn wait_until_alone(&self) {
         self.calls.store(0, Ordering::Relaxed);
         self.change(State::Meeting, State::Candidate);
     }
 
-    /// The thread that answers begins to look for the peer.
+    /// The answering thread begins the search for the peer.
     pub(crate) fn begin_meeting(&self) -> bool {
         self.change(State::Wanted, State::Meeting)
     }
 
-    /// The connection is carried from now on. False if it was closed meanwhile. Bytes do not come through a ring before
+    /// The connection is carried from now on. Returns `false` if it was closed meanwhile. No bytes come through a ring before
     /// [`begin`](Self::begin).
     pub(crate) fn carry(&self, side: Box<Side>) -> bool {
         side.set_number(self.number());
@@ -179,17 +181,17 @@ impl Slot {
         is_wanted
     }
 
-    /// Bytes may come and go through rings.
+    /// Bytes may go through rings from now on.
     pub(crate) fn begin(&self) {
         self.attached.store(true, Ordering::SeqCst);
     }
 
-    /// Whether a direction may begin to go through a ring.
+    /// Whether a direction may begin an epoch.
     pub(crate) fn may_begin(&self) -> bool {
         self.attached.load(Ordering::SeqCst) && self.state() == State::Carried
     }
 
-    /// The last fork before the connection was made: its child does not have it.
+    /// The last fork before the connection was made. Its child does not have the connection.
     pub(crate) fn since(&self) -> u32 {
         self.since.load(Ordering::SeqCst)
     }
@@ -199,24 +201,24 @@ impl Slot {
         self.state() == State::Carried
     }
 
-    /// Whether several descriptors of this process stand for the connection.
+    /// Whether this process has several descriptors of the connection.
     pub(crate) fn has_other_descriptors(&self) -> bool {
         self.descriptors.load(Ordering::SeqCst) > 1
     }
 
-    /// Whether another process has the connection as well.
+    /// Whether another process has the connection too.
     pub(crate) fn is_shared(&self) -> bool {
         self.holders().are_several()
     }
 
-    /// This process leaves the connection to others.
+    /// This process leaves the connection to other processes.
     pub(crate) fn hand_over(&self) {
         if !self.is_handed_over.swap(true, Ordering::SeqCst) {
             self.holders().remove();
         }
     }
 
-    /// This process has the connection after all.
+    /// This process keeps the connection after all.
     pub(crate) fn take_back(&self) {
         if self.is_handed_over.swap(false, Ordering::SeqCst) {
             self.holders().add();
@@ -224,7 +226,7 @@ impl Slot {
         self.is_no_program();
     }
 
-    /// This process becomes no program with the connection after all.
+    /// This process does not become a program with the connection after all.
     pub(crate) fn is_no_program(&self) {
         if self.is_program.swap(false, Ordering::SeqCst)
             && let Some(side) = self.side()
@@ -233,14 +235,14 @@ impl Slot {
         }
     }
 
-    /// Whether something holds for all descriptors of the connection.
+    /// Whether `holds` is true for all descriptors of the connection.
     pub(crate) fn all_descriptors(&self, holds: impl Fn(c_int) -> bool) -> bool {
         let is_its =
             |fd: &c_int| slot_of(descriptors::word(*fd)).is_some_and(|it| ptr::eq(it, self));
         descriptors::used_in(0..=u32::MAX).filter(is_its).all(holds)
     }
 
-    /// An option of the connection may change now, or has.
+    /// An option of the connection may change now, or has changed.
     pub(crate) fn changes_options(&self) {
         self.blocking.changes();
         if let Some(side) = self.side() {
@@ -248,19 +250,19 @@ impl Slot {
         }
     }
 
-    /// Whether calls return instead of waiting.
+    /// Whether calls return instead of blocking.
     #[inline]
     pub(crate) fn is_nonblocking(&self, fd: c_int) -> bool {
         self.blocking.is_off(fd, self.option_changes())
     }
 
-    /// Bytes from which on the socket is readable, and for which a read waits: at least 1.
+    /// The low-water mark: the number of bytes that makes the socket readable and that a read waits for. At least 1.
     #[inline]
     pub(crate) fn least(&self, fd: c_int) -> u64 {
         self.blocking.least(fd, self.option_changes())
     }
 
-    /// Whether `recvmsg` tells how many bytes are left.
+    /// Whether `recvmsg` reports the number of unread bytes.
     pub(crate) fn tells_rest(&self, fd: c_int) -> bool {
         self.blocking.tells_rest(fd, self.option_changes())
     }
@@ -270,7 +272,7 @@ impl Slot {
         self.side().map_or(0, Side::option_changes)
     }
 
-    /// This process, a child of fork, becomes a program that has the connection.
+    /// This process, a child of fork, becomes a program with the connection.
     pub(crate) fn become_program(&self) {
         if let Some(side) = self.side()
             && !self.is_program.swap(true, Ordering::SeqCst)
@@ -279,22 +281,22 @@ impl Slot {
         }
     }
 
-    /// The connection stays with the kernel, or returned to it.
+    /// The connection stays with the kernel or has returned to it.
     pub(crate) fn give_up(&self) {
         self.state.store(State::Over as u32, Ordering::SeqCst);
     }
 
-    /// The connection begins to return. False if it was not carried, or another thread has it return.
+    /// The connection begins to return. Returns `false` if it was not carried, or if another thread returns it.
     pub(crate) fn end_carrying(&self) -> bool {
         self.change(State::Carried, State::Returning)
     }
 
-    /// The connection goes on to be carried, since bytes are left that only this process can read.
+    /// The connection stays carried, because only this process can read the remaining bytes.
     pub(crate) fn carry_on(&self) {
         self.change(State::Returning, State::Carried);
     }
 
-    /// Calls about its descriptors are the kernel's from now on.
+    /// From now on the kernel handles all calls on its descriptors.
     pub(crate) fn uncarry(&self) {
         self.set_words(0, CARRIED | CANDIDATE);
     }
@@ -306,7 +308,7 @@ impl Slot {
         }
     }
 
-    /// A descriptor of it, as long as the value lives: it is not closed meanwhile.
+    /// A descriptor of the connection that stays open while the value lives.
     pub(crate) fn hold(&self) -> Option<Held<'_>> {
         self.held.store(true, Ordering::SeqCst);
         let held = Held { slot: self, fd: self.fd.load(Ordering::SeqCst) };
@@ -314,14 +316,14 @@ impl Slot {
         is_its.then_some(held)
     }
 
-    /// The side, for the thread that answers, which alone frees it.
+    /// The side. Only for the answering thread, which is the only one to free it.
     pub(crate) fn side(&self) -> Option<&Side> {
-        // SAFETY: the side lives until `reclaim`, which only the calling thread calls.
+        // SAFETY: the side lives until `reclaim`, which only the answering thread calls.
         unsafe { self.side.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The side of a connection that is not carried any more, though its descriptors are open: its memory and descriptors are not
-    /// needed. Only for the thread that answers.
+    /// Takes the side of a connection that is no longer carried but still open, since it needs no memory and descriptors any
+    /// more. Only for the answering thread.
     pub(crate) fn release(&'static self) -> Option<Released> {
         if self.state() != State::Over || self.descriptors.load(Ordering::SeqCst) == 0 {
             return None;
@@ -330,21 +332,22 @@ impl Slot {
         (!side.is_null()).then_some(Released { slot: self, side })
     }
 
-    /// Frees the slot if nothing uses it any more. Only for the thread that answers.
+    /// Frees the slot if it is no longer used. Only for the answering thread.
     pub(crate) fn reclaim(&self) -> bool {
         if self.is_used() || !self.change(State::Over, State::Reserved) {
             return false;
         }
         let side = self.side.swap(ptr::null_mut(), Ordering::AcqRel);
         if !side.is_null() {
-            // SAFETY: the pointer is that of a box, and no call uses the side: none can begin, since no descriptor leads here.
+            // SAFETY: the pointer comes from a box, and no call uses the side. No call can begin to, because no descriptor refers
+            // to the slot.
             drop(unsafe { Box::from_raw(side) });
         }
         self.state.store(State::Free as u32, Ordering::Release);
         true
     }
 
-    /// Frees a slot that is reserved, and that the thread that answers has never seen. If a call uses it, the thread is to free it.
+    /// Frees a reserved slot that the answering thread has never seen. If a call uses it, that is left to the thread.
     fn free_unseen(&self) -> bool {
         let is_free = !self.is_used();
         let state = if is_free { State::Free } else { State::Over };
@@ -357,26 +360,26 @@ impl Slot {
     }
 }
 
-/// A side that no call begins to use any more.
+/// A side that no new call can use.
 pub(crate) struct Released {
     slot: &'static Slot,
     side: *mut Side,
 }
 
 impl Released {
-    /// Whether it is freed, since no call uses it.
+    /// Frees the side if no call uses it. Returns whether it did.
     pub(crate) fn is_over(&self) -> bool {
         let is_over = !holds::use_connection(self.slot.number());
         if is_over {
-            // SAFETY: the pointer is that of a box. Calls that began before it was taken out of the slot have ended, and this value
-            // is dropped next.
+            // SAFETY: the pointer comes from a box. Calls that began before the side left the slot have ended, and this value is
+            // dropped next.
             drop(unsafe { Box::from_raw(self.side) });
         }
         is_over
     }
 }
 
-/// A descriptor that is not closed.
+/// A descriptor that stays open.
 pub(crate) struct Held<'a> {
     slot: &'a Slot,
     pub(crate) fd: c_int,
@@ -395,14 +398,14 @@ pub(crate) struct Use {
 }
 
 impl Use {
-    /// The connection of a descriptor, if it has one.
+    /// The connection of a descriptor, if any.
     #[inline]
     pub(crate) fn of(fd: c_int) -> Option<Self> {
         let word = descriptors::word(fd);
         let slot = slot_of(word)?;
         let held = Self { slot, hold: Hold::connection(number(word)) };
-        // The slot may have been freed and taken again meanwhile. The connection may have come to be carried as well, which is no
-        // reason to leave it to the kernel: what goes by the kernel then has to be counted.
+        // The slot may have been freed and taken again meanwhile. If the connection became carried meanwhile, it still must not
+        // be left to the kernel, because the bytes that go by the kernel have to be counted then.
         slot_of(descriptors::word(fd)).is_some_and(|now| ptr::eq(now, slot)).then_some(held)
     }
 
@@ -413,7 +416,7 @@ impl Use {
         unsafe { self.slot.side.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The call is one of the kernel now, and may wait there: `RECEIVES`, or `SENDS`.
+    /// The kernel handles the call now, which may wait there. `direction` is `RECEIVES` or `SENDS`.
     pub(crate) fn enter_kernel(&self, direction: u64) {
         self.hold.add(direction);
     }
@@ -437,8 +440,8 @@ impl Use {
         self.slot.holders().add_sleeper(what as usize, thread::thread());
     }
 
-    /// The call does not ask the kernel if it [need not](Side::only_bell_tells). True if it does not; it looks once more whether that
-    /// still holds.
+    /// Marks the call as not asking the kernel, if the [bell alone](Side::only_bell_tells) can end its wait. Returns whether it
+    /// did; the caller then checks once more that this still holds.
     pub(crate) fn relies_on_bell(&self, side: &Side, what: Bell) -> bool {
         let relies = side.only_bell_tells(what);
         if relies {
@@ -447,7 +450,7 @@ impl Use {
         relies
     }
 
-    /// The call is awake.
+    /// Ends the call's sleep.
     pub(crate) fn end_sleep(&self, side: &Side, what: Bell) {
         self.slot.holders().remove_sleeper(what as usize, thread::thread());
         self.hold.remove(SLEEPS[what as usize] | RELIES[what as usize]);
@@ -461,35 +464,35 @@ pub(crate) fn slot_of(word: u64) -> Option<&'static Slot> {
     (word & (SET | INHERITED) == 0).then_some(slot)
 }
 
-/// The number in a word: of a slot, or of an epoll set. They begin with 1.
+/// The number of a slot or an epoll set in a word. Numbers begin with 1.
 #[inline]
 pub(crate) fn number(word: u64) -> usize {
     ((word & MASK) >> SHIFT) as usize
 }
 
-/// The number of a place, as part of a word.
+/// The number of an index as part of a word.
 pub(crate) fn word_of(index: usize) -> u64 {
     (index as u64 + 1) << SHIFT
 }
 
-/// A call does not sleep any more, since a thread has left it.
+/// A call no longer sleeps, because its thread left it by a jump.
 pub(crate) fn awake(number: usize, what: usize, thread: u64) {
     if let Some(slot) = SLOTS.get(number.wrapping_sub(1)) {
         slot.holders().remove_sleeper(what, thread);
     }
 }
 
-/// A connection does not return to TCP, since the call was left that wanted it.
+/// A connection stays carried, because a jump left the call that returned it.
 pub(crate) fn carry_on(number: usize) {
     if let Some(slot) = SLOTS.get(number.wrapping_sub(1)) {
         slot.carry_on();
     }
 }
 
-/// Makes a connection a candidate. `fork`: the last one. False if it is one, or if a table is full.
+/// Makes a connection a candidate. `fork` is the last fork. Returns `false` if it is one already, or if a table is full.
 pub(crate) fn add(fd: c_int, accepted: bool, fork: u32) -> bool {
     if slot_of(descriptors::word(fd)).is_some() {
-        return false; // It was connected before.
+        return false; // The socket was connected before.
     }
     let Some(holders) = Holders::one() else { return false };
     for (index, slot) in SLOTS.iter().enumerate() {
@@ -516,19 +519,19 @@ pub(crate) fn add(fd: c_int, accepted: bool, fork: u32) -> bool {
     false
 }
 
-/// A descriptor of the connection is about to be closed. True if it is the last one; one thread only learns that.
+/// A descriptor of the connection is about to be closed. Returns `true` for the last descriptor, to one thread only.
 pub(crate) fn begin_to_close(used: &Use) -> bool {
     used.slot.descriptors.fetch_sub(1, Ordering::SeqCst) == 1
 }
 
-/// The same, but an epoll set still names the slot: it is never free again.
+/// Leaves the slot taken forever, because an epoll set still names it.
 pub(crate) fn lose(used: &Use, fd: c_int) {
     used.slot.descriptors.fetch_add(1, Ordering::SeqCst);
     descriptors::set(fd, 0, MASK | CANDIDATE | CARRIED);
 }
 
-/// The descriptor does not stand for its connection any more. `was_last`: no other one does. True if the thread that answers is to free
-/// the slot.
+/// The descriptor no longer refers to its connection. `was_last` says that no other one does. Returns `true` if the answering
+/// thread must free the slot.
 pub(crate) fn remove(used: Use, fd: c_int, was_last: bool) -> bool {
     let slot = used.slot;
     descriptors::set(fd, 0, MASK | CANDIDATE | CARRIED);
@@ -536,7 +539,7 @@ pub(crate) fn remove(used: Use, fd: c_int, was_last: bool) -> bool {
         std::hint::spin_loop();
     }
     if was_last {
-        // The thread has never seen a candidate.
+        // The answering thread has never seen a candidate.
         let is_unseen = slot.change(State::Candidate, State::Reserved);
         if !is_unseen {
             slot.give_up();
@@ -565,7 +568,8 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Slot> {
     SLOTS[..USED.load(Ordering::Acquire)].iter().filter(|slot| slot.state() != State::Free)
 }
 
-/// Has this number of connections return to TCP, since the program may need their descriptors. Returns false if none is carried.
+/// Makes `count` connections return to TCP, because the program may need their descriptors. Returns `false` if no connection is
+/// carried.
 pub(crate) fn give_way(count: usize) -> bool {
     let carried = all().filter(|slot| slot.state() == State::Carried);
     let sides = carried.filter_map(|slot| slot.side()).filter(|side| !side.gives_way());
@@ -573,18 +577,18 @@ pub(crate) fn give_way(count: usize) -> bool {
     given > 0
 }
 
-/// Before a fork: the child has all connections as well.
+/// Runs before a fork: the child has all connections too.
 pub(crate) fn share_all() {
     all().for_each(|slot| slot.holders().add());
 }
 
-/// After a fork that has failed.
+/// Runs after a failed fork.
 pub(crate) fn unshare_all() {
     all().for_each(|slot| _ = slot.holders().remove());
 }
 
-/// In a child of fork, which has one thread: the connections are the child's as well. The peer of one that was not carried is looked for
-/// once no other process has it.
+/// Runs in a child of fork, which has one thread and all connections of its parent. For a connection that was not carried, the
+/// search for the peer begins once no other process has it.
 pub(crate) fn begin_in_child() {
     for slot in &SLOTS[..USED.load(Ordering::Acquire)] {
         slot.held.store(false, Ordering::Relaxed);
@@ -593,9 +597,9 @@ pub(crate) fn begin_in_child() {
                 slot.calls.store(0, Ordering::Relaxed);
                 slot.state.store(State::Candidate as u32, Ordering::Release);
             }
-            // A thread of the parent was about to have it return, which goes on in the parent.
+            // A thread of the parent was returning the connection, and continues in the parent.
             State::Returning => slot.carry_on(),
-            // A thread of the parent was about to set it up, or to free it.
+            // A thread of the parent was setting the slot up or freeing it.
             State::Reserved => slot.state.store(State::Free as u32, Ordering::Release),
             State::Free | State::Candidate | State::Carried | State::Over => {}
         }

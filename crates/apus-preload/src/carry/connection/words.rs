@@ -1,4 +1,4 @@
-//! The words of both sides of a connection in shared memory.
+//! The words of both sides in shared memory.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +6,7 @@ use apus_shm::{Memory, PeerSegment};
 use apus_sockets::direction::{ReceiverWord, ReceiverWords, SenderWord, SenderWords, Store};
 use apus_sockets::layout;
 
-/// Where this side writes its words.
+/// Writes this side's words.
 pub(crate) struct Own<'a>(pub(crate) &'a Memory);
 
 impl Own<'_> {
@@ -66,7 +66,7 @@ impl Store<ReceiverWord> for Own<'_> {
     }
 }
 
-/// The words of the peer that is a sender. Those come first that tell that others are valid.
+/// The words of a sending peer. Words that make others valid are loaded first.
 #[inline]
 pub(crate) fn sender_of(peer: &PeerSegment) -> SenderWords {
     let load = |offset| peer.load(offset, Ordering::Acquire);
@@ -80,7 +80,7 @@ pub(crate) fn sender_of(peer: &PeerSegment) -> SenderWords {
     }
 }
 
-/// The words of the peer that is a receiver.
+/// The words of a receiving peer.
 #[inline]
 pub(crate) fn receiver_of(peer: &PeerSegment) -> ReceiverWords {
     let load = |offset| peer.load(offset, Ordering::Acquire);

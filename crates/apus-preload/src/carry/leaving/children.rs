@@ -1,13 +1,13 @@
-//! Children of `fork` that become programs which have connections of their parent. Such a connection stays with TCP; once no program has
-//! it any more, it is carried again.
+//! Children of `fork` that become programs with connections of their parent. Such a connection stays with TCP. Once no program
+//! has it any more, it is carried again.
 //!
-//! Each fork makes a pipe. The child keeps the end for writing, and so do the children that it forks. Once all of these have ended or
-//! have become other programs, the pipe has ended, and so have their descriptors of the connections, with two exceptions. Before a
-//! program starts, the end is made to outlive that if a connection does ([`before_program`]). Before a connection is passed to another
-//! process, a byte in the pipe says that it is never known who has it ([`passed_on`]).
+//! Each fork creates a pipe. The child keeps the write end, and so do the children that it forks. The pipe ends once all of these
+//! have ended or have become other programs, and by then their descriptors of the connections are closed, with two exceptions.
+//! Before a program starts, the write end is made to survive if a connection does ([`before_program`]). Before a connection is
+//! passed to another process, a byte in the pipe says that its holders can never be known ([`passed_on`]).
 //!
-//! A child that closes the pipe and not its connections, by bare system calls, is noticed as any program without this library is: bytes
-//! by TCP that are not expected have a direction return.
+//! A child may close the pipe but not its connections by raw system calls. It is noticed like any program without this library:
+//! unexpected TCP bytes make a direction return.
 
 use std::cell::Cell;
 use std::mem;
@@ -22,22 +22,22 @@ use crate::carry::inner;
 use crate::descriptors::{self, LIFELINE, SHARED};
 use crate::originals;
 
-/// Forks whose children may have connections, at a time. If there are more, those connections stay with TCP.
+/// Upper bound on forks whose children may have connections, at a time. Connections of further forks stay with TCP.
 const FORKS_MAX: usize = 64;
 
 static FORKS: [Fork; FORKS_MAX] = [const { Fork::new() }; FORKS_MAX];
 
-/// The number of the last fork; they begin with 1.
+/// The number of the last fork, from 1.
 static LAST: AtomicU32 = AtomicU32::new(0);
 
-/// The number of a fork about which it is never known whether its children have ended.
+/// The number of a fork whose children can never be known to have ended.
 const NEVER: u32 = u32::MAX;
 
 /// A fork whose children may have connections.
 struct Fork {
-    /// Its number; 0: the place is free.
+    /// The number of the fork. 0 for a free place.
     number: AtomicU32,
-    /// The end of its pipe for reading; -1: the call has not returned, or it will never be known.
+    /// The read end of its pipe. -1 before the call has returned, and if the end of its children can never be known.
     pipe: AtomicI32,
 }
 
@@ -48,21 +48,22 @@ impl Fork {
 }
 
 thread_local! {
-    /// The fork that this thread makes: its place, and both ends of its pipe.
+    /// The fork that this thread is making: its place, and both ends of its pipe.
     static CURRENT: Cell<Option<(&'static Fork, [RawFd; 2])>> = const { Cell::new(None) };
-    /// The same fork as a child of it knows it; 0: there are no connections.
+    /// The same fork as its child knows it. 0 if there are no connections.
     static BEGUN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Which fork has made this process: the parent in the upper half, and the number of the fork; 0: none that is known.
+/// The fork that created this process: the parent in the upper half, the number of the fork in the lower. 0 if unknown.
 static OWN: AtomicU64 = AtomicU64::new(0);
 
-/// The fork that has made this process, if it has connections of the parent. The parent alone knows what its number means.
+/// The fork that created this process, if the process has connections of its parent. Only the parent knows the meaning of the
+/// number.
 pub(super) fn own_fork() -> Option<u64> {
     Some(OWN.load(Ordering::Relaxed)).filter(|fork| *fork != 0)
 }
 
-/// Before this thread forks, if there are connections that the child will have.
+/// Runs before this thread forks. Notes the fork if the child will have connections.
 pub(crate) fn before_fork() {
     if slots::all().next().is_some() {
         let number = begin_fork();
@@ -83,7 +84,7 @@ fn begin_fork() -> u32 {
     number
 }
 
-/// In the parent, after the call or its failure. Whether there is a pipe to be read from now on.
+/// Runs in the parent after the call, even a failed one. Returns whether there is a new pipe to read.
 pub(crate) fn in_parent() -> bool {
     BEGUN.set(0);
     if let Some((fork, [read, write])) = CURRENT.take() {
@@ -94,7 +95,7 @@ pub(crate) fn in_parent() -> bool {
     false
 }
 
-/// In the child: what the parent waits for is not its affair.
+/// Runs in the child. Forgets the forks of the parent.
 pub(crate) fn forget() {
     CURRENT.set(None);
     OWN.store(BEGUN.take(), Ordering::Relaxed);
@@ -105,15 +106,15 @@ pub(crate) fn forget() {
     }
 }
 
-/// For the thread that answers: readable when something has become of a fork.
+/// For the answering thread: descriptors that become readable when the state of a fork changes.
 pub(crate) fn pipes() -> impl Iterator<Item = c_int> {
     FORKS.iter().map(|fork| fork.pipe.load(Ordering::Acquire)).filter(|pipe| *pipe >= 0)
 }
 
-/// A thread learns which forks have no children any more.
+/// Whether a thread is checking which forks have no children left.
 static IS_LOOKED_AT: AtomicBool = AtomicBool::new(false);
 
-/// Learns which forks have no children any more, unless another thread does so at the moment.
+/// Checks which forks have no children left, unless another thread is doing so.
 pub(crate) fn look() {
     if !IS_LOOKED_AT.swap(true, Ordering::Acquire) {
         look_alone();
@@ -128,10 +129,10 @@ fn look_alone() {
             continue;
         }
         let mut byte = 0_u8;
-        // SAFETY: there is room for the byte.
+        // SAFETY: the buffer has room for the byte.
         let read = unsafe { originals::read(pipe, (&raw mut byte).cast(), 1) };
         if read < 0 {
-            continue; // A child has it still.
+            continue; // A child still has the write end.
         }
         fork.pipe.store(-1, Ordering::Release);
         close(pipe);
@@ -141,8 +142,8 @@ fn look_alone() {
     }
 }
 
-/// Whether no program has a connection that a slot has had since the fork `since`, and that the child of `fork` was the last to share.
-/// Children of earlier forks do not have it. Only the process that has made the fork knows.
+/// Whether all programs with a connection have ended. The connection's slot was filled after fork `since`, so children of earlier
+/// forks do not have it; the child of `fork` was the last to share it. Only the process that made the fork knows.
 fn are_gone(since: u32, fork: u64) -> bool {
     let (process, number) = ((fork >> 32) as u32, fork as u32);
     if process != crate::carry::process::id() {
@@ -152,7 +153,7 @@ fn are_gone(since: u32, fork: u64) -> bool {
     number != NEVER && !outstanding.any(|other| other > since && other <= number)
 }
 
-/// Once no program has a connection any more that children have become, it is not shared with them.
+/// Ends the sharing of a connection with children that became programs, once no program has it any more.
 pub(crate) fn follow(slot: &Slot, side: &Side) {
     let fork = side.shared_since();
     if fork != 0 && are_gone(slot.since(), fork) {
@@ -160,32 +161,32 @@ pub(crate) fn follow(slot: &Slot, side: &Side) {
     }
 }
 
-/// The number of the last fork; 0 before the first.
+/// The number of the last fork. 0 before the first.
 pub(crate) fn last() -> u32 {
     LAST.load(Ordering::Acquire)
 }
 
-/// Before this process starts a program or becomes one. If it is a child, and the program may have a connection of the parent, the
-/// parent learns when the program has ended.
+/// Runs before this process starts a program or becomes one. If it is a child and the program may have a connection of the
+/// parent, makes the parent learn of the program's end.
 pub(crate) fn before_program() {
     let survives = |fd: c_int| {
-        // SAFETY: the command has no argument.
+        // SAFETY: the command takes no argument.
         let flags = unsafe { originals::fcntl(fd, libc::F_GETFD, 0) };
         descriptors::word(fd) & LIFELINE == SHARED && flags >= 0 && flags & libc::FD_CLOEXEC == 0
     };
     if descriptors::used_in(0..=u32::MAX).any(survives) {
         for fd in lifelines() {
-            // SAFETY: the argument is a number.
+            // SAFETY: the argument is an integer.
             let _ = unsafe { originals::fcntl(fd, libc::F_SETFD, 0) };
         }
     }
 }
 
-/// A descriptor is passed to another process. If it is that of a connection of the parent, that one never learns who has it.
+/// A descriptor is passed to another process. The parent of an inherited connection can then never know its holders.
 pub(crate) fn passed_on(fd: c_int) {
     if descriptors::word(fd) & LIFELINE == SHARED {
         for fd in lifelines() {
-            // SAFETY: the byte is one.
+            // SAFETY: the buffer is one byte.
             let _ = unsafe { originals::write(fd, b"?".as_ptr().cast(), 1) };
         }
     }
@@ -199,12 +200,12 @@ fn lifelines() -> impl Iterator<Item = c_int> {
 fn pipe() -> Option<[RawFd; 2]> {
     let (read, write) = std::io::pipe().ok()?;
     let (read, write) = (inner::keep(read.into()).ok()?, inner::keep(write.into()).ok()?);
-    // SAFETY: the argument is a number.
+    // SAFETY: the argument is an integer.
     let _ = unsafe {
         originals::fcntl(read.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK as libc::c_ulong)
     };
     let ends = [read.as_raw_fd(), write.as_raw_fd()];
-    mem::forget((read, write)); // `close` closes them.
+    mem::forget((read, write)); // Closed by `close`.
     Some(ends)
 }
 

@@ -1,4 +1,4 @@
-//! Descriptors of connections that are closed.
+//! Closed descriptors of connections.
 
 use libc::c_int;
 
@@ -10,7 +10,7 @@ use crate::carry::peers::answering;
 use crate::carry::sets::attaching;
 use crate::errno;
 
-/// A descriptor of a connection is about to be closed.
+/// Runs before a descriptor of a connection is closed.
 pub(crate) fn close(fd: c_int) {
     end(fd, |side| {
         if side.close(fd) {
@@ -19,7 +19,7 @@ pub(crate) fn close(fd: c_int) {
     });
 }
 
-/// A descriptor of a connection was closed where this library does not see it, and is another file now.
+/// The program closed a connection's descriptor by a raw system call, and the number now refers to another file.
 #[cold]
 pub(crate) fn closed(fd: c_int) {
     end(fd, |side| _ = side.close(-1));

@@ -1,11 +1,11 @@
-//! The way back to TCP, and programs that a child becomes.
+//! The return to TCP, and programs that a child becomes.
 //!
 //! | file | |
 //! |---|---|
 //! | [`returning`] | connections return to the kernel |
 //! | [`children`] | children of `fork` that become programs |
 //! | [`closing`] | descriptors that are closed |
-//! | [`rest`] | what a peer has left behind in its ring |
+//! | [`rest`] | bytes that a peer has left in its ring |
 //! | [`returns`] | returns at random offsets, for tests |
 
 pub(crate) mod children;

@@ -1,9 +1,9 @@
-//! What a peer has left in its ring before it closed the connection or ended: nobody can put it into TCP.
+//! Bytes that a peer has left in its ring before it closed the connection or ended. They can no longer go into TCP.
 //!
-//! This process reads it from the ring. A process that gets the socket without this library would not: a program that this process becomes, a
-//! process to which it is passed, the C library after `fdopen`. Therefore the socket becomes one end of a new connection, over the
-//! loopback interface, whose other end has written those bytes and is closed. All that is left to happen to the socket happens to that
-//! one in the same way, but its addresses are others.
+//! This process reads them from the ring. A process that gets the socket without this library could not: a program that this
+//! process becomes, a process that receives the descriptor, or the C library after `fdopen`. So the socket is replaced by one end
+//! of a new connection over the loopback interface, whose other end has written those bytes and is closed. For the holder, the
+//! new socket behaves like the old one, except for its addresses.
 
 use std::mem;
 use std::time::Duration;
@@ -20,40 +20,45 @@ use crate::descriptors;
 use crate::errno;
 use crate::originals::own;
 
-/// Upper bound on the bytes of a connection that another process has as well.
+/// Upper bound on the bytes of a connection that another process has too.
 const MOST: usize = 128 << 10;
 
 /// Bytes that are moved at a time.
 const PIECE: usize = 64 << 10;
 
-/// Room that the new socket asks for. The kernel gives what the system allows.
+/// Buffer size that the new socket asks for. The kernel grants as much as the system allows.
 static ROOM: c_int = 8 << 20;
 
-/// Connections of strangers that come in between are refused.
+/// Upper bound on connections of strangers that come in between and are refused.
 const STRANGERS_MAX: c_int = 16;
 
-/// The kernel connects two sockets of one process at once, unless strangers have filled the queue of the one that listens.
+/// The kernel connects two sockets of one process at once, unless strangers have filled the listener's queue.
 const CONNECTS_WITHIN: Duration = Duration::from_millis(100);
 
-/// Before a descriptor is given away: its socket has all that is left of the stream. False if that cannot be by then: there is more than
-/// the kernel holds, or the peer has not written its end.
+/// Moves the rest of the stream into the socket before the descriptor is given away. Returns `false` if that is impossible by
+/// `until`: the kernel cannot hold the rest, or the peer has not written its end.
+/// `takes`: the bytes are taken, though another process has the connection as well, if they cannot be copied. Otherwise they stay for that
+/// process, and the new socket is reset.
 #[cold]
-pub(super) fn put_into_socket(fd: c_int, until: Duration) -> bool {
+pub(super) fn put_into_socket(fd: c_int, until: Duration, takes: bool) -> bool {
     errno::kept(|| {
         let Some(used) = Use::of(fd) else { return false };
         let Some(side) = used.side() else { return false };
         let Some((new, writer)) = connected() else { return false };
-        if side.is_shared() {
-            let copied = copy_all(&used, side, fd);
-            if !copied.is_some_and(|it| write_all(writer.0, it.room.as_ptr(), it.count, until)) {
-                kernel::reset(writer.0); // The bytes stay where they are, for the other process.
-            }
-        } else if !move_all(&used, fd, writer.0, until) {
-            kernel::reset(fd); // As bytes are lost.
+        let copied = if side.is_shared() { copy_all(&used, side, fd) } else { None };
+        let is_done = match copied {
+            Some(bytes) => write_all(writer.0, bytes.room.as_ptr(), bytes.count, until),
+            None => takes && move_all(&used, fd, writer.0, until),
+        };
+        if !is_done && takes {
+            kernel::reset(fd); // Bytes are lost.
             return false;
         }
+        if !is_done {
+            kernel::reset(writer.0); // The bytes stay where they are, for the other process.
+        }
         if side.has_shut() {
-            // SAFETY: the call has no pointers.
+            // SAFETY: the call takes no pointers.
             let _ = unsafe { own::shutdown(new.0, libc::SHUT_WR) };
         }
         let slot = used.slot;
@@ -68,7 +73,7 @@ pub(super) fn put_into_socket(fd: c_int, until: Duration) -> bool {
     })
 }
 
-/// Bytes in memory of this library.
+/// Bytes in this library's memory.
 struct Bytes {
     room: Scratch,
     count: usize,
@@ -94,23 +99,23 @@ fn copy_all(used: &Use, side: &Side, fd: c_int) -> Option<Bytes> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
     let mut count = 0;
     if part.iov_len > 0 {
-        // SAFETY: the part is within the memory.
+        // SAFETY: the part lies within the memory.
         let got = unsafe { transfer::receive(used, side, fd, &raw const part, 1, flags) };
         count = usize::try_from(got).unwrap_or(0);
     }
-    // SAFETY: there is room for all bytes.
+    // SAFETY: the memory has room for all bytes.
     unsafe { side.copy_rest(&rest, base.wrapping_add(count)) };
     count += rest.len();
     Some(Bytes { room, count }).filter(|bytes| bytes.count == all)
 }
 
-/// Writes all that is left of a stream into another socket, which nobody reads meanwhile. True at the end of the stream.
+/// Writes the rest of a stream into another socket, which is not read meanwhile. Returns `true` at the end of the stream.
 fn move_all(used: &Use, fd: c_int, to: c_int, until: Duration) -> bool {
     let Some(mut room) = Scratch::new(PIECE) else { return false };
     let Some(side) = used.side() else { return false };
     loop {
         let part = iovec { iov_base: room.as_mut_ptr().cast(), iov_len: PIECE };
-        // SAFETY: the part is the memory.
+        // SAFETY: the part covers the memory.
         let got =
             unsafe { transfer::receive(used, side, fd, &raw const part, 1, libc::MSG_DONTWAIT) };
         match usize::try_from(got) {
@@ -120,7 +125,7 @@ fn move_all(used: &Use, fd: c_int, to: c_int, until: Duration) -> bool {
                     return false;
                 }
             }
-            // The kernel of the peer has the rest, until this one has room.
+            // The peer's kernel keeps the rest until this kernel has room.
             Err(_) if !(errno::current() == libc::EAGAIN && is_ready(fd, libc::POLLIN, until)) => {
                 return false;
             }
@@ -133,11 +138,11 @@ fn write_all(to: c_int, from: *const u8, count: usize, until: Duration) -> bool 
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let mut done = 0;
     while done < count {
-        // SAFETY: the caller has this number of bytes there.
+        // SAFETY: the caller passes at least this number of bytes.
         let sent = unsafe { own::send(to, from.wrapping_add(done).cast(), count - done, flags) };
         match usize::try_from(sent) {
             Ok(sent) => done += sent,
-            // The kernel makes room as it moves bytes to the other end.
+            // The kernel makes room while it moves bytes to the other end.
             Err(_) if !is_ready(to, libc::POLLOUT, until) => return false,
             Err(_) => {}
         }
@@ -145,7 +150,7 @@ fn write_all(to: c_int, from: *const u8, count: usize, until: Duration) -> bool 
     true
 }
 
-/// Waits for the kernel. False if it takes too long.
+/// Waits for the kernel. Returns `false` after `until`.
 fn is_ready(fd: c_int, events: c_short, until: Duration) -> bool {
     while let Some(left) = until.checked_sub(Clock::now()) {
         let mut member = [pollfd { fd, events, revents: 0 }];
@@ -157,40 +162,40 @@ fn is_ready(fd: c_int, events: c_short, until: Duration) -> bool {
     false
 }
 
-/// A descriptor of this call.
+/// A descriptor owned by this call.
 struct Own(c_int);
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is this call's. It is a new socket, whose close does not wait.
+        // SAFETY: this call owns the descriptor. It is a new socket, whose close does not block.
         let _ = unsafe { own::close(self.0) };
     }
 }
 
-/// Two ends of a connection: one for the program, and one that writes. Bytes that the second one has written are the kernel's when it is
+/// Two ends of a connection: one for the program, and one that writes. The kernel delivers the second end's bytes after it is
 /// closed.
 fn connected() -> Option<(Own, Own)> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
     let socket = |flags| {
-        // SAFETY: the call has no pointers.
+        // SAFETY: the call takes no pointers.
         let fd = unsafe { own::socket(libc::AF_INET, kind | flags, 0) };
         (fd >= 0).then_some(Own(fd))
     };
     let (listener, writer) = (socket(libc::SOCK_NONBLOCK)?, socket(0)?);
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut at: sockaddr_in = unsafe { mem::zeroed() };
     at.sin_family = libc::AF_INET as _;
     at.sin_addr.s_addr = u32::from(std::net::Ipv4Addr::LOCALHOST).to_be();
     let size = size_of::<sockaddr_in>() as socklen_t;
-    // SAFETY: the addresses and the number live here.
+    // SAFETY: the addresses and the number are local variables.
     unsafe {
         let address: *const sockaddr = (&raw const at).cast();
-        // The socket that is accepted has it as well. What the other one holds grows by itself, beyond what could be asked for.
+        // The accepted socket inherits it. The other end's buffer grows by itself, beyond any size that could be asked for.
         let (value, length): (*const c_void, _) = ((&raw const ROOM).cast(), size_of::<c_int>());
         own::setsockopt(listener.0, libc::SOL_SOCKET, libc::SO_RCVBUF, value, length as socklen_t);
         let time = libc::timeval { tv_sec: 0, tv_usec: CONNECTS_WITHIN.subsec_micros().into() };
         let (value, length) = ((&raw const time).cast(), size_of_val(&time) as socklen_t);
-        own::setsockopt(writer.0, libc::SOL_SOCKET, libc::SO_SNDTIMEO, value, length); // Of `connect` too.
+        own::setsockopt(writer.0, libc::SOL_SOCKET, libc::SO_SNDTIMEO, value, length); // Limits `connect` too.
         if own::bind(listener.0, address, size) != 0 || own::listen(listener.0, STRANGERS_MAX) != 0
         {
             return None;
@@ -207,12 +212,12 @@ fn connected() -> Option<(Own, Own)> {
         let mut length = size;
         let mut listens = [pollfd { fd: listener.0, events: libc::POLLIN, revents: 0 }];
         kernel::wait(&mut listens, Some(kernel::spec(CONNECTS_WITHIN))).ok()?;
-        // SAFETY: there is room for the address. The call does not wait.
+        // SAFETY: the buffer has room for the address. The call does not block.
         let fd = unsafe {
             own::accept4(listener.0, (&raw mut peer).cast(), &raw mut length, libc::SOCK_CLOEXEC)
         };
         let new = (fd >= 0).then_some(Own(fd))?;
-        // A stranger may have the same port at another address of the loopback interface.
+        // A stranger may have the same port at another loopback address.
         if (peer.sin_port, peer.sin_addr.s_addr)
             == (own_address.sin_port, own_address.sin_addr.s_addr)
         {
@@ -224,17 +229,17 @@ fn connected() -> Option<(Own, Own)> {
 }
 
 fn address_of(fd: c_int) -> Option<sockaddr_in> {
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut at: sockaddr_in = unsafe { mem::zeroed() };
     let mut size = size_of::<sockaddr_in>() as socklen_t;
-    // SAFETY: there is room for the address.
+    // SAFETY: the buffer has room for the address.
     let result = unsafe { own::getsockname(fd, (&raw mut at).cast(), &raw mut size) };
     (result == 0).then_some(at)
 }
 
-/// A descriptor stands for the new socket from now on, with the flags that it had.
+/// Makes a descriptor refer to the new socket, and keeps its flags.
 fn replace(fd: c_int, new: c_int) {
-    // SAFETY: the commands have numbers or nothing as arguments.
+    // SAFETY: the commands take integers or no arguments.
     unsafe {
         let closes = own::fcntl(fd, libc::F_GETFD, 0) & libc::FD_CLOEXEC != 0;
         let flags = own::fcntl(fd, libc::F_GETFL, 0);

@@ -1,8 +1,8 @@
-//! Connections return to TCP before a call that only the kernel can answer.
+//! Connections return to TCP before a call that only the kernel can handle.
 //!
-//! A direction whose ring is empty returns at once. Otherwise its receiver recalls, and its sender puts what was not read into TCP. If
-//! the peer does not do its part in time, what this side has written stays in its ring, where the peer reads it, and what the peer has
-//! written is out of reach: the connection is reset.
+//! A direction with an empty ring returns at once. Otherwise the receiver recalls, and the sender puts the unread bytes into TCP.
+//! If the peer does not answer in time, the bytes of this side stay in its ring, where the peer reads them. The bytes of the peer
+//! are out of reach, and the connection is reset.
 
 use std::time::Duration;
 
@@ -18,20 +18,21 @@ use crate::carry::sets::attaching;
 use crate::carry::spin::Clock;
 use crate::{descriptors, errno, originals, report};
 
-/// Peers answer within this time, for all connections of a call together, whatever keeps them from running. A connection whose peer
-/// does not is reset, since bytes would be lost in silence.
+/// Upper bound on the time in which peers must answer, for all connections of a call together, whatever keeps the peers from
+/// running. A connection whose peer does not answer is reset rather than lose bytes silently.
 const RETURN_MAX: Duration = Duration::from_millis(500);
 
-/// What is left of all connections of a call is put into sockets within this time, if nothing is left of [`RETURN_MAX`].
+/// Minimum time for moving the rest of a call's connections into sockets, if [`RETURN_MAX`] is used up.
 const REST_MAX: Duration = Duration::from_millis(100);
 
-/// All bytes of a connection are in the kernel's stream when this returns, and stay there. `call` needs that.
+/// Returns with all bytes of the connection in the kernel's stream for good. `call` requires that.
 #[cold]
 pub(crate) fn return_to_kernel(fd: c_int, call: &'static str) {
     errno::kept(|| return_by(fd, call, Clock::now() + RETURN_MAX));
 }
 
-/// The same before the descriptor is used past this library, by another process or by the C library: nothing is left in a ring.
+/// The same for a descriptor that will be used without this library, by another process or by the C library. Leaves no bytes in a
+/// ring.
 #[cold]
 pub(crate) fn give_away(fd: c_int, call: &'static str) {
     errno::kept(|| {
@@ -41,15 +42,16 @@ pub(crate) fn give_away(fd: c_int, call: &'static str) {
     });
 }
 
-/// By when what is left is in new sockets, for all connections of a call together. The kernel has it already, so this takes no time but
-/// for its own work.
+/// Deadline for moving the rest into new sockets, for all connections of a call together. The kernel has the bytes already, so
+/// only its own work takes time.
 fn rest_until(until: Duration) -> Duration {
     until.max(Clock::now() + REST_MAX)
 }
 
-/// What only this process could read is put into the socket. If that cannot be, the connection is reset: bytes would be lost in silence.
+/// Moves bytes that only this process could read into the socket. If that fails, resets the connection rather than lose bytes
+/// silently.
 fn leave_nothing(fd: c_int, until: Duration) {
-    if descriptors::is_carried(fd) && !rest::put_into_socket(fd, until) {
+    if descriptors::is_carried(fd) && !rest::put_into_socket(fd, until, true) {
         errno::kept(|| {
             let Some(used) = Use::of(fd) else { return };
             used.slot.give_up();
@@ -60,16 +62,15 @@ fn leave_nothing(fd: c_int, until: Duration) {
     }
 }
 
-/// Before the process starts another one that may have its connections: everything is the kernel's. All connections return at the same
-/// time.
+/// Runs before the process starts a process that may have its connections: all of them return to the kernel, at the same time.
 #[cold]
 pub(crate) fn return_all(call: &'static str) {
     children::before_program();
     errno::kept(|| return_these(ours, call));
 }
 
-/// Before this process becomes another program: connections that the program has are the kernel's. Until this process or the program
-/// ends, if other processes have them as well.
+/// Runs before this process becomes another program: connections that the program keeps return to the kernel. If other processes
+/// have a connection too, it returns only until this process or the program ends.
 #[cold]
 pub(crate) fn return_inherited(call: &'static str) {
     children::before_program();
@@ -86,7 +87,7 @@ pub(crate) fn return_inherited(call: &'static str) {
             shared().filter_map(Use::of).for_each(|used| used.slot.become_program());
             shared().for_each(|fd| share_by(fd, until));
             let until = rest_until(until);
-            shared().filter(has_rest).for_each(|fd| _ = rest::put_into_socket(fd, until));
+            shared().filter(has_rest).for_each(|fd| _ = rest::put_into_socket(fd, until, false));
             return_these(|| ours().filter(outlives).filter(|fd| !is_shared(fd)), call);
         } else {
             return_these(|| ours().filter(outlives), call);
@@ -96,7 +97,7 @@ pub(crate) fn return_inherited(call: &'static str) {
     });
 }
 
-/// Whether bytes are left that a peer which is gone has written, and only this process can read.
+/// Whether bytes are left that only this process can read, from a peer that is gone.
 fn has_rest(fd: &c_int) -> bool {
     let used = Use::of(*fd);
     used.is_some_and(|used| {
@@ -104,7 +105,7 @@ fn has_rest(fd: &c_int) -> bool {
     })
 }
 
-/// Before a fork: connections between hosts return, since the carrier knows one process only.
+/// Runs before a fork: connections between hosts return, because the carrier knows one process only.
 #[cold]
 pub(crate) fn return_between_hosts() {
     let is_between_hosts = |fd: &c_int| {
@@ -126,18 +127,18 @@ fn ours() -> impl Iterator<Item = c_int> {
 
 /// Whether `exec` closes the descriptor.
 pub(crate) fn is_closed_by_exec(fd: c_int) -> bool {
-    // SAFETY: the command has no argument.
+    // SAFETY: the command takes no argument.
     let flags = unsafe { originals::fcntl(fd, libc::F_GETFD, 0) };
     flags < 0 || flags & libc::FD_CLOEXEC != 0
 }
 
-/// Has the peers of all these connections begin to answer.
+/// Makes the peers of all these connections begin to answer.
 fn begin_to_return(these: impl Iterator<Item = c_int>, begin: impl Fn(&Side)) {
     for fd in these {
         let used = Use::of(fd);
         if let Some(side) = used.as_ref().and_then(Use::side) {
             begin(side);
-            // Relatives that have the connection as well read nothing before the peer has answered.
+            // Relatives that share the connection read no bytes before the peer has answered.
             if !side.step_back(fd) || side.is_shared() {
                 side.ask_peer();
             }
@@ -145,7 +146,7 @@ fn begin_to_return(these: impl Iterator<Item = c_int>, begin: impl Fn(&Side)) {
     }
 }
 
-/// Another process of this side goes on with the connection, so it is not reset: what the peer has not put into TCP follows once it
+/// Another process of this side keeps the connection, so it is not reset. Bytes that the peer has not put into TCP follow once it
 /// does.
 fn share_by(fd: c_int, until: Duration) {
     let Some(used) = Use::of(fd) else { return };
@@ -175,7 +176,7 @@ fn return_by(fd: c_int, call: &'static str, until: Duration) {
             used.slot.uncarry();
             side.leave();
         }
-        // Another thread has it return.
+        // Another thread is returning it.
         Some(_) if descriptors::is_carried(fd) => {
             let step = kernel::spec(Duration::from_micros(50));
             while used.slot.state() == State::Returning && Clock::now() < until {
@@ -190,8 +191,8 @@ fn return_by(fd: c_int, call: &'static str, until: Duration) {
     }
 }
 
-/// Waits until TCP has all bytes that this side has not read. False if bytes stay in the ring that only this process can read. If TCP
-/// does not get the others, the connection is reset: they would be lost in silence.
+/// Waits until TCP has all bytes that this side has not read. Returns `false` if bytes that only this process can read stay in
+/// the ring. If other bytes do not reach TCP, the connection is reset rather than lose them silently.
 fn step_back(side: &Side, fd: c_int, until: Duration) -> bool {
     if !wait_for_peer(side, fd, until) {
         side.spill();
@@ -212,7 +213,7 @@ fn step_back(side: &Side, fd: c_int, until: Duration) -> bool {
     !side.has_rest(fd)
 }
 
-/// False if the peer has not answered in time, or never will, and bytes are left.
+/// Waits for the peer's answer. Returns `false` if bytes are left because it is late or will never come.
 fn wait_for_peer(side: &Side, fd: c_int, until: Duration) -> bool {
     let mut wait = FIRST_WAIT;
     while !side.step_back(fd) {

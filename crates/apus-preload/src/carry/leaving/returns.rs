@@ -1,11 +1,11 @@
-//! Returns to TCP at random offsets, for tests: `APUS_SOCKETS=return:BYTES` has each direction return after that many bytes on average,
-//! and go through the ring again when both sides agree anew.
+//! Returns to TCP at random offsets, for tests. With `APUS_SOCKETS=return:BYTES`, each direction returns after that many bytes on
+//! average, and goes through the ring again once both sides agree to.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use crate::carry::connection::side::{Bell, Side};
 
-/// Bytes between two returns, on average; 0: none.
+/// Mean number of bytes between two returns. 0 for no returns.
 static MEAN: AtomicU64 = AtomicU64::new(0);
 static LEFT: AtomicI64 = AtomicI64::new(0);
 
@@ -14,7 +14,7 @@ pub(crate) fn begin(text: &str) {
     MEAN.store(text.parse().unwrap_or(0), Ordering::Relaxed);
 }
 
-/// Bytes were moved.
+/// Notes that bytes were moved.
 #[inline]
 pub(crate) fn moved(side: &Side, what: Bell, bytes: usize) {
     if MEAN.load(Ordering::Relaxed) > 0 {
@@ -28,7 +28,7 @@ fn count(side: &Side, what: Bell, bytes: usize) {
         return;
     }
     let mut random = [0; 8];
-    // SAFETY: there is room for the bytes.
+    // SAFETY: the buffer has room for the bytes.
     let _ = unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
     let next = u64::from_ne_bytes(random) % (2 * MEAN.load(Ordering::Relaxed));
     LEFT.store(next as i64, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! The thread of this library: it looks for peers, and answers them while the program computes.
+//! The answering thread of this library: looks for peers, and answers them while the program computes.
 //!
-//! It starts with the first connection that may be carried. All signals are blocked in it. A child of fork has none until it has such a
-//! connection itself, or uses one that is carried.
+//! The thread starts with the first candidate, and has all signals blocked. A child of fork has no such thread until it has a
+//! candidate itself, or uses a carried connection.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
@@ -24,25 +24,25 @@ use crate::carry::spin::Clock;
 use crate::originals::own as originals;
 use crate::{errno, report};
 
-/// The thread runs, or is being started.
+/// Whether the thread runs or is being started.
 static RUNS: AtomicBool = AtomicBool::new(false);
 
-/// Writing to it wakes the thread; -1 before it runs.
+/// Eventfd that wakes the thread. -1 before the thread runs.
 static WAKE: AtomicI32 = AtomicI32::new(-1);
 
-/// How often the thread could not be started. Connections are carried without it, but nobody answers while the program computes.
+/// Failed starts of the thread. Without it, connections are carried, but get no answers while the program computes.
 static FAILURES: AtomicU32 = AtomicU32::new(0);
 
-/// After these the thread is not tried again.
+/// Upper bound on failed starts.
 const FAILURES_MAX: u32 = 3;
 
-/// Forks that have begun and not returned. No connection comes to be carried meanwhile: the child would not have its memory.
+/// Forks that have begun and not returned. Meanwhile no connection becomes carried, because the child would not have its memory.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// The thread carries a connection.
+/// Whether the thread is setting up a carried connection.
 static CARRIES: AtomicBool = AtomicBool::new(false);
 
-/// Before a fork.
+/// Runs before a fork.
 pub(crate) fn pause() {
     FORKS.fetch_add(1, Ordering::SeqCst);
     while CARRIES.load(Ordering::SeqCst) {
@@ -50,7 +50,7 @@ pub(crate) fn pause() {
     }
 }
 
-/// After a fork. True if the thread may have waited for that.
+/// Runs after a fork. Returns `true` if the thread may have waited for it.
 pub(crate) fn go_on() -> bool {
     FORKS.fetch_sub(1, Ordering::SeqCst) == 1 && RUNS.load(Ordering::Relaxed)
 }
@@ -74,7 +74,7 @@ fn start_thread() {
     }
 }
 
-/// False if there is no descriptor or no thread to be had.
+/// Returns `false` without a descriptor or a thread.
 fn try_to_start() -> bool {
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
     let Some(wake) =
@@ -82,7 +82,7 @@ fn try_to_start() -> bool {
     else {
         return false; // Connections stay with the kernel.
     };
-    // SAFETY: the sets are initialised by the calls that come first.
+    // SAFETY: the first calls initialize the sets.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&raw mut all);
@@ -92,7 +92,7 @@ fn try_to_start() -> bool {
         WAKE.store(wake_by, Ordering::Release);
         let started = thread.stack_size(stack()).spawn(move || Answering::new(wake).run());
         if started.is_err() {
-            // The eventfd is closed: its number may be another file's.
+            // The eventfd is closed, and its number may belong to another file.
             let _ = WAKE.compare_exchange(wake_by, -1, Ordering::AcqRel, Ordering::Relaxed);
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
@@ -100,19 +100,19 @@ fn try_to_start() -> bool {
     }
 }
 
-/// Size of the thread's stack. The C library puts the thread's copies of all thread-local variables there as well, and the program and
-/// its libraries may have any number of them.
+/// Size of the thread's stack. The C library also places the thread-local variables of the program and all its libraries on it.
+/// Their total size has no bound.
 fn stack() -> usize {
-    /// Adds up the thread-local variables of one library, or of the program.
+    /// Adds up the thread-local variables of one library or of the program.
     unsafe extern "C" fn add(
         of: *mut libc::dl_phdr_info,
         _: libc::size_t,
         sum: *mut libc::c_void,
     ) -> c_int {
-        // SAFETY: the linker passes its own description, and the sum is that of the caller below.
+        // SAFETY: the linker passes its own description, and the sum belongs to the caller below.
         let (of, sum) = unsafe { (&*of, &mut *sum.cast::<usize>()) };
         if !of.dlpi_phdr.is_null() {
-            // SAFETY: the headers of what is loaded stay in memory, and there are as many as the description says.
+            // SAFETY: the headers of a loaded object stay in memory, and the description has their number.
             let headers =
                 unsafe { std::slice::from_raw_parts(of.dlpi_phdr, usize::from(of.dlpi_phnum)) };
             for header in headers.iter().filter(|header| header.p_type == libc::PT_TLS) {
@@ -123,12 +123,12 @@ fn stack() -> usize {
         0
     }
     let mut locals = 0_usize;
-    // SAFETY: the function is called during this call only, with the sum's address.
+    // SAFETY: `add` is called only during this call, with the address of the sum.
     unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut locals).cast()) };
     locals.saturating_add(256 << 10)
 }
 
-/// Has the thread look at the table.
+/// Makes the thread look at the table.
 pub(crate) fn wake() {
     let fd = WAKE.load(Ordering::Acquire);
     if fd >= 0 {
@@ -138,16 +138,16 @@ pub(crate) fn wake() {
     }
 }
 
-/// The thread is to end.
+/// Whether the thread must end.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
-/// The thread, for the kernel; 0: none has run.
+/// The thread's kernel id. 0 if no thread has run.
 static THREAD: AtomicI32 = AtomicI32::new(0);
 
-/// Ends the thread for good. When this returns, it makes no system call any more, or has not come to its end for a second.
+/// Ends the thread for good. When this returns, the thread makes no more system calls, or has not ended within a second.
 pub(crate) fn end() {
     if !RUNS.swap(true, Ordering::AcqRel) || WAKE.load(Ordering::Acquire) < 0 {
-        return; // It is never started, or could not be.
+        return; // The thread never runs: it was not started, or could not be.
     }
     IS_OVER.store(true, Ordering::SeqCst);
     wake();
@@ -155,7 +155,7 @@ pub(crate) fn end() {
     let until = Clock::now() + Duration::from_secs(1);
     let runs = || match THREAD.load(Ordering::SeqCst) {
         0 => true,
-        // SAFETY: signal 0 is none; the call only looks whether the thread is there.
+        // SAFETY: signal 0 is not sent; the call only checks that the thread exists.
         thread => unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, 0) == 0 },
     };
     while runs() && Clock::now() < until {
@@ -163,7 +163,7 @@ pub(crate) fn end() {
     }
 }
 
-/// In a child of fork: the thread is the parent's.
+/// Runs in a child of fork: the thread is the parent's.
 pub(crate) fn forget() {
     THREAD.store(0, Ordering::Relaxed);
     RUNS.store(false, Ordering::Release);
@@ -173,27 +173,28 @@ pub(crate) fn forget() {
     CARRIES.store(false, Ordering::Relaxed);
 }
 
-/// A connection whose peer is being looked for.
+/// The search for a connection's peer.
 struct Search {
     slot: &'static Slot,
     addresses: Addresses,
     way: Way,
     step: Step,
-    /// When to do something although nothing came, and how often that was.
+    /// Time of the next repetition.
     due: Duration,
+    /// Number of repetitions.
     tries: u32,
 }
 
-/// By which the other end is looked for.
+/// The way in which the other end is looked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Meeting(Where),
-    /// The carrier of this host.
+    /// Through the carrier of this host.
     Carrier,
 }
 
 impl Way {
-    /// The likeliest one.
+    /// The likeliest way.
     fn first(addresses: &Addresses) -> Self {
         match addresses.are_here() {
             true => Self::Meeting(Where::Here),
@@ -202,7 +203,7 @@ impl Way {
         }
     }
 
-    /// The one that is tried after this one.
+    /// The way to try after this one.
     fn next(self) -> Option<Self> {
         let is_last = self != Self::Meeting(Where::Directory) || net::port().is_none();
         (!is_last).then_some(Self::Carrier)
@@ -210,11 +211,11 @@ impl Way {
 }
 
 enum Step {
-    /// The end that accepted it.
+    /// The end that accepted the connection listens.
     Listens(Listener),
-    /// The end that made it.
+    /// The end that made the connection connects.
     Connects,
-    /// It waits for the other end, or for the carrier.
+    /// The end waits for the other end or the carrier.
     Offers(Option<Offer>),
 }
 
@@ -241,25 +242,26 @@ struct Answering {
     wake: Inner,
     searches: Vec<Search>,
     carried: Vec<&'static Slot>,
-    /// Sides of connections that are not carried any more, which calls may still use.
+    /// Sides of connections that are no longer carried but may be in use by calls.
     released: Vec<Released>,
 }
 
-/// How long a peer is looked for: in steps, each twice as long as the one before.
+/// First interval of a search. It doubles with each step.
 const FIRST_STEP: Duration = Duration::from_millis(1);
+/// Upper bound on the steps of a search.
 const STEPS: u32 = 11;
-/// How often bytes are put back into TCP that had no room before.
+/// Interval at which bytes are put back into TCP that found no room.
 const REFILL: Duration = Duration::from_millis(5);
 
 impl Answering {
     fn new(wake: Inner) -> Self {
-        // A child of fork has connections of its parent.
+        // A child of fork has its parent's connections.
         let carried = slots::all().filter(|slot| slot.side().is_some()).collect();
         Self { wake, searches: Vec::new(), carried, released: Vec::new() }
     }
 
     fn run(&mut self) {
-        // SAFETY: the call has no arguments.
+        // SAFETY: the call takes no arguments.
         THREAD.store(unsafe { libc::gettid() }, Ordering::SeqCst);
         let mut refills = false;
         while !IS_OVER.load(Ordering::SeqCst) {
@@ -276,7 +278,7 @@ impl Answering {
                 continue;
             }
             let mut count = 0_u64;
-            // SAFETY: there is room for the count.
+            // SAFETY: the buffer has room for the count.
             let _ = unsafe { originals::read(self.wake.as_raw_fd(), (&raw mut count).cast(), 8) };
             children::look();
             self.begin();
@@ -305,7 +307,7 @@ impl Answering {
         first.chain(searches).chain(carried).map(member).collect()
     }
 
-    /// Takes up connections whose peers are wanted.
+    /// Begins the search for each wanted peer.
     fn begin(&mut self) {
         for slot in slots::all().filter(|slot| slot.state() == State::Wanted) {
             if !slot.begin_meeting() {
@@ -344,14 +346,14 @@ impl Answering {
         }
     }
 
-    /// Answers peers. True if bytes are left that are to be put back into TCP.
+    /// Answers peers. Returns `true` if bytes are left to be put back into TCP.
     fn answer(&self) -> bool {
         let mut left = false;
         for slot in &self.carried {
             let Some(side) = slot.side() else { continue };
             children::follow(slot, side);
             if slot.state() == State::Carried && side.has_left() {
-                leave(slot); // By another process that has the connection.
+                leave(slot); // Another process of this side has left.
             }
             if slot.state() == State::Carried && !slot.may_begin() {
                 begin(slot);
@@ -361,7 +363,7 @@ impl Answering {
                     && !side.has_left()
                     && let Some(held) = slot.hold()
                 {
-                    // Bytes may be lost on their way. A program that uses the socket then sees why it is not connected.
+                    // Bytes on their way may be lost, so the connection is reset, and the program's next call reports that.
                     side.lose();
                     report::lost(held.fd);
                     kernel::reset(held.fd);
@@ -374,7 +376,7 @@ impl Answering {
                 attaching::follow_room(slot, side);
                 let _ = side.finish_shut(held.fd);
                 if slot.state() == State::Carried && side.peer_has_left(held.fd) {
-                    let _ = side.finish_shut(held.fd); // All of the ring is in TCP now.
+                    let _ = side.finish_shut(held.fd); // All bytes of the ring are in TCP now.
                     leave(slot);
                 }
             }
@@ -382,8 +384,8 @@ impl Answering {
         left
     }
 
-    /// Frees what nobody uses any more. A slot with a search is not freed, or the search would be taken for that of the next connection
-    /// in the slot: the next turn ends it first.
+    /// Frees unused sides and slots. A slot with a search is kept, or the search would pass to the slot's next connection. The
+    /// next turn ends the search first.
     fn reclaim(&mut self) {
         self.released.extend(self.carried.iter().filter_map(|slot| slot.release()));
         self.released.retain(|released| !released.is_over());
@@ -400,7 +402,7 @@ impl Answering {
     }
 }
 
-/// A connection is carried from now on, unless another process has it, which would not see bytes of the rings.
+/// Carries a connection from now on, unless another process has it, which would not see the bytes of the rings.
 fn carry(slot: &Slot, side: Box<Side>) -> bool {
     CARRIES.store(true, Ordering::SeqCst);
     let may = FORKS.load(Ordering::SeqCst) == 0 && !slot.is_shared();
@@ -415,7 +417,7 @@ fn carry(slot: &Slot, side: Box<Side>) -> bool {
     is_carried
 }
 
-/// Whether a connection is on its way to TCP, because the program may need descriptors or the carrier was switched off.
+/// Whether the connection is returning to TCP, because the program may need descriptors or the carrier was switched off.
 fn is_leaving(slot: &'static Slot, side: &Side, fd: c_int) -> bool {
     if slot.state() != State::Carried || !side.gives_way() {
         return false;
@@ -434,7 +436,7 @@ fn is_leaving(slot: &'static Slot, side: &Side, fd: c_int) -> bool {
     false
 }
 
-/// A connection that is carried begins to use its rings, once all epoll sets that have it wake for it.
+/// A carried connection begins to use its rings, once all epoll sets with it wake for it.
 fn begin(slot: &'static Slot) {
     if let Some(side) = slot.side()
         && slot.hold().is_some_and(|held| was_shut_before(side, held.fd))
@@ -455,19 +457,20 @@ fn begin(slot: &'static Slot) {
     }
 }
 
-/// Whether the program had shut the connection down before it was carried. TCP refuses what the ring would take, and the end is near.
+/// Whether the program had shut the connection down before it was carried. TCP refuses bytes that the ring would take, and the
+/// connection is about to end.
 fn was_shut_before(side: &Side, fd: c_int) -> bool {
     !side.is_between_hosts && !side.has_shut() && kernel::has_shut(fd)
 }
 
-/// A connection stays with the kernel.
+/// Leaves a connection to the kernel.
 fn leave(slot: &'static Slot) {
     slot.give_up();
     attaching::detach(slot);
     slot.uncarry();
 }
 
-/// Reads what the peer has sent over the channel. True if the peer is dead.
+/// Reads the peer's channel messages. Returns `true` if the peer is dead.
 fn has_ended(side: &Side) -> bool {
     if side.peer_is_dead.load(Ordering::Relaxed) {
         return false;
@@ -499,7 +502,7 @@ impl Search {
         begun(way).or_else(|| begun(way.next()?))
     }
 
-    /// Goes on with the next way if the other end cannot be met by one.
+    /// Advances the search, and changes to the next way if this one has failed.
     fn advance(&mut self, now: Duration) -> Progress {
         match (self.try_to_advance(now), self.way.next()) {
             (Progress::Failed, Some(way)) if self.slot.state() == State::Meeting => {
@@ -515,7 +518,7 @@ impl Search {
 
     fn try_to_advance(&mut self, now: Duration) -> Progress {
         if self.slot.state() != State::Meeting {
-            return Progress::Failed; // The program has closed it.
+            return Progress::Failed; // The program has closed the connection.
         }
         match &mut self.step {
             Step::Listens(listener) => {
@@ -546,7 +549,7 @@ impl Search {
         if now >= self.due {
             let is_last = self.tries == STEPS;
             if is_last && self.way != Way::Carrier {
-                return Progress::Failed; // Between hosts the carrier gives up.
+                return Progress::Failed; // Between hosts, the carrier decides when to give up.
             }
             match &self.step {
                 Step::Listens(listener) => listener.repeat(),

@@ -1,17 +1,18 @@
-//! Connections between network namespaces of one host, such as those of its containers: where their ends meet, and how an end shows in
-//! which network namespace it is.
+//! Connections between network namespaces of one host, such as those of containers: the place where their ends meet, and the
+//! proof of an end's network namespace.
 //!
-//! The ends meet at a unix socket in a directory that both see (`APUS_SHM_DIR`, as nodes of Apus have it). `sock_diag` tells of the own
-//! network namespace only, so each end hands over two sockets of its own one beside its [proof](crate::carry::peers::diagnosis): a UDP socket at the
-//! address of its end of the connection, and a socket for `sock_diag`. The other end then finds out three things by itself:
+//! The ends meet at a unix socket in a directory that both see (`APUS_SHM_DIR`, as for nodes of Apus). `sock_diag` covers only
+//! the caller's network namespace, so each end hands over two sockets besides its [proof](crate::carry::peers::diagnosis): a UDP
+//! socket at the address of its end of the connection, and a socket for `sock_diag`. The other end then checks three things
+//! itself:
 //!
-//! 1. A number that nobody guesses, sent to the address of the peer, arrives at that UDP socket. So the socket is in the network
-//!    namespace to which packets for the peer's address go, and there is no address translation between the two.
+//! 1. An unguessable number, sent to the peer's address, arrives at that UDP socket. So packets for the peer's address reach the
+//!    socket's network namespace, without address translation.
 //! 2. The socket for `sock_diag` is in the same network namespace (`SO_NETNS_COOKIE`).
-//! 3. The kernel says by it that the proof is that of the socket with the mirrored addresses.
+//! 3. Through that socket, the kernel confirms that the proof belongs to the socket with the mirrored addresses.
 //!
-//! A process in the peer's network namespace that may make one with the same addresses could pass the number on to it, and show a
-//! connection there. Therefore an end believes processes of its own user only.
+//! A process in the peer's network namespace that can create a socket with the same addresses could pass the number on and
+//! present a connection there. So an end trusts only processes of its own user.
 
 use std::ffi::c_void;
 use std::fs;
@@ -39,14 +40,15 @@ use crate::report;
 /// The variable with the path of the directory.
 const VARIABLE: &std::ffi::CStr = c"APUS_SHM_DIR";
 
-/// Bytes of the longest path of the directory, as nodes have it: the address of a unix socket has 107, and a name here 41 of them.
+/// Upper bound on the bytes of the directory's path, as for nodes: a unix socket's address has 107 bytes, and a name takes 41 of
+/// them.
 const DIRECTORY_MAX: usize = 54;
 
 static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
 
-/// At the start of the process: reads in which directory ends of other network namespaces are met.
+/// Reads the directory in which ends of other network namespaces meet. Runs at the start of the process.
 pub(crate) fn begin() {
-    // SAFETY: the name ends with a zero byte. Nobody changes the environment before `main`.
+    // SAFETY: the name ends with a zero byte. No other code changes the environment before `main`.
     let value = unsafe { libc::getenv(VARIABLE.as_ptr()) };
     if value.is_null() {
         return;
@@ -60,25 +62,25 @@ pub(crate) fn begin() {
     }
 }
 
-/// Whether there is such a directory.
+/// Whether such a directory is set.
 pub(crate) fn is_wanted() -> bool {
     DIRECTORY.get().is_some()
 }
 
-/// Where the two ends of a connection meet.
+/// The path at which the two ends of a connection meet.
 pub(crate) fn place(client: SocketAddr, server: SocketAddr) -> Option<PathBuf> {
     DIRECTORY.get().map(|directory| directory.join(introduction::file_name(client, server)))
 }
 
-/// The file of a socket that listens, which is removed with this value.
+/// The file of a listening socket, removed when this value is dropped.
 pub(crate) struct File {
     path: PathBuf,
-    /// Its device and number: another file may have its name later.
+    /// Device and inode of the file. Another file may have its name later.
     is: (u64, u64),
 }
 
 impl File {
-    /// Binds a socket to a path. A file that an ended process has left there is replaced.
+    /// Binds a socket to a path. Replaces the file of an ended process.
     pub(crate) fn bind(socket: BorrowedFd<'_>, path: PathBuf) -> io::Result<Self> {
         let address = UnixAddr::new(&path)?;
         match socket::bind(socket.as_raw_fd(), &address) {
@@ -88,7 +90,7 @@ impl File {
             }
             bound => bound?,
         }
-        let file = SocketFile::open(&path)?; // Unless somebody has put another file there.
+        let file = SocketFile::open(&path)?; // Fails if another file has taken the path.
         file.open_to_everyone()?;
         Ok(Self { path, is: file.identity() })
     }
@@ -103,7 +105,7 @@ impl Drop for File {
     }
 }
 
-/// Whether nobody listens at a name any more.
+/// Whether the name has no listener any more.
 fn is_left(address: &UnixAddr) -> bool {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).is_ok_and(|socket| {
@@ -111,14 +113,14 @@ fn is_left(address: &UnixAddr) -> bool {
     })
 }
 
-/// What an end shows of its network namespace.
+/// An end's evidence of its network namespace.
 pub(crate) struct Ground {
     udp: Inner,
     diagnosis: Inner,
 }
 
 impl Ground {
-    /// That of the end with this address.
+    /// The evidence of the end with this address.
     pub(crate) fn new(local: SocketAddr) -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let family = if local.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
@@ -130,7 +132,7 @@ impl Ground {
         Ok(Self { udp, diagnosis: inner::keep(diagnosis)? })
     }
 
-    /// What is handed over.
+    /// The descriptors to hand over.
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.udp.as_fd(), self.diagnosis.as_fd()]
     }
@@ -139,20 +141,20 @@ impl Ground {
 /// Bytes of the number that is sent to the peer's address.
 const NUMBER: usize = 16;
 
-/// Datagrams that are looked at in a turn. Anybody may send some.
+/// Upper bound on datagrams that are read in a turn. Any process may send some.
 const LOOKED_AT: usize = 64;
 
-/// What a stranger shows of itself, until it is clear whether it is the peer.
+/// A stranger's evidence, until it is clear whether the stranger is the peer.
 pub(crate) struct Claim {
     proof: Inner,
     udp: Inner,
     diagnosis: Inner,
-    /// Where its UDP socket is.
+    /// Address of the stranger's UDP socket.
     at: SocketAddr,
     number: [u8; NUMBER],
 }
 
-/// What is known of a claim.
+/// The verdict on a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Known {
     Nothing,
@@ -161,15 +163,15 @@ pub(crate) enum Known {
 }
 
 impl Claim {
-    /// The claim of a process of `user` to be at the end `peer`: its proof, and its [`Ground`]. `None` if it is none. Descriptors whose
-    /// close may sleep are closed elsewhere.
+    /// The claim of a process of `user` to be the end `peer`: its proof and its [`Ground`]. Returns `None` for an invalid claim.
+    /// Descriptors whose close may sleep are closed by another thread.
     pub(crate) fn new(
         [proof, udp, diagnosis]: [OwnedFd; 3],
         user: u32,
         peer: SocketAddr,
         number: u128,
     ) -> Option<Self> {
-        // SAFETY: the call has no arguments and cannot fail.
+        // SAFETY: the call takes no arguments and cannot fail.
         let own = unsafe { libc::geteuid() };
         let at = bound_to(udp.as_fd()).map(diagnosis::canonical);
         let kind = |fd: &OwnedFd| {
@@ -193,7 +195,7 @@ impl Claim {
             [proof, udp, diagnosis].into_iter().for_each(closer::close_elsewhere);
             return None;
         }
-        // Closing these sleeps for nobody.
+        // Closing these never sleeps.
         let [proof, udp, diagnosis] = [proof, udp, diagnosis].map(inner::keep);
         Some(Self {
             proof: proof.ok()?,
@@ -209,28 +211,28 @@ impl Claim {
         self.udp.as_raw_fd()
     }
 
-    /// Sends the number to the peer's address. It may be lost on its way.
+    /// Sends the number to the peer's address. It may be lost.
     pub(crate) fn send_number(&self, own: &Ground) {
         let to = SockaddrStorage::from(self.at);
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         let _ = socket::sendto(own.udp.as_raw_fd(), &self.number, &to, flags);
     }
 
-    /// Whether it is the peer, as far as is known. `fd`: the own end.
+    /// The verdict so far. `fd` is this process's end.
     pub(crate) fn look(&self, fd: c_int, local: SocketAddr, peer: SocketAddr) -> Known {
         if !self.number_has_come() {
             return Known::Nothing;
         }
         let found = diagnosis::find_by(self.diagnosis.as_fd(), peer, local);
         let shown = diagnosis::shown(self.proof.as_fd(), fd);
-        // SAFETY: the call has no arguments and cannot fail.
+        // SAFETY: the call takes no arguments and cannot fail.
         let own = unsafe { libc::geteuid() };
         let is_peer = matches!((found, shown), (Some(found), Some(shown))
             if u64::from(found.inode) == shown.inode && shown.user == own);
         if is_peer { Known::IsPeer } else { Known::IsNoPeer }
     }
 
-    /// Whether the process that has claimed this has the socket, as far as that can be seen.
+    /// Whether the process that makes the claim has the socket, as far as this process can see.
     pub(crate) fn may_have(&self, process: libc::pid_t, user: u32) -> bool {
         diagnosis::may_have(process, user, self.proof.as_fd())
     }
@@ -239,7 +241,7 @@ impl Claim {
         for _ in 0..LOOKED_AT {
             let mut bytes = [0_u8; NUMBER + 1];
             let room: *mut c_void = bytes.as_mut_ptr().cast();
-            // SAFETY: there is room for the bytes. The call does not wait, whatever the stranger has set.
+            // SAFETY: the buffer has room for the bytes. The call does not block, whatever the stranger has set.
             let length = unsafe {
                 originals::recv(self.udp.as_raw_fd(), room, bytes.len(), libc::MSG_DONTWAIT)
             };
@@ -253,7 +255,7 @@ impl Claim {
     }
 }
 
-/// Where a socket of IP is bound.
+/// The address to which an IP socket is bound.
 fn bound_to(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
     let at: SockaddrStorage = socket::getsockname(socket.as_raw_fd()).ok()?;
     let v4 = || at.as_sockaddr_in().map(|&at| SocketAddr::V4(at.into()));
@@ -261,10 +263,10 @@ fn bound_to(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
     v4().or_else(v6)
 }
 
-/// `SO_NETNS_COOKIE`, Linux 5.14.
+/// `SO_NETNS_COOKIE` (Linux 5.14).
 const SO_NETNS_COOKIE: c_int = 71;
 
-/// The value of an option of a socket; `None` if it is no socket.
+/// The value of a socket option. `None` if the descriptor is not a socket.
 fn socket_option<T: Default>(fd: BorrowedFd<'_>, name: c_int) -> Option<T> {
     let mut value = T::default();
     let mut size = size_of::<T>() as libc::socklen_t;

@@ -1,27 +1,27 @@
-//! Where another process has a socket among its descriptors.
+//! Finds a socket among the descriptors of another process.
 //!
-//! A process with a thousand connections has thousands of descriptors, and reading what each of them is, for each connection anew, takes
-//! longer than a peer is looked for. So the sockets of the last process with many descriptors are remembered, with their numbers. A number
-//! that is remembered is looked at before it is believed.
+//! A process with a thousand connections has thousands of descriptors. Reading all of them for each connection would take longer
+//! than the search for a peer may. So the sockets of the last process with many descriptors are cached with their numbers. A
+//! cached number is checked before it is used.
 
 use std::cell::RefCell;
 
 use libc::pid_t;
 
-/// Descriptors of a process that are looked at.
+/// Upper bound on descriptors of a process that are looked at.
 const DESCRIPTORS_MAX: usize = 16_384;
 
-/// A process with fewer is not worth remembering.
+/// A process with fewer descriptors is not cached.
 const FEW: usize = 64;
 
-/// Numbers behind that of the socket before: a program makes its sockets one after the other.
+/// Numbers after the last found socket that are tried first, because a program creates its sockets one after the other.
 const NEXT: u32 = 8;
 
-/// The sockets of a process.
+/// The cached sockets of a process.
 #[derive(Default)]
 struct Seen {
     process: pid_t,
-    /// The number of a socket's file, and of its descriptor. In order.
+    /// Inode and descriptor number of each socket, sorted.
     sockets: Vec<(u64, u32)>,
     /// The descriptor that was found last.
     last: u32,
@@ -32,7 +32,8 @@ thread_local! {
 }
 
 impl Seen {
-    /// Whether the process has the socket. `socket_at`: what a descriptor of it is now; `all`: its descriptors.
+    /// Whether the process has the socket. `socket_at` returns the socket that a descriptor is now; `all` returns all
+    /// descriptors.
     fn has<I: Iterator<Item = u32>>(
         &mut self,
         process: pid_t,
@@ -63,7 +64,7 @@ impl Seen {
     }
 }
 
-/// Whether a process has the socket whose file has this number.
+/// Whether a process has the socket with this inode.
 pub(super) fn have(process: pid_t, socket: u64) -> bool {
     let all = || {
         let entries = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten();
@@ -73,7 +74,7 @@ pub(super) fn have(process: pid_t, socket: u64) -> bool {
     SEEN.with_borrow_mut(|seen| seen.has(process, socket, socket_at, all))
 }
 
-/// The number of a socket's file that a link names.
+/// The inode of the socket that a link names.
 pub(super) fn socket_named(link: &str) -> Option<u64> {
     let to = std::fs::read_link(link).ok()?;
     to.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
@@ -85,7 +86,8 @@ mod tests {
 
     use super::*;
 
-    /// Looks for a socket of a process whose descriptor `n` is socket `1000 + n`. How many descriptors were looked at, if it has it.
+    /// Looks for a socket of a process whose descriptor `n` is socket `1000 + n`. Returns the number of descriptors looked at if
+    /// it is found.
     fn looks(seen: &mut Seen, process: pid_t, socket: u64, count: u32) -> Option<usize> {
         let looks = Cell::new(0);
         let socket_at = |number: u32| {
@@ -102,10 +104,10 @@ mod tests {
         for socket in [1_000, 2_999, 1_700] {
             assert_eq!(looks(&mut seen, 7, socket, 2_000), Some(1));
         }
-        // It makes more of them: what is known is looked at first, then what comes next.
+        // The process creates more sockets: cached ones are looked at first, then the next numbers.
         assert_eq!(looks(&mut seen, 7, 2_999, 2_001), Some(1));
         assert_eq!(looks(&mut seen, 7, 3_000, 2_001), Some(1));
-        // A process with few descriptors does not take the place.
+        // A process with few descriptors does not evict the cache.
         assert_eq!(looks(&mut seen, 8, 1_003, 5), Some(5));
         assert_eq!(looks(&mut seen, 7, 1_001, 2_001), Some(1));
     }

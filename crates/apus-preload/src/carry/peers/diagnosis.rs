@@ -1,13 +1,13 @@
-//! How an end shows that it has a socket, and what the kernel says about the socket at the other end of a connection.
+//! The proof that an end has a socket, and the kernel's record of the socket at the other end of a connection.
 //!
-//! The *proof* is a descriptor that names the file of the socket and nothing more (`O_PATH`): it cannot read, write or close the
-//! connection, so a stranger who gets it gains nothing. To make one, a process needs the socket, or the right to look into
-//! `/proc/PID/fd` of a process that has it. The other end compares the number of that file with what the kernel says of the socket with
-//! the mirrored addresses: `sock_diag(7)`, or `/proc/net/tcp` where netlink is not allowed.
+//! The *proof* is an `O_PATH` descriptor of the socket's file: it cannot read, write or close the connection, so a stranger gains
+//! nothing from it. Only a process that has the socket, or may look into `/proc/PID/fd` of a process that has it, can make a
+//! proof. The other end compares the inode of that file with the kernel's record of the socket with the mirrored addresses:
+//! `sock_diag(7)`, or `/proc/net/tcp` where netlink is not allowed.
 //!
-//! A process that is shown a proof can show it to others. So the process that shows it has to be of the user who made the socket, too, and a
-//! process of the own user has to have the socket ([`may_have`]): who has the name of a connection first gains nothing by what its ends
-//! show.
+//! A process that receives a proof can pass it on. So the process that presents it must also belong to the user who made the
+//! socket, and a process of this user must have the socket ([`may_have`]). A process that takes the name of a connection first
+//! gains nothing from the proofs of its ends.
 
 use std::ffi::c_void;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use crate::originals;
 /// The established socket that is bound to `local` and connected to `peer`, if this namespace has it.
 pub(crate) fn find(local: SocketAddr, peer: SocketAddr) -> Option<Found> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    // SAFETY: the call makes a descriptor, which nobody else has.
+    // SAFETY: the call creates a descriptor, which has no other owner.
     let socket = unsafe {
         let fd = originals::socket(libc::AF_NETLINK, kind, libc::NETLINK_SOCK_DIAG);
         if fd < 0 {
@@ -36,8 +36,8 @@ pub(crate) fn find(local: SocketAddr, peer: SocketAddr) -> Option<Found> {
     find_by(socket.as_fd(), local, peer)
 }
 
-/// The same for the network namespace of a socket for `sock_diag`, which others may have as well. Nothing that they have sent to it, or
-/// asked by it, is taken for the answer.
+/// The same for the network namespace of a `sock_diag` socket that other processes may share. Ignores all messages that they have
+/// sent to it or requested through it.
 pub(crate) fn find_by(
     socket: BorrowedFd<'_>,
     local: SocketAddr,
@@ -46,7 +46,7 @@ pub(crate) fn find_by(
     let (local, peer) = (canonical(local), canonical(peer));
     let sequence = sequence()?;
     let request = diagnosis::request(local, peer, sequence);
-    // SAFETY: zero is a value of each field.
+    // SAFETY: all zeros are a valid value.
     let mut kernel: libc::sockaddr_nl = unsafe { mem::zeroed() };
     kernel.nl_family = libc::AF_NETLINK as libc::sa_family_t;
     let size = size_of_val(&kernel) as libc::socklen_t;
@@ -57,7 +57,7 @@ pub(crate) fn find_by(
     (message.msg_name, message.msg_namelen) = ((&raw mut kernel).cast(), size);
     (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
     let fd = socket.as_raw_fd();
-    // SAFETY: the message, its address and its part live here. The kernel answers before the call returns.
+    // SAFETY: the message, its address and its part are local variables. The kernel answers before the call returns.
     if unsafe { originals::sendmsg(fd, &raw const message, libc::MSG_DONTWAIT) } < 0 {
         return None;
     }
@@ -67,7 +67,7 @@ pub(crate) fn find_by(
         kernel.nl_pid = 1;
         (message.msg_name, message.msg_namelen) = ((&raw mut kernel).cast(), size);
         message.msg_iov = &raw mut part;
-        // SAFETY: as above, and there is room for the answer.
+        // SAFETY: as above; the buffer has room for the answer.
         let length = unsafe { originals::recvmsg(fd, &raw mut message, libc::MSG_DONTWAIT) };
         let answer = &answer[..usize::try_from(length).ok()?];
         if kernel.nl_pid == 0 && diagnosis::sequence(answer) == Some(sequence) {
@@ -77,26 +77,26 @@ pub(crate) fn find_by(
     None
 }
 
-/// Messages that are looked at for the kernel's answer.
+/// Upper bound on messages that are read to find the kernel's answer.
 const ANSWERS_MAX: usize = 64;
 
-/// A number by which an answer is known.
+/// A number that identifies an answer.
 fn sequence() -> Option<u32> {
     let mut bytes = [0_u8; 4];
-    // SAFETY: there is room for the bytes.
+    // SAFETY: the buffer has room for the bytes.
     let filled = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     (filled == 4).then_some(u32::from_ne_bytes(bytes))
 }
 
-/// A descriptor that shows that this process has a socket.
+/// A descriptor that proves that this process has a socket.
 ///
 /// # Errors
 ///
-/// Those of `open`: without `/proc` there is no proof.
+/// The errors of `open`. Without `/proc` there is no proof.
 pub(crate) fn proof(fd: c_int) -> io::Result<OwnedFd> {
     let path = format!("/proc/thread-self/fd/{fd}\0");
     let flags = libc::O_PATH | libc::O_CLOEXEC;
-    // SAFETY: the path ends with a zero byte. The call makes a descriptor, which nobody else has.
+    // SAFETY: the path ends with a zero byte. The call creates a descriptor, which has no other owner.
     unsafe {
         match libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) {
             ..0 => Err(io::Error::last_os_error()),
@@ -105,8 +105,8 @@ pub(crate) fn proof(fd: c_int) -> io::Result<OwnedFd> {
     }
 }
 
-/// Whether a stranger's proof is that of the other end of a connection. `fd`: the own end; `stranger`: the stranger's user. Nothing here
-/// waits for the stranger: the kernel is not to ask a file server for what it knows of a file.
+/// Whether a stranger's proof belongs to the other end of a connection. `fd` is this process's end, `stranger` the stranger's
+/// user. Never waits for the stranger: the kernel does not ask a file server for the file's attributes.
 pub(crate) fn is_other_end(
     proof: BorrowedFd<'_>,
     stranger: u32,
@@ -120,22 +120,22 @@ pub(crate) fn is_other_end(
     })
 }
 
-/// What a proof names.
+/// The file of a proof.
 pub(crate) struct Shown {
-    /// The number of the socket's file.
+    /// The inode of the socket's file.
     pub(crate) inode: u64,
     /// The user who made the socket.
     pub(crate) user: u32,
 }
 
-/// What a stranger's proof names, if that is a socket. `fd`: any socket.
+/// The file of a stranger's proof, if it is a socket. `fd` is any socket.
 pub(crate) fn shown(proof: BorrowedFd<'_>, fd: c_int) -> Option<Shown> {
     let status = |fd: c_int| {
         let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
-        // SAFETY: zero is a value of each field.
+        // SAFETY: all zeros are a valid value.
         let mut status: libc::statx = unsafe { mem::zeroed() };
         let wanted = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_UID;
-        // SAFETY: the path is empty and ends with a zero byte, and there is room for the status.
+        // SAFETY: the path is empty and ends with a zero byte, and the buffer has room for the status.
         let result = unsafe { libc::statx(fd, c"".as_ptr(), flags, wanted, &raw mut status) };
         (result == 0).then_some(status)
     };
@@ -145,25 +145,26 @@ pub(crate) fn shown(proof: BorrowedFd<'_>, fd: c_int) -> Option<Shown> {
     let (theirs, own) = (status(proof.as_raw_fd())?, status(fd)?);
     let device = |status: &libc::statx| (status.stx_dev_major, status.stx_dev_minor);
     let is_socket = u32::from(theirs.stx_mode) & libc::S_IFMT == libc::S_IFSOCK;
-    // All sockets are of one file system, which nobody can mount.
+    // All sockets are on one file system, which cannot be mounted.
     (is_socket && device(&theirs) == device(&own))
         .then_some(Shown { inode: theirs.stx_ino, user: theirs.stx_uid })
 }
 
-/// Whether a descriptor names a file and nothing more. Closing it never sleeps.
+/// Whether a descriptor is an `O_PATH` one. Closing it never sleeps.
 pub(crate) fn is_path(fd: BorrowedFd<'_>) -> bool {
-    // SAFETY: the command has no argument.
+    // SAFETY: the command takes no argument.
     let flags = unsafe { originals::fcntl(fd.as_raw_fd(), libc::F_GETFL, 0) };
     flags >= 0 && flags & libc::O_PATH != 0
 }
 
-/// Users that have no number in this user namespace have this one together.
+/// The uid that stands for all users without a number in this user namespace.
 pub(crate) const NOBODY: u32 = 65_534;
 
-/// Whether a process of the own user, or of nobody, has the socket that it shows, and does not pass on what it was shown. Other users are
-/// told apart by the kernel. Of a process that is not seen, in another pid namespace, this cannot be known.
+/// Whether a process of the own user, or of an unmapped one, has the socket that it shows rather than passing on a proof that it
+/// received. The kernel distinguishes other users. For a process in another PID namespace, which is invisible, this cannot be
+/// known.
 pub(crate) fn may_have(process: libc::pid_t, user: u32, proof: BorrowedFd<'_>) -> bool {
-    // SAFETY: the call has no arguments and cannot fail.
+    // SAFETY: the call takes no arguments and cannot fail.
     let own = unsafe { libc::geteuid() };
     if user != NOBODY && (user != own || process == 0) {
         return true;
@@ -172,7 +173,7 @@ pub(crate) fn may_have(process: libc::pid_t, user: u32, proof: BorrowedFd<'_>) -
     descriptors_of::socket_named(&shown).is_some_and(|socket| descriptors_of::have(process, socket))
 }
 
-/// The number of the file of the socket that is bound to `local` and connected to `peer`, and its user, in this network namespace.
+/// The inode and user of the socket that is bound to `local` and connected to `peer`, in this network namespace.
 fn inode_and_user(local: SocketAddr, peer: SocketAddr) -> Option<(u32, u32)> {
     find(local, peer).map(|found| (found.inode, found.uid)).or_else(|| {
         let file = if local.is_ipv4() {
@@ -183,7 +184,7 @@ fn inode_and_user(local: SocketAddr, peer: SocketAddr) -> Option<(u32, u32)> {
         let named = |file: &str| {
             diagnosis::inode_and_user_in(&std::fs::read_to_string(file).ok()?, local, peer)
         };
-        // A socket of IPv6 may have addresses of IPv4.
+        // An IPv6 socket may have IPv4 addresses.
         named(file).or_else(|| named("/proc/thread-self/net/tcp6"))
     })
 }
@@ -214,7 +215,7 @@ mod tests {
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (server, _) = listener.accept().unwrap();
             let (local, peer) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
-            // SAFETY: the call has no arguments and cannot fail.
+            // SAFETY: the call takes no arguments and cannot fail.
             let user = unsafe { libc::geteuid() };
             if has_netlink() {
                 let found = find(local, peer).unwrap();
@@ -243,9 +244,10 @@ mod tests {
         }
     }
 
-    /// Sandboxes may have none, nor has qemu, which runs these tests for other machine types. What the kernel says is in files then.
+    /// Sandboxes may lack netlink, and so does qemu, which runs these tests for other architectures. The kernel's record is in
+    /// files then.
     fn has_netlink() -> bool {
-        // SAFETY: the call makes a descriptor, which nobody else has.
+        // SAFETY: the call creates a descriptor, which has no other owner.
         unsafe {
             let fd = libc::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG);
             (fd >= 0).then(|| OwnedFd::from_raw_fd(fd)).is_some()

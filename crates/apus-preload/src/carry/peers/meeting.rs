@@ -1,17 +1,19 @@
-//! How the two ends of a connection find each other, and show that they are its two ends.
+//! How the two ends of a connection find each other, and prove that they are its ends.
 //!
-//! The end that accepted the connection listens at a unix socket whose abstract name is the connection's addresses; the end that made it
-//! connects there twice, for the channel and for the bell. Abstract names are per network namespace, and so are the addresses. A name for
-//! each connection, and not for each port, lets processes that share a port each be found.
+//! The end that accepted the connection listens on a unix socket whose abstract name is the connection's addresses. The end that
+//! made the connection connects there twice, for the channel and for the bell. Abstract names are per network namespace, and so
+//! are the addresses. There is a name per connection rather than per port, so that each of several processes that share a port
+//! can be found.
 //!
-//! Anyone may listen at a name, or connect to it. Therefore each end shows that it has the socket at the other end of the connection
-//! ([`diagnosis::proof`]), before anything that it says is believed. Strangers are heard beside the peer, so they do not keep it away.
+//! Any process may listen at a name or connect to it. So each end proves that it has the socket at the other end of the
+//! connection ([`diagnosis::proof`]) before any of its messages is trusted. Strangers are handled alongside the peer, so they
+//! cannot keep it away.
 //!
-//! If the other end is in another network namespace of this host, the unix socket is in a directory that both see, and an end shows more
-//! of itself ([`containers`]).
+//! If the other end is in another network namespace of this host, the unix socket is in a directory that both see, and an end
+//! must prove more ([`containers`]).
 //!
 //! If the other end is at another host, the carrier of this host takes its place ([`carrier`]): a process of the same user, which
-//! shows the segment of the other end as it was a moment ago. It checks who is there.
+//! shows the other end's segment with a delay. The carrier checks the other end.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -36,7 +38,7 @@ use crate::carry::inner;
 use crate::carry::inner::{Inner, InnerChannel};
 use crate::report;
 
-/// Sockets that have connected to a listener and not shown what they are for. The oldest one makes room.
+/// Upper bound on connected sockets that have not stated their purpose. The oldest one makes room.
 const STRANGERS_MAX: usize = 8;
 
 /// The addresses of a connection, as one of its ends sees them.
@@ -58,14 +60,14 @@ impl Addresses {
         local == peer || local.is_loopback() && peer.is_loopback()
     }
 
-    /// Whether a carrier could reach the other end. Addresses of a link only mean nothing without their interface.
+    /// Whether a carrier could reach the other end. Link-local addresses have no meaning without their interface.
     pub(crate) fn are_reachable(&self) -> bool {
         let ends = [self.local.ip(), self.peer.ip()];
         let is_of_link = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         !self.peer.ip().is_loopback() && !ends.iter().any(is_of_link)
     }
 
-    /// The addresses of the end that made the connection, and of the one that accepted it.
+    /// The addresses of the end that made the connection and of the end that accepted it.
     fn ends(&self, accepted: bool) -> (SocketAddr, SocketAddr) {
         if accepted { (self.peer, self.local) } else { (self.local, self.peer) }
     }
@@ -75,7 +77,7 @@ impl Addresses {
         UnixAddr::new_abstract(format!("apus-tcp/{client}/{server}").as_bytes())
     }
 
-    /// The file by which the ends of two network namespaces meet.
+    /// The file at which the ends of two network namespaces meet.
     fn place(&self, accepted: bool) -> io::Result<PathBuf> {
         let (client, server) = self.ends(accepted);
         containers::place(client, server).ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -88,21 +90,21 @@ fn socket() -> io::Result<Inner> {
     inner::keep(socket)
 }
 
-/// Whether a TCP socket that begins to connect does so from this host's loopback address.
+/// Whether a connecting TCP socket uses this host's loopback address.
 pub(crate) fn is_local(fd: c_int) -> bool {
     report::local_address(fd).is_some_and(|local| local.ip().to_canonical().is_loopback())
 }
 
-/// Where the ends of a connection meet.
+/// The place where the ends of a connection meet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Where {
-    /// In the network namespace of both.
+    /// In the network namespace of both ends.
     Here,
     /// In a directory that several network namespaces share.
     Directory,
 }
 
-/// Connects to the end that accepted the connection, if it listens: the channel, and the bell.
+/// Connects to the end that accepted the connection, if it listens: the channel and the bell.
 pub(crate) fn connect(addresses: &Addresses, at: Where) -> io::Result<[Inner; 2]> {
     let name = match at {
         Where::Here => addresses.name(false)?,
@@ -116,9 +118,9 @@ pub(crate) fn connect(addresses: &Addresses, at: Where) -> io::Result<[Inner; 2]
     Ok([connected()?, connected()?])
 }
 
-/// Connects to the carrier that this user has at a UDP port, if it runs.
+/// Connects to this user's carrier at a UDP port, if it runs.
 pub(crate) fn carrier(port: u16) -> io::Result<Inner> {
-    // SAFETY: the call has no arguments and cannot fail.
+    // SAFETY: the call takes no arguments and cannot fail.
     let uid = unsafe { libc::geteuid() };
     let socket = socket()?;
     let name = UnixAddr::new_abstract(carrier_name(uid, port).as_bytes())?;
@@ -129,7 +131,7 @@ pub(crate) fn carrier(port: u16) -> io::Result<Inner> {
     Ok(socket)
 }
 
-/// What this end has for a connection.
+/// This end's parts of a carried connection.
 struct Own {
     segment: Segment,
     nudge: Inner,
@@ -152,7 +154,7 @@ impl Own {
         let mut descriptors = vec![self.segment.descriptor(), self.proof.as_fd()];
         descriptors.extend(ground.into_iter().flat_map(Ground::descriptors));
         channel.send(message, &descriptors)?;
-        // The descriptor of the segment has a low number, which the program may close.
+        // The segment's descriptor has a low number, which the program may close.
         Ok((self.segment.into_memory(), self.nudge))
     }
 }
@@ -161,7 +163,7 @@ fn refused() -> io::Error {
     io::ErrorKind::InvalidData.into()
 }
 
-/// The segment of the peer, if it has shown that it has the socket at the other end. Without `addresses` the peer is a carrier.
+/// The peer's segment, if the peer has proved that it has the socket at the other end. Without `addresses` the peer is a carrier.
 fn segment_of_peer(
     channel: &Channel,
     parcel: Parcel,
@@ -183,7 +185,7 @@ fn segment_of_peer(
         (Some(_), None) => false,
         (None, _) => true,
     };
-    // The descriptor of the peer's socket, and of memory, close at once.
+    // The peer's socket, and memory, close without a wait.
     if !is_peer {
         proof.into_iter().chain(segment).for_each(closer::close_elsewhere);
         return Err(refused());
@@ -192,17 +194,17 @@ fn segment_of_peer(
     open(segment.ok_or_else(refused)?, size)
 }
 
-/// A stranger in another network namespace, which is to show that it is the peer.
+/// A stranger in another network namespace, which must prove that it is the peer.
 struct Stranger {
     channel: InnerChannel,
     segment: PeerSegment,
     claim: Claim,
-    /// The number that its bell says.
+    /// The number that its bell must send.
     number: u128,
 }
 
 impl Stranger {
-    /// The process that has sent a message over a channel. Its address gets a number at once.
+    /// The process that has sent a message over a channel. Sends a number to its address at once.
     fn new(
         channel: InnerChannel,
         parcel: Parcel,
@@ -244,7 +246,7 @@ fn open(segment: OwnedFd, size: usize) -> io::Result<PeerSegment> {
     if is_segment { Ok(peer) } else { Err(refused()) }
 }
 
-/// The next message of a socket. `Ok(None)`: it has not come.
+/// The next message of a socket. `Ok(None)` if none has arrived.
 fn message(channel: &Channel) -> io::Result<Option<(Hello, Parcel)>> {
     let mut bytes = [0; Hello::BYTES];
     let parcel = match channel.receive(&mut bytes) {
@@ -260,23 +262,24 @@ fn message(channel: &Channel) -> io::Result<Option<(Hello, Parcel)>> {
     }
 }
 
-/// The end that accepted the connection, which waits for the other one.
+/// The end that accepted the connection and waits for the other end.
 pub(crate) struct Listener {
-    /// Strangers may have connected to it whom it has not accepted, and have passed descriptors: they are closed with it.
+    /// The listening socket. Closing it also closes connections that were never accepted, with any descriptors that strangers
+    /// have passed.
     socket: ManuallyDrop<Inner>,
-    /// Sockets that have connected, and said nothing so far.
+    /// Connected sockets that have sent no message.
     strangers: Vec<InnerChannel>,
-    /// Sockets that are to be bells, and of which connection of a peer.
+    /// Future bells, each with the number of its connection.
     bells: Vec<(InnerChannel, u128)>,
-    /// Those of other network namespaces, which have not shown yet that they are the peer.
+    /// Strangers of other network namespaces that have not proved to be the peer.
     claims: Vec<Stranger>,
-    /// The peer, which has shown that it is, and the number that its bell says.
+    /// The proven peer, and the number that its bell must send.
     peer: Option<(Met, u128)>,
-    /// If the peer is in another network namespace: what this end shows of its own one, and the file of the socket.
+    /// For a peer in another network namespace: this end's evidence, and the file of the socket.
     directory: Option<(Ground, File)>,
 }
 
-/// What both ends have.
+/// The parts of both ends.
 struct Met {
     own: Memory,
     nudge: Inner,
@@ -314,21 +317,21 @@ impl Listener {
         Ok(Self { socket, strangers, bells, claims, peer: None, directory })
     }
 
-    /// Readable when somebody has come, or says something.
+    /// Readable when a process has connected or sent a message.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = c_int> {
         let strangers = self.strangers.iter().map(|it| it.descriptor().as_raw_fd());
         let claims = self.claims.iter().map(|it| it.claim.descriptor());
         std::iter::once(self.socket.as_raw_fd()).chain(strangers).chain(claims)
     }
 
-    /// Sends again what may have been lost on its way.
+    /// Repeats messages that may have been lost.
     pub(crate) fn repeat(&self) {
         if let Some((ground, _)) = &self.directory {
             self.claims.iter().for_each(|stranger| stranger.claim.send_number(ground));
         }
     }
 
-    /// Hears all that have come. The side, once the peer is among them.
+    /// Handles all arrivals. Returns the side once the peer is among them.
     pub(crate) fn advance(
         &mut self,
         fd: c_int,
@@ -357,7 +360,7 @@ impl Listener {
         self.peer.take().map(|(met, _)| met.side(holders, bell, true))
     }
 
-    /// Accepts the process that has shown that it is the peer.
+    /// Accepts the stranger that has proved to be the peer.
     fn believe(&mut self, fd: c_int, addresses: &Addresses) {
         for stranger in std::mem::take(&mut self.claims) {
             match stranger.look(fd, addresses) {
@@ -371,7 +374,7 @@ impl Listener {
         }
     }
 
-    /// Says to the peer what this end has.
+    /// Sends this end's parts to the peer.
     fn answer(&mut self, channel: InnerChannel, peer: PeerSegment, number: u128, fd: c_int) {
         let ground = self.directory.as_ref().map(|(ground, _)| ground);
         let hello = Hello::Channel(number).to_bytes();
@@ -386,7 +389,7 @@ impl Listener {
         use std::os::fd::FromRawFd;
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let fd = socket::accept4(self.socket.as_raw_fd(), flags)?;
-        // SAFETY: the call has made the descriptor, and nobody else knows of it.
+        // SAFETY: the call has created the descriptor, which has no other owner.
         inner::keep(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
@@ -432,29 +435,29 @@ impl Drop for Listener {
     }
 }
 
-/// An end that has said what it has, and waits for the other one.
+/// An end that has sent its parts and waits for the other end.
 pub(crate) struct Offer {
     other: Other,
     bell: InnerChannel,
     own: Memory,
     nudge: Inner,
     addresses: Addresses,
-    /// If the other end is at another host: whether this one accepted the connection. The carrier is to be believed.
+    /// For a peer at another host: whether this end accepted the connection. The carrier is trusted.
     between_hosts: Option<bool>,
-    /// If the other end is in another network namespace: what this end shows of its own one.
+    /// For a peer in another network namespace: this end's evidence.
     ground: Option<Ground>,
 }
 
-/// What is known of the other end.
+/// The state of the other end.
 enum Other {
-    /// It has said nothing.
+    /// It has sent no message.
     Silent(InnerChannel),
-    /// It has said what it has, and is to show that it is the peer.
+    /// It has sent its parts, and must prove that it is the peer.
     Claims(Stranger),
 }
 
 impl Offer {
-    /// Says to the other end what this one has.
+    /// Sends this end's parts to the other end.
     pub(crate) fn send(
         sockets: [Inner; 2],
         fd: c_int,
@@ -469,7 +472,7 @@ impl Offer {
         Self::new(sockets, fd, addresses, layout::SIZE, ground, hello)
     }
 
-    /// Says to a carrier what this end has. `accepted`: this end accepted the connection.
+    /// Sends this end's parts to a carrier. `accepted` says that this end accepted the connection.
     pub(crate) fn send_to_carrier(
         sockets: [Inner; 2],
         fd: c_int,
@@ -501,7 +504,7 @@ impl Offer {
         Ok(Self { other, bell, own, nudge, addresses, between_hosts: None, ground })
     }
 
-    /// Readable when the other end has said what it has, or shows that it is the peer.
+    /// Readable when the other end has sent its parts, or proves that it is the peer.
     pub(crate) fn descriptor(&self) -> c_int {
         match &self.other {
             Other::Silent(channel) => channel.as_raw_fd(),
@@ -509,14 +512,14 @@ impl Offer {
         }
     }
 
-    /// Sends again what may have been lost on its way.
+    /// Repeats messages that may have been lost.
     pub(crate) fn repeat(&self) {
         if let (Other::Claims(stranger), Some(ground)) = (&self.other, &self.ground) {
             stranger.claim.send_number(ground);
         }
     }
 
-    /// The side, once the other end has said what it has. `Ok(Err(self))`: not yet. `fd`: a descriptor of the connection.
+    /// The side, once the other end has sent its parts. `Ok(Err(self))` before that. `fd` is a descriptor of the connection.
     pub(crate) fn complete(
         mut self,
         fd: c_int,
@@ -553,10 +556,10 @@ impl Offer {
     }
 }
 
-/// A number that nobody guesses.
+/// An unguessable number.
 fn random() -> io::Result<u128> {
     let mut bytes = [0; 16];
-    // SAFETY: there is room for the bytes.
+    // SAFETY: the buffer has room for the bytes.
     let filled = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     if filled == 16 { Ok(u128::from_ne_bytes(bytes)) } else { Err(io::Error::last_os_error()) }
 }

@@ -5,7 +5,7 @@
 //! | [`answering`] | the thread that looks for peers, and answers them while the program computes |
 //! | [`meeting`] | the meeting of two ends of one host |
 //! | [`diagnosis`] | the proof that they are the ends of one connection |
-//! | [`descriptors_of`] | where another process has a socket |
+//! | [`descriptors_of`] | finds a socket among another process's descriptors |
 //! | [`containers`] | connections between network namespaces of a host |
 //! | [`net`] | connections to other hosts, by the carrier |
 

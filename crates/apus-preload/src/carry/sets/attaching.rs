@@ -1,4 +1,4 @@
-//! Members of epoll sets that are connections: what the kernel is told of them while they are carried.
+//! Connections as members of epoll sets: the events that the kernel reports for them while they are carried.
 
 use std::sync::atomic::Ordering;
 
@@ -11,17 +11,17 @@ use crate::carry::sets::events::{Kind, tag};
 use crate::carry::sets::member::{EXCLUSIVE, Member, ONCE, OUT, PRIVATE};
 
 impl Members<'_> {
-    /// Changes what the kernel reports of a socket, and with which data.
+    /// Changes the events that the kernel reports for a socket, and their data.
     fn change(&self, fd: c_int, events: u32, data: u64) -> bool {
         if events & EXCLUSIVE == 0 {
             return self.control(libc::EPOLL_CTL_MOD, fd, events, data);
         }
-        // The kernel changes no member that is to wake one of several sets only. It can be put in anew.
+        // The kernel refuses to change a member with `EPOLLEXCLUSIVE`, but accepts removing and adding it.
         self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
         self.control(libc::EPOLL_CTL_ADD, fd, events, data)
     }
 
-    /// Has the kernel's set wake for what happens to the member.
+    /// Makes the kernel's set wake for the bells of the member.
     pub(super) fn attach(&mut self, index: usize) -> bool {
         let member = &self.list()[index];
         if member.attached {
@@ -45,11 +45,11 @@ impl Members<'_> {
         self.list()[index].attached = true;
         self.set.attached.fetch_add(1, Ordering::SeqCst);
         self.tell_kernel(index);
-        side.nudge(); // Waits that are under way look at it from now on.
+        side.nudge(); // Waits that are under way include it from now on.
         true
     }
 
-    /// Tells the kernel what it is to report of a member that is attached.
+    /// Tells the kernel which events to report for an attached member.
     pub(super) fn tell_kernel(&mut self, index: usize) -> bool {
         let member = &mut self.list()[index];
         let (fd, events) = (member.fd, member.of_kernel());
@@ -57,7 +57,7 @@ impl Members<'_> {
         self.change(fd, events, tag(Kind::Socket, fd))
     }
 
-    /// The same, unless the kernel reports all of that already. What it reports beyond that, [`translate`](Self::translate) leaves out;
+    /// The same, unless the kernel already reports all of those events. [`translate`](Self::translate) leaves out the surplus,
     /// but a thread that waits for the set as a descriptor would see it.
     pub(super) fn tell_kernel_if_needed(&mut self, index: usize) -> bool {
         let is_watched = self.set.is_watched();
@@ -67,7 +67,7 @@ impl Members<'_> {
         is_simple && events & !member.told == 0 || self.tell_kernel(index)
     }
 
-    /// Takes the member out of this table; the bells leave the kernel's set.
+    /// Removes the member from this table, and its bells from the kernel's set.
     pub(super) fn forget(&mut self, index: usize) -> Member {
         let mut member = self.list().remove(index);
         if !member.attached {
@@ -87,7 +87,7 @@ impl Members<'_> {
         member
     }
 
-    /// The member is the kernel's alone from now on.
+    /// Leaves the member to the kernel from now on.
     pub(super) fn detach(&mut self, index: usize) {
         let member = self.forget(index);
         if !member.is_in {
@@ -99,18 +99,18 @@ impl Members<'_> {
     }
 }
 
-/// What became of [`attach`].
+/// The result of [`attach`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Attached {
-    /// All sets that have the connection wake for its bells.
+    /// All sets with the connection wake for its bells.
     Everywhere,
-    /// A member that fires once may have fired. Only the kernel knows, until the program arms it anew.
+    /// A one-shot member may have fired. Only the kernel knows, until the program arms it again.
     Later,
-    /// A set cannot have its bells.
+    /// A set cannot have the bells.
     Never,
 }
 
-/// The connection is carried: has all sets that have it wake for its bells.
+/// Makes all sets with the carried connection wake for its bells.
 pub(crate) fn attach(slot: &'static Slot) -> Attached {
     let attach = |members: &mut Members<'_>, index: usize| {
         let member = &members.list()[index];
@@ -133,24 +133,24 @@ pub(crate) fn attach(slot: &'static Slot) -> Attached {
     all().filter_map(in_set).max().unwrap_or(Attached::Everywhere)
 }
 
-/// The connection is the kernel's: sets report what the kernel says of it.
+/// Makes sets report the connection's events as the kernel does.
 pub(crate) fn detach(slot: &Slot) {
     of_all(slot, |members, index| members.detach(index));
 }
 
-/// Does something with the members of all sets that are this connection.
+/// Calls `work` for the connection's members in all sets.
 fn of_all(slot: &Slot, work: impl Fn(&mut Members<'_>, usize)) {
     for set in all() {
         let Ok(mut members) = set.members() else { continue };
         for index in (0..members.list().len()).rev() {
             if members.is_at(index, slot) {
-                work(&mut members, index); // It may take the member out.
+                work(&mut members, index); // May remove the member.
             }
         }
     }
 }
 
-/// Writes of the connection go into the ring, or into TCP: the kernel is not asked for room, or is.
+/// Sets whether the kernel is asked for room: writes go into TCP, or into the ring.
 pub(crate) fn ask_kernel_for_room(slot: &Slot, asks: bool) {
     slot.ring_takes_writes.store(!asks, Ordering::SeqCst);
     for set in all().filter(|set| set.attached.load(Ordering::SeqCst) > 0) {
@@ -166,7 +166,8 @@ pub(crate) fn ask_kernel_for_room(slot: &Slot, asks: bool) {
     }
 }
 
-/// A write found no room: threads that sleep in sets, and are to know when there is room, did not ask for it while there was some.
+/// A write found no room. Sleeping threads that wait for room have not asked for it, because there was some when they went to
+/// sleep.
 #[cold]
 pub(crate) fn is_full(slot: &Slot) {
     for set in all().filter(|set| set.has_sleepers()) {
@@ -179,7 +180,7 @@ pub(crate) fn is_full(slot: &Slot) {
     }
 }
 
-/// What the program waits for has changed: members are reported anew, also those that report changes only.
+/// The low-water mark has changed. Members are reported anew, including edge-triggered ones.
 #[cold]
 pub(crate) fn renew(slot: &Slot) {
     for set in all() {
@@ -193,7 +194,7 @@ pub(crate) fn renew(slot: &Slot) {
     }
 }
 
-/// Once writes go by TCP again, the kernel knows whether there is room.
+/// Makes sets ask the kernel for room again, once writes go by TCP.
 #[inline]
 pub(crate) fn follow_room(slot: &Slot, side: &Side) {
     if slot.ring_takes_writes.load(Ordering::SeqCst) && side.kernel_knows_room() {
@@ -211,8 +212,8 @@ pub(crate) fn have(fd: c_int) -> bool {
     })
 }
 
-/// Before a descriptor of a connection is closed. `is_last`: no other descriptor stands for it. False if the members were busy, since
-/// a signal handler closes it.
+/// Runs before a descriptor of a connection is closed. `is_last` says that no other descriptor refers to it. Returns `false` if
+/// the members were busy, because a signal handler closes the descriptor.
 pub(crate) fn closing(fd: c_int, is_last: bool) -> bool {
     let mut done = true;
     for set in all() {
@@ -224,10 +225,10 @@ pub(crate) fn closing(fd: c_int, is_last: bool) -> bool {
         if is_last {
             let member = members.forget(index);
             if member.attached {
-                members.control(libc::EPOLL_CTL_DEL, fd, 0, 0); // No tag is reported any more.
+                members.control(libc::EPOLL_CTL_DEL, fd, 0, 0); // The kernel no longer reports the tag.
             }
         } else {
-            // The kernel goes on to report it, because another descriptor keeps the connection open.
+            // The kernel keeps reporting it, because another descriptor keeps the connection open.
             members.detach(index);
         }
     }

@@ -1,4 +1,4 @@
-//! `epoll_ctl` about members that are carried or may come to be, and sets whose members return to the kernel.
+//! `epoll_ctl` for carried members and candidates.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ use crate::carry::sets::member::{EXCLUSIVE, Member, PRIVATE};
 use crate::descriptors::{self, EARLY, WATCHED};
 use crate::{errno, originals, report};
 
-/// What `epoll_ctl` is called with.
+/// The arguments of `epoll_ctl`.
 pub(crate) struct Control {
     pub(crate) set: c_int,
     pub(crate) operation: c_int,
@@ -23,12 +23,12 @@ pub(crate) struct Control {
 
 impl Control {
     fn original(&self) -> c_int {
-        // SAFETY: the program's arguments.
+        // SAFETY: the program's arguments are passed through.
         unsafe { originals::epoll_ctl(self.set, self.operation, self.fd, self.event) }
     }
 }
 
-/// `epoll_ctl` about a descriptor that is carried or may come to be, or a set. Returns what the kernel says.
+/// `epoll_ctl` for a carried descriptor, a candidate or a set. Returns the kernel's result.
 #[cold]
 pub(crate) fn control(call: &Control) -> c_int {
     note_foreign_use(call.set);
@@ -43,7 +43,7 @@ pub(crate) fn control(call: &Control) -> c_int {
         return result;
     }
     let is_removal = call.operation == libc::EPOLL_CTL_DEL;
-    // SAFETY: the program's event, if it gives one.
+    // SAFETY: the program passes an event or null.
     let event = unsafe { call.event.as_ref() }.copied();
     let known = Set::of(call.set)
         .filter(|set| !set.is_kernels.load(Ordering::SeqCst) && (event.is_some() || is_removal));
@@ -62,12 +62,12 @@ pub(crate) fn control(call: &Control) -> c_int {
     })
 }
 
-/// After `epoll_ctl` about a descriptor that is not carried. Of a socket that is not connected it is noted which sets have it; any other
-/// one that comes to be connected later is not carried.
+/// Runs after `epoll_ctl` for a descriptor that is not carried. Notes the sets of an unconnected socket. Any other socket that is
+/// connected later is never carried.
 fn note_other(call: &Control) {
     let is_early = descriptors::word(call.fd) & EARLY != 0;
     let is_known = is_early || call.operation == libc::EPOLL_CTL_ADD && is_unconnected(call.fd);
-    // SAFETY: the program's event, if it gives one.
+    // SAFETY: the program passes an event or null.
     let event = unsafe { call.event.as_ref() }.copied();
     let set = Set::of(call.set).filter(|set| !set.is_kernels.load(Ordering::SeqCst));
     let members = set.filter(|_| is_known).and_then(|set| set.members().ok());
@@ -86,9 +86,9 @@ fn is_unconnected(fd: c_int) -> bool {
     report::local_address(fd).is_some() && report::addresses(fd).is_none()
 }
 
-/// `epoll_ctl` about a set that is known, as a member of another one.
+/// `epoll_ctl` for a known set as a member of another set.
 fn control_nested(call: &Control, nested: &'static Set) -> c_int {
-    // SAFETY: the program's event, if it gives one.
+    // SAFETY: the program passes an event or null.
     let event = unsafe { call.event.as_ref() }.copied();
     let outer = Set::of(call.set).filter(|outer| !outer.is_kernels.load(Ordering::SeqCst));
     if let Some(outer) = outer
@@ -122,12 +122,12 @@ fn control_nested(call: &Control, nested: &'static Set) -> c_int {
     call.original()
 }
 
-/// `None`: the connection is to return, and the call to be made then.
+/// Returns `None` if the connection must return before the call is made.
 fn add(members: &mut Members<'_>, call: &Control, event: epoll_event) -> Option<c_int> {
     let slot = slots::slot_of(descriptors::word(call.fd))?;
     let index = match members.find(call.fd) {
         Ok(index) if members.list()[index].is_in => return Some(call.original()),
-        // What it is asked for cannot be changed then.
+        // The kernel cannot change the events of such a member later.
         Ok(index) if event.events & EXCLUSIVE != 0 => {
             errno::kept(|| members.detach(index));
             index
@@ -142,7 +142,7 @@ fn add(members: &mut Members<'_>, call: &Control, event: epoll_event) -> Option<
     if result == 0 {
         let member = Member::new(call.fd, slot, event.events, event.u64);
         members.list().insert(index, member);
-        // If it comes to be carried meanwhile, `attach` waits for the members and finds this one.
+        // If the connection becomes carried meanwhile, `attach` waits for the members and finds this one.
         if slot.may_be_attached() && !errno::kept(|| members.attach(index)) {
             members.list().remove(index);
             members.control(libc::EPOLL_CTL_DEL, call.fd, 0, 0);
@@ -154,7 +154,7 @@ fn add(members: &mut Members<'_>, call: &Control, event: epoll_event) -> Option<
 
 fn modify(members: &mut Members<'_>, call: &Control, event: epoll_event) -> Option<c_int> {
     let Ok(index) = members.find(call.fd) else {
-        // The kernel knows of no such member either, or of one that this library does not know.
+        // The kernel does not have the member either, or it has one that this library does not know.
         return Some(call.original()).filter(|result| *result != 0);
     };
     if !members.list()[index].is_in {
@@ -167,7 +167,7 @@ fn modify(members: &mut Members<'_>, call: &Control, event: epoll_event) -> Opti
     let member = &mut members.list()[index];
     let before = (member.wants, member.data, member.armed);
     (member.wants, member.data, member.armed) = (event.events, event.u64, true);
-    // A member that fires once is armed from now on, which was to be waited for.
+    // A one-shot member is armed from now on, which its attachment was waiting for.
     let is_later = !member.attached && member.slot.may_be_attached();
     let done = if member.attached {
         members.tell_kernel_if_needed(index)

@@ -1,4 +1,4 @@
-//! Sockets that were put into epoll sets before they were connected: they become members when they are.
+//! Sockets that were put into epoll sets before they were connected. They become members once connected.
 
 use libc::{c_int, epoll_event};
 
@@ -8,7 +8,7 @@ use crate::carry::sets::member::{Early, Member};
 use crate::descriptors::{self, EARLY, WATCHED};
 
 impl Members<'_> {
-    /// A socket that is not connected was put into the set, or is changed there.
+    /// An unconnected socket was added to the set or changed there.
     pub(super) fn put_early(&mut self, fd: c_int, event: epoll_event) {
         self.forget_early(fd);
         self.early().push(Early { fd, event });
@@ -18,7 +18,7 @@ impl Members<'_> {
         self.early().retain(|early| early.fd != fd);
     }
 
-    /// Sockets that are not connected are not carried later.
+    /// The set's unconnected sockets will not be carried.
     pub(super) fn give_up_early(&mut self) {
         while let Some(early) = self.early().pop() {
             descriptors::set(early.fd, WATCHED, 0);
@@ -26,7 +26,7 @@ impl Members<'_> {
     }
 }
 
-/// A socket is connected now, or begins to be: sets that had it before know its connection.
+/// A socket is connected or connecting. Sets that already have it learn its connection.
 pub(crate) fn adopt(fd: c_int, slot: &'static Slot) {
     if descriptors::word(fd) & EARLY == 0 {
         return;
@@ -43,7 +43,7 @@ pub(crate) fn adopt(fd: c_int, slot: &'static Slot) {
     descriptors::set(fd, 0, EARLY);
 }
 
-/// Before a socket is closed that is not connected, or was never.
+/// Runs before a socket is closed that is unconnected, or never was connected.
 pub(crate) fn closing_early(fd: c_int) {
     if descriptors::word(fd) & EARLY != 0 {
         for set in all() {

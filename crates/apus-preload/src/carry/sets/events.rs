@@ -1,10 +1,10 @@
-//! Events of an epoll set, and the tags by which the kernel names members that are carried.
+//! Events of an epoll set, and the tags that identify carried members in them.
 
 use std::sync::OnceLock;
 
 use libc::{c_int, epoll_event};
 
-/// Where the program wants to find events. What the kernel has not written there is not read.
+/// The program's buffer for events. Reads only events that the kernel or this library has written.
 pub(crate) struct Events {
     first: *mut epoll_event,
     pub(crate) limit: usize,
@@ -13,14 +13,14 @@ pub(crate) struct Events {
 impl Events {
     /// # Safety
     ///
-    /// There is room for `limit` events.
+    /// The buffer has room for `limit` events.
     pub(crate) unsafe fn new(first: *mut epoll_event, limit: usize) -> Self {
         Self { first, limit }
     }
 
-    /// An event that was written.
+    /// Reads an event that was written.
     pub(super) fn get(&self, index: usize) -> epoll_event {
-        // SAFETY: the caller of `new` vouches for the room; callers of this ask for what the kernel or they have written.
+        // SAFETY: the caller of `new` guarantees the room; callers of this function read only written events.
         unsafe { self.first.add(index).read_unaligned() }
     }
 
@@ -35,7 +35,7 @@ impl Events {
     }
 }
 
-/// What an event of a tag is about.
+/// The subject of a tagged event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Socket = 0,
@@ -45,18 +45,18 @@ pub(super) enum Kind {
 
 const KINDS: [Kind; 4] = [Kind::Socket, Kind::Bell, Kind::Set, Kind::Set];
 
-/// Numbers of tags begin with bits that the program's data does not have, but by an accident of one in 2⁴⁶.
+/// The upper bits of all tags. The program's data has them with a probability of 2⁻⁴⁶.
 fn magic() -> u64 {
     static MAGIC: OnceLock<u64> = OnceLock::new();
     *MAGIC.get_or_init(|| {
         let mut bytes = [0; 8];
-        // SAFETY: there is room for the bytes.
+        // SAFETY: the buffer has room for the bytes.
         let _ = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
         u64::from_ne_bytes(bytes) | 1 << 63
     })
 }
 
-/// Below these bits of a tag are the kind and the descriptor.
+/// The upper bits of a tag. The bits below are the kind and the descriptor.
 const MAGIC: u64 = !0 << 18;
 
 pub(super) fn tag(kind: Kind, fd: c_int) -> u64 {

@@ -1,4 +1,4 @@
-//! Epoll sets whose members are the kernel's from now on, and sets that are closed.
+//! Epoll sets that are left to the kernel, and sets that are closed.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use crate::carry::leaving::returning::return_to_kernel;
 use crate::descriptors::{self, INHERITED, SET};
 use crate::errno;
 
-/// All sets are the kernel's from now on, and have nothing of this library in them.
+/// Leaves all sets to the kernel and removes this library's descriptors from them.
 pub(crate) fn give_up_all() {
     for set in all() {
         give_up(set);
@@ -23,7 +23,7 @@ pub(crate) fn give_up_all() {
     }
 }
 
-/// Before a descriptor of a set is closed.
+/// Runs before a descriptor of a set is closed.
 pub(crate) fn closing_set(fd: c_int) {
     let Some(set) = Set::of(fd) else { return };
     descriptors::set(fd, 0, SET | slots::MASK);
@@ -53,19 +53,19 @@ pub(crate) fn closing_set(fd: c_int) {
     set.descriptors.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Before a descriptor of a set is closed that other sets may have as a member.
+/// Runs before a descriptor of a set is closed that may be a member of other sets.
 fn closing_nested(fd: c_int, is_last: bool) {
     for outer in all().filter(|outer| outer.nested.load(Ordering::SeqCst) > 0) {
         let kept = {
             let Ok(mut members) = outer.members() else { continue };
             match members.find_nested(fd) {
-                // No tag is reported any more.
+                // The kernel no longer reports the tag.
                 Some(index) if is_last => {
                     members.forget_nested(index);
                     members.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
                     None
                 }
-                // The kernel goes on to report it, because another descriptor keeps it open.
+                // The kernel keeps reporting it, because another descriptor keeps the set open.
                 Some(index) => Some(members.detach_nested(index)),
                 None => None,
             }
@@ -76,7 +76,7 @@ fn closing_nested(fd: c_int, is_last: bool) {
     }
 }
 
-/// All members of a set return to the kernel: it is waited for in a way that only the kernel knows.
+/// Makes all members of a set return to the kernel, because a wait bypasses this library.
 #[cold]
 pub(crate) fn give_up(set: &Set) {
     set.is_kernels.store(true, Ordering::SeqCst);
@@ -97,7 +97,7 @@ pub(crate) fn give_up(set: &Set) {
         };
         let Some(fd) = first else { return };
         return_to_kernel(fd, "a wait for its epoll set");
-        // Returned, it is no member any more; else it is let go here.
+        // A connection that returned is no longer a member. Any other member is removed here.
         if let Ok(mut members) = set.members()
             && let Ok(index) = members.find(fd)
         {
@@ -106,7 +106,7 @@ pub(crate) fn give_up(set: &Set) {
     }
 }
 
-/// Before a set is used. If it was inherited, the parent is told; if a child used it, no member is carried any more.
+/// Runs before a set is used. For an inherited set, notifies the parent. If a child has used the set, gives its members up.
 #[inline]
 pub(crate) fn note_foreign_use(fd: c_int) {
     if descriptors::word(fd) & INHERITED != 0 {

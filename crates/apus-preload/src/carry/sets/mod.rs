@@ -1,22 +1,22 @@
-//! The program's epoll sets, as far as their members are carried.
+//! The program's epoll sets with carried members.
 //!
-//! A member that is carried stays in the kernel's set, which tells of the end of the connection and of bytes by TCP. Instead of the
-//! program's data the kernel has a *tag* with the member's descriptor. While bytes go through the ring, the kernel is not asked whether
-//! the socket is writable: it always is. The side's bells are in the kernel's set as well, so that one wake-up ends the sleep there.
+//! A carried member stays in the kernel's set, which reports the end of the connection and bytes that come by TCP. In place of
+//! the program's data, the kernel has a *tag* with the member's descriptor. While writes go through the ring, the kernel is not
+//! asked whether the socket is writable: it always is. The side's bells are in the kernel's set too, so that one wait covers all
+//! of them.
 //!
-//! A set that this library does not know, such as one that was inherited, has no carried members: a connection that comes into one
-//! returns to the kernel.
+//! A set that this library does not know, such as an inherited one, has no carried members. A connection that is added to such a
+//! set returns to the kernel.
 //!
 //! | file | |
-//! |---|---|
-//! | [`table`] | the sets and the lists of their members |
+//! | [`table`] | the sets and their member lists |
 //! | [`member`] | a member that is a connection |
-//! | [`events`] | events of the kernel, and tags |
-//! | [`attaching`] | what the kernel is told of members |
-//! | [`reporting`] | what a wait reports |
-//! | [`nested`] | members that are sets, and sets that are waited for by `poll` |
-//! | [`early`] | members that are not connected yet |
-//! | [`shared`] | sets that a child of `fork` uses as well |
+//! | [`events`] | the kernel's events, and tags |
+//! | [`attaching`] | the kernel's view of members |
+//! | [`reporting`] | the events that a wait reports |
+//! | [`nested`] | members that are sets, and sets in a `poll` |
+//! | [`early`] | members that are not connected |
+//! | [`shared`] | sets that a child of `fork` uses too |
 //! | [`giving_up`] | sets whose members return to the kernel |
 //! | [`control`] | `epoll_ctl` |
 //! | [`waiting`] | `epoll_wait` |

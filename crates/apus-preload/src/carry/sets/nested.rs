@@ -1,11 +1,11 @@
 //! Sets that are waited for as descriptors: by `poll` and `select`, or as members of other sets.
 //!
-//! Such a set is *watched*. Its bells are in a set of this library, the *bell set*, which is a member of the program's: so the kernel's
-//! wait for the program's set ends when a bell rings. A bell may have rung for bytes that were read since. The bell set can be emptied
-//! without a loss to the program. Then the kernel's answer is about everything but rings, and memory tells of these.
+//! Such a set is *watched*. Its bells are in a set of this library, the *bell set*, which is a member of the program's set, so a
+//! ringing bell ends the kernel's wait for that set. A bell may have rung for bytes that were read since. Emptying the bell set
+//! costs the program no event. After that, the kernel's answer covers everything but rings, and memory covers those.
 //!
-//! A watched set with members of its own that are sets asks for all of them before a sleep, and looks at all of them. The kernel refuses
-//! sets that contain themselves, so a thread that holds the members of one may take those of the sets within.
+//! A watched set whose members are sets looks at all of them, and asks all of them before a sleep. The kernel refuses cycles, so
+//! a thread that holds the members of a set may take those of the sets in it.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -19,14 +19,15 @@ use crate::carry::sets::events::{Kind, tag, tagged};
 use crate::carry::sets::member::{ALWAYS, EDGE, IN, ONCE, PRIVATE};
 use crate::originals::own;
 
-/// Batches of bells that are emptied at a time: two bells for each member that a set may have, in batches of 16.
+/// Upper bound on batches of bells that are emptied at a time: two bells per member, in batches of 16.
 const BATCHES: usize = 256;
 
-/// Tries to tell the kernel's own news from bells, while bells ring all the time.
+/// Upper bound on tries to tell the kernel's own news from bells while bells keep ringing.
 const TRIES: usize = 4;
 
 impl Set {
-    /// Whether a wait for this set as a descriptor ends now. `by_kernel`: the kernel says so, perhaps because a bell has rung.
+    /// Whether a wait for this set as a descriptor ends now. `by_kernel` says that the kernel reports the set, perhaps for a bell
+    /// only.
     pub(crate) fn is_ready(&self, mut by_kernel: bool) -> bool {
         for _ in 0..TRIES {
             if self.has_ready_ring() {
@@ -44,7 +45,7 @@ impl Set {
         by_kernel
     }
 
-    /// Whether the kernel sees more in this set than bells.
+    /// Whether the kernel has news of this set other than bells.
     fn kernel_has_news(&self) -> bool {
         for _ in 0..TRIES {
             if !self.empty_bells() {
@@ -60,7 +61,7 @@ impl Set {
         true
     }
 
-    /// Whether something is in the ring of a member, or of a member of a set in it.
+    /// Whether the ring of a member has events, directly or in a nested set.
     pub(crate) fn has_ready_ring(&self) -> bool {
         self.members().is_ok_and(|mut members| members.is_any_ready())
     }
@@ -68,11 +69,11 @@ impl Set {
     fn kernel_is_ready(&self) -> bool {
         let fd = self.fd.load(Ordering::Relaxed);
         let mut member = pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: there is one member.
+        // SAFETY: the pointer is to one member.
         unsafe { own::poll(&raw mut member, 1, 0) > 0 }
     }
 
-    /// Empties the bell sets. True if a bell had rung since that was done last.
+    /// Empties the bell sets. Returns `true` if a bell had rung since they were last emptied.
     fn empty_bells(&self) -> bool {
         let Ok(mut members) = self.members() else { return false };
         let mut had_rung = false;
@@ -80,7 +81,7 @@ impl Set {
         let mut events = [epoll_event { events: 0, u64: 0 }; 16];
         let most = events.len() as c_int;
         for _ in 0..if bells >= 0 { BATCHES } else { 0 } {
-            // SAFETY: there is room for the events.
+            // SAFETY: the buffer has room for the events.
             let count = unsafe { own::epoll_wait(bells, events.as_mut_ptr(), most, 0) };
             had_rung |= count > 0;
             for event in &events[..usize::try_from(count).unwrap_or(0)] {
@@ -98,7 +99,7 @@ impl Set {
         had_rung
     }
 
-    /// Other threads may sleep that were to be woken by the bells that were emptied.
+    /// Wakes other sleeping threads, for which the emptied bells may have rung.
     fn wake_others(&self) {
         let Ok(mut members) = self.members() else { return };
         if self.has_sleepers() {
@@ -106,7 +107,8 @@ impl Set {
         }
     }
 
-    /// Has the members of this set wake the threads that wait for it as a descriptor. Returns false if they cannot: then they have to return.
+    /// Makes the members of this set wake the threads that wait for it as a descriptor. Returns `false` if they cannot and must
+    /// return.
     pub(crate) fn watch(&self) -> bool {
         if self.is_watched() {
             return true;
@@ -142,7 +144,7 @@ impl Members<'_> {
                     return false;
                 }
             }
-            // From now on the kernel is told at once what it is to report.
+            // From now on, changes reach the kernel at once.
             if self.list()[index].is_in {
                 self.tell_kernel(index);
             } else {
@@ -152,7 +154,7 @@ impl Members<'_> {
         true
     }
 
-    /// Adds a bell of a member, or takes it out.
+    /// Adds a bell of a member, or removes it.
     pub(super) fn control_bell(&self, operation: c_int, bell: c_int, member: c_int) -> bool {
         let bells = self.set.bells.load(Ordering::Relaxed);
         let set = if bells >= 0 { bells } else { self.set.fd.load(Ordering::Relaxed) };
@@ -163,7 +165,7 @@ impl Members<'_> {
         self.nested().iter().position(|nested| nested.fd == fd)
     }
 
-    /// A set was put into this one, or is being changed there. False: errno says why not.
+    /// Adds a set to this one, or changes it there. Returns `false` with the reason in errno.
     pub(super) fn put_nested(
         &mut self,
         fd: c_int,
@@ -187,14 +189,14 @@ impl Members<'_> {
                 self.set.nested.fetch_add(1, Ordering::SeqCst);
             }
         }
-        // A wait that is under way looks at the set from now on.
+        // A wait that is under way includes the set from now on.
         if let Ok(mut members) = set.members() {
             members.wake();
         }
         true
     }
 
-    /// A set is no member any more.
+    /// Removes a member that is a set.
     pub(super) fn forget_nested(&mut self, index: usize) -> Nested {
         let nested = self.nested().swap_remove(index);
         self.set.nested.fetch_sub(1, Ordering::SeqCst);
@@ -206,7 +208,7 @@ impl Members<'_> {
         nested
     }
 
-    /// A set stays a member, of which the kernel alone tells.
+    /// Leaves a member that is a set to the kernel.
     pub(super) fn detach_nested(&mut self, index: usize) -> &'static Set {
         let nested = self.forget_nested(index);
         let events = if nested.armed { nested.wants } else { nested.wants & PRIVATE };
@@ -214,7 +216,7 @@ impl Members<'_> {
         nested.set
     }
 
-    /// What is to be reported of a set in which the kernel sees something; `None`: nothing.
+    /// The events to report for a set for which the kernel has events. `None` if there are none.
     pub(super) fn report_nested(&mut self, fd: c_int, events: u32) -> Option<epoll_event> {
         let index = self.find_nested(fd)?;
         let nested = &mut self.nested()[index];
@@ -239,7 +241,7 @@ impl Members<'_> {
         }
     }
 
-    /// Something that changes when more comes into a ring of the set.
+    /// A value that changes when more bytes come into a ring of the set.
     fn arrived(&mut self) -> u64 {
         let of_side = |side: &Side| {
             let is_writable = u64::from(side.is_writable() == Some(true));
@@ -251,7 +253,7 @@ impl Members<'_> {
         nested.map(|mut members| members.arrived()).fold(own, u64::wrapping_add)
     }
 
-    /// Asks the sets in this one to wake it.
+    /// Asks the nested sets to wake this one.
     pub(super) fn ask_nested(&mut self) {
         for nested in self.nested() {
             if let Ok(mut members) = nested.set.members() {
@@ -264,7 +266,7 @@ impl Members<'_> {
         }
     }
 
-    /// After the last wait slept.
+    /// Runs after the last wait slept.
     pub(super) fn withdraw_nested(&mut self) {
         for nested in self.nested() {
             if std::mem::take(&mut nested.asked)
@@ -277,7 +279,7 @@ impl Members<'_> {
 }
 
 impl Nested {
-    /// What is to be reported of its rings.
+    /// The events of its rings that must be reported.
     pub(super) fn ready(&self) -> u32 {
         let wanted = self.wants & IN;
         if !self.armed || wanted == 0 || !self.set.has_ready_ring() {
@@ -287,7 +289,7 @@ impl Nested {
         if is_new { wanted } else { 0 }
     }
 
-    /// Whether there is something to report after the kernel said so.
+    /// Whether there are events to report after the kernel reported the set.
     fn has_news(&self) -> bool {
         if self.wants & EDGE == 0 {
             return self.set.is_ready(true);
@@ -295,7 +297,7 @@ impl Nested {
         self.ready() != 0 || self.set.kernel_has_news()
     }
 
-    /// It was reported.
+    /// Notes that the set was reported.
     pub(super) fn reported(&mut self) {
         self.armed = self.wants & ONCE == 0;
         if self.wants & EDGE != 0 {
@@ -310,21 +312,21 @@ impl Nested {
 
 fn control(set: c_int, operation: c_int, fd: c_int, events: u32, data: u64) -> bool {
     let mut event = epoll_event { events, u64: data };
-    // SAFETY: the event lives here.
+    // SAFETY: the event is a local variable.
     unsafe { own::epoll_ctl(set, operation, fd, &raw mut event) == 0 }
 }
 
-/// A set of this library.
+/// Creates a set of this library.
 fn bell_set() -> Option<c_int> {
-    // SAFETY: the call has no pointers.
+    // SAFETY: the call takes no pointers.
     let set = unsafe { own::epoll_create1(libc::EPOLL_CLOEXEC) };
     if set < 0 {
         return None;
     }
-    // SAFETY: nobody else has the descriptor.
+    // SAFETY: the descriptor has no other owner.
     let set = inner::keep(unsafe { OwnedFd::from_raw_fd(set) }).ok()?;
     let fd = set.as_raw_fd();
     inner::is_of_side(fd);
-    std::mem::forget(set); // It is closed with the set of the program.
+    std::mem::forget(set); // Closed together with the program's set.
     Some(fd)
 }

@@ -1,4 +1,4 @@
-//! What a wait for an epoll set reports: the events of the kernel, and what is in the rings of members.
+//! The result of a wait for an epoll set: the kernel's events, and those of the members' rings.
 
 use std::sync::atomic::Ordering;
 
@@ -11,14 +11,13 @@ use crate::carry::sets::events::{Events, Kind, tagged};
 use crate::carry::sets::member::{ALWAYS, EDGE, HANGUP, IN, Member, OUT};
 
 impl Members<'_> {
-    /// Whether a member has something to report from its ring.
+    /// Whether a member has ring events to report.
     pub(crate) fn is_any_ready(&mut self) -> bool {
         self.list().iter().any(|member| member.ready() != 0)
             || self.nested().iter().any(|nested| nested.ready() != 0)
     }
 
-    /// Reports what rings have, behind the first `count` events, and with those that are about the same members. Returns how many
-    /// events there are then.
+    /// Adds the ring events to the first `count` events, merging those of the same member. Returns the new number of events.
     pub(crate) fn report(&mut self, events: &mut Events, count: usize) -> usize {
         let told = self.translate(events, count);
         self.ask_for_bytes_again();
@@ -35,7 +34,7 @@ impl Members<'_> {
         count
     }
 
-    /// Reports the rings of members. The kernel has told of `told` members: few, most often none.
+    /// Reports the rings of members. The kernel has reported `told` members: few, most often none.
     fn report_rings(&mut self, events: &mut Events, told: usize, mut count: usize) -> usize {
         let mut next = self.turns().next;
         let list = self.list();
@@ -64,7 +63,7 @@ impl Members<'_> {
         count
     }
 
-    /// The same of members that are sets.
+    /// The same for members that are sets.
     fn report_nested_rings(&mut self, events: &mut Events, told: usize, mut count: usize) -> usize {
         let list = self.nested();
         for index in 0..list.len() {
@@ -74,7 +73,7 @@ impl Members<'_> {
                 continue;
             }
             if count == events.limit {
-                list.rotate_left(index); // It is the first one next time.
+                list.rotate_left(index); // The next report begins with it.
                 break;
             }
             events.put(count, epoll_event { events: ready, u64: nested.data });
@@ -84,7 +83,7 @@ impl Members<'_> {
         count
     }
 
-    /// Puts the program's data into events that the kernel has tagged. Returns how many are left.
+    /// Puts the program's data into tagged events of the kernel. Returns the number of events that stay.
     fn translate(&mut self, events: &mut Events, count: usize) -> usize {
         let mut kept = 0;
         for at in 0..count {
@@ -107,7 +106,7 @@ impl Members<'_> {
         kept
     }
 
-    /// What is to be reported of a member of which the kernel has something to report; `None`: nothing.
+    /// The event to report for a member that the kernel has reported. `None` if there is none.
     fn translate_one(&mut self, index: usize, events: u32) -> Option<epoll_event> {
         let member = &self.list()[index];
         let arrived = member.arrived();
@@ -130,11 +129,11 @@ impl Members<'_> {
         }
         let member = &mut self.list()[index];
         if its & HANGUP != 0 {
-            its |= member.wants & OUT; // A write does not wait any more.
+            its |= member.wants & OUT; // A write no longer blocks.
         } else if member.slot.side().is_some_and(|side| side.is_writable().is_some()) {
-            its &= !OUT; // TCP has room, of which the ring says nothing.
+            its &= !OUT; // The room is in TCP, not in the ring.
         }
-        // That TCP has room is nothing new of a member whose writes go into the ring, unless bytes have come that it does not wait for.
+        // For a member whose writes go into the ring, room in TCP is no news, unless bytes have come that it does not wait for.
         its |= if its != 0 || member.wants & IN == 0 { member.there() } else { member.ready() };
         if its == 0 {
             return None;
@@ -143,20 +142,20 @@ impl Members<'_> {
         Some(epoll_event { events: its, u64: member.data })
     }
 
-    /// A bell of a member has rung. The kernel tells of the next time as well if it is not emptied, unless it is full.
+    /// A bell of a member has rung. The kernel reports the next ring even if the bell is not emptied, unless it is full.
     pub(super) fn check(&mut self, index: usize) {
         if let Some(side) = self.list()[index].slot.side() {
             side.check_peer_sometimes();
         }
     }
 
-    /// Whether a read finds nothing although the kernel has bytes of the member, since others come first.
+    /// Whether a read would find no bytes although the kernel has some, because others come first.
     fn is_of_bell_alone(&mut self, index: usize) -> bool {
         let side = self.list()[index].slot.side();
         side.is_some_and(|side| side.only_bell_tells(Bell::Bytes) && !side.is_readable())
     }
 
-    /// The kernel is not asked for bytes of a member until a bell has rung.
+    /// Does not ask the kernel for bytes of the member until a bell has rung.
     fn hush(&mut self, index: usize) {
         if let Some(side) = self.list()[index].slot.side() {
             side.ask_peer();
@@ -166,7 +165,7 @@ impl Members<'_> {
         self.tell_kernel(index);
     }
 
-    /// The kernel is asked for bytes again where a bell has rung.
+    /// Asks the kernel for bytes again where a bell has rung.
     fn ask_for_bytes_again(&mut self) {
         if !std::mem::take(&mut self.turns().are_hushed) {
             return;
@@ -186,7 +185,7 @@ impl Members<'_> {
         }
     }
 
-    /// Before a wait sleeps in the kernel. The caller looks once more.
+    /// Runs before a wait sleeps in the kernel. The caller looks once more.
     pub(crate) fn prepare_sleep(&mut self, hold: &Hold) {
         hold.add(SLEEPS[0]);
         self.ask();
@@ -198,7 +197,7 @@ impl Members<'_> {
         self.ask();
     }
 
-    /// Asks all members to wake the waits that sleep.
+    /// Asks all members to wake the sleeping waits.
     pub(super) fn ask(&mut self) {
         self.ask_for_bytes_again();
         self.follow_room();
@@ -206,7 +205,7 @@ impl Members<'_> {
         self.ask_nested();
     }
 
-    /// Has the kernel asked for room where writes go by TCP: another process that has the connection may have changed that.
+    /// Asks the kernel for room where writes go by TCP. Another process that has the connection may have changed that.
     pub(super) fn follow_room(&mut self) {
         for index in 0..self.list().len() {
             let member = &self.list()[index];
@@ -223,7 +222,7 @@ impl Members<'_> {
         }
     }
 
-    /// A member has changed while other threads may sleep: it is asked for them, and wakes them if something is there.
+    /// A member has changed while other threads may sleep. Asks it to wake them, and wakes them if it has events.
     pub(super) fn tell_sleepers(&mut self, index: usize) {
         if !self.set.has_sleepers() {
             return;
@@ -237,7 +236,7 @@ impl Members<'_> {
         }
     }
 
-    /// After a wait slept.
+    /// Runs after a wait slept.
     pub(crate) fn end_sleep(&mut self, hold: &Hold) {
         hold.remove(SLEEPS[0]);
         self.disarm_bells();
@@ -253,7 +252,7 @@ impl Members<'_> {
     fn disarm_bells(&mut self) {
         if self.set.has_sleepers() {
             if self.set.is_watched() && self.is_any_ready() {
-                self.wake(); // The kernel may have told this one only.
+                self.wake(); // The kernel may have woken this thread only.
             }
             return;
         }
@@ -269,7 +268,7 @@ impl Members<'_> {
         self.withdraw_nested();
     }
 
-    /// Whether looking at memory would only keep the peer of a member from running.
+    /// Whether all members' peers last waited on this processor, so that spinning would only keep them from running.
     pub(crate) fn shares_processor(&mut self) -> bool {
         let mut attached = self.list().iter().filter(|member| member.attached);
         attached.all(|member| member.slot.side().is_some_and(Side::shares_processor))

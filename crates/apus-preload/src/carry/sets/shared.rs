@@ -1,27 +1,27 @@
-//! Which sets a child of fork uses as well: bytes that all children share.
+//! The sets that a child of fork uses too: bytes that all children share.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use crate::originals::own;
 
-/// Sets of a process whose members may be carried.
+/// Upper bound on sets of a process whose members may be carried.
 pub(super) const SETS_MAX: usize = 256;
 
 static BYTES: AtomicPtr<AtomicU8> = AtomicPtr::new(ptr::null_mut());
 
 fn byte(index: usize) -> Option<&'static AtomicU8> {
     let first = BYTES.load(Ordering::Acquire);
-    // SAFETY: there are `SETS_MAX` bytes, which stay mapped.
+    // SAFETY: `index` is below `SETS_MAX`, the number of bytes, which stay mapped.
     (index < SETS_MAX && !first.is_null()).then(|| unsafe { &*first.add(index) })
 }
 
-/// Makes the bytes if there are none.
+/// Clears the byte of a set. Maps the memory if it is missing.
 pub(super) fn clear(index: usize) {
     if BYTES.load(Ordering::Acquire).is_null() {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-        // SAFETY: the call makes memory of its own.
+        // SAFETY: the call makes a new mapping.
         let memory = unsafe { own::mmap(ptr::null_mut(), SETS_MAX, access, flags, -1, 0) };
         if memory == libc::MAP_FAILED {
             return;
@@ -29,7 +29,7 @@ pub(super) fn clear(index: usize) {
         let none = ptr::null_mut();
         let first = memory.cast();
         if BYTES.compare_exchange(none, first, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            // SAFETY: nobody knows of this memory.
+            // SAFETY: the mapping is not published.
             let _ = unsafe { own::munmap(memory, SETS_MAX) };
         }
     }

@@ -1,4 +1,4 @@
-//! The sets that this process has made, and the lists of their members.
+//! The sets that this process has created, and their member lists.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -14,45 +14,45 @@ use crate::carry::token::{Interrupted, Token};
 use crate::descriptors::{self, EARLY, INHERITED, SET, WATCHED};
 use crate::originals::own;
 
-/// Carried members of a set: each wait looks at all of them.
+/// Upper bound on carried members of a set. Each wait looks at all of them.
 pub(super) const MEMBERS_MAX: usize = 2_048;
 
 static SETS: [Set; SETS_MAX] = [const { Set::new() }; SETS_MAX];
 
-/// Sets up to this one were in use.
+/// Upper end of the sets that were ever in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// A set of the program.
 pub(crate) struct Set {
-    /// Descriptors of it; 0: the place is free.
+    /// Number of descriptors of the set. 0 for a free place.
     pub(super) descriptors: AtomicU32,
-    /// One of them.
+    /// One of the descriptors.
     pub(super) fd: AtomicI32,
-    /// The set of this library that has the bells, if it is watched; -1: they are in the program's.
+    /// The bell set, if the set is watched. -1 if the bells are in the program's set.
     pub(super) bells: AtomicI32,
-    /// The thread that has the members.
+    /// The thread that holds the members.
     holder: AtomicU64,
     members: UnsafeCell<Lists>,
-    /// Members that are attached.
+    /// Number of attached members.
     pub(crate) attached: AtomicUsize,
-    /// Members that are sets.
+    /// Number of members that are sets.
     pub(crate) nested: AtomicUsize,
-    /// Sets that have it as a member, and sleep.
+    /// Number of sleeping sets that have this one as a member.
     pub(super) sleepers: AtomicU32,
-    /// It is waited for in a way that only the kernel knows: its members are not carried.
+    /// Whether a wait bypasses this library, so that no member is carried.
     pub(crate) is_kernels: AtomicBool,
-    /// It is the parent's, and this process has not used it.
+    /// Whether the set is the parent's and this process has not used it.
     is_inherited: AtomicBool,
-    /// When the kernel was asked last, in nanoseconds.
+    /// Time at which the kernel was last asked, in nanoseconds.
     pub(crate) asked_kernel: AtomicU64,
-    /// It had something to report then.
+    /// Whether the kernel had events then.
     pub(crate) kernel_told: AtomicBool,
-    /// It had so much to report that rings had no turn.
+    /// Whether the kernel's events then filled the buffer, so that rings were left out.
     pub(crate) kernel_took_all: AtomicBool,
     pub(crate) spin: Spin,
 }
 
-// SAFETY: the members are used by the thread that `holder` names.
+// SAFETY: only the thread in `holder` uses the members.
 unsafe impl Sync for Set {}
 
 struct Lists {
@@ -62,14 +62,14 @@ struct Lists {
     turns: Turns,
 }
 
-/// Whose turn it is when more is ready than a call has room for.
+/// The state of the rotation when more members are ready than a call has room for.
 #[derive(Clone, Copy)]
 pub(super) struct Turns {
-    /// The next report begins with this descriptor.
+    /// The descriptor at which the next report begins.
     pub(super) next: c_int,
-    /// The next report begins with members that are sets.
+    /// Whether the next report begins with members that are sets.
     pub(super) is_of_nested: bool,
-    /// The kernel is not asked for bytes of some members.
+    /// Whether the kernel is not asked for bytes of some members.
     pub(super) are_hushed: bool,
 }
 
@@ -84,28 +84,28 @@ impl Lists {
     }
 }
 
-/// A member that is a set which is known.
+/// A member that is a known set.
 pub(super) struct Nested {
     pub(super) fd: c_int,
     pub(super) set: &'static Set,
     pub(super) wants: u32,
     pub(super) data: u64,
-    /// False after it was reported, if once was enough.
+    /// False once a one-shot member was reported.
     pub(super) armed: bool,
-    /// What had arrived in it when it was reported last; `u64::MAX`: report anew.
+    /// The arrivals in the set at the last report. `u64::MAX` forces a new report.
     pub(super) seen: u64,
-    /// It was asked to wake this set.
+    /// Whether the set was asked to wake this one.
     pub(super) asked: bool,
 }
 
 impl Nested {
-    /// In a child of fork: it was the parent that asked.
+    /// Runs in a child of fork: the parent asked, not this process.
     pub(super) fn forget_asked(&mut self) {
         self.asked = false;
     }
 }
 
-/// The members of a set, for one thread.
+/// The members of a set, held by one thread.
 pub(crate) struct Members<'a> {
     pub(super) set: &'a Set,
     _token: Token<'a>,
@@ -131,7 +131,7 @@ impl Set {
         }
     }
 
-    /// The set of a descriptor, if it is known.
+    /// The set of a descriptor, if known.
     #[inline]
     pub(crate) fn of(fd: c_int) -> Option<&'static Self> {
         let word = descriptors::word(fd);
@@ -139,13 +139,13 @@ impl Set {
         (word & SET != 0).then_some(set)
     }
 
-    /// Takes the members. Their holder never sleeps with them. It is a thread of this process, since each process has a table of its own.
-    /// One that has ended meanwhile leaves them as a jump does.
+    /// Takes the members. Their holder never sleeps. It is a thread of this process, because each process has its own table. The
+    /// members of an ended thread are released like those of a call left by a jump.
     pub(crate) fn members(&self) -> Result<Members<'_>, Interrupted> {
         Ok(Members { set: self, _token: Token::of(&self.holder)? })
     }
 
-    /// Whether a wait has to look at rings.
+    /// Whether a wait must look at rings.
     #[inline]
     pub(crate) fn has_rings(&self) -> bool {
         self.attached.load(Ordering::SeqCst) > 0 || self.nested.load(Ordering::SeqCst) > 0
@@ -157,7 +157,7 @@ impl Set {
         bytes / size_of::<Self>() + 1
     }
 
-    /// Whether a wait sleeps.
+    /// Whether a wait for the set sleeps.
     pub(super) fn has_sleepers(&self) -> bool {
         self.sleepers.load(Ordering::SeqCst) > 0 || holds::sleep_in(self.number())
     }
@@ -169,11 +169,11 @@ impl Set {
 
 impl Members<'_> {
     pub(super) fn list(&mut self) -> &mut Vec<Member> {
-        // SAFETY: this value exists once at a time.
+        // SAFETY: this value exists once at a time, because it holds the token.
         unsafe { &mut (*self.set.members.get()).members }
     }
 
-    /// Members that are not connected yet.
+    /// Members that are not connected.
     pub(super) fn early(&mut self) -> &mut Vec<Early> {
         // SAFETY: as above.
         unsafe { &mut (*self.set.members.get()).early }
@@ -190,7 +190,7 @@ impl Members<'_> {
         unsafe { &mut (*self.set.members.get()).nested }
     }
 
-    /// Whether the member at a place is this connection.
+    /// Whether the member at `index` is this connection.
     pub(super) fn is_at(&mut self, index: usize, slot: &Slot) -> bool {
         std::ptr::eq(self.list()[index].slot, slot)
     }
@@ -202,12 +202,12 @@ impl Members<'_> {
     pub(super) fn control(&self, operation: c_int, fd: c_int, events: u32, data: u64) -> bool {
         let mut event = epoll_event { events, u64: data };
         let set = self.set.fd.load(Ordering::Relaxed);
-        // SAFETY: the event lives here.
+        // SAFETY: the event is a local variable.
         unsafe { own::epoll_ctl(set, operation, fd, &raw mut event) == 0 }
     }
 }
 
-/// The program has made a set.
+/// Notes that the program has created a set.
 pub(crate) fn made(fd: c_int) {
     for (index, set) in SETS.iter().enumerate() {
         let taken =
@@ -237,11 +237,11 @@ pub(crate) fn duplicated(fd: c_int) {
     }
 }
 
-/// In a child of fork: sets are the parent's, until this process uses one ([`adopt`]).
+/// Runs in a child of fork: sets stay the parent's until this process uses one ([`adopt`]).
 pub(crate) fn forget_all() {
     for set in &SETS[..USED.load(Ordering::Acquire)] {
         if set.holder.swap(0, Ordering::Relaxed) != 0 {
-            // SAFETY: the child has one thread. Another thread of the parent was changing the lists, so they are not dropped.
+            // SAFETY: the child has one thread. A thread of the parent may have been changing the lists, so they are not dropped.
             unsafe { std::ptr::write(set.members.get(), Lists::new()) };
             set.nested.store(0, Ordering::Relaxed);
             set.attached.store(0, Ordering::Relaxed);
@@ -259,8 +259,8 @@ pub(crate) fn forget_all() {
     }
 }
 
-/// A child of fork uses a set of its parent for the first time: the kernel has tags of its members, which this process knows as well.
-/// Both processes are to give the members up then.
+/// A child of fork uses a set of its parent for the first time. The kernel has tags of the parent's members, and both processes
+/// must give those members up.
 #[cold]
 pub(super) fn adopt(fd: c_int) {
     let index = slots::number(descriptors::word(fd)).wrapping_sub(1);
@@ -294,15 +294,15 @@ mod tests {
     #[test]
     fn a_child_that_is_killed_with_the_members_keeps_none_of_its_parents() {
         static SET: Set = Set::new();
-        // SAFETY: the child has one thread and makes no call but those here.
+        // SAFETY: the child has one thread and makes no calls but these.
         let child = unsafe { libc::fork() };
         if child == 0 {
             mem::forget(SET.members());
-            // SAFETY: the child ends by that.
+            // SAFETY: the call ends the child.
             unsafe { libc::raise(libc::SIGKILL) };
         }
         let mut status = 0;
-        // SAFETY: there is room for the status.
+        // SAFETY: the buffer has room for the status.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert!(libc::WIFSIGNALED(status));
         assert_eq!(SET.holder.load(Ordering::Relaxed), 0);

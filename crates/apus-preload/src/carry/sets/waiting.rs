@@ -1,8 +1,9 @@
-//! `epoll_wait` on sets that this library knows.
+//! `epoll_wait` on known sets.
 //!
-//! Rings are looked at first. The kernel is asked as well if it was not for a while, so that busy rings do not keep the program from its
-//! other descriptors; if its events took all the room, rings have the next turn. If there is nothing, the thread looks at the rings for as long as that paid in recent waits, and then sleeps in the
-//! kernel's set, where the bells are.
+//! A wait looks at the rings first. If the kernel was not asked for a while, the wait asks it too, so that busy rings do not
+//! starve the program's other descriptors. If the kernel's events filled the buffer, rings have the next turn. If nothing is
+//! ready, the thread spins on the rings for as long as that paid in recent waits, and then sleeps in the kernel's set, which has
+//! the bells.
 
 use std::cell::Cell;
 use std::ptr;
@@ -19,33 +20,33 @@ use crate::carry::spin::{self, Clock};
 use crate::originals::own;
 use crate::{errno, originals};
 
-/// How `epoll_wait` and its relatives are called.
+/// The arguments of `epoll_wait` and its relatives.
 pub(crate) struct Wait {
     pub(crate) fd: c_int,
     pub(crate) events: *mut epoll_event,
     pub(crate) count: c_int,
     pub(crate) timeout: Option<Duration>,
     pub(crate) mask: *const sigset_t,
-    /// The time is not in milliseconds.
+    /// Whether the timeout is finer than milliseconds.
     pub(crate) is_precise: bool,
 }
 
-/// The kernel is asked at least this often.
+/// Upper bound on the time between two requests to the kernel.
 const KERNEL_EVERY: Duration = Duration::from_micros(50);
-/// Looks at a member between two looks at the kernel's set.
+/// Upper bound on looks at members between two looks at the kernel's set.
 const LOOKS: usize = 1_024;
 
-/// Waits. `None`: the call is the kernel's.
+/// Waits. Returns `None` if the kernel should handle the call.
 ///
 /// # Safety
 ///
-/// There is room for the events, and the mask is null or one.
+/// The buffer has room for the events, and the mask is null or valid.
 pub(crate) unsafe fn wait(set: &Set, call: &Wait) -> Option<c_int> {
     let limit = usize::try_from(call.count).ok().filter(|limit| *limit > 0)?;
     if call.events.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let mut events = unsafe { Events::new(call.events, limit) };
     let until = call.timeout.map(|timeout| Clock::now() + timeout);
     let mut has_spun = false;
@@ -56,7 +57,7 @@ pub(crate) unsafe fn wait(set: &Set, call: &Wait) -> Option<c_int> {
             match ask_kernel(call, &mut events, left) {
                 Ok(0) => return Some(0),
                 Ok(count) => match report(set, &mut events, count)? {
-                    0 => continue, // A connection came to be carried.
+                    0 => continue, // A connection became carried.
                     count => return Some(count),
                 },
                 Err(()) => return Some(-1),
@@ -71,7 +72,7 @@ pub(crate) unsafe fn wait(set: &Set, call: &Wait) -> Option<c_int> {
                 count => return Some(count),
             }
         }
-        // A wait that sleeps at once asks the kernel by that.
+        // A wait that sleeps at once thereby asks the kernel.
         let is_quiet = was_asked && !set.kernel_told.load(Ordering::Relaxed);
         if left == Some(Duration::ZERO) || is_to_ask(set, has_spun, is_quiet)? {
             set.asked_kernel.store(now.as_nanos() as u64, Ordering::Relaxed);
@@ -96,15 +97,15 @@ pub(crate) unsafe fn wait(set: &Set, call: &Wait) -> Option<c_int> {
     }
 }
 
-/// Whether a wait asks the kernel before it looks at the rings for a while, or since there is something in a ring. `is_quiet`: the
-/// kernel had nothing to report a moment ago, and is asked again soon.
+/// Whether a wait asks the kernel first, because it is about to spin or a ring has events. `is_quiet` says that the kernel had no
+/// events a moment ago and will be asked again soon.
 fn is_to_ask(set: &Set, has_spun: bool, is_quiet: bool) -> Option<bool> {
     let spins = !has_spun && !is_quiet && set.spin.looks_next();
     let mut members = set.members().ok()?;
     Some(spins && !members.shares_processor() || members.is_any_ready())
 }
 
-/// Looks at the rings for a while. True if something is there, in a ring or for the kernel.
+/// Spins on the rings. Returns `true` if a ring or the kernel has events.
 fn spin(set: &Set, fd: c_int) -> Option<bool> {
     if set.members().ok()?.shares_processor() {
         return Some(false);
@@ -116,7 +117,7 @@ fn spin(set: &Set, fd: c_int) -> Option<bool> {
         if looks.get() > LOOKS {
             looks.set(0);
             let mut member = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            // SAFETY: there is one member.
+            // SAFETY: the pointer is to one member.
             if unsafe { own::poll(&raw mut member, 1, 0) } > 0 {
                 return true;
             }
@@ -125,7 +126,7 @@ fn spin(set: &Set, fd: c_int) -> Option<bool> {
     }))
 }
 
-/// Sleeps in the kernel's set, unless a ring has something. 0: nothing to report so far.
+/// Sleeps in the kernel's set, unless a ring has events. Returns 0 if there are no events to report yet.
 fn sleep(set: &Set, call: &Wait, events: &mut Events, left: Option<Duration>) -> Option<c_int> {
     let hold = Hold::set(set.number());
     let is_there = {
@@ -161,13 +162,13 @@ fn report(set: &Set, events: &mut Events, count: usize) -> Option<c_int> {
     count.map(|count| count as c_int)
 }
 
-/// Asks the kernel. Err: errno says why.
+/// Asks the kernel. `Err` leaves the reason in errno.
 fn ask_kernel(call: &Wait, events: &mut Events, timeout: Option<Duration>) -> Result<usize, ()> {
     let (fd, first, count) = (call.fd, events.as_mut_ptr(), call.count);
     let result = if call.is_precise {
         let timeout: Option<timespec> = timeout.map(kernel::spec);
         let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-        // SAFETY: the caller of `wait` vouches for the events and the mask.
+        // SAFETY: the caller of `wait` guarantees that the events and the mask are valid.
         unsafe { originals::epoll_pwait2(fd, first, count, timeout, call.mask) }
     } else {
         // Rounded up, as the kernel does.

@@ -1,9 +1,9 @@
-//! `poll` and `select` with members that are carried.
+//! `poll` and `select` with carried members.
 //!
 //! | file | |
 //! |---|---|
 //! | [`mod@poll`] | `poll` |
-//! | [`mod@select`] | `select` as a `poll` |
+//! | [`mod@select`] | `select`, by `poll` |
 
 pub(crate) mod poll;
 pub(crate) mod select;

@@ -1,4 +1,4 @@
-//! `poll` with members that are carried, or may come to be, or that are epoll sets with such members.
+//! `poll` with members that are carried connections, candidates, or epoll sets with such members.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -21,21 +21,22 @@ use crate::carry::spin::{self, Clock};
 use crate::descriptors::{self, CANDIDATE, CARRIED, INHERITED};
 use crate::{errno, originals};
 
-/// Members of nearly all lists. They need 3 kB of the stack; longer lists are in memory of [`Scratch`].
+/// Members of nearly all lists. They need 3 kB of stack; longer lists are in [`Scratch`] memory.
 pub(crate) const FEW: usize = 64;
 
 thread_local! {
-    /// When the last `poll` of this thread that asked the kernel has done so, in nanoseconds.
+    /// Time of this thread's last `poll` that asked the kernel, in nanoseconds.
     static ASKED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The kernel is asked at least this often about members that are in their rings: it alone may know that the peer has died.
+/// Upper bound on the time between two requests to the kernel about members whose bytes go through rings. Only the kernel may
+/// know that the peer has died.
 const KERNEL_EVERY: Duration = Duration::from_micros(500);
 
-/// The kernel has no descriptors beyond this number.
+/// Upper bound on the kernel's descriptor numbers.
 const MANY: usize = 1 << 20;
 
-/// Bells, and the events for which they are waited for.
+/// The bells, and the events that they serve.
 const BELLS: [(Bell, c_short); 2] = [
     (Bell::Bytes, libc::POLLIN | libc::POLLRDNORM),
     (Bell::Room, libc::POLLOUT | libc::POLLWRNORM),
@@ -43,25 +44,25 @@ const BELLS: [(Bell, c_short); 2] = [
 
 const NOBODY: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
 
-/// What a member is.
+/// The kind of a member.
 enum Of {
-    /// The kernel alone tells of it.
+    /// Only the kernel reports it.
     Kernel,
     Connection(Use),
     Set(&'static Set, Hold),
 }
 
-/// What the call has done about a member.
+/// The call's preparations for a member.
 #[derive(Clone, Copy)]
 struct Done(u8);
 
 impl Done {
     const NOTHING: Self = Self(0);
-    /// Its bells are in the list, since bytes are waited for, or room.
+    /// Its bells are in the list for bytes, for room.
     const ASKED: [u8; 2] = [2, 4];
-    /// A set: its members were asked.
+    /// The members of a set were asked.
     const SLEEPS: u8 = 32;
-    /// Its bells are in the list, since the end of what comes in is waited for: the peer rings then in any case.
+    /// Its bells are in the list for the end of the inbound direction, for which the peer always rings.
     const LISTENS: u8 = 64;
 
     fn has(self, what: u8) -> bool {
@@ -79,15 +80,15 @@ struct Members<'a> {
     list: &'a mut [pollfd],
     of: &'a mut [Of],
     done: &'a mut [Done],
-    /// What the kernel is asked: the members at the same index, and bells behind them.
+    /// The kernel's list: the members at the same index, followed by bells.
     kernels: &'a mut [pollfd],
 }
 
-/// Waits as `ppoll` does. `None`: no member is carried, nor may come to be.
+/// Waits as `ppoll` does. Returns `None` if no member is carried or a candidate.
 ///
 /// # Safety
 ///
-/// There are `count` members, and the mask is null or one.
+/// There are `count` members, and the mask is null or valid.
 #[cold]
 pub(crate) unsafe fn poll(
     list: *mut pollfd,
@@ -98,7 +99,7 @@ pub(crate) unsafe fn poll(
     if count == 0 || count > MANY || list.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let list = unsafe { slice::from_raw_parts_mut(list, count) };
     if list.iter().filter(|member| has_to_look_at(member.fd)).count() == 0 {
         return None;
@@ -110,7 +111,7 @@ pub(crate) unsafe fn poll(
         return None;
     }
     let mut scratch = Scratch::new(count * EACH)?;
-    // SAFETY: the scratch has room for these lists, of which those come first whose alignment is larger.
+    // SAFETY: the scratch has room for these lists, in the order of decreasing alignment.
     unsafe {
         let of: *mut Of = scratch.as_mut_ptr().cast();
         let kernels: *mut pollfd = of.add(count).cast();
@@ -127,7 +128,7 @@ pub(crate) unsafe fn poll(
     }
 }
 
-/// Whether the kernel alone cannot wait for a descriptor. If it is a set of the parent, the parent is told that it is waited for.
+/// Whether the kernel alone cannot wait for this descriptor. If it is a set of the parent, notifies the parent of the wait.
 #[inline]
 pub(super) fn has_to_look_at(fd: c_int) -> bool {
     let word = descriptors::word(fd);
@@ -137,13 +138,13 @@ pub(super) fn has_to_look_at(fd: c_int) -> bool {
     word & (CARRIED | CANDIDATE) != 0 || Set::of(fd).is_some()
 }
 
-/// Bytes of the lists for a member.
+/// Bytes of the lists per member.
 const EACH: usize = size_of::<Of>() + 3 * size_of::<pollfd>() + size_of::<Done>();
 
-/// Whether the kernel takes the members with the bells of those that are carried.
+/// Whether the kernel accepts the members together with the bells of the carried ones.
 fn fits(list: &[pollfd]) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: there is room for the limit.
+    // SAFETY: the buffer has room for the limit.
     let _ = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     let ours = list.iter().filter(|member| descriptors::is_ours(member.fd)).count();
     (list.len() + 2 * ours) as u64 <= limit.rlim_cur
@@ -159,7 +160,7 @@ fn wait_for_few(list: &mut [pollfd], timeout: Option<Duration>, mask: *const sig
     for kernel in &mut kernels[..3 * count] {
         kernel.write(NOBODY);
     }
-    // SAFETY: these are initialized.
+    // SAFETY: these elements are initialized.
     let kernels = unsafe { slice::from_raw_parts_mut(kernels.as_mut_ptr().cast(), 3 * count) };
     Members { list, of: &mut of[..count], done: &mut done[..count], kernels }.wait(timeout, mask)
 }
@@ -193,7 +194,7 @@ impl Members<'_> {
         }
     }
 
-    /// Finds what the members are. No direction whose bytes this call waits for in the kernel switches meanwhile.
+    /// Determines the kind of each member. No direction whose bytes this call awaits in the kernel switches meanwhile.
     fn enter(&mut self) {
         for (index, member) in self.list.iter().enumerate() {
             if descriptors::is_ours(member.fd) {
@@ -225,7 +226,7 @@ impl Members<'_> {
         (0..self.list.len()).any(|index| self.is_ready(index) != 0)
     }
 
-    /// Whether all that the members wait for is in their rings, and the kernel was asked a moment ago.
+    /// Whether the rings cover all awaited events and the kernel was asked a moment ago.
     fn kernel_has_nothing_else(&self) -> bool {
         const KNOWN: c_short = BELLS[0].1 | BELLS[1].1;
         let is_in_ring = |index: usize| {
@@ -236,7 +237,7 @@ impl Members<'_> {
         Clock::now().saturating_sub(asked) < KERNEL_EVERY && (0..self.list.len()).all(is_in_ring)
     }
 
-    /// Looks at the rings for a while. True if something is there.
+    /// Spins on the rings. Returns `true` if a ring has events.
     fn spin(&self) -> bool {
         let is_there = || self.is_any_ready();
         if let Some(side) = (0..self.list.len()).find_map(|index| self.side(index)) {
@@ -252,7 +253,7 @@ impl Members<'_> {
         })
     }
 
-    /// Asks the kernel once, and sleeps there for `timeout` if nothing is in a ring.
+    /// Asks the kernel once, and sleeps there for up to `timeout` if no ring has events.
     fn look(&mut self, timeout: Option<Duration>, mask: *const sigset_t) -> c_int {
         let (mut end, mut is_over) = (self.list.len(), false);
         for index in 0..self.list.len() {
@@ -295,7 +296,7 @@ impl Members<'_> {
         let timeout = if is_over || self.is_any_ready() { Some(Duration::ZERO) } else { timeout };
         let timeout = timeout.map(kernel::spec);
         let time = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-        // SAFETY: the list has that many members.
+        // SAFETY: the list has at least `end` members.
         let result = unsafe {
             spin::note_sleep(true);
             let result = originals::ppoll(self.kernels.as_mut_ptr(), end as _, time, mask);
@@ -307,7 +308,7 @@ impl Members<'_> {
         if result < 0 { result } else { errno::kept(|| self.report()) }
     }
 
-    /// The call does not sleep any more.
+    /// Ends the sleep of the call.
     fn end_sleep(&mut self) {
         let mut bells = self.kernels[self.list.len()..].iter();
         for (of, done) in self.of.iter().zip(&*self.done) {
@@ -318,7 +319,7 @@ impl Members<'_> {
                 },
                 Of::Connection(used) => {
                     let Some(side) = used.side() else { continue };
-                    // It may not have been carried then, or not waited for.
+                    // The connection may not have been carried then, or not awaited.
                     if done.has_bells() && bells.by_ref().take(2).any(|bell| bell.revents != 0) {
                         side.check();
                     }
@@ -336,14 +337,14 @@ impl Members<'_> {
         }
     }
 
-    /// Tells the program what is ready, in rings or by what the kernel says. Returns how many members are.
+    /// Reports ready members, both carried and kernel ones. Returns the number of ready members.
     fn report(&mut self) -> c_int {
         let mut count = 0;
         for index in 0..self.list.len() {
             let kernel = self.kernels[index].revents;
             let (its, wanted) = (BELLS[0].1, self.list[index].events);
             let revents = match &self.of[index] {
-                // The kernel's answer may be about a bell.
+                // The kernel's answer may only be due to a bell.
                 Of::Set(set, _) if wanted & its != 0 && set.is_ready(kernel & its != 0) => {
                     kernel | its & wanted
                 }
@@ -359,12 +360,12 @@ impl Members<'_> {
 
 impl Drop for Members<'_> {
     fn drop(&mut self) {
-        // The last one comes first, as everywhere.
+        // The last hold is released first, as everywhere.
         self.of.iter_mut().rev().for_each(|of| *of = Of::Kernel);
     }
 }
 
-/// What is in the rings of a connection.
+/// The ring events of a connection.
 fn is_ready(slot: &Slot, side: &Side, fd: c_int) -> c_short {
     let mut events = 0;
     if is_readable(slot, side, fd) {
@@ -373,7 +374,7 @@ fn is_ready(slot: &Slot, side: &Side, fd: c_int) -> c_short {
     if side.is_writable() == Some(true) {
         events |= BELLS[1].1;
     }
-    // The kernel tells of it when the ring was read.
+    // The kernel reports the end once the ring was read.
     if side.has_input_ended() {
         events |= libc::POLLRDHUP;
     }
@@ -383,7 +384,7 @@ fn is_ready(slot: &Slot, side: &Side, fd: c_int) -> c_short {
     events
 }
 
-/// A set that is waited for as a descriptor.
+/// Prepares a set that is waited for as a descriptor.
 #[cold]
 fn enter_set(fd: c_int, set: &'static Set) -> Of {
     giving_up::note_foreign_use(fd);
@@ -397,14 +398,14 @@ fn enter_set(fd: c_int, set: &'static Set) -> Of {
     Of::Set(set, Hold::set(set.number()))
 }
 
-/// The time of `poll`.
+/// The timeout of `poll`.
 pub(crate) fn millis(timeout: c_int) -> Option<Duration> {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }
 
-/// The time of `ppoll`: `Err` if it is none.
+/// The timeout of `ppoll`. `Err` if it is invalid.
 pub(crate) unsafe fn time(timeout: *const libc::timespec) -> Result<Option<Duration>, ()> {
-    // SAFETY: the caller's promise: it is null or a time.
+    // SAFETY: the caller guarantees that it is null or points to a time.
     let Some(time) = (unsafe { timeout.as_ref() }) else { return Ok(None) };
     match (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec)) {
         (Ok(seconds), Ok(nanos)) if nanos < 1_000_000_000 => {

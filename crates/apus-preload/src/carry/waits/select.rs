@@ -1,4 +1,4 @@
-//! `select`: the descriptors of its sets are waited for as members of `poll`.
+//! `select`: its descriptors become members of a `poll`.
 
 use std::ptr;
 use std::slice;
@@ -12,7 +12,8 @@ use crate::carry::spin::Clock;
 
 const BITS: usize = c_ulong::BITS as usize;
 
-/// What `poll` is asked for a member of each set, and what of its answer counts there (`POLLIN_SET` and its relatives in the kernel).
+/// For each set, the events that `poll` is asked for, and those of its answer that count (`POLLIN_SET` and its relatives in the
+/// kernel).
 const ASKED: [c_short; 3] = [
     libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND,
     libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND,
@@ -21,8 +22,8 @@ const ASKED: [c_short; 3] = [
 const COUNTS: [c_short; 3] =
     [ASKED[0] | libc::POLLHUP | libc::POLLERR, ASKED[1] | libc::POLLERR, ASKED[2]];
 
-/// Sets of which the first `count` bits are looked at. Programs pass sets larger than `FD_SETSIZE`, so the words are read as the kernel
-/// does.
+/// Sets with `count` significant bits. Programs pass sets larger than `FD_SETSIZE`, so the words are read as the kernel reads
+/// them.
 pub(crate) struct Sets {
     sets: [*mut fd_set; 3],
     count: usize,
@@ -38,7 +39,7 @@ impl Sets {
 
     fn word(&self, set: usize, fd: usize) -> Option<*mut c_ulong> {
         let first = self.sets[set].cast::<c_ulong>();
-        // SAFETY: the caller of `new` vouches for the bits.
+        // SAFETY: the caller of `new` guarantees the bits.
         (!first.is_null()).then(|| unsafe { first.add(fd / BITS) })
     }
 
@@ -55,12 +56,12 @@ impl Sets {
         }
     }
 
-    /// The descriptors that are in a set.
+    /// The descriptors in any of the sets.
     pub(crate) fn members(&self) -> impl Iterator<Item = c_int> {
         (0..self.count).filter(|fd| (0..3).any(|set| self.has(set, *fd))).map(|fd| fd as c_int)
     }
 
-    /// Takes what `poll` answered. `None`: nothing of that counts.
+    /// Writes the answer of `poll` into the sets. Returns `None` if none of its events count.
     fn take(&self, members: &[pollfd]) -> Option<c_int> {
         let counts = |set: usize, member: &pollfd| {
             self.has(set, member.fd as usize) && member.revents & COUNTS[set] != 0
@@ -78,11 +79,11 @@ impl Sets {
     }
 }
 
-/// Waits as `pselect` does. `None`: the call is the kernel's. The time that is left comes with the result.
+/// Waits as `pselect` does, and also returns the remaining time. Returns `None` if the kernel should handle the call.
 ///
 /// # Safety
 ///
-/// The mask is null or one.
+/// The mask is null or valid.
 #[cold]
 pub(crate) unsafe fn select(
     sets: &Sets,
@@ -94,12 +95,12 @@ pub(crate) unsafe fn select(
         return None;
     }
     if count <= FEW {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         return unsafe { select_among_few(sets, timeout, mask) };
     }
     let mut scratch = Scratch::new(count * size_of::<pollfd>())?;
     let list: *mut pollfd = scratch.as_mut_ptr().cast();
-    // SAFETY: there is room for the list, and any values are members. The caller vouches for the mask.
+    // SAFETY: the memory has room for the list, and zeros are valid members. The caller guarantees that the mask is valid.
     unsafe {
         ptr::write_bytes(list, 0, count);
         select_among(sets, slice::from_raw_parts_mut(list, count), timeout, mask)
@@ -114,7 +115,7 @@ unsafe fn select_among_few(
     mask: *const sigset_t,
 ) -> Option<(c_int, Duration)> {
     let mut list = [pollfd { fd: -1, events: 0, revents: 0 }; FEW];
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { select_among(sets, &mut list, timeout, mask) }
 }
 
@@ -133,7 +134,7 @@ unsafe fn select_among(
         count += 1;
     }
     let began = Clock::now();
-    // SAFETY: the list has that many members; the caller vouches for the mask.
+    // SAFETY: the list has `count` members; the caller guarantees that the mask is valid.
     let result = unsafe { poll::poll(list.as_mut_ptr(), count, timeout, mask)? };
     let left = timeout.unwrap_or_default().saturating_sub(Clock::now() - began);
     if result < 0 {

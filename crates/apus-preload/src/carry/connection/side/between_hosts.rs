@@ -1,4 +1,4 @@
-//! What a side does otherwise if its peer is at another host: the kernel's socket may be ahead of the peer's words, and behind them.
+//! Differences for a peer at another host: the kernel's socket may be ahead of the peer's words or behind them.
 
 use std::sync::atomic::Ordering;
 
@@ -9,12 +9,12 @@ use crate::carry::connection::last_words;
 use crate::carry::kernel;
 
 impl Side {
-    /// The same side, whose peer is at another host.
+    /// The same side with its peer at another host.
     pub(crate) fn between_hosts(self) -> Self {
         Self { is_between_hosts: true, ..self }
     }
 
-    /// The carrier asks this side to return to TCP for good, because it was switched off.
+    /// The carrier asks this side to return to TCP for good because it was switched off.
     pub(crate) fn ask_to_leave(&self) {
         if self.is_between_hosts {
             self.give_way();
@@ -26,27 +26,28 @@ impl Side {
         kernel::written(fd, self.accepted)
     }
 
-    /// The peer was lost without a word of its end, because a carrier ended or cannot reach the other one. Bytes may be lost with it.
+    /// Whether the peer was lost without last words, because a carrier ended or cannot reach the other carrier. Bytes may be
+    /// lost.
     pub(crate) fn peer_was_lost(&self) -> bool {
         self.is_between_hosts && last_words::was_lost(&self.peer)
     }
 
-    /// The connection is about to be reset, because the peer was lost.
+    /// The connection is about to be reset because the peer was lost.
     pub(crate) fn lose(&self) {
         self.ending.lose();
     }
 
-    /// Whether this side has reset the connection because the peer was lost. The program is to be told as by TCP: of the reset by the
-    /// first call, and of the end of the connection by later ones.
+    /// Whether this side has reset the connection because the peer was lost. As with TCP, the first call gets the reset, and
+    /// later calls get the end of the stream.
     pub(super) fn is_lost(&self) -> bool {
         self.ending.is_lost()
     }
 
-    /// TCP has ended. Whether all words are here that the peer has written before: within a host they always are.
+    /// TCP has ended. Returns whether every word that the peer wrote before is visible. Always true within a host.
     pub(super) fn sees_end(&self) -> bool {
         let sees = !self.is_between_hosts || self.has_last_words();
         if !sees && self.ending.meet_end() {
-            self.ask_peer(); // It may have ended TCP before the connection was carried.
+            self.ask_peer(); // The peer may have ended TCP before the connection was carried.
         }
         sees
     }
@@ -55,17 +56,17 @@ impl Side {
         last_words::have_come(&self.peer) || self.peer_is_dead.load(Ordering::Acquire)
     }
 
-    /// Whether the kernel reports an end, and the last words of the peer are still on their way.
+    /// Whether the kernel reports an end while the peer's last words are still on their way.
     pub(crate) fn awaits_end(&self) -> bool {
         self.ending.has_met_end() && !self.has_last_words()
     }
 
-    /// Whether the last words of the peer have come after the end of TCP.
+    /// Whether TCP has ended and the peer's last words have arrived.
     pub(super) fn knows_end(&self) -> bool {
         self.ending.has_met_end() && self.has_last_words()
     }
 
-    /// Whether bytes may be on their way by TCP of which the ring has a copy.
+    /// Whether bytes that the ring has a copy of may be on their way by TCP.
     pub(crate) fn may_get_rest(&self, fd: c_int) -> bool {
         self.is_between_hosts && self.has_rest(fd) && !kernel::has_ended(fd)
     }

@@ -1,4 +1,4 @@
-//! The direction of which this side is the receiver.
+//! The direction in which this side receives.
 
 pub(super) mod known;
 
@@ -15,12 +15,12 @@ use crate::carry::token::Token;
 
 impl Side {
     pub(super) fn receiver(&self) -> Receiver {
-        // A peer that has left answers nothing, as if it were dead. All that it wrote is in TCP.
+        // A peer that has left answers nothing, like a dead one. All its bytes are in TCP.
         let sender_is_alive = !self.peer_is_gone() && !self.peer_left();
         Receiver::new(Own(&self.own).receiver(), self.places().capacity() as u64, sender_is_alive)
     }
 
-    /// Has a read of a stream wait a moment, so that it takes more at once. `room`: bytes that it has room for.
+    /// Makes a read of a stream wait briefly, so that it takes more bytes. `room` is the number of bytes that it can take.
     #[inline]
     pub(crate) fn gather(&self, room: usize) {
         if !self.inbound.gathering.waits() {
@@ -33,12 +33,12 @@ impl Side {
         });
     }
 
-    /// Receives what is there, into `parts`, which have room for `room` bytes. Asks the kernel about the end if the ring is empty and
-    /// `asks_kernel`.
+    /// Receives available bytes into `parts`, which have room for `room` bytes. If the ring is empty and `asks_kernel` is set,
+    /// asks the kernel about the end.
     ///
     /// # Safety
     ///
-    /// The parts can be written.
+    /// The parts are writable.
     pub(crate) unsafe fn receive(
         &self,
         fd: c_int,
@@ -48,7 +48,7 @@ impl Side {
         asks_kernel: bool,
     ) -> Result<usize, NotNow> {
         self.inbound.last_fd.store(fd, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let mut received = unsafe { self.receive_once(fd, parts, room, flags, asks_kernel) };
         while received == Err(NotNow::Again) {
             // SAFETY: as above.
@@ -58,12 +58,12 @@ impl Side {
             self.ending.meet_reset();
             received = Err(NotNow::Wait);
             if self.sees_end() {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 received = unsafe { self.receive_once(fd, parts, room, flags, asks_kernel) };
             }
         }
         if matches!(received, Err(NotNow::Wait | NotNow::Empty)) && self.reads_nothing() {
-            return Ok(0); // The kernel may not know so far.
+            return Ok(0); // The kernel may not know yet.
         }
         if received == Err(NotNow::Error(libc::ENOTCONN)) && self.is_lost() {
             let is_first = self.ending.tell_loss();
@@ -107,7 +107,7 @@ impl Side {
                     };
                 }
                 let takes = flags & libc::MSG_PEEK == 0;
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     self.copy_out(receiver.read(), bytes as usize, parts, flags, |bytes| {
                         if takes {
@@ -121,22 +121,22 @@ impl Side {
                         receiver.recall(&theirs, &mut Own(&self.own));
                     }
                     if self.has_input_ended() {
-                        self.ask_peer(); // Its TCP ends now, or goes on.
+                        self.ask_peer(); // The peer's TCP ends now, or continues.
                     }
                 }
                 Ok(bytes as usize)
             }
             ReceiverState::Switching => {
                 let left = theirs.offset - self.consumed(fd).unwrap_or(theirs.offset);
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 let received = unsafe { receive_at_most(fd, parts, left as usize, flags) };
-                // Nothing else tells the next call that waits that the ring comes now.
+                // Without this look, the next call that waits would not learn that the ring comes next.
                 receiver.look(&theirs, || self.consumed(fd).unwrap_or(0), own)?;
                 match received {
                     Ok(bytes) if flags & libc::MSG_PEEK != 0 && bytes as u64 == left => {
                         let more = receiver.unread(&theirs)?.min((room - bytes) as u64);
                         let parts = skip(parts, bytes);
-                        // SAFETY: the caller's promise.
+                        // SAFETY: guaranteed by the caller.
                         unsafe {
                             self.copy_out(receiver.read(), more as usize, parts, flags, |_| {});
                         }
@@ -146,14 +146,14 @@ impl Side {
                 }
             }
             ReceiverState::Offered if !self.is_between_hosts => {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { self.receive_before_epoch(fd, parts, room, flags, &mut receiver) }
             }
             ReceiverState::Tcp | ReceiverState::Offered => {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 match unsafe { receive_at_most(fd, parts, room, flags) } {
                     Ok(0) if room > 0 => {
-                        // SAFETY: the caller's promise.
+                        // SAFETY: guaranteed by the caller.
                         unsafe { self.receive_rest(fd, parts, room, flags, &mut receiver) }
                     }
                     received => received,
@@ -162,12 +162,12 @@ impl Side {
         }
     }
 
-    /// Receives by TCP while the sender may begin an epoch, and spill: bytes behind the ring may come by TCP at any moment. Those that
-    /// are there before the epoch is seen not to have begun come before the ring.
+    /// Receives by TCP while the sender may begin an epoch and spill, so bytes that follow the ring may arrive by TCP at any
+    /// moment. If this side finds TCP bytes and then sees that no epoch has begun, those bytes come before the ring.
     ///
     /// # Safety
     ///
-    /// The parts can be written.
+    /// The parts are writable.
     #[cold]
     unsafe fn receive_before_epoch(
         &self,
@@ -184,14 +184,14 @@ impl Side {
         }
         if there > 0 || room == 0 {
             let most = usize::try_from(there).unwrap_or(usize::MAX).min(room);
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             return unsafe { receive_at_most(fd, parts, most, flags) };
         }
         let mut byte = 0_u8;
         let mut part = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
-        // SAFETY: the part is a variable of this function.
+        // SAFETY: the part points to a local variable.
         match unsafe { kernel::receive(fd, &mut part, libc::MSG_PEEK) } {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             Ok(0) => unsafe { self.receive_rest(fd, parts, room, flags, receiver) },
             Ok(_) => Err(NotNow::Again),
             Err(libc::EAGAIN) => Err(NotNow::Wait),
@@ -199,7 +199,7 @@ impl Side {
         }
     }
 
-    /// Whether [`receive`](Self::receive) would ask the kernel and take an error of the socket, which the next call is to get.
+    /// Whether [`receive`](Self::receive) would ask the kernel and consume a socket error, which the next call must get.
     pub(crate) fn is_next_error(&self, fd: c_int, asks_kernel: bool) -> bool {
         let asks = asks_kernel || self.receiver_state() != ReceiverState::Ring;
         asks && !self.is_between_hosts && self.has_error_alone(fd)
@@ -210,12 +210,12 @@ impl Side {
         kernel::has_error(fd) && self.unread() == 0 && kernel::unread(fd) == Some(0)
     }
 
-    /// The ring is empty. Whether more will come, only the kernel knows.
+    /// The ring is empty. Only the kernel knows whether more bytes will come.
     #[cold]
     fn end_of_ring(&self, fd: c_int) -> Result<usize, NotNow> {
         let mut byte = 0_u8;
         let mut part = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
-        // SAFETY: the part is a variable of this function.
+        // SAFETY: the part points to a local variable.
         let ended = unsafe { kernel::receive(fd, &mut part, libc::MSG_PEEK) };
         if ended == Ok(0) && !self.sees_end() {
             return Err(NotNow::Wait);
@@ -231,7 +231,7 @@ impl Side {
             }
             Ok(0) => Ok(0),
             Ok(_) => {
-                // Somebody writes to the socket without this library.
+                // A process without this library writes to the socket.
                 receiver.recall(&theirs, &mut Own(&self.own));
                 self.ask_peer();
                 Err(NotNow::Wait)
@@ -242,7 +242,8 @@ impl Side {
         }
     }
 
-    /// After the end of TCP: what the peer had taken back from the ring, and did not put into TCP because it died.
+    /// Receives, after the end of TCP, the bytes that the peer had taken back from the ring but did not put into TCP before it
+    /// died.
     #[cold]
     unsafe fn receive_rest(
         &self,
@@ -262,7 +263,7 @@ impl Side {
         let total = self.consumed(fd).unwrap_or(u64::MAX);
         let rest = receiver.rest(&theirs, total)?;
         let bytes = (rest.end - rest.start).min(room as u64);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.copy_out(rest.start, bytes as usize, parts, flags, |_| {}) };
         if flags & libc::MSG_PEEK == 0 && bytes > 0 {
             receiver.took(rest.start + bytes - receiver.read(), &mut Own(&self.own));
@@ -270,7 +271,7 @@ impl Side {
         Ok(bytes as usize)
     }
 
-    /// Copies from the ring, unless the flags say that the bytes are dropped. `took` is told of each piece, so that the peer writes while
+    /// Copies from the ring, unless the flags discard the bytes. Calls `took` after each piece, so that the peer can write while
     /// the next one is copied.
     pub(super) unsafe fn copy_out(
         &self,
@@ -284,29 +285,29 @@ impl Side {
             return took(bytes);
         }
         let copy = |at, to, length| {
-            // SAFETY: the caller vouches for the parts.
+            // SAFETY: the caller guarantees that the parts are valid.
             unsafe { self.peer.copy_to(at..at + length, to) };
         };
         self.places().copy(position, bytes, parts, copy, took);
     }
 
-    /// Agrees that bytes come through the ring from now on, if they came by TCP.
+    /// Agrees to receive through the ring, if bytes came by TCP.
     pub(crate) fn offer(&self) {
         if self.peer.load(layout::LEFT, Ordering::Acquire) != 0 {
             return;
         }
         let Ok(_token) = Token::take(&self.own, layout::TOKENS[0]) else { return };
         if self.own.word(layout::LEFT).load(Ordering::Relaxed) != 0 || self.reads_nothing() {
-            return; // It has begun to return since the caller asked, or reads nothing more.
+            return; // This side has begun to return meanwhile, or no longer reads.
         }
         let theirs = words::sender_of(&self.peer);
         self.receiver().offer(&theirs, &mut Own(&self.own));
         if self.is_between_hosts {
-            self.ask_peer(); // The carrier passes it on.
+            self.ask_peer(); // The carrier passes the offer on.
         }
     }
 
-    /// Ends the epoch of what comes in, if there is one.
+    /// Ends the inbound epoch, if there is one.
     #[cold]
     pub(crate) fn recall(&self) {
         if let Ok(_token) = Token::take(&self.own, layout::TOKENS[0]) {
@@ -315,14 +316,14 @@ impl Side {
         self.ask_peer();
     }
 
-    /// This side writes: reads wait for nothing.
+    /// This side writes, so its reads do not gather.
     #[inline]
     pub(super) fn note_write(&self) {
         self.inbound.gathering.note_write();
     }
 
-    /// The program has ended what comes in as well. From now on the peer writes into TCP, where the kernel refuses its bytes. If bytes are
-    /// in the ring, the program may go on to read them.
+    /// The program has shut down the inbound direction. From now on the peer writes into TCP, where the kernel refuses its bytes.
+    /// The program may still read bytes in the ring.
     pub(crate) fn stop_reading(&self) {
         self.own.word(layout::REFUSES).store(1, Ordering::Release);
         if !self.has_bytes() {
@@ -330,7 +331,7 @@ impl Side {
         }
     }
 
-    /// Whether bytes are in the ring that TCP would refuse.
+    /// Whether the ring has bytes that TCP would refuse.
     pub(crate) fn refuses_rest(&self) -> bool {
         self.reads_nothing() && self.has_bytes()
     }
@@ -339,7 +340,7 @@ impl Side {
         self.own.word(layout::REFUSES).load(Ordering::Acquire) != 0
     }
 
-    /// Follows the sender, although the program does not call.
+    /// Follows the sender while the program makes no call.
     pub(super) fn follow_inbound(&self, fd: c_int) {
         self.inbound.last_fd.store(fd, Ordering::Relaxed);
         if let Ok(_token) = Token::take(&self.own, layout::TOKENS[0]) {
@@ -348,15 +349,15 @@ impl Side {
             let _ = receiver.look(&theirs, || self.consumed(fd).unwrap_or(0), own);
             if self.has_to_recall() {
                 receiver.recall(&theirs, own);
-                self.ask_peer(); // It is to answer the recall.
+                self.ask_peer(); // The peer must answer the recall.
             }
             if self.is_between_hosts && self.is_readable() {
-                self.nudge(); // Before this look, nothing was to be read.
+                self.nudge(); // There were no bytes to read before this look.
             }
         }
     }
 
-    /// Has the direction return to TCP. True once this side needs nothing more of the ring.
+    /// Makes the direction return to TCP. Returns `true` once this side needs no more bytes of the ring.
     pub(super) fn return_inbound(&self, fd: c_int) -> bool {
         match Token::take(&self.own, layout::TOKENS[0]) {
             Ok(_) if self.refuses_rest() => false,
@@ -365,11 +366,11 @@ impl Side {
                 let mut receiver = self.receiver();
                 let own = &mut Own(&self.own);
                 receiver.recall(&theirs, own);
-                fence(Ordering::SeqCst); // A sender that does not see the recall has written before.
+                fence(Ordering::SeqCst); // A sender that does not see the recall has written earlier.
                 let theirs = words::sender_of(&self.peer);
                 let looked = receiver.look(&theirs, || self.consumed(fd).unwrap_or(0), own);
                 let is_answered = receiver.state(&theirs) == ReceiverState::Tcp;
-                // A peer at another host may have written before it sees the recall, so it has to answer.
+                // A peer at another host may write before it sees the recall, so it has to answer.
                 let may = is_answered || !self.is_between_hosts;
                 looked.is_ok() && may && receiver.may_leave(&theirs)
             }
@@ -377,7 +378,7 @@ impl Side {
         }
     }
 
-    /// Whether the peer has spilled bytes that this side has not read: they stay in the ring.
+    /// Whether the peer has spilled bytes that this side has not read. They stay in the ring.
     pub(crate) fn is_spilled(&self) -> bool {
         let theirs = words::sender_of(&self.peer);
         self.receiver().has_spilled(&theirs)
@@ -388,23 +389,23 @@ impl Side {
         self.receiver().readable(&words::sender_of(&self.peer)).unwrap_or(0)
     }
 
-    /// Bytes in the ring that were not read, also those that come after bytes of TCP.
+    /// Unread bytes in the ring, including those that follow bytes of TCP.
     pub(crate) fn unread(&self) -> u64 {
         self.receiver().unread(&words::sender_of(&self.peer)).unwrap_or(0)
     }
 
-    /// Whether [`receive`](Self::receive) takes bytes from the ring, and there are some: three loads.
+    /// Whether [`receive`](Self::receive) finds bytes in the ring. Costs three loads.
     #[inline]
     pub(crate) fn has_bytes(&self) -> bool {
         let written = self.peer.load(layout::WRITTEN, Ordering::Acquire);
         written != self.own.word(layout::READ).load(Ordering::Relaxed)
     }
 
-    /// Whether it is worth to read: there are bytes in the ring, or their end, and the receiver has not returned. The receiver may have
-    /// to see first that TCP has no more.
+    /// Whether a read may succeed: the ring has bytes or their end, and the receiver has not returned. The receiver may first
+    /// have to see that TCP is empty.
     pub(crate) fn is_readable(&self) -> bool {
         let state = || self.receiver_state();
-        // What TCP has before the ring may still be on its way.
+        // TCP bytes that precede the ring may still be on their way.
         let is_next = |state| match state {
             ReceiverState::Switching => !self.is_between_hosts && self.may_read_ring(),
             state => state == ReceiverState::Ring,
@@ -415,7 +416,7 @@ impl Side {
             || self.reads_nothing()
     }
 
-    /// While the direction switches: whether all that comes before the ring was read from TCP.
+    /// While the direction switches: whether all TCP bytes that precede the ring were read.
     #[cold]
     fn may_read_ring(&self) -> bool {
         let fd = self.inbound.last_fd.load(Ordering::Relaxed);
@@ -423,7 +424,7 @@ impl Side {
         self.consumed(fd).is_none_or(|consumed| consumed == offset)
     }
 
-    /// Whether the peer leaves, and what it has written is to be in TCP: it may be needed there if this side leaves as well.
+    /// Whether the peer leaves and its bytes have to go into TCP, where they may be needed if this side leaves too.
     pub(super) fn has_to_recall(&self) -> bool {
         let is_open = |state| {
             use ReceiverState::{Offered, Ring, Switching};
@@ -437,15 +438,15 @@ impl Side {
             && is_open(self.receiver_state())
     }
 
-    /// Where bytes come from.
+    /// The source of the next bytes.
     pub(crate) fn receiver_state(&self) -> ReceiverState {
         self.receiver().state(&words::sender_of(&self.peer))
     }
 
-    /// Whether bytes come from elsewhere now: those that follow the ones of `before` may be there at once.
+    /// Whether bytes come from another source now, so that those that follow the ones of `before` may be there at once.
     #[inline]
     pub(crate) fn goes_on_behind(&self, before: ReceiverState) -> bool {
-        // A ring that is read on is left only after its epoch has ended.
+        // The receiver leaves a ring only after its epoch has ended.
         let may = before != ReceiverState::Ring || {
             let ended = self.peer.load(layout::ENDED, Ordering::Acquire) >> 1;
             ended >= self.own.word(layout::OFFERED).load(Ordering::Relaxed)
@@ -453,14 +454,14 @@ impl Side {
         may && self.receiver_state() != before
     }
 
-    /// What changes when there is something more to read: bytes that the peer has written into its ring, or the end.
+    /// A value that changes when more can be read: bytes that the peer has written into its ring, or the end.
     #[inline]
     pub(crate) fn arrived(&self) -> u64 {
         self.peer.load(layout::WRITTEN, Ordering::Acquire) | u64::from(self.knows_end()) << 63
     }
 }
 
-/// The parts behind the first `bytes` bytes.
+/// The parts after the first `bytes` bytes.
 fn skip(mut parts: &mut [iovec], mut bytes: usize) -> &mut [iovec] {
     while let Some(length) = parts.first().map(|part| part.iov_len).filter(|it| *it <= bytes) {
         bytes -= length;
@@ -480,7 +481,7 @@ unsafe fn receive_at_most(
     most: usize,
     flags: c_int,
 ) -> Result<usize, NotNow> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let received = unsafe { kernel::receive_at_most(fd, parts, most, flags) };
     received
         .map_err(|error| if error == libc::EAGAIN { NotNow::Wait } else { NotNow::Error(error) })

@@ -1,4 +1,4 @@
-//! The direction of which this side is the sender.
+//! The direction in which this side sends.
 
 pub(super) mod known;
 
@@ -15,7 +15,7 @@ use crate::carry::holds;
 use crate::carry::kernel;
 use crate::carry::token::Token;
 
-/// Looks of the thread that answers at a ring that stays full, until it is stuck.
+/// Looks of the answering thread at a full ring before the ring counts as stuck.
 const LOOKS_MAX: u32 = 4;
 
 /// A call that sends.
@@ -35,7 +35,7 @@ impl Side {
     ///
     /// # Safety
     ///
-    /// The parts can be read.
+    /// The parts are readable.
     pub(crate) unsafe fn send(
         &self,
         SendCall { fd, flags, continues }: SendCall,
@@ -87,15 +87,15 @@ impl Side {
             && holds::have(self.number.load(Ordering::Relaxed), holds::SPLIT)
     }
 
-    /// Sends what a signal handler has put aside. Only for the holder of the write token.
+    /// Sends the bytes that a signal handler has put aside. Only for the holder of the write token.
     #[cold]
     fn send_aside(&self, fd: c_int) -> Result<(), NotNow> {
         let sent = self.outbound.aside.follow(|parts, bytes| {
-            // SAFETY: the parts are memory of this side.
+            // SAFETY: the bytes are memory of this side.
             unsafe { self.send_with_token(fd, parts, bytes, 0, || false) }
         });
         if let Err(NotNow::Error(_)) = sent {
-            self.outbound.aside.clear(); // As bytes are lost that the kernel cannot send any more.
+            self.outbound.aside.clear(); // Lost, like bytes that the kernel can no longer send.
         }
         sent
     }
@@ -123,9 +123,9 @@ impl Side {
             && sender.may_switch(&theirs)
             && self.own.word(layout::LEFT).load(Ordering::Relaxed) == 0
             && !self.peer_is_gone()
-            && !self.peer_reads_nothing() // Its TCP is to refuse the bytes.
+            && !self.peer_reads_nothing() // Its TCP must refuse the bytes.
             && may_switch()
-            && !kernel::has_shut(fd) // It may have been shut down before it was carried.
+            && !kernel::has_shut(fd) // The shutdown may precede the carrying.
             && let Some(offset) = self.written_by_tcp(fd)
         {
             sender.switch(&theirs, || offset, own);
@@ -140,14 +140,14 @@ impl Side {
                 if room == 0 && bytes > 0 {
                     return Err(NotNow::Full);
                 }
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     self.copy_in(sender.written(), room, parts, |bytes| {
                         sender.wrote(bytes as u64, own);
                         self.ring(Bell::Bytes);
                     });
                 }
-                // The bell has a fence. A receiver that has recalled, and found the ring empty, does not come back for these bytes.
+                // The bell has a fence. A receiver that has recalled and found the ring empty does not come back for these bytes.
                 if self.peer.load(layout::RECALLED, Ordering::Acquire) > sender.ended() {
                     self.take_back(fd, &mut sender);
                 }
@@ -155,7 +155,7 @@ impl Side {
             }
             SenderState::Refill => Err(NotNow::Wait),
             _ if self.is_lost() && self.ending.tell_loss() => Err(NotNow::Error(libc::ECONNRESET)),
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             _ => match unsafe { kernel::send(fd, parts, flags) } {
                 Ok(sent) => Ok(sent),
                 Err(libc::EAGAIN) => Err(NotNow::Wait),
@@ -164,18 +164,18 @@ impl Side {
         }
     }
 
-    /// After a write into the ring that a recall has met.
+    /// Takes bytes back after a write into the ring that crossed a recall.
     #[cold]
     fn take_back(&self, fd: c_int, sender: &mut Sender) {
         let theirs = words::receiver_of(&self.peer);
         let answered = self.answer(sender, &theirs);
         if answered.and_then(|()| self.refill(fd, sender, &theirs)).is_err() {
-            kernel::reset(fd); // The peer lies, or TCP has ended: the bytes do not arrive.
+            kernel::reset(fd); // A violation, or TCP has ended: the bytes cannot arrive.
         }
     }
 
-    /// Leaves what is in the ring there, and goes on by TCP, which has room although the peer does not read. True if the direction is in
-    /// TCP then.
+    /// Leaves the bytes in the ring and continues by TCP, which has room although the peer does not read. Returns `true` if the
+    /// direction is in TCP then.
     #[cold]
     pub(crate) fn spill(&self) -> bool {
         if self.is_between_hosts || self.peer_is_gone() {
@@ -188,31 +188,31 @@ impl Side {
         }
         sender.spill(&mut Own(&self.own));
         self.outbound.spilled_at.store(sender.ended(), Ordering::Relaxed);
-        self.wake_peer(); // A receiver that sleeps may not have asked the kernel.
+        self.wake_peer(); // A sleeping receiver may not have asked the kernel.
         self.nudge();
         sender.state() == SenderState::Tcp
     }
 
-    /// Whether this side may leave what is in the ring there.
+    /// Whether this side may spill.
     pub(crate) fn may_spill(&self) -> bool {
         !self.is_between_hosts
     }
 
-    /// Whether the ring was stuck when it was full last, and the peer has not read it to the end since.
+    /// Whether the ring was stuck when it was last full, and the peer has not emptied it since.
     pub(crate) fn is_slow(&self) -> bool {
         self.outbound.spilled_at.load(Ordering::Relaxed) == self.sender().ended()
     }
 
-    /// The ring has no room for much. The thread that answers spills if that lasts, unless the caller does. True if the thread is to be
-    /// woken for that.
+    /// The ring is nearly full. If that lasts, the answering thread spills, unless the caller does. Returns `true` if the thread
+    /// must be woken for that.
     #[inline]
     pub(crate) fn note_full(&self) -> bool {
         self.outbound.was_full.store(true, Ordering::Relaxed);
         !self.is_between_hosts && !self.outbound.is_stuck.swap(true, Ordering::Relaxed)
     }
 
-    /// For the thread that answers, now and then while rings are full: spills if the peer has not read since the last look. True while
-    /// the ring is to be looked at again.
+    /// For the answering thread, at intervals while rings are full: spills if the peer has not read since the last look. Returns
+    /// `true` while the ring must be looked at again.
     pub(crate) fn follow_room(&self) -> bool {
         if !self.outbound.is_stuck.load(Ordering::Relaxed) {
             return false;
@@ -222,7 +222,7 @@ impl Side {
         let has_read = self.outbound.read_when_stuck.swap(read, Ordering::Relaxed) != read;
         let looks = if has_read { 0 } else { self.outbound.looks.load(Ordering::Relaxed) + 1 };
         self.outbound.looks.store(looks, Ordering::Relaxed);
-        // The peer may wait for this program to read, for others, or hardly run.
+        // The peer may wait for this program to read, may wait for other processes, or may hardly run.
         if is_full && looks < if self.has_bytes() { 1 } else { LOOKS_MAX } {
             return true;
         }
@@ -234,13 +234,13 @@ impl Side {
         false
     }
 
-    /// Answers a recall of the peer, which waits for that.
+    /// Answers a recall, which the peer waits for.
     pub(super) fn answer(&self, sender: &mut Sender, theirs: &ReceiverWords) -> Result<(), NotNow> {
         let before = sender.ended();
         sender.look(theirs, &mut Own(&self.own))?;
         if sender.ended() != before {
             self.wake_peer();
-            // Another thread may wait for room in the ring, and has to ask the kernel now.
+            // Another thread may wait for room in the ring, and must now ask the kernel.
             fence(Ordering::SeqCst);
             if self.others_sleep(Bell::Room) {
                 self.nudge();
@@ -249,7 +249,7 @@ impl Side {
         Ok(())
     }
 
-    /// Copies into the ring. `wrote` is told of each piece, so that the peer reads while the next one is copied.
+    /// Copies into the ring. Calls `wrote` after each piece, so that the peer can read while the next one is copied.
     unsafe fn copy_in(
         &self,
         position: u64,
@@ -259,14 +259,14 @@ impl Side {
     ) {
         let is_past_caches = self.outbound.copying.is_past_caches(bytes);
         let copy = |at, from: *mut u8, length| {
-            // SAFETY: the write token is held, so nobody else writes into the ring, and the peer does not read there before it is told.
-            // The caller vouches for the parts.
+            // SAFETY: the write token is held, so no other thread writes into the ring, and the peer does not read there before
+            // it is notified. The caller guarantees that the parts are valid.
             unsafe { copying::copy(&self.own, at, from, length, is_past_caches) };
         };
         self.places().copy(position, bytes, parts, copy, wrote);
     }
 
-    /// Puts bytes that were taken back from the ring into TCP, as many as it takes.
+    /// Puts bytes that were taken back from the ring into TCP, as many as fit.
     #[cold]
     pub(super) fn refill(
         &self,
@@ -284,7 +284,7 @@ impl Side {
             let length = ((left.end - left.start) as usize).min(places.in_one_go(left.start));
             let from = self.own.address(places.at(left.start), length);
             let mut part = [iovec { iov_base: from.cast_mut().cast(), iov_len: length }];
-            // SAFETY: the part is memory of this side.
+            // SAFETY: the bytes are memory of this side.
             match unsafe { kernel::send(fd, &mut part, 0) } {
                 Ok(_) => {}
                 Err(libc::EAGAIN) => return Ok(()),
@@ -294,7 +294,7 @@ impl Side {
         Ok(())
     }
 
-    /// Follows the receiver, although the program does not call. True if bytes are left that TCP has no room for.
+    /// Follows the receiver while the program makes no call. Returns `true` if TCP has no room for some bytes.
     pub(super) fn follow_outbound(&self, fd: c_int) -> bool {
         let Ok(_token) = Token::take(&self.own, layout::TOKENS[1]) else { return true };
         let theirs = words::receiver_of(&self.peer);
@@ -309,7 +309,7 @@ impl Side {
         }
     }
 
-    /// Has the direction return to TCP. True once the kernel has all bytes.
+    /// Makes the direction return to TCP. Returns `true` once the kernel has all bytes.
     pub(super) fn return_outbound(&self, fd: c_int) -> bool {
         match Token::take(&self.own, layout::TOKENS[1]) {
             Ok(_token) => {
@@ -328,28 +328,28 @@ impl Side {
         }
     }
 
-    /// Bytes that the peer has not read from the ring.
+    /// Bytes in the ring that the peer has not read.
     pub(crate) fn unsent(&self) -> u64 {
         let theirs = words::receiver_of(&self.peer);
         self.sender().unread(&theirs).unwrap_or(0)
     }
 
-    /// Whether only the kernel knows if a write would take bytes now.
+    /// Whether only the kernel knows if a write would succeed now.
     #[inline]
     pub(crate) fn kernel_knows_room(&self) -> bool {
         self.sender().state() != SenderState::Ring || self.peer_is_gone()
     }
 
-    /// Whether a write would take bytes now; `None` if only the kernel knows.
+    /// Whether a write would succeed now. `None` if only the kernel knows.
     pub(crate) fn is_writable(&self) -> Option<bool> {
         let sender = self.sender();
         match sender.state() {
             SenderState::Ring if !self.peer_is_gone() => {
                 let capacity = self.places().capacity() as u64;
                 let room = sender.room(&words::receiver_of(&self.peer)).unwrap_or(capacity);
-                Some(room >= capacity / 3) // As the kernel does: not for a few bytes.
+                Some(room >= capacity / 3) // Like the kernel, not for a few bytes.
             }
-            // What is to be put back first waits for room in TCP.
+            // The bytes taken back must go first, and wait for room in TCP.
             SenderState::Tcp | SenderState::Ring | SenderState::Refill => None,
         }
     }

@@ -1,35 +1,35 @@
-//! Where the bytes of a direction lie in its ring, and how they are copied: in pieces, so that both ends copy at the same time.
+//! Positions of a direction's bytes in its ring, and copies in pieces, so that both ends copy at the same time.
 
 use apus_sockets::layout;
 use libc::iovec;
 
-/// The peer is notified after each of this many parts of the ring, while the rest is copied.
+/// Pieces of a ring. The peer is notified after each piece while the rest is copied.
 const PIECES: usize = 4;
 
-/// The places of a ring.
+/// The layout of a ring.
 #[derive(Clone, Copy)]
 pub(super) struct Places {
-    /// The connection is one between hosts.
+    /// Whether the peer is at another host.
     pub(super) are_far: bool,
 }
 
 impl Places {
-    /// Bytes of the ring.
+    /// Size of the ring in bytes.
     #[inline]
     pub(super) fn capacity(self) -> usize {
         if self.are_far { layout::FAR_CAPACITY } else { layout::CAPACITY }
     }
 
-    /// Bytes after which the peer is told.
+    /// Bytes of a piece, after which the peer is notified.
     #[inline]
     pub(super) fn piece(self) -> usize {
         self.capacity() / PIECES
     }
 
-    /// Where a position lies in the segment.
+    /// Offset of a position in the segment.
     #[inline]
     pub(super) fn at(self, position: u64) -> usize {
-        // Divisions by numbers that the compiler knows are multiplications.
+        // A division by a compile-time constant is a multiplication.
         let at = if self.are_far {
             position % layout::FAR_CAPACITY as u64
         } else {
@@ -38,14 +38,14 @@ impl Places {
         layout::RING + at as usize
     }
 
-    /// Bytes from a position on that lie beside each other.
+    /// Contiguous bytes from a position on.
     #[inline]
     pub(super) fn in_one_go(self, position: u64) -> usize {
         self.capacity() - (self.at(position) - layout::RING)
     }
 
-    /// Copies `bytes` between the ring, from a position on, and the parts, which have as many. `copy` gets a place in the segment, one in
-    /// a part, and how many bytes lie beside each other in both; `did` is told of each piece.
+    /// Copies `bytes` between the ring, from a position on, and the parts, which have as many bytes. `copy` gets an offset in the
+    /// segment, an address in a part, and the number of contiguous bytes in both. `did` is called after each piece.
     #[inline]
     pub(super) fn copy(
         self,

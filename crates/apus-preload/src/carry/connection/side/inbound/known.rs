@@ -1,13 +1,13 @@
-//! What a process knows of the direction, beyond what memory says. The fields are those of the direction alone.
+//! This process's state of the direction, beyond the shared words. Only the direction uses these fields.
 
 use std::sync::atomic::AtomicI32;
 
 use crate::carry::connection::gathering::Gathering;
 
-/// What this process knows of the direction.
+/// This process's state of the direction.
 pub(in super::super) struct Inbound {
     pub(super) gathering: Gathering,
-    /// A descriptor of the connection, as the last call that received or followed had it; -1 before. It may be closed.
+    /// The descriptor of the last call that received or followed; -1 before the first. It may be closed.
     pub(super) last_fd: AtomicI32,
 }
 

@@ -1,25 +1,26 @@
-//! What a process knows of the direction, beyond what memory says. The fields are those of the direction alone.
+//! This process's state of the direction, beyond the shared words. Only the direction uses these fields.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use crate::carry::connection::aside::Aside;
 use crate::carry::connection::copying::Copying;
 
-/// What this process knows of the direction.
+/// This process's state of the direction.
 pub(in super::super) struct Outbound {
-    /// What a signal handler has written while it interrupted a write.
+    /// Bytes that a signal handler wrote while it interrupted a write.
     pub(super) aside: Aside,
     /// Number of writes that are done in part. A call that was left by a jump stays counted.
     pub(super) splits: AtomicU32,
     pub(super) copying: Copying,
-    /// A write found the ring full.
+    /// Whether a write found the ring full.
     pub(super) was_full: AtomicBool,
-    /// The thread that answers looks whether the peer reads, and what the peer had read at the last look.
+    /// Whether the answering thread watches for progress of the peer.
     pub(super) is_stuck: AtomicBool,
+    /// The peer's read position at the thread's last look.
     pub(super) read_when_stuck: AtomicU64,
-    /// Looks since then.
+    /// Number of looks since then.
     pub(super) looks: AtomicU32,
-    /// The epoch that this process was the last to end because the ring was stuck.
+    /// The last epoch that this process ended because the ring was stuck.
     pub(super) spilled_at: AtomicU64,
 }
 
