@@ -41,8 +41,8 @@ struct RoundTrips {
 #[derive(Clone, Copy, Debug, Default)]
 struct Long {
     /// Longest Homa packet of the route, in bytes.
-    /// Longest Homa packet of the route's interface, in bytes.
     max_packet: usize,
+    /// Longest Homa packet of the route's interface, in bytes.
     by_interface: Option<usize>,
     messages: u64,
     gso_segments: u64,

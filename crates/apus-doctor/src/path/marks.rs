@@ -40,8 +40,8 @@ struct Flood {
     highest_us: f64,
     lowest_us: f64,
     /// Share of unanswered questions at the highest level.
-    /// Share of unanswered questions at the lowest level.
     highest_lost: f64,
+    /// Share of unanswered questions at the lowest level.
     lowest_lost: f64,
 }
 
