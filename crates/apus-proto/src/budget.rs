@@ -204,7 +204,7 @@ impl<'a> Books<'a> {
         })
     }
 
-    /// Returns whether a new message of `length` bytes, of which `unasked` may arrive without a grant, may begin to arrive.
+    /// Returns whether a new message of `length` bytes may begin to arrive. `unasked` bytes of it may arrive without a grant.
     pub(crate) fn admits(
         &self,
         peer: &Peer,

@@ -1,4 +1,4 @@
-//! Clients of one host that fill the table of peers do not keep those of other hosts away.
+//! Clients of one host that fill the table of peers do not exclude clients of other hosts.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -205,7 +205,7 @@ fn long_packets_fit_the_receive_buffer_whole() {
             config.unscheduled(2_000);
         });
     net.mtu = PACKET as usize + 56;
-    // The kernel's buffer for a program that asks for half of it: the kernel doubles the size, for headers and unused memory.
+    // The kernel's buffer for a program that requests half of it: the kernel doubles the size, for headers and unused memory.
     net.endpoint(0).set_receive_capacity(212_992);
     net.drive();
     let granted = most_outstanding(&net, 0, PACKET);

@@ -286,7 +286,7 @@ fn need_acks_are_answered_one_by_one_and_move_nothing() {
         assert_eq!(answers.len(), 1);
         assert_eq!((answers[0].len(), answers[0][11]), (80, 0x18));
     }
-    // For a call under way, the node probes for the response or tells the server to wait; it acknowledges nothing.
+    // For a call under way, the node probes for the response or sends the server BUSY; it acknowledges nothing.
     for _ in 0..1_000 {
         let mut packet = [0; 28];
         NeedAck.emit(&from_server(id ^ 1), &mut packet);

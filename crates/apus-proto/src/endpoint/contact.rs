@@ -377,7 +377,7 @@ impl Endpoint {
         }
     }
 
-    /// Handles a peer without room for this node. The peer is asked again as long as a call waits.
+    /// Handles a peer without room for this node. The request is repeated while a call waits.
     fn on_no_room(&mut self, peer: PeerKey, header: &Header) {
         let key = self.rpcs.find(peer, header.sender_id.flipped());
         if let Some(rpc) = key.and_then(|key| self.rpcs.get_mut(key)) {
