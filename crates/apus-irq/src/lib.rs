@@ -13,18 +13,15 @@
 //! | [`EpollParameters`], [`incoming_napi`] | the parameters of an epoll set; the NAPI instance that a socket's packets come by |
 //! | [`Program`], [`ProcessId`] | the epoll sets of other processes, by duplicates of their descriptors |
 //! | [`Socket`], [`waits()`] | the sockets of other processes, and the calls that their threads wait in |
-//! | [`users()`], [`users_besides`], [`refuse_shared`] | which programs receive packets by which NAPI instances |
+//! | [`users()`], [`users_besides`], [`refuse_shared`] | the programs that receive packets by given NAPI instances |
 //! | [`groups`], [`Group`], [`Spread`] | connections go to the listener of the queue that they come by |
 //! | [`Mode`] | parameters that belong together, by the names of the kernel's IRQ suspension series |
-//! | [`Cycles`], [`Tuner`] | the times of a program between two waits; the choice of parameters for a target of latency, from
-//! measurements |
+//! | [`Cycles`], [`Tuner`] | the times of a program between two waits; the choice of parameters by measurement |
 //! | [`State`] | changes, and files with the values before them |
-//! | [`Session`], [`guardian`] | the values that a process sets while it runs; the process that restores them when the first one is
-//! killed |
+//! | [`Session`], [`guardian`] | the values that a process sets while it runs; the process that restores them after a kill |
 //! | [`keeper`] | the process that sets a device again when its values are lost |
 //! | [`Steering`], [`Family`] | the listeners of a program while they come and go; the processes of a program that was started |
-//! | [`Watch`], [`busy_poll_packets`] | the kernel's work with the parameters: timers, polls, softirqs, and packets taken by busy
-//! polling |
+//! | [`Watch`], [`busy_poll_packets`] | the kernel's work: timers, polls, softirqs, and packets taken by busy polling |
 //!
 //! Nothing here runs by itself, except the thread of a [`Watch`]. A [`Session`] and a [`keeper`] start the process that their
 //! caller names, and change values only when they are called. A session passes notices to a function of its caller and prints
