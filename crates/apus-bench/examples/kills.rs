@@ -129,7 +129,7 @@ fn campaign(killed: &str, count: usize, uses_engine: bool) {
     // After a few kills, the survivors have allocated everything that they allocate only once.
     let settled = 5.min(count / 2);
     for round in 1..=count {
-        // With the engine, memory is shared all the time.
+        // With the engine, all processes share memory all the time.
         let pairs = if uses_engine { 0 } else { round };
         for name in &survivors {
             let met = programs.get(name).ask(&format!("met {pairs}"));

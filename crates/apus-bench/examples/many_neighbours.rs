@@ -28,7 +28,7 @@ const CALLS: usize = 20_000;
 const ROUNDS: usize = 15;
 const BODY: Bytes = Bytes::from_static(&[7; 100]);
 const PORT: u16 = 4000;
-/// Longer than a pair keeps memory for long messages.
+/// Time of rest before the memory is read; longer than a pair keeps memory for long messages.
 const IDLE: Duration = Duration::from_secs(2);
 
 type Outcome<T> = Result<T, Box<dyn Error>>;

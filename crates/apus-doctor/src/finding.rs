@@ -87,11 +87,11 @@ impl Subject {
 pub enum Verdict {
     /// No change is necessary.
     Good,
-    /// It works, and would work better after a change.
+    /// The subject works, and would work better after a change.
     CouldBeBetter,
-    /// It does not work, or much worse than it could.
+    /// The subject does not work, or works much worse than it could.
     Bad,
-    /// It could not be determined.
+    /// The state could not be determined.
     NotKnown,
 }
 

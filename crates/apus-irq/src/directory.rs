@@ -1,7 +1,7 @@
 //! The directory of the state files, opened so that no other user can choose the file that is read, written or removed.
 //!
-//! The directory has to belong to the user of this process, and no other user may write into it. Everything in it is then reached by its
-//! descriptor and a plain name, and a symbolic link is an error.
+//! The directory has to belong to the user of this process, and no other user may write into it. The module reaches everything in
+//! it by its descriptor and a plain name, and a symbolic link is an error.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

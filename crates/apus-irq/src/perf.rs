@@ -55,7 +55,7 @@ impl Ring {
     /// Opens the rings of all CPUs that are online, and begins to record.
     ///
     /// # Errors
-    /// When this process may not record what the kernel does, or has too few descriptors.
+    /// When this process may not record the kernel's events, or has too few descriptors.
     pub(crate) fn open_all(sources: &[Source]) -> io::Result<Vec<Self>> {
         let online = fs::read_to_string("/sys/devices/system/cpu/online")?;
         let cpus = cpus(online.trim());

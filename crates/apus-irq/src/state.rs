@@ -93,8 +93,8 @@ impl State {
         Self { directory: directory.into() }
     }
 
-    /// The directory of this user: [`DEFAULT`](Self::DEFAULT) for root, else `apus-irq` in `$XDG_RUNTIME_DIR`; `None` if that variable
-    /// is not set.
+    /// The directory of this user: [`DEFAULT`](Self::DEFAULT) for root, else `apus-irq` in `$XDG_RUNTIME_DIR`; `None` if that
+    /// variable is not set.
     pub fn of_user() -> Option<Self> {
         if geteuid().is_root() {
             return Some(Self::at(Self::DEFAULT));

@@ -96,7 +96,7 @@ impl Sample {
 pub enum Verdict {
     /// Measure with these parameters next.
     Next(NapiParameters),
-    /// These are the result.
+    /// End with these parameters.
     Settled {
         /// The parameters.
         parameters: NapiParameters,

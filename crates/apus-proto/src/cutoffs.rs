@@ -208,7 +208,7 @@ pub(crate) fn unscheduled_priority(
     priorities: u8,
     length: u32,
 ) -> Priority {
-    // Longer messages than the module's longest use the level of that one.
+    // Messages longer than the module's longest use the level of the longest.
     let length = length.min(EVERYTHING);
     let level = match table {
         //= docs/protocol.md#prio-2

@@ -114,7 +114,7 @@ pub(crate) enum How {
     InTurn,
     /// To the oldest message out of turn.
     Fifo,
-    /// As a probe of a silent message: requests the last `bytes` before the grant's offset.
+    /// A probe of a silent message: requests the last `bytes` before the grant's offset.
     Probe,
 }
 

@@ -35,9 +35,9 @@ const RESEND_LIMIT: Duration = Duration::from_millis(1);
 /// Times at which long packets were last known to have reached a peer.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Carried {
-    /// For packets with a payload above [`BASE_PAYLOAD`].
+    /// Time of packets with a payload above [`BASE_PAYLOAD`].
     long: Time,
-    /// For packets with a payload above [`SAFE_PAYLOAD`].
+    /// Time of packets with a payload above [`SAFE_PAYLOAD`].
     middle: Time,
 }
 

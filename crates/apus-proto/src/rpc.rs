@@ -61,7 +61,7 @@ pub(crate) enum Preempted {
     /// Not preempted: the data would have been received.
     No,
     Yes,
-    /// Perhaps preempted, but for so long that the sender must be probed.
+    /// Perhaps preempted, but long enough ago that the sender must be probed.
     ForLong,
 }
 

@@ -216,7 +216,7 @@ fn a_client_whose_numbers_are_lost_gets_another_token() {
     assert_eq!(pair.counters(SERVER).peers_over, 1);
 }
 
-/// How many of some calls, one after the other, have no response.
+/// Makes calls one after the other. Returns the number of calls without a response.
 fn lost_of(pair: &mut Pair, calls: usize) -> usize {
     let mut lost = 0;
     for _ in 0..calls {

@@ -76,7 +76,7 @@ fn the_shortest_rest_is_finished_first() {
     let mut order = [0, 1, 2];
     order.sort_by_key(|&n| net.ended_at(n + 1, calls[n]));
     assert_eq!(order, [1, 2, 0]);
-    // They are granted to the end, one after the other.
+    // The messages are granted to the end, one after the other.
     let mut senders: Vec<_> = grants(&net, 0).iter().map(|grant| grant.0).collect();
     senders.dedup();
     assert_eq!(senders.last_chunk(), Some(&[2, 3, 1]));

@@ -384,7 +384,7 @@ fn a_restarted_client_is_served_after_a_challenge_and_floods_of_others_do_not_ke
     }
     assert_eq!(node.answer(), 0);
     assert!(probes < 8_000, "{probes}");
-    // However late, and whatever arrived meanwhile.
+    // The version is accepted however late it comes, and whatever arrived meanwhile.
     let version = version.expect("it was challenged");
     node.take(&of_incarnation(life(2), 1, version));
     assert_eq!(node.answer(), 1);

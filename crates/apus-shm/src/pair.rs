@@ -517,8 +517,8 @@ impl Pair {
     }
 
     /// Arms the bells, so that the peer wakes this process for later input. The caller checks once more afterwards
-    /// ([`receive`](Self::receive), [`advance`](Self::advance)). If there is input, it calls [`disarm_bell`](Self::disarm_bell) instead of
-    /// sleeping on the [`descriptor`](Self::descriptor).
+    /// ([`receive`](Self::receive), [`advance`](Self::advance)). If there is input, it calls [`disarm_bell`](Self::disarm_bell)
+    /// instead of sleeping on the [`descriptor`](Self::descriptor).
     pub fn prepare_sleep(&self) {
         let words = &self.receipts.words;
         if self.is_sending() {

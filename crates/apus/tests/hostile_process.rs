@@ -268,7 +268,7 @@ fn ports_of_others_stay_theirs() {
         assert!(liar.say([CLOSE, port.into()], ""));
     }
     liar.answers().unwrap();
-    // It calls from ports that it does not serve, which would become its own ports.
+    // The process calls from ports that it does not serve, which would become its own ports.
     for port in [PORT, KEPT] {
         let mut liar = honest.liar();
         liar.call(honest.alone.local_addr(), (port, PORT, port.into()), "x");

@@ -102,7 +102,7 @@ fn change(mut packet: Vec<u8>, kept: &VecDeque<Vec<u8>>, random: &mut Random) ->
                 let places = packet.iter_mut().skip(at);
                 places.zip(&bytes[..length]).for_each(|(place, byte)| *place = *byte);
             }
-            // The same field of another packet.
+            // Replaces a field by the same field of another packet.
             6 if !kept.is_empty() => {
                 let other = &kept[random.below(kept.len())];
                 let length = 1 + random.below(16);

@@ -114,7 +114,7 @@ fn a_call_waits_no_longer_than_its_deadline_and_for_no_room_that_nobody_makes() 
     let untaken: Vec<_> = (0..20).filter_map(begin).collect();
     let error = client.call(pair.address, body(5)).unwrap_err();
     assert!(matches!(error, CallError::OverBudget { .. }), "{error}");
-    // Some calls have ended, and some have waited in vain. None waits for ever.
+    // Some calls get their response, and others end with an error. No call waits for ever.
     for call in untaken {
         match call.wait() {
             Ok(response) => assert_eq!(response, body(5)),

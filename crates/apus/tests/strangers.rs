@@ -361,7 +361,7 @@ fn a_descriptor_whose_close_sleeps_stops_no_node() {
     let to = Address::new(server.local_addr(), PORT);
     goes_on(&client, to);
     let mut kept = Vec::new();
-    // At the listener of a node: with the nonce, and after it.
+    // Descriptors at the listener of a node: with the nonce, and after it.
     for round in 0..20 {
         let stranger = connect_to(server.local_addr());
         if round % 2 == 0 {
@@ -370,7 +370,7 @@ fn a_descriptor_whose_close_sleeps_stops_no_node() {
         kept.extend(pass(stranger.as_raw_fd(), &[b'N'; 17], 1 + round % 3));
         goes_on(&client, to);
     }
-    // At the other end of a connection that a node has made.
+    // Descriptors at the other end of a connection that a node has made.
     for round in 0..4 {
         let address = free();
         let squatter = Listener::bind(&Place::Namespace(address)).unwrap();

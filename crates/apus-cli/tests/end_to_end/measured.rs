@@ -150,7 +150,7 @@ fn delivery_has_a_row_for_every_case_load_and_number_of_threads() {
         assert_eq!(row["qps"].is_null(), refused, "a refused run has no figures: {row}");
         assert_eq!(row["verdict"].is_null(), !refused, "a refused run says so: {row}");
     }
-    // Other load may starve a run this short, but not all runs.
+    // Other load may starve one run this short, but not all runs.
     for key in ["qps", "avglat_us", "p95_us", "p99_us", "cpu_percent", "busy_ns_per_query", "batch"]
     {
         let measured = |row: &&Value| row[key].as_f64().is_some_and(|value| value > 0.0);

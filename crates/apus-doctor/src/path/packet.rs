@@ -1,6 +1,7 @@
 //! Datagrams of the doctor's own, and a socket that marks sent datagrams and reports the marks of received ones.
 //!
-//! A mark is the type-of-service byte of an IP packet, whose upper six bits are the DSCP. Apus writes the priority to its upper three.
+//! A mark is the type-of-service byte of an IP packet, whose upper six bits are the DSCP. Apus writes the priority to its upper
+//! three bits.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};

@@ -143,7 +143,7 @@ fn received(devices: &BTreeSet<String>) -> Option<u64> {
     received_by(devices, &fs::read_to_string("/proc/thread-self/net/dev").ok()?)
 }
 
-/// The same from the text of `/proc/net/dev`: name, colon, bytes, packets.
+/// Reads the packets from the text of `/proc/net/dev`: name, colon, bytes, packets.
 fn received_by(devices: &BTreeSet<String>, text: &str) -> Option<u64> {
     let of_line = |line: &str| {
         let (name, numbers) = line.split_once(':')?;

@@ -150,8 +150,8 @@ impl Endpoint {
     }
 
     /// Gives an RPC up in any state, without an event. One packet informs the server of a client's call. If that packet is lost,
-    /// the server gets the answer to its next request for the acknowledgement. The client of a server's request gets the answer to
-    /// its next request for the response. Returns `false` if the RPC had ended.
+    /// the answer to the server's next request for the acknowledgement shows the end. For a server's request, the answer to the
+    /// client's next request for the response shows it. Returns `false` if the RPC had ended.
     pub fn abort(&mut self, key: RpcKey) -> bool {
         if is_local(key) {
             return self.abort_local(key, UnknownReason::Finished);
