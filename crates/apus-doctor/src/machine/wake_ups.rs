@@ -164,7 +164,7 @@ fn measure(rounds: u32, mut round: impl FnMut(u32)) -> Handoffs {
     Handoffs { count: 2 * times.len(), median_ns: times[times.len() / 2] }
 }
 
-/// A wake-up takes 2 to 10 µs on a physical machine, and 25 to 40 µs on the machine of docs/delivery.md.
+/// A wake-up takes 2 to 10 µs on a dedicated machine, and 25 to 40 µs on the machine of docs/delivery.md.
 const SLEEPING_GOOD_US: f64 = 10.0;
 const SLEEPING_BAD_US: f64 = 200.0;
 
