@@ -354,8 +354,8 @@ fn a_program_in_go_is_attached_under_load() {
     load.end();
 }
 
-/// Runs a server that goes to the background by `apus irq run`. The command follows it there, a signal ends it, and its exit code
-/// is the exit code of `run`.
+/// Runs a server that goes to the background by `apus irq run`. The command follows the server there, a signal ends the server, and
+/// its exit code becomes the exit code of `run`.
 fn is_followed(host: &Host, program: &[&str], request: &'static [u8], answer: &'static [u8]) {
     let mut run = host.command("run --mode suspend:20 eth0");
     run.arg("--").args(program);

@@ -221,7 +221,7 @@ fn sockets_has_a_row_for_every_size_and_transport_and_apus_run_is_carried() {
     assert_eq!((transports(&streams), streams.len()), (expected.clone(), 2 * 2 * 3));
     all_have(&streams, "goodput_gbps");
     if two_cpus() {
-        // The baseline has no messages of one byte.
+        // The floor has no messages of one byte.
         expected.extend(["raw-shm", "tcp-spin"]);
         assert_eq!(round_trips.len(), 2 * (2 * 4 + 1));
     }

@@ -208,7 +208,7 @@ fn a_server_serves_honest_clients_whatever_hostile_ones_do() {
 struct Ends {
     accepts: Lines,
     connects: Lines,
-    /// The ports of the connecting end and of the accepting end.
+    /// The ports of the accepting end and of the connecting end.
     ports: [String; 2],
 }
 
