@@ -1,6 +1,6 @@
-//! What a node costs when it has nothing to do, keeps after many calls, and says of a dead peer.
+//! The cost of an idle node, the memory that it keeps after many calls, and its errors about a dead peer.
 //!
-//! `cargo run --release -p apus-bench --example at_rest`; a quarter of a minute, on loopback.
+//! `cargo run --release -p apus-bench --example at_rest` takes a quarter of a minute, on loopback.
 
 use std::error::Error;
 use std::net::UdpSocket;
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     dead_peer(&client)
 }
 
-/// Calls with 100 B, every hundredth with 20 kB, until `goal` of them are done.
+/// Makes calls with 100 B, every hundredth with 20 kB, until `goal` of them are done.
 fn call_until(
     client: &Client,
     at: Address,
@@ -66,7 +66,7 @@ fn call_until(
     Ok(())
 }
 
-/// Calls somebody who never answers.
+/// Calls a peer that never answers.
 fn dead_peer(client: &Client) -> Result<(), Box<dyn Error>> {
     let silent = UdpSocket::bind("127.0.0.1:0")?;
     let at = Address::new(silent.local_addr()?, 4000);
@@ -90,7 +90,7 @@ fn dead_peer(client: &Client) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Memory of this process that is in use, as the kernel says it.
+/// Resident memory of this process, as the kernel reports it.
 fn resident() -> Result<String, Box<dyn Error>> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

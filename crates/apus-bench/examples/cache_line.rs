@@ -1,5 +1,5 @@
-//! Prints the round trip of one cache line between the CPUs on which benchmarks keep client and server: what `raw-shm` is compared
-//! with.
+//! Prints the round trip of one cache line between the CPUs on which benchmarks keep client and server, as a baseline for
+//! `raw-shm`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;

@@ -1,7 +1,8 @@
-//! What the way to a shared engine and back costs: calls of 100 bytes that the engine itself refuses, because nobody serves the port.
+//! The cost of the path to a shared engine and back: calls of 100 bytes that the engine itself refuses, because their port is not
+//! served.
 //!
 //! The process and the engine, which is a process of its own, are pinned to the first two CPUs. Their threads poll without a pause.
-//! Then the engine's delivery is `base`, so that its CPU time is that of its work.
+//! Then the engine's delivery is `base`, so that its CPU time is the time of its work.
 //!
 //! ```sh
 //! cargo run --release --example engine_hop
@@ -42,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     times.sort_unstable();
     println!("one at a time: p50 {:?}, p99 {:?}", times[CALLS / 2], times[CALLS * 99 / 100]);
     drop((client, engine));
-    // An engine that sleeps when it has nothing to do uses no time for polling.
+    // An engine that sleeps when it is idle uses no time for polling.
     let (engine, client, to) = start("base")?;
     let (begun, used) = (Instant::now(), cpu_time(engine.id())?);
     many(&client, to)?;

@@ -1,10 +1,10 @@
-//! How soon a process notices that a process with which it shares memory was killed, and what is left of that one.
+//! The time until a process detects the kill of a process that it shares memory with, and the resources that remain of the latter.
 //!
 //! A client process keeps a server process busy from several threads, with bodies of 1 B to 2 MB. One of them is killed at a random
-//! moment and started again, over and over. For each kill, the other one says how long it was until everything that it had
-//! outstanding at that moment had ended: calls at a client, requests in service at a server.
+//! moment and started again, repeatedly. After each kill, the other one reports the time until everything outstanding at that
+//! moment had ended: calls at a client, requests in service at a server.
 //!
-//! With `--engine` both use the engine of a third process. If `engine` is killed, both of them say how long it was.
+//! With `--engine` both use the engine of a third process. If `engine` is killed, both of them report that time.
 //!
 //! ```sh
 //! cargo run --release --example kills -- server 500
@@ -32,11 +32,11 @@ use apus::{
 const PORT: u16 = 4000;
 const THREADS: usize = 4;
 const WINDOW: usize = 6;
-/// Fewer than [`THREADS`], so that not all threads wait for requests that are kept.
+/// Number of kept requests; fewer than [`THREADS`], so that not all threads wait for them.
 const HELD: usize = 3;
-/// Meetings with a process that is dead are given up meanwhile.
+/// Time in which a meeting with a dead process is given up.
 const SETTLES: Duration = Duration::from_millis(700);
-/// A failed call that took longer is told.
+/// Time from which a failed call is reported.
 const SLOW: Duration = Duration::from_secs(1);
 const LENGTH_MAX: f64 = 2_000_000.0;
 
@@ -62,11 +62,11 @@ fn main() {
 
 /// The processes of a campaign.
 struct Programs {
-    /// By what they are: client, engine, server.
+    /// The processes by name: client, engine, server.
     by_name: BTreeMap<String, Program>,
-    /// Where the engine has its socket, if there is one.
+    /// The path of the engine's socket, if there is an engine.
     path: Option<String>,
-    /// Of the server's node.
+    /// The address of the server's node.
     address: String,
 }
 
@@ -101,7 +101,7 @@ impl Programs {
         self.by_name.get_mut(name).expect("it was started")
     }
 
-    /// What all have but the one that was killed.
+    /// The resources of all processes except the killed one.
     fn left(&mut self, killed: &str) -> String {
         let (address, mut left) = (self.address.clone(), String::new());
         for (name, program) in self.by_name.iter_mut().filter(|(name, _)| *name != killed) {
@@ -118,7 +118,7 @@ impl Drop for Programs {
     }
 }
 
-/// Kills one of the processes again and again, and reports what the others have measured.
+/// Kills one of the processes repeatedly, and reports the times that the others have measured.
 fn campaign(killed: &str, count: usize, uses_engine: bool) {
     let mut random = Random(now() | 1);
     let mut programs = Programs::start(uses_engine);
@@ -126,10 +126,10 @@ fn campaign(killed: &str, count: usize, uses_engine: bool) {
         ["client", "server"].into_iter().filter(|name| *name != killed).collect();
     let mut times = Vec::with_capacity(count);
     let mut before = None;
-    // The survivors have made all that they make once after a few kills.
+    // After a few kills, the survivors have allocated everything that they allocate only once.
     let settled = 5.min(count / 2);
     for round in 1..=count {
-        // With the engine memory is shared all the time.
+        // With the engine, all processes share memory all the time.
         let pairs = if uses_engine { 0 } else { round };
         for name in &survivors {
             let met = programs.get(name).ask(&format!("met {pairs}"));
@@ -204,7 +204,7 @@ impl Program {
         self.line()
     }
 
-    /// What the process has, while it shares memory with nobody but an engine or its processes.
+    /// The resources of the process while it shares memory only with an engine or its processes.
     fn left(&mut self, server: &str) -> String {
         assert_eq!(self.ask("alone"), "alone");
         let process = format!("/proc/{}", self.child.id());
@@ -228,12 +228,12 @@ impl Drop for Program {
     }
 }
 
-/// Nanoseconds since 1970, as all processes of the machine have them.
+/// Nanoseconds since 1970, the same for all processes of the machine.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
 }
 
-/// Nothing that is measured ends because of a silence.
+/// A configuration in which nothing ends because of a silence.
 fn patient() -> Config {
     let mut config = Config::new();
     config.peer_timeout(Duration::from_secs(20));
@@ -251,7 +251,7 @@ fn start_node(place: &str) -> Node {
     Node::start(&config).expect("the node starts")
 }
 
-/// Is the engine of the others.
+/// Runs the engine of the others.
 fn be_engine(listen: SocketAddr, path: &str) {
     let access = EngineAccess::new(Path::new(path));
     let engine = SharedEngine::start(patient().listen(listen), &access).expect("it starts");
@@ -271,8 +271,8 @@ fn be_engine(listen: SocketAddr, path: &str) {
     }
 }
 
-/// Answers what the process is asked; `outstanding` says until when what was outstanding at a moment was so.
-/// `settle` waits until nothing is outstanding that has not gone by shared memory.
+/// Answers the commands of the campaign. `outstanding` returns the time at which everything that was outstanding at a moment had
+/// ended. `settle` waits until only shared memory has outstanding messages.
 fn answer(node: &Node, settle: impl Fn(), mut outstanding: impl FnMut(u64) -> u64) {
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         let memory = node.stats().memory;
@@ -345,7 +345,7 @@ fn be_server(place: &str) {
             };
             wait_until(|| !of_the_dead(&mut held.lock().expect("no handler panics")));
             let ended = now();
-            // Those of the next client are not answered with these.
+            // Requests of the next client are not answered along with these.
             held.lock().expect("no handler panics").retain(|(_, request)| !request.is_cancelled());
             ended
         },
@@ -358,12 +358,12 @@ fn wait_for_more(counter: &AtomicU64) {
     wait_until(|| counter.load(Ordering::Relaxed) > before);
 }
 
-/// When the calls of a thread began and ended.
+/// The times at which the calls of a thread began and ended.
 #[derive(Default)]
 struct Log {
-    /// Calls that have not ended began then.
+    /// Begin of each outstanding call.
     outstanding: VecDeque<u64>,
-    /// Those that have ended lately.
+    /// Begin and end of calls that have ended recently.
     ended: VecDeque<(u64, u64)>,
 }
 
@@ -420,7 +420,7 @@ fn call(client: &Client, to: Address, mut random: Random, log: &Mutex<Log>, answ
             }
             Err(_) => {
                 log.lock().expect("no thread panics").outstanding.pop_back();
-                thread::sleep(Duration::from_millis(1)); // There is no engine.
+                thread::sleep(Duration::from_millis(1)); // There is no engine yet.
                 calls.len()
             }
         };
@@ -438,7 +438,7 @@ fn call(client: &Client, to: Address, mut random: Random, log: &Mutex<Log>, answ
                     if after > SLOW {
                         eprintln!("a call of {length} B ended after {after:?}: {error}");
                     }
-                    // The server has ended. No new call before the others have ended.
+                    // The server has ended. No new call begins before the others have ended.
                     left = calls.len();
                 }
             }
@@ -452,7 +452,7 @@ fn call(client: &Client, to: Address, mut random: Random, log: &Mutex<Log>, answ
     }
 }
 
-/// Numbers without a pattern that matters here.
+/// A generator whose pattern does not matter here.
 struct Random(u64);
 
 impl Random {

@@ -1,9 +1,9 @@
-//! What neighbours cost that are idle: the time of a call to one of 1,000 nodes of this host that share memory with the caller,
-//! beside the time of a call to the same node by a caller that has no other neighbour, and the memory of the 1,000 pairs.
+//! The cost of idle neighbours: the time of a call to one of 1,000 nodes of this host that share memory with the caller, the time
+//! of a call to the same node by a caller without other neighbours, and the memory of the 1,000 pairs.
 //!
-//! The servers are nodes of a second process, each with a thread that answers. The two callers are nodes of this process, which take
-//! turns, so that both figures are of the same time and the same server. Memory is the proportional set size of both processes,
-//! which counts shared pages once, and is read when the pairs have been idle for two seconds.
+//! The servers are nodes of a second process, each with a thread that answers. The two callers are nodes of this process, which
+//! take turns, so that both figures come from the same time and the same server. Memory is the proportional set size of both
+//! processes, which counts shared pages once, and is read when the pairs have been idle for two seconds.
 //!
 //! ```sh
 //! ulimit -n 20000
@@ -22,13 +22,13 @@ use std::time::{Duration, Instant};
 use apus::net::cpu;
 use apus::{Address, Bytes, CallOptions, Client, Config, Links, Node, Request, Route};
 
-/// Calls of a caller before the other one has its turn.
+/// Number of calls of a caller before the other one has its turn.
 const CALLS: usize = 20_000;
-/// Turns of each.
+/// Number of turns of each caller.
 const ROUNDS: usize = 15;
 const BODY: Bytes = Bytes::from_static(&[7; 100]);
 const PORT: u16 = 4000;
-/// Longer than a pair keeps memory for long messages.
+/// Time of rest before the memory is read; longer than a pair keeps memory for long messages.
 const IDLE: Duration = Duration::from_secs(2);
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -51,7 +51,7 @@ fn measure(peers: usize) -> Outcome<()> {
         meet(client, called)?;
         p50(client, called)?; // Neither is the first to call.
     }
-    // Each server has answered a call before, so that memory that it takes at its first one does not count.
+    // Each server has answered a call before, so that the memory for its first call does not count.
     let stranger = start_node(Links::Udp)?.client()?;
     for &address in &addresses {
         stranger.call(address, BODY)?;
@@ -142,7 +142,7 @@ impl Servers {
         Ok((Self { process, _output: output }, addresses))
     }
 
-    /// What this process and that of the servers take.
+    /// The memory of this process and of the servers' process.
     fn memory(&self) -> Outcome<Memory> {
         let [ours, theirs] = [std::process::id(), self.process.id()].map(Memory::of);
         let (ours, theirs) = (ours?, theirs?);
@@ -161,7 +161,7 @@ impl Drop for Servers {
 #[derive(Clone, Copy)]
 struct Memory {
     all: u64,
-    /// Of that, memory that is shared by descriptors.
+    /// The part of it that is shared by descriptors.
     shared: u64,
 }
 
@@ -181,7 +181,7 @@ impl Memory {
     }
 }
 
-/// Is many nodes until the input ends.
+/// Runs many nodes until the input ends.
 fn serve(peers: usize) -> Outcome<()> {
     let mut nodes = Vec::with_capacity(peers);
     for number in 0..peers {
@@ -193,7 +193,7 @@ fn serve(peers: usize) -> Outcome<()> {
             }
             service.serve(|mut request: Request| {
                 let body = request.take_body();
-                let _ = request.reply(body); // The caller may have gone.
+                let _ = request.reply(body); // The caller may have ended.
             });
         })?;
         println!("{}", node.local_addr());

@@ -1,19 +1,19 @@
-//! How far a process of another user delays the calls of this one to a server that both share memory with. Run as root.
+//! The delay that a process of another user causes to the calls of this one to a server that shares memory with both. Run as root.
 //!
-//! | the other process | what it does |
+//! | the other process | action |
 //! |---|---|
 //! | `flood` | keeps the given number of calls of 100 B outstanding |
 //! | `long` | keeps the given number of calls of 1 MB outstanding |
 //! | `hold` | does the same and is then stopped, so that it reads no response and its memory stays full |
 //!
-//! The calls of this process go one at a time, before the other process begins and while it runs. Beside times there is the number
-//! of requests of the other process that the server has answered between two of ours. It is measured with a server that answers at
-//! once and with one that computes for 20 µs for each request of the other process. On two cores, the times of the first contain what
-//! three busy threads take from each other; with the second, the other process mostly waits.
+//! The calls of this process go one at a time, before the other process begins and while it runs. Beside times, the output has the
+//! number of requests of the other process that the server has answered between two of ours. One server answers at once; another
+//! one computes for 20 µs for each request of the other process. On two cores, three busy threads delay each other with the first
+//! server; with the second, the other process mostly waits.
 //!
-//! The engine takes at most 64 messages of a neighbour before it looks at the next one, and the service takes requests in turns of the
-//! peers that they are from (`tests/crowd.rs`, docs/delivery.md). A call waits for the request in service, for one of the other
-//! process, and for a core: two of the three processes share one.
+//! The engine takes at most 64 messages of a neighbour before it looks at the next one, and the service takes requests of its peers
+//! in turns (`tests/crowd.rs`, docs/delivery.md). A call waits for the request in service, for one of the other process, and for a
+//! core: two of the three processes share one.
 //!
 //! ```sh
 //! cargo run --release -p apus-bench --example noisy_neighbour     # half a minute
@@ -34,13 +34,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 const PORT: u16 = 4000;
-/// `nobody`, whose messages are copied before anything looks at them.
+/// The uid of `nobody`, whose messages are copied before they are read.
 const USER: u32 = 65_534;
-/// The body of the calls that are measured; the answer tells how many others the server has answered.
+/// The body of the measured calls; the answer has the number of other calls that the server has answered.
 const OURS: &[u8] = b"ours";
-/// How long calls are measured.
+/// Time for which calls are measured.
 const TIME: Duration = Duration::from_secs(1);
-/// The other process, by bytes of its requests, calls outstanding, and whether it is stopped.
+/// The other process: name, bytes of its requests, calls outstanding, and whether it is stopped.
 const OTHERS: [(&str, usize, usize, bool); 6] = [
     ("flood", 100, 1, false),
     ("flood", 100, 16, false),
@@ -86,7 +86,7 @@ fn measure(micros: &str) -> Outcome<()> {
     Ok(())
 }
 
-/// What calls took, in ascending order, and how many of other processes were answered meanwhile.
+/// The times of calls in ascending order, and the number of calls of other processes that were answered meanwhile.
 struct Measured {
     times: Vec<Duration>,
     others: u64,
@@ -124,7 +124,7 @@ fn start_node() -> Outcome<Node> {
     Ok(Node::start(&config)?)
 }
 
-/// Another process, and the first line that it says. It ends with its input.
+/// Another process, and its first line. It ends with its input.
 struct Program {
     process: Child,
     line: String,
@@ -151,7 +151,7 @@ impl Drop for Program {
     }
 }
 
-/// Answers requests; ours with the number of the others, each of which takes some time.
+/// Answers requests. An answer to one of ours has the number of the others, each of which takes some time.
 fn serve(takes: Duration) -> Outcome<()> {
     let node = start_node()?;
     let service = node.bind(PORT)?;
@@ -181,7 +181,7 @@ fn serve(takes: Duration) -> Outcome<()> {
 
 /// Keeps calls outstanding until it is killed.
 fn crowd(server: SocketAddr, length: usize, window: usize) -> Outcome<()> {
-    // With two cores it shares one with the process that measures.
+    // With two cores, it shares one with the process that measures.
     let _ = cpu::pin_current_thread(2).or_else(|_| cpu::pin_current_thread(0));
     let node = start_node()?;
     let client = node.client()?;

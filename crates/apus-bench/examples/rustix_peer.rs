@@ -1,5 +1,5 @@
-//! An echo server, or a client that sends a known stream through one, by rustix, which makes system calls by instructions of its own.
-//! A library that is preloaded sees nothing of it. `plans/sockets-peers.sh` has it talk to programs under `apus run`.
+//! An echo server, or a client that sends a known stream through one, with rustix, which makes system calls by its own
+//! instructions. A preloaded library does not see them. `plans/sockets-peers.sh` connects it to programs under `apus run`.
 //!
 //! ```text
 //! rustix_peer server                prints its port

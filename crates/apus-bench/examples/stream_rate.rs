@@ -1,7 +1,7 @@
-//! What a byte stream carries, beside TCP over loopback in the same run: `cargo run --release --example stream_rate`.
+//! The rate of a byte stream, beside TCP over loopback in the same run: `cargo run --release --example stream_rate`.
 //!
-//! One thread and node on each of the first two cores. `APUS_LINK=udp` keeps the stream from shared memory. Prints the median of the
-//! rounds, and the lowest and highest.
+//! One thread and node on each of the first two cores. `APUS_LINK=udp` keeps the stream from using shared memory. Prints the median
+//! of the rounds, and the lowest and highest.
 
 use std::error::Error;
 use std::io::{self, Read, Write};
@@ -13,11 +13,11 @@ use std::time::Instant;
 use apus::net::cpu;
 use apus::{Address, Config, Node, Stream, StreamListener};
 
-/// Bytes of one write.
+/// Length of one write, in bytes.
 const WRITE: usize = 64 << 10;
-/// Bytes of one round of a long stream.
+/// Length of a long stream in one round, in bytes.
 const LENGTH: usize = 1 << 30;
-/// Round trips of one round.
+/// Number of round trips of one round.
 const TRIPS: usize = 50_000;
 const ROUNDS: usize = 7;
 
@@ -69,7 +69,7 @@ fn serve(
     }
 }
 
-/// Takes a long stream and says when the last byte has come.
+/// Takes a long stream, and reports when the last byte has arrived.
 fn take(stream: &mut (impl Read + Write)) -> io::Result<()> {
     let mut buffer = vec![0; WRITE];
     let mut left = LENGTH;
@@ -92,7 +92,7 @@ fn answer(stream: &mut (impl Read + Write)) -> io::Result<()> {
     Ok(())
 }
 
-/// Gb/s of a long stream to the server.
+/// The rate of a long stream to the server, in Gb/s.
 fn rate(stream: &mut (impl Read + Write)) -> io::Result<f64> {
     let buffer = vec![7; WRITE];
     let began = Instant::now();

@@ -1,7 +1,7 @@
-//! No two files of a crate import each other, neither directly nor over others.
+//! Files of a crate do not import each other, neither directly nor through others.
 //!
-//! The import of an item that a module only re-exports counts as one of the file that defines it. A module that declares
-//! or re-exports its children does not import them by that; `#[cfg(test)]` code does not count.
+//! The import of an item that a module only re-exports counts as an import of the file that defines it. A module that declares or
+//! re-exports its children does not thereby import them; `#[cfg(test)]` code does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +17,7 @@ type Module = Vec<String>;
 struct File {
     name: String,
     children: BTreeSet<String>,
-    /// Names that `pub use` and `pub(crate) use` give, and the paths that they stand for.
+    /// Names from `pub use` and `pub(crate) use`, with the paths that they stand for.
     reexports: BTreeMap<String, Vec<String>>,
     /// Paths used, from the root of the crate.
     paths: Vec<Vec<String>>,
@@ -52,7 +52,7 @@ fn imports(src: &Path) -> BTreeMap<String, BTreeSet<String>> {
     files.values().map(|file| (file.name.clone(), of(file))).collect()
 }
 
-/// The module that defines what a path names, re-exports followed.
+/// The module that defines the item of a path, after following re-exports.
 fn definition(files: &BTreeMap<Module, File>, path: Vec<String>, depth: u8) -> Option<Module> {
     let end = (0..=path.len()).rev().find(|end| files.contains_key(&path[..*end]))?;
     let (module, rest) = path.split_at(end);
@@ -97,7 +97,7 @@ fn is_test(attributes: &[Attribute]) -> bool {
 
 struct Reader {
     module: Module,
-    /// Modules within the file.
+    /// Depth of modules within the file.
     depth: usize,
     file: File,
 }
@@ -177,7 +177,7 @@ impl<'ast> Visit<'ast> for Reader {
         }
     }
 
-    /// The path of `pub(in …)` names who may see something.
+    /// Ignores the path of `pub(in …)`, which is not an import.
     fn visit_visibility(&mut self, _: &'ast Visibility) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {

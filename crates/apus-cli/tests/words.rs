@@ -1,7 +1,7 @@
-//! One word for one thing: docs/glossary.md defines each term once, and no file has a word of its *not* column.
+//! One word for one thing: docs/glossary.md defines each term once, and no file contains a word of its *not* column.
 //!
-//! A word in backticks is not a part of a name in code: `see_to` is found in `see_to_it` and in `SeeTo`. A word without backticks is
-//! neither a part of a name nor a word of a comment or of a document.
+//! A word in backticks must not be part of a name in code: `see_to` is found in `see_to_it` and in `SeeTo`. A word without
+//! backticks must be neither part of a name nor a word of a comment or a document.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -56,7 +56,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace")
 }
 
-/// The rows of all tables of the glossary, with the numbers of their lines.
+/// The rows of all tables of the glossary, with their line numbers.
 fn rows() -> Vec<(usize, Vec<String>)> {
     let text = fs::read_to_string(root().join("docs/glossary.md")).expect("docs/glossary.md");
     let cells = |line: &str| -> Vec<String> {
@@ -80,7 +80,7 @@ fn banned() -> Vec<Banned> {
     banned
 }
 
-/// Sources and documents, without the glossary and this test.
+/// Sources and documents, except the glossary and this test.
 fn files() -> Vec<PathBuf> {
     let root = root();
     let mut directories: Vec<PathBuf> =
@@ -113,7 +113,7 @@ fn split(line: &str) -> (&str, &str) {
     }
 }
 
-/// The names of a line of code, each as its parts in lower case. Text in quotes is left out.
+/// The names in a line of code, each as its parts in lower case. Text in quotes is left out.
 fn names(code: &str) -> Vec<Vec<String>> {
     let unquoted: String = code.split('"').step_by(2).collect::<Vec<_>>().join(" ");
     let is_of_name = |c: char| c.is_alphanumeric() || c == '_';

@@ -1,4 +1,4 @@
-//! The network interface that is looked at.
+//! The network interface under inspection.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use procfs::net::RouteEntries;
 
 use crate::files::{Files, number, parsed};
 
-/// What the kernel tells of an interface.
+/// The kernel's data about an interface.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Device {
     pub(super) name: String,
@@ -21,7 +21,7 @@ pub(super) struct Device {
     /// `up`, `down`, `unknown` …
     pub(super) state: String,
     pub(super) driver: Option<String>,
-    /// The device that the driver serves, as `virtio2` or `0000:00:03.0`; none for an interface without one.
+    /// The device that the driver serves, as `virtio2` or `0000:00:03.0`; `None` for an interface without one.
     pub(super) bus_name: Option<String>,
 }
 
@@ -45,11 +45,11 @@ impl Device {
     }
 }
 
-/// The interface that was asked for; otherwise the one with the address at which nodes listen, the one of the default route, the
-/// first that is up, or loopback.
+/// The named interface. Without a name, the one with the address at which nodes listen, the one of the default route, the first
+/// that is up, or loopback.
 ///
 /// # Errors
-/// When there is no interface of the name that was asked for.
+/// When there is no interface of that name.
 pub(super) fn choose(
     files: &dyn Files,
     names: &[String],
@@ -75,7 +75,7 @@ pub(super) fn choose(
     Ok(chosen.unwrap_or_else(|| "lo".to_owned()))
 }
 
-/// The names of all interfaces of this network namespace. `/sys` may be that of another one.
+/// The names of all interfaces of this network namespace. `/sys` may show another namespace.
 pub(super) fn names() -> Vec<String> {
     let Ok(interfaces) = if_nameindex() else { return Vec::new() };
     let names = interfaces.iter().filter_map(|it| it.name().to_str().ok().map(str::to_owned));

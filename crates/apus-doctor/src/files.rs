@@ -1,32 +1,32 @@
-//! The files of `/proc` and `/sys`, and texts that stand for them in tests.
+//! The files of `/proc` and `/sys`, and texts that replace them in tests.
 
 use std::fs;
 
 use procfs::FromRead;
 
-/// Where files are read from. Paths are absolute. A file that is not there, or cannot be read, is `None`.
+/// A source of files. Paths are absolute. A missing or unreadable file is `None`.
 pub(super) trait Files {
     /// The text of a file, without spaces and line ends at its end.
     fn text(&self, path: &str) -> Option<String>;
 
-    /// The names in a directory, sorted; none if it is not there.
+    /// The names in a directory, sorted; empty if the directory is missing.
     fn names(&self, directory: &str) -> Vec<String>;
 
     /// The last name of the path that a link leads to.
     fn target(&self, link: &str) -> Option<String>;
 }
 
-/// The number that a file has.
+/// The number in a file.
 pub(super) fn number(files: &dyn Files, path: &str) -> Option<u64> {
     files.text(path)?.parse().ok()
 }
 
-/// What procfs reads from a file.
+/// A file as parsed by procfs.
 pub(super) fn parsed<T: FromRead>(files: &dyn Files, path: &str) -> Option<T> {
     T::from_read(files.text(path)?.as_bytes()).ok()
 }
 
-/// Those of this machine.
+/// The files of this machine.
 #[derive(Debug)]
 pub(super) struct Here;
 

@@ -1,9 +1,9 @@
-//! What was found about one thing, and what to make of it.
+//! A finding about one thing, and its verdict.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// What is looked at, in the order of the reports.
+/// The subjects, in the order of the reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -20,7 +20,7 @@ pub enum Subject {
     BusyPolling,
     /// Sockets that bypass the kernel's network stack.
     AfXdp,
-    /// IRQ suspension: whether the kernel has it, and whether the interface is set for it.
+    /// IRQ suspension: whether the kernel supports it, and whether the interface is set for it.
     IrqSuspension,
     /// The clock source of the kernel.
     Clock,
@@ -40,15 +40,15 @@ pub enum Subject {
     Privileges,
     /// Other processes with Apus.
     Processes,
-    /// The way to a peer.
+    /// The path to a peer.
     Path,
-    /// The kernel, and the rights of this process, as far as suspension takes them.
+    /// The kernel, and the rights of this process that suspension needs.
     SuspensionRights,
-    /// A program: how its threads wait, and by which NAPI instances its packets come.
+    /// A program: the waits of its threads, and the NAPI instances of its packets.
     Program,
     /// NAPI instances, the receive contexts of queues: their parameters and users.
     ReceiveQueues,
-    /// Suspension while it was watched.
+    /// Suspension during the watch.
     Suspension,
 }
 
@@ -81,22 +81,22 @@ impl Subject {
     }
 }
 
-/// How good a finding is.
+/// The rating of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Nothing is to be changed.
+    /// No change is necessary.
     Good,
-    /// It works, and would work better with a change.
+    /// The subject works, and would work better after a change.
     CouldBeBetter,
-    /// It does not work, or much worse than it could.
+    /// The subject does not work, or works much worse than it could.
     Bad,
-    /// It could not be found out.
+    /// The state could not be determined.
     NotKnown,
 }
 
 impl Verdict {
-    /// In words.
+    /// The verdict in words.
     pub fn words(self) -> &'static str {
         match self {
             Self::Good => "good",
@@ -111,7 +111,7 @@ impl Verdict {
         if holds { Self::Good } else { Self::CouldBeBetter }
     }
 
-    /// By a value of which less is better: good up to `good`, bad beyond `bad`.
+    /// The verdict for a value that should be low: good up to `good`, bad beyond `bad`.
     pub(crate) fn by(value: f64, good: f64, bad: f64) -> Self {
         match value {
             value if value <= good => Self::Good,
@@ -125,20 +125,20 @@ impl Verdict {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What it belongs to.
+    /// The subject of the finding.
     pub subject: Subject,
-    /// What was looked at; unique within the subject.
+    /// The name of the finding, unique within the subject.
     pub name: &'static str,
-    /// How good it is.
+    /// The rating.
     pub verdict: Verdict,
-    /// What was found, with its value.
+    /// The observation, with its value.
     pub found: String,
-    /// What Apus does with it, or why it does not use it; empty where it is not Apus that uses it.
+    /// The use that Apus makes of it, or the reason for none; empty where Apus is not concerned.
     pub apus: String,
-    /// A command that changes it or finds out more, to be pasted into a shell.
+    /// A shell command that changes it or finds out more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub change: Option<String>,
-    /// What the change brings.
+    /// The benefit of the change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub brings: Option<String>,
     /// The values as numbers, with the unit last in the name.
@@ -169,7 +169,7 @@ impl Finding {
         Self::new(subject, name, Verdict::Good, found)
     }
 
-    /// With the command that mends it.
+    /// A bad finding, with the command that mends it.
     pub(crate) fn bad(
         subject: Subject,
         name: &'static str,
@@ -179,18 +179,18 @@ impl Finding {
         Self::new(subject, name, Verdict::Bad, found).command(command)
     }
 
-    /// For what could not be found out, and why.
+    /// A finding that could not be determined, with the reason.
     pub(crate) fn not_known(subject: Subject, name: &'static str, why: impl Into<String>) -> Self {
         Self::new(subject, name, Verdict::NotKnown, why)
     }
 
-    /// What Apus does with it, or why not.
+    /// Adds the use that Apus makes of it, or the reason for none.
     pub(crate) fn apus(mut self, does: impl Into<String>) -> Self {
         self.apus = does.into();
         self
     }
 
-    /// What to change, and what that brings. Left out where the finding is good.
+    /// Adds a command and its benefit, unless the finding is good.
     pub(crate) fn change(mut self, command: impl Into<String>, brings: impl Into<String>) -> Self {
         if self.verdict != Verdict::Good {
             self.change = Some(command.into());
@@ -199,13 +199,13 @@ impl Finding {
         self
     }
 
-    /// The command alone, where the name of the finding says what it brings.
+    /// Adds the command alone, where the name of the finding shows the benefit.
     pub(crate) fn command(mut self, command: impl Into<String>) -> Self {
         self.change = Some(command.into());
         self
     }
 
-    /// As [`command`](Self::command), if there is one.
+    /// Like [`command`](Self::command), if there is one.
     pub(crate) fn command_if(mut self, command: Option<String>) -> Self {
         self.change = command;
         self

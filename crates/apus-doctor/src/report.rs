@@ -10,16 +10,16 @@ use serde::Serialize;
 use crate::finding::{Finding, Subject, Verdict};
 use crate::suspension::{ProgramOrDevice, Watched};
 
-/// What a doctor has looked at.
+/// The object of a doctor's inspection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Inspected {
     /// A network device of this machine.
     Device(String),
-    /// The path to a peer, by the peer's address as it was given.
+    /// The path to a peer, by the peer's address as the user wrote it.
     Peer(String),
     /// A program and its children.
     Program {
-        /// Number of the process.
+        /// PID of the process.
         pid: i32,
         /// Name of its first thread.
         name: String,
@@ -57,7 +57,7 @@ pub struct Report {
 const SCHEMA: &str = "apus-doctor/1";
 
 impl Report {
-    /// `started`: when the doctor began to look. `watch`: what the kernel's timers and polls did, if they were watched.
+    /// `started` is the time at which the inspection began. `watch` has the kernel's timers and polls, if they were watched.
     pub fn new(
         inspected: impl Into<Inspected>,
         started: SystemTime,
@@ -90,7 +90,7 @@ impl Report {
         format!("{} · {}", self.machine, self.started)
     }
 
-    /// The findings, grouped by subject, and how many there are of each verdict.
+    /// The findings, grouped by subject, and the number of each verdict.
     pub fn text(&self, style: Style) -> String {
         show(&self.findings, style)
     }
@@ -127,7 +127,7 @@ fn show(findings: &[Finding], style: Style) -> String {
     text
 }
 
-/// How many findings have each verdict.
+/// The number of findings with each verdict.
 fn summary(findings: &[Finding]) -> String {
     let verdicts = [Verdict::Good, Verdict::CouldBeBetter, Verdict::Bad, Verdict::NotKnown];
     let counts = verdicts.map(|verdict| {

@@ -17,7 +17,7 @@ use crate::watch::{formats, rings};
 pub struct Cycles {
     rings: Vec<Ring>,
     formats: Formats,
-    /// Records in the rings' order, which may be later than some that are still in another ring.
+    /// Records in the order in which the rings were read. A ring may still hold an older record.
     pending: Vec<(u64, Event)>,
     recorded: Recorded,
     began_ns: u64,
@@ -28,7 +28,7 @@ pub struct Cycles {
 enum Event {
     /// A thread called `epoll_wait`.
     Entered { thread: i32 },
-    /// It returned this number of events, or an error.
+    /// A call of `epoll_wait` returned this number of events, or an error.
     Returned { thread: i32, events: i64 },
     /// A thread was woken.
     Woken { thread: i32 },
@@ -48,7 +48,7 @@ impl Cycles {
         Ok(Self { rings, formats, pending: Vec::new(), recorded, began_ns: now_ns() })
     }
 
-    /// Takes the records that have come. It has to be called every 20 ms or so, before the rings are full.
+    /// Takes the records out of the rings. Must be called about every 20 ms, before the rings are full.
     pub fn drain(&mut self) {
         let until_ns = now_ns();
         let Self { rings, formats, pending, recorded, .. } = self;
@@ -60,7 +60,7 @@ impl Cycles {
                 }
             });
         }
-        // A ring that was read first may have got records since that are older than some of another ring.
+        // A ring that was read first may hold new records by now, older than some of another ring.
         pending.sort_by_key(|(at_ns, _)| *at_ns);
         let known = pending.partition_point(|(at_ns, _)| *at_ns <= until_ns);
         for (at_ns, event) in pending.drain(..known) {
@@ -68,7 +68,7 @@ impl Cycles {
         }
     }
 
-    /// Ends, and tells what was recorded: the fields of a sample about cycles, idle times and wake-ups.
+    /// Ends the recording. Returns the fields of a sample about cycles, idle times and wake-ups.
     #[must_use]
     pub fn finish(mut self) -> Sample {
         self.drain();
@@ -77,7 +77,7 @@ impl Cycles {
     }
 }
 
-/// What the threads did.
+/// The recorded times and counts of the threads.
 #[derive(Debug, Default)]
 struct Recorded {
     threads: BTreeMap<i32, Thread>,
@@ -90,7 +90,7 @@ struct Recorded {
     lost: u64,
 }
 
-/// Where a thread is.
+/// The state of a thread.
 #[derive(Clone, Copy, Debug, Default)]
 struct Thread {
     cycle: Option<Cycle>,
@@ -204,7 +204,7 @@ impl Formats {
     fn read(tracing: &Tracing) -> io::Result<Self> {
         let (mut entered, mut returned) = (Vec::new(), Vec::new());
         for call in CALLS {
-            // Some machines do not have all of them.
+            // Some machines do not have all of these calls.
             let formats = tracing.format(&format!("syscalls/sys_enter_{call}")).and_then(|enter| {
                 Ok((enter, tracing.format(&format!("syscalls/sys_exit_{call}"))?))
             });
@@ -234,7 +234,7 @@ impl Formats {
     fn sources(&self, threads: &[i32], function: u64) -> Vec<Source> {
         let of_threads = |field: &str| {
             let parts: Vec<_> = threads.iter().map(|it| format!("{field} == {it}")).collect();
-            // The kernel takes filters of limited length; what it lets through is looked at again.
+            // The kernel limits the length of a filter; the thread of each record is checked again.
             (threads.len() <= FILTERED_THREADS_MAX).then(|| parts.join(" || "))
         };
         let calls = self.entered.iter().chain(self.returned.iter().map(|(format, _)| format));
@@ -272,10 +272,10 @@ fn now_ns() -> u64 {
 /// The calls by which a program waits for an epoll set.
 const CALLS: [&str; 3] = ["epoll_wait", "epoll_pwait", "epoll_pwait2"];
 
-/// Threads that are named in a filter.
+/// Upper bound on the threads that a filter names.
 const FILTERED_THREADS_MAX: usize = 64;
 
-/// Times of each kind that are kept.
+/// Upper bound on the times that are kept of each kind.
 const TIMES_MAX: usize = 1 << 21;
 
 #[cfg(test)]
@@ -294,7 +294,7 @@ mod tests {
             (40, Event::Expired { thread }),
             (41, Event::Expired { thread }),
             (75, Event::Entered { thread }),
-            // It found events without sleeping.
+            // The call found events without sleeping.
             (80, Event::Returned { thread, events: 1 }),
             (90, Event::Entered { thread }),
             (95, Event::Expired { thread }),

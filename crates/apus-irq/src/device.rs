@@ -1,4 +1,4 @@
-//! A device, and its NAPI instances by names that last while numbers change.
+//! A device, and its NAPI instances by names that last while their numbers change.
 
 use std::fs;
 use std::io;
@@ -21,25 +21,25 @@ pub struct Device {
     pub namespace: u64,
 }
 
-/// A NAPI instance by its place.
+/// A NAPI instance by its queue or place.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Slot {
-    /// `rx-0`, `tx-0`: its first receive queue, or else its first queue to transmit. `napi-0`: its place among those of
-    /// which the driver does not tell the queues, in the order of their numbers, which is that of the queues with the
-    /// drivers that we know.
+    /// The first receive queue of the instance (`rx-0`), or else its first transmit queue (`tx-0`). An instance whose queues the
+    /// driver does not report is `napi-0`: its place among such instances in the order of their numbers, which is the order of the
+    /// queues with the drivers that we know.
     pub name: String,
-    /// All its queues, as `rx-0`, `tx-0`; empty if the driver does not tell.
+    /// All queues of the instance, as `rx-0`, `tx-0`; empty if the driver does not report them.
     pub queues: Vec<String>,
-    /// The instance as it is now.
+    /// The present state of the instance.
     pub napi: Napi,
 }
 
-/// Which NAPI instances of a device are meant: `eth0` is all, `eth0:3` the one of receive queue 3.
+/// A selection of a device's NAPI instances: `eth0` is all, `eth0:3` the one of receive queue 3.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Target {
     /// Name of the device.
     pub device: String,
-    /// Number of a receive queue.
+    /// Number of a receive queue; `None` for all instances.
     pub queue: Option<u32>,
 }
 
@@ -67,7 +67,7 @@ impl Device {
     /// The device of this name.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is no such device.
     pub fn named(name: &str) -> Result<Self, Error> {
         let ifindex = if_nametoindex(name).map_err(|_| Error::NoDevice(name.to_owned()))?;
         let namespace = Self::own_namespace()?;
@@ -80,10 +80,10 @@ impl Device {
         Ok(namespace.map_err(|error| Error::io("network namespace", error))?.ino())
     }
 
-    /// Its NAPI instances by place; none if the driver shows none.
+    /// The NAPI instances of the device by place; empty if the driver shows none.
     ///
     /// # Errors
-    /// When the kernel does not tell (before Linux 6.8).
+    /// When the kernel does not report them (before Linux 6.8).
     pub fn slots(&self) -> Result<Vec<Slot>, Error> {
         let what = || format!("NAPI instances of {}", self.name);
         let read = || -> io::Result<_> { Ok((napis(self.ifindex)?, queues(self.ifindex)?)) };
@@ -103,7 +103,7 @@ impl Device {
         Ok(napis.into_iter().map(slot).collect())
     }
 
-    /// The NAPI instances that a target means, at least one.
+    /// The NAPI instances that a target selects, at least one.
     ///
     /// # Errors
     /// As [`slots`](Self::slots), and when there is no such queue or no instance at all.

@@ -1,7 +1,7 @@
-//! The directory of the state files, opened so that no other user chooses what is read, written or removed.
+//! The directory of the state files, opened so that no other user can choose the file that is read, written or removed.
 //!
-//! The directory has to belong to the user of this process, and no other user may write into it. Everything in it is then reached by its
-//! descriptor and a plain name, and a symbolic link is an error.
+//! The directory has to belong to the user of this process, and no other user may write into it. The module reaches everything in
+//! it by its descriptor and a plain name, and a symbolic link is an error.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -29,7 +29,7 @@ impl Directory {
     /// Opens the directory; `None` if there is none.
     ///
     /// # Errors
-    /// When it is no directory, belongs to another user, or others may write into it.
+    /// When it is no directory, belongs to another user, or is writable by others.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, Error> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = match openat(CWD, path, flags, Mode::empty()) {
@@ -110,7 +110,7 @@ impl Directory {
     /// When it cannot be written.
     pub(crate) fn write(&self, name: &str, text: &[u8]) -> Result<(), Error> {
         let part = format!("{name}.part");
-        // A kill may have left it behind.
+        // A killed process may have left the part behind.
         self.remove(&part)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let mut file = self.open_file(&part, flags)?;
@@ -122,7 +122,7 @@ impl Directory {
         put().map_err(|error| failed(&self.path.join(name), error))
     }
 
-    /// Removes a file. One that is not there is removed already.
+    /// Removes a file. A missing file is no error.
     ///
     /// # Errors
     /// When it cannot be removed.
@@ -135,7 +135,7 @@ impl Directory {
         }
     }
 
-    /// Waits until no other process changes anything here. The lock ends with the value.
+    /// Waits until no other process changes anything in the directory. The lock ends with the returned value.
     ///
     /// # Errors
     /// When the file of the lock is no plain file of this user, or cannot be locked.
@@ -167,7 +167,7 @@ impl Directory {
     }
 }
 
-/// Why a file or directory is not to be obeyed, if it is not.
+/// Why a file or directory must not be trusted; `None` if it may be.
 fn distrust(stat: &Stat) -> Option<String> {
     let own = geteuid().as_raw();
     if stat.st_uid != own {
@@ -191,10 +191,10 @@ const LOCK: &str = "lock";
 
 const NO_DIRECTORY: &str = "no directory, or a symbolic link";
 
-/// Entries that are looked at. Each device, program and group of listeners has one.
+/// Upper bound on entries that are read. Each device, program and group of listeners has one.
 const ENTRIES_MAX: usize = 65_536;
 
-/// Bytes of a file, at most. A device with a thousand queues takes 200 kB.
+/// Upper bound on the bytes of a file. A device with a thousand queues takes 200 kB.
 const BYTES_MAX: u64 = 4 << 20;
 
 #[cfg(test)]
@@ -203,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    /// A path of a test's own, removed at its end.
+    /// A path for one test, removed at its end.
     struct Place(PathBuf);
 
     impl Place {

@@ -1,6 +1,5 @@
-//! What the kernel knows about descriptors and no safe wrapper reads or sets: the parameters of an epoll set, the NAPI instance
-//! that a socket's last packet came by, and the filter of a group of listeners. The rest of the `unsafe` code of the crate is in
-//! `perf`.
+//! The kernel's data about descriptors that no safe wrapper reads or sets: the parameters of an epoll set, the NAPI instance of a
+//! socket's last packet, and the filter of a group of listeners. The rest of the `unsafe` code of the crate is in `perf`.
 
 #![allow(
     unsafe_code,
@@ -17,12 +16,12 @@ use serde::{Deserialize, Serialize};
 /// The parameters of an epoll set (Linux 6.9 and newer).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct EpollParameters {
-    /// How long `epoll_wait` polls before it sleeps, in microseconds, up to 2³¹ − 1. With 0 and preferred busy polling it
-    /// polls once.
+    /// Time that `epoll_wait` polls before it sleeps, in microseconds, up to 2³¹ − 1. With 0 and preferred busy polling it polls
+    /// once.
     pub busy_poll_usecs: u32,
-    /// Packets that one poll takes at most; 0 is 8. More than 64 takes `CAP_NET_ADMIN`.
+    /// Upper bound on the packets that one poll takes; 0 is 8. More than 64 requires `CAP_NET_ADMIN`.
     pub busy_poll_budget: u16,
-    /// Whether the application's polls are preferred to interrupts, without which there is no suspension.
+    /// Whether the application's polls are preferred to interrupts. There is no suspension without it.
     pub prefer_busy_poll: bool,
 }
 
@@ -37,10 +36,10 @@ struct Raw {
 }
 
 impl EpollParameters {
-    /// Those of an epoll set, which may be of another process: a duplicate of its descriptor is the same set.
+    /// The parameters of an epoll set, which may be of another process: a duplicate of its descriptor is the same set.
     ///
     /// # Errors
-    /// When the descriptor is none of an epoll set (`ENOTTY`), or the kernel is older than Linux 6.9.
+    /// When the descriptor is not of an epoll set (`ENOTTY`), or the kernel is older than Linux 6.9.
     pub fn of(epoll: impl AsFd) -> io::Result<Self> {
         // SAFETY: the kernel writes a `struct epoll_params`, which `Raw` is, for this operation; every bit pattern is valid.
         let raw = unsafe { ioctl(epoll, Getter::<EPIOCGPARAMS, Raw>::new()) }?;
@@ -51,7 +50,7 @@ impl EpollParameters {
         })
     }
 
-    /// Gives them to an epoll set.
+    /// Sets the parameters of an epoll set.
     ///
     /// # Errors
     /// As [`of`](Self::of); `EINVAL` for a time that is too long, `EPERM` for a budget above 64 without privilege.
@@ -68,7 +67,7 @@ impl EpollParameters {
     }
 }
 
-/// The NAPI instance by which the last packet of a socket came; `None` if no packet came by one.
+/// The NAPI instance of the last packet of a socket; `None` if no packet came by one.
 ///
 /// # Errors
 /// When it is no socket (`ENOTSOCK`).
@@ -77,7 +76,7 @@ pub fn incoming_napi(socket: impl AsFd) -> io::Result<Option<u32>> {
     Ok((id != 0).then_some(id))
 }
 
-/// How long a blocking receive of a socket polls, in microseconds (`SO_BUSY_POLL`). It has no effect on `epoll_wait`.
+/// Time that a blocking receive of a socket polls, in microseconds (`SO_BUSY_POLL`). It has no effect on `epoll_wait`.
 ///
 /// # Errors
 /// When it is no socket (`ENOTSOCK`).
@@ -102,11 +101,11 @@ fn socket_option(socket: BorrowedFd<'_>, option: libc::c_int) -> io::Result<u32>
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Gives the group of listeners that this socket is in (`SO_REUSEPORT`) a filter, which returns the place of the listener that
-/// gets a connection. It takes the place of the filter before.
+/// Attaches a filter to the group of listeners that this socket is in (`SO_REUSEPORT`). The filter returns the place of the
+/// listener that gets a connection, and replaces the filter before.
 ///
 /// # Errors
-/// When the socket is in no such group (`EINVAL`), or the filter is none.
+/// When the socket is in no such group (`EINVAL`), or the filter is not valid.
 pub(crate) fn attach_group_filter(
     socket: impl AsFd,
     filter: &mut [libc::sock_filter],
@@ -116,10 +115,10 @@ pub(crate) fn attach_group_filter(
     set_option(socket, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
 }
 
-/// Takes it away; `ENOENT` if there is none.
+/// Detaches the filter; `ENOENT` if there is none.
 ///
 /// # Errors
-/// As the kernel says.
+/// When the kernel refuses.
 pub(crate) fn detach_group_filter(socket: impl AsFd) -> io::Result<()> {
     set_option(socket, libc::SO_DETACH_REUSEPORT_BPF, &0_i32)
 }

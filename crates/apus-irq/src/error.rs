@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! The errors of this crate.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,21 +6,21 @@ use std::path::PathBuf;
 
 use crate::steering::Misfit;
 
-/// Why parameters were not read, set or restored.
+/// The reason why parameters were not read, set or restored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No device of that name.
     #[error("there is no network device `{0}`")]
     NoDevice(String),
-    /// A device without that queue.
+    /// A device without the requested queue.
     #[error("`{device}` has no receive queue {queue}; it has {there}")]
     NoQueue {
         /// The device.
         device: String,
-        /// The queue that was asked for.
+        /// The requested queue.
         queue: u32,
-        /// The names of those there are.
+        /// The names of the device's queues.
         there: String,
     },
     /// A device that shows no NAPI instance.
@@ -28,15 +28,15 @@ pub enum Error {
         "`{0}` shows no NAPI instance: it is down, its driver tells of none, or it has none (loopback; veth without GRO)"
     )]
     NoNapi(String),
-    /// What is to be changed is changed already, and its values before are kept.
+    /// A device or process that was changed before, and whose earlier values are kept.
     #[error("{what} is set already, by {by}")]
     Held {
         /// Device or process.
         what: String,
-        /// Who did it, and how it ends.
+        /// The process or command that set it, and how that ends.
         by: String,
     },
-    /// NAPI instances whose values are kept, but which are not there now.
+    /// NAPI instances that are absent now, although their values are kept.
     #[error(
         "`{device}` does not have {slots} now; their values before are kept: restore them when the device is up again"
     )]
@@ -46,12 +46,12 @@ pub enum Error {
         /// Names of the instances.
         slots: String,
     },
-    /// A state file that has no sense.
+    /// A state file that cannot be understood.
     #[error("`{}` is no state of apus irq: {why}", path.display())]
     BadState {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// A state directory, or a file in it, that another user could have chosen or changed.
@@ -59,21 +59,21 @@ pub enum Error {
     UnsafeState {
         /// The directory or file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
-    /// The kernel's tracepoints may not be watched.
+    /// The caller may not watch the kernel's tracepoints.
     #[error("the kernel's timers and polls cannot be watched: {source} ({right})")]
     CannotWatch {
-        /// The right that is missing, or what would help.
+        /// The missing right, or a remedy.
         right: String,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A process of our own that does not say that it is ready.
+    /// A process of our own that did not report that it is ready.
     #[error("the {0} did not start")]
     NotStarted(&'static str),
-    /// A device that is to be kept set, but is not set.
+    /// A device to be kept set that is not set.
     #[error("`{0}` is not set")]
     NotSet(String),
     /// NAPI instances that bring packets to other programs, too.
@@ -96,13 +96,13 @@ pub enum Error {
     Misfit {
         /// The address of the listeners.
         address: SocketAddr,
-        /// The numbers.
+        /// The numbers of listeners and queues.
         source: Misfit,
     },
-    /// The kernel or the file system refuses.
+    /// A refusal of the kernel or the file system.
     #[error("{what}: {}", explained(source))]
     Io {
-        /// What was read or set.
+        /// The object that was read or set.
         what: String,
         /// The error.
         source: io::Error,

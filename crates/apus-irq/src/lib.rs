@@ -1,4 +1,4 @@
-//! IRQ suspension of the Linux kernel, for programs that know nothing of it.
+//! IRQ suspension of the Linux kernel, for programs that are not made for it.
 //!
 //! While an application is busy with events, the kernel (6.13 and newer) can leave the interrupts of a receive queue masked:
 //! the application polls the queue itself each time it calls `epoll_wait`. That takes parameters in two places, and this
@@ -8,25 +8,25 @@
 //! |---|---|
 //! | [`napis`], [`queues`], [`set`] | the parameters of a device's NAPI instances (netlink family `netdev`) |
 //! | [`Device`], [`Slot`] | NAPI instances by names that last while their numbers change |
-//! | [`LinkEvents`] | when a device was made, deleted, or goes up or down (`rtnetlink`) |
-//! | [`features`], [`set_feature`] | its offloads, without some of which there is no NAPI instance (family `ethtool`) |
+//! | [`LinkEvents`] | events when a device is made, deleted, or goes up or down (`rtnetlink`) |
+//! | [`features`], [`set_feature`] | the device's offloads, some of which are necessary for a NAPI instance (family `ethtool`) |
 //! | [`EpollParameters`], [`incoming_napi`] | the parameters of an epoll set; the NAPI instance that a socket's packets come by |
 //! | [`Program`], [`ProcessId`] | the epoll sets of other processes, by duplicates of their descriptors |
-//! | [`Socket`], [`waits()`] | the sockets of other processes, and what their threads wait in |
-//! | [`users()`], [`users_besides`], [`refuse_shared`] | which programs receive packets by which NAPI instances |
+//! | [`Socket`], [`waits()`] | the sockets of other processes, and the calls that their threads wait in |
+//! | [`users()`], [`users_besides`], [`refuse_shared`] | the programs that receive packets by given NAPI instances |
 //! | [`groups`], [`Group`], [`Spread`] | connections go to the listener of the queue that they come by |
-//! | [`Mode`] | values that belong together, by the names of the kernel's IRQ suspension series |
-//! | [`Cycles`], [`Tuner`] | what a program does between two waits; the choice of parameters for a target of latency, from measurements |
+//! | [`Mode`] | parameters that belong together, by the names of the kernel's IRQ suspension series |
+//! | [`Cycles`], [`Tuner`] | the times of a program between two waits; the choice of parameters by measurement |
 //! | [`State`] | changes, and files with the values before them |
-//! | [`Session`], [`guardian`] | what a process sets while it runs; the process that restores it when the first one is killed |
+//! | [`Session`], [`guardian`] | the values that a process sets while it runs; the process that restores them after a kill |
 //! | [`keeper`] | the process that sets a device again when its values are lost |
 //! | [`Steering`], [`Family`] | the listeners of a program while they come and go; the processes of a program that was started |
-//! | [`Watch`], [`busy_poll_packets`] | what the kernel does with it: timers, polls, softirqs, and packets taken by busy polling |
+//! | [`Watch`], [`busy_poll_packets`] | the kernel's work: timers, polls, softirqs, and packets taken by busy polling |
 //!
-//! Nothing here runs by itself, except the thread of a [`Watch`]. A [`Session`] and a [`keeper`] start the process that their caller names,
-//! and change something only when they are called. A session tells notices to a function of its caller; nothing is printed. Reading NAPI instances needs no privilege,
-//! and setting one takes `CAP_NET_ADMIN` in the first user namespace. The epoll sets of another process can be reached by a process that may
-//! trace it.
+//! Nothing here runs by itself, except the thread of a [`Watch`]. A [`Session`] and a [`keeper`] start the process that their
+//! caller names, and change values only when they are called. A session passes notices to a function of its caller and prints
+//! nothing. Reading NAPI instances needs no privilege; setting one requires `CAP_NET_ADMIN` in the first user namespace. A process
+//! can reach the epoll sets of another process if it may trace that process.
 
 #![deny(unsafe_code)]
 

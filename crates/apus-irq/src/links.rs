@@ -1,4 +1,4 @@
-//! News of the kernel about network devices: made, deleted, up, down.
+//! Events of the kernel about network devices: made, deleted, up, down.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,12 +8,12 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 /// The multicast group of the kernel for links (`RTMGRP_LINK`).
 const LINKS: u32 = 1;
 
-/// A socket that becomes readable when something about a device of this network namespace has changed.
+/// A socket that becomes readable when a device of this network namespace has changed.
 #[derive(Debug)]
 pub struct LinkEvents(Socket);
 
 impl LinkEvents {
-    /// Listens from now on. It takes no privilege.
+    /// Listens from now on. Requires no privilege.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -24,13 +24,13 @@ impl LinkEvents {
         Ok(Self(socket))
     }
 
-    /// Reads the news that are there; whether there were any. It never waits.
+    /// Reads the events that have arrived, without waiting. Returns whether there were any.
     pub fn take(&self) -> bool {
         let mut any = false;
         loop {
             match self.0.recv_from_full() {
                 Ok(_) => any = true,
-                // Some were lost, because there were too many.
+                // The kernel dropped some events, because there were too many.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => any = true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return any,

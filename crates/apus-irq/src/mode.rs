@@ -18,11 +18,11 @@ use crate::netdev::{NapiParameters, THREADED_BUSY_POLL};
 /// | `suspend:0` | 0 | 0 | 20 ms | 0, 64, yes; the negative control, which suspends nothing |
 /// | `threadbusy` | 0 | 0 | 0 | 0, 0, no; a kernel thread polls all the time (Linux 6.19), which is no case of the series |
 ///
-/// X is 1 to 100000. `suspend20` is `suspend:20`.
+/// X is 1 to 100000. `suspend20` is another name of `suspend:20`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mode {
     family: Family,
-    /// Microseconds.
+    /// The X of the mode, in microseconds.
     short_timeout: u32,
 }
 
@@ -41,17 +41,17 @@ enum Family {
     },
 }
 
-/// Microseconds of the X in `defer:X`, at most.
+/// Upper bound on the X in `defer:X`, in microseconds.
 const SHORT_TIMEOUT_US_MAX: u32 = 100_000;
 
 impl Mode {
-    /// Parameters that are no case of the series.
+    /// Parameters outside the series.
     #[must_use]
     pub fn own(napi: NapiParameters, epoll: EpollParameters) -> Self {
         Self { family: Family::Own { napi, epoll }, short_timeout: 0 }
     }
 
-    /// What the NAPI instances get.
+    /// The parameters for the NAPI instances.
     pub fn napi(&self) -> NapiParameters {
         let deferred = |short_timeout_us: u32, irq_suspend_timeout_ns| NapiParameters {
             defer_hard_irqs: 100,
@@ -75,7 +75,7 @@ impl Mode {
         }
     }
 
-    /// What the epoll sets get.
+    /// The parameters for the epoll sets.
     pub fn epoll(&self) -> EpollParameters {
         let preferred = |busy_poll_usecs| EpollParameters {
             busy_poll_usecs,
@@ -91,13 +91,13 @@ impl Mode {
         }
     }
 
-    /// Whether the program itself has to wait in another way than it does, so that parameters alone do not make the mode.
+    /// Whether parameters alone do not make the mode, because the program has to wait in another way.
     pub fn needs_other_waits(&self) -> bool {
         self.family == Family::FullBusy
     }
 }
 
-/// A text that names no mode.
+/// A text that is not the name of a mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no mode: expected base, defer:X, napibusy, fullbusy, suspend:X or threadbusy, where X is 1 to 100000 microseconds, \

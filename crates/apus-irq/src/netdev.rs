@@ -10,36 +10,36 @@ use crate::netlink::{Answer, ask, attributes, family, invalid};
 /// A NAPI instance: the receive context of one queue, or of several.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Napi {
-    /// Number of the instance, which changes when its queue is made anew, as by link down and up with some drivers.
+    /// Number of the instance. It changes when the queue is made anew, with some drivers when the link goes down and up.
     pub id: u32,
     /// Index of its device.
     pub ifindex: u32,
-    /// Interrupt that schedules it; `None` if the driver does not tell.
+    /// The interrupt that schedules the instance; `None` if the driver does not report it.
     pub irq: Option<u32>,
-    /// Its kernel thread, if it has one.
+    /// PID of the instance's kernel thread, if it has one.
     pub pid: Option<u32>,
-    /// Empty polls on the timer until the interrupt is unmasked; 0 is no deferral.
+    /// Empty polls on the timer until the interrupt is unmasked; with 0 there is no deferral.
     pub defer_hard_irqs: u32,
-    /// Period of that timer in nanoseconds; 0 is no deferral.
+    /// Period of that timer in nanoseconds; with 0 there is no deferral.
     pub gro_flush_timeout_ns: u64,
-    /// Longest suspension while an application is busy, in nanoseconds; 0 is no suspension. `None` before Linux 6.13.
+    /// Longest suspension while an application is busy, in nanoseconds; with 0 there is none. `None` before Linux 6.13.
     pub irq_suspend_timeout_ns: Option<u64>,
-    /// Whether a kernel thread polls: 0 no, 1 yes, 2 always (Linux 6.19). `None` where the kernel does not tell.
+    /// Whether a kernel thread polls: 0 no, 1 yes, 2 always (Linux 6.19). `None` where the kernel does not report it.
     pub threaded: Option<u32>,
 }
 
 /// A queue of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Queue {
-    /// Number of the queue among those of its direction.
+    /// Number of the queue among the queues of its direction.
     pub id: u32,
-    /// Whether it transmits.
+    /// Whether it is a transmit queue.
     pub transmits: bool,
-    /// The NAPI instance that serves it; `None` if the driver does not tell.
+    /// The NAPI instance that serves the queue; `None` if the driver does not report it.
     pub napi: Option<u32>,
 }
 
-/// The parameters of a NAPI instance that can be set, all at once.
+/// The parameters of a NAPI instance that can be set, all in one request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, serde::Deserialize)]
 pub struct NapiParameters {
     /// Empty polls on the timer until the interrupt is unmasked, 0 to 2³¹ − 1.
@@ -48,7 +48,7 @@ pub struct NapiParameters {
     pub gro_flush_timeout_ns: u64,
     /// Longest suspension in nanoseconds.
     pub irq_suspend_timeout_ns: u64,
-    /// Whether a kernel thread polls, as [`Napi::threaded`]; `None` leaves it as it is.
+    /// Whether a kernel thread polls, as [`Napi::threaded`]; `None` leaves that unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threaded: Option<u32>,
 }
@@ -57,7 +57,7 @@ pub struct NapiParameters {
 pub const THREADED_BUSY_POLL: u32 = 2;
 
 impl Napi {
-    /// Its parameters as they are, without its kernel thread.
+    /// The present parameters of the instance, without its kernel thread.
     pub fn parameters(&self) -> NapiParameters {
         NapiParameters {
             defer_hard_irqs: self.defer_hard_irqs,
@@ -67,13 +67,13 @@ impl Napi {
         }
     }
 
-    /// Its parameters as they are before others are set: with its kernel thread if those are about that.
+    /// The present parameters, to be restored after `set`: with the kernel thread if `set` changes it.
     pub(crate) fn parameters_before(&self, set: &NapiParameters) -> NapiParameters {
         let threaded = set.threaded.and(self.threaded);
         NapiParameters { threaded, ..self.parameters() }
     }
 
-    /// Whether it has these parameters. Its kernel thread counts only if they are about it.
+    /// Whether the instance has these parameters. Its kernel thread is compared only if they include it.
     pub fn has(&self, parameters: &NapiParameters) -> bool {
         let thread = parameters.threaded.is_none() || parameters.threaded == self.threaded;
         thread && self.parameters() == NapiParameters { threaded: None, ..*parameters }
@@ -117,7 +117,7 @@ impl Queue {
     }
 }
 
-/// The NAPI instances of a device that its driver shows, in the order of their numbers; many drivers show none.
+/// The NAPI instances of a device in the order of their numbers. Many drivers show none.
 ///
 /// # Errors
 /// When the kernel has no such family or command (before Linux 6.8), or refuses.
@@ -154,7 +154,7 @@ pub fn set(id: u32, parameters: &NapiParameters) -> io::Result<()> {
     }
     let set = ask(family.id, NETDEV_CMD_NAPI_SET, set_request(id, parameters), Answer::Done);
     set.map(drop).map_err(|error| match error.raw_os_error() {
-        // The kernel checks attributes before it changes anything: one that it does not know, and a value beyond those that it knows.
+        // The kernel checks attributes before it changes anything, and refuses unknown attributes and values.
         Some(libc::EINVAL | libc::ERANGE) if parameters.threaded == Some(THREADED_BUSY_POLL) => {
             io::Error::new(io::ErrorKind::Unsupported, NO_THREADED_BUSY_POLL)
         }
@@ -190,7 +190,7 @@ fn attribute_u32(kind: u16, value: u32) -> DefaultNla {
     DefaultNla::new(kind, value.to_ne_bytes().to_vec())
 }
 
-/// A number of 4 bytes, or one of the type "uint", which has 4 or 8.
+/// Reads a number of 4 bytes, or one of the type "uint", which has 4 or 8.
 fn number(value: &[u8]) -> io::Result<Option<u64>> {
     Ok(match value.len() {
         8 => Some(parse_u64(value).map_err(invalid)?),
@@ -202,7 +202,7 @@ fn number(value: &[u8]) -> io::Result<Option<u64>> {
 const NO_THREADED_BUSY_POLL: &str =
     "this kernel has no threads that poll a NAPI instance all the time (Linux 6.19 and newer have)";
 
-// Of linux/netdev.h.
+// Constants of linux/netdev.h.
 const FAMILY: &str = "netdev";
 const NETDEV_CMD_QUEUE_GET: u8 = 10;
 const NETDEV_CMD_NAPI_GET: u8 = 11;
@@ -229,7 +229,7 @@ mod tests {
     #[cfg(target_endian = "little")]
     #[test]
     fn a_recorded_napi_is_read() {
-        // The answer to napi-get about a veth with GRO, Linux 6.18.
+        // The reply to napi-get about a veth with GRO, Linux 6.18.
         let reply = [
             8, 0, 2, 0, 7, 1, 0, 0, 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 8, 0, 0, 0, 0, 0, 8, 0, 5, 0,
             100, 0, 0, 0, 8, 0, 7, 0, 0, 0x2d, 0x31, 1, 8, 0, 6, 0, 0x20, 0x4e, 0, 0,

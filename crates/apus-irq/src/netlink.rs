@@ -15,14 +15,14 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_GENERIC};
 use nix::sys::socket::{setsockopt, sockopt::ReceiveTimeout};
 use nix::sys::time::{TimeVal, TimeValLike};
 
-/// What a request wants as its answer.
+/// The expected answer to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
     /// One message.
     One,
     /// One message for each object.
     Dump,
-    /// Nothing but that it was done.
+    /// Only the acknowledgement.
     Done,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Family {
     pub(crate) commands: BTreeSet<u32>,
 }
 
-/// Asks for a family by its name; `NotFound` if the kernel does not have it.
+/// Requests a family by its name; `NotFound` if the kernel does not have it.
 pub(crate) fn family(name: &str) -> io::Result<Family> {
     let request = GenlCtrl {
         cmd: GenlCtrlCmd::GetFamily,
@@ -94,7 +94,7 @@ impl ParseableParametrized<[u8], GenlHeader> for Plain {
     }
 }
 
-/// The attributes of each reply.
+/// Sends a request. Returns the attributes of each reply.
 pub(crate) fn ask(
     family: u16,
     command: u8,
@@ -106,7 +106,7 @@ pub(crate) fn ask(
     Ok(replies.into_iter().map(|reply| reply.attributes).collect())
 }
 
-/// Sends a request, and takes replies until the last one.
+/// Sends a request. Returns the replies up to the last one.
 fn exchange<P>(family: u16, request: P, answer: Answer) -> io::Result<Vec<P>>
 where
     P: GenlFamily + Emitable + std::fmt::Debug + ParseableParametrized<[u8], GenlHeader>,
@@ -151,7 +151,7 @@ where
     }
 }
 
-/// Kind and value of each attribute.
+/// Splits attributes into pairs of kind and value.
 pub(crate) fn attributes(bytes: &[u8]) -> io::Result<Vec<(u16, Vec<u8>)>> {
     NlasIterator::new(bytes)
         .map(|attribute| {
@@ -171,7 +171,7 @@ pub(crate) fn invalid(error: DecodeError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 
-/// How long the kernel may take to answer, in seconds.
+/// Time limit for the kernel's answer, in seconds.
 const TIMEOUT_S: i64 = 1;
 
 #[cfg(test)]

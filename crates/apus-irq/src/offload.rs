@@ -10,9 +10,9 @@ use crate::netlink::{Answer, ask, attributes, bytes, family, invalid};
 /// Offloads of an interface, by the names that `ethtool -k` shows in parentheses or alone.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Features {
-    /// Those that are on.
+    /// The offloads that are on.
     pub active: BTreeSet<String>,
-    /// Those that can be turned on and off.
+    /// The offloads that can be turned on and off.
     pub changeable: BTreeSet<String>,
 }
 
@@ -36,7 +36,7 @@ pub fn features(device: &str) -> io::Result<Features> {
     Ok(features)
 }
 
-/// Turns an offload of an interface on or off, by the name that the kernel has for it (`rx-gro`, `tx-tcp-segmentation`).
+/// Turns an offload of an interface on or off, by its name in the kernel (`rx-gro`, `tx-tcp-segmentation`).
 ///
 /// # Errors
 /// When there is no such interface or offload, it cannot be changed, or the caller lacks `CAP_NET_ADMIN`.
@@ -60,7 +60,7 @@ fn header(device: &str) -> DefaultNla {
     DefaultNla::new(ETHTOOL_A_FEATURES_HEADER | NESTED, bytes(&[name]))
 }
 
-/// The names in a bit set of ethtool whose bits are set.
+/// The names of a bit set of ethtool whose bits are set.
 fn names_set(set: &[u8]) -> io::Result<BTreeSet<String>> {
     let parts = attributes(set)?;
     // Without a mask, only bits that are set are listed.
@@ -80,7 +80,7 @@ fn names_set(set: &[u8]) -> io::Result<BTreeSet<String>> {
     Ok(names)
 }
 
-// Of linux/netlink.h and linux/ethtool_netlink.h.
+// Constants of linux/netlink.h and linux/ethtool_netlink.h.
 const NESTED: u16 = 0x8000;
 const ETHTOOL_MSG_FEATURES_GET: u8 = 11;
 const ETHTOOL_MSG_FEATURES_SET: u8 = 12;
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn the_kernel_tells_the_offloads_of_loopback() {
-        // Before Linux 5.6 there is no such family.
+        // There is no such family before Linux 5.6.
         let Ok(features) = features("lo") else { return };
         assert!(!features.active.is_empty() && !features.changeable.is_empty());
         assert!(super::features("no such device").is_err());

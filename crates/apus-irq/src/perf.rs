@@ -13,30 +13,30 @@ use perf_event::events::Tracepoint;
 use perf_event::{Builder, Clock, Counter, SampleFlag, Sampler};
 use rustix::ioctl::{Opcode, opcode};
 
-/// A tracepoint that is to be recorded.
+/// A tracepoint to be recorded.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     /// Its number.
     pub(crate) id: u16,
-    /// Which of its records; all without one.
+    /// Filter that selects records; `None` for all.
     pub(crate) filter: Option<String>,
 }
 
-/// What a ring holds.
+/// An entry of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Entry<'a> {
-    /// A record of a tracepoint, and when it was made on `CLOCK_MONOTONIC`.
+    /// A record of a tracepoint, with its time on `CLOCK_MONOTONIC`.
     Sample {
-        /// Nanoseconds of the clock.
+        /// Time of the record, in nanoseconds.
         at_ns: u64,
-        /// The record, as its format describes it.
+        /// The record, in the format of the tracepoint.
         record: &'a [u8],
     },
     /// Number of records that were lost because the ring was full.
     Lost(u64),
 }
 
-/// The ring of one CPU. Dropped, nothing is recorded any more.
+/// The ring of one CPU. Recording ends when it is dropped.
 pub(crate) struct Ring {
     /// Number of the CPU.
     pub(crate) cpu: usize,
@@ -55,7 +55,7 @@ impl Ring {
     /// Opens the rings of all CPUs that are online, and begins to record.
     ///
     /// # Errors
-    /// When this process may not record what the kernel does, or has too few descriptors.
+    /// When this process may not record the kernel's events, or has too few descriptors.
     pub(crate) fn open_all(sources: &[Source]) -> io::Result<Vec<Self>> {
         let online = fs::read_to_string("/sys/devices/system/cpu/online")?;
         let cpus = cpus(online.trim());
@@ -78,9 +78,9 @@ impl Ring {
         Ok(Self { cpu, sampler, _others: others })
     }
 
-    /// Takes everything out of the ring, in order.
+    /// Takes all entries out of the ring, in order.
     pub(crate) fn drain(&mut self, mut take: impl FnMut(Entry<'_>)) {
-        // A ring that fills faster than it is read does not hold the caller.
+        // The bound ends the loop also when the ring fills faster than it is read.
         for _ in 0..RECORDS_AT_ONCE_MAX {
             let Some(record) = self.sampler.next_record() else { return };
             if let Some(entry) = entry(record.ty(), &record.to_contiguous()) {
@@ -114,7 +114,7 @@ fn set_output(event: RawFd, to: RawFd) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Reads a record of the kinds that are asked for.
+/// Parses a record of the requested kinds.
 fn entry(kind: u32, body: &[u8]) -> Option<Entry<'_>> {
     let number = |at: usize| Some(u64::from_ne_bytes(body.get(at..at + 8)?.try_into().ok()?));
     match kind {
@@ -128,7 +128,7 @@ fn entry(kind: u32, body: &[u8]) -> Option<Entry<'_>> {
     }
 }
 
-/// Reads a list of CPUs as the kernel writes it: `0-3,8`.
+/// Parses a list of CPUs in the kernel's form: `0-3,8`.
 fn cpus(list: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -137,27 +137,27 @@ fn cpus(list: &str) -> Vec<usize> {
     list.split(',').filter_map(range).flatten().take(CPUS_MAX).collect()
 }
 
-/// The size of each CPU's ring, a power of two: as much as all may have together.
+/// The size of each CPU's ring, a power of two: its share of the memory of all rings.
 fn ring_bytes(cpus: usize) -> usize {
     let share = RINGS_BYTES_MAX / cpus.max(1);
     (1 << share.max(1).ilog2()).clamp(RING_BYTES_MIN, RING_BYTES_MAX)
 }
 
-/// Memory of all rings together, unless there are so many CPUs that each has the least.
+/// Upper bound on the memory of all rings together, except on machines where each ring has the minimum.
 const RINGS_BYTES_MAX: usize = 64 << 20;
 
-/// Enough for about 4,000 records.
+/// Lower bound on the size of a ring, for about 4,000 records.
 const RING_BYTES_MIN: usize = 256 << 10;
 
-/// Enough for about 120,000 records.
+/// Upper bound on the size of a ring, for about 120,000 records.
 const RING_BYTES_MAX: usize = 8 << 20;
 
-/// Records that are taken out of a ring in one turn.
+/// Upper bound on the records that are taken out of a ring in one turn.
 const RECORDS_AT_ONCE_MAX: usize = 1 << 17;
 
 const CPUS_MAX: usize = 4_096;
 
-// Of linux/perf_event.h.
+// Constants of linux/perf_event.h.
 const PERF_EVENT_IOC_SET_OUTPUT: Opcode = opcode::none(b'$', 5);
 const PERF_EVENT_IOC_SET_FILTER: Opcode = opcode::write::<*const c_char>(b'$', 6);
 const PERF_RECORD_LOST: u32 = 2;

@@ -13,17 +13,17 @@ use serde::{Deserialize, Serialize};
 use crate::epoll::{EpollParameters, incoming_napi};
 use crate::socket::Socket;
 
-/// Which process: its number and when it started, since numbers are used again.
+/// Identifies a process by PID and start time, because PIDs are reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct ProcessId {
-    /// Its number.
+    /// The PID.
     pub pid: i32,
-    /// When it started, in ticks of the kernel's clock since the boot.
+    /// Start time, in ticks of the kernel's clock since the boot.
     pub started: u64,
 }
 
 impl ProcessId {
-    /// The process that has this number now.
+    /// The process that has this PID now.
     ///
     /// # Errors
     /// When there is none.
@@ -34,18 +34,18 @@ impl ProcessId {
     /// This process.
     ///
     /// # Errors
-    /// When `/proc` is not there.
+    /// When `/proc` is missing.
     pub fn own() -> io::Result<Self> {
         Self::of(rustix::process::getpid().as_raw_nonzero().get())
     }
 
-    /// Whether it still runs; one that waits to be reaped does not.
+    /// Whether the process still runs. A process that waits to be reaped does not.
     pub fn runs(&self) -> bool {
         stat(self.pid)
             .is_ok_and(|it| it.starttime == self.started && !matches!(it.state, 'Z' | 'X'))
     }
 
-    /// The processes that it has started and these have, itself first, those that cannot be read left out.
+    /// The process and its descendants, the process first. Unreadable processes are left out.
     pub fn with_descendants(&self) -> Vec<Self> {
         let mut all = vec![*self];
         let mut next = 0;
@@ -60,7 +60,7 @@ impl ProcessId {
         all
     }
 
-    /// The numbers of its children, also of those that have ended and were not reaped; none if it cannot be read.
+    /// The PIDs of its children, including ended ones that were not reaped; empty if they cannot be read.
     pub fn children(&self) -> Vec<i32> {
         let Ok(tasks) = Process::new(self.pid).and_then(|it| it.tasks()) else { return Vec::new() };
         let children = tasks.flatten().filter_map(|task| task.children().ok()).flatten();
@@ -79,18 +79,18 @@ pub struct Program {
 /// An epoll set of a process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct EpollSet {
-    /// The process's descriptor of it.
+    /// The descriptor of the set in the process.
     pub fd: i32,
     /// Its parameters.
     pub parameters: EpollParameters,
-    /// Descriptors that it watches.
+    /// Number of descriptors that the set watches.
     pub members: usize,
-    /// Internet sockets among them.
+    /// Number of internet sockets among them.
     pub sockets: usize,
-    /// Sockets among them by the NAPI instance that their last packet came by. A set with several of them polls only the
-    /// one that had the last event.
+    /// Number of sockets among them for each NAPI instance of their last packets. A set with several instances polls only the one
+    /// of the last event.
     pub napis: BTreeMap<u32, usize>,
-    /// Members of which nothing could be read, as they are in another process only.
+    /// Number of unreadable members: descriptors that only another process has.
     pub unknown: usize,
 }
 
@@ -109,7 +109,7 @@ impl Program {
         Ok(Self { id: ProcessId { pid, started: stat.starttime }, name: stat.comm, pidfd })
     }
 
-    /// Which process it is.
+    /// The identity of the process.
     pub fn id(&self) -> ProcessId {
         self.id
     }
@@ -119,12 +119,12 @@ impl Program {
         &self.name
     }
 
-    /// Becomes readable when the process has ended.
+    /// A descriptor that becomes readable when the process has ended.
     pub fn pidfd(&self) -> &OwnedFd {
         &self.pidfd
     }
 
-    /// The epoll sets that it has.
+    /// The epoll sets of the process.
     ///
     /// # Errors
     /// When its descriptors may not be read, or the kernel knows no parameters of epoll sets (before Linux 6.9).
@@ -133,7 +133,7 @@ impl Program {
         for fd in self.epoll_fds()? {
             match self.epoll_set(fd) {
                 Ok(set) => sets.push(set),
-                Err(error) if is_gone(&error) => {} // It was closed meanwhile.
+                Err(error) if is_gone(&error) => {} // The process closed it meanwhile.
                 Err(error) => return Err(error),
             }
         }
@@ -156,7 +156,7 @@ impl Program {
         EpollParameters::of(self.duplicate(fd)?)
     }
 
-    /// Gives parameters to one of its epoll sets.
+    /// Sets the parameters of one of its epoll sets.
     ///
     /// # Errors
     /// As [`epoll_parameters`](Self::epoll_parameters) and [`EpollParameters::set`].
@@ -180,7 +180,7 @@ impl Program {
         Ok(sockets)
     }
 
-    /// Whether it has an internet socket. Looks no further than the first one.
+    /// Whether the process has an internet socket. The search ends at the first one.
     ///
     /// # Errors
     /// When its descriptors may not be read.
@@ -196,7 +196,7 @@ impl Program {
         Ok(false)
     }
 
-    /// How many rings of io_uring it has.
+    /// The number of its io_uring rings.
     ///
     /// # Errors
     /// When its descriptors may not be read.
@@ -204,7 +204,7 @@ impl Program {
         Ok(self.fds(|target| target == "anon_inode:[io_uring]")?.len())
     }
 
-    /// Its sockets by the NAPI instance that their last packet came by, each by its inode number, which is the same in all
+    /// Its sockets by the NAPI instance of their last packet. A socket is given by its inode number, which is the same in all
     /// processes that have the socket.
     ///
     /// # Errors
@@ -260,7 +260,7 @@ impl Program {
         Ok(set)
     }
 
-    /// The descriptors whose link reads so.
+    /// The descriptors whose link has a wanted text.
     fn fds(&self, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<i32>> {
         let directory = format!("/proc/{}/fd", self.id.pid);
         let mut fds = Vec::new();
@@ -309,16 +309,16 @@ fn stat(pid: i32) -> io::Result<Stat> {
     })
 }
 
-/// Whether a descriptor or its process is not there any more.
+/// Whether the error means that a descriptor or its process is gone.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     let codes = [libc::EBADF, libc::ESRCH, libc::ENOENT];
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// Descriptors of a process that are looked at.
+/// Upper bound on descriptors of a process that are read.
 const DESCRIPTORS_MAX: usize = 1 << 20;
 
-/// Processes of a family that are looked at.
+/// Upper bound on processes of a family that are read.
 const PROCESSES_MAX: usize = 4_096;
 
 #[cfg(test)]

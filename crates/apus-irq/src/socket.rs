@@ -1,4 +1,4 @@
-//! What a socket of a program tells.
+//! The data that a socket of a program reports.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -12,24 +12,24 @@ use crate::epoll::{busy_poll_usecs, incoming_napi};
 /// An internet socket of a program.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Socket {
-    /// The program's descriptor of it.
+    /// The descriptor of the socket in the program.
     pub fd: i32,
-    /// Whether it is one of TCP, or another stream.
+    /// Whether it is a stream, as of TCP.
     pub is_stream: bool,
-    /// Whether it waits for connections, and so receives no data itself.
+    /// Whether it listens for connections, and so receives no data itself.
     pub listens: bool,
     /// Its own address, if it is bound.
     pub local: Option<SocketAddr>,
-    /// The address that it is connected to.
+    /// The address of its peer, if it is connected.
     pub peer: Option<SocketAddr>,
-    /// The NAPI instance that its last packet came by; `None` without a packet, or where packets come by none.
+    /// The NAPI instance of its last packet; `None` before the first packet, or where packets come by no instance.
     pub napi: Option<u32>,
-    /// How long its blocking receive polls, in microseconds (`SO_BUSY_POLL`).
+    /// Time that a blocking receive polls, in microseconds (`SO_BUSY_POLL`).
     pub busy_poll_usecs: u32,
 }
 
 impl Socket {
-    /// Reads a duplicate of a descriptor; `None` for sockets that are not of the internet.
+    /// Reads a duplicate of a descriptor; `None` for a socket outside the internet families.
     ///
     /// # Errors
     /// When it is no socket, or was closed.
@@ -41,13 +41,13 @@ impl Socket {
         let (napi, busy_poll_usecs) = (incoming_napi(&duplicate)?, busy_poll_usecs(&duplicate)?);
         let is_stream = sockopt::socket_type(&duplicate)? == SocketType::STREAM;
         let listens = sockopt::socket_acceptconn(&duplicate)?;
-        // The type gives the two addresses of any internet socket.
+        // The type gives both addresses of any internet socket.
         let addresses = TcpStream::from(duplicate);
         let (local, peer) = (addresses.local_addr().ok(), addresses.peer_addr().ok());
         Ok(Some(Self { fd, is_stream, listens, local, peer, napi, busy_poll_usecs }))
     }
 
-    /// Whether packets of this host itself come to it, which go past all devices.
+    /// Whether the socket receives packets of this host itself, which do not pass through a device.
     pub fn is_of_loopback(&self) -> bool {
         let ip = |address: Option<SocketAddr>| address.map(|it| it.ip().to_canonical());
         let (local, peer) = (ip(self.local), ip(self.peer));

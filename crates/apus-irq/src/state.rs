@@ -1,7 +1,7 @@
 //! The values before every change, in files, so that everything is restored even after a crash.
 //!
-//! A file is written, whole or not at all, before what it is about is changed, and is removed after that is restored. So a
-//! crash at any moment leaves a file that restores everything, and to restore twice changes nothing.
+//! A file is written, whole or not at all, before the change that it describes, and removed after that change is restored. So a
+//! crash at any moment leaves a file that restores everything, and restoring twice changes nothing.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -32,12 +32,12 @@ pub struct State {
 pub struct HeldDevice {
     /// The device.
     pub device: Device,
-    /// The process that restores it when it ends; `None` if it is set until it is restored by hand.
+    /// The process that restores the device when it ends; `None` if the device is restored by hand.
     pub owner: Option<ProcessId>,
-    /// The process that sets them again when they are lost, if there is no owner.
+    /// The process that sets lost values again, if there is no owner.
     #[serde(default)]
     pub keeper: Option<ProcessId>,
-    /// What instances get that come later; `None` if only some queues of the device were meant.
+    /// The parameters of instances that come later; `None` if only some queues of the device were selected.
     #[serde(default)]
     pub later: Option<NapiParameters>,
     /// The instances that were set, by [`Slot::name`].
@@ -49,7 +49,7 @@ pub struct HeldDevice {
 pub struct HeldProgram {
     /// The process.
     pub program: ProcessId,
-    /// The process that restores it when it ends.
+    /// The process that restores the epoll sets when it ends.
     pub owner: ProcessId,
     /// The sets by descriptor.
     pub sets: BTreeMap<i32, Changed<EpollParameters>>,
@@ -60,41 +60,41 @@ pub struct HeldProgram {
 pub struct HeldGroup {
     /// The listeners.
     pub group: Group,
-    /// The process that takes the filter away when it ends.
+    /// The process that detaches the filter when it ends.
     pub owner: ProcessId,
 }
 
-/// Values before a change and after it.
+/// A value before a change and after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Changed<T> {
-    /// Those before.
+    /// The value before.
     pub before: T,
-    /// Those that were set.
+    /// The value that was set.
     pub set: T,
 }
 
-/// What was set again of a device.
+/// The numbers of instances of a device that were set again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Again {
-    /// NAPI instances that had lost their values.
+    /// Number of NAPI instances that had lost their values.
     pub lost: usize,
-    /// Those that are new.
+    /// Number of new NAPI instances.
     pub new: usize,
 }
 
 impl State {
-    /// The directory for all of the system, `/run/apus-irq`, which does not outlive the boot, as the values do not. It is not in
+    /// The directory for the whole system, `/run/apus-irq`. Like the values, it does not outlive the boot. It is not in
     /// `/run/apus`, which hosts may share with containers and other users.
     pub const DEFAULT: &str = "/run/apus-irq";
 
-    /// Files in this directory, which is made when the first is written. A directory of another user, one that others may write
-    /// into, and links in it are refused ([`Error::UnsafeState`]).
+    /// The files of this directory, which is made when the first file is written. A directory of another user, one that others may
+    /// write into, and links in it are refused ([`Error::UnsafeState`]).
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into() }
     }
 
-    /// The directory of this user: [`DEFAULT`](Self::DEFAULT) for root, else `apus-irq` in `$XDG_RUNTIME_DIR`; `None` if that variable
-    /// is not set.
+    /// The directory of this user: [`DEFAULT`](Self::DEFAULT) for root, else `apus-irq` in `$XDG_RUNTIME_DIR`; `None` if that
+    /// variable is not set.
     pub fn of_user() -> Option<Self> {
         if geteuid().is_root() {
             return Some(Self::at(Self::DEFAULT));
@@ -103,7 +103,7 @@ impl State {
         Some(Self::at(PathBuf::from(runtime).join("apus-irq")))
     }
 
-    /// Where the files are.
+    /// The directory of the files.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -127,10 +127,10 @@ impl State {
         self.all("program-")
     }
 
-    /// As [`set_whole_device`](Self::set_whole_device), and instances that come later are left alone.
+    /// Like [`set_whole_device`](Self::set_whole_device), but leaves instances that come later unchanged.
     ///
     /// # Errors
-    /// As that.
+    /// As for that function.
     pub fn set_device(
         &self,
         device: &Device,
@@ -141,11 +141,11 @@ impl State {
         self.set_whole_device(device, slots, wanted, None, owner)
     }
 
-    /// Keeps the values of NAPI instances and sets others. `later` is for instances that come later. If one cannot be set, those before are restored. A slot that is
-    /// set already keeps the values before the first change.
+    /// Keeps the values of NAPI instances and sets others. `later` is for instances that come later. If one instance cannot be set,
+    /// the instances before it are restored. A slot that is set already keeps the values before its first change.
     ///
     /// # Errors
-    /// When a process that runs holds the device, or the file or an instance cannot be written.
+    /// When a running process holds the device, or the file or an instance cannot be written.
     pub fn set_whole_device(
         &self,
         device: &Device,
@@ -173,7 +173,8 @@ impl State {
             let fresh = || Changed { before: slot.napi.parameters_before(&set), set };
             let changed = held.slots.entry(slot.name.clone()).or_insert_with(fresh);
             changed.set = set;
-            // A thread that an earlier command has asked for is put back, and one that only this command asks for is noted.
+            // A thread that only an earlier command requested is put back; the state before a thread that only this command
+            // requests is noted.
             match (changed.before.threaded, set.threaded) {
                 (Some(before), None) => changed.set.threaded = Some(before),
                 (None, Some(_)) => changed.before.threaded = slot.napi.threaded,
@@ -186,12 +187,12 @@ impl State {
                 continue;
             };
             let what = format!("set {} of {}", slot.name, device.name);
-            // What cannot be put back stays in the file.
+            // Values that cannot be put back stay in the file.
             let put_back = slots.iter().all(|it| {
                 let before = it.napi.parameters_before(&held.slots[&it.name].set);
                 netdev::set(it.napi.id, &before).is_ok()
             });
-            // If the first one was refused, nothing was changed.
+            // If the first instance was refused, nothing was changed.
             let unchanged = put_back || slot.name == slots[0].name;
             match old {
                 Some(old) if unchanged => write(&directory, &name, &old)?,
@@ -203,8 +204,8 @@ impl State {
         Ok(())
     }
 
-    /// Sets the instances of a held device that have lost their values, as by a link that went down and up, and those that have
-    /// come since. A device that was made anew by the same name counts as the same. `None` if the device is not held any more.
+    /// Sets the instances of a held device that have lost their values, as after a link went down and up, and new instances. A
+    /// device that was made anew by the same name counts as the same. `None` if the device is not held any more.
     ///
     /// # Errors
     /// When they cannot be read or set, or there is no such device now ([`Error::NoDevice`]).
@@ -246,8 +247,8 @@ impl State {
         Ok(Some(again))
     }
 
-    /// Notes which process sets a held device again when its values are lost; the one before is not that any more. Whether the
-    /// device is held until it is restored by hand, without which there is nothing to keep.
+    /// Notes the process that sets lost values of a held device again; it replaces the process before. Returns whether the device
+    /// is held until it is restored by hand. If not, there is nothing to keep.
     ///
     /// # Errors
     /// When the file cannot be read or written.
@@ -263,7 +264,7 @@ impl State {
         Ok(true)
     }
 
-    /// What is held of a device.
+    /// The held state of a device.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -274,10 +275,10 @@ impl State {
         }
     }
 
-    /// Restores a device, if it was set. A device that has gone, or was made anew, has nothing to restore.
+    /// Restores a device, if it was set. A device that is gone, or was made anew, has nothing to restore.
     ///
     /// # Errors
-    /// When an instance is not there now or cannot be set; its values are kept.
+    /// When an instance is absent or cannot be set; its values are kept.
     pub fn restore_device(&self, held: &HeldDevice) -> Result<(), Error> {
         let (directory, _lock) = self.lock()?;
         let name = name_of(&held.device);
@@ -300,11 +301,11 @@ impl State {
         Err(Error::Absent { device: device.name, slots })
     }
 
-    /// Keeps the parameters of epoll sets of a program that have not been set yet and sets them; tells how many. One that
-    /// has other values again, as its descriptor is used for another set, is set again.
+    /// Keeps the parameters of epoll sets of a program that are not set yet, and sets them. Returns their number. A set with other
+    /// values than before is set again, since its descriptor may refer to a new set.
     ///
     /// # Errors
-    /// When another process that runs holds the program, or the file or a set cannot be written.
+    /// When another running process holds the program, or the file or a set cannot be written.
     pub fn set_program(
         &self,
         program: &Program,
@@ -350,8 +351,8 @@ impl State {
         Ok(changes.len())
     }
 
-    /// Restores the epoll sets of a program, if they were set and it still runs. A set that somebody else has changed since
-    /// is left as it is.
+    /// Restores the epoll sets of a program, if they were set and it still runs. A set that has been changed by others since is
+    /// left unchanged.
     ///
     /// # Errors
     /// When a set may not be changed.
@@ -387,10 +388,10 @@ impl State {
         self.all("group-")
     }
 
-    /// Notes a group, and gives it the filter that sends connections to the listener of their queue.
+    /// Notes a group, and attaches the filter that sends connections to the listener of their queue.
     ///
     /// # Errors
-    /// When another process that runs has given it one, or the file cannot be written, or the kernel refuses.
+    /// When another running process has attached a filter, the file cannot be written, or the kernel refuses.
     pub fn steer(&self, group: &Group, spread: Spread, owner: ProcessId) -> Result<(), Error> {
         let what = || format!("listeners of {}", group.address);
         let of_others = self.groups()?.into_iter().filter(|held| {
@@ -409,7 +410,7 @@ impl State {
         group.steer(spread).map_err(|error| Error::io(format!("filter for the {}", what()), error))
     }
 
-    /// Takes the filter of a group away, if a listener of it is left.
+    /// Detaches the filter of a group, if a listener of it is left.
     ///
     /// # Errors
     /// When the listeners may not be reached, or the kernel refuses.
@@ -420,7 +421,7 @@ impl State {
         directory.remove(&name_of_group(&held.group, held.owner))
     }
 
-    /// Restores everything that a process has set, whether it runs or not. All of it is tried.
+    /// Restores everything that a process has set, whether it runs or not. An error does not end the attempt.
     ///
     /// # Errors
     /// The first error.
@@ -458,7 +459,7 @@ impl State {
         serde_json::from_str(&text).map(Some).map_err(bad)
     }
 
-    /// One process changes at a time.
+    /// Locks the directory, so that one process changes files at a time.
     fn lock(&self) -> Result<(Directory, Flock<File>), Error> {
         let directory = Directory::made(&self.directory)?;
         let lock = directory.lock()?;
@@ -466,7 +467,7 @@ impl State {
     }
 }
 
-/// Puts a file into its place whole.
+/// Writes a file, whole or not at all.
 fn write(directory: &Directory, name: &str, value: &impl Serialize) -> Result<(), Error> {
     directory.write(name, &serde_json::to_vec_pretty(value).expect("names and numbers are JSON"))
 }
@@ -484,7 +485,7 @@ fn name_of_group(group: &Group, owner: ProcessId) -> String {
     format!("group-{}-{}-{address}.json", owner.pid, owner.started)
 }
 
-/// A device that somebody else holds stays theirs.
+/// Refuses a device that another owner holds.
 fn refuse_held(held: &HeldDevice, owner: Option<ProcessId>) -> Result<(), Error> {
     let what = || format!("`{}`", held.device.name);
     match (held.owner, owner) {

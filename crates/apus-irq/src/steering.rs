@@ -1,8 +1,9 @@
-//! Which listener gets a connection: the one of the receive queue that the connection's packets come by.
+//! The choice of the listener for a connection: the one of the receive queue of the connection's packets.
 //!
 //! Listeners of one address that have `SO_REUSEPORT` are a group, and the kernel gives each connection to one of them, by a hash
-//! unless the group has a filter. Ours takes the number of the receive queue of the first packet. So all connections of a listener come by one queue, and the
-//! epoll set of its worker has one NAPI instance. The filter is attached by a duplicate of any listener of the group.
+//! unless the group has a filter. Our filter takes the number of the receive queue of the first packet. So all connections of a
+//! listener come by one queue, and the epoll set of its worker has one NAPI instance. The filter is attached by a duplicate of any
+//! listener of the group.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,7 +22,7 @@ use crate::program::{ProcessId, Program, is_gone};
 pub struct Group {
     /// The address.
     pub address: SocketAddr,
-    /// The listeners by their cookies, which no two sockets have in one boot, and the descriptors of each.
+    /// The descriptors of each listener, by its cookie, which is unique in one boot.
     pub listeners: BTreeMap<u64, Vec<Descriptor>>,
 }
 
@@ -30,16 +31,16 @@ pub struct Group {
 pub struct Descriptor {
     /// The process.
     pub process: ProcessId,
-    /// The number.
+    /// Number of the descriptor.
     pub fd: i32,
 }
 
-/// How connections of queues are spread over listeners.
+/// The distribution of the connections of queues over listeners.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Spread {
-    /// Queues whose numbers are equal modulo this mean the same listeners.
+    /// Queues whose numbers are equal modulo this value share the same listeners.
     pub modulus: u32,
-    /// Listeners for each of these, of which one is chosen at random.
+    /// Number of listeners for each residue. One of them is chosen at random.
     pub each: u32,
 }
 
@@ -50,17 +51,17 @@ pub struct Spread {
      multiple of it"
 )]
 pub struct Misfit {
-    /// Listeners of the group.
+    /// Number of listeners of the group.
     pub listeners: u32,
-    /// Receive queues of the device.
+    /// Number of receive queues of the device.
     pub queues: u32,
 }
 
 impl Spread {
-    /// With fewer listeners than queues, several queues mean one listener. With more, several listeners share a queue.
+    /// With fewer listeners than queues, several queues share one listener. With more, several listeners share a queue.
     ///
     /// # Errors
-    /// When some listeners would get more connections than others, or none, although queues are evenly used.
+    /// When, with evenly used queues, some listeners would get more connections than others, or none.
     pub fn of(listeners: u32, queues: u32) -> Result<Self, Misfit> {
         let modulus = listeners.min(queues);
         if modulus == 0 || !listeners.is_multiple_of(modulus) {
@@ -69,9 +70,9 @@ impl Spread {
         Ok(Self { modulus, each: listeners / modulus })
     }
 
-    /// The classic BPF program that returns the place of a listener. Most drivers note the number of the receive queue and 1 in a
-    /// packet; veth leaves the sender's queue there, which has the number of the receive queue. Either way, packets of
-    /// two queues have two numbers in a row, and so two places.
+    /// The classic BPF program that returns the place of a listener. Most drivers note the number of the receive queue plus 1 in a
+    /// packet; veth leaves the number of the sender's queue, which equals the receive queue's. Either way, packets of two adjacent
+    /// queues have consecutive numbers, and so different places.
     fn filter(&self) -> [sock_filter; 9] {
         use libc::{
             BPF_A, BPF_ABS, BPF_ADD, BPF_ALU, BPF_K, BPF_LD, BPF_LDX, BPF_MEM, BPF_MOD, BPF_MUL,
@@ -124,14 +125,14 @@ fn listeners(program: &Program) -> io::Result<Vec<(i32, SocketAddr, u64)>> {
     let mut listeners = Vec::new();
     for fd in program.socket_fds()? {
         let socket = match program.duplicate(fd) {
-            Err(error) if is_gone(&error) => continue, // It was closed meanwhile.
+            Err(error) if is_gone(&error) => continue, // The process closed it meanwhile.
             socket => socket?,
         };
         if !socket_acceptconn(&socket)? || !socket_reuseport(&socket).unwrap_or(false) {
             continue;
         }
         let cookie = socket_cookie(&socket)?;
-        // A socket of the Unix domain has no such address.
+        // A Unix domain socket has no such address.
         if let Ok(address) = TcpListener::from(socket).local_addr() {
             listeners.push((fd, address, cookie));
         }
@@ -140,12 +141,12 @@ fn listeners(program: &Program) -> io::Result<Vec<(i32, SocketAddr, u64)>> {
 }
 
 impl Group {
-    /// How many listeners it has.
+    /// The number of listeners.
     pub fn len(&self) -> u32 {
         u32::try_from(self.listeners.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether it has none, which [`groups`] does not return.
+    /// Whether there is no listener. Groups of [`groups`] are never empty.
     pub fn is_empty(&self) -> bool {
         self.listeners.is_empty()
     }
@@ -159,7 +160,7 @@ impl Group {
         attach_group_filter(socket, &mut spread.filter())
     }
 
-    /// Takes the filter away. Nothing is to be done if no listener is left, or it has none.
+    /// Detaches the filter. Does nothing if no listener or no filter is left.
     ///
     /// # Errors
     /// When a listener may not be reached, or the kernel refuses.

@@ -1,55 +1,55 @@
-//! Counts of what happens to the timers and polls of NAPI instances, from records of tracepoints.
+//! Counts of the events of timers and polls of NAPI instances, from records of tracepoints.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// What a [`Watch`](crate::Watch) has seen since it was opened.
+/// The counts of a [`Watch`](crate::Watch) since it was opened.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct WatchCounts {
-    /// Counts by NAPI instance, in the order in which the instances were first seen; those of all devices of all network
-    /// namespaces.
+    /// Counts by NAPI instance, in the order in which the instances were first seen. They include the instances of all devices of
+    /// all network namespaces.
     pub napis: Vec<NapiCounts>,
-    /// Nanoseconds in softirqs of all kinds, by number of the CPU; 0 for a CPU that is offline.
+    /// Nanoseconds in softirqs of all kinds, by the number of the CPU; 0 for an offline CPU.
     pub softirq_ns: Vec<u64>,
-    /// Records that the kernel could not keep, so that the counts are too small; 0 if they are exact.
+    /// Number of records that the kernel dropped. The counts are exact if it is 0, and too small otherwise.
     pub lost: u64,
 }
 
-/// What a NAPI instance, or its timer, did.
+/// The counts of a NAPI instance and its timer.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct NapiCounts {
-    /// Name of its device, which other network namespaces may have as well; `None` if the instance was not polled, or the
-    /// kernel does not tell.
+    /// Name of its device, which may not be unique across network namespaces; `None` if the instance was not polled, or the kernel
+    /// does not report the name.
     pub device: Option<String>,
-    /// How often its timer was armed with the long time by a task: how often interrupts were suspended, or stayed so.
+    /// Number of times that a task armed the timer with the long time: interrupts were suspended, or stayed suspended.
     pub long_rearms: u64,
-    /// How often its timer was armed otherwise.
+    /// Number of times that the timer was armed otherwise.
     pub short_rearms: u64,
-    /// How often its timer expired, whichever time it had.
+    /// Number of times that the timer expired, after the long or the short time.
     pub expiries: u64,
-    /// How often it expired after the long time: the application did not come back in time.
+    /// Number of times that the timer expired after the long time: the application did not come back in time.
     pub overruns: u64,
-    /// How often it was polled in a softirq, which an interrupt or the timer has caused.
+    /// Number of polls in a softirq, caused by an interrupt or the timer.
     pub softirq_polls: u64,
-    /// Packets that these polls took.
+    /// Number of packets that these polls took.
     pub softirq_packets: u64,
-    /// How often it was polled by a task: an application that polls, or the instance's own kernel thread.
+    /// Number of polls by a task: an application that polls, or the instance's own kernel thread.
     pub task_polls: u64,
-    /// Packets that these polls took.
+    /// Number of packets that these polls took.
     pub task_packets: u64,
-    /// Parts of these by thread, as the first PID namespace numbers them.
+    /// The share of each thread in the counts of tasks, by its number in the first PID namespace.
     pub threads: BTreeMap<i32, ThreadCounts>,
 }
 
-/// What one thread did with a NAPI instance.
+/// The counts of one thread with a NAPI instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct ThreadCounts {
-    /// How often it armed the timer with the long time.
+    /// Number of times that the thread armed the timer with the long time.
     pub long_rearms: u64,
-    /// How often it polled the instance.
+    /// Number of polls of the instance.
     pub polls: u64,
-    /// Packets that these polls took.
+    /// Number of packets that these polls took.
     pub packets: u64,
 }
 
@@ -59,8 +59,8 @@ impl WatchCounts {
         self.sum(|_| true)
     }
 
-    /// The sum over the NAPI instances whose timer one of these threads has armed with the long time, or that one of them
-    /// has polled.
+    /// The sum over the NAPI instances that one of these threads has polled, or whose timer one of them has armed with the long
+    /// time.
     pub fn of_threads(&self, threads: &[i32]) -> NapiCounts {
         self.sum(|napi| threads.iter().any(|thread| napi.threads.contains_key(thread)))
     }
@@ -78,7 +78,7 @@ impl WatchCounts {
         sum
     }
 
-    /// What has come since an earlier reading of the same watch.
+    /// The difference to an earlier reading of the same watch.
     pub fn since(&self, earlier: &Self) -> Self {
         let none = NapiCounts::default();
         let napis = self.napis.iter().enumerate();
@@ -95,7 +95,7 @@ impl WatchCounts {
 }
 
 impl NapiCounts {
-    /// Every count but those by thread, in one order.
+    /// Every count except those by thread, in a fixed order.
     fn numbers(&mut self) -> [&mut u64; 8] {
         [
             &mut self.long_rearms,
@@ -123,7 +123,7 @@ impl NapiCounts {
 
     fn since(&self, earlier: &Self) -> Self {
         let mut counts = self.clone();
-        // A timer whose instance became known in between is not in the earlier counts.
+        // A timer whose instance became known in between is missing from the earlier counts.
         for (number, less) in counts.numbers().into_iter().zip(earlier.clone().numbers()) {
             *number = number.saturating_sub(*less);
         }
@@ -138,7 +138,7 @@ impl NapiCounts {
     }
 }
 
-/// Where the kernel was when it made a record.
+/// The context in which the kernel made a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Context {
     /// In an interrupt or a softirq.
@@ -152,24 +152,24 @@ pub(crate) enum Context {
 pub(crate) enum Event<'a> {
     /// A timer of a NAPI instance was armed.
     Armed { timer: u64, for_ns: u64, context: Context },
-    /// It expired.
+    /// The timer expired.
     Expired { timer: u64 },
     /// A NAPI instance was polled.
     Polled { napi: u64, device: Option<&'a str>, packets: u64, context: Context },
     /// A CPU began to handle softirqs of a kind.
     SoftirqEntry { at_ns: u64 },
-    /// It ended.
+    /// The CPU ended handling softirqs.
     SoftirqExit { at_ns: u64 },
 }
 
 /// The state of the counts.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// By the address of the timer, in the order of addresses.
+    /// Timers by address, in the order of addresses.
     timers: BTreeMap<u64, Timer>,
-    /// By the address of the NAPI instance.
+    /// NAPI instances by address.
     napis: BTreeMap<u64, Seen>,
-    /// Instances and timers that were seen, to number them.
+    /// Number of instances and timers seen so far, which numbers the next one.
     seen: usize,
     softirqs: Vec<Softirqs>,
     pub(crate) lost: u64,
@@ -184,7 +184,7 @@ struct Seen {
 #[derive(Debug, Default)]
 struct Timer {
     seen: Seen,
-    /// Whether it is armed with the long time.
+    /// Whether the timer is armed with the long time.
     is_long: bool,
 }
 
@@ -195,7 +195,7 @@ struct Softirqs {
 }
 
 impl Tally {
-    /// Counts a record of a CPU. Times from `long_ns` on are long; 0 makes none long.
+    /// Counts a record of a CPU. Times of `long_ns` or more are long; 0 makes no time long.
     pub(crate) fn count(&mut self, cpu: usize, event: Event<'_>, long_ns: u64) {
         match event {
             Event::Armed { timer, for_ns, context } => {
@@ -235,10 +235,10 @@ impl Tally {
         }
     }
 
-    /// Counts records that a CPU has lost.
+    /// Counts records that were lost on a CPU.
     pub(crate) fn count_lost(&mut self, cpu: usize, records: u64) {
         self.lost += records;
-        // The exit of the softirq that was entered may be among them.
+        // The exit of the entered softirq may be among them.
         self.softirqs(cpu).since_ns = None;
     }
 
@@ -293,14 +293,14 @@ impl Tally {
             counts.add(&napi.counts);
             counts.device.clone_from(&napi.counts.device);
         }
-        // Places without counts are those of timers that were found to belong to an instance.
+        // Places without counts belong to timers that were later assigned to an instance.
         let napis = (0..self.seen).map(|place| napis.remove(&place).unwrap_or_default()).collect();
         let softirq_ns = self.softirqs.iter().map(|it| it.total_ns).collect();
         WatchCounts { napis, softirq_ns, lost: self.lost }
     }
 
-    /// Where the timer is within a NAPI instance, which is the same place in all of them. The next instance below a timer is
-    /// its own, or another one that is farther away.
+    /// The offset of the timer within a NAPI instance, which is the same in all of them. The next instance below a timer is its
+    /// own, or another one that is farther away.
     fn timer_offset(&self) -> Option<u64> {
         let distances = self.timers.keys().filter_map(|timer| {
             let (napi, _) = self.napis.range(..timer).next_back()?;
@@ -320,7 +320,7 @@ impl NapiCounts {
     }
 }
 
-/// The entry of an address, numbered when it is new; `None` beyond the limit.
+/// The entry of an address. A new entry gets a number; `None` beyond the limit.
 fn entry<'a, T: Default>(
     all: &'a mut BTreeMap<u64, T>,
     seen: &mut usize,
@@ -339,13 +339,13 @@ fn entry<'a, T: Default>(
     all.get_mut(&address)
 }
 
-/// NAPI instances, and timers, that are counted.
+/// Upper bound on NAPI instances, and on timers, that are counted.
 const ADDRESSES_MAX: usize = 8_192;
 
-/// Threads of a NAPI instance that are counted.
+/// Upper bound on threads of a NAPI instance that are counted.
 const THREADS_MAX: usize = 4_096;
 
-/// The kernel's `struct napi_struct` is smaller.
+/// Upper bound on the size of the kernel's `struct napi_struct`.
 const NAPI_BYTES_MAX: u64 = 2_048;
 
 #[cfg(test)]
@@ -374,7 +374,7 @@ mod tests {
             armed(TIMER, 20_000, Context::Interrupt),
             Event::Expired { timer: TIMER },
             armed(TIMER, 20_000, Context::Task(7)),
-            // The short time may be that long as well, and then a softirq arms it.
+            // The short time may have the same length; then a softirq arms the timer.
             armed(TIMER, 20_000_000, Context::Interrupt),
             Event::Expired { timer: TIMER },
         ] {

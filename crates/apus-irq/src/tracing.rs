@@ -1,4 +1,4 @@
-//! The kernel's list of tracepoints: their numbers, and where the fields of their records are.
+//! The kernel's list of tracepoints: their numbers, and the offsets of the fields of their records.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,11 +12,11 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 pub(crate) struct Tracing(OwnedFd);
 
 impl Tracing {
-    /// Opens it where it is usually mounted. Where it is not, as in a network namespace of `ip netns exec`, it is mounted
-    /// for this process alone, without a place in any directory, and is gone with its descriptor.
+    /// Opens tracefs where it is usually mounted. Where it is not, as in a network namespace of `ip netns exec`, tracefs is mounted
+    /// for this process alone, outside every directory, and the mount ends with its descriptor.
     ///
     /// # Errors
-    /// When the kernel has none, or it may not be mounted.
+    /// When the kernel has no tracefs, or this process may not mount it.
     pub(crate) fn open() -> io::Result<Self> {
         let mounted = PLACES.iter().find_map(|place| {
             let directory = File::open(place).ok()?;
@@ -53,7 +53,7 @@ impl Tracing {
     }
 }
 
-/// The records of a tracepoint.
+/// The format of the records of a tracepoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Format {
     /// Number of the tracepoint.
@@ -69,7 +69,7 @@ pub(crate) struct Field {
 }
 
 impl Format {
-    /// Reads the text of a file `format` of tracefs.
+    /// Parses the text of a file `format` of tracefs.
     fn parse(text: &str) -> Option<Self> {
         let id = text.lines().find_map(|line| line.strip_prefix("ID:"))?.trim().parse().ok()?;
         let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix("field:"));
@@ -77,7 +77,7 @@ impl Format {
         Some(Self { id, fields })
     }
 
-    /// Reads a line, without the word `field:`: type and name, offset, size, sign, with semicolons between them.
+    /// Parses a line, without the word `field:`: type and name, offset, size, sign, with semicolons between them.
     fn field(line: &str) -> Option<(String, Field)> {
         let mut parts = line.split(';').map(str::trim);
         let name = parts.next()?.split_whitespace().last()?.split('[').next()?;
@@ -89,7 +89,7 @@ impl Format {
     /// The field of this name.
     ///
     /// # Errors
-    /// When this kernel's tracepoint has none.
+    /// When this kernel's tracepoint has no such field.
     pub(crate) fn find(&self, name: &str) -> io::Result<Field> {
         let found = self.fields.iter().find(|(other, _)| other == name).map(|(_, field)| *field);
         found.ok_or_else(|| {
@@ -100,7 +100,7 @@ impl Format {
 }
 
 impl Field {
-    /// Its value in a record, without its sign; `None` if the record is too short.
+    /// The value of the field in a record, without its sign; `None` if the record is too short.
     pub(crate) fn unsigned(self, record: &[u8]) -> Option<u64> {
         let bytes = record.get(self.offset..self.offset.checked_add(self.bytes)?)?;
         Some(match *bytes {
@@ -111,13 +111,13 @@ impl Field {
         })
     }
 
-    /// Its value as a signed number of 32 bits.
+    /// The value of the field as a signed number of 32 bits.
     pub(crate) fn int(self, record: &[u8]) -> Option<i32> {
         let bytes = record.get(self.offset..self.offset.checked_add(self.bytes)?)?;
         Some(i32::from_ne_bytes(bytes.try_into().ok()?))
     }
 
-    /// The text that it points to (`__data_loc`: length in the upper half, offset in the lower one).
+    /// The text that the field points to (`__data_loc`: length in the upper half, offset in the lower one).
     pub(crate) fn text(self, record: &[u8]) -> Option<&str> {
         let place = usize::try_from(self.unsigned(record)?).ok()?;
         let (offset, length) = (place & 0xffff, place >> 16);
@@ -126,8 +126,7 @@ impl Field {
     }
 }
 
-/// The address of a function of the kernel in the text of `/proc/kallsyms`; `None` if it is not there, or addresses are
-/// hidden.
+/// The address of a kernel function in the text of `/proc/kallsyms`; `None` if the function is missing, or addresses are hidden.
 pub(crate) fn address(symbols: &str, function: &str) -> Option<u64> {
     let of_line = |line: &str| {
         let mut words = line.split_whitespace();
@@ -145,7 +144,7 @@ const DESCRIPTION_BYTES_MAX: u64 = 1 << 16;
 mod tests {
     use super::*;
 
-    /// Of Linux 6.18.
+    /// Text of Linux 6.18.
     const NAPI_POLL: &str = "name: napi_poll\nID: 2291\nformat:\n\
         \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
         \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\

@@ -1,37 +1,38 @@
-//! The choice of a program's parameters by measurement: what to try next, from what was measured.
+//! The choice of a program's parameters by measurement: the next parameters to try, from a sample.
 //!
-//! irq-suspend is a bound, and follows the longest cycles of the program: the times between an `epoll_wait` that returned
-//! events and the next call. gro-flush is searched for: a small one interrupts the program by its timer, and a large one lets
-//! requests wait that find the program asleep. Both grow or shrink steadily with it, so a bracket is halved until it is narrow.
-//! defer follows from gro-flush and the idle times.
+//! irq-suspend is a bound, and follows the longest cycles of the program: the times between an `epoll_wait` that returned events
+//! and the next call. gro-flush is searched for: with a small value the timer interrupts the program, with a large one requests
+//! that find the program asleep wait long. Both effects are monotonic, so a bracket is halved until it is narrow. defer follows
+//! from gro-flush and the idle times.
 //!
-//! Nothing here measures, sleeps or sets anything.
+//! Nothing here measures, sleeps or sets parameters.
 
 use crate::netdev::NapiParameters;
 
-/// What is wanted, and what may be spent for it.
+/// The target, and the limits on its cost.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Goal {
-    /// 99th percentile of the latency in nanoseconds, at most.
+    /// Upper bound on the 99th percentile of the latency, in nanoseconds.
     pub p99_ns: u64,
-    /// irq-suspend in nanoseconds, at most. It bounds how long others on the queue wait for a program that does not come back.
+    /// Upper bound on irq-suspend, in nanoseconds. It limits how long other users of the queue wait for a program that does not
+    /// come back.
     pub irq_suspend_max_ns: u64,
-    /// Interrupts per second of the timer while the program is idle, at most.
+    /// Upper bound on the timer's interrupts per second while the program is idle.
     pub idle_timers_max: f64,
 }
 
 impl Goal {
-    /// A 99th percentile, with irq-suspend up to 50 ms and up to 5,000 timer interrupts per second of an idle program.
+    /// A goal for the 99th percentile, with irq-suspend up to 50 ms and up to 5,000 timer interrupts per second of an idle program.
     #[must_use]
     pub fn p99_ns(p99_ns: u64) -> Self {
         Self { p99_ns, irq_suspend_max_ns: 50_000_000, idle_timers_max: 5_000.0 }
     }
 }
 
-/// What was measured in a period with the same parameters. Times are in nanoseconds.
+/// The measurements of a period with the same parameters. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Default, serde::Serialize)]
 pub struct Sample {
-    /// How long it was measured.
+    /// Length of the period.
     pub seconds: f64,
     /// Cycles: times from an `epoll_wait` that returned events until the next call.
     pub cycles: u64,
@@ -39,19 +40,19 @@ pub struct Sample {
     pub events: u64,
     /// The median of the time of a cycle.
     pub cycle_p50_ns: u64,
-    /// The 99th percentile of it.
+    /// The 99th percentile of the time of a cycle.
     pub cycle_p99_ns: u64,
-    /// The 99.9th percentile of it.
+    /// The 99.9th percentile of the time of a cycle.
     pub cycle_p99_9_ns: u64,
-    /// 95th percentile of the time of a cycle for each of its events.
+    /// 95th percentile of the time of a cycle divided by its events.
     pub event_p95_ns: u64,
     /// Cycles in which the timer of a NAPI instance interrupted the program's CPU.
     pub interrupted: u64,
     /// Suspensions that ended because the program did not come back.
     pub overruns: u64,
-    /// How often the program slept.
+    /// Number of times that the program slept.
     pub idles: u64,
-    /// The median of how long.
+    /// The median of the time of a sleep.
     pub idle_p50_ns: u64,
     /// 99th percentile of the time from the poll that found packets until the sleeping program had its events.
     pub wake_p99_ns: u64,
@@ -61,9 +62,9 @@ pub struct Sample {
     pub softirq_ns: u64,
     /// Expiries of NAPI timers.
     pub expiries: u64,
-    /// The 99th percentile of the latency as a client sees it, if one was asked.
+    /// The 99th percentile of the latency as a client measures it, if there is one.
     pub client_p99_ns: Option<u64>,
-    /// Records that the kernel could not keep, without which the sample is not complete.
+    /// Number of records that the kernel dropped. The sample is complete if it is 0.
     pub lost: u64,
 }
 
@@ -80,7 +81,7 @@ impl Sample {
         ratio(self.busy_ns + self.softirq_ns, self.events)
     }
 
-    /// The 99th percentile that the target is about. Without a client it is what the server can see: a request waits for the
+    /// The 99th percentile that the target applies to. Without a client it is an estimate from the server: a request waits for the
     /// timer if the program sleeps, then for the program to wake up, and then at most for a cycle.
     #[must_use]
     pub fn p99_ns(&self, parameters: &NapiParameters) -> u64 {
@@ -90,16 +91,16 @@ impl Sample {
     }
 }
 
-/// What to do after a period.
+/// The action after a period.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Measure with these parameters.
+    /// Measure with these parameters next.
     Next(NapiParameters),
-    /// These are the result.
+    /// End with these parameters.
     Settled {
         /// The parameters.
         parameters: NapiParameters,
-        /// Whether the target was met with them.
+        /// Whether they meet the target.
         is_met: bool,
     },
 }
@@ -107,29 +108,29 @@ pub enum Verdict {
 /// A verdict and its reason, in words.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// What to do.
+    /// The action.
     pub verdict: Verdict,
-    /// Why.
+    /// The reason for it.
     pub reason: String,
 }
 
-/// The state of a choice: parameters, and between which values of gro-flush the result is.
+/// The state of a choice: the parameters, and the bracket of gro-flush that contains the result.
 #[derive(Clone, Debug)]
 pub struct Tuner {
     goal: Goal,
     parameters: NapiParameters,
-    /// The largest gro-flush with which the target was met and the timer interrupted too much.
+    /// The largest gro-flush that met the target while the timer interrupted too much.
     below_ns: Option<u64>,
-    /// The smallest one with which the target was missed.
+    /// The smallest gro-flush that missed the target.
     above_ns: Option<u64>,
-    /// The smallest irq-suspend that is not known to be overrun.
+    /// The smallest irq-suspend without a known overrun.
     suspend_floor_ns: u64,
     best: Option<Best>,
-    /// Periods in a row in which too little happened.
+    /// Number of periods in a row with too few cycles.
     quiet: u32,
-    /// Periods since gro-flush was found, in which the other parameters follow.
+    /// Number of periods since gro-flush was found, while the other parameters follow; `None` before.
     since_found: Option<u32>,
-    /// It was found, and is searched for once more.
+    /// Whether gro-flush was found once and is searched for again.
     is_again: bool,
 }
 
@@ -141,7 +142,7 @@ struct Best {
     busy_per_event_ns: f64,
 }
 
-/// Where the search for gro-flush goes, and why.
+/// The next step of the search for gro-flush, and its reason.
 struct Search {
     /// The next value; `None` if the best one is found.
     next_ns: Option<u64>,
@@ -171,14 +172,14 @@ impl Tuner {
         }
     }
 
-    /// The parameters to measure with.
+    /// The parameters for the next measurement.
     #[must_use]
     pub fn parameters(&self) -> NapiParameters {
         self.parameters
     }
 
-    /// The best parameters that were measured, and whether the target was met with them; `None` if no period told anything.
-    /// irq-suspend is a bound without an effect on what was measured, so it is what all periods say.
+    /// The best measured parameters, and whether they met the target; `None` if no period had enough cycles. irq-suspend is a bound
+    /// that does not affect the measurements, so it comes from all periods.
     #[must_use]
     pub fn best(&self) -> Option<(NapiParameters, bool)> {
         self.best.map(|Best { parameters, is_met, .. }| {
@@ -188,7 +189,7 @@ impl Tuner {
         })
     }
 
-    /// Takes what was measured with the [`parameters`](Self::parameters).
+    /// Evaluates a measurement with the [`parameters`](Self::parameters).
     pub fn step(&mut self, sample: &Sample) -> Step {
         if sample.cycles < CYCLES_MIN {
             return self.step_without_cycles(sample.cycles);
@@ -209,7 +210,7 @@ impl Tuner {
             let best = self.best().map_or(self.parameters, |(parameters, _)| parameters);
             next.gro_flush_timeout_ns = next_ns.unwrap_or(best.gro_flush_timeout_ns);
         }
-        // A suspension is longer than the short timer, by which the two are told apart.
+        // A suspension must be longer than the short timer, because the two are distinguished by their length.
         next.irq_suspend_timeout_ns =
             next.irq_suspend_timeout_ns.max(2 * next.gro_flush_timeout_ns);
         if let Some((defer, why)) = self.defer(sample, next.gro_flush_timeout_ns) {
@@ -242,7 +243,7 @@ impl Tuner {
         self.settle(vec![reason])
     }
 
-    /// Keeps what was measured if it is the best so far: the target met, and little CPU time for an event.
+    /// Keeps a measurement if it is the best so far: the target met with little CPU time for an event.
     fn note(&mut self, sample: &Sample) {
         let p99_ns = sample.p99_ns(&self.parameters);
         let new = Best {
@@ -261,7 +262,7 @@ impl Tuner {
         }
     }
 
-    /// The next irq-suspend, if it is another one.
+    /// The next irq-suspend, if it changes.
     fn suspend(&mut self, sample: &Sample) -> Option<(u64, String)> {
         let (now_ns, max_ns) =
             (self.parameters.irq_suspend_timeout_ns, self.goal.irq_suspend_max_ns);
@@ -282,7 +283,7 @@ impl Tuner {
         }
         let floor_ns = self.suspend_floor_ns.min(max_ns);
         let wanted_ns = (2 * sample.cycle_p99_9_ns).clamp(floor_ns, max_ns);
-        // A little more or less has no effect.
+        // A small change has no effect.
         if 4 * wanted_ns < 5 * now_ns && 2 * wanted_ns > now_ns {
             return None;
         }
@@ -307,7 +308,7 @@ impl Tuner {
         }
     }
 
-    /// Where the search for gro-flush goes.
+    /// The next step of the search for gro-flush.
     fn search(&mut self, sample: &Sample) -> Search {
         let now_ns = self.parameters.gro_flush_timeout_ns;
         let (p99_ns, target_ns) = (sample.p99_ns(&self.parameters), self.goal.p99_ns);
@@ -355,7 +356,7 @@ impl Tuner {
         Search { next_ns: Some(next_ns), why: format!("{why}: gro-flush up") }
     }
 
-    /// The next defer, if it is another one: the timer bridges a usual idle time, unless that takes too many interrupts.
+    /// The next defer, if it changes: the timer bridges a usual idle time, unless that takes too many interrupts.
     fn defer(&self, sample: &Sample, gro_flush_ns: u64) -> Option<(u32, String)> {
         if sample.idles == 0 {
             return None;
@@ -372,13 +373,13 @@ impl Tuner {
     }
 }
 
-/// A gro-flush below this has no sense: its timer would interrupt a single request, or do little else than expire.
+/// Lower bound on gro-flush. With a shorter time the timer would interrupt a single request, or do little else than expire.
 fn gro_flush_floor_ns(sample: &Sample) -> u64 {
     let timer_ns = ratio(sample.softirq_ns, sample.expiries) as u64;
     sample.event_p95_ns.max(3 * timer_ns.min(TIMER_COST_MAX_NS)).max(GRO_FLUSH_MIN_NS)
 }
 
-/// The geometric mean, as halving a bracket of which the ends may be far apart.
+/// The geometric mean, which halves a bracket whose ends may be far apart.
 fn middle(low_ns: u64, high_ns: u64) -> u64 {
     (low_ns as f64 * high_ns as f64).sqrt() as u64
 }
@@ -402,24 +403,24 @@ const GRO_FLUSH_MAX_NS: u64 = 2_000_000;
 const SUSPEND_FIRST_NS: u64 = 20_000_000;
 const SUSPEND_MIN_NS: u64 = 1_000_000;
 
-/// A softirq of the timer costs no more; what is more was other work.
+/// Upper bound on the cost of a softirq of the timer. A longer time includes other work.
 const TIMER_COST_MAX_NS: u64 = 20_000;
 
 const DEFER_MAX: u64 = 1_000;
 
-/// Share of the cycles that the timer may interrupt.
+/// Upper bound on the share of the cycles that the timer interrupts.
 const INTERFERENCE_MAX: f64 = 0.01;
 
-/// CPU time for an event that counts as no more than before.
+/// Factor up to which the CPU time for an event counts as unchanged.
 const CHEAPER: f64 = 1.02;
 
-/// Cycles of a period that tells something.
+/// Lower bound on the cycles of a useful period.
 const CYCLES_MIN: u64 = 100;
 
-/// Periods in a row with fewer, after which it is given up.
+/// Upper bound on useless periods in a row, after which the search ends.
 const QUIET_PERIODS_MAX: u32 = 3;
 
-/// Periods for irq-suspend and defer to follow once gro-flush is found.
+/// Number of periods in which irq-suspend and defer follow once gro-flush is found.
 const FOLLOWING_PERIODS: u32 = 2;
 
 #[cfg(test)]

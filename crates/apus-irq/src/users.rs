@@ -1,4 +1,4 @@
-//! Which programs receive packets by which NAPI instances.
+//! The programs that receive packets by given NAPI instances.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -9,25 +9,25 @@ use crate::device::Slot;
 use crate::error::Error;
 use crate::program::{ProcessId, Program, processes};
 
-/// A process with sockets whose packets come by certain NAPI instances.
+/// A process with sockets whose packets come by given NAPI instances.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct NapiUser {
     /// The process.
     pub process: ProcessId,
     /// The name of its first thread.
     pub name: String,
-    /// Its sockets by instance, each by its inode number, which is the same in all processes that have the socket.
+    /// Its sockets by instance. A socket is given by its inode number, which is the same in all processes that have the socket.
     pub sockets: BTreeMap<u32, BTreeSet<u64>>,
 }
 
-/// The processes that use some of these NAPI instances, and how many processes may not be read.
+/// The processes that use some of these NAPI instances, and the number of unreadable processes.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
 pub fn users(napis: &BTreeSet<u32>) -> io::Result<(Vec<NapiUser>, usize)> {
     let (mut users, mut unreadable) = (Vec::new(), 0);
     for pid in processes()? {
-        // Those that end meanwhile use nothing.
+        // A process that ends meanwhile uses nothing.
         let Ok(program) = Program::open(pid) else { continue };
         match program.sockets_by_napi() {
             Ok(mut sockets) => {
@@ -44,8 +44,8 @@ pub fn users(napis: &BTreeSet<u32>) -> io::Result<(Vec<NapiUser>, usize)> {
     Ok((users, unreadable))
 }
 
-/// Those that receive packets by a NAPI instance besides these processes: with a socket that none of these has. A process
-/// whose sockets are all those of another one is left out, as one that only looks at them is.
+/// The users of a NAPI instance besides the processes `without`: they have a socket that none of those has. A process whose sockets
+/// are all those of another one is left out, because it may only inspect them.
 pub fn users_besides<'a>(
     users: &'a [NapiUser],
     napi: u32,
@@ -70,8 +70,8 @@ pub fn users_besides<'a>(
         .collect()
 }
 
-/// Refuses NAPI instances that this many programs use, without these processes. Processes of one name are one program. Returns how many
-/// processes may not be read, and may share the instances.
+/// Refuses NAPI instances that this many programs use, apart from these processes. Processes of one name are one program. Returns
+/// the number of unreadable processes, which may share the instances.
 ///
 /// # Errors
 /// [`Error::Shared`], or when `/proc` cannot be read.
@@ -115,12 +115,12 @@ mod tests {
 
     #[test]
     fn a_process_that_holds_the_sockets_of_another_is_no_user() {
-        // 3 looks at a socket of 7.
+        // Process 3 inspects a socket of process 7.
         let users = [user(3, &[11]), user(7, &[10, 11, 12]), user(9, &[20])];
         assert_eq!(besides(&users, 513, &[]), [7, 9]);
         assert_eq!(besides(&users, 513, &[7]), [9]);
         assert!(besides(&users, 514, &[]).is_empty());
-        // As long as the server has one socket, both have the same.
+        // While the server has one socket, both processes have the same sockets.
         let users = [user(3, &[11]), user(7, &[11])];
         assert_eq!(besides(&users, 513, &[]), [3]);
         assert!(besides(&users, 513, &[7]).is_empty());

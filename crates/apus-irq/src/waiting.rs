@@ -1,31 +1,31 @@
-//! What the threads of a program wait in, as `/proc/PID/task/TID/syscall` tells.
+//! The calls that the threads of a program wait in, from `/proc/PID/task/TID/syscall`.
 
 use std::fs;
 use std::io;
 
 use serde::Serialize;
 
-/// What a thread does at a moment.
+/// The state of a thread at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wait {
-    /// It runs, or is about to.
+    /// The thread runs, or is about to.
     Running,
-    /// It waits in `epoll_wait` or a call like it, on this descriptor.
+    /// The thread waits in `epoll_wait` or a call like it, on this descriptor.
     Epoll(i32),
-    /// It waits in `poll` or `ppoll`.
+    /// The thread waits in `poll` or `ppoll`.
     Poll,
-    /// It waits in `select` or `pselect`.
+    /// The thread waits in `select` or `pselect`.
     Select,
-    /// It waits in a call that receives or accepts, on this descriptor.
+    /// The thread waits in a call that receives or accepts, on this descriptor.
     Receive(i32),
-    /// It waits in `io_uring_enter`.
+    /// The thread waits in `io_uring_enter`.
     IoUring,
-    /// It waits in something else, as for a lock.
+    /// The thread waits for something else, such as a lock.
     Other,
 }
 
-/// What the threads of a process do now, with their numbers; those that have ended meanwhile are left out.
+/// The present states of the threads of a process, with their numbers. Threads that end meanwhile are left out.
 ///
 /// # Errors
 /// When there is no such process, or it may not be traced.
@@ -51,7 +51,7 @@ pub fn threads(pid: i32) -> io::Result<Vec<i32>> {
     Ok(entries.filter_map(|it| it.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Reads `running`, or the number of a system call and its arguments.
+/// Parses `running`, or the number of a system call and its arguments.
 fn parse(text: &str) -> Wait {
     let mut words = text.split_whitespace();
     let first = words.next().unwrap_or_default();
@@ -77,7 +77,7 @@ fn parse(text: &str) -> Wait {
     }
 }
 
-/// Calls that newer architectures do not have.
+/// Classifies calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 fn older(call: libc::c_long, fd: i32) -> Wait {
     match call {
@@ -120,7 +120,7 @@ mod tests {
         let own = rustix::thread::gettid().as_raw_nonzero().get();
         assert!(threads(pid).unwrap().contains(&own));
         let waits = waits(pid).unwrap();
-        // It reads the file itself meanwhile.
+        // This thread reads the file itself meanwhile.
         let this = waits.iter().find(|(thread, _)| *thread == own);
         assert!(matches!(this, Some((_, Wait::Running | Wait::Receive(_)))), "{waits:?}");
         assert!(threads(i32::MAX).is_err());

@@ -1,4 +1,4 @@
-//! What the kernel does with NAPI instances and their timers, watched through tracepoints.
+//! The kernel's work with NAPI instances and their timers, watched through tracepoints.
 
 use std::fs;
 use std::io;
@@ -15,16 +15,15 @@ use crate::perf::{Entry, Ring, Source};
 use crate::tally::{Context, Event, Tally, WatchCounts};
 use crate::tracing::{Field, Format, Tracing, address};
 
-/// Counts what NAPI instances do, on the whole machine and in all network namespaces, from when it is opened until it is
+/// Counts the events of NAPI instances, on the whole machine and in all network namespaces, from when it is opened until it is
 /// dropped.
 ///
-/// It needs root: `CAP_PERFMON` for the tracepoints, `CAP_SYSLOG` for the address of a function, and `CAP_SYS_ADMIN` where
-/// tracefs is not mounted. Nothing of the kernel is changed. Every poll, and every re-arm and expiry of a timer, costs a
-/// record, which a timer of 20 µs can make many of: a thread of this process reads them, at a raised priority if it may.
+/// It needs root: `CAP_PERFMON` for the tracepoints, `CAP_SYSLOG` for the address of a function, and `CAP_SYS_ADMIN` where tracefs
+/// is not mounted. It changes nothing in the kernel. Every poll, and every re-arm and expiry of a timer, costs a record, and a
+/// timer of 20 µs makes many of them. A thread of this process reads the records, at a raised priority if it may.
 ///
-/// The kernel arms one timer for two purposes. Suspension arms it with irq-suspend-timeout, and deferral with
-/// gro-flush-timeout; the two are told apart by their length, so gro-flush-timeout has to be below three quarters of
-/// irq-suspend-timeout.
+/// The kernel arms one timer for two purposes: suspension with irq-suspend-timeout, and deferral with gro-flush-timeout. The length
+/// distinguishes the two, so gro-flush-timeout has to be below three quarters of irq-suspend-timeout.
 #[derive(Debug)]
 pub struct Watch {
     shared: Arc<Shared>,
@@ -34,7 +33,7 @@ pub struct Watch {
 #[derive(Debug)]
 struct Shared {
     recorded: Mutex<Recorded>,
-    /// From this time on a timer that a task arms is one of suspension; 0 for never.
+    /// Lower bound on the time of a suspension. A task that arms a timer with a shorter time defers; 0 means that no time is long.
     long_ns: AtomicU64,
     ends: Condvar,
 }
@@ -57,8 +56,8 @@ impl Watch {
         Self::opened(suspension, true)
     }
 
-    /// The same without the time in softirqs, which costs two records for each softirq: fewer records are lost on a busy
-    /// machine.
+    /// Like [`open`](Self::open), but without the time in softirqs, which costs two records for each softirq: fewer records are
+    /// lost on a busy machine.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -83,9 +82,9 @@ impl Watch {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Changes which re-arms count as long from now on, as [`open`](Self::open) takes it.
+    /// Changes the length from which re-arms count as long, as [`open`](Self::open) takes it.
     pub fn set_suspension(&self, suspension: Duration) {
-        // Records until now count as before.
+        // Earlier records count with the earlier length.
         let mut recorded = self.shared.recorded();
         recorded.drain(self.shared.long_ns.load(Ordering::Relaxed));
         self.shared.long_ns.store(long_ns(suspension), Ordering::Relaxed);
@@ -104,7 +103,7 @@ impl Drop for Watch {
         self.shared.recorded().ended = true;
         self.shared.ends.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It does not panic unless reading a record does, and then there is nobody to tell.
+            // The thread panics only if reading a record does, and nothing can be reported here.
             let _ = thread.join();
         }
     }
@@ -117,7 +116,7 @@ impl Shared {
 
     /// Reads the rings before they are full, until the watch ends.
     fn run(&self) {
-        // On a busy machine the rings would be full before an ordinary thread runs. Without the right, it is ordinary.
+        // On a busy machine the rings would be full before an ordinary thread runs. Without the right, the thread stays ordinary.
         let _ = setpriority_process(Some(gettid()), NICE);
         let mut recorded = self.recorded();
         while !recorded.ended {
@@ -145,10 +144,10 @@ impl Recorded {
     }
 }
 
-/// The tracepoints that are watched, and where their fields are.
+/// The recorded tracepoints, and the offsets of their fields.
 #[derive(Debug)]
 struct Formats {
-    /// Which tracepoint made a record; at the same place in all of them.
+    /// The tracepoint of a record; at the same offset in all of them.
     kind: Field,
     flags: Field,
     thread: Field,
@@ -188,7 +187,7 @@ impl Formats {
         })
     }
 
-    /// Those to record, of timers those alone that call the function at this address.
+    /// The tracepoints to record; of timers, only those that call the function at this address.
     fn sources(&self, function: u64, with_softirqs: bool) -> Vec<Source> {
         let of_function = Some(format!("function == {function:#x}"));
         let mut sources = vec![
@@ -231,11 +230,11 @@ impl Formats {
     }
 }
 
-/// Packets that applications have taken by busy polling since the boot, in this thread's network namespace, or in that of a
-/// process. Needs no privilege for this thread's.
+/// Packets that applications have taken by busy polling since the boot, in the network namespace of this thread or of a process.
+/// This thread's needs no privilege.
 ///
 /// # Errors
-/// When there is no such process, or the kernel does not tell.
+/// When there is no such process, or the kernel does not report the number.
 pub fn busy_poll_packets(pid: Option<i32>) -> io::Result<u64> {
     let process = pid.map_or_else(|| "thread-self".to_owned(), |pid| pid.to_string());
     let text = fs::read_to_string(format!("/proc/{process}/net/netstat"))?;
@@ -244,7 +243,7 @@ pub fn busy_poll_packets(pid: Option<i32>) -> io::Result<u64> {
     })
 }
 
-/// A counter of the text of `/proc/net/netstat`, which has a line of names before a line of numbers.
+/// A counter in the text of `/proc/net/netstat`, which has a line of names before a line of numbers.
 fn counter(text: &str, group: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(group));
     let (names, numbers) = (lines.next()?, lines.next()?);
@@ -252,7 +251,7 @@ fn counter(text: &str, group: &str, name: &str) -> Option<u64> {
     numbers.split_whitespace().nth(at)?.parse().ok()
 }
 
-/// The formats of tracepoints, as `read` reads them, and the address of the function by which the timers of NAPI instances are known.
+/// The formats of tracepoints, from `read`, and the address of the function that identifies the timers of NAPI instances.
 pub(crate) fn formats<T>(read: impl Fn(&Tracing) -> io::Result<T>) -> Result<(T, u64), Error> {
     let tracing = Tracing::open().map_err(|error| {
         cannot("tracefs is not mounted, and mounting it takes CAP_SYS_ADMIN", error)
@@ -282,7 +281,7 @@ fn cannot(right: &str, source: io::Error) -> Error {
     Error::CannotWatch { right: right.to_owned(), source }
 }
 
-/// Three quarters: the time until a timer expires is measured a little after it was armed.
+/// Three quarters of a suspension, because the time until a timer expires is measured a little after it was armed.
 fn long_ns(suspension: Duration) -> u64 {
     u64::try_from(suspension.as_nanos() * 3 / 4).unwrap_or(u64::MAX)
 }
@@ -293,7 +292,7 @@ const WATCHDOG: &str = "napi_watchdog";
 /// The nice value of the thread that reads the rings.
 const NICE: i32 = -15;
 
-/// A ring holds far more than comes in this time.
+/// Interval between two readings of the rings. A ring holds far more records than arrive in it.
 const DRAIN_EVERY: Duration = Duration::from_millis(20);
 
 /// TRACE_FLAG_HARDIRQ and TRACE_FLAG_SOFTIRQ of linux/trace_events.h. A task that polls has softirqs disabled, which is

@@ -31,7 +31,7 @@ fn main() -> io::Result<()> {
     ] {
         let mut spent = Duration::ZERO;
         for first in (0..packets).step_by(BATCH as usize) {
-            // The sockets stay open until they were answered.
+            // The sockets stay open until their packets were answered.
             let mut sockets = Vec::new();
             for number in first..first + BATCH {
                 if unknown_sources {

@@ -202,7 +202,7 @@ fn nothing_is_there_at_first<L: Link>(make: &impl Fn() -> (L, L)) {
 fn a_packet_arrives_each_way<L: Link>(make: &impl Fn() -> (L, L)) {
     const CHECK: &str = "a packet arrives each way";
     let (mut a, mut b) = End::pair(make);
-    // More than once: links may learn shorter paths.
+    // Several rounds, because links may learn shorter paths.
     for round in 0..300 {
         exchange(&mut a, &mut b, [28 + round].into_iter(), CHECK);
         exchange(&mut b, &mut a, [156].into_iter(), CHECK);

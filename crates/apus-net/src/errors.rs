@@ -112,8 +112,8 @@ impl Errors {
         DRAIN_MAX
     }
 
-    /// Judges a failed send of a datagram to `peer`. `tried`: the send was repeated already. `segmented`: the datagram is made of
-    /// segments.
+    /// Judges a failed send of a datagram to `peer`. `tried` means that the send was repeated already, and `segmented` that the
+    /// datagram is made of segments.
     #[cold]
     pub(crate) fn judge(
         &mut self,

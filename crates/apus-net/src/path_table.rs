@@ -110,8 +110,8 @@ impl<V> PathTable<V> {
         id
     }
 
-    /// Returns the number of a host, from its IPv4 address, or from the network of its IPv6 address, in which it may have any
-    /// number of addresses.
+    /// Returns the number of a host: from its IPv4 address, or from the network of its IPv6 address, because the host may have any
+    /// number of addresses in that network.
     fn host(&self, address: SocketAddr) -> u32 {
         let hash = match address.ip().to_canonical() {
             IpAddr::V4(ip) => self.names.hash_one(ip),

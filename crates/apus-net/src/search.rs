@@ -147,8 +147,8 @@ mod tests {
         Duration::from_secs(count)
     }
 
-    /// Returns the MTU after each change, until nothing is due for an hour. `taken`: longer packets vanish; `says`: a router
-    /// reports that.
+    /// Returns the MTU after each change, until nothing is due for an hour. Packets longer than `taken` vanish; `says` means that a
+    /// router reports that limit.
     fn course(search: &mut Search, taken: usize, says: bool, from: Instant) -> Vec<(u64, usize)> {
         let mut course = vec![(0, search.mtu())];
         for second in 0..3_600 {
@@ -185,7 +185,7 @@ mod tests {
         assert!(search.told(576, start));
         assert!(!search.told(600, start), "less than what is known");
         let expected = [(0, 576), (10, 1_280), (20, 1_400), (30, 1_500)];
-        // A forged limit tells nothing about the lengths above it, so it is lifted at once.
+        // A forged limit proves nothing about the lengths above it, so it is lifted at once.
         let seen = course(&mut search, 1_500, true, start);
         assert_eq!(seen, [expected[0], expected[3]]);
     }

@@ -77,7 +77,7 @@ fn nonsense_is_counted_and_dropped() {
     assert_eq!(counters.packets_received, 2);
 }
 
-/// For short packets and for long ones, which arrive at a socket of their own.
+/// The times of short packets, and of long ones, which arrive at a socket of their own.
 #[test]
 fn the_kernel_tells_when_a_datagram_arrived() {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
@@ -424,7 +424,7 @@ fn one_socket_takes_everything_where_that_is_asked_for() {
     assert_eq!([packets[0].1[0], packets[1].1[0]], [9, 7]);
 }
 
-/// Peers call a node at all addresses at each of them, and each peer knows it by the address that it called.
+/// Each peer of a node at all addresses calls it at another address, and knows it by the address that it called.
 #[test]
 fn a_link_at_all_addresses_answers_from_the_one_called() {
     for any in ["0.0.0.0", "[::]"] {

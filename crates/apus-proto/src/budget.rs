@@ -88,7 +88,7 @@ impl Total {
         }
     }
 
-    /// Nothing is charged for an RPC any more.
+    /// Removes all charges for an RPC.
     #[inline(always)]
     pub(crate) fn discharge(
         &mut self,
@@ -115,7 +115,7 @@ impl Total {
         }
     }
 
-    /// The same for the host of a peer that is not its only one.
+    /// Applies the change to the host of a peer that is not its only one.
     #[cold]
     #[inline(never)]
     fn apply_to_host(&mut self, host: HostKey, change: Change) {
@@ -204,7 +204,7 @@ impl<'a> Books<'a> {
         })
     }
 
-    /// Returns whether a new message of `length` bytes, of which `unasked` may arrive without a grant, may begin to arrive.
+    /// Returns whether a new message of `length` bytes may begin to arrive. `unasked` bytes of it may arrive without a grant.
     pub(crate) fn admits(
         &self,
         peer: &Peer,

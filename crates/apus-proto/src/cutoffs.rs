@@ -109,8 +109,8 @@ impl Traffic {
         self.learns && self.messages >= MESSAGES_MIN && self.priorities > 1
     }
 
-    /// Computes the table from the traffic since the last call. Returns whether the table changed enough to tell the peers. Bounded
-    /// work: one pass over the buckets.
+    /// Computes the table from the traffic since the last call. Returns whether the change is large enough to be announced to the
+    /// peers. Bounded work: one pass over the buckets.
     pub(crate) fn recompute(&mut self, unscheduled: u32) -> bool {
         let table = self.table(u64::from(unscheduled));
         self.count = [0; BUCKETS];
@@ -208,7 +208,7 @@ pub(crate) fn unscheduled_priority(
     priorities: u8,
     length: u32,
 ) -> Priority {
-    // Longer messages than the module's longest use the level of that one.
+    // Messages longer than the module's longest use the level of the longest.
     let length = length.min(EVERYTHING);
     let level = match table {
         //= docs/protocol.md#prio-2

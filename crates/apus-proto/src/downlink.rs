@@ -104,7 +104,7 @@ mod tests {
         let (rate, level) = (LinkRate::from_mbps(50), Priority::LOWEST);
         let full = |link| {
             let mut link = Downlink::new(link);
-            // A packet every 250 us; once, those of 5 ms in one burst.
+            // A packet every 250 µs; once, the packets of 5 ms in one burst.
             for n in 0..2_000 {
                 let lumped = (1_000..1_020).contains(&n);
                 let at = if lumped { 1_020 } else { n };

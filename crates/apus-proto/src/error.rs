@@ -170,7 +170,7 @@ pub enum Awaited {
     Grant,
     /// The rest of a response that had begun to arrive.
     RestOfResponse,
-    /// This node's link: bytes of the request may be sent, but other messages go first.
+    /// A turn on this node's link: bytes of the request may be sent, but other messages go first.
     Link,
 }
 

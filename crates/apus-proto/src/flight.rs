@@ -1,9 +1,9 @@
 //! Unscheduled bytes on their way to one peer.
 //!
 //! Every message may send its first bytes without a grant, so many messages together may overflow the buffer of a receiver that
-//! pauses. That buffer is a queue: any packet from the peer about a message shows that everything begun earlier was read too, or
-//! lost. Everything begun later counts as in flight. While too much is in flight, no further message begins, and the peer is probed
-//! about the message begun last: one probe for all of them (rule `unsched-2`).
+//! pauses. That buffer is a queue: any packet from the peer about a message shows that all earlier messages were read too, or lost.
+//! All later messages count as in flight. While too much is in flight, no further message begins, and the peer is probed about the
+//! message begun last: one probe for all of them (rule `unsched-2`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

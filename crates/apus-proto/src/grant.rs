@@ -39,7 +39,7 @@ const CAPACITY_MIN: u64 = 1_500;
 /// Upper bound on messages examined to find the oldest one that uses its grants.
 const OLDEST_MAX: usize = 64;
 
-/// Silence after which a message is probed before it is granted: the Linux module has given the message up by then.
+/// Silence after which a message is probed before it is granted: by that time, the Linux module has given the message up.
 const SILENT: Duration = Duration::from_millis(100);
 
 /// Upper bound on messages of one peer that are probed at once.
@@ -114,7 +114,7 @@ pub(crate) enum How {
     InTurn,
     /// To the oldest message out of turn.
     Fifo,
-    /// As a probe of a silent message: it asks for the last `bytes` before the grant's offset.
+    /// A probe of a silent message: requests the last `bytes` before the grant's offset.
     Probe,
 }
 
@@ -446,7 +446,7 @@ impl Grants {
                 return;
             }
             self.unrank(key, message, peer, peer_key);
-            // The bytes of this grant arrive at the level that the sender was told last.
+            // The bytes of this grant arrive at the level that was last announced to the sender.
             let level = message.scheduled;
             let grant = self.extend(now, key, message, peer, bytes.into(), level);
             message.grant_sent = None;
@@ -628,7 +628,7 @@ impl Grants {
     }
 }
 
-/// Returns whether the link takes so long for a packet that packets arrive, and are granted, one by one.
+/// Returns whether the link takes so much time for a packet that packets arrive, and are granted, one by one.
 fn comes_singly(config: &Config, packet: u64) -> bool {
     config.link.is_some_and(|link| link.time_of(packet) >= SINGLY)
 }

@@ -9,7 +9,7 @@ use crate::usage::{Account, Usage};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HostKey(u32);
 
-/// The hosts of the peers, as far as their links can tell.
+/// The hosts of the peers, as their links identify them.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
     by_number: BTreeMap<u32, Host>,

@@ -1,5 +1,5 @@
 //! The incarnations of a client behind a native link, which has no tokens. The first bits of its ids, and 16 bits that it echoes,
-//! tell them apart (rules `once-3`, `linux-4`).
+//! distinguish them (rules `once-3`, `linux-4`).
 
 use std::time::Duration;
 
@@ -27,11 +27,11 @@ pub(crate) struct Incarnations {
 /// Version of this node's cutoffs in a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Echo {
-    /// The version that this peer was told last.
+    /// The version that was last announced to this peer.
     Current,
-    /// The version that it was told in a challenge to this very incarnation.
+    /// The version that was sent in a challenge to this very incarnation.
     Challenge,
-    /// No version: its host knows nothing of this node.
+    /// No version: the peer's host does not know this node.
     None,
     Other,
 }

@@ -98,7 +98,7 @@ pub(crate) struct Incoming {
     pace: Pace,
     /// Time of the first packets, and the bytes received until then.
     pub(crate) began: (Time, u32),
-    /// The level that the sender was last told to use, which it keeps for bytes granted without a level.
+    /// The level that was last announced to the sender, which keeps it for bytes granted without a level.
     pub(crate) scheduled: Priority,
     /// The levels assigned to bytes that have not arrived: end offset and level, in order.
     levels: VecDeque<(u32, Priority)>,

@@ -1,4 +1,4 @@
-//! The rate of the host's link, as far as it is known.
+//! The known rate of the host's link.
 
 use std::time::Duration;
 

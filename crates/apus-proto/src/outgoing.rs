@@ -35,9 +35,9 @@ const RESEND_LIMIT: Duration = Duration::from_millis(1);
 /// Times at which long packets were last known to have reached a peer.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Carried {
-    /// For packets with a payload above [`BASE_PAYLOAD`].
+    /// Time of packets with a payload above [`BASE_PAYLOAD`].
     long: Time,
-    /// For packets with a payload above [`SAFE_PAYLOAD`].
+    /// Time of packets with a payload above [`SAFE_PAYLOAD`].
     middle: Time,
 }
 
@@ -310,7 +310,7 @@ impl Outgoing {
         }
     }
 
-    /// Returns one byte beyond those transmitted so long ago that they must have arrived.
+    /// Returns the end offset of the bytes transmitted at least `under_way` ago, which must have arrived.
     pub(crate) fn arrived(&self, now: Time, under_way: Duration) -> u32 {
         let (since, from) = match &self.long {
             Some(long) if !self.is_one_packet() => long.recent,
@@ -319,8 +319,8 @@ impl Outgoing {
         if now.saturating_since(since) < under_way { from } else { self.next }
     }
 
-    /// Records a range to retransmit, as much of it as the limit leaves. Returns `false` if that is nothing, or if none of it was
-    /// ever transmitted.
+    /// Records a range to retransmit, cut at the limit. Returns `false` if the rest is empty, or if none of it was ever
+    /// transmitted.
     pub(crate) fn request_again(
         &mut self,
         now: Time,

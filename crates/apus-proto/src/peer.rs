@@ -65,8 +65,8 @@ pub(crate) struct Peer {
 /// Reports that the peer moved or is unreachable.
 #[derive(Debug)]
 pub(crate) struct Reach {
-    /// Path that its packets arrive by now, the bytes received since the peer was asked to prove that it receives there, and the
-    /// time of that request.
+    /// Path that its packets arrive by now, the bytes received since the last request to prove that the peer receives there, and
+    /// the time of that request.
     elsewhere: Option<(PathId, usize, Option<Time>)>,
     /// The network's error reports about the peer since its last packet.
     refused: Option<Refused>,
@@ -119,7 +119,7 @@ pub(crate) struct PeerGrants {
     pub(crate) stalled: Option<Time>,
     /// Number of its messages that are probed because granted bytes are late.
     pub(crate) suspended: u32,
-    /// Whether its best message stands behind those of other peers.
+    /// Whether its best message has a lower rank than the messages of other peers.
     pub(crate) behind: bool,
 }
 
@@ -376,7 +376,7 @@ impl Peer {
         rto.max(nanos(config.resend_min)).min(nanos(config.rto_max()))
     }
 
-    /// Returns whether the peer must be asked for its token before it is sent anything new.
+    /// Returns whether the peer's token must be requested before anything new is sent.
     #[inline]
     pub(crate) fn is_doubtful(&self, now: Time) -> bool {
         //= docs/protocol.md#life-5
@@ -500,8 +500,8 @@ impl Peer {
         change
     }
 
-    /// Takes note of a packet of `length` bytes from `from`, which is not the peer's path. Returns whether to ask the peer to prove
-    /// that it receives there, with no more bytes than arrived from there.
+    /// Records a packet of `length` bytes from `from`, which is not the peer's path. Returns whether to request a proof that the
+    /// peer receives there, with no more bytes than arrived from there.
     pub(crate) fn may_ask_path(
         &mut self,
         now: Time,

@@ -61,7 +61,7 @@ pub(crate) enum Preempted {
     /// Not preempted: the data would have been received.
     No,
     Yes,
-    /// Perhaps preempted, but for so long that the sender must be probed.
+    /// Perhaps preempted, but long enough ago that the sender must be probed.
     ForLong,
 }
 
@@ -402,8 +402,9 @@ impl Rpc {
         }
     }
 
-    /// Returns whether the peer has been silent about this RPC for so long that it counts as lost. A peer that sends other packets
-    /// is alive: the network loses the answers, and more of them must be lost. For a silent peer, probes about any RPC count.
+    /// Returns whether the peer's silence about this RPC is long enough for the peer to count as lost. A peer that sends other
+    /// packets is alive: the network loses the answers, and more of them must be lost. For a silent peer, probes about any RPC
+    /// count.
     pub(crate) fn is_lost(&self, now: Time, timeout: Duration, peer: &Peer) -> bool {
         if let Some(opening) = peer.contact.opening() {
             //= docs/protocol.md#contact-2

@@ -12,8 +12,8 @@ use crate::time::Time;
 /// Width of a slot. Timers expire up to this much late, never early.
 pub(crate) const TICK: Duration = Duration::from_micros(500);
 
-/// Returns whether a call begun at `started` is out of time by this node's clock or by its server's. The server is told the
-/// remaining time, rounded down.
+/// Returns whether a call begun at `started` is out of time by this node's clock or by its server's. The remaining time that the
+/// server receives is rounded down.
 pub(crate) fn is_over(now: Time, started: Time, expires: Time) -> bool {
     let rounding = expires.saturating_since(started) / TIME_ROUNDING;
     expires <= now + TICK + rounding

@@ -118,10 +118,10 @@ events! {
     /// A call took longer than [`TraceChoice::slower_than`]. Recorded of every such call, in microseconds.
     SlowCall "slow_call" ["id" "pair" "took"]
         "slow call, id {}, pair {x}, took {} us";
-    /// The peer is asked to stop its trace, because a call with it was slow. This node also stops its own soon after.
+    /// A request to the peer to stop its trace, because a call with it was slow. This node also stops its own soon after.
     FreezeXmit "freeze_xmit" ["id" "pair"]
         "sending freeze, id {}, pair {x}";
-    /// The peer asked this node to stop its trace, which ends soon after.
+    /// A request of the peer to stop this node's trace, which ends soon after.
     FreezeReceived "freeze_received" ["id" "pair"]
         "processing freeze, id {}, pair {x}";
     /// A thread got the engine's lock after a wait. The engine's event.

@@ -114,7 +114,7 @@ pub(crate) struct Charge {
 #[derive(Clone, Copy)]
 pub(crate) struct Change {
     bytes: i64,
-    /// Those of them for requests of others: all or none.
+    /// The part of them for requests of others: all or none.
     theirs: i64,
     ours: i64,
     account: Account,

@@ -198,7 +198,7 @@ fn a_client_whose_numbers_are_lost_gets_another_token() {
     let mut pair = Pair::acquainted(|_| {});
     pair.call(100);
     pair.drive();
-    // Each moves the window within what is allowed, and the floor at last beyond the client's numbers.
+    // Each packet moves the window within the permitted range, and the last one moves the floor beyond the client's numbers.
     let original = first_data(&pair, CLIENT);
     for step in 1..8_u64 {
         let Packet::Data { header, .. } = original.packet() else { panic!("a request") };
@@ -216,7 +216,7 @@ fn a_client_whose_numbers_are_lost_gets_another_token() {
     assert_eq!(pair.counters(SERVER).peers_over, 1);
 }
 
-/// How many of some calls, one after the other, have no response.
+/// Makes calls one after the other. Returns the number of calls without a response.
 fn lost_of(pair: &mut Pair, calls: usize) -> usize {
     let mut lost = 0;
     for _ in 0..calls {

@@ -414,7 +414,7 @@ fn who_does_not_take_responses_gets_no_further_ones() {
         let most = (1 << 20) / (response + RPC as usize);
         assert!((most - 2..=most + 1).contains(&untaken), "{untaken} of {most}");
         assert!(pair.nodes[CLIENT].endpoint.held_bytes() < (1 << 20) + response as u64 + 4_096);
-        // It takes everything: the rest arrives.
+        // The client takes all responses, and the rest arrives.
         let socket = pair.nodes[CLIENT].socket;
         pair.endpoint(CLIENT).set_untaken(socket, 0, 0);
         pair.drive_until(|net| net.active(CLIENT) == 0);

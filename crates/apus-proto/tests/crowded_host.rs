@@ -1,4 +1,4 @@
-//! Clients of one host that fill the table of peers do not keep those of other hosts away.
+//! Clients of one host that fill the table of peers do not exclude clients of other hosts.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -165,7 +165,7 @@ fn the_tokens_of_a_host_have_one_budget_together() {
     assert!(((1 << 19)..(1 << 20) + (1 << 16)).contains(&held), "{held}");
     let refused = server.endpoint.counters().refused_over_budget;
     assert!(refused > 0);
-    // Another host has as many.
+    // Another host has as many clients.
     for index in 0..40 {
         let mut client = Client::new(1_000 + index, 100);
         (0..10).for_each(|_| client.request(&mut server, 1_000));

@@ -76,7 +76,7 @@ fn the_shortest_rest_is_finished_first() {
     let mut order = [0, 1, 2];
     order.sort_by_key(|&n| net.ended_at(n + 1, calls[n]));
     assert_eq!(order, [1, 2, 0]);
-    // They are granted to the end, one after the other.
+    // The messages are granted to the end, one after the other.
     let mut senders: Vec<_> = grants(&net, 0).iter().map(|grant| grant.0).collect();
     senders.dedup();
     assert_eq!(senders.last_chunk(), Some(&[2, 3, 1]));
@@ -205,7 +205,7 @@ fn long_packets_fit_the_receive_buffer_whole() {
             config.unscheduled(2_000);
         });
     net.mtu = PACKET as usize + 56;
-    // The kernel's buffer for a program that asks for half of it: the kernel doubles the size, for headers and unused memory.
+    // The kernel's buffer for a program that requests half of it: the kernel doubles the size, for headers and unused memory.
     net.endpoint(0).set_receive_capacity(212_992);
     net.drive();
     let granted = most_outstanding(&net, 0, PACKET);

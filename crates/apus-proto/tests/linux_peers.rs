@@ -286,7 +286,7 @@ fn need_acks_are_answered_one_by_one_and_move_nothing() {
         assert_eq!(answers.len(), 1);
         assert_eq!((answers[0].len(), answers[0][11]), (80, 0x18));
     }
-    // For a call under way, the node probes for the response or tells the server to wait; it acknowledges nothing.
+    // For a call under way, the node probes for the response or sends the server BUSY; it acknowledges nothing.
     for _ in 0..1_000 {
         let mut packet = [0; 28];
         NeedAck.emit(&from_server(id ^ 1), &mut packet);
@@ -384,7 +384,7 @@ fn a_restarted_client_is_served_after_a_challenge_and_floods_of_others_do_not_ke
     }
     assert_eq!(node.answer(), 0);
     assert!(probes < 8_000, "{probes}");
-    // However late, and whatever arrived meanwhile.
+    // The version is accepted however late it comes, and whatever arrived meanwhile.
     let version = version.expect("it was challenged");
     node.take(&of_incarnation(life(2), 1, version));
     assert_eq!(node.answer(), 1);

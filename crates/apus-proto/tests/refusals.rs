@@ -50,7 +50,7 @@ fn so_is_one_whose_response_was_asked_for() {
     refused(&mut pair, call);
 }
 
-/// More refusals than a server remembers: the oldest refused requests count as taken.
+/// A server refuses more requests than it remembers: the oldest refused requests count as taken.
 //= docs/protocol.md#life-6
 #[test]
 fn of_very_many_refused_requests_none_is_executed() {

@@ -160,8 +160,8 @@ fn what_waits_in_a_low_level_is_not_sent_again_before_it() {
         let net = gather(pauses);
         let again: u64 = (1..10).map(|n| net.counters(n).retransmitted_bytes).sum();
         let received = net.counters(0).data_bytes_received;
-        // It was half of it while NEED_ACK was answered with RESEND, and one in thirty while all data that had waited for long was
-        // requested.
+        // The share was one half while NEED_ACK was answered with RESEND, and one in thirty while all data that had waited for long
+        // was requested.
         assert!(again * part < received, "{again} bytes again for {received} with {pauses:?}");
         assert!(received > 25_000_000, "of the 31 MB that the link carries: {received}");
     }

@@ -55,7 +55,7 @@ fn clients_that_send_a_byte_now_and_then_keep_no_other_one_away() {
     let answered = |call: &&_| matches!(net.outcome(HONEST, **call), Some(Outcome::Response(_)));
     assert_eq!(calls.iter().filter(answered).count(), calls.len());
     assert!(net.counters(SERVER).requests_too_slow > 0);
-    // They were told that there is no room, and nothing more.
+    // They received the report that there is no room, and nothing more.
     for (node, call) in slow {
         match net.outcome(node, call) {
             None | Some(Outcome::Response(_)) => {}

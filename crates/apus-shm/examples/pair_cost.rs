@@ -38,8 +38,8 @@ impl MessageReceiver for Inbox {
     }
 }
 
-/// Sends `outstanding` messages of `length` and one for each answer. Returns the answers per second, and the median of the round
-/// trips.
+/// Sends `outstanding` messages of `length`, and a message for each answer. Returns the answers per second, and the median of the
+/// round trips.
 fn measure(length: usize, outstanding: usize) -> (u64, Duration) {
     let (mut client, mut server) = pair();
     let ends = AtomicBool::new(false);

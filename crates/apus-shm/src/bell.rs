@@ -51,7 +51,7 @@ pub fn withdraw<W: Word>(word: &W) {
     }
 }
 
-/// Returns the peer's count after a write, if the peer is to be woken. Each count needs only one wake-up. `read` reads the peer's
+/// Returns the peer's count after a write, if the peer must be woken. Each count needs only one wake-up. `read` reads the peer's
 /// word.
 #[inline]
 pub fn asked<W: Word>(read: impl FnOnce() -> u64) -> Option<u64> {

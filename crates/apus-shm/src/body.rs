@@ -13,7 +13,7 @@ use crate::layout;
 use crate::pool::Run;
 use crate::segment::{Memory, PeerSegment};
 
-/// Reports to the peer, also from threads that drop a body.
+/// Sends reports to the peer, also from threads that drop a body.
 #[derive(Debug)]
 pub(crate) struct Receipts {
     /// The first page of this process's segment ([`layout`]).

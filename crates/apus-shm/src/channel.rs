@@ -220,7 +220,7 @@ const CONTROL: usize = 32;
 #[repr(align(8))]
 struct Control([u8; CONTROL]);
 
-/// Returns the descriptors of a message. `nix` returns none if there were more than the room, and would leak those that the kernel
+/// Returns the descriptors of a message. `nix` returns none if they exceed the room, and would leak the descriptors that the kernel
 /// has made.
 ///
 /// # Safety

@@ -15,7 +15,6 @@
 //! A thread ends after a second without work. It blocks all signals. A child of `fork` has none of the threads and begins with an
 //! empty queue; descriptors of the parent's queue stay open there. No function of this module takes a lock. [`close_elsewhere`]
 //! allocates memory if it must start a thread.
-//! has to be started, [`close_elsewhere`] allocates memory.
 
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::ptr;
@@ -78,7 +77,7 @@ pub fn left_open() -> u64 {
 }
 
 /// Prepares for exec: keeps the queued descriptors open across it, because closing them would sleep. The new program inherits them
-/// without knowing their numbers. Allocates nothing.
+/// without knowing their numbers. Allocates no memory.
 pub fn spare_from_exec() {
     if !CLOSER.is_of(std::process::id()) {
         return;
@@ -95,13 +94,13 @@ pub fn spare_from_exec() {
 
 #[derive(Debug)]
 struct Closer {
-    /// The process that owns the threads and the queue, shifted left by one. The lowest bit says whether they are ready.
+    /// The process that owns the threads and the queue, shifted left by one. The lowest bit is set once they are ready.
     process: AtomicU64,
     /// Descriptors plus one; 0 is an empty slot.
     queue: [AtomicI32; QUEUE_MAX],
-    /// Number of slots that are taken, or are about to be.
+    /// Number of occupied slots, including slots about to be occupied.
     queued: AtomicUsize,
-    /// Number of descriptors that were put into the queue. Idle threads sleep on it.
+    /// Number of descriptors ever queued. Idle threads sleep on this word.
     came: AtomicU32,
     threads: AtomicU32,
     /// Number of threads that sleep without work and are not claimed for a descriptor.

@@ -42,7 +42,7 @@ const NONCE: u8 = b'N';
 /// Length of that message in bytes.
 const NONCE_LENGTH: usize = 17;
 
-/// The place at which a node is met.
+/// The place of a node's listener.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
     /// In the network namespace, by the node's UDP address.
@@ -75,7 +75,7 @@ impl Place {
         }
     }
 
-    /// Returns a number for the socket that listens here, the same in every process that sees the same socket.
+    /// Returns a number for the socket at this place, the same in every process that sees the same socket.
     fn number(&self) -> io::Result<u64> {
         let file = match self.path() {
             None => fs::metadata("/proc/thread-self/ns/net")?,
@@ -283,7 +283,7 @@ impl Meeting {
         self.place
     }
 
-    /// Returns the peer's nonce, once it has arrived.
+    /// Returns the peer's nonce once it has arrived.
     ///
     /// # Errors
     ///

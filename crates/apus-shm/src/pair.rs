@@ -1,4 +1,4 @@
-//! Two processes and the memory between them.
+//! A pair: two processes and the memory between them.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -76,8 +76,8 @@ pub fn fits_limits() -> io::Result<()> {
 
 /// Receives the messages of a peer.
 pub trait MessageReceiver {
-    /// Decides about a long message of `length` bytes that begins. If it returns `false`, the message is dropped without a call of
-    /// [`message`](Self::message).
+    /// Decides about the beginning of a long message of `length` bytes. If it returns `false`, the message is dropped without a
+    /// call of [`message`](Self::message).
     fn admits(&mut self, words: Words, length: usize) -> bool;
 
     /// Takes an arrived message.
@@ -236,7 +236,7 @@ impl Pair {
         self.sending.withdraw(is_it)
     }
 
-    /// Returns the words of messages whose last byte the peer has not received, and never will after the end of the pair.
+    /// Returns the words of messages whose last byte the peer has not received, and will never receive once the pair has ended.
     pub fn unsent(&self) -> impl Iterator<Item = Words> {
         self.sending.words()
     }
@@ -263,8 +263,8 @@ impl Pair {
         Ok(pushed)
     }
 
-    /// Copies queued messages, with at most `budget` bytes of long ones. Returns true if more can be copied at once, false if
-    /// nothing is left or there is no room until the peer has read.
+    /// Copies queued messages, with at most `budget` bytes of long ones. Returns `true` if it can continue at once, and `false` if
+    /// no message is left or there is no room until the peer has read.
     ///
     /// # Errors
     ///
@@ -287,7 +287,7 @@ impl Pair {
             if copied == Copied::NoRun
                 && let Some(long) = self.sending.take_filling()
             {
-                // Otherwise preempted messages would keep the memory that the shortest one waits for.
+                // Otherwise preempted messages would keep the memory that the shortest message waits for.
                 copied = self.advance_long(long)?;
             }
             let Copied::Bytes(copied) = copied else { return Ok(false) };
@@ -295,7 +295,7 @@ impl Pair {
         }
     }
 
-    /// Copies a part of a message that was taken out, and puts its rest back.
+    /// Copies a part of a message that was removed from the queue, and puts its rest back.
     fn advance_long(&mut self, mut long: Long) -> Result<Copied, PairError> {
         let was_begun = long.is_begun();
         let copied = self.copy_step(&mut long)?;
@@ -517,8 +517,8 @@ impl Pair {
     }
 
     /// Arms the bells, so that the peer wakes this process for later input. The caller checks once more afterwards
-    /// ([`receive`](Self::receive), [`advance`](Self::advance)). If there is input, it calls [`disarm_bell`](Self::disarm_bell) instead of
-    /// sleeping on the [`descriptor`](Self::descriptor).
+    /// ([`receive`](Self::receive), [`advance`](Self::advance)). If there is input, it calls [`disarm_bell`](Self::disarm_bell)
+    /// instead of sleeping on the [`descriptor`](Self::descriptor).
     pub fn prepare_sleep(&self) {
         let words = &self.receipts.words;
         if self.is_sending() {
@@ -527,8 +527,8 @@ impl Pair {
         bell::ask(words.word(layout::BELLS[Bell::Frame as usize]));
     }
 
-    /// Gives up memory for later messages, because few are expected: all of it, unless the peer holds some or a message to it is in
-    /// progress.
+    /// Gives up the memory for later messages, because few are expected. Gives up nothing while the peer holds some of it or a
+    /// message to the peer is in progress.
     pub fn shrink(&mut self) {
         self.spare.clear();
         let peer = &self.peer;

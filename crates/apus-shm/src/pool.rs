@@ -222,7 +222,7 @@ impl Pool {
         self.segments.push(Part { memory, free: u64::MAX, lent: Vec::new() });
     }
 
-    /// Returns whether the peer has runs that it has not released.
+    /// Returns whether the peer holds unreleased runs.
     pub(crate) fn is_lent(&mut self, released: impl Fn(usize, usize) -> u32) -> bool {
         let mut is_lent = false;
         for (segment, part) in self.segments.iter_mut().enumerate() {

@@ -80,7 +80,7 @@ impl PeerProcess {
         self.user_namespace
     }
 
-    /// Returns whether the process has ended, as far as this process can tell.
+    /// Returns whether the process has ended, as far as this process can detect it.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         let Some(pidfd) = self.descriptor() else { return false };
@@ -89,7 +89,7 @@ impl PeerProcess {
 
     /// Returns [`Trust::InPlace`] for a process with the same user, user namespace and pid namespace as this one, if such processes
     /// may write each other's memory anyway: both can be dumped, and Yama does not forbid it (`kernel.yama.ptrace_scope` is 0, or
-    /// there is no Yama). Returns [`Trust::Copy`] for all others, and if this is unknown.
+    /// there is no Yama). Returns [`Trust::Copy`] for all other processes, and if any of this is unknown.
     ///
     /// All users unknown to a user namespace have uid 65534, and all containers without a user namespace have uid 0, so equal uids
     /// alone prove little.

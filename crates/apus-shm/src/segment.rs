@@ -633,7 +633,7 @@ mod tests {
         assert_eq!(ftruncate(descriptor, 0), Err(nix::Error::EPERM));
         assert_eq!(nix::unistd::write(descriptor, b"x"), Err(nix::Error::EPERM));
         assert!(Mapping::new(descriptor, PAGE, Access::ReadWrite).is_err());
-        // Nor can its writer, by its mapping.
+        // The writer cannot do so by its mapping either.
         let mapping = &segment.memory.mapping;
         segment.memory.word(0).store(7, Ordering::Relaxed);
         // SAFETY: the range is mapped; accepted advice would make it read as zeros.

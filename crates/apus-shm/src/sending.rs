@@ -7,14 +7,14 @@ use bytes::Bytes;
 use crate::pool::Run;
 use crate::ring::Words;
 
-/// A message that is not in memory yet.
+/// A message that has no memory yet.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) words: Words,
     pub(crate) body: Bytes,
 }
 
-/// A long message, perhaps partly in memory already.
+/// A long message, possibly with a part in memory.
 #[derive(Debug)]
 pub(crate) struct Long {
     pub(crate) number: u32,
@@ -22,7 +22,7 @@ pub(crate) struct Long {
     pub(crate) body: Bytes,
     /// Number of copied bytes.
     pub(crate) copied: usize,
-    /// The run for the next bytes, if there is one already.
+    /// The run for the next bytes, if there is one.
     pub(crate) target: Option<Target>,
     /// Words of a message without a body that follows this one.
     then: Option<Words>,
@@ -104,7 +104,7 @@ impl Sending {
         self.long.insert((long.left(), number), long);
     }
 
-    /// Removes a message for which `is_it` is true and of which the peer has nothing. Examines the oldest first.
+    /// Removes a message for which `is_it` is true, unless the peer has received a part of it. Examines the oldest message first.
     pub(crate) fn withdraw(&mut self, is_it: &dyn Fn(Words) -> bool) -> bool {
         let index = self.short.iter().position(|waiting| is_it(waiting.words));
         if let Some(waiting) = index.and_then(|index| self.short.remove(index)) {
@@ -118,7 +118,7 @@ impl Sending {
         true
     }
 
-    /// Returns the words of all queued messages. The peer has the last byte of none of them.
+    /// Returns the words of all queued messages. The peer has not received the last byte of any of them.
     pub(crate) fn words(&self) -> impl Iterator<Item = Words> {
         let short = self.short.iter().map(|waiting| waiting.words);
         short.chain(self.long.values().map(|long| long.words))

@@ -1,8 +1,8 @@
-//! The file of a unix socket in a directory that others may write in.
+//! The file of a unix socket in a directory that other users may write in.
 //!
-//! Such a file gets its mode after it was made, because the umask belongs to the whole process. Who owns the directory may put another
-//! file in its place meanwhile: a link to one of this user that is for nobody else, such as a socket of root. So the file is opened
-//! first ([`O_PATH`](OFlag::O_PATH)), looked at, and given its mode by that descriptor.
+//! Such a file gets its mode after its creation, because the umask belongs to the whole process. The owner of the directory may
+//! replace the file meanwhile: by a link to a private file of this user, such as a socket of root. So this module first opens the
+//! file ([`O_PATH`](OFlag::O_PATH)), checks it, and sets its mode through that descriptor.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,7 +12,7 @@ use nix::fcntl::{AT_FDCWD, OFlag, open};
 use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat};
 use nix::unistd::geteuid;
 
-/// The file of a socket, whatever its name stands for by now.
+/// The file of a socket, even if its name refers to another file by now.
 #[derive(Debug)]
 pub struct SocketFile {
     file: OwnedFd,
@@ -20,12 +20,12 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// The file at a path, right after this process has bound a socket there.
+    /// Opens the file at a path, right after this process has bound a socket there.
     ///
     /// # Errors
     ///
-    /// [`io::ErrorKind::AlreadyExists`] if another file is there: none that this user has made, no socket, or one with more than one
-    /// name; otherwise those of the system.
+    /// [`io::ErrorKind::AlreadyExists`] if another file is there: a file of another user, a file that is not a socket, or a socket
+    /// with more than one name; otherwise the errors of the system.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let file = open(path, flags, Mode::empty())?;
@@ -38,18 +38,18 @@ impl SocketFile {
         Ok(Self { file, status })
     }
 
-    /// Processes that reach the directory may connect from now on, whatever the umask is.
+    /// Permits all processes that reach the directory to connect from now on, whatever the umask is.
     ///
     /// # Errors
     ///
-    /// Those of the system, also where `/proc` is missing.
+    /// The errors of the system, also where `/proc` is missing.
     pub fn open_to_everyone(&self) -> io::Result<()> {
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let everyone = Mode::from_bits_truncate(0o666);
         Ok(fchmodat(AT_FDCWD, path.as_str(), everyone, FchmodatFlags::FollowSymlink)?)
     }
 
-    /// Its device and number, by which it is told from a later file with its name.
+    /// Returns its device and inode number, which distinguish it from a later file of the same name.
     #[must_use]
     pub fn identity(&self) -> (u64, u64) {
         (self.status.st_dev, self.status.st_ino)
@@ -74,7 +74,7 @@ mod tests {
             Self(path)
         }
 
-        /// A socket that is for its user alone.
+        /// Makes a socket that only its user may access.
         fn private(&self, name: &str) -> (PathBuf, UnixListener) {
             let path = self.0.join(name);
             let listener = UnixListener::bind(&path).unwrap();

@@ -71,7 +71,7 @@ fn nothing_waits_for_a_descriptor_whose_close_sleeps() {
     let (first, others): (Vec<_>, Vec<_>) = (0..THREADS_MAX).map(|_| lingering()).unzip();
     let (mut end, to) = pipe();
     first.into_iter().for_each(close_elsewhere);
-    // Each thread sleeps on one of them: the queue has no order, and a thread might close the pipe before it takes its socket.
+    // Each thread sleeps on one socket: the queue has no order, and a thread might close the pipe before it takes its socket.
     wait_until("each socket has its thread", || waiting() == 0);
     close_elsewhere(to);
     assert_eq!(waiting(), 1, "all threads sleep in close");
@@ -97,7 +97,7 @@ fn nothing_waits_for_a_descriptor_whose_close_sleeps() {
         }
     }
 
-    // With all threads asleep, the queue fills up, and a descriptor without room stays open.
+    // While all threads sleep, the queue fills up, and a descriptor without room stays open.
     let null = fs::File::open("/dev/null").unwrap();
     (1..QUEUE_MAX + 5).for_each(|_| close_elsewhere(null.as_fd().try_clone_to_owned().unwrap()));
     assert_eq!((waiting(), left_open()), (QUEUE_MAX, 5), "one was there");
@@ -119,25 +119,25 @@ fn descriptors_of_a_channel() {
     let mut pass = |channel: &Channel, count: usize| {
         let (passed, other) = lingering();
         channel.send(b"x", &vec![passed.as_fd(); count]).unwrap();
-        // The message has the last reference once this thread's own is closed: no bytes are sent while others have one.
+        // The message has the last reference once this thread's reference is closed: no bytes are sent while another one exists.
         drop(passed);
         kept.push(other);
     };
-    // One that is taken and dropped.
+    // A descriptor that is taken and dropped.
     pass(&theirs, 1);
     let taken = mine.take(&mut [0; 8], 1).unwrap();
     assert_eq!((taken.length, taken.descriptors.len()), (1, 1));
     drop(taken);
-    // More than are taken.
+    // More descriptors than are taken.
     pass(&theirs, 3);
     assert_eq!(mine.take(&mut [0; 8], 1).unwrap_err().kind(), ErrorKind::InvalidData);
     drop((mine, theirs));
-    // One for which the caller has no room.
+    // A descriptor for which the caller has no room.
     let (mine, theirs) = pair();
     let (mine, theirs) = (Channel::new(mine), Channel::new(theirs));
     pass(&theirs, 1);
     assert_eq!(mine.take(&mut [0; 8], 0).unwrap_err().kind(), ErrorKind::InvalidData);
-    // One for which the process has no number.
+    // A descriptor for which the process has no number.
     let low = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
     let used = nix::unistd::dup(mine.descriptor()).unwrap();
     let limit = used.as_raw_fd() as u64;
@@ -149,7 +149,7 @@ fn descriptors_of_a_channel() {
     set(limit);
     assert_eq!(mine.take(&mut [0; 8], 1).unwrap_err().kind(), ErrorKind::InvalidData);
     set(low.0);
-    // One that is never read.
+    // A descriptor that is never read.
     drop((mine, theirs));
     wait_until("the threads have them", || waiting() == 0 && !threads().is_empty());
     drop(kept);

@@ -1,4 +1,4 @@
-//! A peer that writes anything anywhere, at any time, closes its own pair and does no other harm.
+//! A peer that writes arbitrary bytes at arbitrary places and times closes its own pair and does no other harm.
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -48,7 +48,7 @@ impl Random {
 struct Hostile {
     segment: Segment,
     socket: OwnedFd,
-    /// Number of slots of the ring written as an honest peer would, more or less.
+    /// Number of slots of the ring written roughly as an honest peer would.
     written: usize,
 }
 
@@ -61,7 +61,7 @@ impl Hostile {
             sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(&[kind])], control, flags, None);
     }
 
-    /// Writes a frame at the place that the honest side reads next, with a payload of words.
+    /// Writes a frame at the next place that the honest side reads, with words as its payload.
     fn frame(&mut self, kind: u64, length: u64, payload: &[u64]) {
         let at = RING + self.written % 256 * 64;
         let slots = (24 + length.min(4_072) as usize).div_ceil(64);
@@ -87,7 +87,7 @@ impl Hostile {
         self.frame(2, 36, &words);
     }
 
-    /// Acts as an honest peer could.
+    /// Acts as an honest peer would.
     fn behave(&mut self, random: &mut Random) {
         let length = 1 + random.below(POOL as u64);
         match random.below(3) {

@@ -54,7 +54,7 @@ fn body(number: usize, length: usize) -> Bytes {
     body.into()
 }
 
-/// Copies and receives until nothing is left.
+/// Copies and receives until no message is left.
 fn settle(from: &mut Pair, to: &mut Pair, inbox: &mut Inbox) {
     loop {
         let more = from.advance(MIB).unwrap();
@@ -142,7 +142,7 @@ fn bodies_that_are_held_block_nothing() {
     }
 }
 
-/// Each message preempts the previous one, until half-copied messages have all memory that the peer does not hold.
+/// Each message preempts the previous one, until partly copied messages occupy all memory that the peer does not hold.
 #[test]
 fn preempted_messages_go_on_when_the_shortest_has_no_room() {
     let (mut a, mut b) = pair(Trust::InPlace);
@@ -205,7 +205,7 @@ fn who_sleeps_is_woken_once_and_who_is_awake_is_not() {
 fn who_waits_for_room_is_woken_for_room() {
     let (mut a, mut b) = pair(Trust::InPlace);
     let mut inbox = Inbox::default();
-    // Bodies in place hold the pool, and a message waits.
+    // Bodies in place occupy the pool, and a message waits.
     for _ in 0..4 {
         a.send([0, 0], &body(0, MIB)).unwrap();
         settle(&mut a, &mut b, &mut inbox);

@@ -12,7 +12,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tokio::spawn(async move {
         while let Ok(request) = service.recv_async().await {
             let number: u64 = String::from_utf8_lossy(request.body()).parse().unwrap_or(0);
-            // The client may have given up: nothing for a server to worry about.
+            // The client may have given up; the server need not care.
             let _ = request.reply((number * number).to_string());
         }
     });

@@ -1,8 +1,8 @@
 //! Makes calls of 100 bytes between two nodes on one thread, over loopback: the path of a call through the library.
 //!
-//! `call_cost OUTSTANDING CALLS` makes calls, that many at once, and measures nothing: under callgrind, the difference of two such
-//! runs is the number of instructions of a call (`.ci/instructions`). A packet over loopback is in its peer's socket when the system
-//! call that sent it returns, so no thread polls in vain or sleeps, and the number hardly depends on time.
+//! `call_cost OUTSTANDING CALLS` makes calls, `OUTSTANDING` at once, and measures nothing: under callgrind, the difference of two
+//! such runs is the number of instructions of a call (`.ci/instructions`). A packet over loopback is in its peer's socket when the
+//! system call that sent it returns, so no thread polls in vain or sleeps, and the number hardly depends on time.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One call, which a handle waits for.
+/// Makes one call and waits for its handle.
 fn one(client: &Client, service: &Service, to: Address) -> Result<(), Box<dyn Error>> {
     let call = client.start(to, &[7; 100][..])?;
     let mut request = receive(client, service)?;
@@ -41,7 +41,7 @@ fn one(client: &Client, service: &Service, to: Address) -> Result<(), Box<dyn Er
     Ok(())
 }
 
-/// Calls that are outstanding at the same time. Their responses come out of the client's queue.
+/// Keeps calls outstanding at the same time. Their responses come out of the client's queue.
 fn many(
     calls: usize,
     client: &Client,
@@ -63,7 +63,7 @@ fn many(
     Ok(())
 }
 
-/// The next request. The first contact takes a turn of each node.
+/// Receives the next request. The first contact takes a turn of each node.
 fn receive(client: &Client, service: &Service) -> Result<Request, RecvError> {
     loop {
         match service.try_recv() {

@@ -1,4 +1,4 @@
-//! A call is given up while its request is executed. The handler finds out, and stops its work.
+//! A call is given up while its request is executed. The handler detects that and stops its work.
 
 use std::sync::mpsc;
 use std::thread;
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = node.client()?;
     let call = client.start(address, "a long computation")?;
     println!("{}", told.recv()?);
-    // A drop of the call gives it up as well. A `Canceller` does so from another thread.
+    // Dropping the call gives it up as well. A `Canceller` does so from another thread.
     call.cancel();
     match call.wait() {
         Err(CallError::Cancelled) => println!("the call was cancelled"),

@@ -1,4 +1,4 @@
-//! A deadline ends a call on time, whatever the server does. The server is told how much time a request has left.
+//! A deadline ends a call on time, whatever the server does. The request shows the server its remaining time.
 
 use std::thread;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut unanswered = Vec::new();
         service.serve(|request| {
             if request.body() == "slow" {
-                // A request that is dropped ends its call; this one stays.
+                // Dropping a request ends its call; this one is kept.
                 unanswered.push(request);
                 return;
             }

@@ -1,4 +1,4 @@
-//! The shortest whole program: a node with a service, and another node that calls it, in one process.
+//! The shortest complete program: a node with a service, and another node that calls it, in one process.
 
 use std::thread;
 
@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     thread::spawn(move || {
         service.serve(|mut request| {
             let body = request.take_body();
-            // The client may have given up: nothing for a server to worry about.
+            // The client may have given up; the server need not care.
             let _ = request.reply(body);
         });
     });

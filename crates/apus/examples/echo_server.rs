@@ -1,4 +1,4 @@
-//! A server of its own: it answers every request with the bytes of the request, until its standard input ends (Ctrl-D).
+//! A server program: it answers every request with the bytes of the request, until its standard input ends (Ctrl-D).
 //!
 //! ```sh
 //! cargo run --example echo_server              # at UDP port 20146, or at IP:UDPPORT if an argument says so
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let thread = thread::spawn(move || {
         serving.serve(|mut request| {
             let body = request.take_body();
-            // The client may have given up: nothing for a server to worry about.
+            // The client may have given up; the server need not care.
             let _ = request.reply(body);
         });
     });

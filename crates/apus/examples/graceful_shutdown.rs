@@ -1,4 +1,4 @@
-//! A server that ends without losing a request: `Node::close` takes no further calls, and waits for the requests that are executed.
+//! A server that ends without losing a request: `Node::close` accepts no further calls, and waits for the requests in service.
 
 use std::sync::mpsc;
 use std::thread;
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = node.client()?;
     let call = client.start(address, "work")?;
     println!("{}", told.recv()?);
-    // A program would do so when SIGTERM comes.
+    // A real program does so on SIGTERM.
     server.close(Duration::from_secs(10))?;
     serving.join().map_err(|_| "the service panicked")?;
     println!("the server has ended, and nothing was left");

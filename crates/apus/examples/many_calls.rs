@@ -1,5 +1,5 @@
-//! Thousands of calls from one thread: `send` starts them, `recv_many` takes the responses that have arrived. A cookie says which call a
-//! response belongs to. Both sides handle messages in batches, which share datagrams and system calls.
+//! Thousands of calls from one thread: `send` starts them, `recv_many` takes the responses that have arrived. A cookie identifies
+//! the call of a response. Both sides handle messages in batches, which share datagrams and system calls.
 
 use std::thread;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use apus::{Address, Config, Flush, Node};
 
 const CALLS: u64 = 10_000;
 
-/// Calls outstanding at a time.
+/// Number of calls outstanding at a time.
 const WINDOW: u64 = 64;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut batch = Vec::new();
     while done < CALLS {
         while sent < CALLS && sent - done < WINDOW {
-            // The last one of a burst has all of it transmitted.
+            // The last call of a burst transmits all of it.
             let is_last = sent + 1 == CALLS || sent + 1 - done == WINDOW;
             let flush = if is_last { Flush::Now } else { Flush::Later };
             client.send(address, sent.to_le_bytes().to_vec(), sent, flush)?;

@@ -1,4 +1,5 @@
-//! Counters of a node and of a service. `apus stat` and `apus top` show those of every process from outside, also to Prometheus.
+//! Counters of a node and of a service. `apus stat` and `apus top` show the counters of every process from outside, and export them
+//! to Prometheus.
 
 use std::thread;
 
@@ -26,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (calls, requests) = (node.stats().protocol.calls, server.stats().protocol.requests);
     println!("the client's node: {calls} calls; the server's node: {requests} requests");
     println!("messages of the service: {}", service.stats().messages);
-    // All counters have the names that `apus stat` shows.
+    // All counters have the same names as in `apus stat`.
     let stats = node.stats();
     let counted = stats.iter().find(|(name, _)| *name == "calls");
     println!("by name: {counted:?}");

@@ -1,5 +1,5 @@
-//! A service that gets five times the calls that it can answer in time: one thread that works 20 ms for each of 100 calls, which
-//! have a deadline of 100 ms.
+//! A service with five times the calls that it can answer in time: one thread works 20 ms for each of 100 calls with a deadline of
+//! 100 ms.
 //!
 //! ```sh
 //! cargo run --example overload
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         serving.serve(|request| {
             counter.fetch_add(1, Ordering::Relaxed);
             thread::sleep(Duration::from_millis(20));
-            let _ = request.reply("done"); // The caller may have gone.
+            let _ = request.reply("done"); // The caller may have given up.
         });
     });
     let client = node.client()?;
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let calls: Vec<_> =
         (0..100).map(|_| client.start_with(address, "work", &options)).collect::<Result<_, _>>()?;
     let answered = calls.into_iter().filter_map(|call| call.wait().ok()).count();
-    client.call(address, "last")?; // What the service executes at all, it has begun by now.
+    client.call(address, "last")?; // All requests that the service executes have begun by now.
     let executed = executed.load(Ordering::Relaxed) - 1;
     let skipped = server.stats().protocol.requests_skipped;
     println!("100 calls: {answered} answered in time, {executed} executed, {skipped} skipped");

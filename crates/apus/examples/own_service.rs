@@ -1,5 +1,5 @@
-//! A handler that calls its own service: with one thread, the call would wait for ever and is ended with an error; with a second thread,
-//! it is served.
+//! A handler that calls its own service. With one thread, the call would wait for ever, so it ends with an error; with a second
+//! thread, it is served.
 
 use std::thread;
 

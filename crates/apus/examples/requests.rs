@@ -1,4 +1,4 @@
-//! A service whose requests are a `futures` stream (feature `stream`). Each request becomes a task, so a slow one holds up no other.
+//! A service whose requests are a `futures` stream (feature `stream`). Each request becomes a task, so a slow one delays no other.
 
 use std::time::Duration;
 
@@ -38,6 +38,6 @@ async fn handle(mut request: Request) {
     if body == "slow" {
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
-    // The client may have given up: nothing for a server to worry about.
+    // The client may have given up; the server need not care.
     let _ = request.reply(body);
 }

@@ -1,5 +1,5 @@
-//! Errors, and which calls are repeated: a call that cannot have been executed is repeated whatever it does, another one only if its
-//! request may be executed twice.
+//! Errors, and the calls that may be repeated: a call that cannot have been executed may always be repeated, any other call only if
+//! its request may be executed twice.
 
 use std::thread;
 
@@ -27,13 +27,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     println!("the first call: {}", String::from_utf8_lossy(&response?));
 
-    // The handler has begun, and nobody knows how far it came.
+    // The handler has begun, and its progress is unknown.
     let error = repeated(&client, address, "book two seats", || ()).unwrap_err();
     println!("the second call: {error}");
     Ok(())
 }
 
-/// Makes a call up to three times, as long as it is sure that the request was not executed.
+/// Makes a call up to three times, while it is certain that the request was not executed.
 fn repeated(
     client: &Client,
     to: Address,

@@ -1,5 +1,5 @@
-//! One engine for several processes of a host, which then schedule their messages together. `apus daemon` is such an engine as a
-//! program, and `APUS_ENGINE=unix:PATH` has unchanged programs use it. Here, all of it is one process.
+//! One engine for several processes of a host, which schedules their messages together. `apus daemon` is such an engine as a
+//! program, and with `APUS_ENGINE=unix:PATH` unchanged programs use it. Here, all of it is one process.
 
 use std::sync::Arc;
 use std::{env, fs, process, thread};
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let runner = Arc::clone(&engine);
     let running = thread::spawn(move || runner.run());
 
-    // Nodes of two processes: their address is that of the engine.
+    // Nodes of two processes. Their address is the engine's.
     let mut attached = Config::new();
     attached.engine(EngineAt::Socket(socket));
     let (server, node) = (Node::start(&attached)?, Node::start(&attached)?);

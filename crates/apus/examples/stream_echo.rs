@@ -1,4 +1,4 @@
-//! A stream of bytes in each direction, with the interface of `std::net::TcpStream`: an echo server, and a client of it.
+//! A stream of bytes in each direction, with the interface of `std::net::TcpStream`: an echo server and its client.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Sends back what comes, and ends its half when the client does.
+/// Sends received bytes back, and ends its half when the client ends its own.
 fn echo(mut stream: &Stream) -> io::Result<()> {
     io::copy(&mut { stream }, &mut stream)?;
     stream.end(Shutdown::Write)

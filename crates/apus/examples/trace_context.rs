@@ -1,6 +1,6 @@
-//! A distributed trace: a call tells the server its W3C trace context, and the server passes it on to the calls that it makes.
+//! A distributed trace: a call carries its W3C trace context to the server, and the server passes it on to its own calls.
 //!
-//! With the feature `tracing`, spans for calls and requests are made and passed on by the library (examples/opentelemetry).
+//! With the feature `tracing`, the library makes spans for calls and requests and passes them on (examples/opentelemetry).
 
 use std::thread;
 

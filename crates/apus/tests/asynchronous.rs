@@ -1,4 +1,4 @@
-//! The futures, with tokio; any executor would do.
+//! The futures, with tokio as an example of an executor.
 
 mod pair;
 
@@ -68,7 +68,7 @@ fn a_result_that_is_there_is_ready_at_the_first_poll() {
     let client = pair.client_node.client().unwrap();
     let call = client.start(pair.address, "first").unwrap();
     pair.service.recv().unwrap().reply("done").unwrap();
-    // A second call on the same socket brings the first one's response in.
+    // A second call on the same socket receives the first call's response.
     let second = client.start(pair.address, "second").unwrap();
     pair.service.recv().unwrap().reply("done").unwrap();
     second.wait().unwrap();

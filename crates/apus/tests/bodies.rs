@@ -30,7 +30,7 @@ fn a_body_may_use_its_node_when_it_is_dropped() {
         let client = client_node.client().unwrap();
         let body = || Bytes::from_owner(Owner(Some(client_node.client().unwrap())));
         assert_eq!(client.call(address, body()).unwrap(), "a body", "{delivery}");
-        // Refused, given up, or closed with the node.
+        // Bodies of a call that is refused, given up, or closed with the node.
         let nowhere = Address::new("0.0.0.0:1".parse().unwrap(), 1);
         let refused = client.start(nowhere, body()).map(drop);
         assert_eq!(refused, Err(CallError::UnspecifiedAddress(nowhere)), "{delivery}");

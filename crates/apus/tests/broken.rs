@@ -1,5 +1,5 @@
-//! A thread that panics inside a node ends the node, and nothing else: every operation says so. A link whose errors never end stops
-//! nothing.
+//! A thread that panics inside a node ends the node, and nothing else: every operation reports that. A link with endless errors
+//! blocks nothing.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use apus::net::{Capabilities, Descriptors, Link, LinkCounters, Path, UdpConfig, 
 use apus::{Address, CallError, CloseError, Config, Delivery, Flush, Node, OpenError, RecvError};
 use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit};
 
-/// A link of the application's own that panics when it is asked to send, once it is told to.
+/// A link of the application's own whose `send` panics once `panics` is set.
 struct Faulty {
     inner: UdpLink,
     panics: Arc<AtomicBool>,
-    /// It has an error whenever it is asked, about a node that is none.
+    /// Whether every poll for an error returns one, about an address without a node.
     errs: bool,
 }
 
@@ -115,7 +115,7 @@ fn after_a_panic_inside_the_node_every_operation_ends_with_an_error() {
         threads.push(thread::spawn(move || {
             to_itself.call(to, "once more") == Err(CallError::NodePanicked)
         }));
-        // The one that sent panicked, unless that was the node's own thread. The others are told.
+        // The thread that sent panicked, unless that was the node's own thread. The other threads get an error.
         let told: Vec<_> = threads.into_iter().map(thread::JoinHandle::join).collect();
         assert!(told.iter().filter(|told| told.is_err()).count() <= 1, "{delivery}: {told:?}");
         assert!(told.iter().flatten().all(|&told| told), "{delivery}: {told:?}");
@@ -129,7 +129,7 @@ fn after_a_panic_inside_the_node_every_operation_ends_with_an_error() {
     }
 }
 
-/// Errors come by ICMP, which anybody may forge.
+/// Errors come by ICMP, which any host may forge.
 #[test]
 fn a_flood_of_errors_holds_no_turn_up() {
     let inner = UdpLink::bind("127.0.0.1:0".parse().unwrap(), &UdpConfig::default()).unwrap();

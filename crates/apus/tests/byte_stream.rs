@@ -1,4 +1,4 @@
-//! Byte streams: every byte arrives once and in order, each half ends by itself, and an end that is gone is noticed.
+//! Byte streams: every byte arrives once and in order, each half ends by itself, and the end of a peer is detected.
 
 mod pair;
 
@@ -118,7 +118,7 @@ fn threads_write_and_read_both_halves_at_once() {
         for (seed, mut writer, reader) in [(1, &client, &server), (2, &server, &client)] {
             scope.spawn(move || {
                 let sent = pattern(seed, LENGTH);
-                // Of lengths that fit nothing, some of them short.
+                // Pieces of lengths that match no boundary, some of them short.
                 for part in sent.chunks(10_007 * seed as usize) {
                     writer.write_all(part).unwrap();
                 }
@@ -198,7 +198,7 @@ fn a_task_that_waits_for_the_delivery_does_not_wake_itself() {
     }
 
     let Streams { mut client, server: _server, .. } = streams(Delivery::default());
-    // More than the server's window takes, and less than that and the send buffer.
+    // More than the server's window, and less than the window and the send buffer together.
     client.write_all(&vec![7; 3 << 19]).unwrap();
     let count = Arc::new(Count(AtomicUsize::new(0)));
     let waker = Waker::from(Arc::clone(&count));
@@ -283,7 +283,7 @@ fn a_listener_has_a_bounded_backlog() {
     let (accepted, _) = listener.accept().unwrap();
     let mut third = connect().unwrap();
     drop(listener);
-    // Those that were not accepted end, the one that was goes on.
+    // The streams that were not accepted end; the accepted one goes on.
     assert_eq!(third.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     let mut first = &waiting[0];
     first.write_all(b"still here").unwrap();
@@ -313,7 +313,7 @@ fn many_streams_share_a_listener() {
     });
 }
 
-/// Two nodes that give a silent peer up soon.
+/// Two nodes with a short time limit for silent peers.
 fn impatient() -> (Pair, StreamOptions) {
     let pair = pair_with(|config| {
         config.peer_timeout(Duration::from_millis(50));
@@ -358,7 +358,7 @@ fn streams_that_have_ended_leave_nothing() {
     let (again, accepted) =
         (Stream::connect(&pair.client_node, address).unwrap(), listener.accept().unwrap().0);
     drop((again, accepted, listener));
-    // The port is free when the last stream has ended.
+    // The port is free once the last stream has ended.
     wait_until("the listener ends", || StreamListener::bind(&pair.server_node, LISTENER).is_ok());
     let Pair { client_node, server_node, service, .. } = pair;
     drop(service);
@@ -366,7 +366,7 @@ fn streams_that_have_ended_leave_nothing() {
     server_node.close(Duration::from_secs(10)).unwrap();
 }
 
-/// Two nodes that have not met: the first at all addresses of this machine.
+/// Two nodes before their first contact. The first one listens at all addresses of this machine.
 fn strangers(shards: usize) -> (Node, Node) {
     let mut config = Config::new();
     config.apply_environment().unwrap().shards(shards);

@@ -17,7 +17,7 @@ fn bad_node(delivery: Delivery, seed: u64) -> Node {
     let faults = Faults { loss: 0.1, duplicate: 0.05, reorder: 0.05, seed, ..Faults::default() };
     let link = FaultLink::new(link, faults).unwrap();
     let mut config = Config::new();
-    // One probe in five is lost with its answer: a call is asked for often enough in this time.
+    // One probe in five is lost together with its answer: this time allows enough probes for a call.
     config.delivery(delivery).peer_timeout(Duration::from_secs(10));
     Node::with_link(Box::new(link), &config).unwrap()
 }
@@ -26,7 +26,7 @@ fn bad_node(delivery: Delivery, seed: u64) -> Node {
 fn every_byte_survives_a_bad_network() {
     for (seed, delivery) in (1..).zip(Delivery::ALL) {
         let (client_node, server_node) = (bad_node(delivery, seed), bad_node(delivery, seed + 100));
-        // In `fullbusy` a node stands still while no thread waits, and the peer may have missed its last answer.
+        // In `fullbusy` a node makes no turns while no thread waits, and the peer may have missed its last answer.
         let idle = [&client_node, &server_node].map(|node| node.bind(5_000).unwrap());
         thread::scope(|scope| {
             for service in &idle {
@@ -41,7 +41,7 @@ fn every_byte_survives_a_bad_network() {
     }
 }
 
-/// Both ends send at once, and read what the other one sends.
+/// Both ends send at the same time, and read the bytes of the other one.
 fn exchange(client_node: &Node, server_node: &Node, delivery: Delivery) {
     let listener = StreamListener::bind(server_node, 4_001).unwrap();
     let address = Address::new(server_node.local_addr(), 4_001);

@@ -1,4 +1,4 @@
-//! Peers that break the rules of byte streams (`docs/streams.md`): each loses its own stream and nothing else.
+//! Peers that violate the rules of byte streams (`docs/streams.md`): each loses its own stream and nothing else.
 
 mod pair;
 
@@ -39,7 +39,7 @@ impl Message {
     }
 }
 
-/// The reason, if a response resets the stream.
+/// The reason of the reset, if the response resets the stream.
 fn reset(response: &Bytes) -> Option<u8> {
     assert_eq!(response[..3], [b'S', b't', 1]);
     (response[3] & RESET != 0).then(|| response[5])
@@ -50,7 +50,7 @@ struct Hostile {
     listener: StreamListener,
     client: Client,
     address: Address,
-    /// Calls that the listener keeps.
+    /// Calls that the listener holds.
     kept: Vec<Call>,
 }
 
@@ -65,7 +65,7 @@ impl Hostile {
         Self { pair, listener, client, address, kept: Vec::new() }
     }
 
-    /// Opens a stream by hand; the window is that of a stream which was not accepted.
+    /// Opens a stream by hand. Returns the window, which is the window of a stream that was not accepted.
     fn open(&self, id: u64) -> u64 {
         let response = self.client.call(self.address, Message::new(id, OPEN, 0).with(b"")).unwrap();
         assert_eq!(reset(&response), None);
@@ -76,7 +76,7 @@ impl Hostile {
         reset(&self.client.call(self.address, message).unwrap())
     }
 
-    /// An honest stream of another client still works.
+    /// Asserts that an honest stream of another client still works.
     fn honest_stream_works(&self) {
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -99,10 +99,10 @@ fn lies_reset_the_stream_that_they_are_about() {
     let window = hostile.open(99);
     let long = vec![0; usize::try_from(window).unwrap() + 1];
     let lies = [
-        Message::new(0, 0, 0).with(&long),        // more than the window,
-        Message::new(0, 0, u64::MAX).with(b"xy"), // where numbers end,
-        Message { received: 1, ..Message::new(0, 0, 0) }.with(b""), // received what was not sent;
-        Message::new(0, FIN, 5).with(b""),        // an end, and then
+        Message::new(0, 0, 0).with(&long),        // more than the window
+        Message::new(0, 0, u64::MAX).with(b"xy"), // beyond the largest offset
+        Message { received: 1, ..Message::new(0, 0, 0) }.with(b""), // reports unsent bytes
+        Message::new(0, FIN, 5).with(b""),        // the end, before more bytes
     ];
     for (id, lie) in (1..).zip(&lies) {
         hostile.open(id);
@@ -112,7 +112,7 @@ fn lies_reset_the_stream_that_they_are_about() {
             assert_eq!(hostile.call(lie), Some(VIOLATION), "lie {id}");
         } else {
             assert_eq!(hostile.call(lie), None);
-            assert_eq!(hostile.call(Message::new(id, 0, 4).with(b"xy")), Some(VIOLATION)); // more.
+            assert_eq!(hostile.call(Message::new(id, 0, 4).with(b"xy")), Some(VIOLATION)); // bytes after the end
         }
     }
     let counters = hostile.pair.server_node.stats().streams;
@@ -148,7 +148,7 @@ fn a_stream_belongs_to_the_port_that_opened_it() {
     assert_eq!(reset(&stolen), Some(UNKNOWN));
     assert_eq!(hostile.call(Message::new(2, 0, 0).with(b"")), Some(UNKNOWN));
     assert_eq!(hostile.pair.server_node.stats().streams.refused_unknown, 2);
-    // The stream itself was not touched.
+    // The honest stream itself is unchanged.
     assert_eq!(hostile.call(Message::new(1, FIN, 0).with(b"own")), None);
     let (mut stream, _) = hostile.listener.accept().unwrap();
     let mut text = String::new();

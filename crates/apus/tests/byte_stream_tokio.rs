@@ -1,4 +1,4 @@
-//! Byte streams with tokio, and with no runtime at all.
+//! Byte streams with tokio, and without any runtime.
 
 mod pair;
 
@@ -125,7 +125,7 @@ fn futures_that_are_dropped_lose_nothing() {
     let mut context = Context::from_waker(Waker::noop());
     assert!(pin!(listener.accept_async()).poll(&mut context).is_pending());
     {
-        // Given up while it is opened.
+        // Given up while the stream is being opened.
         let options = StreamOptions::new();
         let mut connecting = pin!(Stream::connect_async(&pair.client_node, address, &options));
         let _ = connecting.as_mut().poll(&mut context);

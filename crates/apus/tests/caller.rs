@@ -1,4 +1,4 @@
-//! The process that a request is from, as the kernel says.
+//! The process that sent a request, as the kernel reports it.
 
 mod pair;
 

@@ -1,4 +1,4 @@
-//! A server that computes for long inside one call: its other calls go on.
+//! A server that computes for long inside one call: its other calls make progress.
 
 mod pair;
 
@@ -11,7 +11,7 @@ use apus::net::{FaultLink, Faults, UdpConfig, UdpLink};
 use apus::{Config, Delivery, Node};
 use pair::{around, pattern, serve, wait_until};
 
-/// Loses one packet in seven of what it sends, so that some of the 64 of a message are lost; most of it waits for grants.
+/// A node that loses one in seven of its packets. A message of 64 packets loses some of them; most of its packets need grants.
 fn lossy_node(delivery: Delivery, seed: u64) -> Node {
     let link = UdpLink::bind("127.0.0.1:0".parse().unwrap(), &UdpConfig::default()).unwrap();
     let link = FaultLink::new(link, Faults { loss: 0.15, seed, ..Faults::default() }).unwrap();
@@ -43,7 +43,7 @@ fn grants_and_retransmissions_go_on_while_the_only_server_thread_computes() {
             let delivery = pair.server_node.stats().delivery;
             delivery.turns > delivery.background_turns
         };
-        // Before that it does not wait yet, so the background thread is not masked.
+        // Until then the server's thread does not wait, so it does not mask the background thread.
         wait_until("the server's thread waits", || !suspends || turned_by_threads());
         let client = pair.client_node.client().unwrap();
         let compute = client.start(pair.address, "compute").unwrap();
@@ -52,8 +52,8 @@ fn grants_and_retransmissions_go_on_while_the_only_server_thread_computes() {
         let bodies: Vec<_> = (0..4).map(|seed| pattern(seed, 1_000_000)).collect();
         let calls: Vec<_> =
             bodies.iter().map(|body| client.start(pair.address, body.clone()).unwrap()).collect();
-        // All of them arrive while the thread computes, which takes grants, and asking again for
-        // what is lost. It computes until then, but 50 ms at least.
+        // All requests arrive while the thread computes; that takes grants, and resends of the lost packets. The thread computes
+        // until then, but for 50 ms at least.
         let since = Instant::now();
         let mut stats = pair.server_node.stats();
         wait_until("all requests are there", || {

@@ -1,4 +1,4 @@
-//! Configuration from TOML and the environment, and what is said of wrong values.
+//! Configuration from TOML and the environment, and the errors for wrong values.
 
 use std::time::Duration;
 

@@ -21,15 +21,15 @@ fn role() {
     play_role();
 }
 
-/// A network namespace that lives as long as this.
+/// A network namespace that is deleted when it is dropped.
 struct Namespace {
     holder: Child,
-    /// It has process ids of its own.
+    /// Whether it has its own process ids.
     has_pids: bool,
 }
 
 impl Namespace {
-    /// `None` if this process may not make one.
+    /// Makes a namespace; `None` if this process may not.
     fn new(has_pids: bool) -> Option<Self> {
         let mut command = Command::new("unshare");
         let pids: &[_] = if has_pids { &["--pid", "--fork", "--kill-child"] } else { &[] };
@@ -42,7 +42,7 @@ impl Namespace {
         (line == "ready\n").then_some(namespace)
     }
 
-    /// Runs `ip` there. True if all was well.
+    /// Runs `ip` in the namespace. Returns whether it succeeded.
     fn ip(&self, arguments: &str) -> bool {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.holder.id())).args(["--", "ip"]);
@@ -61,7 +61,8 @@ impl Drop for Namespace {
     }
 }
 
-/// Two namespaces with the addresses 10.77.0.1 and 10.77.0.2, the second with process ids of its own. `None` if this process may not make them.
+/// Two namespaces with the addresses 10.77.0.1 and 10.77.0.2, the second with its own process ids. `None` if this process may not
+/// make them.
 fn network() -> Option<[Namespace; 2]> {
     let [first, second] = [Namespace::new(false)?, Namespace::new(true)?];
     let peer = second.holder.id();
@@ -91,7 +92,7 @@ fn containers_that_share_a_directory_share_memory() {
         assert_eq!(client.ask("wait"), "100");
         assert_eq!((server.report().pairs_met, server.report().meetings_failed), (1, 0));
         assert!(directory.names().contains(&format!("apus-{address}")), "{:?}", directory.names());
-        server.kill(); // Its file stays, and the next server has the same address.
+        server.kill(); // The server's file remains, and the next server has the same address.
     }
 }
 
@@ -103,7 +104,7 @@ fn containers_that_share_no_directory_use_udp() {
     let [ours, theirs] = [Directory::new(), Directory::new()];
     let mut server = first.start(&format!("server 10.77.0.1:0 {}", ours.path().display()));
     let address = server.line();
-    // It stands for another node in the client's directory.
+    // In the client's directory, the place belongs to another node.
     let place = Place::Directory(theirs.path().to_owned(), address.parse().unwrap());
     let stranger = Listener::bind(&place).unwrap();
     let client = format!("udp-client {address} 10.77.0.2:0 {}", theirs.path().display());
@@ -146,7 +147,7 @@ fn a_node_that_is_closed_leaves_no_file() {
 
 #[test]
 fn a_directory_in_which_no_file_can_be_made_is_named() {
-    // An address that is no loopback's, at which a socket can be bound; nothing is sent.
+    // An address outside of loopback at which a socket can be bound; nothing is sent.
     let own = interface_addresses().into_iter().find(|ip| UdpSocket::bind((*ip, 0)).is_ok());
     let Some(ip) = own.filter(|ip| ip.is_ipv4()) else {
         return skipped("this machine has no address but loopback");

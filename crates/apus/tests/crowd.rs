@@ -1,4 +1,4 @@
-//! A process of another user that has very many calls outstanding delays those of others by its share only.
+//! A process of another user with very many outstanding calls delays the calls of others only by its share.
 
 mod pair;
 mod program;
@@ -19,14 +19,15 @@ fn role() {
     play_role();
 }
 
-/// A thread that takes a request turns the engine first if nobody has for this time (docs/delivery.md, *Whose request is next*).
+/// Time without a turn after which a thread that takes a request turns the engine first (docs/delivery.md, *Whose request is
+/// next*).
 const LONG: Duration = Duration::from_micros(20);
 
-/// Messages that a turn of the engine takes from a neighbour.
+/// Upper bound on the messages that a turn of the engine takes from a neighbour.
 const FRAMES: usize = 64;
 
-/// A server that this process and one of another user share memory with, which calls it 10,000 times at once, and what `look` sees
-/// then. Nobody turns the server's engine but the calling thread.
+/// Runs `look` with a server that shares memory with this process and with a process of another user, which keeps 10,000 calls
+/// outstanding. Only the calling thread turns the server's engine.
 fn beside_a_crowd(look: impl FnOnce(&Node, &Service, &Caller)) {
     let anywhere: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let server = Node::start(patient(anywhere).delivery(Delivery::fullbusy())).unwrap();
@@ -63,7 +64,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// Begins a call whose request is in memory when this returns.
+    /// Begins a call. Its request is in memory when this returns.
     fn start(&self) -> Call {
         let sent = || self.node.stats().memory.messages_sent;
         let before = sent();
@@ -73,7 +74,7 @@ impl Caller {
     }
 }
 
-/// Answers the next request of a service. True if it is of this process.
+/// Answers the next request of a service. Returns whether it came from this process.
 fn answer_next(service: &Service) -> bool {
     let request = service.recv().unwrap();
     let is_ours = request.body() == "ours";
@@ -87,7 +88,7 @@ fn a_call_waits_for_few_of_the_calls_of_another_user() {
         for _ in 0..100 {
             let call = caller.start();
             let others = (0..10_000).take_while(|_| !answer_next(service)).count();
-            // What the last turn has left, and one of what the next one takes.
+            // The rest of the last turn, and one request of the next turn.
             assert!(others <= FRAMES + 1, "{others} of 10,000 calls were answered first");
             assert_eq!(call.wait().unwrap(), "answer");
         }
@@ -97,7 +98,7 @@ fn a_call_waits_for_few_of_the_calls_of_another_user() {
 #[test]
 fn a_call_is_second_behind_those_of_another_user_that_wait_for_the_service() {
     beside_a_crowd(|server, service, caller| {
-        // Looking at another port turns the engine, and takes nothing.
+        // A receive at another port turns the engine, and takes nothing.
         let elsewhere = server.bind(PORT + 1).unwrap();
         let turn = || assert!(elsewhere.try_recv().is_err(), "nobody calls that port");
         wait_until("1,000 calls of the other user wait", || {

@@ -29,7 +29,7 @@ fn deliveries() -> [Delivery; 3] {
     [Delivery::default(), "base".parse().unwrap(), "napibusy".parse().unwrap()]
 }
 
-/// A server process, and a node here that shares memory with it.
+/// Starts a server process, and a node here that shares memory with it.
 fn server_process(delivery: Delivery) -> (Program, Node, Address) {
     let server = Program::start("server 127.0.0.1:0");
     let address = Address::new(server.line().parse().unwrap(), PORT);
@@ -55,12 +55,12 @@ fn calls_to_a_process_that_is_killed_end_at_once() {
         server.kill();
         for call in calls {
             let error = call.wait().unwrap_err();
-            // A request that memory has not carried went over UDP, where nobody is any more.
+            // A request that was not sent through memory went over UDP, where no process receives it any more.
             let is_unsent = matches!(error, CallError::PeerUnreachable { sent: false, .. });
             assert!(error.may_have_executed() != is_unsent, "{delivery}: {error}");
         }
         wait_until("the pair has ended", || node.stats().memory.pairs_ended == 1);
-        // Its successor is found as well.
+        // The client reaches the server's successor as well.
         let server = Program::start(&format!("server {}", address.host));
         assert_eq!(server.line(), address.host.to_string());
         wait_until("memory is shared again", || {
@@ -76,7 +76,7 @@ fn calls_to_a_process_that_is_killed_end_at_once() {
 
 #[test]
 fn calls_that_a_killed_process_has_not_got_go_to_its_successor() {
-    // Nobody turns the node but this thread.
+    // Only this thread turns the node.
     let server = Program::start("server 127.0.0.1:0");
     let address = Address::new(server.line().parse().unwrap(), PORT);
     let node = Node::start(patient(anywhere()).delivery(Delivery::fullbusy())).unwrap();
@@ -140,7 +140,7 @@ fn nothing_is_left_of_a_client_process_that_is_killed() {
         client.kill();
         wait_until("the pair has ended", || server.report().pairs_ended == round);
         wait_until("the requests are given up", || server.report().held == 0);
-        // The last body that was read in place takes the memory with it, whenever a thread drops it.
+        // The last body that was read in place releases the memory, when any thread drops it.
         wait_until("the client's memory is gone", || server.report().mappings == 0);
         let kept = server.report().descriptors;
         assert_eq!(*before.get_or_insert(kept), kept, "{round}");
@@ -168,7 +168,7 @@ fn a_forked_child_reads_and_drops_bodies_of_its_parent() {
         intact
     }));
     assert!(are_intact(&bodies));
-    // The child's copies of the bodies are the last that hold on to the memory.
+    // The child's copies of the bodies are the last owners of the memory.
     service.shutdown();
     serving.join().unwrap();
     let Pair { client_node, server_node, .. } = pair(Delivery::default());
@@ -192,7 +192,7 @@ fn what_a_child_has_at_an_address_that_its_parent_unmapped_for_it_stays() {
     pair.client_node.close(FAULT_AFTER).unwrap();
     let mut body = Some(body);
     let child = in_child(|| {
-        // The memory that the parent writes is not mapped here, so that of these nodes takes its addresses.
+        // The memory that the parent writes is not mapped here, so the memory of these nodes takes its addresses.
         let own: Vec<_> = (0..20).map(|_| pair::pair(Delivery::default())).collect();
         own.iter().for_each(|own| drop(pair::serve_echo(&own.service)));
         let call =
@@ -232,7 +232,7 @@ fn calls_to_a_process_that_has_stopped_end_with_their_deadlines() {
     assert_eq!(node.stats().memory.pairs_ended, 0);
 }
 
-/// Counts the bodies that are kept.
+/// Counts the bodies in existence.
 struct Counted(Arc<AtomicUsize>);
 
 impl AsRef<[u8]> for Counted {
@@ -263,7 +263,7 @@ fn a_process_that_has_stopped_keeps_no_bodies_of_calls_that_have_ended() {
         })
         .collect();
     calls.into_iter().for_each(|call| assert!(call.wait().is_err()));
-    // Some bodies of ended calls lie in the node until its next turn.
+    // Some bodies of ended calls stay in the node until its next turn.
     wait_until("no body is kept", || {
         node.stats().memory.pairs_ended == 0 && kept.load(Ordering::Relaxed) == 0
     });

@@ -1,4 +1,4 @@
-//! Processes of the host take a share of a node's descriptors, and no more.
+//! Processes of the host take only a share of a node's descriptors.
 
 mod pair;
 mod program;
@@ -15,15 +15,16 @@ fn role() {
     play_role();
 }
 
-/// The limit of the server, and what is left of it to the program at least.
+/// Limit of descriptors of the server.
 const LIMIT: u64 = 48;
+/// Lower bound on the descriptors that are left to the program.
 const LEFT: u64 = 8;
 
 fn node() -> Node {
     Node::start(&patient("127.0.0.1:0".parse().unwrap())).unwrap()
 }
 
-/// Pairs of the server now.
+/// The present number of pairs of the server.
 fn pairs(server: &mut Program) -> u64 {
     let report = server.report();
     assert!(report.descriptors <= LIMIT - LEFT, "{report:?}");
@@ -47,7 +48,7 @@ fn neighbours_leave_the_program_its_descriptors() {
         nodes.push(node);
     }
     assert_eq!(pairs(&mut server), LIMIT / 6);
-    // One that calls gets the place of one that does not.
+    // A process that calls replaces one that does not.
     let (node, since) = (node(), Instant::now());
     let client = node.client().unwrap();
     while node.stats().memory.pairs_met == 0 {

@@ -1,4 +1,4 @@
-//! Documents agree with the tables of settings and errors, are pages of the book, and have links that lead somewhere.
+//! Documents agree with the tables of settings and errors, are pages of the book, and have valid links.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -83,7 +83,7 @@ fn every_page_is_in_the_book() {
     }
 }
 
-/// Every variant of the errors of the API is in the page of errors, and every variant there exists.
+/// Every variant of the API's errors is in the page of errors, and every variant in the page exists.
 #[test]
 fn the_page_of_errors_has_every_variant() {
     let page = document("docs/errors.md");
@@ -132,8 +132,7 @@ fn sources(directory: &Path) -> String {
     text
 }
 
-/// Sentences that name numbers of settings. `{key}`, `{key.low}` and `{key.high}` stand for the default and the ends
-/// of the range.
+/// Sentences with numbers of settings. `{key}`, `{key.low}` and `{key.high}` stand for the default and the ends of the range.
 const SENTENCES: [(&str, &str); 5] = [
     (
         "docs/features.md",
@@ -160,7 +159,7 @@ fn sentences_name_the_numbers_of_the_table() {
     }
 }
 
-/// The lines of a document outside of blocks of code.
+/// The lines of a document outside code blocks.
 fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut in_code = false;
     text.lines().filter(move |line| {
@@ -170,14 +169,14 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The targets of the links of a document, without those to other sites.
+/// The targets of the links of a document, except links to other sites.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     let links = prose(text).flat_map(|line| line.split("](").skip(1));
     let targets = links.filter_map(|rest| rest.split(')').next());
     targets.filter(|target| !target.contains(':'))
 }
 
-/// Where links into a document may lead: its headings, as GitHub names them, and ids given by hand.
+/// The valid targets of links into a document: its headings, as GitHub names them, and ids given by hand.
 fn anchors(text: &str) -> BTreeSet<String> {
     let by_hand = prose(text).flat_map(|line| line.split("<a id=\"").skip(1));
     let by_hand = by_hand.filter_map(|rest| rest.split('"').next()).map(str::to_owned);

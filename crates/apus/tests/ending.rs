@@ -1,4 +1,4 @@
-//! Closing, shutting down, dropping; peers that are not there.
+//! Closing, shutting down, dropping, and absent peers.
 
 mod pair;
 
@@ -18,7 +18,7 @@ fn close_waits_until_everything_has_ended() {
         acquaint(&pair);
         let Pair { client_node, server_node, service, address } = pair;
         let client = client_node.client().unwrap();
-        // In `fullbusy` nobody takes grants for a request while its thread waits for another node.
+        // In `fullbusy` no thread takes grants for a request while its thread waits for another node.
         let length = if delivery == Delivery::fullbusy() { 1_000 } else { 100_000 };
         let calls: Vec<_> =
             (0..8).map(|seed| client.start(address, pattern(seed, length)).unwrap()).collect();
@@ -66,7 +66,7 @@ fn a_handler_sees_that_its_call_was_given_up() {
             assert_eq!(request.remaining().is_some(), by_deadline, "{delivery}");
             assert!(request.remaining().is_none_or(|time| time <= Duration::from_millis(50)));
             assert!(by_deadline || !request.is_cancelled(), "{delivery}: the client waits");
-            // By its deadline a call ends while its client is turned; dropping it gives it up at once.
+            // With a deadline, a call ends while its client is turned; without one, dropping it gives it up at once.
             let waiting = by_deadline.then_some(call);
             wait_until("the request is cancelled", || {
                 let _ = client.try_recv();
@@ -179,7 +179,7 @@ fn a_port_nobody_serves_fails_calls() {
     let pair = pair(Delivery::suspend());
     let client = pair.client_node.client().unwrap();
     let nobody = Address::new(pair.address.host, pair.address.port + 1);
-    // The other node does nothing while nobody waits on it, until its background thread does.
+    // The other node makes no turns while no thread waits on it, until its background thread does.
     assert_eq!(client.call(nobody, "x"), Err(CallError::NoSuchPort));
 }
 
@@ -218,7 +218,7 @@ fn the_udp_port_is_free_when_the_node_has_stopped() {
 
 #[test]
 fn clients_and_services_keep_their_node_running() {
-    /// All that a caller of this function has is a service and a client, each of a node of its own.
+    /// Returns only a service and a client, each of a node of its own.
     fn open(delivery: Delivery) -> (Address, Service, Client) {
         let mut config = Config::new();
         config.listen("127.0.0.1:0".parse().unwrap()).delivery(delivery);
@@ -256,7 +256,7 @@ fn a_node_at_the_address_of_one_that_has_just_gone_is_another_client() {
     config.listen("127.0.0.1:0".parse().unwrap());
     for round in 0..20u8 {
         let client_node = Node::start(&config).unwrap();
-        // The same port from here on.
+        // The same port is used from here on.
         config.listen(client_node.local_addr());
         let response = client_node.client().unwrap().call(server.address, vec![round; 9]);
         assert_eq!(&response.unwrap()[..], &[round; 9]);

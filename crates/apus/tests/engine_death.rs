@@ -26,7 +26,7 @@ fn deliveries() -> [Delivery; 3] {
     [Delivery::default(), "base".parse().unwrap(), "napibusy".parse().unwrap()]
 }
 
-/// Calls of all lengths, which are not answered.
+/// Makes calls of all lengths that are not answered.
 fn hold(client: &Client, to: Address) -> Vec<Call> {
     let lengths = [4, 4_000, 100_000, 1 << 20, 2_000_000, 20_000_000];
     let body = |length| [HOLD.as_bytes(), &vec![b'x'; length]].concat();
@@ -162,7 +162,7 @@ fn nodes_outlive_an_engine_that_is_killed() {
             for call in calls.into_iter().flatten() {
                 match call.wait().unwrap_err() {
                     CallError::EngineEnded => ended += 1,
-                    // The engine had a part of a long request only.
+                    // The engine had received only a part of a long request.
                     error => assert_eq!(error, CallError::NotSent, "{delivery}"),
                 }
             }
@@ -170,7 +170,7 @@ fn nodes_outlive_an_engine_that_is_killed() {
             assert_eq!(port.call(near, "nobody").unwrap_err(), CallError::NoEngine);
             wait_until("the requests are given up", || {
                 held.extend(holding.try_iter());
-                // A node of its own learns it by the silence.
+                // A node with its own engine detects the end by the silence.
                 held.iter().all(|(number, request)| *number == 1 || request.is_cancelled())
             });
             engine = start_engine(&directory, address).0;

@@ -1,4 +1,4 @@
-//! Every example for users ends by itself, and writes what its comment promises.
+//! Every example for users ends by itself, and prints the output that its comment promises.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// Measures calls for `.ci/instructions`; it is no example for users.
+/// The example that measures calls for `.ci/instructions`; it is not for users.
 const MEASURES: &str = "call_cost";
 
-/// A server and a client of it, which run at the same time.
+/// A server and its client, which run at the same time.
 const PAIR: [&str; 2] = ["echo_client", "echo_server"];
 
-/// Examples and what they write. `N` stands for a number.
+/// Examples and their output. `N` stands for a number.
 const OUTPUTS: [(&str, &str); 15] = [
     ("async_tokio", SQUARES),
     ("cancel", "the handler works\nthe call was cancelled\nthe handler has stopped\n"),
@@ -51,7 +51,7 @@ const OUTPUTS: [(&str, &str); 15] = [
 
 const SQUARES: &str = "N squared is N\n";
 
-/// The program of an example. `cargo test` builds it with the tests, and this builds it if only this test was asked for.
+/// The path of an example. `cargo test` builds the examples with the tests; this function builds them if only this test runs.
 fn program(name: &str) -> PathBuf {
     static BUILDS: Mutex<()> = Mutex::new(());
     let test = env::current_exe().expect("this program has a path");
@@ -78,7 +78,7 @@ fn run(name: &str, arguments: &[&str]) -> Output {
     output.unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// With `N` in place of each number, so that the numbers of one run do not matter.
+/// Replaces each number by `N`, because numbers differ between runs.
 fn without_numbers(text: &str) -> String {
     let mut shown = String::new();
     for part in text.split_inclusive(|it: char| it.is_ascii_digit()) {
@@ -91,7 +91,7 @@ fn without_numbers(text: &str) -> String {
     shown
 }
 
-/// What an example writes, which has to end well.
+/// The output of an example, which must succeed.
 fn written(name: &str) -> String {
     let output = run(name, &[]);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -120,7 +120,7 @@ fn numbers_that_are_the_point_of_an_example_are_right() {
         metrics.starts_with("the client's node: 10 calls; the server's node: 10 "),
         "{metrics}"
     );
-    // The same trace, with the span of the service between.
+    // The same trace, with the span of the service in between.
     let trace = written("trace_context");
     let spans = ["00f067aa0ba902b7", "0707070707070707"];
     let contexts = spans.map(|span| format!("00-4bf92f3577b34da6a3ce929d0e0e4736-{span}-01"));
@@ -163,5 +163,5 @@ fn every_example_is_run_and_says_what_it_shows() {
     assert_eq!(there, run, "which examples there are, and which are run");
 }
 
-/// Lines of a page.
+/// Upper bound on the lines of an example: a page.
 const PAGE: usize = 75;

@@ -1,5 +1,4 @@
-//! Loss, duplication and reordering on both sides: every call ends, every byte is right, nothing
-//! is executed twice.
+//! Loss, duplication and reordering on both sides: every call ends, every byte is right, and no request is executed twice.
 
 mod pair;
 
@@ -52,12 +51,12 @@ fn bad_node(delivery: Delivery, seed: u64) -> Node {
     let faults = Faults { loss: 0.1, duplicate: 0.05, reorder: 0.05, seed, ..Faults::default() };
     let link = FaultLink::new(link, faults).unwrap();
     let mut config = Config::new();
-    // One probe in five is lost with its answer: a call is asked for often enough in this time.
+    // One probe in five is lost together with its answer: this time allows enough probes for a call.
     config.delivery(delivery).peer_timeout(Duration::from_secs(10));
     Node::with_link(Box::new(link), &config).unwrap()
 }
 
-/// Mostly short, some long; begins with the call's number.
+/// A request that begins with the call's number; most are short, some long.
 fn numbered(call: u64) -> Vec<u8> {
     let length = match call % 100 {
         0 => 300_000,
@@ -69,7 +68,7 @@ fn numbered(call: u64) -> Vec<u8> {
     body
 }
 
-/// The call's number and what to answer: as long as the request, every byte changed.
+/// The call's number and the answer: as long as the request, with every byte changed.
 fn answer_to(request: &[u8]) -> (u64, Vec<u8>) {
     let call = u64::from_le_bytes(request[..8].try_into().unwrap());
     (call, request.iter().map(|byte| byte ^ 0x5a).collect())

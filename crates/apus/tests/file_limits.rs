@@ -1,4 +1,4 @@
-//! A process that may make no files, or only short ones, has nodes all the same.
+//! A process that may make no files, or only short ones, can still have nodes.
 
 mod pair;
 mod program;
@@ -15,7 +15,7 @@ fn role() {
     play_role();
 }
 
-/// Calls a server, with and without a long message. True if memory is shared with it.
+/// Calls a server, with and without a long message. Returns whether memory is shared with it.
 fn shares_memory(server: &Program) -> bool {
     let address = server.try_line().expect("it starts in spite of the limit");
     let address = Address::new(address.parse().unwrap(), PORT);
@@ -37,10 +37,10 @@ fn shares_memory(server: &Program) -> bool {
     true
 }
 
-/// `RLIMIT_FSIZE` holds for memory without a name as well, and its signal ends a process.
+/// `RLIMIT_FSIZE` also limits anonymous memory files, and its signal ends a process.
 #[test]
 fn a_node_has_room_for_its_files_or_does_without_them() {
-    // In units of 512 bytes: nothing, a few pages, less than a long message takes, and less than a trace takes.
+    // Limits in units of 512 bytes: nothing, a few pages, less than a long message, and less than a trace.
     for (blocks, shares) in [(0, false), (8, false), (1_024, false), (2_048, true), (100_000, true)]
     {
         let server = Program::start_after(&format!("ulimit -f {blocks}"), "server 127.0.0.1:0");
@@ -48,7 +48,7 @@ fn a_node_has_room_for_its_files_or_does_without_them() {
     }
 }
 
-/// `vm.memfd_noexec = 2` refuses memory without a name that could be executed.
+/// `vm.memfd_noexec = 2` refuses anonymous memory files that could be executed.
 #[test]
 fn memory_that_is_never_executed_is_enough() {
     let apart = ["--pid", "--fork", "--mount-proc", "--kill-child"];

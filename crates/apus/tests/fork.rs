@@ -1,5 +1,5 @@
-//! A node belongs to the process that started it. A forked child has a copy of all of it, and of the
-//! descriptor of its link, but not the threads.
+//! A node belongs to the process that started it. A forked child has a copy of all of it, including the descriptor of its link, but
+//! not the threads.
 
 mod pair;
 
@@ -16,7 +16,7 @@ use apus::{
 };
 use pair::{Pair, pair, serve};
 
-/// The result of a future that is ready when it is first asked.
+/// The result of a future that is ready at its first poll.
 fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Some(result),
@@ -24,7 +24,7 @@ fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Each operation, and its place in the list when it did not end with the error.
+/// The index of each operation that did not end with the error.
 fn not_refused(outcomes: &[bool]) -> Vec<usize> {
     (0..outcomes.len()).filter(|&place| !outcomes[place]).collect()
 }
@@ -41,8 +41,8 @@ fn a_child_gets_an_error_from_every_operation() {
             let _ = request.reply(body);
         });
         let client = client_node.client().unwrap();
-        // In `fullbusy` nobody turns the client while its thread waits for another node, so both must
-        // have met.
+        // In `fullbusy` no thread turns the client while its thread waits for another node, so the first contact must be over
+        // before.
         client.call(address, "parent").unwrap();
         let held = server_node.bind(5000).unwrap();
         let to_held = Address::new(server_node.local_addr(), 5000);
@@ -94,7 +94,7 @@ fn what_a_child_does_is_not_felt_by_its_parent() {
         let client = client_node.client().unwrap();
         let begun = client.start(address, "begun before").unwrap();
         let child = in_child(|| {
-            // The child's own node is as good as any.
+            // The child may have a node of its own.
             let node = Node::start(Config::new().listen("127.0.0.1:0".parse().unwrap())).unwrap();
             let answer = node.client().unwrap().call(address, "from the child's node");
             let own = answer.as_deref() == Ok(b"from the child's node");

@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use apus::{Delivery, Node, Service};
 use pair::{pair, pattern, serve_echo, wait_until};
 
-/// Returns when `node` has counted more sleeps of its threads than before: its receiver sleeps, or is
-/// one instruction from it.
+/// Returns when `node` has counted more sleeps of its threads than before: its receiver sleeps, or is about to within one
+/// instruction.
 fn wait_for_sleep(node: &Node, before: u64) {
     wait_until("a receiver sleeps", || sleeps(node) > before);
 }
@@ -24,7 +24,7 @@ fn sleeps(node: &Node) -> u64 {
 #[test]
 fn a_message_for_a_sleeping_receiver_is_one_wake_up() {
     const CALLS: usize = 2_000;
-    // Without polling: a thread that polls is awake.
+    // Modes without polling, because a polling thread is awake.
     let modes = ["base", "defer:20", "suspend,poll=0us", "suspend:20", "suspend:0"];
     for delivery in modes.map(|text| text.parse::<Delivery>().unwrap()) {
         let pair = pair(delivery);
@@ -39,7 +39,7 @@ fn a_message_for_a_sleeping_receiver_is_one_wake_up() {
         let stats = pair.service.stats();
         assert_eq!(stats.messages, CALLS as u64, "{delivery}");
         let ratio = stats.handoffs_per_message().unwrap();
-        // Never two for one. Now and then none: the message was there before the thread parked.
+        // Never two wake-ups for one message. Sometimes none, when the message was there before the thread parked.
         assert!(ratio <= 1.0, "{delivery}: {stats:?}");
         assert!(ratio > 0.9, "{delivery}: {stats:?}");
         let stats = client.stats();
@@ -62,7 +62,7 @@ fn in_fullbusy_no_message_is_a_wake_up() {
     assert_eq!((node.messages, node.handoffs, node.wake_ups), (1_000, 0, 0));
 }
 
-/// A waker that looks for the message while it is being called.
+/// A waker that looks for the message while it is called.
 struct Looks {
     service: Service,
     found: Mutex<Vec<bool>>,
@@ -75,8 +75,8 @@ impl Wake for Looks {
     }
 }
 
-/// HomaModule's pull request 84: a receiver was woken, the lock let go, and only then the packet
-/// queued; the receiver found nothing, slept, and was woken again.
+/// HomaModule's pull request 84: a receiver was woken, the lock was released, and only then the packet was queued; the receiver
+/// found nothing, slept, and was woken again.
 #[test]
 fn a_woken_thread_finds_the_message_in_its_place_and_the_lock_free() {
     for delivery in [Delivery::base(), Delivery::suspend()] {
@@ -107,7 +107,7 @@ fn many_receivers_share_one_wake_up_a_message() {
     const CALLS: u64 = 500;
     for delivery in Delivery::ALL {
         if delivery == Delivery::fullbusy() {
-            continue; // Eight threads that never sleep.
+            continue; // Eight threads never sleep.
         }
         let pair = pair(delivery);
         let served = Arc::new(AtomicUsize::new(0));

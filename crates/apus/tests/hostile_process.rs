@@ -1,4 +1,4 @@
-//! Processes that use an engine and do what no honest process does. The engine ends or ignores them, and the others notice nothing.
+//! Processes that use an engine and violate its rules. The engine ends or ignores them, without an effect on the others.
 
 mod pair;
 
@@ -15,9 +15,9 @@ use pair::engine::{Directory, Engine, attached};
 use pair::liar::{ADDRESS, CLOSE, FORBIDDEN, IN_USE, Liar, YES, encode, offer};
 use pair::{PORT, pattern, serve_echo, wait_until};
 
-/// A port of the liar.
+/// A port of the hostile process.
 const OWN: u16 = 77;
-/// A client port of the liar.
+/// A client port of the hostile process.
 const FROM: u16 = 40_000;
 /// A port that only another user may serve.
 const KEPT: u16 = 99;
@@ -77,12 +77,12 @@ impl Honest {
         Liar::attach(&self.socket())
     }
 
-    /// The most that the engine holds for a process.
+    /// The largest number of bytes that the engine holds for a process now.
     fn held_most(&self) -> u64 {
         self.engine.shared.processes().iter().map(|process| process.held_bytes).max().unwrap()
     }
 
-    /// All calls have succeeded, and the engine has nothing of anyone else any more.
+    /// Asserts that all calls have succeeded, and that the engine holds nothing of another process any more.
     fn end(mut self) {
         self.over.store(true, Ordering::Relaxed);
         self.calling.take().unwrap().join().unwrap();
@@ -151,7 +151,7 @@ fn anything_may_be_said() {
 fn what_no_process_says_ends_it() {
     let honest = Honest::start();
     let to = honest.server.local_addr();
-    // A request of which no address was told is dropped, and one from a port of servers ends the process.
+    // A request without an announced address is dropped, and a request from a server port ends the process.
     let request = MessageKind::Request { from: PORT, to: PORT, remaining: None }.encode(1);
     let lies = [
         ([0, 0], "nothing"),
@@ -268,7 +268,7 @@ fn ports_of_others_stay_theirs() {
         assert!(liar.say([CLOSE, port.into()], ""));
     }
     liar.answers().unwrap();
-    // It calls from ports that it does not serve, and which then would be its own.
+    // The process calls from ports that it does not serve, which would become its own ports.
     for port in [PORT, KEPT] {
         let mut liar = honest.liar();
         liar.call(honest.alone.local_addr(), (port, PORT, port.into()), "x");
@@ -316,7 +316,7 @@ fn a_process_that_never_reads_takes_little_memory() {
             }
             most = most.max(honest.held_most());
             if liar.pair.load() as u64 > 4 * BUDGET {
-                break; // It is not read any more.
+                break; // The engine does not read it any more.
             }
         }
         assert!(most <= 4 * BUDGET, "{most}");
@@ -424,7 +424,7 @@ fn processes_may_end_at_any_step() {
     honest.end();
 }
 
-/// Each of them stays within its own budget.
+/// Each process stays within its own budget.
 #[test]
 fn processes_that_never_read_take_little_memory_together() {
     const TOTAL: u64 = 4 << 20;
@@ -447,7 +447,7 @@ fn processes_that_never_read_take_little_memory_together() {
         liars.push(liar);
     }
     assert!(most <= TOTAL + 4 * BUDGET, "{most}");
-    // One that reads has room.
+    // A process that reads has room.
     let client = Node::start(&attached(&directory.socket())).unwrap().client().unwrap();
     let to = Address::new(server.local_addr(), PORT);
     let body = pattern(1, 200_000);

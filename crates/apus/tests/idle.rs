@@ -1,4 +1,4 @@
-//! Who turns the engine, and that nobody does when there is nothing to do.
+//! The thread that turns the engine; no thread does when there is nothing to do.
 
 mod pair;
 
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use apus::{Config, Delivery, Node};
 use pair::{acquaint, pair, pattern, serve_echo};
 
-/// More turns than any node makes before it rests.
+/// Upper bound on the turns that a node makes before it rests.
 const TURNS_MAX: u64 = 1_000;
 
-/// The turns a node has made when it has made none for a while.
+/// The number of turns of a node after it has made none for a while.
 fn settled_turns(node: &Node) -> u64 {
     let mut turns = node.stats().delivery.turns;
     let limit = turns + TURNS_MAX;
@@ -45,7 +45,7 @@ fn a_used_node_comes_to_rest() {
         for seed in 0..100 {
             client.call(pair.address, pattern(seed, 1_000)).unwrap();
         }
-        // Each returns once its node makes no turns.
+        // Each call returns once its node makes no turns.
         settled_turns(&pair.client_node);
         settled_turns(&pair.server_node);
     }
@@ -53,13 +53,13 @@ fn a_used_node_comes_to_rest() {
 
 #[test]
 fn in_suspend_a_polling_caller_needs_no_wake_up() {
-    // However long the machine runs other programs, the background thread does not take over.
+    // The background thread does not take over, however long the machine runs other programs.
     let pair = pair(Delivery::suspend().with_suspend_timeout(Duration::from_secs(10)));
     acquaint(&pair);
     let delivery = || [&pair.client_node, &pair.server_node].map(|node| node.stats().delivery);
     let before = delivery();
     let client = pair.client_node.client().unwrap();
-    // Both ends in one thread: the end that waits turns its engine, and the message is there already.
+    // Both ends are in one thread: the waiting end turns its engine, and the message is there already.
     for seed in 0..200 {
         let body = pattern(seed, 200);
         let call = client.start(pair.address, body.clone()).unwrap();
@@ -108,7 +108,7 @@ fn a_long_request_goes_on_while_its_thread_is_busy() {
         let client = pair.client_node.client().unwrap();
         let body = pattern(1, 2_000_000);
         let call = client.start(pair.address, body.clone()).unwrap();
-        // This thread waits on the other node only: the client's background thread takes grants.
+        // This thread waits only on the other node: the client's background thread takes grants.
         let mut request = pair.service.recv().unwrap();
         assert!(request.take_body() == body);
         request.reply("done").unwrap();

@@ -1,4 +1,4 @@
-//! Memory that nodes share and do not need any more. A program of its own: the test counts the mappings of its process.
+//! Memory that nodes share and do not need any more. The test is a separate program because it counts the mappings of its process.
 
 mod pair;
 
@@ -7,7 +7,7 @@ use std::fs;
 use apus::Delivery;
 use pair::{Pair, pair, serve_echo, wait_until};
 
-/// Mappings of the memory of neighbours.
+/// The number of mappings of neighbours' memory.
 fn mappings() -> usize {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains("memfd:apus")).count()

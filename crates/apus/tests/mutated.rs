@@ -1,5 +1,5 @@
-//! Packets that are changed on their way end no node, and do not disturb the calls of others. `.ci/deep` has ten minutes of it
-//! (`APUS_MUTATED_SECONDS`), an ordinary run a second. `APUS_MUTATED_SEED` repeats what is changed and how, but not when.
+//! Packets that are changed on their way end no node, and do not disturb the calls of others. `.ci/deep` runs it for ten minutes
+//! (`APUS_MUTATED_SECONDS`), an ordinary run for a second. `APUS_MUTATED_SEED` repeats the changes, but not their times.
 
 mod pair;
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use apus::{Address, Call, CallError, CallOptions, Config, Node};
 use pair::{FAULT_AFTER, PORT, pattern, serve_echo};
 
-/// A generator that a seed determines.
+/// A generator whose numbers depend only on a seed.
 struct Random(u64);
 
 impl Random {
@@ -35,13 +35,13 @@ impl Random {
 const EXTREMES: [u64; 8] =
     [0, 1, u64::MAX, 1 << 63, i64::MAX as u64, u32::MAX as u64, 1 << 31, 0x7fff_7fff_7fff_7fff];
 
-/// Bytes of a packet in which its header lies.
+/// Length of the part of a packet that contains its header.
 const HEADER: usize = 96;
 
-/// Packets of either direction that may come once more.
+/// Number of packets of each direction that may be repeated.
 const KEPT: usize = 256;
 
-/// What the two threads of the proxy share.
+/// The state that the two threads of the proxy share.
 #[derive(Default)]
 struct Proxy {
     passes: AtomicBool,
@@ -50,7 +50,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// Passes packets on in one direction. `learn`: where they come from; `to`: where they go.
+    /// Passes packets on in one direction. `learn` receives their source, `to` returns their destination.
     fn carry(
         &self,
         from: &UdpSocket,
@@ -66,7 +66,7 @@ impl Proxy {
             learn(sender);
             let packet = buffer[..length].to_vec();
             let Some(to) = to() else { continue };
-            // A full socket loses packets, and so does a network.
+            // A full socket loses packets, as a network does.
             let send = |packet: &[u8]| _ = by.send_to(packet, to);
             if self.passes.load(Ordering::Relaxed) || random.below(3) > 0 {
                 send(&packet);
@@ -82,7 +82,7 @@ impl Proxy {
     }
 }
 
-/// What comes in the place of a packet.
+/// The packets that replace a packet.
 fn change(mut packet: Vec<u8>, kept: &VecDeque<Vec<u8>>, random: &mut Random) -> Vec<Vec<u8>> {
     let end = packet.len().clamp(1, HEADER);
     for _ in 0..=random.below(3) {
@@ -102,7 +102,7 @@ fn change(mut packet: Vec<u8>, kept: &VecDeque<Vec<u8>>, random: &mut Random) ->
                 let places = packet.iter_mut().skip(at);
                 places.zip(&bytes[..length]).for_each(|(place, byte)| *place = *byte);
             }
-            // The same field of another packet.
+            // Replaces a field by the same field of another packet.
             6 if !kept.is_empty() => {
                 let other = &kept[random.below(kept.len())];
                 let length = 1 + random.below(16);
@@ -129,8 +129,8 @@ fn socket() -> UdpSocket {
     socket
 }
 
-/// Calls through a network that changes packets until the time has passed, and then once more when it is sound. Returns how many packets
-/// were changed.
+/// Calls through a network that changes packets until `until`, and then once more without changes. Returns the number of changed
+/// packets.
 fn call_through_faults(config: &Config, server: SocketAddr, seed: u64, until: Instant) -> u64 {
     let (front, back) = (socket(), socket());
     let to = Address::new(front.local_addr().unwrap(), PORT);
@@ -159,8 +159,8 @@ fn call_through_faults(config: &Config, server: SocketAddr, seed: u64, until: In
     proxy.changed.load(Ordering::Relaxed)
 }
 
-/// Calls until some in a row fail. Nobody knows what the answers are. A node may use up its numbers: a request whose number was changed to
-/// a high one ends the turn of all lower ones (docs/protocol.md#once-2).
+/// Makes calls until some in a row fail. Answers are not checked. A node may use up its numbers: a request whose number was changed
+/// to a high one ends the turn of all lower ones (docs/protocol.md#once-2).
 fn call_by_one_node(config: &Config, to: Address, random: &mut Random, until: Instant) {
     let node = Node::start(config).unwrap();
     let client = node.client().unwrap();
@@ -190,13 +190,13 @@ fn call_when_sound(config: &Config, to: Address) {
         if called.as_ref().is_ok_and(|answer| *answer == body) {
             break;
         }
-        // Packets of before may have been on their way.
+        // Earlier packets may still have been on their way.
         let told = called.map(|answer| answer.len());
         assert!(since.elapsed() < FAULT_AFTER, "after the faults no call succeeds: {told:?}");
     }
 }
 
-/// Networks, each with faults of its own.
+/// Number of networks, each with its own faults.
 const NETWORKS: u32 = 3;
 
 #[test]
@@ -207,7 +207,7 @@ fn packets_that_are_changed_on_their_way_end_nothing() {
     let mut config = Config::new();
     config.listen("127.0.0.1:0".parse().unwrap()).set("link", "udp").unwrap();
     let server = Node::start(&config).unwrap();
-    // Threads of this machine may stand still for long.
+    // Threads of this machine may not run for a long time.
     let sound = Node::start(config.clone().peer_timeout(FAULT_AFTER)).unwrap();
     let service = server.bind(PORT).unwrap();
     let serving = serve_echo(&service);
@@ -217,7 +217,7 @@ fn packets_that_are_changed_on_their_way_end_nothing() {
             .map(|number| seed.rotate_left(7 * number) | 1)
             .map(|seed| scope.spawn(move || call_through_faults(config, server_at, seed, until)))
             .collect();
-        // A client whose packets nobody changes gets what it asked for.
+        // A client whose packets are not changed gets the right answers.
         let (client, mut count) = (sound.client().unwrap(), 0);
         while Instant::now() < until {
             count += 1;
@@ -229,6 +229,6 @@ fn packets_that_are_changed_on_their_way_end_nothing() {
         println!("{changed} packets changed, {count} calls beside them");
         assert!(changed > 0);
     });
-    let _ = server.close(Duration::from_secs(1)); // Answers may be on their way to nobody.
+    let _ = server.close(Duration::from_secs(1)); // Some answers may be on their way to ended clients.
     serving.join().unwrap();
 }

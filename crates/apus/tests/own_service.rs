@@ -1,4 +1,4 @@
-//! A handler that calls the service it is the handler of.
+//! A handler that calls its own service.
 
 mod pair;
 
@@ -9,7 +9,7 @@ use apus::{Address, CallError, Client, Config, Delivery, Node, Request};
 use futures_util::StreamExt;
 use pair::{pair, serve_echo, wait_until};
 
-/// Answers with what a call to `at` gives, or its error; a second nested request is echoed.
+/// Answers with the result of a call to `at`, or its error; a second nested request is echoed.
 fn nest(client: &Client, at: Address, mut request: Request) {
     let body = request.take_body();
     let answer = match &body[..] {
@@ -32,7 +32,7 @@ fn the_only_thread_of_a_service_is_told() {
         let answer = client.client().unwrap().call(at, "nest").unwrap();
         let told = CallError::OwnService { after: Duration::from_secs(1) };
         assert_eq!(answer, told.to_string());
-        // The request of the nested call waits, and hinders nobody.
+        // The request of the nested call waits, and delays no other.
         assert_eq!(client.client().unwrap().call(at, "on").unwrap(), "on");
         service.shutdown();
     }

@@ -142,7 +142,7 @@ fn a_loop_over_requests_survives_whatever_a_client_does() {
             client.start(pair.address, "cancelled").unwrap().cancel();
             drop(client.start(pair.address, vec![round; 200_000]).unwrap());
             let hurried = *CallOptions::new().deadline(Duration::ZERO);
-            // The response may come before anybody looks at the deadline.
+            // The response may come before the deadline is checked.
             client.start_with(pair.address, "late", &hurried).unwrap().wait().ok();
             client.send(pair.address, "closed", 1, Flush::Later).unwrap();
             client.shutdown();

@@ -1,4 +1,4 @@
-//! Calls for which the budgets have no room at the moment.
+//! Calls that exceed the free room of the budgets.
 
 mod pair;
 
@@ -11,7 +11,7 @@ use apus::{Bytes, Call, CallError, CallOptions, Client, Config, Delivery, Flush,
 use pair::{Pair, acquaint, pair_with, serve};
 use tower::{Service, ServiceExt};
 
-/// Two requests of this length fit.
+/// Length of a request; two of them fit.
 const LENGTH: usize = 100_000;
 
 fn narrow_pair() -> Pair {
@@ -26,7 +26,7 @@ fn body(number: u8) -> Vec<u8> {
     vec![number; LENGTH]
 }
 
-/// Makes calls until one is refused, which within the host are more than over UDP.
+/// Makes calls until one is refused. Within the host, more of them fit than over UDP.
 fn fill(pair: &Pair, client: &Client) -> Vec<Call> {
     let mut calls = Vec::new();
     loop {
@@ -100,21 +100,21 @@ fn a_call_waits_no_longer_than_its_deadline_and_for_no_room_that_nobody_makes() 
     client.shutdown();
     assert_eq!(waiting.wait(), Err(CallError::Closed));
     drop(calls);
-    // Responses that are not taken hold the room, and no call is under way.
+    // Responses that were not taken occupy the room, and no call is under way.
     let client = pair.client_node.client().unwrap();
     serve(&pair.service, |mut request| {
         let body = request.take_body();
         drop(request.reply(body));
     });
     let begin = |_| match client.start(pair.address, body(5)) {
-        // All responses have come already.
+        // All responses have arrived.
         Err(CallError::OverBudget { .. }) => None,
         call => Some(call.unwrap()),
     };
     let untaken: Vec<_> = (0..20).filter_map(begin).collect();
     let error = client.call(pair.address, body(5)).unwrap_err();
     assert!(matches!(error, CallError::OverBudget { .. }), "{error}");
-    // Some have ended, and some have waited in vain. None waits for ever.
+    // Some calls get their response, and others end with an error. No call waits for ever.
     for call in untaken {
         match call.wait() {
             Ok(response) => assert_eq!(response, body(5)),

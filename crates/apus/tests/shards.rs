@@ -1,4 +1,4 @@
-//! A node with several shards is one node to those who use it.
+//! A node with several shards looks like one node to its users.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -81,7 +81,7 @@ fn many_threads_serve_many_shards_and_no_message_stays_behind() {
                 scope.spawn(|| {
                     service.serve(|request| {
                         let body = request.body().clone();
-                        // The clients are done with the test only when they have all responses.
+                        // The clients end the test only when they have all responses.
                         request.reply(body).unwrap();
                     });
                 });
@@ -146,7 +146,7 @@ fn a_task_receives_from_every_shard() {
                 service.recv_async().await.unwrap().reply("served").unwrap();
             }
         });
-        service // Closing it would take responses back that are not acknowledged.
+        service // Closing it would withdraw responses that are not acknowledged.
     });
     for (_, client) in &clients(Delivery::suspend()) {
         assert_eq!(&client.call(to, "x").unwrap()[..], b"served");

@@ -206,7 +206,7 @@ fn bursts_of_long_and_short_calls_end() {
     let directory = Directory::new();
     let _engine = Engine::start(&directory.socket(), &local());
     let mut config = attached(&directory.socket());
-    // A process that is not woken is asked whether it lives after a quarter of that.
+    // After a quarter of that time, the engine checks whether a process that was not woken lives.
     config.peer_timeout(4 * 2 * FAULT_AFTER);
     let [client, server] = [(); 2].map(|()| Node::start(&config).unwrap());
     let service = server.bind(PORT).unwrap();

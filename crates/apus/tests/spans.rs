@@ -1,4 +1,4 @@
-//! Spans of calls and requests, and what joins those of two processes (feature `tracing`).
+//! Spans of calls and requests, and the links between spans of two processes (feature `tracing`).
 
 mod pair;
 
@@ -16,11 +16,11 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Span, Subscriber};
 
-/// A span, as the subscriber knows it. Its own id is its span id.
+/// A span in the subscriber's table. Its own id is its span id.
 #[derive(Clone, Debug, Default)]
 struct Known {
     name: &'static str,
-    /// Of the root: ids of traces are those of their first spans.
+    /// The id of its trace: the id of the root span.
     trace: u64,
     parent: Option<u64>,
     fields: HashMap<String, String>,
@@ -137,7 +137,7 @@ impl Propagator for Ids {
     }
 }
 
-/// The spans with this name that are closed and belong to the trace of `root`, with their ids, the oldest first.
+/// The closed spans with this name in the trace of `root`, with their ids, the oldest first.
 fn closed(root: &Span, name: &str) -> Vec<(u64, Known)> {
     let root = root.id().unwrap().into_u64();
     let all = spans().clone().unwrap_or_default();
@@ -147,7 +147,7 @@ fn closed(root: &Span, name: &str) -> Vec<(u64, Known)> {
     found
 }
 
-/// The only such span, when it is closed.
+/// The only such span, once it is closed.
 fn only(root: &Span, name: &str) -> (u64, Known) {
     wait_until("the span is closed", || !closed(root, name).is_empty());
     let [span] = &closed(root, name)[..] else { panic!("{:#?}", closed(root, name)) };

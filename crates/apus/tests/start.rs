@@ -1,4 +1,4 @@
-//! Calls that are started first and waited for, taken, cancelled or dropped later.
+//! Calls that are started first, and waited for, taken, cancelled or dropped later.
 
 mod pair;
 
@@ -79,7 +79,7 @@ fn a_dropped_call_is_given_up() {
     let kept = client.start(pair.address, "kept").unwrap();
     let service = pair.service.clone();
     let server = thread::spawn(move || {
-        // The first may have come before it was given up; its answer has nowhere to go.
+        // The first request may have arrived before it was given up; its answer is dropped.
         loop {
             let request = service.recv().unwrap();
             let last = request.body() == "kept";

@@ -7,15 +7,15 @@ use std::sync::{Mutex, PoisonError};
 use apus::{Flush, Links, Response};
 use pair::{Pair, pair_with, pattern, serve, skips};
 
-/// `net.core.rmem_max` by default.
+/// The default of `net.core.rmem_max`.
 const STOCK: usize = 212_992;
 
-/// Two nodes at a time, since there may be no more processors.
+/// Lets one pair of nodes run at a time, since the machine may have only two processors.
 static MACHINE: Mutex<()> = Mutex::new(());
 
-/// Where a machine takes a node's processor away for longer than its peer's RTO, the node is asked for data that it has sent, and
-/// that comes twice. Such copies may overflow the buffer: a run with them counts only if nothing was dropped. What may be under way is
-/// tested to the byte in apus-proto.
+/// Number of runs, of which one must drop nothing. If a node loses its processor for longer than its peer's RTO, the peer requests
+/// data that the node has sent already, and receives it twice. Such copies may overflow the buffer, so a run with drops and copies
+/// proves nothing. apus-proto tests the bytes in flight exactly.
 const RUNS: usize = 3;
 
 fn exchanges(lengths: &[usize], answer: usize, outstanding: u64, calls: u64) {
@@ -33,15 +33,15 @@ fn exchanges(lengths: &[usize], answer: usize, outstanding: u64, calls: u64) {
     panic!("{lengths:?} {answer} {outstanding}: no run of {RUNS} without a drop");
 }
 
-/// What came of a run.
+/// The result of a run.
 struct Outcome {
-    /// Datagrams that found no room.
+    /// Number of datagrams that were dropped without room in the buffer.
     drops: u64,
-    /// Packets that came once more.
+    /// Number of packets that were received again.
     copies: u64,
 }
 
-/// Calls with requests of these lengths, some of them outstanding at a time, and answers of another length.
+/// Makes calls with requests of these lengths and answers of length `answer`, `outstanding` at a time.
 fn exchange(lengths: &[usize], answer: usize, outstanding: u64, calls: u64) -> Outcome {
     let Pair { client_node, server_node, service, address } = pair_with(|config| {
         // Shared memory has no receive buffer.

@@ -1,4 +1,4 @@
-//! Processes of the host that do not run keep no memory of a node.
+//! Stopped processes of the host hold no memory of a node.
 
 mod pair;
 mod program;
@@ -35,7 +35,7 @@ fn a_process_that_does_not_read_loses_its_memory_and_goes_on_later() {
     let serving = pair::serve_echo(&service);
     client.tell("end");
     client.line();
-    // What it calls from now on is answered, by UDP or by memory that is shared anew.
+    // Its further calls are answered, by UDP or by memory that is shared anew.
     assert_eq!(client.ask("again 3"), "started");
     assert_eq!(client.ask("end"), "3");
     service.shutdown();

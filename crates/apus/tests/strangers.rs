@@ -1,4 +1,4 @@
-//! Processes that are at a node's unix socket and are not what they should be.
+//! Processes at a node's unix socket that are not its neighbours.
 
 mod pair;
 mod program;
@@ -55,7 +55,7 @@ fn connect_to(node: SocketAddr) -> OwnedFd {
     socket
 }
 
-/// An address that nobody has.
+/// An unused address.
 fn free() -> SocketAddr {
     UdpSocket::bind(anywhere()).unwrap().local_addr().unwrap()
 }
@@ -84,7 +84,7 @@ fn a_stranger_that_has_the_name_of_a_node_learns_a_nonce() {
     }
 }
 
-/// Passes messages on between two sockets until one of them ends.
+/// Passes messages on between two sockets until one of them is closed.
 fn forward(ends: [RawFd; 2]) {
     let mut message = [0; 64];
     loop {
@@ -100,7 +100,7 @@ fn forward(ends: [RawFd; 2]) {
 
 #[test]
 fn a_stranger_between_two_nodes_is_found_out() {
-    // The node's own name is that of all addresses.
+    // The node's own name is the name of the unspecified address.
     let address = free();
     let squatter = new_socket();
     bind(squatter.as_raw_fd(), &name(address)).unwrap();
@@ -174,7 +174,7 @@ fn strangers_that_connect_leave_nothing_behind() {
             assert_eq!(client.call(address, "goes on").unwrap(), "goes on");
         }
         if round % 2 == 0 {
-            strangers.push(stranger); // It stays until it is given up.
+            strangers.push(stranger); // It is kept until the node gives it up.
         }
     }
     wait_until("all are given up", || server.report().descriptors == before.descriptors);
@@ -277,13 +277,13 @@ fn only_users_that_are_named_attach_to_an_engine() {
     assert_eq!(engine.shared.refused_processes(), [1, 0]);
     assert_eq!(engine.shared.processes().len(), 1);
 
-    // The list may change,
+    // The list of permitted users may grow.
     assert_eq!(engine.shared.set_access(access.users(&[own, OTHER])).unwrap(), 0);
     let Some(server) = Program::start_as(OTHER, &role) else { return };
     let said = server.line();
     assert!(said.parse::<SocketAddr>().is_ok(), "{said}");
     assert_eq!(engine.shared.processes().len(), 2);
-    // and a user that is not on it any more is detached.
+    // A user that is removed from the list is detached.
     assert_eq!(engine.shared.set_access(access.users(&[own]).mode(0o600)).unwrap(), 1);
     wait_until("the other one is detached", || engine.shared.processes().len() == 1);
     assert_eq!(engine.shared.processes()[0].uid, own);
@@ -317,8 +317,8 @@ fn lingering() -> (OwnedFd, TcpStream) {
     (socket.into(), other)
 }
 
-/// Passes descriptors whose `close` sleeps, of which nobody else has one, with a message. Returns their other ends, or nothing if the
-/// kernel refuses them for the receiver.
+/// Sends a message with descriptors whose `close` sleeps, and of which no other copy exists. Returns their other ends, or nothing
+/// if the kernel refuses them for the receiver.
 fn pass(socket: RawFd, message: &[u8], count: usize) -> Vec<TcpStream> {
     let (passed, others): (Vec<_>, Vec<_>) = (0..count).map(|_| lingering()).unzip();
     let raw: Vec<_> = passed.iter().map(AsRawFd::as_raw_fd).collect();
@@ -327,19 +327,19 @@ fn pass(socket: RawFd, message: &[u8], count: usize) -> Vec<TcpStream> {
     let flags = MsgFlags::MSG_NOSIGNAL;
     match sendmsg::<UnixAddr>(socket, &bytes, &control, flags, None) {
         Ok(_) => {
-            // Whichever of the two closes last sleeps: this thread must not.
+            // The thread that closes the last copy sleeps; this thread must not.
             thread::spawn(|| drop(passed));
             others
         }
         Err(Errno::EPERM) => {
-            drop(others); // So that their close does not sleep here.
+            drop(others); // Their close must not sleep here.
             Vec::new()
         }
         Err(error) => panic!("{error}"),
     }
 }
 
-/// Calls that a stranger must not hold up.
+/// Asserts that calls succeed in spite of a stranger.
 fn goes_on(client: &Client, to: Address) {
     let (client, (done, answered)) = (client.clone(), mpsc::channel());
     thread::spawn(move || done.send(client.call(to, "goes on")));
@@ -347,7 +347,7 @@ fn goes_on(client: &Client, to: Address) {
     assert_eq!(answer.unwrap(), "goes on");
 }
 
-/// Descriptors that cannot be closed yet are counted for the whole process: two tests that keep many wait for each other.
+/// Descriptors that cannot be closed yet are counted for the whole process: the lock keeps two tests with many of them apart.
 static CLOSER: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -361,7 +361,7 @@ fn a_descriptor_whose_close_sleeps_stops_no_node() {
     let to = Address::new(server.local_addr(), PORT);
     goes_on(&client, to);
     let mut kept = Vec::new();
-    // At the door of a node: with the nonce, and after it.
+    // Descriptors at the listener of a node: with the nonce, and after it.
     for round in 0..20 {
         let stranger = connect_to(server.local_addr());
         if round % 2 == 0 {
@@ -370,7 +370,7 @@ fn a_descriptor_whose_close_sleeps_stops_no_node() {
         kept.extend(pass(stranger.as_raw_fd(), &[b'N'; 17], 1 + round % 3));
         goes_on(&client, to);
     }
-    // At the other end of a connection that a node has made.
+    // Descriptors at the other end of a connection that a node has made.
     for round in 0..4 {
         let address = free();
         let squatter = Listener::bind(&Place::Namespace(address)).unwrap();
@@ -405,7 +405,7 @@ fn a_descriptor_whose_close_sleeps_stops_no_engine() {
     let to = Address::new(server.local_addr(), PORT);
     goes_on(&client, to);
     let mut kept = Vec::new();
-    // Those who connect, with an offer of more than memory, or of something else;
+    // Processes that connect, with an offer of more than memory, or of something else.
     for round in 0..6 {
         let stranger = pair::liar::offer(&directory.socket());
         let socket = stranger.descriptor().as_raw_fd();
@@ -416,7 +416,7 @@ fn a_descriptor_whose_close_sleeps_stops_no_engine() {
         kept.extend(pass(stranger.as_raw_fd(), b"O", 1 + round % 3));
         goes_on(&client, to);
     }
-    // and processes that use the engine.
+    // Processes that use the engine.
     for round in 0..6 {
         let liar = Liar::attach(&directory.socket());
         kept.extend(pass(liar.pair.descriptor().as_raw_fd(), b"P", 1 + round % 3));

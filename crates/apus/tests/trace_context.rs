@@ -1,4 +1,4 @@
-//! A call tells the server which distributed trace it belongs to, on every way.
+//! A call carries the identity of its distributed trace to the server, on every path.
 
 mod pair;
 
@@ -6,14 +6,14 @@ use apus::{Address, CallOptions, Config, Flush, Links, Node, Service, TraceConte
 use pair::engine::{Directory, Engine, attached};
 use pair::{Pair, pair_with};
 
-/// Lengths around those of a packet, of a short message in memory, and of a message that goes in parts.
+/// Lengths around the limits of a packet, of a short message in memory, and of a message in parts.
 const LENGTHS: [usize; 7] = [1, 1_380, 1_416, 4_072, 4_073, 100_000, 3_000_000];
 
 fn context(number: u8) -> TraceContext {
     TraceContext::new([number; 16], [0xCD; 8], TraceContext::SAMPLED).unwrap()
 }
 
-/// Calls of every length with a trace context, and one without, all under way at once.
+/// Makes calls of every length with a trace context, and one without, all under way at once.
 fn assert_traces_arrive(client_node: &Node, service: &Service, to: Address) {
     let client = client_node.client().unwrap();
     let mut calls = Vec::new();

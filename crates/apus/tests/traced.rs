@@ -1,4 +1,4 @@
-//! Events for `tracing` (feature of that name).
+//! Events for `tracing` (feature `tracing`).
 
 mod pair;
 

@@ -1,4 +1,4 @@
-//! Requests whose responses nobody waits for are not executed.
+//! Requests are not executed once no caller waits for their responses.
 
 mod pair;
 
@@ -9,20 +9,20 @@ use std::time::Duration;
 use apus::{CallError, CallOptions, Client, Config, Delivery, Flush, RecvError, Request, Service};
 use pair::{Pair, acquaint, pair, pair_with, serve, wait_until};
 
-/// Calls of each test that nobody waits for.
+/// Number of calls of each test that no caller waits for.
 const CALLS: u64 = 20;
 
-/// Requests that the server knows to be unwanted.
+/// The number of requests that the server knows to be unwanted.
 fn unwanted(pair: &Pair) -> u64 {
     let stats = pair.server_node.stats().protocol;
     stats.requests_cancelled + stats.requests_expired
 }
 
-/// Makes calls that end before anybody serves, each in one of the ways of a caller to go.
+/// Makes calls that end before a thread serves, each in one of the ways in which a caller gives up.
 fn call_and_go(pair: &Pair, client: Client, way: usize) {
     let expected = unwanted(pair) + CALLS;
     let requests = pair.server_node.stats().protocol.requests + CALLS;
-    // One that passes before the server looks, and one that does not.
+    // A time limit that passes before the server looks, and one that does not.
     let time = Duration::from_millis(if way == 0 { 20 } else { 3_600_000 });
     let options = *CallOptions::new().deadline(time);
     let calls: Vec<_> = match way {
@@ -48,7 +48,7 @@ fn call_and_go(pair: &Pair, client: Client, way: usize) {
     wait_until("the server knows that nobody waits", || unwanted(pair) >= expected);
 }
 
-/// Counts the requests that it executes.
+/// Counts the executed requests.
 fn count(service: &Service) -> Arc<AtomicU32> {
     let executed = Arc::new(AtomicU32::new(0));
     let counter = Arc::clone(&executed);
@@ -106,7 +106,7 @@ fn the_setting_has_them_executed() {
     assert_eq!(pair.server_node.stats().protocol.requests_skipped, 0);
 }
 
-/// Gives the request up when its time is over.
+/// Gives the request up when its deadline has passed.
 fn work_until_the_deadline(request: Request) {
     while !request.is_cancelled() && request.remaining().is_none_or(|rest| !rest.is_zero()) {}
 }

@@ -1,4 +1,4 @@
-//! `apus irq attach`: a mode for a program that runs already, as long as the command runs.
+//! `apus irq attach`: a mode for a running program, while the command runs.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ pub(crate) struct AttachArgs {
     json: Option<PathBuf>,
 }
 
-/// What was done, for `--json`.
+/// The result for `--json`.
 #[derive(Debug, Serialize)]
 struct Attached<'a> {
     schema: &'static str,
@@ -77,10 +77,10 @@ pub(super) struct What {
 }
 
 impl What {
-    /// What `--steer` means, if it is given.
+    /// The steering that `--steer` requests; `None` without the option.
     ///
     /// # Errors
-    /// When it is not for one whole device.
+    /// When the target is not one whole device.
     pub(super) fn steering(&self, targets: &[Target]) -> Result<Option<Steering>> {
         match targets {
             _ if !self.steer => Ok(None),
@@ -93,10 +93,10 @@ impl What {
         }
     }
 
-    /// A session that has set the devices. `preloaded`: the program has a library that makes its waits.
+    /// Starts a session and sets the devices. `preloaded` means that the program has a library that makes its waits.
     ///
     /// # Errors
-    /// When the mode takes that library, or a device is not there, is shared or held, or the kernel refuses.
+    /// When the mode needs that library, a device is absent, shared or held, or the kernel refuses.
     pub(super) fn session(
         &self,
         targets: &[Target],

@@ -1,4 +1,4 @@
-//! `apus irq doctor`: what keeps suspension from acting for a program or on a device, and whether it acts.
+//! `apus irq doctor`: obstacles to suspension for a program or on a device, and whether it acts.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -43,13 +43,13 @@ pub(crate) struct Args {
     state: StateArgs,
 }
 
-/// Looks, watches and shows.
+/// Inspects, watches and prints the findings.
 ///
 /// # Errors
-/// When there is no such process or device, a file cannot be written, or something is bad.
+/// When there is no such process or device, a file cannot be written, or a finding is bad.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let file = args.json.as_deref().map(OutputFile::open).transpose()?;
-    // Without a directory, nothing is known about values that were set before.
+    // Without a directory, the values that were set before are not known.
     let state = args.state.open().ok();
     let started = SystemTime::now();
     let mut suspension = match args.subject.parse() {
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     doctor::conclude(&Report::new(inspected, started, findings, Some(watched)), &heading, file)
 }
 
-/// Reads a time that the kernel is watched.
+/// Parses the time of the watch.
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: Option<f64> = text.parse().ok();
     let allowed = seconds.filter(|it| (0.1..=3600.0).contains(it));

@@ -1,4 +1,4 @@
-//! How `set` and `tune` start the process that keeps a device set, until `apus irq restore`.
+//! The start of the process that keeps a device set for `set` and `tune`, until `apus irq restore`.
 
 use std::env;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! `apus irq`: IRQ suspension of the kernel for programs that know nothing of it.
+//! `apus irq`: IRQ suspension of the kernel for programs that are not made for it.
 
 mod attach;
 mod doctor;
@@ -38,7 +38,7 @@ pub(crate) enum Irq {
     Keeper(keeper::KeeperArgs),
 }
 
-/// Runs the subcommand chosen.
+/// Runs the chosen subcommand.
 ///
 /// # Errors
 /// As the subcommand does.

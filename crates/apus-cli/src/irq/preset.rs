@@ -1,4 +1,4 @@
-//! Presets: parameters under a name of the user's, which commands take where they take a mode.
+//! Presets: parameters under a name that the user chooses. Commands accept a preset in place of a mode.
 
 use std::env;
 use std::fs;
@@ -11,21 +11,21 @@ use apus_load::misuse::Misuse;
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
-/// A preset as it is in its file.
+/// The content of a preset's file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Preset {
-    /// How it came about.
+    /// The origin of the parameters.
     pub(super) made: String,
     pub(super) napi: NapiParameters,
     pub(super) epoll: EpollParameters,
 }
 
 impl Preset {
-    /// Writes it under a name, in place of one that has the same.
+    /// Saves the preset under a name. Replaces a preset of the same name.
     ///
     /// # Errors
-    /// When the name is none or is that of a mode, or the file cannot be written.
+    /// When the name is not valid or is the name of a mode, or the file cannot be written.
     pub(super) fn save(&self, name: &str) -> Result<PathBuf> {
         check(name).map_err(Misuse)?;
         let path = path(name)?;
@@ -39,7 +39,7 @@ impl Preset {
     }
 }
 
-/// The mode of this name: one of the series, or else a preset that was saved.
+/// The mode of this name: one of the series, or else a saved preset.
 ///
 /// # Errors
 /// When there is neither, or the file of the preset cannot be read.
@@ -67,7 +67,7 @@ pub(super) fn mode(text: &str) -> Result<Mode, String> {
     }
 }
 
-/// The presets that are saved, by name; of those that cannot be read, why.
+/// The saved presets by name; for an unreadable one, the reason.
 ///
 /// # Errors
 /// When the directory cannot be read.
@@ -91,7 +91,7 @@ pub(super) fn all() -> Result<Vec<(String, Result<Preset, String>)>> {
     Ok(names.into_iter().map(read).collect())
 }
 
-/// Refuses names that are none of a file, or mean a mode.
+/// Refuses names that are not valid for a file, and names of modes.
 fn check(name: &str) -> Result<(), String> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.bytes().all(is_plain) {

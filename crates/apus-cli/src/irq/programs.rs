@@ -16,19 +16,19 @@ pub(super) struct Found {
     epoll_sets: Vec<EpollSet>,
 }
 
-/// Processes with epoll sets, and those that could not be read.
+/// Processes with epoll sets, and the number of unreadable processes.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Programs {
     programs: Vec<Found>,
-    /// Processes that may not be read.
+    /// Number of processes that may not be read.
     unreadable: usize,
 }
 
 impl Programs {
-    /// The process of this number, or all.
+    /// Reads the process of this number, or all processes.
     ///
     /// # Errors
-    /// When `/proc` cannot be read, or the process that was asked for cannot.
+    /// When `/proc` or the requested process cannot be read.
     pub(super) fn read(pid: Option<i32>) -> Result<Self> {
         if let Some(pid) = pid {
             let cannot = || format!("cannot read the epoll sets of process {pid}");
@@ -43,7 +43,7 @@ impl Programs {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     all.unreadable += 1;
                 }
-                Err(_) => {} // It has ended meanwhile.
+                Err(_) => {} // The process has ended meanwhile.
             }
         }
         Ok(all)
@@ -102,7 +102,7 @@ fn read(pid: i32) -> io::Result<Found> {
     Ok(Found { pid, program: program.name().to_owned(), epoll_sets })
 }
 
-/// What an error about another process means.
+/// Explains an error about another process.
 fn explained(error: io::Error) -> anyhow::Error {
     let why = match error.kind() {
         io::ErrorKind::NotFound => "there is no such process",

@@ -1,4 +1,4 @@
-//! `apus irq run`: a mode for a program that is started.
+//! `apus irq run`: a mode for a program that the command starts.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -60,7 +60,7 @@ pub(crate) struct RunArgs {
     program: Vec<OsString>,
 }
 
-/// What was done, for `--json`.
+/// The result for `--json`.
 #[derive(Debug, Serialize)]
 struct Ran {
     schema: &'static str,
@@ -74,7 +74,7 @@ struct Ran {
     done: Done,
 }
 
-/// Runs a program with a mode, and ends as it does.
+/// Runs a program with a mode. Ends with the program's exit code.
 ///
 /// # Errors
 /// When it cannot be started or preloaded, or a device cannot be set.
@@ -127,7 +127,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
 }
 
 impl RunArgs {
-    /// What starts the program.
+    /// The command that starts the program.
     fn command(&self) -> Result<Command> {
         let (name, arguments) = self.program.split_first().expect("clap requires one");
         let path = find(name)?;
@@ -158,7 +158,7 @@ impl RunArgs {
     }
 }
 
-/// The parameters of a mode as the library reads them.
+/// The parameters of a mode in the form that the library reads.
 fn epoll_variable(mode: Mode) -> String {
     let epoll = mode.epoll();
     let prefer = u8::from(epoll.prefer_busy_poll);

@@ -1,4 +1,4 @@
-//! How `attach` and `run` start a session: its guardian, and the notices that it tells.
+//! The start of a session for `attach` and `run`: its guardian, and its notices.
 
 use std::env;
 use std::process::Command;
@@ -9,7 +9,7 @@ use apus_irq::{Error, Mode, Notice, ProcessId, Session, State, guardian};
 use super::state::StateArgs;
 use crate::failure;
 
-/// The hidden subcommand that restores what a killed process has set.
+/// The hidden subcommand that restores the values of a killed process.
 pub(super) const GUARDIAN_COMMAND: &str = "guardian";
 
 /// What the guardian has to know.
@@ -26,13 +26,13 @@ pub(crate) struct GuardianArgs {
 /// Guards a process.
 ///
 /// # Errors
-/// When something cannot be restored.
+/// When a value cannot be restored.
 pub(crate) fn guard(args: &GuardianArgs) -> Result<()> {
     let owner = ProcessId { pid: args.pid, started: args.started };
     Ok(guardian::guard(owner, &args.state.open()?)?)
 }
 
-/// A session with its guardian. Nothing is set yet.
+/// Starts a session with its guardian. No value is set yet.
 ///
 /// # Errors
 /// When the guardian cannot be started.

@@ -54,14 +54,14 @@ pub(crate) struct SetArgs {
     state: StateArgs,
 }
 
-/// What was set, for `--json`.
+/// The result for `--json`.
 #[derive(Debug, Serialize)]
 struct Set<'a> {
     schema: &'static str,
     device: &'a str,
-    /// Values before and those that were set, by the place of the NAPI instance.
+    /// Values before and after the change, by the place of the NAPI instance.
     napis: BTreeMap<String, Changed<NapiParameters>>,
-    /// The process that sets them again when they are lost.
+    /// The process that sets lost values again.
     keeper: Option<ProcessId>,
 }
 
@@ -86,24 +86,24 @@ pub(crate) struct RestoreArgs {
     state: StateArgs,
 }
 
-/// What was restored, for `--json`.
+/// The result for `--json`.
 #[derive(Debug, Default, Serialize)]
 struct Restored {
     schema: &'static str,
     devices: Vec<String>,
-    /// Addresses of listeners whose filter was taken away.
+    /// Addresses of listeners whose filter was detached.
     listeners: Vec<String>,
     /// Processes whose epoll sets were restored.
     processes: Vec<i32>,
-    /// Devices that a running command holds, and its process.
+    /// Devices that a running command holds, with the PID of that command.
     held: BTreeMap<String, i32>,
     errors: Vec<String>,
 }
 
-/// Sets them.
+/// Sets the parameters.
 ///
 /// # Errors
-/// When the device or queue is not there, is shared or held, or the kernel refuses.
+/// When the device or queue is absent, shared or held, or the kernel refuses.
 pub(crate) fn set(args: &SetArgs) -> Result<()> {
     let device = Device::named(&args.target.device)?;
     let slots = device.slots_of(args.target.queue)?;
@@ -147,7 +147,7 @@ pub(crate) fn set(args: &SetArgs) -> Result<()> {
 }
 
 impl SetArgs {
-    /// Those that were named, over those of the preset, over those before.
+    /// The parameters to set: named values first, then values of the preset, then values before.
     fn wanted(&self, before: NapiParameters) -> NapiParameters {
         let base = self.preset.map_or(before, |mode| mode.napi());
         let or = |given: Option<u64>, unit: u64, value| given.map_or(value, |given| given * unit);
@@ -160,10 +160,10 @@ impl SetArgs {
     }
 }
 
-/// Refuses NAPI instances that this many programs use, without these processes; says how many processes may not be read.
+/// Refuses NAPI instances that this many programs use, apart from these processes. Prints the number of unreadable processes.
 ///
 /// # Errors
-/// With the names of the programs.
+/// When the instances are shared, with the names of the programs.
 pub(super) fn refuse_shared(
     slots: &[Slot],
     without: &BTreeSet<ProcessId>,
@@ -181,10 +181,10 @@ pub(super) fn refuse_shared(
     Ok(())
 }
 
-/// Restores them.
+/// Restores devices, listeners and programs.
 ///
 /// # Errors
-/// When a running process holds the device, or something cannot be restored; the rest is restored then.
+/// When a running process holds the device, or a value cannot be restored; all other values are restored then.
 pub(crate) fn restore(args: &RestoreArgs) -> Result<()> {
     let json = args.json.as_deref().map(OutputFile::open).transpose()?;
     let state = args.state.open()?;

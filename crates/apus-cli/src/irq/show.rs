@@ -1,4 +1,4 @@
-//! `apus irq show`: NAPI instances of a device, where its packets go, and the epoll sets of programs.
+//! `apus irq show`: NAPI instances of a device, the CPUs of its packets, and the epoll sets of programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ struct PresetShown {
     name: String,
     #[serde(flatten)]
     preset: Option<Preset>,
-    /// Why it cannot be read.
+    /// The reason why it cannot be read.
     error: Option<String>,
 }
 
@@ -63,12 +63,12 @@ struct DeviceShown {
     device: String,
     napis: Vec<Slot>,
     queues: Vec<QueueShown>,
-    /// What could not be read, and why.
+    /// The objects that could not be read, with the reasons.
     unreadable: Vec<String>,
     interrupts: Vec<Interrupt>,
 }
 
-/// Which CPUs the packets of a queue go to, as the kernel writes masks; `None` where it does not tell.
+/// The CPUs that the packets of a queue go to, as masks of the kernel; `None` where the kernel does not report them.
 #[derive(Debug, Serialize)]
 struct QueueShown {
     queue: String,
@@ -77,16 +77,16 @@ struct QueueShown {
     xps_cpus: Option<String>,
 }
 
-/// An interrupt that one of the NAPI instances names.
+/// An interrupt of one of the NAPI instances.
 #[derive(Debug, Serialize)]
 struct Interrupt {
     irq: u32,
     affinity: Option<String>,
-    /// Since the boot, by CPU in the order of /proc/interrupts.
+    /// Number of interrupts since the boot, by CPU in the order of /proc/interrupts.
     counts: Vec<u64>,
 }
 
-/// Shows them.
+/// Prints the requested data.
 ///
 /// # Errors
 /// When there is no such device or process, or a file cannot be written.

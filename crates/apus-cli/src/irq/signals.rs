@@ -1,4 +1,4 @@
-//! Signals that come to `attach` and `run`, each of them once.
+//! Signals to `attach` and `run`, each delivered once.
 
 use std::io;
 
@@ -10,33 +10,33 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SI
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 
-/// Signals that end a command which sets something.
+/// Signals that end a command with set values.
 pub(super) const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// Signals that servers know, and that are passed on to them.
+/// Signals that servers handle, and that are passed on to them.
 pub(super) const PASSED_ON: [i32; 7] =
     [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH];
 
 /// Signals of a terminal's keys and window. The kernel sends them to all processes of the foreground group.
 const OF_TERMINAL: [i32; 3] = [SIGINT, SIGQUIT, SIGWINCH];
 
-/// `si_code` of signals that the kernel has sent, and no process.
+/// `si_code` of a signal that was sent by the kernel rather than by a process.
 const SI_KERNEL: i32 = 0x80;
 
-/// A queue of the signals that came. Equal ones are not folded, except by the kernel while they wait for this process to run.
+/// A queue of received signals. Equal ones are not merged, except by the kernel while they wait for this process to run.
 #[derive(Debug)]
 pub(super) struct Signals(SignalsInfo<WithRawSiginfo>);
 
-/// A signal that came.
+/// A received signal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Came {
     number: i32,
-    /// Whether the kernel has sent it to the processes of the terminal.
+    /// Whether the kernel sent it to the processes of the terminal.
     by_terminal: bool,
 }
 
 impl Signals {
-    /// From now on, these signals do not end the command themselves.
+    /// Takes these signals from now on, so that they do not end the command themselves.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -45,7 +45,7 @@ impl Signals {
         Ok(Self(signals.context("cannot handle signals")?))
     }
 
-    /// Those that came since the last call.
+    /// The signals received since the last call.
     pub(super) fn take(&mut self) -> Vec<Came> {
         let came = self.0.pending();
         came.map(|info| Came {
@@ -57,14 +57,14 @@ impl Signals {
 }
 
 impl Came {
-    /// Sends it to a process, unless the terminal has done so.
+    /// Sends the signal to a process, unless the terminal has done so.
     pub(super) fn pass_on(self, program: &Program) {
         let group = getpgid(Some(Pid::from_raw(program.id().pid)));
         if self.by_terminal && group == getpgid(None) {
             return;
         }
         if let Some(signal) = Signal::from_named_raw(self.number) {
-            // It may have ended, or have become a program of another user.
+            // The process may have ended, or have become a program of another user.
             let _ = pidfd_send_signal(program.pidfd(), signal);
         }
     }

@@ -1,4 +1,4 @@
-//! Which directory keeps the values before a change.
+//! The directory that keeps the values before a change.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ pub(super) struct StateArgs {
 }
 
 impl StateArgs {
-    /// The directory that was given, or that of this user.
+    /// Opens the given directory, or the directory of this user.
     ///
     /// # Errors
     /// When no directory is given, and this user has none.

@@ -82,7 +82,7 @@ pub(crate) struct TuneArgs {
     state: StateArgs,
 }
 
-/// All steps, for `--json`.
+/// The result for `--json`: all steps.
 #[derive(Debug, Serialize)]
 struct Tuned {
     schema: &'static str,
@@ -107,13 +107,13 @@ struct StepDone {
 const EPOLL: EpollParameters =
     EpollParameters { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
 
-/// How often records are taken, before their rings are full.
+/// Interval between two readings of the records, short enough that their rings do not fill up.
 const DRAIN_EVERY: Duration = Duration::from_millis(20);
 
-/// A command that takes longer than this is ended.
+/// Time limit of the command, which is then killed.
 const COMMAND_MAX: Duration = Duration::from_secs(600);
 
-/// Tunes.
+/// Tunes a program.
 ///
 /// # Errors
 /// When the program or a device cannot be reached, root is missing, or the target was not met.
@@ -175,7 +175,7 @@ impl TuneArgs {
             places.push((device, slots));
         }
         let began = Instant::now();
-        // Connections come and go, and a moment without any is no program without load.
+        // Connections come and go: a moment without any does not mean that the program has no load.
         while places.is_empty() {
             places = of_program(&family)?;
             ensure!(!ended(program)?, "{} has ended", program.name());
@@ -230,7 +230,7 @@ impl TuneArgs {
         Ok(sample)
     }
 
-    /// Saves, keeps and tells the result.
+    /// Saves and keeps the result, and prints it.
     fn conclude(
         &self,
         program: &Program,
@@ -282,7 +282,7 @@ impl TuneArgs {
     }
 }
 
-/// The NAPI instances by which packets come to some processes.
+/// The NAPI instances of the packets of some processes.
 fn of_program(family: &BTreeSet<ProcessId>) -> Result<Places> {
     let mut napis = BTreeSet::new();
     for process in family {
@@ -311,7 +311,7 @@ fn threads(process: ProcessId) -> Vec<(i32, i32)> {
     process.with_descendants().into_iter().flat_map(of_process).collect()
 }
 
-/// CPU time that threads have used; those that have ended are left out.
+/// CPU time that threads have used. Ended threads are left out.
 fn cpu_ns(threads: &[(i32, i32)]) -> u64 {
     let of_thread = |(pid, tid): &(i32, i32)| {
         let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
@@ -320,7 +320,7 @@ fn cpu_ns(threads: &[(i32, i32)]) -> u64 {
     threads.iter().filter_map(of_thread).sum()
 }
 
-/// Waits a little; whether the program has ended.
+/// Waits a little. Returns whether the program has ended.
 fn ended(program: &Program) -> Result<bool> {
     let mut fds = [PollFd::new(program.pidfd().as_fd(), PollFlags::POLLIN)];
     match poll(&mut fds, PollTimeout::try_from(DRAIN_EVERY).expect("it is short")) {
@@ -376,7 +376,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Both fail when it has ended.
+        // Both calls fail when the child has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

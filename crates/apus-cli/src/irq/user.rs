@@ -1,7 +1,7 @@
-//! `--user`: another user for the program, with all groups of that user.
+//! `--user`: runs the program as another user, with all groups of that user.
 //!
-//! The groups are taken by a process of their own, which becomes the program: the standard library starts programs of other users
-//! without groups, and this process keeps its rights.
+//! A process of its own takes the groups and becomes the program: the standard library starts programs of other users without
+//! groups, and this process keeps its rights.
 
 use std::env;
 use std::ffi::{CString, OsString};
@@ -33,7 +33,7 @@ pub(crate) struct BecomeArgs {
     program: Vec<OsString>,
 }
 
-/// The user of this name or number; `None` if this process is of that user already.
+/// The user of this name or number; `None` if this process runs as that user already.
 ///
 /// # Errors
 /// When there is no such user, or this process may not become one.
@@ -56,10 +56,10 @@ pub(super) fn named(name: &str) -> Result<Option<User>> {
     Ok(Some(user))
 }
 
-/// What starts a program as a user.
+/// The command that starts a program as a user.
 ///
 /// # Errors
-/// When the path of this program is not known.
+/// When the path of this executable is not known.
 pub(super) fn command(
     user: &User,
     path: &Path,

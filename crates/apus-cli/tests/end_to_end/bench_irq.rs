@@ -1,4 +1,4 @@
-//! `apus bench irq` with memcached behind a veth pair: needs root, and says so when it is skipped.
+//! `apus bench irq` with memcached behind a veth pair. It needs root, and is skipped with a message otherwise.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::irq::{Host, tracepoints_are_there};
 use crate::program::{apus, checked_json, command, fails, stderr, wait_until};
 use crate::skipped::skipped;
 
-/// A plan in a file, gone with the test.
+/// A plan in a file, removed when it is dropped.
 struct Plan(PathBuf);
 
 impl Plan {
@@ -22,8 +22,8 @@ impl Plan {
         Self(path)
     }
 
-    /// memcached; `None` where it is not installed, or the kernel does not give what the command needs. The kernel is asked by other means
-    /// than the command, which then has to work.
+    /// A plan for memcached; `None` where memcached is not installed, or the kernel lacks a function that the command needs. The
+    /// kernel is asked by other means than the command, which then has to work.
     fn of_memcached(test: &str) -> Option<Self> {
         if !geteuid().is_root() {
             skipped("only root may make network namespaces and set NAPI instances");
@@ -98,12 +98,12 @@ fn cases_are_measured_and_suspension_is_seen() {
     }
 }
 
-/// A command that ends with the test.
+/// A command that is killed when it is dropped.
 struct Started(Child);
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // Fails when it has ended.
+        // Fails if the command has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! `apus run --net`: connections between hosts look as over TCP, and their bytes go by Apus.
+//! `apus run --net`: connections between hosts behave as over TCP, and Apus carries their bytes.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -13,7 +13,7 @@ use crate::run::{Directory, Server, output, stdout};
 /// The address of the second host of a wire.
 pub(crate) const SERVER: &str = "10.88.0.2";
 
-/// A program on a host.
+/// A command on a host.
 pub(crate) fn on(host: &str, program: &Path) -> Command {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", host]).arg(program);
@@ -24,21 +24,21 @@ pub(crate) fn on(host: &str, program: &Path) -> Command {
     command
 }
 
-/// A program on a host, by `apus run --net --explain`.
+/// A command on a host, by `apus run --net --explain`.
 pub(crate) fn carried(host: &str, program: &Path, sockets: &str) -> Command {
     let mut command = on(host, Path::new(env!("CARGO_BIN_EXE_apus")));
     command.args(["run", "--net", "--explain"]).arg(program).env("APUS_SOCKETS", sockets);
     command
 }
 
-/// The same for a client that goes on when its connection is carried.
+/// Like `carried`, for a client that continues once its connection is carried.
 pub(crate) fn meeting(host: &str, program: &Path, sockets: &str) -> Command {
     let mut command = carried(host, program, sockets);
     command.env("MEETS", "1");
     command
 }
 
-/// Starts a program that says when it is ready, and returns that line.
+/// Starts a program that reports when it is ready, and returns that line.
 pub(crate) fn started(command: &mut Command) -> (Server, String) {
     let mut server = Server(command.stdout(Stdio::piped()).spawn().expect("it starts"));
     let mut line = String::new();
@@ -47,7 +47,7 @@ pub(crate) fn started(command: &mut Command) -> (Server, String) {
     (server, line.trim().to_owned())
 }
 
-/// Sends known streams of `bytes` bytes both ways. Returns what the clients explain.
+/// Sends known streams of `bytes` bytes both ways. Returns the explanations of the clients.
 fn check_streams(
     server: &mut Command,
     client: impl Fn() -> Command,
@@ -76,12 +76,12 @@ fn check_streams_to(
     said
 }
 
-/// Packets that TCP has sent on a host.
+/// The number of packets that TCP has sent on a host.
 fn tcp_packets(host: &str) -> u64 {
     counter(host, "Tcp:", "OutSegs")
 }
 
-/// A counter of the kernel for a host.
+/// The value of a kernel counter on a host.
 fn counter(host: &str, protocol: &str, name: &str) -> u64 {
     let counters = stdout(&output(on(host, Path::new("cat")).arg("/proc/net/snmp")));
     let mut lines = counters.lines().filter(|line| line.starts_with(protocol));
@@ -122,12 +122,12 @@ fn streams_over_ipv6_are_carried() {
     assert_eq!((said.lines().count(), carried.count()), (4, 4), "{said}");
 }
 
-/// Datagrams that were sent on a host.
+/// The number of datagrams that were sent on a host.
 pub(crate) fn datagrams(host: &str) -> u64 {
     counter(host, "Udp:", "OutDatagrams")
 }
 
-/// The process of a host's carrier.
+/// The process id of a host's carrier.
 pub(crate) fn carrier_of(host: &str) -> String {
     let pids = stdout(&output(Command::new("ip").args(["netns", "pids", host])));
     let is_carrier = |pid: &&str| {
@@ -156,8 +156,8 @@ fn connections_of_a_carrier_that_is_killed_are_reset_and_later_ones_are_carried(
             )
         });
         let said = stderr(&client);
-        // As over TCP, the first call is told of the reset, later ones of the end or by a signal. The client has two threads, and the
-        // one that ends the process last may keep the other one from saying something.
+        // As over TCP, the first call reports the reset, later calls report the end or a signal. The client has two threads, and
+        // the one that ends the process last may keep the other one from printing.
         let signal = client.status.signal();
         assert!(signal == Some(13) || client.status.code() == Some(1), "{}: {said}", client.status);
         let tells = ["Connection reset", "Broken pipe", " of 100000000000 bytes"];
@@ -167,8 +167,8 @@ fn connections_of_a_carrier_that_is_killed_are_reset_and_later_ones_are_carried(
     assert!(explained > 0, "no client explained what happened");
 }
 
-/// Starts programs until their bytes go by Apus, which needs several attempts on a machine that is too busy for carriers to answer, and
-/// kills the carrier of a host. Returns what came of the client.
+/// Starts programs until Apus carries their bytes, and kills the carrier of a host. A machine that is too busy for carriers to
+/// answer needs several attempts. Returns the output of the client.
 fn killing(host: &str, start: impl Fn() -> (Server, Child, String)) -> Output {
     for _ in 0..5 {
         let (_server, mut client, sender) = start();
@@ -204,7 +204,7 @@ fn the_ends_of_a_connection_between_hosts_see_what_those_of_tcp_see() {
     let program = directory.program("ends.c", &[]);
     let [a, b] = &wire.names[..] else { unreachable!("a wire has two ends") };
     let namespace = format!("/run/netns/{b}");
-    // The program moves to the other host by itself, so nobody starts a carrier there.
+    // The program moves to the other host by itself, so no carrier is started there.
     let apus = Path::new(env!("CARGO_BIN_EXE_apus"));
     let (_carrier, line) = started(on(b, apus).args(["carrier", "--idle", "1h"]));
     assert_eq!(line, "carrier at [::]:20147");
@@ -213,7 +213,7 @@ fn the_ends_of_a_connection_between_hosts_see_what_those_of_tcp_see() {
     assert_eq!(stdout(&carried), stdout(&plain));
     assert_eq!((carried.status, stdout(&plain).lines().count()), (plain.status, 72));
     let said = stderr(&carried);
-    // The two connections that take the place of other ones have one message only.
+    // The two connections that replace other ones have one message only.
     let other = said.lines().filter(|line| !line.contains(": carried between hosts"));
     assert_eq!(other.count(), 4, "{said}");
     assert!(said.contains("until the program called exec"), "{said}");

@@ -5,11 +5,11 @@ use std::process::{Command, Output};
 
 use crate::skipped::skipped;
 
-/// Names under which systems have it.
+/// Names of the browser on different systems.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// Asserts that a page renders without a complaint, in a window and on a phone, and that its plots have points.
-/// Says so and does nothing where there is no browser.
+/// Asserts that a page renders without an error, in a window and on a phone, and that its plots have points. Prints a message and
+/// does nothing where there is no browser.
 pub(crate) fn renders(page: &Path) {
     let runs = |name: &&str| {
         Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success())
@@ -33,7 +33,7 @@ pub(crate) fn renders(page: &Path) {
             &[&format!("--screenshot={}", picture.display()), &format!("--window-size={size}")],
         );
         let bytes = std::fs::metadata(&picture).map_or(0, |file| file.len());
-        // An empty page of this size takes less than a tenth of it.
+        // A picture of an empty page is smaller than a tenth of this size.
         assert!(bytes > 50_000, "{name}: a picture of {bytes} bytes");
         std::fs::remove_file(&picture).expect("it was written");
     }

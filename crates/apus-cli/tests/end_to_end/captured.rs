@@ -1,4 +1,4 @@
-//! `--capture`: what real calls leave in a file, as Wireshark with our dissector shows it.
+//! `--capture`: the packets of real calls in a file, as Wireshark with our dissector shows them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,18 +17,18 @@ impl Captured {
         Self(env::temp_dir().join(format!("apus-captured-{name}-{}.pcapng", process::id())))
     }
 
-    /// `--capture` with the file.
+    /// The option `--capture` with the file.
     fn option(&self) -> String {
         format!("--capture {}", self.0.display())
     }
 
-    /// The fields of the packets that match, a line each; `None`, with a line that says so, if tshark is not there.
+    /// The fields of the matching packets, one line each; `None`, with a message, if tshark is missing.
     fn fields(&self, filter: &str, fields: &[&str]) -> Option<Vec<String>> {
         let bytes = fs::read(&self.0).expect("the capture is written");
         assert_eq!(bytes[..4], [0x0a, 0x0d, 0x0d, 0x0a], "the first block of a pcapng file");
         let dissector = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../wireshark/homa.lua");
         let mut tshark = Command::new("tshark");
-        // The ports are any, and may be those of another protocol.
+        // The ports are arbitrary, and may be those of another protocol.
         tshark.args(["-n", "-2", "-o", "udp.try_heuristic_first:TRUE", "-r"]).arg(&self.0);
         tshark.args(["-X", &format!("lua_script:{}", dissector.display()), "-Y", filter]);
         tshark.args(["-T", "fields", "-E", "separator=|"]);
@@ -52,7 +52,7 @@ impl Captured {
 
 impl Drop for Captured {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0); // A test that failed early has none.
+        let _ = fs::remove_file(&self.0); // The file is missing if a test failed early.
     }
 }
 
@@ -66,7 +66,7 @@ fn packets_of_calls_are_known_and_told_by_call() {
         json(&format!("node client --servers {} {load} {option} --json -", server.address));
     let Some(()) = captured.assert_all_known() else { return };
 
-    // Three calls of each length, and perhaps some before that are not counted: all are complete, both ways.
+    // Three calls of each length, and possibly earlier ones that are not counted. All are complete, both ways.
     let calls = |message: &str| {
         let filter = format!("homa.reassembled.length && homa.message == \"{message}\"");
         captured.fields(&filter, &["homa.rpc"]).expect("tshark is there")
@@ -77,7 +77,7 @@ fn packets_of_calls_are_known_and_told_by_call() {
     assert!(counted >= 9 && requests.len() as u64 >= counted, "{counted} calls, {requests:?}");
     assert_eq!(requests, responses);
 
-    // The filter of a call finds the packets with its id and no other one.
+    // The filter of a call finds only the packets with its id.
     let call = requests.last().expect("there was a call");
     let of_call = captured.fields(&format!("homa.rpc == {call}"), &["frame.number", "homa.rpc.id"]);
     let of_call = of_call.expect("tshark is there");
@@ -99,7 +99,7 @@ fn a_capture_can_be_read_while_it_is_written() {
     let server = Server::start(&captured.option());
     let called = json(&format!("node client --servers {} --unloaded 1 --json -", server.address));
     assert_eq!(called["rows"][0]["calls"], 1);
-    // The server sleeps, and wakes once to write what it has.
+    // The server sleeps, and wakes once to write its packets.
     crate::program::wait_until("the response is in the file", || {
         let responses =
             captured.fields("homa.reassembled.length && homa.response_in", &["homa.rpc"]);

@@ -18,7 +18,7 @@ use crate::program::{apus, stderr, wait_until};
 use crate::raw::Wire;
 use crate::run::{Directory, output, stdout};
 
-/// A carrier on this host that may raise its limit of descriptors from 128 to 256. Gone with the test.
+/// A carrier on this host that may raise its limit of descriptors from 128 to 256. It is killed when it is dropped.
 struct Limited {
     child: Child,
     port: u16,
@@ -43,7 +43,7 @@ impl Limited {
             if lines.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
                 return Self { child, port };
             }
-            child.wait().expect("it was started"); // Somebody else has the port.
+            child.wait().expect("it was started"); // Another process has the port.
         }
         panic!("no free port");
     }
@@ -53,7 +53,7 @@ impl Limited {
         open.expect("the carrier runs").count()
     }
 
-    /// A process that comes to it.
+    /// A process that connects to the carrier.
     fn visitor(&self) -> OwnedFd {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None);
@@ -119,7 +119,7 @@ fn a_carrier_whose_limit_falls_turns_visitors_away() {
     let numbers: BTreeSet<u64> =
         open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     let free = (0..).find(|number| !numbers.contains(number)).expect("numbers do not end");
-    limit(free); // No number below that is free.
+    limit(free); // No lower number is free.
     let visitors: Vec<OwnedFd> = (0..5).map(|_| carrier.visitor()).collect();
     let is_turned_away = |visitor: &OwnedFd| {
         let mut byte = [0];
@@ -169,11 +169,11 @@ fn a_carrier_tells_its_status_and_is_switched_off_and_on() {
     assert_eq!((&seen["carries"], &seen["carried"]), (&Value::Bool(true), &1.into()), "{seen}");
     assert!(seen["listen"].as_str().is_some_and(|text| text.ends_with(":20147")), "{seen}");
 
-    // The server's carrier refuses the stream, and the client's the program.
+    // The server's carrier refuses the stream, and the client's carrier refuses the program.
     for (host, seed) in [(b, 2), (a, 3)] {
         let said = switched(host, "off");
         assert!(said.starts_with("carries no new connections; "), "{said}");
-        // A short connection may end before anybody looks for its other end.
+        // A short connection may end before a carrier looks for its other end.
         wait_until("a connection is refused", || {
             assert!(run(carried(a, &program, ""), seed).contains("not carried"));
             status(host)["refused"]["off"].as_u64() > Some(0)
@@ -187,7 +187,7 @@ fn a_carrier_tells_its_status_and_is_switched_off_and_on() {
     assert!(log.contains("carrying is off") && log.contains("carrying is on"), "{log}");
 }
 
-/// Starts a client until its bytes go by Apus, which needs several attempts on a machine that is too busy for carriers to answer.
+/// Starts a client until Apus carries its bytes. A machine that is too busy for carriers to answer needs several attempts.
 fn under_way(host: &str, start: impl Fn() -> Child) -> Child {
     for _ in 0..5 {
         let before = datagrams(host);
@@ -201,7 +201,7 @@ fn under_way(host: &str, start: impl Fn() -> Child) -> Child {
     panic!("no connection was carried");
 }
 
-/// A long stream that is carried returns to TCP when the carrier of one of its ends is switched off, or ended by a signal, and arrives.
+/// A long carried stream returns to TCP when the carrier of one of its ends is switched off or ended by a signal, and arrives.
 #[test]
 fn connections_return_to_tcp_when_a_carrier_is_switched_off_or_ended() {
     let Some(wire) = Wire::new("leave") else { return };

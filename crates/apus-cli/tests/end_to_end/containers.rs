@@ -1,5 +1,5 @@
-//! `apus run` in two network namespaces of one host that share a directory, as containers do: connections are carried, and nobody but
-//! their two ends has part in them.
+//! `apus run` in two network namespaces of one host that share a directory, as containers do: connections are carried, and only
+//! their two ends take part in them.
 
 use std::fs;
 use std::io::Write;
@@ -20,7 +20,8 @@ use crate::skipped::skipped;
 /// The address of the first host of a wire.
 const CLIENT: &str = "10.88.0.1";
 
-/// The user of honest programs, and that of others.
+/// The user of honest programs.
+/// The user of hostile programs.
 const HONEST: u32 = 1000;
 const HOSTILE: u32 = 33;
 
@@ -32,7 +33,7 @@ fn shared(directory: &Directory) -> PathBuf {
     path
 }
 
-/// `apus run --explain` of a program in a network namespace.
+/// The command `apus run --explain` of a program in a network namespace.
 fn run_in(namespace: &str, user: u32, program: &Path, directory: Option<&Path>) -> Command {
     let mut command = as_user(namespace, user, Path::new(env!("CARGO_BIN_EXE_apus")));
     command.args(["run", "--explain"]).arg(program).env("MEETS", "1");
@@ -43,7 +44,7 @@ fn run_in(namespace: &str, user: u32, program: &Path, directory: Option<&Path>) 
     command
 }
 
-/// A program in a network namespace, by a user.
+/// The command of a program in a network namespace, as a user.
 fn as_user(namespace: &str, user: u32, program: &Path) -> Command {
     let mut command = on(namespace, Path::new("setpriv"));
     command.args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups"]);
@@ -88,7 +89,7 @@ fn programs_of_two_network_namespaces_share_memory() {
     }
 }
 
-/// Two honest ends in network namespaces of their own, of which the one that connects says its port before.
+/// Two honest ends in network namespaces of their own. The connecting end reports its port first.
 pub(crate) struct Ends {
     pub(crate) accepts: Lines,
     pub(crate) connects: Lines,
@@ -105,7 +106,7 @@ impl Ends {
         Self::of(honest(server), honest(client))
     }
 
-    /// The end that accepts, and the one that connects, by these commands.
+    /// Starts the accepting end and the connecting end with these commands.
     pub(crate) fn of(mut accepts: Command, mut connects: Command) -> Self {
         let mut accepts = Lines::start(accepts.arg("accepts"));
         let port = accepts.said();
@@ -114,7 +115,7 @@ impl Ends {
         Self { accepts, connects, ports }
     }
 
-    /// The name of the file by which they meet.
+    /// The name of the file through which they meet.
     fn file(&self) -> String {
         let [client, server] = [(CLIENT, 0), (SERVER, 1)]
             .map(|(ip, end)| format!("{ip}:{}", self.ports[end]).parse().expect("it is one"));
@@ -127,7 +128,7 @@ impl Ends {
         assert_eq!((self.connects.said(), self.accepts.said()), ("done".into(), "done".into()));
     }
 
-    /// Both ends send secrets. How many bytes TCP has carried meanwhile.
+    /// Sends secrets in both directions. Returns the bytes that TCP has carried meanwhile.
     fn exchange_secrets(&mut self) -> u64 {
         let bytes = |end: &mut Lines| end.ask("tcp").parse::<u64>().expect("a number");
         let before = bytes(&mut self.connects);
@@ -157,9 +158,9 @@ fn another_user_gets_no_byte_of_a_connection_between_network_namespaces() {
     for namespace in [a, b] {
         for how in ["own", "file", "nothing", "stale"] {
             if namespace == a && how == "stale" {
-                continue; // The server's port takes one connection before the honest one.
+                continue; // The server's port accepts one connection before the honest one.
             }
-            // The end that accepts cannot have the name, so the connection stays with TCP.
+            // The accepting end cannot get the name, so the connection stays with TCP.
             let mut ends = Ends::start([a, b], &program, &shared);
             let mut impostor = hostile(&ends, namespace, &["binds", how]);
             assert_eq!(impostor.said(), "bound");
@@ -180,7 +181,7 @@ fn another_user_gets_no_byte_of_a_connection_between_network_namespaces() {
             assert_eq!(ends.exchange_secrets(), 0, "{how}: the ends are not carried");
             assert_eq!(impostor.ask("look"), "read nothing", "{how}");
         }
-        // What an end shows is worth nothing to others.
+        // The data that an end shows are worthless to other processes.
         let mut ends = Ends::start([a, b], &program, &shared);
         let mut impostor = hostile(&ends, namespace, &["forwards"]);
         assert_eq!(impostor.said(), "bound");
@@ -195,8 +196,8 @@ fn another_user_gets_no_byte_of_a_connection_between_network_namespaces() {
     }
 }
 
-/// Other network namespaces may have the same addresses, and a connection with the same ports: the end that accepts of one connection and
-/// the end that connects of the other one meet. Their own peers do not run under Apus.
+/// Other network namespaces may have the same addresses, and a connection with the same ports: the accepting end of one connection
+/// and the connecting end of the other one meet. Their own peers do not run under Apus.
 #[test]
 fn connections_with_the_same_addresses_are_not_taken_for_each_other() {
     let (Some(one), Some(other)) = (Wire::new("twin-one"), Wire::new("twin-other")) else { return };

@@ -1,5 +1,5 @@
 //! `--body cp-node` against a model of cp_node, the load generator of the Linux Homa module. The model is written from a
-//! description of cp_node, not from ours: it has its own parser, and dies where cp_node dies.
+//! description of cp_node rather than from our code: it has its own parser, and dies where cp_node dies.
 
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -55,8 +55,8 @@ impl MessageHeader {
     }
 }
 
-/// What cp_node's server answers: the first `length` bytes of the request, or 100 of them. An answer of no bytes, or of
-/// more than was received, ends cp_node; here it is the error.
+/// The answer of cp_node's server: the first `length` bytes of the request, or 100 of them. An answer of no bytes, or of more than
+/// was received, ends cp_node; here it is the error.
 fn serve(request: &[u8]) -> Result<Vec<u8>, String> {
     let mut header = MessageHeader::read(request);
     if header.short_response && header.length > 100 {
@@ -71,7 +71,7 @@ fn serve(request: &[u8]) -> Result<Vec<u8>, String> {
     Ok(response)
 }
 
-/// A running model of cp_node's server: where it is, and why it died.
+/// A running model of cp_node's server, its address, and the reason of its death.
 fn model_server() -> (Node, String, Receiver<String>) {
     let mut config = Config::new();
     config.listen("127.0.0.1:0".parse().expect("an address"));
@@ -153,7 +153,7 @@ fn the_server_answers_a_client_of_cp_node() {
         assert_eq!(MessageHeader::read(&response), expected);
         assert!(response[12..].iter().all(|byte| *byte == 0x5a));
     }
-    // What is none of cp_node's messages gets no more than a header.
+    // A message that is not in cp_node's format gets only a header.
     for garbage in [vec![0; 100], vec![0xff; 100], vec![1; 5]] {
         assert_eq!(client.call(to, garbage).expect("an answer").len(), 12);
     }

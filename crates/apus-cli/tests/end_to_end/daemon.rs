@@ -36,11 +36,11 @@ impl Drop for Directory {
     }
 }
 
-/// A running `apus daemon`; ends with the test.
+/// A running `apus daemon`, killed when it is dropped.
 struct Daemon(Child);
 
 impl Daemon {
-    /// Runs the command and waits until it says that the engine is there.
+    /// Runs the command and waits until it reports that the engine is ready.
     fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let mut line = String::new();
@@ -65,7 +65,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Fails when it has ended.
+        // Fails if the daemon has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -112,7 +112,7 @@ fn the_access_list_is_read_anew() {
     let arguments =
         format!("daemon --config {} --listen 127.0.0.1:0 --socket {socket}", file.display());
     let mut start = command(&arguments);
-    // The variable is for the programs, and may be set here as well.
+    // The variable is for the programs, and may be set for the daemon as well.
     start.env("APUS_ENGINE", directory.engine()).stderr(Stdio::piped());
     let mut daemon = Daemon::start(start);
     let log = daemon.0.stderr.take().expect("it is a pipe");
@@ -121,7 +121,7 @@ fn the_access_list_is_read_anew() {
     assert_eq!(status(&directory)["users"][0]["processes"], 1);
     let reload = format!("daemon reload --socket {socket}");
 
-    // A user that is not on the list is detached, and not let in again.
+    // A user that is not on the list is detached, and not admitted again.
     write("[access]\nmode = '0600'\nusers = [4000000000]");
     let done = command(&reload).output().expect("it runs");
     let told = String::from_utf8_lossy(&done.stdout).into_owned();
@@ -131,7 +131,7 @@ fn the_access_list_is_read_anew() {
     let mode = fs::metadata(&socket).expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 
-    // A file with an error changes nothing.
+    // A file with an error is ignored.
     write("[access]\nusers = ['no such user']");
     fails(1, &reload, &["not reloaded", "no such user"]);
     let hang_up = || {
@@ -171,7 +171,7 @@ fn a_server_goes_on_when_the_daemon_is_replaced() {
     wait_until("the server is attached again", || {
         status(&directory)["processes"][0]["ports"] == Value::from([4000])
     });
-    // A node of its own calls it.
+    // A node with its own engine calls it.
     let row = &json(&format!("node client --servers {} --seconds 0.2 --json -", server.address))["rows"]
         [0];
     assert_eq!(row["unfinished"], 0, "{row}");

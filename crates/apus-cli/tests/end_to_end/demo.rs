@@ -1,4 +1,4 @@
-//! The demo, very short: with the lab where there can be one, and with the simulator where there can be none.
+//! The demo, very short: with the lab where one can be made, and with the simulator elsewhere.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::skipped::skipped;
 
 const SHORT: &str = "--seconds 0.05 --runs 1";
 
-/// Runs the demo, which must succeed, and returns what it shows.
+/// Runs the demo, which must succeed. Returns its output.
 fn shown(demo: &mut Command) -> String {
     let output = demo.output().expect("the program starts");
     assert!(output.status.success(), "{}", stderr(&output));
@@ -27,7 +27,7 @@ fn shown(demo: &mut Command) -> String {
     for line in warnings.take_while(|line| !line.is_empty()) {
         assert!(line.starts_with("  ! ") && line.chars().count() <= 80, "{text}");
     }
-    // The first minute of a stranger ends in a sentence, whatever the machine could do.
+    // The output ends in a sentence, whatever the machine can do.
     let conclusion = text.split("\n\n").last().unwrap_or_default().replace('\n', " ");
     assert!(
         conclusion.starts_with("Between two processes here, a 100 B call over Apus takes "),
@@ -68,7 +68,7 @@ fn an_ordinary_user_gets_a_lab_in_a_user_namespace() {
     if !probe.output().is_ok_and(|output| output.status.success()) {
         return skipped("ordinary users cannot make network namespaces with links and queues");
     }
-    // A copy of the program where nobody may read it.
+    // A copy of the program that other users cannot read.
     let copy = env::temp_dir().join(format!("apus-demo-copy-{}", process::id()));
     fs::copy(env!("CARGO_BIN_EXE_apus"), &copy).expect("a temporary file");
     let mut demo = Command::new(&copy);

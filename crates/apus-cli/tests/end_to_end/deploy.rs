@@ -13,7 +13,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A directory of the test's own with the plan in it, and none of results.
+/// A directory of the test with the plan in it, and without results.
 fn directory(name: &str) -> PathBuf {
     let dir = env::temp_dir().join(format!("apus-deploy-{name}-{}", process::id()));
     fs::create_dir_all(&dir).expect("the temporary directory can be written");

@@ -1,4 +1,4 @@
-//! `apus doctor`: every subject has findings with a verdict, on whatever machine this is, and so has the path to a peer.
+//! `apus doctor`: every subject has findings with a verdict on any machine, and so has the path to a peer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;

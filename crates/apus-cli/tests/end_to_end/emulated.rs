@@ -1,4 +1,4 @@
-//! The lab, very small. It needs root and iproute2, and says so where they are missing.
+//! The lab, very small. It needs root and iproute2, and is skipped with a message otherwise.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use crate::browser;
 use crate::program::{apus, checked_json, command, fails, stderr, wait_until};
 use crate::skipped::skipped;
 
-/// Why the lab cannot be tried here; found out once for all tests.
+/// The reason why the lab cannot be tried here, determined once for all tests.
 pub(crate) fn obstacle() -> Option<&'static str> {
     static FOUND: OnceLock<Option<&'static str>> = OnceLock::new();
     *FOUND.get_or_init(look_for_obstacle)
@@ -33,7 +33,7 @@ fn look_for_obstacle() -> Option<&'static str> {
     if link && bucket { None } else { Some("this kernel has no veth or htb") }
 }
 
-/// Runs a lab; returns its name and result.
+/// Runs a lab. Returns its name and result.
 fn lab_of(mut run: Command) -> (String, Value) {
     let run =
         run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
@@ -90,7 +90,7 @@ fn a_lab_goes_down_with_its_processes_after_a_kill() {
         .args(["netns", "exec", &namespace, "sleep", "600"])
         .spawn()
         .expect("ip runs");
-    // It is in the namespace once the namespace lists it.
+    // The process is in the namespace once the namespace lists it.
     let pids =
         || Command::new("ip").args(["netns", "pids", &namespace]).output().expect("ip runs").stdout;
     wait_until("the process is in the namespace", || !pids().is_empty());
@@ -119,7 +119,7 @@ fn what_is_wrong_with_a_plan_is_said_before_anything_is_made() {
     }
 }
 
-/// A lab that goes down with the test.
+/// A lab that is taken down when it is dropped.
 struct Lab(String);
 
 impl Drop for Lab {
@@ -218,7 +218,7 @@ fn the_labs_are_listed_for_everybody() {
     };
     let line = format!("{}: 2 hosts, h0 10.213.0.1 to h1 10.213.0.2, ", lab.0);
     assert!(listed(&mut command("lab status")).contains(&format!("{line}0 processes")));
-    // As nobody, with a copy of the program where nobody may read it.
+    // Runs as the user nobody, with a copy of the program that this user cannot read.
     let copy = std::env::temp_dir().join(format!("apus-copy-{}", std::process::id()));
     std::fs::copy(env!("CARGO_BIN_EXE_apus"), &copy).expect("a temporary file");
     let mut unprivileged = Command::new(&copy);

@@ -67,7 +67,7 @@ fn commands_that_show_something_have_it_as_json() {
     let text = stdout(&apus(&format!("top --once --interval 0.1 --dir {metrics}")));
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 
-    // What was a flag once took the traces behind it.
+    // `--json` was once a flag, and now takes the next argument, a trace, as its file.
     fails(2, "trace show --json x.trace", &["x.trace", "would be overwritten", "--json -"]);
     fails(2, "top --json -", &["--once"]);
 }

@@ -1,4 +1,4 @@
-//! The program as `cargo install` leaves it: one file, and no checkout.
+//! The program as installed by `cargo install`: one file, without a checkout.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -35,7 +35,7 @@ impl Installed {
         self.directory.file("runtime/apus")
     }
 
-    /// Runs it, with an environment of its own.
+    /// Runs `apus`, with an environment of its own.
     fn apus(&self, arguments: &[&str]) -> Output {
         output(
             clean(&mut Command::new(self.path()))
@@ -79,7 +79,7 @@ fn an_installed_program_has_its_library() {
 
     let bench = ["bench", "sockets", "--only", "rr", "--sizes", "1", "--runs", "1"];
     let measured = installed.apus(&[&bench[..], &["--seconds", "0.01", "--json", "-"]].concat());
-    // A busy machine may refuse the figures.
+    // The figures may be refused on a busy machine.
     assert!([0, 3].contains(&measured.status.code().unwrap()), "{}", stderr(&measured));
     assert_eq!(installed.loaded(), library);
     assert_eq!(fs::read_dir(installed.place()).unwrap().count(), 1);
@@ -99,7 +99,7 @@ fn a_library_that_was_changed_is_not_loaded() {
     assert_eq!(installed.loaded(), library);
     assert!(fs::read(&library).unwrap() == right);
 
-    // Others may write to it, so it could change after it was read.
+    // Other users may write to it, so it could change after it was read.
     set_mode(&library, 0o777);
     assert_eq!(installed.loaded(), library);
     assert_eq!(mode(&library), 0o555);
@@ -111,12 +111,12 @@ fn a_library_that_was_changed_is_not_loaded() {
     assert_eq!(installed.loaded(), library);
     assert!(fs::symlink_metadata(&library).unwrap().is_file());
 
-    // Others may write to the directory, so they could put another file there.
+    // Other users may write to the directory, so they could put another file there.
     set_mode(&installed.place(), 0o777);
     assert!(!installed.loaded().starts_with(installed.directory.file("")));
 }
 
-/// Runs a script in a mount namespace of its own, with the path of the program in `$APUS`; none where that is not allowed.
+/// Runs a script in a mount namespace of its own, with the path of the program in `$APUS`; `None` where that is not permitted.
 fn in_namespace(installed: &Installed, script: &str) -> Option<Output> {
     let user = if nix::unistd::geteuid().is_root() { "-m" } else { "-rm" };
     let unshare = |script: &str| {
@@ -147,7 +147,7 @@ fn a_directory_that_is_noexec_is_passed_over() {
     assert_eq!(stderr(&output), "");
 }
 
-/// A root with the system's programs, read-only, as a container has that is given the program and nothing else.
+/// A root directory with the system's programs, read-only, like a container that has only the program in addition.
 const ROOT: &str = "root=$HERE/root; mkdir -p $root; mount -t tmpfs x $root; cd $root
     mkdir usr etc proc dev opt
     for d in usr etc; do mount --rbind /$d $d; mount -o remount,bind,ro $d; done

@@ -1,4 +1,5 @@
-//! `apus irq` on a veth pair with GRO, and on the epoll sets of this process: needs root, and says so when it is skipped.
+//! `apus irq` on a veth pair with GRO, and on the epoll sets of this process. It needs root, and is skipped with a message
+//! otherwise.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -21,7 +22,7 @@ use crate::program::{command, fails, stderr, wait_until};
 use crate::raw::Wire;
 use crate::skipped::skipped;
 
-/// Two hosts, whose second one has a NAPI instance, and a state directory.
+/// Two hosts, the second with a NAPI instance, and a state directory.
 pub(crate) struct Host {
     pub(crate) wire: Wire,
     state: OwnState,
@@ -52,12 +53,12 @@ impl Host {
         Some(host)
     }
 
-    /// Runs something on a thread inside the host's network namespace.
+    /// Runs a function on a thread inside the host's network namespace.
     pub(crate) fn inside<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
         self.inside_of(1, what)
     }
 
-    /// The same in the namespace of the peer (0) or the host (1).
+    /// Runs a function on a thread inside the namespace of the peer (0) or the host (1).
     pub(crate) fn inside_of<T: Send>(&self, place: usize, what: impl FnOnce() -> T + Send) -> T {
         let namespace = File::open(format!("/run/netns/{}", self.wire.names[place]));
         let namespace = namespace.expect("`ip netns add` made it");
@@ -68,7 +69,7 @@ impl Host {
         thread::scope(|scope| scope.spawn(run).join().expect("it does not panic"))
     }
 
-    /// Makes local TCP packets come by the NAPI instance, which they go past with any kind of TSO at the peer.
+    /// Makes local TCP packets come by the NAPI instance. With any kind of TSO at the peer, they bypass it.
     pub(crate) fn without_tso(&self) {
         for kind in ["", "6", "-ecn", "-mangleid"] {
             let feature = format!("tx-tcp{kind}-segmentation");
@@ -104,8 +105,8 @@ impl Host {
     }
 }
 
-/// Whether the kernel sets NAPI instances for this process, by setting one to the values that it has. Only a refusal of the kernel is a
-/// reason to skip a test: `apus` itself is not asked.
+/// Whether the kernel sets NAPI instances for this process, tested by setting one to its present values. Only a refusal of the
+/// kernel is a reason to skip a test: `apus` itself is not asked.
 fn napi_set_is_there() -> Result<(), &'static str> {
     if !napis_can_be_set().expect("the kernel answers") {
         return Err("this kernel has no napi-set (Linux 6.13 and newer do)");
@@ -122,7 +123,7 @@ fn napi_set_is_there() -> Result<(), &'static str> {
     }
 }
 
-/// Whether this process may watch the kernel's timers and polls, as `apus` then may; says so otherwise.
+/// Whether this process, and therefore `apus`, may watch the kernel's timers and polls. Prints a message otherwise.
 pub(crate) fn tracepoints_are_there() -> bool {
     match Watch::open(Duration::from_millis(20)) {
         Err(Error::CannotWatch { right, source })
@@ -189,7 +190,7 @@ fn a_queue_that_another_program_uses_is_refused() {
         "{said}"
     );
     host.succeeds("run --mode suspend:20 --force eth0 -- true");
-    // One program is not shared.
+    // An instance with one program is not shared.
     host.succeeds("set eth0 --preset defer:20");
     let shown: Value = serde_json::from_str(&host.succeeds("show eth0 --json -")).expect("JSON");
     assert_eq!(shown["devices"][0]["napis"][0]["napi"]["gro_flush_timeout_ns"], 20_000);
@@ -228,11 +229,12 @@ fn a_run_restores_at_its_end_and_a_guardian_when_it_is_killed() {
     assert_eq!(host.succeeds("restore"), "nothing to restore\n");
 }
 
-/// A process that ends with the test.
+/// A process that is killed when it is dropped.
 pub(crate) struct Started(pub(crate) Child);
 
 impl Started {
-    /// `apus irq run` with a program that ends when the test has ended, whatever became of the command: at the end of its input.
+    /// Runs `apus irq run` with a program that ends at the end of its input, which is the end of the test, even if the command is
+    /// gone.
     fn run(host: &Host) -> Self {
         let mut run = host.command("run --mode suspend:20 eth0 -- cat");
         run.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -245,7 +247,7 @@ impl Started {
     }
 }
 
-/// A process that has children: it is asked to end, so that they end with it.
+/// A process with children: it is ended by a signal, so that the children end with it.
 pub(crate) struct Server(pub(crate) Started);
 
 impl Drop for Server {
@@ -260,7 +262,7 @@ impl Drop for Server {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // Fails when it has ended.
+        // Fails if the process has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -273,7 +275,7 @@ fn a_killed_run_is_restored_whatever_it_was_doing_and_with_its_guardian_by_hand(
     let start = || Started::run(&host);
     let is_kept = || {
         let entries = std::fs::read_dir(&host.state.0).into_iter().flatten().flatten();
-        // A kill can leave a part of a file, under another name, which nobody reads.
+        // A killed process can leave a part of a file under another name, which is never read.
         entries.map(|it| it.path()).any(|it| it.extension().is_some_and(|it| it == "json"))
     };
     let end = |run: &mut Started| {
@@ -307,11 +309,11 @@ fn a_killed_run_is_restored_whatever_it_was_doing_and_with_its_guardian_by_hand(
 }
 
 pub(crate) fn kill(pid: &str, signal: &str) {
-    // It fails when the process has ended.
+    // Fails if the process has ended.
     let _ = Command::new("kill").args(["-s", signal, pid]).status();
 }
 
-/// The children of a process whose program has this name.
+/// The children of a process that run a program of this name.
 pub(crate) fn children(pid: u32, program: &str) -> Vec<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let pids = text.unwrap_or_default();
@@ -372,7 +374,7 @@ fn wrong_use_is_named() {
     fails(2, "irq doctor 1 --watch 0", &["'0'", "--watch", "0.1 to 3600"]);
 }
 
-/// The keeper of a device that was set, as the state file names it.
+/// The keeper of a device that was set, according to the state file.
 fn keeper(host: &Host) -> Option<ProcessId> {
     let files = std::fs::read_dir(&host.state.0).into_iter().flatten().flatten();
     let texts = files.filter_map(|file| std::fs::read(file.path()).ok());
@@ -405,11 +407,11 @@ fn values_that_a_link_event_loses_are_set_again_until_they_are_restored() {
     link("down");
     link("up");
     assert_eq!(host.parameters(), [base]);
-    // Without a keeper, nobody sets them again.
+    // Without a keeper, lost values are not set again.
     host.succeeds("set eth0 --once --defer 3");
     assert!(keeper(&host).is_none());
     host.succeeds("restore");
-    // A keeper whose state is removed has nothing to keep.
+    // A keeper ends when its state is removed.
     host.succeeds("set eth0 --defer 3");
     let last = keeper(&host).expect("set leaves it behind");
     std::fs::remove_dir_all(&host.state.0).expect("it is ours");
@@ -459,7 +461,7 @@ fn a_user_with_one_capability_sets_a_device_for_a_program_that_has_none() {
     assert_eq!(host.parameters(), [NapiParameters::default()]);
 }
 
-/// A file of a test's own in its state directory's place, which is not a state directory then.
+/// A script in a file beside the test's state directory.
 fn script(host: &Host, text: &str) -> String {
     std::fs::create_dir_all(&host.state.0).expect("a temporary directory");
     let path = host.state.0.with_extension("sh");
@@ -541,7 +543,7 @@ fn results_are_json_for_programs() {
     let mut attach = Started(attach);
     wait_until("the mode is set", || host.parameters() == [suspend20().napi()]);
     drop(cat.0.stdin.take());
-    // It is reaped only then, as a number must not be used again before it is looked at.
+    // The child is reaped only now, because its number must not be reused before the check.
     cat.0.wait().expect("it is a child of this process");
     assert!(attach.0.wait().expect("it is a child of this process").success());
     let attached = json(&std::fs::read_to_string(&file).expect("it was written"));
@@ -576,7 +578,7 @@ fn threads_that_poll_all_the_time_are_set_and_restored_or_refused_with_the_kerne
     }
     assert_eq!(threaded(), Some(THREADED_BUSY_POLL));
     assert!(host.succeeds("show eth0").contains(" busy"));
-    // A mode that is not about threads puts the thread back.
+    // A mode without a value for threads puts the thread back.
     host.succeeds("set eth0 --preset suspend:20");
     assert_eq!(threaded(), Some(0));
     host.succeeds("set eth0 --preset threadbusy");
@@ -616,7 +618,7 @@ fn root_obeys_no_state_that_another_user_could_have_written() {
     std::fs::remove_file(&file).expect("it is ours");
     symlink(&target, &file).expect("it is ours");
     restore(&["program-1-1.json", "symbolic link"]);
-    // As a directory that all processes of a host share.
+    // A directory that all processes of a host share.
     std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o1777)).expect("it is ours");
     restore(&["irq", "writes of other users (mode 1777)"]);
     std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o755)).expect("it is ours");

@@ -89,7 +89,7 @@ fn memcached_and_the_workers_of_nginx_have_the_parameters() {
         at("nginx")
     );
     std::fs::write(at("conf"), configuration).expect("the directory is ours");
-    // memcached has a set for each of 2 threads and one that takes connections.
+    // memcached has a set for each of its 2 threads and one for accepting connections.
     let programs = [
         (3, format!("memcached -u root -t 2 -s {}", at("memcached"))),
         (2, format!("nginx -e stderr -c {}", at("conf"))),

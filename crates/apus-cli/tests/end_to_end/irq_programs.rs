@@ -1,5 +1,5 @@
-//! IRQ suspension for unmodified programs: attached while they are under load, shown active by the kernel's timers, and
-//! restored. Needs root, and says so when it is skipped.
+//! IRQ suspension for unmodified programs: attached while they are under load, shown to act by the kernel's timers, and restored.
+//! It needs root, and is skipped with a message otherwise.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,10 +19,10 @@ use crate::irq::{Host, Started, suspend20, tracepoints_are_there};
 use crate::program::{stderr, wait_until};
 use crate::skipped::skipped;
 
-/// In a network namespace of the test's own, every port is free.
+/// Address of the servers. In a network namespace of the test, every port is free.
 pub(crate) const AT: &str = "10.88.0.2:7000";
 
-/// A directory of a test's own, gone with it.
+/// A directory of a test, removed when it is dropped.
 pub(crate) struct Directory(pub(crate) PathBuf);
 
 impl Directory {
@@ -39,7 +39,7 @@ impl Drop for Directory {
     }
 }
 
-/// A server in the host's namespace; ends with the test.
+/// A server in the host's namespace, ended when it is dropped.
 pub(crate) struct Server(Child);
 
 impl Server {
@@ -60,7 +60,7 @@ impl Server {
         i32::try_from(self.0.id()).expect("the kernel's numbers are smaller")
     }
 
-    /// The parameters of its epoll sets, and of those of its children.
+    /// The parameters of its epoll sets, and of the epoll sets of its children.
     pub(crate) fn epoll_parameters(&self) -> BTreeMap<(i32, i32), EpollParameters> {
         let program = Program::open(self.pid()).expect("it runs");
         let family = program.id().with_descendants();
@@ -75,13 +75,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // With SIGKILL, the workers of nginx would stay.
+        // SIGKILL would leave the workers of nginx running.
         let _ = Command::new("kill").args(["-s", "TERM", &self.0.id().to_string()]).status();
         let _ = self.0.wait();
     }
 }
 
-/// Clients in the peer's namespace, each with a connection on which it waits for the answer before it asks again.
+/// Clients in the peer's namespace, each with one connection and one request at a time.
 struct Load {
     ends: Arc<AtomicBool>,
     answers: Arc<AtomicU64>,
@@ -115,7 +115,7 @@ impl Load {
         load
     }
 
-    /// Waits for further answers.
+    /// Waits for more answers.
     fn more(&self) {
         let wanted = self.answers.load(Ordering::Relaxed) + 100;
         wait_until("answers", || self.answers.load(Ordering::Relaxed) >= wanted);
@@ -144,7 +144,7 @@ fn read_until(connection: &mut TcpStream, end: &[u8]) {
     }
 }
 
-/// What `apus irq doctor` says: each finding's verdict and text, and the counts.
+/// The findings of `apus irq doctor`: the verdict and text of each finding, and the counts.
 fn doctor(host: &Host, subject: &str) -> (BTreeMap<String, (String, String)>, Value) {
     let output = host.irq(&format!("doctor {subject} --json -"));
     let report: Value = serde_json::from_slice(&output.stdout)
@@ -161,14 +161,14 @@ fn doctor(host: &Host, subject: &str) -> (BTreeMap<String, (String, String)>, Va
     (findings, report["watch"].clone())
 }
 
-/// A host with the wire in the way on which local TCP packets come by a NAPI instance.
+/// A host with a wire on which local TCP packets come by a NAPI instance.
 fn host(test: &str) -> Option<Host> {
     let host = Host::new(test)?;
     host.without_tso();
     Some(host)
 }
 
-/// Attaches to the program under load, sees suspension act, ends the attachment, and sees everything as before.
+/// Attaches to the program under load, checks that suspension acts, ends the attachment, and checks that all values are restored.
 fn is_suspended_and_restored(host: &Host, server: &Server, name: &str, load: &Load) {
     if !tracepoints_are_there() {
         return;
@@ -220,7 +220,7 @@ fn is_suspended_and_restored(host: &Host, server: &Server, name: &str, load: &Lo
     assert_eq!(findings["prefer"].0, "bad", "{findings:?}");
 }
 
-/// Whether a program is there; says so otherwise.
+/// Whether a program is installed. Prints a message otherwise.
 fn is_installed(program: &str) -> bool {
     let mut found = Command::new(program);
     found.arg("--help").stdout(Stdio::null()).stderr(Stdio::null());
@@ -261,14 +261,14 @@ fn redis_is_attached_under_load() {
     load.end();
 }
 
-/// Where nginx is, also where ordinary users find no programs of administrators.
+/// The path of nginx, including the directories of administrators' programs.
 fn nginx() -> Option<&'static str> {
     ["nginx", "/usr/sbin/nginx"]
         .into_iter()
         .find(|it| Command::new(it).arg("-v").stderr(Stdio::null()).status().is_ok())
 }
 
-/// Arguments with which nginx answers at [`AT`], `on` or `off` being whether it goes to the background.
+/// Arguments with which nginx answers at [`AT`]. `daemon` is `on` if it goes to the background, else `off`.
 fn nginx_arguments(directory: &Directory, daemon: &str) -> [String; 4] {
     let path = directory.0.display();
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -343,7 +343,7 @@ fn a_program_in_go_is_attached_under_load() {
     let Some(go) = go else { return skipped("go is not installed") };
     let mut build = Command::new(go);
     build.arg("build").arg("-o").arg(&program).arg(source("echo.go"));
-    // Without a network, and without a C compiler.
+    // Builds without a network and without a C compiler.
     build.envs([("GOTOOLCHAIN", "local"), ("CGO_ENABLED", "0"), ("GO111MODULE", "off")]);
     let built = build.output().expect("go starts");
     assert!(built.status.success(), "{}", stderr(&built));
@@ -354,7 +354,8 @@ fn a_program_in_go_is_attached_under_load() {
     load.end();
 }
 
-/// `apus irq run` with a server that goes to the background; it is followed there, and a signal ends it. Its exit code is that of `run`.
+/// Runs a server that goes to the background by `apus irq run`. The command follows the server there, a signal ends the server, and
+/// its exit code becomes the exit code of `run`.
 fn is_followed(host: &Host, program: &[&str], request: &'static [u8], answer: &'static [u8]) {
     let mut run = host.command("run --mode suspend:20 eth0");
     run.arg("--").args(program);
@@ -433,7 +434,7 @@ fn a_child_of_a_shell_that_has_ended_is_followed() {
     is_followed(&host, &["sh", "-c", &shell], b"ping\n", b"ping\n");
 }
 
-/// Asserts verdicts of findings, and words of their texts.
+/// Asserts verdicts of findings, and words in their texts.
 fn verdicts(host: &Host, subject: &str, wanted: &[(&str, &str, &str)]) {
     let (findings, _) = doctor(host, subject);
     for (name, verdict, words) in wanted {
@@ -448,7 +449,7 @@ fn the_doctor_names_what_keeps_suspension_from_acting() {
     let directory = Directory::new("wrong");
     let Some(program) = echo(&directory) else { return };
     {
-        // With TSO of any kind, local TCP packets go past the NAPI instance.
+        // With any kind of TSO, local TCP packets bypass the NAPI instance.
         let server = Server::start(&host, &program, &["10.88.0.2", "7000", "epoll"]);
         let load = Load::start(&host, b"ping\n", b"ping\n");
         let pid = server.pid().to_string();

@@ -15,13 +15,13 @@ use crate::program::{stderr, wait_until};
 use crate::run::Directory;
 use crate::skipped::skipped;
 
-/// Where nginx listens, in a namespace of the test's own.
+/// The address of nginx, in a namespace of the test.
 const AT: &str = "10.91.0.2:8080";
 
-/// Connections of a round, so many that a hash does not split them by queues.
+/// Number of connections of a round, large enough that a hash does not split them by queues.
 const CONNECTIONS: usize = 40;
 
-/// Two namespaces, of a client (0) and a server (1), with two queues between them.
+/// Two namespaces, for a client (0) and a server (1), with two queues between them.
 struct Pair([String; 2]);
 
 impl Pair {
@@ -60,14 +60,14 @@ impl Pair {
         thread::scope(|scope| scope.spawn(run).join().expect("it does not panic"))
     }
 
-    /// A program in the namespace of the server.
+    /// A command in the namespace of the server.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.0[1], program]);
         command
     }
 
-    /// Connections that have had an answer.
+    /// Opens connections. Each of them has received an answer.
     fn connections(&self) -> Vec<TcpStream> {
         let connect = || TcpStream::connect(AT).expect("nginx listens");
         let mut all: Vec<_> = self.inside(0, || (0..CONNECTIONS).map(|_| connect()).collect());
@@ -92,7 +92,7 @@ fn ip(arguments: &str) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
-/// The connections of each worker of nginx by the NAPI instance that they come by.
+/// The number of connections of each worker of nginx by their NAPI instance.
 fn of_workers(nginx: u32) -> Vec<BTreeMap<u32, usize>> {
     let pid = i32::try_from(nginx).expect("the kernel's numbers are smaller");
     let family = ProcessId::of(pid).map(|it| it.with_descendants()).unwrap_or_default();
@@ -101,7 +101,7 @@ fn of_workers(nginx: u32) -> Vec<BTreeMap<u32, usize>> {
     sets.map(|set| set.napis).collect()
 }
 
-/// Whether each worker has connections of one instance, and both instances have some.
+/// Whether all connections of each worker have one instance, and both instances have some.
 fn is_split(workers: &[BTreeMap<u32, usize>]) -> bool {
     let ids: BTreeSet<_> = workers.iter().flat_map(BTreeMap::keys).collect();
     workers.iter().all(|napis| napis.len() == 1) && ids.len() == 2
@@ -130,7 +130,7 @@ fn serving(mut command: Command, workers: usize) -> Server {
     server
 }
 
-/// Whether a round of new connections is split, after which they are closed.
+/// Whether a round of new connections is split. The connections are closed afterwards.
 fn splits(pair: &Pair, server: &Server) -> bool {
     let connections = pair.connections();
     let workers = of_workers(server.0.0.id());

@@ -1,4 +1,4 @@
-//! `apus irq tune` on memcached under load, and presets: needs root, and says so when it is skipped.
+//! `apus irq tune` on memcached under load, and presets. It needs root, and is skipped with a message otherwise.
 
 use std::process::{Command, Output, Stdio};
 
@@ -10,7 +10,7 @@ use crate::irq_programs::{AT, Directory, Server};
 use crate::program::{fails, stderr, wait_until};
 use crate::skipped::skipped;
 
-/// memcached in the host's namespace, and a load for it from the peer's; `None` where it cannot be watched.
+/// memcached in the host's namespace, and a load for it from the peer's; `None` where this process may not watch the kernel.
 fn memcached(host: &Host) -> Option<(Server, Started)> {
     if !tracepoints_are_there() {
         return None;
@@ -24,7 +24,7 @@ fn memcached(host: &Host) -> Option<(Server, Started)> {
     let (address, port) = AT.split_once(':').expect("it has a port");
     let arguments = ["-u", "root", "-l", address, "-p", port, "-U", "0", "-t", "1"];
     let server = Server::start(host, "memcached", &arguments);
-    // It sleeps, as the machine has few CPUs; whether it is late is of no interest.
+    // The load sleeps between requests, as the machine has few CPUs; it does not matter whether it is late.
     let load =
         format!("bench memcached {AT} --qps 3000 --wait sleep --keys 100 --seconds 600 --runs 1");
     let mut load = host.wire.command(0, &load);
@@ -49,7 +49,7 @@ fn memcached_is_tuned_under_load_and_the_result_is_a_preset() {
     };
     let before = server.epoll_parameters();
     let pid = server.pid();
-    // Whatever the machine is busy with, a second is enough.
+    // One second is enough, whatever else the machine does.
     let tuned =
         irq(&format!("tune {pid} --p99 1000000 --seconds 1 --steps 4 --save of-test --json -"));
     assert!(tuned.status.success(), "{}", stderr(&tuned));
@@ -63,7 +63,7 @@ fn memcached_is_tuned_under_load_and_the_result_is_a_preset() {
     assert!(!steps[0]["reason"].as_str().expect("a text").is_empty());
     assert_eq!(host.parameters(), [NapiParameters::default()], "it is restored");
     assert_eq!(server.epoll_parameters(), before, "it is restored");
-    // The preset is taken where a mode is.
+    // A preset is accepted in place of a mode.
     let shown = irq("show --presets");
     let shown = String::from_utf8(shown.stdout).expect("text");
     assert!(shown.starts_with("of-test: defer ") && shown.contains("memcached"), "{shown}");

@@ -1,4 +1,4 @@
-//! The program as people use it: processes, arguments, files, sockets on the loopback interface.
+//! The program as users run it: processes, arguments, files, sockets on the loopback interface.
 
 mod bench_irq;
 mod between_hosts;

@@ -113,7 +113,7 @@ fn mix_measures_every_load() {
         "choosing connections",
     ];
     assert_eq!(loads, expected.into());
-    // One rule for all commands: a run with more than 1 % of late calls has no figures, and no curve.
+    // The rule of all commands: a run with more than 1 % of late calls has no figures, and no curve.
     let is_offered =
         |row: &&Value| row["offered_gbps"].is_f64() && row["load"] != "choosing connections";
     let mut valid = 0;
@@ -150,7 +150,7 @@ fn delivery_has_a_row_for_every_case_load_and_number_of_threads() {
         assert_eq!(row["qps"].is_null(), refused, "a refused run has no figures: {row}");
         assert_eq!(row["verdict"].is_null(), !refused, "a refused run says so: {row}");
     }
-    // A machine that others use may starve a run this short, but not all of them.
+    // Other load may starve one run this short, but not all runs.
     for key in ["qps", "avglat_us", "p95_us", "p99_us", "cpu_percent", "busy_ns_per_query", "batch"]
     {
         let measured = |row: &&Value| row[key].as_f64().is_some_and(|value| value > 0.0);
@@ -269,7 +269,7 @@ fn sockets_fails_if_apus_run_does_not_carry() {
     fails(missing, "APUS_PRELOAD is `/no/such/library.so`");
 }
 
-/// Whether a process, by its `/proc/PID/status`, has a handler for SIGINT.
+/// Whether a process has a handler for SIGINT, from its `/proc/PID/status`.
 fn handles_interrupts(status: &str) -> bool {
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
     let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

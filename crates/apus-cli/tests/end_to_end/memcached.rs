@@ -1,4 +1,4 @@
-//! `apus bench memcached` against servers of others, each on a port or a unix socket of its own.
+//! `apus bench memcached` against third-party servers, each on a port or a unix socket of its own.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -12,11 +12,11 @@ use crate::program::Server as Agent;
 use crate::program::{apus, checked_json, fails, json, json_perhaps_refused, stderr, wait_until};
 use crate::skipped::skipped;
 
-/// A server, with a directory of its own; ends with the test.
+/// A server, with a directory of its own, killed when it is dropped.
 struct Server {
     child: Child,
     directory: PathBuf,
-    /// As `apus bench memcached` takes it.
+    /// Address in the form that `apus bench memcached` accepts.
     address: String,
 }
 
@@ -26,7 +26,7 @@ impl Server {
         let directory = Self::directory(name);
         let port = directory.join("port");
         let mut command = Command::new("memcached");
-        // The user counts only for root, who must name one.
+        // Only root must name a user.
         command.args(["-u", "root", "-l", "127.0.0.1", "-p", "-1", "-U", "0", "-t", "2"]);
         command.env("MEMCACHED_PORT_FILENAME", &port);
         let mut server = Self::start(command, directory)?;
@@ -86,17 +86,17 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Fails when it has ended.
+        // Fails if the server has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
-/// A short load for every run.
+/// Arguments for a short load.
 const SHORT: &str = "--keys 300 --seconds 0.2 --warmup 0.05 --json -";
 
-/// Asserts that each row has the figures of a run in which all went well, if it is not refused.
+/// Asserts that each row has the figures of a run without errors, unless it is refused.
 fn all_went_well(result: &Value) {
     for row in result["rows"].as_array().expect("rows are a list") {
         assert!(row["late_pct"].is_number(), "{row}");
@@ -113,7 +113,7 @@ fn all_went_well(result: &Value) {
     }
 }
 
-/// An open loop, and a closed one, which is never refused.
+/// Runs an open loop, and a closed one, which is never refused.
 fn both_loops(server: &Server, arguments: &str) {
     let address = &server.address;
     let command = format!("bench memcached {address} {arguments} --update 0.2 --runs 1 {SHORT}");

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::program::{self, Server, command, fails, json, json_perhaps_refused, stderr};
 
-/// The only row of what a client measured, after `arguments` and with JSON on standard output.
+/// The only row of a client's result, with `arguments` and with JSON on standard output.
 fn client(server: &Server, arguments: &str) -> Value {
     let client = format!("node client --servers {} {arguments} --json -", server.address);
     json_perhaps_refused(&client)["rows"][0].clone()
@@ -115,7 +115,7 @@ fn an_address_of_another_machine() {
 
 #[test]
 fn a_server_that_is_not_there() {
-    // Bound and let go of again, so that most likely nobody has it.
+    // Bound and released again, so it is most likely unused.
     let free =
         UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
     let server = format!("127.0.0.1:4000@{}", free.port());
@@ -186,7 +186,7 @@ fn a_client_that_is_stopped_shows_what_it_measured() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the program starts");
-    // Its first line of statistics says that it runs.
+    // Its first line of statistics shows that it runs.
     let mut lines = BufReader::new(client.stderr.take().expect("it is a pipe")).lines();
     assert!(lines.next().expect("a line").expect("text").contains("Kops/s"));
     let kill = Command::new("kill").args(["-s", "INT", &client.id().to_string()]).status();
@@ -220,7 +220,7 @@ fn a_client_outlives_its_server() {
     }
 }
 
-/// The most memory a process has held, in bytes.
+/// The peak memory of a process, in bytes.
 fn memory_peak(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it has memory");
@@ -235,7 +235,7 @@ fn a_server_builds_no_reply_to_what_is_no_request() {
         apus::Node::start(apus::Config::new().listen("127.0.0.1:0".parse().expect("an address")));
     let caller = node.as_ref().expect("a node").client().expect("a client");
     let to = apus::resolve(&server.address).expect("an address");
-    // A tag, no length, and the wish for as long a reply as 32 bits can say; a good end of the pattern does not help.
+    // A tag, no length, and a request for the longest reply that 32 bits allow; a valid end of the pattern does not help.
     let mut greedy = vec![1_u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     greedy.extend_from_slice(&u32::MAX.to_le_bytes());
     assert_eq!(caller.call(to, greedy.clone()).expect("a reply").len(), 16);

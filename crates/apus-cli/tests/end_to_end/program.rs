@@ -19,14 +19,14 @@ pub(crate) fn apus(arguments: &str) -> Output {
     command(arguments).output().expect("the program starts")
 }
 
-/// Runs `apus`, which must succeed, and returns what it wrote as JSON.
+/// Runs `apus`, which must succeed. Returns its output as JSON.
 pub(crate) fn json(arguments: &str) -> Value {
     let output = apus(arguments);
     assert!(output.status.success(), "`{arguments}`: {}", stderr(&output));
     serde_json::from_slice(&output.stdout).expect("standard output is one JSON value")
 }
 
-/// As [`json`], where a busy machine may refuse what was measured: then, and only then, the exit code is 3.
+/// Like [`json`], but measurements may be refused on a busy machine: only then, the exit code is 3.
 pub(crate) fn json_perhaps_refused(arguments: &str) -> Value {
     checked_json(arguments, &apus(arguments))
 }
@@ -38,14 +38,14 @@ pub(crate) fn checked_json(arguments: &str, output: &Output) -> Value {
     let refused =
         |row: &Value| row["verdict"].as_str().is_some_and(|verdict| verdict.contains(", not the "));
     let refused = result["rows"].as_array().expect("rows are a list").iter().any(refused);
-    // The table `checks` is about a release build on a quiet machine.
+    // The table `checks` applies to a release build on a quiet machine.
     let failed = stderr(output).contains(" checks FAIL, see the table");
     let expected = if refused { 3 } else { i32::from(failed) };
     assert_eq!(output.status.code(), Some(expected), "`{arguments}`: {}", stderr(output));
     result
 }
 
-/// Gives way until a condition holds; fails after a time that only a fault takes.
+/// Yields until a condition holds. Fails after a time that only a fault takes.
 pub(crate) fn wait_until(condition: &str, mut holds: impl FnMut() -> bool) {
     let since = Instant::now();
     while !holds() {
@@ -54,15 +54,15 @@ pub(crate) fn wait_until(condition: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// How long a test waits for what only a fault delays.
+/// Time limit of a wait that only a fault exceeds.
 pub(crate) const FAULT_AFTER: Duration = Duration::from_secs(60);
 
-/// What a process wrote to standard error.
+/// The text that a process wrote to standard error.
 pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Asserts that `apus` ends with `code` and one line on standard error that has all of `words`.
+/// Asserts that `apus` ends with `code` and one line on standard error that contains all of `words`.
 pub(crate) fn fails(code: i32, arguments: &str, words: &[&str]) {
     let output = apus(arguments);
     let message = stderr(&output);
@@ -74,11 +74,11 @@ pub(crate) fn fails(code: i32, arguments: &str, words: &[&str]) {
     }
 }
 
-/// A running `apus node server`; ends with the test.
+/// A running `apus node server`, killed when it is dropped.
 pub(crate) struct Server {
     child: Child,
     stdout: BufReader<ChildStdout>,
-    /// Where clients find it, as they write it.
+    /// Its address in the form that clients write.
     pub(crate) address: String,
 }
 
@@ -93,14 +93,14 @@ impl Server {
         Self::serving(&format!("node server --listen 127.0.0.1:0 {arguments}"), variables)
     }
 
-    /// Starts a command that says where it serves.
+    /// Starts a command that reports its address.
     pub(crate) fn serving(arguments: &str, variables: &[(&str, &str)]) -> Self {
         let mut command = command(arguments);
         command.envs(variables.iter().copied());
         Self::started_by(&mut command)
     }
 
-    /// Starts a command that says where it serves, by whatever starts it.
+    /// Starts a prepared command that reports its address.
     pub(crate) fn started_by(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let mut stdout = BufReader::new(child.stdout.take().expect("it is a pipe"));
@@ -119,24 +119,24 @@ impl Server {
         Self { child, stdout, address }
     }
 
-    /// Ends it at once.
+    /// Kills the process at once.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it is still running");
         self.child.wait().expect("it is a child of this process");
     }
 
-    /// Sends it a signal.
+    /// Sends the process a signal.
     pub(crate) fn signal(&self, name: &str) {
         let kill = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status();
         assert!(kill.expect("the system has a kill command").success());
     }
 
-    /// Its process.
+    /// The id of the process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until it ends by itself; returns what it wrote meanwhile.
+    /// Waits until the process ends by itself. Returns its output since then.
     pub(crate) fn finish(mut self) -> String {
         let mut text = String::new();
         self.stdout.read_to_string(&mut text).expect("it writes text");
@@ -147,7 +147,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Fails when it has ended.
+        // Fails if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

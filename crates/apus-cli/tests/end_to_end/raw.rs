@@ -1,4 +1,4 @@
-//! `--link raw`, and paths with a fault, across network namespaces: needs root, and says so when it is skipped.
+//! `--link raw`, and paths with a fault, across network namespaces. It needs root, and is skipped with a message otherwise.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio, id};
@@ -8,9 +8,9 @@ use serde_json::Value;
 use crate::program::stderr;
 use crate::skipped::skipped;
 
-/// Two hosts and a wire between them, perhaps with a router in it; gone with the test.
+/// Two hosts and a wire between them, possibly with a router, removed when it is dropped.
 pub(crate) struct Wire {
-    /// Client, server, router.
+    /// The namespaces of client, server and router.
     pub(crate) names: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ impl Wire {
         Self { names: hosts.iter().map(name).collect() }
     }
 
-    /// With a router between the hosts; its link to the server is `eth1`.
+    /// Makes a wire with a router between the hosts; the router's link to the server is `eth1`.
     fn with_router(test: &str) -> Option<Self> {
         let wire = Self::named(test, &["a", "b", "r"]);
         let [a, b, r] = &wire.names[..] else { unreachable!("three were named") };
@@ -97,7 +97,7 @@ impl Wire {
         self.command(0, arguments).output().expect("the program starts")
     }
 
-    /// A server on the second host, once it serves.
+    /// Starts a server on the second host, and waits until it serves.
     fn server(&self, arguments: &str) -> Running {
         let mut child = self
             .command(1, &format!("node server {arguments}"))
@@ -127,13 +127,13 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Fails when it has ended.
+        // Fails if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The row of what a client measured.
+/// The row of a client's result.
 fn row(output: &Output) -> Value {
     assert!(output.status.success(), "{}", stderr(output));
     let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -212,7 +212,7 @@ fn a_path_that_shrinks_behind_a_router_in_the_middle_of_a_run() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the program starts");
-    // The server's own link shrinks too; what the client sends is refused by the router, with ICMP fragmentation needed.
+    // The server's own link shrinks too. The router refuses the client's packets, with ICMP fragmentation needed.
     for (name, link) in [(&wire.names[2], "eth1"), (&wire.names[1], "eth0")] {
         assert!(ip(&format!("-n {name} link set {link} mtu 1300")));
     }
@@ -221,8 +221,8 @@ fn a_path_that_shrinks_behind_a_router_in_the_middle_of_a_run() {
     assert!(row["calls"].as_u64() > Some(0), "{row}");
 }
 
-/// Every packet of 1,408 to 1,535 bytes that leaves by `link` of a host is dropped, and nobody is told. False, and a reason on the
-/// output, where that is not possible.
+/// Drops every packet of 1,408 to 1,535 bytes that leaves by `link` of a host, without an ICMP error. Returns `false`, with a
+/// message, where that is not possible.
 fn swallow_long_packets(host: &str, link: &str) -> bool {
     let tc = |arguments: &str| {
         let tc = ["netns", "exec", host, "tc"];

@@ -1,4 +1,4 @@
-//! `apus run`: programs behave as without it.
+//! `apus run`: programs behave as they do without it.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -14,7 +14,7 @@ use crate::skipped::skipped;
 
 const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/end_to_end/programs");
 
-/// A directory of a test's own for what it compiles, removed at its end.
+/// A directory for the files that a test compiles, removed when it is dropped.
 pub(crate) struct Directory(PathBuf);
 
 impl Directory {
@@ -28,7 +28,7 @@ impl Directory {
         self.0.join(name)
     }
 
-    /// Writes a file that can be executed.
+    /// Writes an executable file.
     fn script(&self, name: &str, text: &str) -> PathBuf {
         let path = self.file(name);
         fs::write(&path, text).expect("the directory is ours");
@@ -36,7 +36,7 @@ impl Directory {
         path
     }
 
-    /// Compiles a program of `tests/end_to_end/programs`; whether the compiler could.
+    /// Compiles a program of `tests/end_to_end/programs`. Returns whether the compiler could.
     pub(crate) fn compiled(
         &self,
         compiler: &str,
@@ -54,7 +54,7 @@ impl Directory {
         output.status.success().then_some(path)
     }
 
-    /// As [`compiled`](Self::compiled), by the C compiler that Apus needs.
+    /// Like [`compiled`](Self::compiled), with the C compiler that Apus needs.
     pub(crate) fn program(&self, source: &str, flags: &[&str]) -> PathBuf {
         let name = source.trim_end_matches(".c");
         self.compiled("cc", source, flags, name).expect("the C compiler compiles it")
@@ -67,7 +67,7 @@ impl Drop for Directory {
     }
 }
 
-/// `apus run` with further arguments.
+/// The command `apus run` with further arguments.
 pub(crate) fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_apus"));
     command
@@ -87,7 +87,7 @@ pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Asserts that a program writes and returns the same plain and preloaded, and returns what it wrote.
+/// Asserts that the output and exit code of a program are the same plain and preloaded. Returns the output.
 pub(crate) fn same(program: &Path, arguments: &[&str]) -> String {
     let plain = output(Command::new(program).args(arguments));
     let preloaded = output(run([program.as_os_str()]).args(arguments));
@@ -106,7 +106,7 @@ fn every_call_returns_what_the_c_library_returns() {
 
     let explained = output(run(["--explain"]).arg(&program));
     assert_eq!(stdout(&explained), text);
-    // The one call that does not: libuv falls back to epoll.
+    // The one call that behaves differently: libuv falls back to epoll.
     let ring = output(run([program.as_os_str()]).arg("io_uring"));
     assert_eq!(stdout(&ring), "syscall(SYS_io_uring_setup, 0, NULL) = -1 ENOSYS\n");
 }
@@ -148,7 +148,7 @@ fn python_behaves_the_same() {
     assert_eq!(text, "b'A LINE\\n'\nb'7\\n'\n");
 }
 
-/// A program that `PATH` has.
+/// The path of a program in `PATH`.
 pub(crate) fn found(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|directory| directory.join(name)).find(|path| path.is_file())
@@ -193,7 +193,7 @@ fn the_ends_of_a_carried_connection_see_what_those_of_tcp_see() {
     assert_eq!(stdout(&carried), stdout(&plain));
     assert_eq!((carried.status, stdout(&plain).lines().count()), (plain.status, 72));
     let said = stderr(&carried);
-    // The two connections that take the place of other ones have one message only.
+    // The two connections that replace other ones have one message only.
     assert_eq!(said.lines().filter(|line| !line.contains(": carried")).count(), 4, "{said}");
     assert!(said.contains("until the program called exec"), "{said}");
 }
@@ -247,7 +247,7 @@ fn streams_arrive_whole_although_both_ends_fork() {
 fn a_connection_of_few_calls_is_carried_if_that_is_wanted() {
     let directory = Directory::new("short");
     let program = directory.program("short.c", &[]);
-    // The end that accepts waits for the other one, but not for ever: a machine may stand still.
+    // The accepting end waits for the other one, but not for ever: the machine may not run it for a while.
     wait_until("both ends are carried", || {
         let output = output(run(["--explain"]).arg(&program).env("APUS_SOCKETS", "early"));
         assert_eq!(stdout(&output), "there and back\n", "{}", stderr(&output));
@@ -294,7 +294,7 @@ fn connections_that_are_over_leave_no_descriptor() {
     assert_eq!(same(&directory.program("leaks.c", &[]), &[]), "few\n");
 }
 
-/// Kills a program at the end of a test.
+/// Kills a program when it is dropped.
 pub(crate) struct Server(pub(crate) Child);
 
 impl Drop for Server {
@@ -304,7 +304,7 @@ impl Drop for Server {
     }
 }
 
-/// Sends known streams both ways, the first end and the second end by these commands.
+/// Sends known streams both ways. The two commands start the two ends.
 fn check_streams(server: &mut Command, client: impl Fn() -> Command) -> String {
     check_seeds(server, client, 0..12)
 }

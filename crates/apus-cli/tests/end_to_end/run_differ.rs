@@ -4,12 +4,12 @@ use std::process::Command;
 
 use crate::run::{Directory, output, run, stdout};
 
-/// Seeds, the steps of each program, and those of them that are left out.
+/// Seeds, the number of steps of each program, and the steps that are left out.
 const PROGRAMS: &[(&str, &str, &str)] = &[
     ("2", "100", ""),
     ("3", "100", ""),
     ("4", "100", ""),
-    // FIONREAD did not count a ring behind bytes of TCP.
+    // FIONREAD did not count bytes in a ring behind bytes of TCP.
     ("1", "100", ""),
     ("17", "100", ""),
     ("24", "100", ""),
@@ -27,10 +27,10 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
         "35",
         "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 31 32 25 27 29 33",
     ),
-    // recv of 0 bytes did not wait; a look with MSG_TRUNC reset a connection whose peer had closed it.
+    // recv of 0 bytes did not wait; a peek with MSG_TRUNC reset a connection whose peer had closed it.
     ("58", "3", ""),
     ("16", "28", ""),
-    // A descriptor was closed that a set had, while a duplicate was open.
+    // A descriptor in a set was closed while a duplicate was open.
     ("156", "33", ""),
     // recvmmsg returned the end before a reset of a connection that was not carried yet.
     (
@@ -38,7 +38,7 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
         "59",
         "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 58 29 30 31 32 33 34 35 36 37 38 39 40 41 42 57 52 53 54 43 44 47 48 51 56",
     ),
-    // After a shutdown of both directions: POLLHUP, the error of a socket before EPIPE, and a refusal of what the peer writes.
+    // After a shutdown of both directions: POLLHUP, the error of a socket before EPIPE, and a refusal of the peer's bytes.
     (
         "265",
         "36",
@@ -54,11 +54,11 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
         "43",
         "0 1 2 3 4 5 6 7 8 9 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 12 13 16 17 18 19",
     ),
-    // A child's shutdown was not known to its parent.
+    // A parent did not know its child's shutdown.
     ("338", "5", "1 2"),
     // writev of no bytes failed after the end of the direction.
     ("517", "24", "12 13 14 15 16 17 3 4 5 6 7 8 18 19 20 0 1 2 10 11 21 22"),
-    // shutdown of both directions failed after the peer's end, and did not after its own.
+    // A shutdown of both directions failed after the peer's end, and did not fail after its own.
     (
         "1339",
         "83",
@@ -69,7 +69,7 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
         "42",
         "0 1 2 3 4 5 6 7 8 9 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 12 13 16 17 18 19 10 14",
     ),
-    // Members with EPOLLET, EPOLLONESHOT: not all was reported that was there, or once more.
+    // Members with EPOLLET or EPOLLONESHOT: some events were not reported, or were reported twice.
     (
         "555",
         "57",
@@ -97,25 +97,25 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
         "120",
         "60 61 62 63 64 65 66 67 68 69 70 71 72 73 74 75 76 77 78 79 80 81 82 83 84 85 86 87 88 89 90 91 92 93 94 95 96 97 98 99 100 101 102 103 104 105 106 107 108 109 110 111 112 113 114 115 116 117 118 119 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 6 7 8 12 13 14 24 25 26 27 28 29 4 9 11 20 21 23",
     ),
-    // A read ended where bytes of TCP and of the ring meet.
+    // A read ended at the boundary between bytes of TCP and bytes of the ring.
     (
         "2958",
         "45",
         "5 6 7 8 9 15 16 17 18 19 25 26 27 28 29 35 36 37 38 39 0 1 2 3 13 14 22 23 31 32 40 41 12 33 43",
     ),
-    // A read of all bytes took the error that the next call is to get.
+    // A read of all bytes consumed the error that belongs to the next call.
     (
         "1382",
         "60",
         "30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 0 1 2 3 4 5 6 14 15 16 17 18 19 20 50 51 52 53 54 55 56 7 8 9 23 24 25 29 45 46 11 12 13 22 26 28 47 49 57 58",
     ),
-    // A look at all bytes found none after the program's shutdown.
+    // A peek at all bytes found none after the program's shutdown.
     (
         "2420",
         "91",
         "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 78 79 80 81 82 83 84 85 86 87 88 66 67 68 69 70 58 59 60 61 62 63 64 65 71 72 75 76 77 89 56 73",
     ),
-    // A reset was taken for an end, so that one byte of the stream too many had come.
+    // A reset was taken for an end, so one byte too many of the stream was read.
     (
         "5312",
         "35",
@@ -127,41 +127,42 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
         "116",
         "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 86 87 88 89 90 91 92 93 94 95 96 97 98 99 100 101 102 103 104 105 106 107 108 109 110 111 112 113 65 66 67 68 69 70 71 79 80 81 82 83 84 85 61 62 63 77 78 114 59 60 64 73 75 76",
     ),
-    // What was in the ring behind bytes of TCP was lost at the return of a connection whose peer was gone.
+    // Bytes in the ring behind bytes of TCP were lost at the return of a connection whose peer was gone.
     (
         "12310",
         "60",
         "0 1 2 3 4 5 6 14 15 16 17 18 19 20 28 29 30 31 32 33 34 23 24 25 39 40 41 42 43 44 51 52 53 54 55 56 7 10 12 13 21 26 35 36 37 49",
     ),
-    // A program that a child became took what its parent had not read, and the error.
+    // A program that a child executed took bytes that its parent had not read, and the error.
     ("1000006", "18", ""),
-    // SO_RCVLOWAT was asked of the ring alone, and a child's change of an option was not seen by its parent.
+    // SO_RCVLOWAT applied to the ring alone, and a parent did not see its child's change of an option.
     (
         "1000040",
         "36",
         "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 31 32 33 34 29 30 27",
     ),
     ("1000300", "6", "0 1 2 3 4"),
-    // A peer was not reset, since a program that a child had become counted as one that has the connection.
+    // A peer was not reset, because a program that a child had executed counted as an owner of the connection.
     ("1000329", "27", "0 1 2 3 4 5 18 19 20 21 22 23"),
-    // A bare system call that reads did not find what a peer that is gone has left in its ring.
+    // A raw system call to read did not find the bytes that a dead peer has left in its ring.
     (
         "1000230",
         "40",
         "10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 0 1 2 3 4 30 31 32 33 34 5 6 9 35 36 37 38",
     ),
     ("1000014", "17", "0 1 2 3 4 5 6 7 8 9 12 13 10 14"),
-    // Bytes were put into TCP that refused them, so the connection was reset.
+    // Bytes were put into TCP, which refused them, so the connection was reset.
     (
         "1000804",
         "68",
         "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 25 26 27 28 29 30 31 32 41 42 43 44 45 46 47 48 17 18 19 20 33 34 35 36 53 54 55 56 23 24 37 38 51 52 59 60 61 62 22 49",
     ),
-    // A member with EPOLLET that learns of bytes said nothing of room in TCP.
+    // A member with EPOLLET that received bytes did not report room in TCP.
     ("1000171", "20", "0 1 2 3 4 6 7 9 12 14 16 17"),
-    // A child recalled and became a program, and nobody asked the peer to answer.
+    // A child recalled and executed a program, and the peer was not requested to answer.
     ("1001274", "27", "0 1 2 3 4 5 6 7 8 9 10 11 12 19 20 21 14 15 16 17 18 23"),
-    // An end whose program had shut both directions down offered its ring, or was carried although that was before, so that the peer was not reset.
+    // An end whose program had shut both directions down offered its ring, or was carried although the shutdown came first, so that
+    // the peer was not reset.
     ("1006351", "12", "3 4 5"),
     ("2003682", "23", ""),
     ("2001152", "54", ""),
@@ -178,7 +179,8 @@ fn random_programs_print_the_same() {
         let carried = || stdout(&output(run([&program]).args(&arguments).env("CARRIED", "1")));
         let (first, other) = (plain(), carried());
         assert!(first.ends_with("done\n"), "{arguments:?}: {first}");
-        // On a machine that is late, TCP may bring bytes so late that two plain runs differ as well: there is nothing to compare with then.
+        // On a slow machine, TCP may deliver bytes so late that two plain runs differ as well: then there is no basis for a
+        // comparison.
         if first != other && first == plain() {
             assert_eq!(carried(), first, "{arguments:?}");
         }

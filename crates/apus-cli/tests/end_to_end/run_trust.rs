@@ -1,4 +1,4 @@
-//! `apus run`: a connection waits for its peer only where TCP would, whatever the peer does, and nobody but its two ends has part in it.
+//! `apus run`: a connection waits for its peer only where TCP would, whatever the peer does, and only its two ends take part in it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -13,14 +13,15 @@ use crate::program::stderr;
 use crate::run::{Directory, Server, found, output, run, stdout};
 use crate::skipped::skipped;
 
-/// `apus run --explain` of a program whose connections are carried before it goes on.
+/// The command `apus run --explain` of a program that continues once its connections are carried.
 fn carried(program: &Path) -> Command {
     let mut command = run(["--explain"]);
     command.arg(program).env("MEETS", "1");
     command
 }
 
-/// Asserts that a program succeeds and writes the same plain and carried, and that the given number of ends of connections were carried to their end.
+/// Asserts that a program succeeds with the same output plain and carried, and that this number of ends of connections were carried
+/// to their end.
 fn same_and_carried(program: &Path, arguments: &[&str], ends: usize) -> String {
     let plain = output(Command::new(program).args(arguments));
     assert!(plain.status.success(), "plain {arguments:?}: {}", stderr(&plain));
@@ -32,7 +33,7 @@ fn same_and_carried(program: &Path, arguments: &[&str], ends: usize) -> String {
     stdout(&plain)
 }
 
-/// Ends of connections of which an explanation says that they were carried to their end.
+/// The number of ends of connections that were carried to their end, according to an explanation.
 fn count_carried(said: &str) -> usize {
     said.lines().filter(|line| line.ends_with(": carried")).count()
 }
@@ -75,7 +76,7 @@ fn a_server_may_write_back_while_its_client_writes() {
     assert_eq!(count_carried(&said), 1, "{said}");
 }
 
-/// What connections take that nobody uses: 64 MiB for 1,000, both processes together, and no thread wakes up.
+/// The cost of idle connections: at most 64 MiB for 1,000 in both processes together, and no wake-up of a thread.
 #[test]
 fn idle_connections_take_little_memory_and_no_time() {
     let directory = Directory::new("idle-many");
@@ -106,16 +107,16 @@ impl Lines {
         Self { process, input, output }
     }
 
-    /// The next line that it says; empty if it has ended.
+    /// The next line of the program; empty if it has ended.
     pub(crate) fn said(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("it says text");
         line.trim().to_owned()
     }
 
-    /// Says a line to it, and returns its answer.
+    /// Sends a line to the program, and returns its answer.
     pub(crate) fn ask(&mut self, line: &str) -> String {
-        // If it has ended, its answer is empty.
+        // If the program has ended, its answer is empty.
         let _ = writeln!(self.input, "{line}");
         self.said()
     }
@@ -125,16 +126,16 @@ impl Lines {
     }
 }
 
-/// Who attacks a server, and the user of the server.
+/// The attacker of a server, with its user.
 enum Attacker {
-    /// Another user: the server's, and the attacker's.
+    /// Another user: the server's user, and the attacker's.
     OtherUser(u32, u32),
-    /// A process of the same user in a namespace of its own for processes.
+    /// A process of the same user in a PID namespace of its own.
     Sandboxed,
 }
 
 impl Attacker {
-    /// Those that this machine allows.
+    /// The attackers that this machine permits.
     fn all() -> Vec<Self> {
         let unshared = Command::new("unshare").args(["--pid", "--fork", "true"]).output();
         let mut all = Vec::new();
@@ -150,7 +151,7 @@ impl Attacker {
         all
     }
 
-    /// A command of the server or of an honest client.
+    /// The command of the server or of an honest client.
     fn honest(&self, mut command: Command) -> Command {
         if let Self::OtherUser(user, _) = self {
             command.uid(*user).gid(*user);
@@ -190,7 +191,7 @@ fn a_server_serves_honest_clients_whatever_hostile_ones_do() {
             let mut honest = Lines::start(attacker.honest(preloaded("honest")).arg(&port));
             assert_eq!(honest.said(), "carried", "{way}");
             let mut hostile = Lines::start(attacker.hostile(&program).args([way, &port]));
-            // A server that is stopped, or ended, has the attack fail or not come to its end.
+            // A stopped or ended server makes the attack fail, or does not let it end.
             assert_eq!(hostile.said(), "ready", "{way}");
             let calls = ["ping", "fork", "fork", "exec", "spawn", "ping", "close", "ping"];
             for call in calls {
@@ -203,11 +204,11 @@ fn a_server_serves_honest_clients_whatever_hostile_ones_do() {
     }
 }
 
-/// Two honest ends, of which the one that connects says its port before.
+/// Two honest ends. The connecting end reports its port first.
 struct Ends {
     accepts: Lines,
     connects: Lines,
-    /// Ports: of the end that accepts, and of the other one.
+    /// The ports of the accepting end and of the connecting end.
     ports: [String; 2],
 }
 
@@ -226,14 +227,14 @@ impl Ends {
         Lines::start(attacker.hostile(program).args(words).args([server, client]))
     }
 
-    /// Both ends do something at the same time.
+    /// Both ends execute a command at the same time.
     fn both(&mut self, connects: &str, accepts: &str) {
         let _ = writeln!(self.connects.input, "{connects}");
         let _ = writeln!(self.accepts.input, "{accepts}");
         assert_eq!((self.connects.said(), self.accepts.said()), ("done".into(), "done".into()));
     }
 
-    /// Both ends send secrets. How many bytes TCP has carried meanwhile.
+    /// Sends secrets in both directions. Returns the bytes that TCP has carried meanwhile.
     fn exchange_secrets(&mut self) -> u64 {
         let bytes = |end: &mut Lines| end.ask("tcp").parse::<u64>().expect("a number");
         let before = bytes(&mut self.connects);
@@ -249,7 +250,7 @@ fn impostors_get_no_byte_of_a_connection() {
     let program = directory.program("impostor.c", &[]);
     for attacker in Attacker::all() {
         for how in ["own", "file", "nothing", "stale"] {
-            // The end that accepts cannot have the name, so the connection stays with TCP.
+            // The accepting end cannot get the name, so the connection stays with TCP.
             let mut ends = Ends::start(&program, &attacker);
             let mut impostor = ends.impostor(&program, &attacker, &["binds", how]);
             assert_eq!(impostor.said(), "bound");
@@ -283,7 +284,7 @@ fn what_an_end_shows_is_worth_nothing_to_another_user() {
         let mut impostor = ends.impostor(&program, &attacker, &["forwards"]);
         assert_eq!(impostor.said(), "bound");
         assert_eq!(ends.connects.ask("go"), "done");
-        // The end that connects looks for its peer before the other one does.
+        // The connecting end looks for its peer before the other one does.
         assert_eq!(ends.connects.ask("send 8"), "done");
         assert_eq!(impostor.said(), "met");
         assert_eq!(ends.accepts.ask("send 8"), "done");
@@ -298,7 +299,7 @@ fn what_an_end_shows_is_worth_nothing_to_another_user() {
 fn a_process_for_each_connection_is_carried() {
     let directory = Directory::new("forking");
     let program = directory.program("limits.c", &["-pthread"]);
-    // The process that accepts explains what becomes of the connections in its children.
+    // The accepting process explains the connections in its children.
     assert_eq!(same_and_carried(&program, &["forks", "8"], 16), "8 connections: right\n");
 }
 
@@ -306,11 +307,11 @@ fn a_process_for_each_connection_is_carried() {
 fn a_process_and_its_child_share_a_connection_in_the_midst_of_streams() {
     let directory = Directory::new("shared");
     let program = directory.program("shared.c", &[]);
-    // A child that becomes a program with the descriptor returns its end to TCP.
+    // A child that executes a program with the descriptor returns its end to TCP.
     for (how, ends) in [("turns", 2), ("at-once", 2), ("kept", 1), ("closed", 2)] {
         same_and_carried(&program, &[how], ends);
     }
-    // A process that is killed explains nothing.
+    // A killed process explains nothing.
     for (how, ends) in [("kill-child", 2), ("kill-parent", 1)] {
         let text = same_and_carried(&program, &[how], ends);
         assert_eq!(text, "some of the one, 100000 of the other, 0 wrong\n", "{how}");
@@ -350,7 +351,7 @@ fn what_a_peer_has_written_before_it_closed_is_read_whatever_ends_carrying() {
     }
 }
 
-/// A port that nobody has at the moment.
+/// An unused port.
 fn free_port() -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback interface");
     listener.local_addr().expect("it has one").port().to_string()
@@ -393,7 +394,7 @@ fn redis_saves_beside_a_client_that_does_not_run() {
     assert!(client.0.wait().expect("as above").success(), "its connection was reset");
 }
 
-/// What a shell does before it becomes a program that is carried.
+/// Runs a carried program from a shell that sets a limit first.
 fn limited(limit: &str, program: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("{limit} && exec \"$@\""), "sh"]);

@@ -1,4 +1,4 @@
-//! `apus run`: waits and calls of programs whose connections are carried end as over TCP.
+//! `apus run`: waits and calls of programs with carried connections end as over TCP.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,14 +7,14 @@ use crate::program::stderr;
 use crate::run::{Directory, output, run, same, stdout};
 use crate::skipped::skipped;
 
-/// `apus run --explain` of a program whose connections are carried before it goes on.
+/// The command `apus run --explain` of a program that continues once its connections are carried.
 fn explained(program: &Path) -> Command {
     let mut command = run(["--explain"]);
     command.arg(program).env("MEETS", "1");
     command
 }
 
-/// Asserts that all connections that a program explained were carried to their ends, and counts the lines.
+/// Asserts that all connections in a program's explanation were carried to their ends, and that it has `lines` lines.
 fn all_carried(said: &str, lines: usize) {
     let carried = said.lines().filter(|line| line.ends_with(": carried")).count();
     assert_eq!((said.lines().count(), carried), (lines, lines), "{said}");
@@ -29,7 +29,7 @@ fn sets_that_are_members_or_polled_wake_for_carried_connections() {
     let carried = output(explained(&program).arg("carried"));
     assert_eq!(stdout(&carried), plain);
     all_carried(&stderr(&carried), 4);
-    // While a direction returns, what was told may be on its way. But no wait lasts for ever.
+    // While a direction returns, a reported event may be on its way. But no wait lasts for ever.
     let returning = output(run([&program]).arg("carried").env("APUS_SOCKETS", "return:300"));
     assert!(stdout(&returning).ends_with("several: woken\n"), "{}", stderr(&returning));
 }
@@ -163,7 +163,7 @@ fn options_and_calls_follow_bytes_in_memory() {
     let wrong =
         ["preadv2 or pwritev2 with flags", "sendfile from something that is no file, or splice"];
     assert!(returned.clone().all(|line| wrong.iter().any(|wrong| line.ends_with(wrong))), "{said}");
-    // An end may learn of the other one's return before it does so itself.
+    // An end may learn of the other end's return before it returns itself.
     assert_eq!(said.lines().count(), 10, "{said}");
     assert!(matches!(returned.count(), 2 | 3), "{said}");
 }
@@ -176,7 +176,7 @@ fn members_may_be_exclusive_or_older_than_their_connections() {
         same(&program, &[]).ends_with("edge: woken\nearly: woken\nearly: woken\nearly: woken\n")
     );
     let said = stderr(&output(&mut explained(&program)));
-    // A duplicate of a socket that was put in before is not carried.
+    // A duplicate of a socket that was added before is not carried.
     let carried = said.lines().filter(|line| line.ends_with(": carried")).count();
     assert_eq!((said.lines().count(), carried), (8, 6), "{said}");
 }

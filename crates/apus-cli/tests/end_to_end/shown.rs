@@ -1,4 +1,4 @@
-//! Help, version, manual pages, completions, reports: what only shows something.
+//! Help, version, manual pages, completions, reports: commands that only print.
 
 use std::env;
 use std::fs;
@@ -88,7 +88,7 @@ fn a_file_that_is_no_result() {
 
 #[test]
 fn a_file_that_cannot_be_written() {
-    // Nothing is measured for nothing: these would take an hour.
+    // These commands must fail before they measure: the measurement would take an hour.
     for arguments in [
         "bench rtt --transports tcp-block --seconds 3600 --json /nonexistent/x",
         "bench mix --seconds 3600 --html /nonexistent/x",

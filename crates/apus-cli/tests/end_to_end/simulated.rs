@@ -1,4 +1,4 @@
-//! `apus sim`: what its results say of themselves.
+//! `apus sim`: the description of a run in its results.
 
 use std::fs;
 use std::path::Path;
@@ -68,7 +68,7 @@ fn a_file_of_another_plan_is_no_result_of_this_one() {
     assert!(apus(&format!("{} --anew", sweep(&directory, "0.5", 9))).status.success());
     assert_eq!(read(&first)["plan"]["seed"], 9);
 
-    // A file of an earlier version says no plan.
+    // A file of an earlier version has no plan.
     let mut old = read(&first);
     old.as_object_mut().unwrap().remove("plan");
     fs::write(&first, old.to_string()).unwrap();

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::program::{Server, checked_json, command, fails, json, stderr, wait_until};
 use crate::skipped::skipped;
 
-/// A directory for the counters of a test, removed at the end.
+/// A directory for the counters of a test, removed when it is dropped.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -30,7 +30,7 @@ impl Directory {
         Server::start_with("", &[("APUS_METRICS", &self.path())])
     }
 
-    /// Calls a server, and returns how many calls were made.
+    /// Calls a server. Returns the number of calls.
     fn call(&self, server: &Server, seconds: &str) -> u64 {
         let arguments = format!(
             "node client --servers {} --workload mix --client-max 8 --seconds {seconds} --json -",
@@ -64,7 +64,7 @@ fn a_process_that_was_killed_shows_its_last_counters() {
     let calls = directory.call(&server, "0.2");
     let pid = server.id();
     let requests = || directory.processes()[0]["counters"]["protocol.requests"].as_u64();
-    // Those of the last turn are there when it sleeps.
+    // The counters of the last turn are complete when the server sleeps.
     wait_until("the server sleeps", || requests() >= Some(calls));
     assert_eq!(directory.processes()[0]["alive"], true);
     let before = directory.processes()[0]["counters"].clone();
@@ -136,7 +136,7 @@ fn garbage_is_left_out() {
     assert_eq!(notes.lines().count(), 5, "{notes}");
 }
 
-/// A running `apus stat --prometheus`; ends with the test.
+/// A running `apus stat --prometheus`, killed when it is dropped.
 struct Exporter(Child, String);
 
 impl Exporter {
@@ -174,7 +174,7 @@ impl Exporter {
 
 impl Drop for Exporter {
     fn drop(&mut self) {
-        let _ = self.0.kill(); // Fails when it has ended.
+        let _ = self.0.kill(); // Fails if the process has ended.
         let _ = self.0.wait();
     }
 }
@@ -200,7 +200,7 @@ fn prometheus_accepts_the_page() {
     if Command::new("promtool").arg("--version").output().is_err() {
         return skipped("the Prometheus page: promtool is not installed (Debian: prometheus)");
     }
-    // promtool reads OpenMetrics when it makes blocks, for which each sample needs a time.
+    // promtool reads OpenMetrics only when it makes blocks, which need a time for each sample.
     let timed: Vec<_> = open
         .lines()
         .map(|line| if line.starts_with('#') { line.to_owned() } else { format!("{line} 1") })
@@ -256,7 +256,7 @@ fn the_latency_of_calls_is_a_histogram() {
         "apus_protocol_call_latency_seconds_sum",
         "apus_protocol_call_latency_seconds_bucket{le=\"+Inf\"",
     ];
-    // A slow machine may not make the few calls of which one is timed.
+    // A slow machine may make too few calls for one of them to be timed.
     wait_until("a call was timed", || {
         let client = command(&arguments).env("APUS_METRICS", directory.path()).output();
         checked_json(&arguments, &client.expect("it runs"));
@@ -277,9 +277,9 @@ fn slow_clients_stop_nobody() {
     let idle: Vec<TcpStream> = (0..50).map(|_| connect()).collect();
     let mut half = connect();
     half.write_all(b"GET /metrics HTTP/1.1\r\nHost:").expect("it reads");
-    // Each of them would have taken seconds.
+    // Each of the clients would have taken seconds.
     assert!(exporter.page("*/*").contains("apus_processes"));
-    // A page that nobody reads is longer than what the kernel takes, if many ask.
+    // An unread page is longer than the kernel's buffers if there are many clients.
     let unread: Vec<TcpStream> = (0..20)
         .map(|_| {
             let mut stream = connect();
@@ -288,7 +288,7 @@ fn slow_clients_stop_nobody() {
         })
         .collect();
     assert!(exporter.page("*/*").ends_with("# EOF\n"));
-    // The server gives up on a client that says nothing.
+    // The server gives up on a silent client.
     let mut answer = Vec::new();
     let ended = (&idle[0]).read_to_end(&mut answer);
     assert!(ended.is_err() || answer.is_empty() || answer.starts_with(b"HTTP/1.1 408"));

@@ -17,7 +17,7 @@ use vt100::{Color, Parser};
 
 use crate::program::{FAULT_AFTER, Server, apus, command, fails, stderr, wait_until};
 
-/// A directory for the counters of a test, removed at the end.
+/// A directory for the counters of a test, removed when it is dropped.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -39,7 +39,7 @@ impl Directory {
         Server::start_with(arguments, &[("APUS_METRICS", &self.path())])
     }
 
-    /// Calls a server until it is dropped, about a thousand times a second. A load that keeps all CPUs busy can keep the kernel from
+    /// Calls a server about a thousand times a second until it is dropped. A load that keeps all CPUs busy can keep the kernel from
     /// moving bytes through terminals for longer than a test waits.
     fn client(&self, server: &Server) -> Running {
         self.client_with(server, "")
@@ -62,12 +62,12 @@ impl Drop for Directory {
     }
 }
 
-/// A process that ends with the test.
+/// A process that is killed when it is dropped.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill(); // Fails when it has ended.
+        let _ = self.0.kill(); // Fails if the process has ended.
         let _ = self.0.wait();
     }
 }
@@ -75,13 +75,13 @@ impl Drop for Running {
 /// `apus top` on a terminal of its own.
 struct Top {
     child: Running,
-    /// Our side of the terminal, which has the keyboard and the size,
+    /// The test's side of the terminal, with the keyboard and the size.
     master: File,
-    /// and the side of the program.
+    /// The program's side of the terminal.
     slave: OwnedFd,
-    /// What the program writes,
+    /// The program's output.
     output: Receiver<Vec<u8>>,
-    /// and what a terminal shows after the part of it that was taken.
+    /// The content of the terminal after the output that was read.
     terminal: Parser,
 }
 
@@ -91,7 +91,7 @@ impl Top {
         let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         let terminal = openpty(&size, None).expect("the system has terminals");
         let side = || Stdio::from(terminal.slave.try_clone().expect("descriptors are left"));
-        // The child leads a session whose terminal it is, so that it gets the signal of a new size.
+        // The child leads a session with this terminal, so that it gets the signal of a new size.
         let child = Command::new("setsid")
             .args(["--ctty", env!("CARGO_BIN_EXE_apus"), "top"])
             .args(arguments.split_whitespace())
@@ -106,7 +106,7 @@ impl Top {
         let master = File::from(terminal.master);
         let mut written = master.try_clone().expect("descriptors are left");
         let (sender, output) = mpsc::channel();
-        // Ends when both sides of the terminal are closed, or with the test.
+        // The thread ends when both sides of the terminal are closed, or with the test.
         thread::spawn(move || {
             let mut bytes = [0; 4_096];
             while let Ok(count) = written.read(&mut bytes) {
@@ -138,7 +138,7 @@ impl Top {
         self.wait_until(what, |top| holds(&top.text()));
     }
 
-    /// Takes what the program writes until a condition holds.
+    /// Reads the program's output until a condition holds.
     fn wait_until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
         let since = Instant::now();
         while !holds(self) {
@@ -148,7 +148,7 @@ impl Top {
         }
     }
 
-    /// Waits until the process has ended; the terminal must be as it was before.
+    /// Waits until the process has ended. The terminal must be as it was before.
     fn finish(mut self) -> ExitStatus {
         let status = self.child.0.wait().expect("it is a child of this process");
         self.wait_until("the terminal has its normal screen again", |top| {
@@ -184,9 +184,9 @@ fn cells(count: u16) -> NonZero<u16> {
     NonZero::new(count).expect("a terminal has a size")
 }
 
-/// The figure in a line of the table, by the pid in front and by the heading above; none if there is no such line or figure.
+/// The figure in a line of the table, by the pid in front and by the heading above; `None` if there is no such line or figure.
 fn figure(screen: &str, pid: u32, heading: &str) -> Option<f64> {
-    // Only the headings before the one that is asked for may be two words.
+    // Only the headings before the requested one may have two words.
     let headings = screen.lines().find(|line| line.contains("pid program"))?;
     let headings = headings.replace("Mbit/s in", "in").replace("CPU %", "CPU");
     let place = headings.split_whitespace().position(|it| it == heading)?;

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::program::{Server, apus, command, fails, json, stderr, wait_until};
 use crate::skipped::skipped;
 
-/// A directory that is removed with the test.
+/// A directory that is removed when it is dropped.
 pub(crate) struct Directory(PathBuf);
 
 impl Directory {
@@ -42,7 +42,8 @@ impl Drop for Directory {
     }
 }
 
-/// The timeline has every stage, in the order in which a call reaches them, and the stages add up to the round trip.
+/// Asserts that the timeline has every stage, in the order in which a call reaches them, and that the stages add up to the round
+/// trip.
 fn stages_add_up(timeline: &Value) {
     let stages = timeline["stages"].as_array().expect("stages are a list");
     let names: Vec<_> = stages.iter().map(|stage| stage["stage"].as_str().unwrap()).collect();
@@ -91,7 +92,7 @@ fn traces_of_two_processes_have_all_stages_of_calls() {
     assert!(page.contains("recvmsg_response") && page.contains("class=\"packet\""), "{page}");
 }
 
-/// Analyses with the table that has rows wherever there are calls, and a column of it.
+/// Analyses, each with a table that has rows whenever there are calls, and a column of it.
 const ANALYSES: [(&str, &str, &str); 19] = [
     ("delay", "packets", "p50_us"),
     ("handoffs", "handoffs", "count"),
@@ -131,7 +132,7 @@ fn every_analysis_finds_something(files: &str, calls: u64) {
     assert_eq!(diff["differences"].as_array().map(Vec::len), Some(0), "{diff:#}");
 }
 
-/// A merged trace says what its parts do, and an export is what trace viewers read.
+/// A merged trace lists the events of its parts, and trace viewers can read an export.
 fn the_files_of_analyses_are_read(directory: &Path, files: &str, timeline: &Value) {
     let (both, export) = (directory.join("both.merged"), directory.join("export.json"));
     let done = apus(&format!("trace merge {files} --to {}", both.display()));
@@ -145,7 +146,7 @@ fn the_files_of_analyses_are_read(directory: &Path, files: &str, timeline: &Valu
     assert!(export["traceEvents"].as_array().is_some_and(|events| events.len() > 10));
 }
 
-/// A process that runs is recorded from outside, without having been asked to write a file.
+/// A running process is recorded from outside, although it writes no file itself.
 #[test]
 fn the_trace_of_a_running_process_is_recorded() {
     let directory = Directory::new("trace-of-running");
@@ -164,7 +165,8 @@ fn the_trace_of_a_running_process_is_recorded() {
     assert!(text.contains("link flushed"), "{text}");
 }
 
-/// A call that is slower than its limit freezes its client and its server; the command that writes the server's trace lets it record again.
+/// A call that is slower than its limit freezes its client and its server; the command that writes the server's trace lets it
+/// record again.
 #[test]
 fn a_slow_call_freezes_both_ends() {
     let directory = Directory::new("frozen-traces");
@@ -192,7 +194,7 @@ fn a_slow_call_freezes_both_ends() {
     assert!(shown(&format!("trace freeze --off --pid {}", server.id())).contains("records"));
 }
 
-/// All calls of a process are recorded for as long as somebody asks for that.
+/// All calls of a process are recorded while a command requests that.
 #[test]
 fn every_call_is_recorded_on_demand() {
     let directory = Directory::new("traces-on-demand");
@@ -204,7 +206,7 @@ fn every_call_is_recorded_on_demand() {
     );
     let mut client = command(&arguments);
     let mut client = client.stdout(Stdio::null()).spawn().expect("the program starts");
-    // The client begins to call when the machine lets it.
+    // The client may begin to call late.
     wait_until("calls that are not one in 64 are recorded", || {
         let record = format!("trace record --pid {} --to {to} --calls all --for 50ms", server.id());
         let recorded = apus(&record);
@@ -255,11 +257,11 @@ fn wrong_traces_and_ranges_are_named() {
     }
 }
 
-/// A process of another user that has files open, ended with the test.
+/// A process of another user that has files open, killed when it is dropped.
 struct Stranger(Child);
 
 impl Stranger {
-    /// The uid of nobody in particular.
+    /// An arbitrary unprivileged uid.
     const USER: u32 = 65_534;
 
     fn with(file: &File) -> Option<Self> {
@@ -270,7 +272,7 @@ impl Stranger {
         let child = program.spawn().ok();
         fcntl(file, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).expect("it is open");
         let child = Self(child?);
-        // It has executed its program: before that, it is this one.
+        // Before the process has executed its program, it is a copy of this one.
         let is_there = || {
             fs::read_link(format!("/proc/{}/exe", child.0.id()))
                 .is_ok_and(|exe| exe != std::env::current_exe().unwrap())
@@ -291,7 +293,7 @@ impl Drop for Stranger {
     }
 }
 
-/// Memory that pretends to be a trace, and belongs to another user.
+/// Memory with the content of a trace that belongs to another user.
 fn memory_of_a_stranger(bytes: &[u8], length: u64) -> File {
     let memory = File::from(memfd_create("time-trace.apus", MemfdFlags::CLOEXEC).unwrap());
     memory.write_all_at(bytes, 0).unwrap();
@@ -301,7 +303,7 @@ fn memory_of_a_stranger(bytes: &[u8], length: u64) -> File {
     memory
 }
 
-/// The start of a real trace, as another process has changed it.
+/// The start of a real trace, modified by another process.
 fn forged(server: &Server, program: &[u8]) -> Vec<u8> {
     let descriptors = fs::read_dir(format!("/proc/{}/fd", server.id())).unwrap().flatten();
     let is_trace = |path: &PathBuf| {
@@ -315,7 +317,7 @@ fn forged(server: &Server, program: &[u8]) -> Vec<u8> {
     start
 }
 
-/// Root looks at all processes, and each of them has open whatever it likes.
+/// Root reads all processes, and each of them can have any files open.
 #[test]
 fn processes_of_other_users_choose_no_file_of_roots() {
     let directory = Directory::new("hostile-traces");
@@ -334,7 +336,7 @@ fn processes_of_other_users_choose_no_file_of_roots() {
     assert!(said.contains("it is no file of the process's user"), "{said}");
     assert_eq!(fs::read(&named).unwrap(), [b'v'; 4_096]);
 
-    // Names that are chosen by a trace are no paths,
+    // Names from a trace are not used as paths.
     let to = directory.path().join("to");
     fs::create_dir(&to).unwrap();
     let mut strangers = Vec::new();
@@ -356,12 +358,12 @@ fn processes_of_other_users_choose_no_file_of_roots() {
         assert!(!shown.stdout.contains(&0x1b) && !shown.stderr.contains(&0x1b), "{file}");
     }
 
-    // nor are links followed,
+    // Links are not followed.
     let target = directory.path().join("target");
     fs::write(&target, "of root").unwrap();
     let planted = to.join(format!("apus.{}.trace", server.id()));
     std::os::unix::fs::symlink(&target, &planted).unwrap();
-    // and one bad process does not keep the others from being recorded.
+    // One bad process does not keep the others from being recorded.
     let mut start = forged(&server, b"huge");
     start[16_384..16_392].copy_from_slice(&(1u64 << 35).to_le_bytes());
     let memory = memory_of_a_stranger(&start, 1 << 40);
@@ -379,7 +381,7 @@ fn processes_of_other_users_choose_no_file_of_roots() {
     assert_eq!(fs::read(&named).unwrap(), [b'v'; 4_096]);
 }
 
-/// A command in a pid namespace of its own, in which it has the number 1.
+/// A command in a PID namespace of its own, in which it has the number 1.
 fn in_container(arguments: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]);
@@ -387,7 +389,7 @@ fn in_container(arguments: &str) -> Command {
     command
 }
 
-/// Two containers share a directory for traces, and both programs have the number 1: neither takes the memory of the other one away,
+/// Two containers share a directory for traces, and both programs have the number 1: neither removes the memory of the other one,
 /// which would end it, nor its records.
 #[test]
 fn containers_that_share_a_directory_keep_their_traces_apart() {

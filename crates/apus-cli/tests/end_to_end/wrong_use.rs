@@ -1,4 +1,4 @@
-//! Wrong arguments: exit code 2 and one line that names the argument, its value and what is allowed.
+//! Wrong arguments: exit code 2 and one line with the argument, its value and the permitted values.
 
 use std::{env, fs, process};
 

@@ -22,7 +22,7 @@ impl AfXdp {
             Ok(()) => "this process can make such a socket".to_owned(),
             Err(why) => format!("this process cannot make such a socket ({why})"),
         };
-        // Nothing gets better or worse by it.
+        // The result has no effect on Apus.
         let finding = Finding::new(SUBJECT, "socket", Verdict::Good, found);
         vec![
             finding

@@ -1,4 +1,4 @@
-//! Busy polling by the kernel, of which Apus uses none: it polls in user space.
+//! Busy polling by the kernel. Apus does not use it: it polls in user space.
 
 use socket2::{Domain, Socket, Type};
 
@@ -12,7 +12,7 @@ pub(super) struct BusyPolling {
     /// `net.core.busy_poll` and `net.core.busy_read`, in microseconds.
     busy_poll: Option<u64>,
     busy_read: Option<u64>,
-    /// Whether a socket takes `SO_BUSY_POLL`.
+    /// Whether a socket accepts `SO_BUSY_POLL`.
     socket: Result<(), String>,
     /// Whether epoll sets have parameters of their own.
     epoll: Result<bool, String>,
@@ -60,7 +60,7 @@ fn socket(busy_polling: &BusyPolling) -> Finding {
         Ok(()) => "a socket of this process takes it".to_owned(),
         Err(why) => format!("a socket of this process does not take it ({why})"),
     };
-    // Apus needs it in no case.
+    // Apus never needs it.
     Finding::new(SUBJECT, "SO_BUSY_POLL", Verdict::Good, found)
         .apus("does not set it: it acts in blocking receives, and Apus never blocks in one")
         .value("allowed", busy_polling.socket.is_ok())
@@ -81,7 +81,7 @@ fn epoll(busy_polling: &BusyPolling) -> Finding {
         .value("has", has)
 }
 
-/// As in the kernel's documentation.
+/// The value in the kernel's documentation.
 const MICROS: u32 = 50;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The clock that the kernel gives to programs, and what a reading costs.
+//! The clock that the kernel gives to programs, and the cost of a reading.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -53,7 +53,7 @@ impl Clock {
     }
 }
 
-/// The median of batches, so that a pause of the machine does not count.
+/// The median of batches, so that pauses of the machine do not count.
 fn reading_ns() -> f64 {
     let mut batches: Vec<f64> = (0..BATCHES)
         .map(|_| {
@@ -68,7 +68,7 @@ fn reading_ns() -> f64 {
     batches[batches.len() / 2]
 }
 
-/// A source that is read by a system call is bad; so is any that takes as long as one.
+/// A source that is read by a system call is bad; so is any source that is as slow.
 fn verdict(source: &str, reading_ns: f64) -> Verdict {
     match reading_ns {
         ns if ns > READING_BAD_NS => Verdict::Bad,
@@ -81,7 +81,7 @@ const BY_MEMORY: &[&str] = &["tsc", "arch_sys_counter", "kvm-clock", "hyperv_clo
 
 const SOURCES: &str = "/sys/devices/system/clocksource/clocksource0";
 
-/// More than any reading without a system call takes.
+/// Upper bound on a reading without a system call.
 const READING_BAD_NS: f64 = 500.0;
 
 const BATCHES: usize = 31;

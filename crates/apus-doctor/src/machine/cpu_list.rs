@@ -1,8 +1,8 @@
-//! CPUs as the kernel writes them: lists as `0-3,8`, masks as `ff,00000003`.
+//! CPUs in the kernel's notation: lists as `0-3,8`, masks as `ff,00000003`.
 
 use std::collections::BTreeSet;
 
-/// The CPUs of a list; none where it is no list, or an absurd one.
+/// The CPUs of a list; empty if the text is not a list, or names an absurd number.
 pub(super) fn of_list(text: &str) -> BTreeSet<usize> {
     let ranges = text.trim().split(',').filter_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -21,7 +21,7 @@ pub(super) fn of_mask(text: &str) -> BTreeSet<usize> {
     bits.collect()
 }
 
-/// As the kernel writes a list.
+/// The list in the kernel's notation.
 pub(super) fn text(cpus: &BTreeSet<usize>) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for &cpu in cpus {
@@ -37,7 +37,7 @@ pub(super) fn text(cpus: &BTreeSet<usize>) -> String {
     ranges.collect::<Vec<_>>().join(",")
 }
 
-/// More than any kernel is built for.
+/// Upper bound on the CPUs of any kernel.
 const CPUS_MAX: usize = 8_192;
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::finding::{Finding, Subject, Verdict};
 
 const SUBJECT: Subject = Subject::DevShm;
 
-/// Size and free space in bytes, or why it is not there.
+/// Size and free space in bytes, or the reason why there is no such file system.
 #[derive(Debug)]
 pub(super) struct DevShm(Result<(u64, u64), String>);
 
@@ -44,7 +44,7 @@ impl DevShm {
     }
 }
 
-/// Files of 64 processes, each with a section for some shards.
+/// Size of the files of 64 processes, each with a section for some shards.
 const ENOUGH: u64 = 16 << 20;
 
 #[cfg(test)]

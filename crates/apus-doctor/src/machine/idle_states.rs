@@ -1,4 +1,4 @@
-//! What a CPU does when it is idle, and who chooses its frequency.
+//! The idle states of a CPU, and the control of its frequency.
 
 use crate::files::{Files, number};
 use crate::finding::{Finding, Subject, Verdict};
@@ -7,11 +7,11 @@ const SUBJECT: Subject = Subject::IdleStates;
 
 #[derive(Debug)]
 pub(super) struct IdleStates {
-    /// As `intel_idle`, `haltpoll`, `none`.
+    /// Name of the driver, as `intel_idle`, `haltpoll`, `none`.
     driver: Option<String>,
     /// Idle states of the first CPU.
     states: Vec<State>,
-    /// How long a virtual machine polls before it halts, in nanoseconds; none where it does not.
+    /// Time that a virtual machine polls before it halts, in nanoseconds; `None` where it does not poll.
     halt_poll_ns: Option<u64>,
     governor: Option<String>,
     /// `active`, `passive` or `off`.
@@ -20,10 +20,10 @@ pub(super) struct IdleStates {
 
 #[derive(Clone, PartialEq, Debug)]
 struct State {
-    /// As `state2`.
+    /// Name of the directory, as `state2`.
     directory: String,
     name: String,
-    /// Time to leave it, in microseconds.
+    /// Time to leave the state, in microseconds.
     latency_us: u64,
     disabled: bool,
 }
@@ -124,7 +124,7 @@ const CPU: &str = "/sys/devices/system/cpu";
 
 const HALT_POLL: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
 
-/// About what a wake-up costs anyway.
+/// About the cost of any wake-up.
 const LATENCY_GOOD_US: u64 = 10;
 
 #[cfg(test)]

@@ -98,7 +98,7 @@ struct Offload {
     name: &'static str,
     /// Any of these names of ethtool.
     features: &'static [&'static str],
-    /// How `ethtool -K` names it.
+    /// Name in `ethtool -K`.
     short: &'static str,
     apus: &'static str,
     brings: &'static str,
@@ -145,7 +145,7 @@ impl Offload {
             None if fixed => {
                 let found =
                     format!("{} is off, and the driver cannot turn it on", self.features[0]);
-                // Only checksums matter so much that another device is worth it.
+                // Only missing checksums justify another device.
                 (Verdict::good_if(self.short != "tx"), found)
             }
             None => (Verdict::CouldBeBetter, format!("{} is off", self.features[0])),

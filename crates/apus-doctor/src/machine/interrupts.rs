@@ -1,8 +1,8 @@
-//! Which CPUs the interrupts and packets of an interface go to: IRQ affinity, RPS, RFS, XPS, and drops before any socket.
+//! The CPUs that handle interrupts and packets of an interface: IRQ affinity, RPS, RFS, XPS, and drops before any socket.
 //!
-//! The performance notes of the Homa module say why it matters: one CPU that takes all packets limits a node (lesson 1), packets that
-//! are spread over CPUs arrive later at low load (lessons 1 and 6), an application beside the interrupts of its CPU has the worst tail
-//! (lesson 20), and one on a CPU that shares no cache with them loses throughput (lessons 39 and 52).
+//! The performance notes of the Homa module give the reasons: one CPU that takes all packets limits a node (lesson 1), packets that
+//! are spread over CPUs arrive later at low load (lessons 1 and 6), an application beside the interrupts of its CPU has the worst
+//! tail (lesson 20), and one on a CPU that shares no cache with them loses throughput (lessons 39 and 52).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,11 +22,11 @@ pub(super) struct Interrupts {
     lines: Vec<Line>,
     receive_queues: usize,
     transmit_queues: usize,
-    /// CPUs that packets are handed to after the interrupt, by any queue.
+    /// CPUs that any queue hands packets to after the interrupt.
     rps: BTreeSet<usize>,
-    /// Flows of the queues, and of the host, whose packets are handed to the CPU of their application.
+    /// Numbers of flows of the queues, and of the host, whose packets go to the CPU of their application.
     rfs_flows: (u64, u64),
-    /// Queues to transmit by that belong to some CPUs only; none if the kernel does not tell.
+    /// Number of transmit queues that belong to some CPUs only; `None` if the kernel does not report it.
     xps: Option<usize>,
     softnet: Softnet,
 }
@@ -41,13 +41,13 @@ struct Line {
     affinity: BTreeSet<usize>,
 }
 
-/// What the kernel counts for each CPU before packets reach a socket, over all CPUs.
+/// The kernel's counters before packets reach a socket, summed over all CPUs.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 struct Softnet {
     packets: u64,
-    /// The queue of a CPU was full.
+    /// Packets dropped because the queue of a CPU was full.
     dropped: u64,
-    /// A round of the network softirq ended with packets left.
+    /// Rounds of the network softirq that ended with packets left.
     squeezed: u64,
 }
 
@@ -98,7 +98,7 @@ impl Interrupts {
     }
 }
 
-/// The interrupts whose name has that of the interface or of its device.
+/// The interrupts whose name includes the name of the interface or of its device.
 fn lines(files: &dyn Files, device: &Device) -> Vec<Line> {
     let table = files.text("/proc/interrupts").unwrap_or_default();
     let mut rows = table.lines();
@@ -121,7 +121,7 @@ fn line(row: &str, cpus: &[usize], owners: &[&str]) -> Option<Line> {
     let counts = cpus.iter().map(|&cpu| Some((cpu, words.next()?.parse().ok()?)));
     let counts = counts.collect::<Option<BTreeMap<usize, u64>>>()?;
     let name = words.last()?;
-    // As `eth0-TxRx-0`, `virtio2-input.0`, `mlx5_comp0@pci:0000:00:03.0`; `eth1` is not `eth10`.
+    // Names are like `eth0-TxRx-0`, `virtio2-input.0`, `mlx5_comp0@pci:0000:00:03.0`; `eth1` is not `eth10`.
     let belongs = |owner: &&str| {
         name.match_indices(*owner).any(|(at, _)| {
             let after = name[at + owner.len()..].chars().next();
@@ -136,7 +136,7 @@ fn line(row: &str, cpus: &[usize], owners: &[&str]) -> Option<Line> {
     })
 }
 
-/// One line for each CPU; its first three numbers are hexadecimal.
+/// Parses one line for each CPU; its first three numbers are hexadecimal.
 fn softnet(text: &str) -> Softnet {
     text.lines().fold(Softnet::default(), |sum, line| {
         let mut numbers =
@@ -169,7 +169,7 @@ fn affinity(interrupts: &Interrupts) -> Finding {
         lines.len(),
         shares.join(", ")
     );
-    // A node that keeps a core busy should not share it with interrupts, if there are others.
+    // A node that keeps a core busy should not share it with interrupts, if there are other cores.
     let verdict = Verdict::good_if(allowed.len() < 2 || !free.is_empty());
     let finding = Finding::new(SUBJECT, "interrupts", verdict, found).value("lines", lines.len());
     let apus = "a thread that polls has the best tail on a CPU without interrupts (lesson 20 of the Homa module's notes), near the CPU that \
@@ -213,7 +213,7 @@ fn rfs(interrupts: &Interrupts) -> Finding {
         true => format!("on for {queues} flows of {}", interrupts.device),
         false => "off".to_owned(),
     };
-    // Either way is right for some programs.
+    // Both settings are right for some programs.
     Finding::new(SUBJECT, "RFS", Verdict::Good, found)
         .apus("one socket takes the packets of all peers of a node or shard, so there is no flow of its own to steer")
         .value("flows", queues)

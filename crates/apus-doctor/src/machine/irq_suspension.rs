@@ -1,4 +1,4 @@
-//! IRQ suspension by the kernel: whether it is there, and whether an interface is set for it.
+//! IRQ suspension by the kernel: whether it is supported, and whether an interface is set for it.
 
 use apus_irq::Napi;
 
@@ -12,7 +12,7 @@ pub(super) struct IrqSuspension {
     device: String,
     /// Release of the kernel, as `6.18.44`.
     release: String,
-    /// Whether parameters of single NAPIs can be set.
+    /// Whether parameters of single NAPI instances can be set.
     settable: Result<bool, String>,
     napis: Result<Vec<Napi>, String>,
 }
@@ -59,7 +59,7 @@ fn kernel(irq_suspension: &IrqSuspension) -> Finding {
         .value("release", release.as_str())
 }
 
-/// Deferral of interrupts by the kernel delays packets to threads that sleep.
+/// Deferral of interrupts by the kernel delays packets to sleeping threads.
 fn interface(irq_suspension: &IrqSuspension) -> Finding {
     let (name, device) = ("interface", &irq_suspension.device);
     let napis = match &irq_suspension.napis {

@@ -82,19 +82,19 @@ fn text(limit: Option<u64>) -> String {
     limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
 }
 
-/// Hundreds of neighbours.
+/// Enough descriptors for hundreds of neighbours.
 const FILES_GOOD: u64 = 4_096;
 
-/// Bytes of the counters of a process with an engine, and some more.
+/// Bytes of the counters of a process with an engine, with a margin.
 const COUNTERS: u64 = 16 << 10;
 
 /// Bytes of a segment of memory between processes.
 const MEMORY: u64 = 1 << 20;
 
-/// More than the bytes of the file of a time trace.
+/// Bytes of the file of a time trace, with a margin.
 const TRACE: u64 = 80 << 20;
 
-/// Hardly a node beside what a program has open anyway.
+/// Enough descriptors for hardly more than a node beside the program's own files.
 const FILES_BAD: u64 = 64;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! What this machine offers to Apus, what Apus uses of it, and what to change.
+//! The abilities of this machine that matter to Apus, their use by Apus, and the changes that would help.
 //!
-//! One file for each subject, with a type for what the machine tells of it. Its `gather` asks the machine, and its `findings` are a
-//! pure function of the answers.
+//! Each subject has a file, with a type for the machine's data about it. `gather` reads the data, and `findings` is a pure function
+//! of them.
 
 mod af_xdp;
 mod busy_polling;
@@ -33,18 +33,18 @@ use crate::device::{self, Device};
 use crate::files::{Files, Here};
 use crate::finding::Finding;
 
-/// The name of the interface to look at: the one that was asked for; otherwise the one with the address at which nodes listen, the one of
-/// the default route, the first that is up, or loopback.
+/// The name of the interface to inspect: the requested one. Without a request, the one with the address at which nodes listen, the
+/// one of the default route, the first that is up, or loopback.
 ///
 /// # Errors
-/// When there is no interface of the name that was asked for.
+/// When there is no interface of the requested name.
 pub fn interface(asked: Option<&str>, config: &Config) -> Result<String> {
     device::choose(&Here, &device::names(), asked, config.listen_address().ip())
 }
 
 /// The findings of all subjects, in their order. Takes about a second, and keeps two CPUs busy for a part of it.
 ///
-/// `interface`: the one that is looked at. `engine`: the socket at which a shared engine of this host is looked for.
+/// `interface` is the interface to inspect, and `engine` the socket of a shared engine of this host.
 pub fn findings(config: &Config, interface: &str, engine: &Path) -> Vec<Finding> {
     let files: &dyn Files = &Here;
     let device = &Device::read(files, interface);
@@ -52,7 +52,7 @@ pub fn findings(config: &Config, interface: &str, engine: &Path) -> Vec<Finding>
     let allowed = cpu::allowed();
     let counters = CounterDirectory::of_user();
     let release = files.text("/proc/sys/kernel/osrelease").unwrap_or_default();
-    // The load of others is watched before anything loads the machine.
+    // The load of other programs is watched before the doctor loads the machine.
     let other_load = other_load::OtherLoad::gather(files).findings();
     let subjects = [
         udp_offloads::UdpOffloads::gather(&link).findings(),
@@ -75,7 +75,7 @@ pub fn findings(config: &Config, interface: &str, engine: &Path) -> Vec<Finding>
     subjects.into_iter().flatten().collect()
 }
 
-/// What a UDP link with the settings finds, on loopback and at any port, so that no node is in its way.
+/// The capabilities that a UDP link with the settings finds, on loopback and at any port, so that no node is in its way.
 fn link(config: &Config) -> Result<Capabilities, String> {
     let mut config = config.clone();
     config.listen("127.0.0.1:0".parse().expect("it is an address"));

@@ -1,4 +1,4 @@
-//! Who else uses the machine, over a short while.
+//! The load of other programs on the machine, over a short time.
 
 use std::thread;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(super) struct OtherLoad {
 }
 
 impl OtherLoad {
-    /// Takes [`WATCHED`].
+    /// Lasts [`WATCHED`].
     pub(super) fn gather(files: &dyn Files) -> Self {
         let watch = Watch::start();
         thread::sleep(WATCHED);
@@ -100,7 +100,7 @@ fn round(percent: f64) -> f64 {
 
 const WATCHED: Duration = Duration::from_millis(250);
 
-// In percent. What benchmarks warn of is 5 and 1; the kernel counts in ticks of 10 ms, so a short while tells less.
+// Bounds in percent. Benchmarks warn at 5 and 1; the kernel counts in ticks of 10 ms, so a short time is less accurate.
 const OTHERS_GOOD: f64 = 10.0;
 const OTHERS_BAD: f64 = 60.0;
 const STEAL_GOOD: f64 = 2.0;

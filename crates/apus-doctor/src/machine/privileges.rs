@@ -1,4 +1,4 @@
-//! What this process may do that some parts of Apus need: raw sockets, network settings, namespaces.
+//! The privileges that some parts of Apus need: raw sockets, network settings, namespaces.
 
 use apus_lab::privilege;
 use procfs::process::Status;
@@ -15,7 +15,7 @@ pub(super) struct Privileges {
     raw: Result<(), String>,
     /// Effective capabilities, as bits.
     capabilities: Option<u64>,
-    /// Why a lab cannot be made; none if it can.
+    /// The reason why a lab cannot be made; `None` if it can.
     lab_obstacle: Option<String>,
     /// Whether the kernel module of Homa is loaded.
     module: bool,
@@ -72,7 +72,7 @@ fn network(privileges: &Privileges) -> Finding {
     };
     let has = capabilities >> CAP_NET_ADMIN & 1 == 1;
     let found = if has { "this process has it" } else { "this process does not have it" };
-    // Nothing but the sizes of buffers gets better by it, and those have a finding.
+    // The capability improves only the sizes of buffers, which have their own finding.
     Finding::new(SUBJECT, name, Verdict::Good, found)
         .apus("needs it in no case; with it a node has the buffers that it asks for, whatever net.core.rmem_max says")
         .value("has", has)
@@ -95,7 +95,7 @@ fn namespaces(privileges: &Privileges) -> Finding {
 /// The protocol number of Homa.
 const HOMA: i32 = 146;
 
-/// Of `capabilities(7)`.
+/// From `capabilities(7)`.
 const CAP_NET_ADMIN: u32 = 12;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Processes of this host with Apus: a shared engine, and others that show counters.
+//! Processes of this host with Apus: a shared engine, and processes that show counters.
 
 use std::env;
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ const SUBJECT: Subject = Subject::Processes;
 
 #[derive(Debug)]
 pub(super) struct Processes {
-    /// The socket at which a daemon is looked for, and whether one answers there.
+    /// The socket at which a daemon would answer.
     socket: PathBuf,
     daemon: bool,
     /// The setting `engine`, if it is set.
@@ -92,7 +92,7 @@ fn engine(processes: &Processes) -> Finding {
         .value("daemon", processes.daemon)
 }
 
-/// Processes that are named.
+/// Upper bound on the processes that are named.
 const LISTED: usize = 8;
 
 #[cfg(test)]

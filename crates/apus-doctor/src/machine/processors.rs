@@ -1,4 +1,4 @@
-//! How many processors this process may use: by its affinity, and by the quotas of its control groups.
+//! The number of processors that this process may use: by its affinity, and by the quotas of its control groups.
 
 use std::collections::BTreeSet;
 
@@ -20,13 +20,13 @@ pub(super) struct Processors {
 /// The tightest quota of the groups that this process is in.
 #[derive(Clone, PartialEq, Debug)]
 struct Quota {
-    /// CPUs' worth of time.
+    /// The quota as a number of CPUs.
     cpus: f64,
-    /// The file that has it.
+    /// The file that contains it.
     file: String,
-    /// What lifts it, as written to the file.
+    /// The text that removes the quota when it is written to the file.
     none: &'static str,
-    /// How often the group had to stand still.
+    /// Number of times that the group was throttled.
     throttled: u64,
 }
 
@@ -52,7 +52,7 @@ fn quota(files: &dyn Files) -> Option<Quota> {
         let is_cpu = v2 || group.controllers.iter().any(|it| it == "cpu");
         let roots = if v2 { ROOTS_V2 } else { ROOTS_V1 };
         let roots = roots.iter().filter(move |_| is_cpu);
-        // In a container, the path may be that of the host, so that only the root is there.
+        // In a container, the path may be a path of the host, so that only the root exists.
         let paths = ancestors(&group.pathname);
         roots.flat_map(move |root| {
             paths.clone().into_iter().map(move |path| (v2, format!("{root}{path}")))
@@ -64,7 +64,7 @@ fn quota(files: &dyn Files) -> Option<Quota> {
     found.min_by(|one, other| one.cpus.total_cmp(&other.cpus))
 }
 
-/// A path of a group and those of the groups around it, up to the root, which is empty.
+/// The paths of a group and of its ancestors, up to the root, which is empty.
 fn ancestors(path: &str) -> Vec<String> {
     let mut paths = vec![path.trim_end_matches('/').to_owned()];
     while let Some((around, _)) = paths.last().and_then(|path| path.rsplit_once('/')) {
@@ -73,7 +73,7 @@ fn ancestors(path: &str) -> Vec<String> {
     paths
 }
 
-/// `cpu.max`: quota or `max`, and period, in microseconds.
+/// Parses `cpu.max`: quota or `max`, and period, in microseconds.
 fn quota_v2(files: &dyn Files, directory: &str) -> Option<Quota> {
     let file = format!("{directory}/cpu.max");
     let text = files.text(&file)?;
@@ -82,7 +82,7 @@ fn quota_v2(files: &dyn Files, directory: &str) -> Option<Quota> {
     Some(Quota { cpus, file, none: "max", throttled: throttled(files, directory) })
 }
 
-/// A quota of -1 is none.
+/// A quota of -1 means no quota.
 fn quota_v1(files: &dyn Files, directory: &str) -> Option<Quota> {
     let file = format!("{directory}/cpu.cfs_quota_us");
     let quota = files.text(&file)?.parse().ok()?;
@@ -143,7 +143,7 @@ fn quota_finding(processors: &Processors) -> Finding {
         cpus => Verdict::good_if(cpus >= processors.allowed.len() as f64),
     };
     let change = match verdict {
-        // Less than a core cannot poll.
+        // A node with less than one core must not poll.
         Verdict::Bad => {
             format!("export APUS_DELIVERY=base # or, where you may: echo {none} | sudo tee {file}")
         }
@@ -158,7 +158,7 @@ fn quota_finding(processors: &Processors) -> Finding {
         .value("throttled", *throttled)
 }
 
-/// Where groups of version 2 are mounted, alone or beside version 1.
+/// The mount points of groups of version 2, alone or beside version 1.
 const ROOTS_V2: &[&str] = &["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
 const ROOTS_V1: &[&str] = &["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"];

@@ -1,4 +1,4 @@
-//! Socket buffers: what a node asks for, what it gets, and the limits of the kernel.
+//! Socket buffers: the sizes that a node requests and gets, and the limits of the kernel.
 
 use apus::Capabilities;
 
@@ -11,7 +11,7 @@ const SUBJECT: Subject = Subject::SocketBuffers;
 pub(super) struct SocketBuffers {
     rmem_max: Option<u64>,
     wmem_max: Option<u64>,
-    /// Bytes of payload that a link with the settings of the environment got; none if it could not be opened.
+    /// Bytes of payload that a link with the settings of the environment got; `None` if it could not be opened.
     receive: Option<Buffer>,
     send: Option<Buffer>,
 }
@@ -23,7 +23,7 @@ struct Buffer {
 }
 
 impl SocketBuffers {
-    /// `send_wanted`: the setting `send_buffer`, in bytes.
+    /// `send_wanted` is the setting `send_buffer`, in bytes.
     pub(super) fn gather(
         files: &dyn Files,
         link: &Result<Capabilities, String>,
@@ -60,7 +60,7 @@ fn finding(name: &'static str, limit: &str, max: Option<u64>, buffer: Option<Buf
         mib(wanted),
         mib(granted)
     );
-    // A process with CAP_NET_ADMIN is not bound by the limit, others are.
+    // The limit does not apply to a process with CAP_NET_ADMIN, but to others.
     let others = max.filter(|&max| max < granted.min(wanted));
     if let Some(max) = others {
         found += &format!(", so a process without CAP_NET_ADMIN gets {}", mib(max));
@@ -92,7 +92,7 @@ fn mib(bytes: u64) -> String {
     }
 }
 
-/// Less than one message of 64 KiB and its bookkeeping.
+/// A buffer below this size has no room for one message of 64 KiB and its bookkeeping.
 const BAD: u64 = 64 << 10;
 
 #[cfg(test)]

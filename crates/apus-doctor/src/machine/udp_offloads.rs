@@ -1,4 +1,4 @@
-//! UDP segmentation and joining (GSO, GRO), tried on a socket, and what Apus' own link finds.
+//! UDP segmentation and joining (GSO, GRO), tried on a socket, and the capabilities that Apus' own link finds.
 
 use std::io::{self, IoSliceMut};
 use std::net::UdpSocket;
@@ -15,13 +15,13 @@ const SUBJECT: Subject = Subject::UdpOffloads;
 
 #[derive(Debug)]
 pub(super) struct UdpOffloads {
-    /// Whether one send of several packets arrived as several.
+    /// Whether one send of several packets arrived as several packets.
     gso: Result<(), String>,
     /// Whether such packets arrived joined.
     gro: Result<(), String>,
-    /// Nothing can be sent to 127.0.0.1, because the loopback interface is down.
+    /// Whether sends to 127.0.0.1 fail because the loopback interface is down.
     loopback_down: bool,
-    /// What a link with the settings of the environment found.
+    /// The capabilities that a link with the settings of the environment found.
     link: Result<Capabilities, String>,
 }
 
@@ -147,13 +147,13 @@ fn link(udp_offloads: &UdpOffloads) -> Finding {
 const THROUGHPUT: &str =
     "packets of 1,472 B: 71 Gb/s with GSO and GRO, 4.8 Gb/s without, over loopback (docs/links.md)";
 
-/// Packets in one send.
+/// Number of packets in one send.
 const SEGMENTS: usize = 3;
 
-/// Their length, in bytes.
+/// Length of these packets, in bytes.
 const SEGMENT: u16 = 100;
 
-/// Loopback delivers within the send.
+/// Time limit of a receive. Loopback delivers within the send.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_trial_ends() {
-        // Whether they work depends on the kernel.
+        // The results depend on the kernel.
         let _ = (segments(false), segments(true));
     }
 }

@@ -1,4 +1,4 @@
-//! What a handoff from one thread to another costs: with a wake-up, and with a thread that spins on a cache line.
+//! The cost of a handoff from one thread to another: with a wake-up, and with a thread that spins on a cache line.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,17 +14,17 @@ const SUBJECT: Subject = Subject::WakeUp;
 
 #[derive(Clone, Debug)]
 pub(super) struct WakeUps {
-    /// The CPUs of the two threads; none if this process may use only one.
+    /// The CPUs of the two threads; `None` if this process may use only one.
     cpus: Option<(usize, usize)>,
     sleeping: Option<Handoffs>,
     spinning: Option<Handoffs>,
 }
 
-/// Handoffs in one direction.
+/// Measured handoffs of one kind.
 #[derive(Clone, Copy, Debug)]
 struct Handoffs {
     count: usize,
-    /// Median of the time of a handoff, in nanoseconds.
+    /// Median time of a handoff, in nanoseconds.
     median_ns: f64,
 }
 
@@ -72,7 +72,7 @@ impl WakeUps {
     }
 }
 
-/// The first CPU, and another one that is not of the same core if there is one.
+/// The first CPU, and another one, on a different core if there is one.
 fn two_cores(files: &dyn Files, allowed: &[usize]) -> Option<(usize, usize)> {
     let (&first, others) = allowed.split_first()?;
     let path = format!("/sys/devices/system/cpu/cpu{first}/topology/thread_siblings_list");
@@ -81,7 +81,7 @@ fn two_cores(files: &dyn Files, allowed: &[usize]) -> Option<(usize, usize)> {
     Some((first, *other))
 }
 
-/// Each of two threads sleeps in `ppoll` until the other one writes to its eventfd, as a thread of Apus does.
+/// Measures two threads that each sleep in `ppoll` until the other one writes to its eventfd, as a thread of Apus does.
 fn sleeping((one, other): (usize, usize)) -> Option<Handoffs> {
     let [here, there] = [Sleeper::new().ok()?, Sleeper::new().ok()?];
     let done = AtomicBool::new(false);
@@ -90,7 +90,7 @@ fn sleeping((one, other): (usize, usize)) -> Option<Handoffs> {
     };
     thread::scope(|scope| {
         scope.spawn(|| {
-            let _ = cpu::pin_current_thread(other); // Then the two may share a CPU, which is no fault.
+            let _ = cpu::pin_current_thread(other); // On failure, the two threads may share a CPU, which is acceptable.
             loop {
                 wait(&there);
                 here.wake();
@@ -113,11 +113,11 @@ fn sleeping((one, other): (usize, usize)) -> Option<Handoffs> {
     })
 }
 
-/// Each of two threads spins until the other one has written to a word.
+/// Measures two threads that each spin until the other one has written to a word.
 fn spinning((one, other): (usize, usize)) -> Option<Handoffs> {
     let turn = AtomicU32::new(0);
     let done = AtomicBool::new(false);
-    // The other one may have lost its CPU for good, so both look at the end as well.
+    // The other thread may have lost its CPU for good, so both also check whether the test is done.
     let wait = |number: u32| {
         while turn.load(Ordering::Acquire) != number && !done.load(Ordering::Relaxed) {
             spin_loop();
@@ -146,7 +146,7 @@ fn spinning((one, other): (usize, usize)) -> Option<Handoffs> {
     })
 }
 
-/// Half of the median time of a round, which is two handoffs, of `rounds` or as many as fit [`TIME_MAX`].
+/// Half of the median time of a round, which is two handoffs. Makes `rounds` rounds, or fewer once [`TIME_MAX`] is over.
 fn measure(rounds: u32, mut round: impl FnMut(u32)) -> Handoffs {
     let start = Instant::now();
     let mut times = Vec::with_capacity(rounds as usize);
@@ -164,21 +164,21 @@ fn measure(rounds: u32, mut round: impl FnMut(u32)) -> Handoffs {
     Handoffs { count: 2 * times.len(), median_ns: times[times.len() / 2] }
 }
 
-/// A wake-up of a machine of its own takes 2 to 10 µs; the machine of docs/delivery.md takes 25 to 40.
+/// A wake-up takes 2 to 10 µs on a dedicated machine, and 25 to 40 µs on the machine of docs/delivery.md.
 const SLEEPING_GOOD_US: f64 = 10.0;
 const SLEEPING_BAD_US: f64 = 200.0;
 
 const SPINNING_GOOD_US: f64 = 0.5;
-/// The two share a CPU, or lose theirs all the time.
+/// A slower handoff means that the two threads share a CPU, or lose theirs all the time.
 const SPINNING_BAD_US: f64 = 50.0;
 
 const ROUNDS_SLEEPING: u32 = 2_000;
 const ROUNDS_SPINNING: u32 = 20_000;
 
-/// On a machine with other load, this many rounds may take seconds.
+/// Time limit of a measurement. All rounds may take seconds on a machine with other load.
 const TIME_MAX: Duration = Duration::from_millis(300);
 
-/// For a wake-up that does not come, which is a fault.
+/// Time limit for a missing wake-up, which is a fault.
 const SLEEP_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

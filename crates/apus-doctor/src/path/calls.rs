@@ -1,4 +1,4 @@
-//! Calls to the peer's node: how it is reached, how long a call takes, how long packets may be.
+//! Calls to the peer's node: the route to it, the time of a call, and the longest packet.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -15,11 +15,11 @@ use crate::finding::{Finding, Subject, Verdict};
 
 const SUBJECT: Subject = Subject::Path;
 
-/// What came of the first packet to a peer.
+/// The result of the first packet to a peer.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Peer {
     to: Address,
-    /// The answer, or why there is none.
+    /// The answer, or the reason why there is none.
     answer: Result<(), String>,
 }
 
@@ -40,13 +40,14 @@ struct RoundTrips {
 /// Long messages over UDP there and back.
 #[derive(Clone, Copy, Debug, Default)]
 struct Long {
-    /// Longest Homa packet by the route, and by the interface.
+    /// Longest Homa packet of the route, in bytes.
     max_packet: usize,
+    /// Longest Homa packet of the route's interface, in bytes.
     by_interface: Option<usize>,
     messages: u64,
     gso_segments: u64,
     resends: u64,
-    /// Packets were refused as too long, or vanished.
+    /// Number of times that packets were refused as too long, or vanished.
     shrunk: u64,
 }
 
@@ -85,7 +86,7 @@ impl Peer {
 }
 
 impl Calls {
-    /// Makes calls to a node that is there.
+    /// Makes calls to a running node.
     ///
     /// # Errors
     /// When no node can be started, or the first call fails.
@@ -98,7 +99,7 @@ impl Calls {
     }
 }
 
-/// Calls one at a time, until there are enough or the time is over.
+/// Makes calls one at a time, until there are enough or the time is over.
 fn short(client: &Client, to: Address) -> Result<RoundTrips, String> {
     let body = Bytes::from(request(SHORT));
     let (start, mut times) = (Instant::now(), Vec::with_capacity(CALLS_MAX));
@@ -112,7 +113,7 @@ fn short(client: &Client, to: Address) -> Result<RoundTrips, String> {
     Ok(RoundTrips { calls: times.len(), p50_us: at(50.0), p99_us: at(99.0) })
 }
 
-/// Sends and receives long messages over UDP, also to a node of this host.
+/// Sends and receives long messages over UDP, even to a node of this host.
 fn long(to: Address, config: &Config) -> Result<Long, String> {
     if to.host.port() == 0 {
         return Err(
@@ -146,7 +147,7 @@ fn long(to: Address, config: &Config) -> Result<Long, String> {
     })
 }
 
-/// What the kernel says of the path: a link examines it as it does before the first message.
+/// The kernel's limit for the path: a link examines the path as it does before the first message.
 fn max_packet(to: Address, config: &Config) -> Result<usize, String> {
     let mut config = config.clone();
     config.listen(any(to)).link(Links::Udp).capture(None);
@@ -158,7 +159,7 @@ fn max_packet(to: Address, config: &Config) -> Result<usize, String> {
     Ok(link.path(path).max_packet)
 }
 
-/// The longest Homa packet that the interface of the route takes.
+/// The longest Homa packet that the interface of the route accepts.
 fn by_interface(to: Address) -> io::Result<Option<usize>> {
     let socket = UdpSocket::bind(any(to))?;
     socket.connect(to.host)?;
@@ -177,7 +178,7 @@ fn any(to: Address) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
-/// A request that `apus node server` answers with as many bytes as well.
+/// A request that `apus node server` answers with the same number of bytes.
 fn request(length: usize) -> Vec<u8> {
     message::build(Header { tag: 0, length: 0, other_length: 0 }, length)
 }
@@ -242,7 +243,7 @@ fn packets(calls: &Calls) -> Finding {
             "of {messages} messages of 1 MB in each direction, packets were too long {times} times"
         ),
     };
-    // The kernel has learnt that some hop takes less.
+    // The kernel has learnt that some hop accepts less.
     let limit = by_interface.filter(|&longest| max_packet < longest);
     let limit = limit.map(|longest| format!(", where the interface takes {longest} B"));
     let shorter = limit.is_some();
@@ -265,7 +266,7 @@ fn round(micros: f64) -> f64 {
     (micros * 10.0).round() / 10.0
 }
 
-/// Bytes of a short and of a long request.
+/// Length of a short request, in bytes.
 const SHORT: usize = 100;
 const LONG: usize = 1_000_000;
 const MESSAGES: u64 = 4;
@@ -274,13 +275,13 @@ const CALLS_MIN: usize = 20;
 const CALLS_MAX: usize = 2_000;
 const SHORT_TIME: Duration = Duration::from_millis(400);
 
-/// For the first answer of a peer.
+/// Time limit for the first answer of a peer.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// For a call.
+/// Time limit for a call.
 const CALL_MAX: Duration = Duration::from_secs(5);
 
-/// More than within a datacenter.
+/// Upper bound on a good round trip; round trips within a datacenter take less.
 const ROUND_TRIP_GOOD_US: f64 = 300.0;
 const ROUND_TRIP_BAD_US: f64 = 20_000.0;
 

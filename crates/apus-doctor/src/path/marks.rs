@@ -1,4 +1,4 @@
-//! How packets are marked when they arrive, and whether the network honours the marks.
+//! The marks of packets on arrival, and whether the network honours them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,13 +18,13 @@ const SUBJECT: Subject = Subject::Path;
 
 #[derive(Clone, Debug)]
 pub(super) struct Marks {
-    /// Of each level of priority, as it came there and back; or why that is not known.
+    /// Each level of priority with its marks there and back, or the reason why they are not known.
     levels: Result<Vec<Seen>, String>,
-    /// None if it was not asked for.
+    /// `None` if it was not requested.
     flood: Option<Result<Flood, String>>,
 }
 
-/// A mark as it left, as it came to the peer, and as its answer came back.
+/// A mark as sent, as received by the peer, and as received back in the answer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Seen {
     sent: u8,
@@ -39,13 +39,14 @@ struct Flood {
     idle_us: f64,
     highest_us: f64,
     lowest_us: f64,
-    /// Shares of questions without an answer.
+    /// Share of unanswered questions at the highest level.
     highest_lost: f64,
+    /// Share of unanswered questions at the lowest level.
     lowest_lost: f64,
 }
 
 impl Marks {
-    /// `flood`: the rate of the load, in Mb/s.
+    /// `flood` is the rate of the load, in Mb/s.
     pub(super) fn gather(client: &Client, to: Address, nonce: u64, flood: Option<u64>) -> Self {
         let opened = open(client, to, nonce);
         let levels = opened.clone().and_then(|ports| {
@@ -64,7 +65,7 @@ impl Marks {
     }
 }
 
-/// Asks the peer's node for the ports of the doctor there.
+/// Requests the ports of the doctor from the peer's node.
 fn open(client: &Client, to: Address, nonce: u64) -> Result<Ports, String> {
     let reply = client.call_with(to, Open { nonce }.request(), &calls::options());
     let reply = reply.map_err(|error| format!("the call failed: {error}"))?;
@@ -72,7 +73,7 @@ fn open(client: &Client, to: Address, nonce: u64) -> Result<Ports, String> {
         .ok_or_else(|| "the peer is another program than `apus doctor --serve`".to_owned())
 }
 
-/// Asks the doctor at the peer with datagrams, one at a time.
+/// Sends questions to the doctor at the peer as datagrams, one at a time.
 struct Asker {
     socket: Marked,
     to: SocketAddr,
@@ -80,7 +81,7 @@ struct Asker {
     number: std::cell::Cell<u32>,
 }
 
-/// An answer, and how long it took.
+/// An answer, and the time that it took.
 struct Answer {
     packet: Packet,
     mark: Option<u8>,
@@ -98,7 +99,7 @@ impl Asker {
         Ok(Self { socket, to, nonce, number: 0.into() })
     }
 
-    /// None if no answer came in time.
+    /// Sends a question. `None` if no answer came in time.
     fn ask(&self, mark: u8) -> io::Result<Option<Answer>> {
         let number = self.number.get();
         self.number.set(number.wrapping_add(1));
@@ -118,7 +119,7 @@ impl Asker {
                 return Ok(None);
             }
             let packet = Packet::parse(&bytes[..received.length]);
-            // An answer to an earlier question may have been late.
+            // A late answer to an earlier question may come first.
             let answers =
                 |it: &Packet| (it.nonce, it.number) == (self.nonce, number) && it.seen.is_some();
             if let Some(packet) = packet.filter(answers) {
@@ -127,7 +128,7 @@ impl Asker {
         }
     }
 
-    /// All levels, each asked a few times if no answer comes.
+    /// Tries all levels. A question without an answer is repeated a few times.
     fn marks(&self) -> Result<Vec<Seen>, String> {
         let seen = (0..LEVELS).map(|level| {
             let sent = mark(level);
@@ -141,7 +142,8 @@ impl Asker {
         seen.collect()
     }
 
-    /// Asks each of the levels in turn for some time: the times of the answers in microseconds, and the share that did not come.
+    /// Tries each of the levels in turn for some time. Returns the times of the answers in microseconds, and the share of lost
+    /// answers.
     fn sample<const N: usize>(
         &self,
         levels: [u8; N],
@@ -171,7 +173,7 @@ fn mark(level: u8) -> u8 {
     level << 5
 }
 
-/// Loads the lowest level, and asks at the lowest and the highest meanwhile.
+/// Loads the lowest level, and meanwhile sends questions at the lowest and the highest level.
 fn loaded(to: Address, ports: Ports, nonce: u64, mbps: u64) -> io::Result<Flood> {
     let asker = Asker::new(to, ports.answers, nonce)?;
     let [(idle_us, _)] = asker.sample([HIGHEST], IDLE_TIME)?;
@@ -199,7 +201,7 @@ impl Asker {
     }
 }
 
-/// Sends at a rate until it is done, or for [`FLOOD_MAX`].
+/// Sends at a rate until `done` is set, or for [`FLOOD_MAX`].
 fn flood(socket: &Marked, to: SocketAddr, mbps: u64, done: &AtomicBool) {
     let bytes = [0; FLOOD_PACKET];
     let (start, mut sent_bits) = (Instant::now(), 0u64);
@@ -209,7 +211,7 @@ fn flood(socket: &Marked, to: SocketAddr, mbps: u64, done: &AtomicBool) {
             thread::sleep(FLOOD_PAUSE);
             continue;
         }
-        // What a full queue refuses counts as sent: the rate is that of the attempt.
+        // Datagrams that a full queue refuses count as sent: the rate is the attempted rate.
         let _ = socket.send(&bytes, to);
         sent_bits += 8 * (FLOOD_PACKET as u64 + UDP_AND_IP);
     }
@@ -328,31 +330,31 @@ const HIGHEST: u8 = LEVELS - 1;
 const QUESTION: usize = 64;
 const _: () = assert!(QUESTION >= Packet::LEN);
 
-/// How long an answer may take.
+/// Time limit for an answer.
 const ANSWER_MAX: Duration = Duration::from_millis(100);
 
-/// Questions at one level until an answer comes.
+/// Upper bound on the questions at one level until an answer comes.
 const TRIES: usize = 5;
 
 const ROUNDS_MAX: u32 = 5_000;
 const IDLE_TIME: Duration = Duration::from_millis(200);
 const FILL_TIME: Duration = Duration::from_millis(50);
 const FLOOD_TIME: Duration = Duration::from_secs(1);
-/// Whatever else happens.
+/// Upper bound on the time of the load.
 const FLOOD_MAX: Duration = Duration::from_secs(3);
 const FLOOD_PAUSE: Duration = Duration::from_micros(50);
 
-/// Fits any path.
+/// Length of a packet, in bytes, that fits any path.
 const FLOOD_PACKET: usize = 1_200;
 const UDP_AND_IP: u64 = 28;
 
-/// A queue: the lowest level waits this many times as long as a round trip takes, of at least this many microseconds …
+/// Lower bound on the lowest level's wait in a queue, in round trips of at least `QUEUE_MIN_US`.
 const QUEUE_MIN: f64 = 3.0;
 const QUEUE_MIN_US: f64 = 100.0;
-/// … or loses this share.
+/// Lower bound on the share that the lowest level loses in a queue.
 const LOST_MIN: f64 = 0.2;
 
-/// The highest level is ahead of the queue if it waits and loses at most this share of what the lowest does.
+/// Upper bound on the highest level's waits and losses as a share of the lowest level's, if it is ahead of the queue.
 const AHEAD_MAX: f64 = 0.3;
 
 #[cfg(test)]

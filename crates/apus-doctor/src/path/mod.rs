@@ -18,10 +18,10 @@ use service::PORT;
 
 pub use service::Service;
 
-/// What was found on the way to a peer. `flood`: the rate in Mb/s at which the path is loaded for a second, if it shall be.
+/// The findings on the path to a peer. `flood` is the rate in Mb/s at which the path is loaded for a second; `None` for no load.
 ///
 /// # Errors
-/// When the address is none, a setting in the environment is wrong, or no node can be started here.
+/// When the address is not valid, a setting in the environment is wrong, or no node can be started here.
 pub fn findings(peer: &str, flood: Option<u64>, config: &Config) -> Result<Vec<Finding>> {
     let to = address(peer)?;
     let found = calls::Peer::probe(to, config);
@@ -37,7 +37,7 @@ pub fn findings(peer: &str, flood: Option<u64>, config: &Config) -> Result<Vec<F
         return Ok(findings);
     }
     findings.extend(Calls::gather(&client, &node, to, config).findings());
-    // Random enough that nobody off the path knows it.
+    // Random enough that hosts off the path cannot guess it.
     let nonce = RandomState::new().hash_one(std::process::id());
     findings.extend(Marks::gather(&client, to, nonce, flood).findings());
     for finding in &mut findings {
@@ -46,7 +46,7 @@ pub fn findings(peer: &str, flood: Option<u64>, config: &Config) -> Result<Vec<F
     Ok(findings)
 }
 
-/// The address of a peer: as that of other commands, or without a port.
+/// Parses the address of a peer, in the form of other commands or without a port.
 fn address(text: &str) -> Result<Address> {
     let whole = match text.rsplit_once("://").map_or(text, |(_, rest)| rest) {
         rest if rest.contains(':') || rest.contains('@') => text.to_owned(),

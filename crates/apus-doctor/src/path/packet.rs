@@ -1,6 +1,7 @@
-//! Datagrams of the doctor's own, and a socket that marks what it sends and tells how what it receives is marked.
+//! Datagrams of the doctor's own, and a socket that marks sent datagrams and reports the marks of received ones.
 //!
-//! A mark is the type-of-service byte of an IP packet, whose upper six bits are the DSCP. Apus writes the priority to its upper three.
+//! A mark is the type-of-service byte of an IP packet, whose upper six bits are the DSCP. Apus writes the priority to its upper
+//! three bits.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -10,15 +11,15 @@ use std::time::Duration;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg};
 use socket2::{Domain, Socket, Type};
 
-/// What a datagram says. Datagrams may be longer; the rest means nothing.
+/// The content of a datagram. Datagrams may be longer; the rest has no meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Packet {
-    /// Who does not know it is not answered.
+    /// Number that a question must have to be answered.
     pub(super) nonce: u64,
     pub(super) number: u32,
-    /// How the answer is to be marked.
+    /// The mark of the answer.
     pub(super) wanted: u8,
-    /// In an answer: how the question was marked when it came.
+    /// In an answer: the mark of the question on arrival.
     pub(super) seen: Option<u8>,
 }
 
@@ -27,7 +28,7 @@ impl Packet {
 
     const MAGIC: [u8; 8] = *b"apusdr\0\x01";
 
-    /// Writes it to the start of a buffer of [`LEN`](Self::LEN) bytes or more.
+    /// Writes the content to the start of a buffer of [`LEN`](Self::LEN) bytes or more.
     pub(super) fn write(self, bytes: &mut [u8]) {
         bytes[..8].copy_from_slice(&Self::MAGIC);
         bytes[8..16].copy_from_slice(&self.nonce.to_le_bytes());
@@ -57,17 +58,17 @@ pub(super) struct Marked {
     v4: bool,
 }
 
-/// A datagram that came.
+/// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
     pub(super) length: usize,
     pub(super) from: SocketAddr,
-    /// None if the kernel does not tell.
+    /// The mark on arrival; `None` if the kernel does not report it.
     pub(super) mark: Option<u8>,
 }
 
 impl Marked {
-    /// A socket at an address, at any port.
+    /// Opens a socket at an address, at any port.
     pub(super) fn bind(ip: IpAddr, timeout: Duration) -> io::Result<Self> {
         let address = SocketAddr::new(ip, 0);
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
@@ -86,7 +87,7 @@ impl Marked {
         Ok(self.socket.local_addr()?.as_socket().map_or(0, |address| address.port()))
     }
 
-    /// From now on, datagrams leave with this mark.
+    /// Marks the datagrams that are sent from now on.
     pub(super) fn mark(&self, mark: u8) -> io::Result<()> {
         match self.v4 {
             true => self.socket.set_tos_v4(mark.into()),
@@ -98,7 +99,7 @@ impl Marked {
         self.socket.send_to(bytes, &to.into()).map(drop)
     }
 
-    /// Waits for a datagram; what does not fit into the buffer is cut off.
+    /// Waits for a datagram. Bytes beyond the buffer are cut off.
     pub(super) fn receive(&self, bytes: &mut [u8]) -> io::Result<Received> {
         let mut parts = [IoSliceMut::new(bytes)];
         let mut space = nix::cmsg_space!(i32);

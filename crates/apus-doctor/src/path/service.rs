@@ -1,9 +1,9 @@
 //! `apus doctor --serve`: the other end of a path.
 //!
-//! A node with a service, and two UDP sockets of the doctor's own. The service returns each request. A request to *open* names a nonce,
-//! and is answered with the ports of the two sockets: one answers datagrams that have such a nonce, the other one is never read, and
-//! takes what is sent to load the path. So only who has shown to a node that it receives at its address is answered, for a while, and
-//! with no more bytes than it sent.
+//! A node with a service, and two UDP sockets of the doctor's own. The service returns each request. A request to *open* names a
+//! nonce, and is answered with the ports of the two sockets. One socket answers datagrams that have such a nonce; the other one is
+//! never read, and is the target of packets that load the path. So an answer goes only to a host that has shown to a node that it
+//! receives at its address, only for a while, and is no longer than its question.
 
 use std::collections::VecDeque;
 use std::io;
@@ -45,7 +45,7 @@ impl Open {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Ports {
     pub(super) answers: u16,
-    /// Takes what is sent, and does nothing.
+    /// The port of the socket that is never read.
     pub(super) sink: u16,
 }
 
@@ -57,7 +57,7 @@ impl Ports {
         [Self::MAGIC.to_vec(), ports].concat()
     }
 
-    /// None if the peer is no `apus doctor --serve`.
+    /// `None` if the peer is not `apus doctor --serve`.
     pub(super) fn parse(body: &[u8]) -> Option<Self> {
         let (magic, ports) = body.split_first_chunk::<8>()?;
         let [a, b, c, d] = *<&[u8; 4]>::try_from(ports).ok()?;
@@ -66,7 +66,7 @@ impl Ports {
     }
 }
 
-/// Who is answered.
+/// The nonces whose datagrams are answered.
 #[derive(Debug, Default)]
 struct Visitors(VecDeque<Visitor>);
 
@@ -78,14 +78,14 @@ struct Visitor {
 }
 
 impl Visitors {
-    /// Beyond [`VISITORS_MAX`], the oldest has to open again.
+    /// Adds a visitor. Beyond [`VISITORS_MAX`], the oldest one is removed and has to open again.
     fn admit(&mut self, nonce: u64, now: Instant) {
         self.0.truncate(VISITORS_MAX - 1);
         let until = now + VISIT_MAX;
         self.0.push_front(Visitor { nonce, until, answers_left: ANSWERS_MAX });
     }
 
-    /// Whether a datagram with this nonce is answered.
+    /// Whether a datagram with this nonce is answered. Counts the answer.
     fn take_answer(&mut self, nonce: u64, now: Instant) -> bool {
         let visitor = self.0.iter_mut().find(|it| it.nonce == nonce && now < it.until);
         visitor.is_some_and(|it| {
@@ -102,15 +102,15 @@ pub struct Service {
     node: Node,
     service: apus::Service,
     answering: Marked,
-    /// Bound, so that its port is not closed, and never read.
+    /// A bound socket that is never read: it keeps its port open.
     sink: Marked,
 }
 
 impl Service {
-    /// A node with the settings of the environment at an address, and its sockets.
+    /// Starts a node with the settings of the environment at an address, and its sockets.
     ///
     /// # Errors
-    /// When an address is busy, not ours or not allowed, or a setting in the environment is wrong.
+    /// When an address is busy, not of this host or not allowed, or a setting in the environment is wrong.
     pub fn start(listen: SocketAddr) -> Result<Self> {
         let mut config = Config::server();
         config.apply_environment()?.listen(listen);
@@ -123,7 +123,7 @@ impl Service {
         Ok(Self { answering: bind()?, sink: bind()?, node, service })
     }
 
-    /// Where it is reached.
+    /// The address of the node.
     pub fn address(&self) -> Address {
         Address::new(self.node.local_addr(), PORT)
     }
@@ -161,7 +161,7 @@ fn answer(mut request: Request, ports: Ports, visitors: &Mutex<Visitors>) {
     let _ = request.reply(reply); // The caller may be gone.
 }
 
-/// Answers what visitors send, with the mark that they want.
+/// Answers datagrams of visitors, with the requested mark.
 fn answer_datagrams(socket: &Marked, visitors: &Mutex<Visitors>) {
     let mut bytes = vec![0; 65_536];
     let mut last = None;
@@ -178,7 +178,7 @@ fn answer_datagrams(socket: &Marked, visitors: &Mutex<Visitors>) {
         }
         Packet { seen: received.mark, ..packet }.write(&mut bytes);
         let sent: io::Result<()> = socket.send(&bytes[..received.length], received.from);
-        drop(sent); // A lost answer is asked for again.
+        drop(sent); // A question without an answer is repeated.
     }
 }
 
@@ -188,13 +188,13 @@ fn lock(visitors: &Mutex<Visitors>) -> std::sync::MutexGuard<'_, Visitors> {
 
 const VISITORS_MAX: usize = 16;
 
-/// How long a visitor is answered.
+/// Time for which a visitor is answered.
 const VISIT_MAX: Duration = Duration::from_secs(60);
 
-/// More than a visit takes.
+/// Upper bound on the answers to a visitor, more than a visit takes.
 const ANSWERS_MAX: u32 = 200_000;
 
-/// How often a request to stop is looked for.
+/// Interval between two checks for a request to stop.
 const TICK: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Whether suspension acts: what the kernel's timers and polls did while they were watched.
+//! Whether suspension acts: the kernel's timers and polls during a watch.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,19 +14,19 @@ use crate::finding::{Finding, Subject};
 
 const SUBJECT: Subject = Subject::Suspension;
 
-/// What the kernel's timers and polls did while they were watched.
+/// The kernel's timers and polls during a watch.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Watched {
-    /// For how many seconds.
+    /// Length of the watch in seconds.
     pub seconds: f64,
     /// Packets that applications of the network namespace took by busy polling (BusyPollRxPackets).
     pub busy_poll_packets: Option<u64>,
     /// Packets that the devices of interest received.
     pub received_packets: Option<u64>,
-    /// Counts of the timers and polls; none if they may not be watched.
+    /// Counts of the timers and polls; `None` if this process may not watch them.
     #[serde(flatten)]
     pub counts: Option<Counts>,
-    /// Why there are no counts.
+    /// The reason why there are no counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
@@ -34,24 +34,24 @@ pub struct Watched {
 /// Counts of timers and polls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Counts {
-    /// How often a thread of the programs has suspended interrupts, or kept them so.
+    /// Number of times that a thread of the programs suspended interrupts, or kept them suspended.
     pub long_rearms: u64,
-    /// How often the timer was armed otherwise.
+    /// Number of times that the timer was armed otherwise.
     pub short_rearms: u64,
-    /// How often the timer expired.
+    /// Number of times that the timer expired.
     pub expiries: u64,
-    /// Expiries of the long time.
+    /// Number of expiries of the long time.
     pub overruns: u64,
-    /// Packets that softirqs took.
+    /// Number of packets that softirqs took.
     pub softirq_packets: u64,
-    /// Packets that threads took.
+    /// Number of packets that threads took.
     pub task_packets: u64,
-    /// Records that the kernel could not keep.
+    /// Number of records that the kernel dropped.
     pub lost: u64,
 }
 
 impl Watched {
-    /// Watches for this long, and notes meanwhile what the threads of the programs wait in.
+    /// Watches for this time, and meanwhile notes the waits of the programs' threads.
     pub(super) fn watch(suspension: &mut Suspension, time: Duration) -> Self {
         let suspensions =
             suspension.slots().filter_map(|(_, slot)| slot.napi.irq_suspend_timeout_ns);
@@ -72,7 +72,7 @@ impl Watched {
             for program in &mut suspension.programs {
                 let pid = program.process.pid;
                 own.extend(threads(pid).unwrap_or_default());
-                // Without the right to trace it, nothing is known of its waits.
+                // Without the right to trace the process, its waits are not known.
                 program.waits.extend(waits(pid).unwrap_or_default());
             }
             let left = time.saturating_sub(start.elapsed());
@@ -104,8 +104,8 @@ impl Watched {
 }
 
 impl Counts {
-    /// The counts of the NAPI instances that these threads poll; or else, as while nothing is suspended, those of all
-    /// devices of these names.
+    /// The counts of the NAPI instances that these threads poll. If there are none, as while nothing is suspended, the counts of
+    /// all devices of these names.
     fn of(since: &WatchCounts, own: &[i32], devices: &BTreeSet<String>) -> Self {
         let of_devices = || {
             let mut of = since.clone();
@@ -133,7 +133,7 @@ impl Counts {
     }
 }
 
-/// Whether the kernel's numbers of threads are those that this process sees: it is in the first PID namespace.
+/// Whether the kernel's numbers of threads are the numbers that this process sees: it is in the first PID namespace.
 fn numbers_are_known() -> bool {
     fs::metadata("/proc/self/ns/pid").is_ok_and(|it| it.ino() == FIRST_PID_NAMESPACE)
 }
@@ -143,7 +143,7 @@ fn received(devices: &BTreeSet<String>) -> Option<u64> {
     received_by(devices, &fs::read_to_string("/proc/thread-self/net/dev").ok()?)
 }
 
-/// The same by the text of `/proc/net/dev`: name, colon, bytes, packets.
+/// Reads the packets from the text of `/proc/net/dev`: name, colon, bytes, packets.
 fn received_by(devices: &BTreeSet<String>, text: &str) -> Option<u64> {
     let of_line = |line: &str| {
         let (name, numbers) = line.split_once(':')?;
@@ -187,7 +187,7 @@ fn acts(suspension: &Suspension, watched: &Watched, counts: &Counts) -> Finding 
         return Finding::good(SUBJECT, name, found);
     }
     if long_rearms > 0 {
-        // The kernel arms the timer by prefer and irq-suspend alone.
+        // The kernel arms the timer if prefer and irq-suspend are set, whatever the other parameters are.
         let why =
             "the timer was armed, but without defer and gro-flush above 0 no interrupt is masked";
         return Finding::bad(SUBJECT, name, format!("{why}: {found}"), suspension.attach());
@@ -233,13 +233,13 @@ fn overruns(counts: &Counts) -> Finding {
     )
 }
 
-/// How often threads are looked at.
+/// Interval between two looks at the threads.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Fewer received packets than this say nothing.
+/// Lower bound on the received packets from which a conclusion is possible.
 const PACKETS_MIN: u64 = 20;
 
-/// Upper bound on overruns: one in this many suspensions.
+/// Upper bound on overruns: one in this number of suspensions.
 const OVERRUNS_ONE_IN: u64 = 20;
 
 /// `PROC_PID_INIT_INO` of linux/proc_ns.h.

@@ -10,12 +10,12 @@ use crate::finding::{Finding, Subject};
 const RIGHTS: Subject = Subject::SuspensionRights;
 const SUBJECT: Subject = Subject::ReceiveQueues;
 
-/// The findings that come before those of the program.
+/// The findings that precede those about the program.
 pub(super) fn before(suspension: &Suspension) -> Vec<Finding> {
     [kernel, rights, network].map(|finding| finding(suspension)).into()
 }
 
-/// The findings that come after those of the program.
+/// The findings that follow those about the program.
 pub(super) fn findings(suspension: &Suspension) -> Vec<Finding> {
     let mut findings = vec![
         instances(suspension),
@@ -114,7 +114,7 @@ fn instances(suspension: &Suspension) -> Finding {
     }
 }
 
-/// One of the three parameters, which has to be above 0 in all instances of interest.
+/// One of the three parameters, which must be above 0 in all instances of interest.
 fn parameter(
     suspension: &Suspension,
     name: &'static str,
@@ -148,8 +148,8 @@ fn parameter(
     Finding::bad(SUBJECT, name, found, change)
 }
 
-/// Values that something else has overwritten: a link that went down and up, or a write to sysfs, which sets all instances
-/// of the device.
+/// Whether the values that were set are still in force. A link that goes down and up may lose them, and a write to sysfs sets all
+/// instances of the device.
 fn kept(suspension: &Suspension) -> Finding {
     let name = "kept values";
     let devices: BTreeMap<&str, &Interface> =
@@ -297,7 +297,7 @@ mod tests {
         })
     }
 
-    /// The only finding that is not good, with words of what was found and of the command.
+    /// Asserts that exactly one finding is not good, with these words in its text and command.
     fn only(suspension: &Suspension, verdict: Verdict, name: &str, words: &[&str]) {
         let mut all = before(suspension);
         all.extend(findings(suspension));

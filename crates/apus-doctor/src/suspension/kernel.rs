@@ -1,4 +1,4 @@
-//! What the kernel tells about a program or a device. The findings are pure functions of it.
+//! The kernel's data about a program or a device. The findings are pure functions of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,12 +14,12 @@ use apus_irq::{
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::if_nameindex;
 
-/// What suspension is looked at for.
+/// The object of the inspection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ProgramOrDevice {
     /// A program and its children.
     Program {
-        /// Number of the process.
+        /// PID of the process.
         pid: i32,
         /// Name of its first thread.
         name: String,
@@ -28,7 +28,7 @@ pub enum ProgramOrDevice {
     Device(String),
 }
 
-/// What was read from the kernel about a program or a device, as far as suspension depends on it.
+/// The kernel's data about a program or a device that matter to suspension.
 #[derive(Debug)]
 pub struct Suspension {
     pub(super) inspected: ProgramOrDevice,
@@ -38,17 +38,17 @@ pub struct Suspension {
     pub(super) may_set: bool,
     /// Whether the program is in the network namespace of this process.
     pub(super) same_network: bool,
-    /// The program and its children; or the programs that use the device.
+    /// The program and its children, or the programs that use the device.
     pub(super) programs: Vec<Process>,
-    /// Why a program could not be read.
+    /// The reason why a program could not be read.
     pub(super) unreadable: Option<String>,
     /// All devices of this network namespace.
     pub(super) devices: Vec<Interface>,
-    /// Programs with sockets by the NAPI instances of interest.
+    /// Programs with sockets, by the NAPI instances of interest.
     pub(super) users: Vec<NapiUser>,
-    /// Processes of which that could not be found out.
+    /// Number of processes that could not be read for this.
     pub(super) unreadable_users: usize,
-    /// This process runs as root.
+    /// Whether this process runs as root.
     pub(super) is_root: bool,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Process {
     pub(super) epoll_sets: Vec<EpollSet>,
     pub(super) sockets: Vec<Socket>,
     pub(super) io_urings: usize,
-    /// What its threads were seen to do.
+    /// The observed waits of its threads.
     pub(super) waits: BTreeSet<(i32, Wait)>,
 }
 
@@ -71,15 +71,15 @@ pub(super) struct Interface {
     pub(super) addresses: Vec<IpAddr>,
     /// Whether it is a tun or tap device.
     pub(super) is_tun: bool,
-    /// Whether it merges received packets; `None` if it does not tell.
+    /// Whether it merges received packets; `None` if it does not report that.
     pub(super) gro: Option<bool>,
-    /// What `apus irq` has set, by the name of the NAPI instance, and whether a process keeps it set.
+    /// The values that `apus irq` has set, by the name of the NAPI instance, and whether a process keeps them set.
     pub(super) kept: BTreeMap<String, NapiParameters>,
     pub(super) is_kept_by_process: bool,
 }
 
 impl Suspension {
-    /// What there is to know about a process and its children.
+    /// Reads the data about a process and its children.
     ///
     /// # Errors
     /// When there is no such process, or `/proc` cannot be read.
@@ -100,7 +100,7 @@ impl Suspension {
         Ok(suspension)
     }
 
-    /// What there is to know about a device and the programs that use it.
+    /// Reads the data about a device and the programs that use it.
     ///
     /// # Errors
     /// When there is no such device, or `/proc` cannot be read.
@@ -136,8 +136,7 @@ impl Suspension {
         Ok(())
     }
 
-    /// The NAPI instances of interest with their devices: those by which packets of the program come, or those of the
-    /// device.
+    /// The NAPI instances of interest with their devices: those of the program's packets, or those of the device.
     pub(super) fn slots(&self) -> impl Iterator<Item = (&Interface, &Slot)> {
         let ids = self.socket_ids();
         let all = self.devices.iter().flat_map(|it| it.slots.iter().map(move |slot| (it, slot)));
@@ -147,7 +146,7 @@ impl Suspension {
         })
     }
 
-    /// The NAPI instances by which packets of the programs came.
+    /// The NAPI instances of the packets of the programs.
     pub(super) fn socket_ids(&self) -> BTreeSet<u32> {
         self.sockets().filter_map(|socket| socket.napi).collect()
     }
@@ -156,7 +155,7 @@ impl Suspension {
         self.programs.iter().flat_map(|program| &program.sockets)
     }
 
-    /// The epoll sets that watch sockets; those of a device's programs that have none of its sockets are left out.
+    /// The epoll sets that watch sockets. Sets of a device's programs that watch none of its sockets are left out.
     pub(super) fn epoll_sets(&self) -> impl Iterator<Item = (&Process, &EpollSet)> {
         let of_device = match self.inspected {
             ProgramOrDevice::Program { .. } => None,
@@ -172,11 +171,11 @@ impl Suspension {
         })
     }
 
-    /// The command that gives the program suspension, for its devices; or for a program of the device.
+    /// The command that gives suspension to the program for its devices, or to a program of the device.
     pub(super) fn attach(&self) -> String {
         let mut devices: BTreeSet<&str> = self.slots().map(|(it, _)| it.name.as_str()).collect();
         if devices.is_empty() {
-            // That of the addresses at which the program listens, as far as it is known.
+            // The device of the addresses at which the program listens, as far as they are known.
             let local: BTreeSet<IpAddr> =
                 self.sockets().filter_map(|it| Some(it.local?.ip().to_canonical())).collect();
             let with_napi = self.devices.iter().filter(|it| !it.slots.is_empty());
@@ -196,12 +195,12 @@ impl Suspension {
         format!("sudo apus irq attach {pid} --mode suspend:20 {devices}")
     }
 
-    /// The command that looks again as root; none if this process is root already, which would see the same.
+    /// The command that inspects again as root; `None` if this process is root, because the result would be the same.
     pub(super) fn as_root(&self) -> Option<String> {
         (!self.is_root).then(|| self.again())
     }
 
-    /// The command that looks again.
+    /// The command that inspects again.
     pub(super) fn again(&self) -> String {
         match &self.inspected {
             ProgramOrDevice::Program { pid, .. } => format!("sudo apus irq doctor {pid}"),
@@ -224,7 +223,7 @@ impl Process {
 }
 
 fn devices(state: Option<&State>) -> Result<Vec<Interface>> {
-    // A directory that cannot be read tells nothing.
+    // An unreadable directory counts as empty.
     let held = state.and_then(|state| state.devices().ok()).unwrap_or_default();
     let addresses: Vec<_> = getifaddrs().map(Iterator::collect).unwrap_or_default();
     let mut devices = Vec::new();
@@ -268,13 +267,13 @@ fn namespace_of(process: &str) -> Option<u64> {
     fs::metadata(format!("/proc/{process}/ns/net")).ok().map(|it| it.ino())
 }
 
-/// Of `capabilities(7)`.
+/// From `capabilities(7)`.
 const CAP_NET_ADMIN: u32 = 12;
 
 /// `PROC_USER_INIT_INO` of linux/proc_ns.h.
 const FIRST_USER_NAMESPACE: u64 = 0xeffffffd;
 
-/// Suspension of a program for which everything is right, to be changed by tests.
+/// The data of a program without any obstacle, which tests change.
 #[cfg(test)]
 pub(super) mod made {
     use apus_irq::{EpollParameters, Napi};

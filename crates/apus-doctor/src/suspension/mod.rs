@@ -1,7 +1,7 @@
-//! What keeps IRQ suspension of the kernel from acting for a program or on a device, and whether it acts.
+//! Obstacles to IRQ suspension of the kernel for a program or on a device, and whether it acts.
 //!
-//! [`Suspension`] is what the kernel tells. The findings of `instances` and `program` are pure functions of it, and `acting` watches the
-//! kernel's timers and polls.
+//! [`Suspension`] has the kernel's data. The findings of `instances` and `program` are pure functions of it, and `acting` watches
+//! the kernel's timers and polls.
 
 mod acting;
 mod instances;
@@ -16,7 +16,7 @@ pub use kernel::{ProgramOrDevice, Suspension};
 use crate::finding::Finding;
 
 impl Suspension {
-    /// Watches the kernel's timers and polls for this long, and notes meanwhile what the threads of the programs wait in. Without the
+    /// Watches the kernel's timers and polls for this time, and meanwhile notes the waits of the programs' threads. Without the
     /// right to watch, only packets are counted.
     pub fn watch(&mut self, time: Duration) -> Watched {
         Watched::watch(self, time)

@@ -1,4 +1,4 @@
-//! Findings about programs: how they wait, and by which NAPI instances their packets come.
+//! Findings about programs: their waits, and the NAPI instances of their packets.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ pub(super) fn findings(suspension: &Suspension) -> Vec<Finding> {
     all.map(|finding| finding(suspension)).into()
 }
 
-/// Deferral is what helps a program that suspension cannot.
+/// The advice for a program that cannot use suspension: deferral.
 fn defer_only(suspension: &Suspension) -> String {
     let device = suspension.slots().next().map_or("DEV", |(device, _)| &device.name);
     format!("sudo apus irq set {device} --preset defer:20 # deferral alone works with any program")
@@ -42,7 +42,7 @@ fn epoll(suspension: &Suspension) -> Finding {
     Finding::bad(SUBJECT, name, found, defer_only(suspension))
 }
 
-/// Threads that wait for packets in another way than by `epoll_wait`.
+/// Threads that wait for packets by a call other than `epoll_wait`.
 fn waiting(suspension: &Suspension) -> Finding {
     let name = "waiting";
     let [mut epoll, mut poll, mut receive] = [(); 3].map(|()| BTreeSet::new());
@@ -91,7 +91,7 @@ fn io_uring(suspension: &Suspension) -> Finding {
     Finding::bad(SUBJECT, name, found, defer_only(suspension))
 }
 
-/// `SO_BUSY_POLL`, which is taken for a switch that `epoll_wait` does not know.
+/// `SO_BUSY_POLL`, which is often taken for a switch of `epoll_wait`.
 fn so_busy_poll(suspension: &Suspension) -> Finding {
     let name = "SO_BUSY_POLL";
     let sockets = suspension.sockets().filter(|socket| socket.busy_poll_usecs > 0).count();
@@ -123,7 +123,7 @@ fn prefer(suspension: &Suspension) -> Finding {
     }
 }
 
-/// Whether packets of the connections come by a NAPI instance at all.
+/// Whether any packet of the connections comes by a NAPI instance.
 fn napi_ids(suspension: &Suspension) -> Finding {
     let name = "NAPI ids of sockets";
     let connected: Vec<_> = suspension.sockets().filter(|it| it.peer.is_some()).collect();
@@ -163,7 +163,7 @@ fn napi_ids(suspension: &Suspension) -> Finding {
         .command(format!("{} # while clients are connected", suspension.again()))
 }
 
-/// Why no packet of a socket comes by a NAPI instance, and what to do.
+/// The reason why no packet of a socket comes by a NAPI instance, and the remedy.
 fn why_without(suspension: &Suspension, socket: &Socket) -> (String, String) {
     let local = socket.local.map(|it| it.ip().to_canonical());
     let device =
@@ -226,7 +226,7 @@ fn stale(suspension: &Suspension) -> Finding {
     Finding::bad(SUBJECT, name, found, format!("{} # after the next packets", suspension.again()))
 }
 
-/// Epoll sets of which the kernel polls one NAPI instance of several.
+/// Epoll sets whose sockets use several NAPI instances, since the kernel polls only one of them.
 fn mixed(suspension: &Suspension) -> Finding {
     let name = "one NAPI instance per epoll set";
     let sets = suspension.epoll_sets().filter(|(_, set)| set.napis.len() > 1);
@@ -278,7 +278,7 @@ mod tests {
         suspension
     }
 
-    /// Asserts a verdict and words of what was found and of the command.
+    /// Asserts a verdict, with these words in the finding's text and command.
     fn is(finding: &Finding, verdict: Verdict, words: &[&str]) {
         let text = format!("{} {}", finding.found, finding.change.as_deref().unwrap_or_default());
         assert_eq!(finding.verdict, verdict, "{finding:?}");

@@ -1,7 +1,7 @@
-//! The processes of a program that was started, also those that it leaves in the background when it ends.
+//! The processes of a started program, including those that it leaves in the background when it ends.
 //!
-//! Servers that become daemons (`memcached -d`, nginx) start a child and end. This process is their *subreaper*: the kernel gives it the
-//! children of ended descendants, so that it sees all of them, and their exit codes.
+//! Servers that become daemons (`memcached -d`, nginx) start a child and end. This process is their *subreaper*: the kernel gives
+//! it the children of ended descendants, so it sees all of them and their exit codes.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::links::LinkEvents;
 use crate::program::{ProcessId, Program};
 
-/// How long a program that has ended without an error may take until a process that it has left opens a socket. memcached and redis open
+/// Time limit for a background process to open a socket after its program has ended without an error. memcached and redis open
 /// theirs after that.
 const SETTLE: Duration = Duration::from_secs(10);
 
@@ -26,19 +26,19 @@ const SETTLE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Family {
     own: ProcessId,
-    /// A child that is not of the program.
+    /// A child of this process that does not belong to the program.
     guardian: i32,
     first: Program,
-    /// Exit code of the first process, and when it ended.
+    /// Exit code of the first process, and the time of its end.
     ended: Option<(i32, Instant)>,
     /// A process in the background that holds an internet socket.
     holder: Option<Program>,
-    /// The children of this process that held one, with their exit codes once they have ended.
+    /// The children of this process since a holder was found, with their exit codes once they have ended.
     background: Vec<(i32, Option<i32>)>,
     tell: fn(&Notice),
 }
 
-/// Has orphans of descendants become children of this process. To be called before the program is started.
+/// Makes orphans of descendants children of this process. Must be called before the program is started.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -48,10 +48,10 @@ pub fn adopt_orphans() -> Result<(), Error> {
 }
 
 impl Family {
-    /// The family of a child of this process. `guardian`: another child, which is not of it. `tell`: takes notices.
+    /// The family of a child of this process. `guardian` is another child, outside the family; `tell` takes notices.
     ///
     /// # Errors
-    /// When it is not there.
+    /// When the child is gone.
     pub fn of(child: i32, guardian: i32, tell: fn(&Notice)) -> Result<Self, Error> {
         let own = ProcessId::own().map_err(|error| Error::io("/proc", error))?;
         let first = Program::open(child).map_err(|error| Error::io("the program", error))?;
@@ -59,12 +59,12 @@ impl Family {
         Ok(Self { own, guardian, first, ended, holder, background, tell })
     }
 
-    /// The processes in the background that were followed.
+    /// The followed processes in the background.
     pub fn background(&self) -> impl Iterator<Item = i32> + '_ {
         self.background.iter().map(|(pid, _)| *pid)
     }
 
-    /// All its processes that run, the first one first.
+    /// All running processes of the family, the first one first.
     pub fn processes(&self) -> Vec<ProcessId> {
         let mut all = self.own.with_descendants();
         all.retain(|it| *it != self.own && it.pid != self.guardian && it.runs());
@@ -72,7 +72,7 @@ impl Family {
         all
     }
 
-    /// Waits until a process of it ends or a link changes, but not long.
+    /// Waits until a process of the family ends or a link changes, for a bounded time.
     ///
     /// # Errors
     /// When the kernel refuses to wait.
@@ -93,7 +93,7 @@ impl Family {
         Ok(())
     }
 
-    /// Looks at what has become of it. Returns the exit code when there is nothing to follow any more.
+    /// Updates the state of the family. Returns the exit code when there is nothing to follow any more.
     pub fn look(&mut self) -> Option<i32> {
         self.reap();
         let (code, ended) = self.ended?;
@@ -116,8 +116,8 @@ impl Family {
         Some(if code == 0 { later.unwrap_or(0) } else { code })
     }
 
-    /// Calls `send` with the process that a signal for the program is for: the first one, or, in the background, the topmost process with
-    /// a socket below each child of this process.
+    /// Calls `send` with the processes that receive a signal for the program: the first one, or, in the background, the topmost
+    /// process with a socket below each child of this process.
     pub fn pass_on(&self, send: impl Fn(&Program)) {
         if self.ended.is_none() {
             return send(&self.first);
@@ -157,7 +157,7 @@ impl Family {
         });
     }
 
-    /// Takes the exit codes of children that have ended.
+    /// Takes the exit codes of ended children.
     fn reap(&mut self) {
         for child in self.children() {
             let code = match waitpid(Pid::from_raw(child), Some(WaitPidFlag::WNOHANG)) {
@@ -174,7 +174,7 @@ impl Family {
         }
     }
 
-    /// The children of this process but for the guardian, also those that have ended and were not reaped.
+    /// The children of this process except the guardian, including ended ones that were not reaped.
     fn children(&self) -> Vec<i32> {
         let mut children = self.own.children();
         children.retain(|pid| *pid != self.guardian);
@@ -182,7 +182,8 @@ impl Family {
     }
 }
 
-/// Whether a process has an internet socket; also if it may not be looked into, since stopping without a reason would be worse.
+/// Whether a process has an internet socket. An unreadable process counts as one that has: stopping without a reason would be
+/// worse.
 fn holds_socket(program: &Program) -> bool {
     match program.has_internet_socket() {
         Ok(has) => has,

@@ -1,4 +1,4 @@
-//! The process that restores what a killed process has set.
+//! The process that restores the values of a killed process.
 
 use std::io::{self, Read};
 
@@ -9,13 +9,13 @@ use crate::error::Error;
 use crate::program::ProcessId;
 use crate::state::State;
 
-/// Waits until standard input, which the guarded process holds, ends; then restores what that process has set. It finds nothing if the
-/// process has restored it. To be called by the process that [`Session::start`](super::Session::start) starts.
+/// Waits for the end of standard input, which the guarded process holds; then restores the values that the process has set and not
+/// restored itself. To be called by the process that [`Session::start`](super::Session::start) starts.
 ///
 /// # Errors
-/// When something cannot be restored.
+/// When a value cannot be restored.
 pub fn guard(owner: ProcessId, state: &State) -> Result<(), Error> {
-    // A signal to the terminal's processes or to the group of the guarded process is not for the guardian.
+    // Signals to the terminal's processes, or to the group of the guarded process, must not reach the guardian.
     let _ = setsid();
     privileges::keep_what_restoring_takes();
     ready::tell()?;

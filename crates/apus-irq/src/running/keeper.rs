@@ -1,4 +1,4 @@
-//! The process that keeps a device set: it sets it again when its values are lost, until the device is restored.
+//! The process that keeps a device set: it sets lost values again until the device is restored.
 
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
@@ -14,13 +14,13 @@ use crate::links::LinkEvents;
 use crate::program::{ProcessId, Program};
 use crate::state::State;
 
-/// How often the values are looked at without news about links, as a driver may lose them by itself.
+/// Interval between two checks without an event of a link, as a driver may lose values by itself.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// A device that has gone for so long does not come again.
+/// Time after which a missing device counts as gone for good.
 const GONE_AFTER: Duration = Duration::from_secs(60);
 
-/// Starts a keeper for a held device, unless it has one. `command`: what starts a process that calls [`keep`].
+/// Starts a keeper for a held device, unless it has one. `command` starts a process that calls [`keep`].
 ///
 /// # Errors
 /// When it cannot be started.
@@ -33,12 +33,12 @@ pub fn start(state: &State, device: &Device, command: &mut Command) -> Result<()
     ready::start("process that keeps the values", command).map(drop)
 }
 
-/// Keeps the values until the device is restored, or somebody else keeps it.
+/// Keeps the values until the device is restored, or another process keeps it.
 ///
 /// # Errors
 /// When there is nothing to keep, or the state directory cannot be read.
 pub fn keep(state: &State, device: &str) -> Result<(), Error> {
-    // It outlives the terminal and the command that has started it.
+    // The keeper outlives the terminal and the command that started it.
     let _ = setsid();
     let device = Device::named(device)?;
     let own = ProcessId::own().map_err(|error| Error::io("/proc", error))?;
@@ -54,19 +54,19 @@ pub fn keep(state: &State, device: &str) -> Result<(), Error> {
             Ok(None) => break,
             Err(Error::NoDevice(_)) if was_there.elapsed() < GONE_AFTER => {}
             Err(Error::NoDevice(_)) => break,
-            // The link may be on its way down; the next look tells.
+            // The link may be on its way down; the next check shows that.
             Ok(Some(_)) | Err(_) => was_there = Instant::now(),
         }
         let mut fds = [PollFd::new(links.as_fd(), PollFlags::POLLIN)];
         let timeout = PollTimeout::try_from(LOOK).expect("it is short");
-        // A signal that does not end the process ends the wait, which does no harm.
+        // A signal that does not end the process ends the wait, which is harmless.
         let _ = poll(&mut fds, timeout);
         links.take();
     }
     Ok(())
 }
 
-/// Ends a keeper, and waits until it has ended. One that has ended already is left alone.
+/// Ends a keeper, and waits for its end. Does nothing if it has ended.
 pub fn end(keeper: ProcessId) {
     let Ok(program) = Program::open(keeper.pid) else { return };
     if program.id() != keeper || pidfd_send_signal(program.pidfd(), Signal::TERM).is_err() {

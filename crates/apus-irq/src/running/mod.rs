@@ -1,15 +1,15 @@
-//! What stands while values are set, and the processes that restore or keep them.
+//! The session that holds set values, and the processes that restore or keep them.
 //!
 //! | file | |
 //! |---|---|
-//! | `session` | what a process sets while it runs, on devices, epoll sets and listeners; all is restored when it ends |
-//! | `guardian` | the process that restores it when the first one is killed |
-//! | `keeper` | the process that sets a device again when its values are lost |
-//! | `steering` | which listeners of a program are steered, while they come and go |
-//! | `family` | the processes of a program that was started, also in the background |
-//! | `notice` | what a session tells while it runs |
-//! | `ready` | how a process is started that says when it is ready |
-//! | `privileges` | the rights that a process which stays behind keeps |
+//! | `session` | the values that a process sets while it runs, on devices, epoll sets and listeners, and restores when it ends |
+//! | `guardian` | the process that restores the values when the first one is killed |
+//! | `keeper` | the process that sets lost values of a device again |
+//! | `steering` | the steered listeners of a program, while listeners come and go |
+//! | `family` | the processes of a started program, including those in the background |
+//! | `notice` | the notices of a session while it runs |
+//! | `ready` | the start of a process that reports when it is ready |
+//! | `privileges` | the rights of the processes that stay behind |
 
 mod family;
 pub mod guardian;
@@ -27,5 +27,5 @@ pub use steering::Steering;
 
 use std::time::Duration;
 
-/// How often new epoll sets and listeners are looked for.
+/// Interval between two searches for new epoll sets and listeners.
 pub(crate) const RESCAN: Duration = Duration::from_millis(200);

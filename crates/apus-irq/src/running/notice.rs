@@ -1,55 +1,55 @@
-//! What a session tells while it runs. Nothing of it ends the session.
+//! The notices of a session while it runs. None of them ends the session.
 
 use std::net::SocketAddr;
 
 use crate::error::Error;
 use crate::steering::Spread;
 
-/// Something that the user of a session wants to know.
+/// An event of a session that its user should know.
 #[derive(Debug)]
 pub enum Notice {
-    /// The epoll sets of a child of the program cannot be set; told once for each process.
+    /// The epoll sets of a child of the program cannot be set; reported once for each process.
     NotSet(Error),
     /// NAPI instances of a device were set again.
     SetAgain {
         /// The device.
         device: String,
-        /// Instances that had lost their values.
+        /// Number of instances that had lost their values.
         lost: usize,
-        /// Instances that are new.
+        /// Number of new instances.
         new: usize,
     },
     /// Connections of an address go to listeners by their receive queue.
     Steered {
         /// The address.
         address: SocketAddr,
-        /// Listeners at it.
+        /// Number of listeners at the address.
         listeners: u32,
-        /// Receive queues of the device.
+        /// Number of receive queues of the device.
         queues: u32,
-        /// How the queues are spread.
+        /// The distribution of the queues.
         spread: Spread,
     },
-    /// Listeners that came later cannot be steered.
+    /// Listeners that were added later cannot be steered.
     NotSteered(Error),
-    /// A session that was dropped could not restore something.
+    /// A dropped session could not restore a value.
     NotRestored(Error),
     /// The program has gone to the background, and is followed there.
     Followed {
-        /// Name of the program that was started.
+        /// Name of the started program.
         program: String,
         /// Name of the process that holds its sockets.
         holder: String,
-        /// Number of that process.
+        /// PID of that process.
         pid: i32,
     },
     /// The program has ended, and no process that it left has opened an internet socket.
     NotFollowed {
-        /// Name of the program that was started.
+        /// Name of the started program.
         program: String,
         /// The processes that it left.
         left: Vec<i32>,
-        /// For how many seconds a socket was waited for.
+        /// Time that was waited for a socket, in seconds.
         seconds: u64,
     },
 }

@@ -1,8 +1,8 @@
-//! What the processes that stay behind may do: what restoring takes, and no more.
+//! The capabilities of the processes that stay behind: only those that restoring needs.
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-/// To set NAPI instances, to reach the descriptors of programs, and to write into the state directory.
+/// The capabilities to set NAPI instances, to reach the descriptors of programs, and to write into the state directory.
 const NEEDED: CapabilitySet =
     CapabilitySet::NET_ADMIN.union(CapabilitySet::SYS_PTRACE).union(CapabilitySet::DAC_OVERRIDE);
 
@@ -14,6 +14,6 @@ pub(super) fn keep_what_restoring_takes() {
         permitted: now.permitted & NEEDED,
         inheritable: CapabilitySet::empty(),
     };
-    // The kernel lets everybody give up capabilities.
+    // Giving up capabilities is always permitted.
     let _ = set_capabilities(None, kept);
 }

@@ -1,4 +1,4 @@
-//! How a process is started that says when it is ready.
+//! The start of a process that reports when it is ready.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -7,10 +7,10 @@ use crate::error::Error;
 
 const READY: &str = "ready";
 
-/// Starts a process that calls [`tell`], and waits until it has. `name`: how errors name it.
+/// Starts a process that calls [`tell`], and waits for that report. `name` is its name in errors.
 ///
 /// # Errors
-/// When it cannot be started, or ends before.
+/// When it cannot be started, or ends before it is ready.
 pub(super) fn start(name: &'static str, command: &mut Command) -> Result<Child, Error> {
     let mut child = command
         .stdout(Stdio::piped())
@@ -22,7 +22,7 @@ pub(super) fn start(name: &'static str, command: &mut Command) -> Result<Child, 
     match read {
         Ok(_) if line.trim_end() == READY => Ok(child),
         read => {
-            // It holds nothing yet, and a process that does not answer must not be waited for.
+            // The process holds nothing yet, and the caller must not wait for a process that does not answer.
             let _ = child.kill();
             let _ = child.wait();
             Err(read.map_or_else(
@@ -33,7 +33,7 @@ pub(super) fn start(name: &'static str, command: &mut Command) -> Result<Child, 
     }
 }
 
-/// Tells the process that has started this one that it is ready.
+/// Reports to the parent process that this one is ready.
 ///
 /// # Errors
 /// When standard output is closed.

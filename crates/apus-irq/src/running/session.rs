@@ -1,4 +1,4 @@
-//! What a process sets while it runs.
+//! The values that a process sets while it runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -20,7 +20,7 @@ use crate::program::{ProcessId, Program};
 use crate::state::{Again, Changed, State};
 use crate::steering::{Group, Spread};
 
-/// Everything that this process has set; dropped or killed, all is restored.
+/// All values that this process has set. They are restored when the session is dropped or its process is killed.
 #[derive(Debug)]
 pub struct Session {
     state: State,
@@ -31,28 +31,28 @@ pub struct Session {
     guardian: Child,
     restored: bool,
     done: Done,
-    /// Processes of which an error was told.
+    /// Processes whose error was reported.
     told: BTreeSet<ProcessId>,
     tell: fn(&Notice),
 }
 
-/// What a session has done so far.
+/// The changes of a session so far.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Done {
-    /// Devices with their NAPI instances by place: values before and those that were set.
+    /// The NAPI instances of each device by place, with the values before and after the change.
     pub devices: BTreeMap<String, BTreeMap<String, Changed<NapiParameters>>>,
-    /// Epoll sets that were given parameters.
+    /// Number of epoll sets that were set.
     pub epoll_sets: usize,
-    /// NAPI instances that had lost their values, or came later, and were set again.
+    /// Number of NAPI instances that had lost their values, or came later, and were set again.
     pub set_again: usize,
 }
 
 impl Session {
-    /// Starts the guardian. Nothing is set yet. `command`: what starts a process that calls [`guard`](super::guardian::guard) for this
-    /// one and this directory. `tell`: takes notices.
+    /// Starts the guardian, and sets nothing yet. `command` starts a process that calls [`guard`](super::guardian::guard) for this
+    /// process and this directory. `tell` takes notices.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// When the guardian cannot be started.
     pub fn start(
         state: State,
         mode: Mode,
@@ -67,20 +67,20 @@ impl Session {
         Ok(Self { state, own, mode, devices, links, guardian, restored: false, done, told, tell })
     }
 
-    /// The process of the guardian.
+    /// The PID of the guardian.
     pub fn guardian(&self) -> i32 {
         i32::try_from(self.guardian.id()).expect("the kernel's numbers are smaller")
     }
 
-    /// What it has done so far.
+    /// The changes so far.
     pub fn done(&self) -> &Done {
         &self.done
     }
 
-    /// Sets NAPI instances of a device; of a whole one, also those that come later.
+    /// Sets NAPI instances of a device; of a whole device, also those that come later.
     ///
     /// # Errors
-    /// When somebody else holds the device, or the kernel refuses.
+    /// When another process holds the device, or the kernel refuses.
     pub fn set_device(
         &mut self,
         device: Device,
@@ -96,10 +96,11 @@ impl Session {
         Ok(())
     }
 
-    /// Changes to another mode, also NAPI instances of devices. Epoll sets follow with the next [`refresh`](Self::refresh).
+    /// Changes to another mode, including the NAPI instances of devices. Epoll sets follow with the next
+    /// [`refresh`](Self::refresh).
     ///
     /// # Errors
-    /// When somebody else holds a device, or the kernel refuses.
+    /// When another process holds a device, or the kernel refuses.
     pub fn change(&mut self, mode: Mode, places: &[(Device, Vec<Slot>)]) -> Result<(), Error> {
         self.mode = mode;
         self.devices.clear();
@@ -109,7 +110,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sets what is new or has changed since of the epoll sets of these processes. Returns how many.
+    /// Sets new and changed epoll sets of these processes. Returns their number.
     ///
     /// # Errors
     /// When the first of the processes may not be read or set.
@@ -130,7 +131,7 @@ impl Session {
         Ok(sets)
     }
 
-    /// Sets NAPI instances of the devices again that have lost their values.
+    /// Sets lost values of NAPI instances of the devices again.
     ///
     /// # Errors
     /// When the files cannot be read or written.
@@ -150,12 +151,12 @@ impl Session {
         Ok(())
     }
 
-    /// Becomes readable when something about a link has changed.
+    /// A source that becomes readable when a link has changed.
     pub fn links(&self) -> &LinkEvents {
         &self.links
     }
 
-    /// Waits until the program ends or a link changes, but not long; whether the program has ended.
+    /// Waits until the program ends or a link changes, for a bounded time. Returns whether the program has ended.
     ///
     /// # Errors
     /// When the kernel refuses to wait.
@@ -179,7 +180,7 @@ impl Session {
     /// Sends connections to the listener of their queue.
     ///
     /// # Errors
-    /// When somebody else does, or the kernel refuses.
+    /// When another process does, or the kernel refuses.
     pub(super) fn steer(&self, group: &Group, spread: Spread) -> Result<(), Error> {
         self.state.steer(group, spread, self.own)
     }
@@ -187,7 +188,7 @@ impl Session {
     /// Restores everything.
     ///
     /// # Errors
-    /// When something cannot be restored; what is left is in the state directory.
+    /// When a value cannot be restored; the rest is in the state directory.
     pub fn restore(mut self) -> Result<(), Error> {
         self.restored = true;
         self.state.restore_of(self.own)
@@ -201,7 +202,7 @@ impl Drop for Session {
         {
             (self.tell)(&Notice::NotRestored(error));
         }
-        // It reads the end of its input, finds nothing to restore, and ends.
+        // The guardian reads the end of its input, finds nothing to restore, and ends.
         drop(self.guardian.stdin.take());
         let _ = self.guardian.wait();
     }

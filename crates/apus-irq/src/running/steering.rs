@@ -10,34 +10,34 @@ use crate::error::Error;
 use crate::program::ProcessId;
 use crate::steering::{Group, Spread, groups};
 
-/// The groups of listeners of a program, as far as they are known.
+/// The known groups of listeners of a program.
 #[derive(Debug)]
 pub struct Steering {
     device: String,
-    /// As they were found last: receive queues, and the listeners of each address.
+    /// The last result of the search: receive queues, and the listeners of each address.
     seen: Found,
-    /// As they were steered.
+    /// The result that was steered last.
     steered: Found,
-    /// Calls since they were looked for.
+    /// Number of calls since the last search.
     calls: u32,
 }
 
 type Found = (u32, BTreeMap<SocketAddr, BTreeSet<u64>>);
 
-/// One call of this many looks again whether listeners have changed, which takes a look at each socket of the program.
+/// Number of calls between two searches, each of which reads every socket of the program.
 const CALLS: u32 = 25;
 
 impl Steering {
-    /// For the queues of a whole device.
+    /// Steering for the queues of a whole device.
     pub fn new(device: impl Into<String>) -> Self {
         let none = || (0, BTreeMap::new());
         Self { device: device.into(), seen: none(), steered: none(), calls: 0 }
     }
 
-    /// Steers the listeners that there are.
+    /// Steers the present listeners.
     ///
     /// # Errors
-    /// When there is no group, or its number of listeners does not fit that of the queues.
+    /// When there is no group, or its number of listeners does not fit the number of queues.
     pub fn begin(&mut self, session: &Session, processes: &[ProcessId]) -> Result<(), Error> {
         let (queues, groups) = self.find(processes)?;
         if groups.is_empty() {
@@ -50,7 +50,7 @@ impl Steering {
         Ok(())
     }
 
-    /// Steers listeners that have come since, once their number stays the same.
+    /// Steers new listeners, once their number stays the same.
     ///
     /// # Errors
     /// When the program's descriptors may not be read.
@@ -80,7 +80,7 @@ impl Steering {
     fn find(&mut self, processes: &[ProcessId]) -> Result<(u32, Vec<Group>), Error> {
         let groups =
             groups(processes).map_err(|error| Error::io("sockets of the program", error))?;
-        // A link that is down shows no queues, which it had before.
+        // A link that is down shows no queues, although it had some before.
         let slots =
             Device::named(&self.device).and_then(|device| device.slots()).unwrap_or_default();
         let queues =
@@ -100,7 +100,7 @@ fn steer(session: &Session, group: &Group, queues: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// How many receive queues a device has: where the driver does not tell queues, each NAPI instance has one.
+/// The number of receive queues of a device. Where the driver does not report queues, each NAPI instance has one.
 fn receive_queues(slots: &[Slot]) -> u32 {
     let told = slots.iter().flat_map(|slot| &slot.queues);
     let receiving = told.filter(|name| name.starts_with("rx-")).count();

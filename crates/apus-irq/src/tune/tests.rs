@@ -5,10 +5,10 @@ use super::*;
 struct Simulated {
     /// Latency without any wait.
     base_ns: u64,
-    /// The longest cycles.
+    /// The 99.9th percentile of the cycles.
     cycle_p99_9_ns: u64,
     idle_ns: u64,
-    /// Errors of a measurement, as a share.
+    /// Error of a measurement, as a share.
     noise: f64,
 }
 
@@ -40,7 +40,7 @@ impl Simulated {
         }
     }
 
-    /// What it settles with, whether the target is met, in how many steps, and the reasons.
+    /// The final parameters, whether the target is met, the number of steps, and the reasons.
     fn tune(self, p99_us: u64, seed: u64) -> (NapiParameters, bool, usize, String) {
         let mut tuner = Tuner::new(Goal::p99_ns(p99_us * 1_000));
         let (mut random, mut reasons) = (seed, String::new());
@@ -66,7 +66,7 @@ fn gro_flush_grows_until_the_timer_no_longer_interrupts() {
 
 #[test]
 fn a_narrow_target_bounds_gro_flush() {
-    // 100 us are met up to 72 us of gro-flush.
+    // 100 µs are met with a gro-flush up to 72 µs.
     let (found, is_met, steps, reasons) = PROGRAM.tune(100, 1);
     assert!(is_met && steps <= 8, "{steps}: {reasons}");
     assert!((50_000..=73_000).contains(&found.gro_flush_timeout_ns), "{found:?} {reasons}");

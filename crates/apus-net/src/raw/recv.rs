@@ -1,4 +1,4 @@
-//! From the kernel to the handler.
+//! Passes datagrams from the kernel to the handler.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

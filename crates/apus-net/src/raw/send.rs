@@ -1,4 +1,4 @@
-//! From the outbox into the kernel: one `sendmmsg` for up to 128 packets.
+//! Passes packets from the outbox to the kernel: one `sendmmsg` for up to 128 packets.
 
 use std::os::fd::AsRawFd;
 

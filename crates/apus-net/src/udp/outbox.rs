@@ -288,7 +288,7 @@ mod tests {
         }
 
         fn push(&mut self, to: &str, priority: u8, payload: usize) {
-            // As the library does before it sends long messages.
+            // Examines the path, as the library does before it sends long messages.
             let address = to.parse().unwrap();
             if let Some(examination) = self.paths.examination(address, Instant::now()) {
                 self.paths.examined(examination.run(), Instant::now());

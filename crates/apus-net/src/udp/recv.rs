@@ -1,4 +1,4 @@
-//! From the kernel to the handler.
+//! Passes datagrams from the kernel to the handler.
 //!
 //! `recvmmsg` detects the lack of a further datagram by another attempt, which costs about as much as a system call. So the first
 //! datagram after a pause is received alone, and so are datagrams that fill a buffer anyhow. While packets keep arriving, each call

@@ -1,4 +1,4 @@
-//! From the outbox into the kernel, with as few system calls as possible.
+//! Passes datagrams from the outbox to the kernel, with as few system calls as possible.
 
 use std::io;
 use std::os::fd::RawFd;

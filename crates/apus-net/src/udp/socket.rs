@@ -32,7 +32,7 @@ pub(super) enum Sharing {
     None,
     /// The first of several.
     First,
-    /// One that joins the first.
+    /// A link that joins the first.
     Joins,
 }
 

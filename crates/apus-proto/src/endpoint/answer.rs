@@ -292,8 +292,8 @@ impl Step<'_> {
         self.note_arrived();
     }
 
-    /// Answers NEED_ACK for an incomplete response. Asks the server for the missing part or, if that waits for this node's grant or
-    /// was requested just now, only reports that the response is still wanted.
+    /// Answers NEED_ACK for an incomplete response. Requests the missing part from the server. If that part waits for this node's
+    /// grant or was requested just now, only reports that the response is still wanted.
     fn answer_need_ack(&mut self, now: Time) {
         let rpc = &mut *self.rpc;
         //= docs/protocol.md#ack-4
@@ -313,8 +313,8 @@ impl Step<'_> {
         if probed || waits { self.control(Body::Busy) } else { self.probe(now) }
     }
 
-    /// Asks a client with a blocked response to prove that it receives at its address: sends a version that only it can know, and
-    /// requests a packet that will carry it (rule `hostile-3`).
+    /// Requests that a client with a blocked response prove that it receives at its address: sends a version that only this client
+    /// can know, and requests a packet that will carry it (rule `hostile-3`).
     pub(super) fn ask_for_confirmation(&mut self, now: Time) {
         //= docs/protocol.md#hostile-3
         self.parts.send_cutoffs(now, self.rpc.peer, self.peer, self.rpc.header());

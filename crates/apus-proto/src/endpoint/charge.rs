@@ -125,8 +125,8 @@ impl Endpoint {
         self.books().admits(peer, socket, account, length, unasked)
     }
 
-    /// Gives up slow requests, the slowest of some first, while the budgets are more than half full and a newcomer wants `bytes`.
-    /// Otherwise clients that send a byte now and then would keep the others away. The clients of these requests ask for room
+    /// Gives up slow requests, the slowest of some first, while the budgets are more than half full and a new request needs
+    /// `bytes`. Otherwise clients that send a byte now and then would exclude others. The clients of these requests request room
     /// again. Work is bounded.
     #[cold]
     pub(super) fn give_up_slow(&mut self, now: Time, peer: PeerKey, socket: SocketKey, bytes: u64) {

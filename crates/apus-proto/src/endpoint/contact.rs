@@ -126,7 +126,7 @@ impl Endpoint {
 
     /// Answers a node without state here, with no more bytes than it sent.
     fn answer(&mut self, to: PathId, token: Token, packet: &Packet<'_>, reason: UnknownReason) {
-        // Some of the other packets are shorter than the answer, and the loss of none goes without a probe.
+        // Some of the other packets are shorter than the answer, and a lost packet of any other type causes a probe.
         let answered = matches!(
             packet,
             Packet::Data { .. }
@@ -189,7 +189,7 @@ impl Endpoint {
         peer.last_rx = now;
         match &mut peer.contact {
             //= docs/protocol.md#contact-7
-            // The peer asks whether this node receives at the address of its packets, or answers twice.
+            // The peer requests a proof that this node receives at the address of its packets, or answers twice.
             Contact::Met(met) if met.token == offer.token => {
                 let spacing = self.parts.config.resend_min / 2;
                 if met.may_confirm(now, spacing) {
@@ -377,7 +377,7 @@ impl Endpoint {
         }
     }
 
-    /// Handles a peer without room for this node. The peer is asked again as long as a call waits.
+    /// Handles a peer without room for this node. The request is repeated while a call waits.
     fn on_no_room(&mut self, peer: PeerKey, header: &Header) {
         let key = self.rpcs.find(peer, header.sender_id.flipped());
         if let Some(rpc) = key.and_then(|key| self.rpcs.get_mut(key)) {
@@ -410,7 +410,7 @@ impl Endpoint {
         peer.last_rx = now;
         let Some(opening) = peer.contact.opening() else { return };
         if let Some(doubted) = opening.doubts {
-            // It is another run, and does not serve the port.
+            // The answer comes from another run, which does not serve the port.
             let successor = self.other_at(key, doubted);
             self.forget_peer(key);
             return self.end_run(doubted, successor);

@@ -183,7 +183,7 @@ impl Endpoint {
             }
             Admission::Lost => {
                 //= docs/protocol.md#once-6
-                // The client learns from the next answer that its token is not known any more, and gets another one.
+                // The next answer shows the client that its token is not known any more, and the client gets another one.
                 self.parts.counters.refused_strays += 1;
                 self.end_run(peer, None);
                 return None;
@@ -223,8 +223,8 @@ impl Endpoint {
         }
     }
 
-    /// Tells a client why its request is not taken, at the first packet. The Linux module would not understand the answer, and
-    /// would retransmit the request at once.
+    /// Reports to a client, at the first packet, the reason why its request is refused. The Linux module would not understand the
+    /// answer, and would retransmit the request at once.
     fn refuse(&mut self, peer: PeerKey, arrival: &Arrival<'_>, reason: UnknownReason) {
         //= docs/protocol.md#life-9
         if arrival.data.offset == 0 && !self.peers[peer].native {

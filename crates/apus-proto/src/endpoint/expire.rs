@@ -20,7 +20,7 @@ const PEERS_PER_CHECK: usize = 64;
 /// `once-5`).
 const PEER_IDLE: Duration = Duration::from_secs(120);
 
-/// Upper bound on the timers handled in one call. After a pause, those of every RPC may be due together.
+/// Upper bound on the timers handled in one call. After a pause, the timers of every RPC may be due together.
 const DUE_MAX: usize = 1_024;
 
 /// Lateness of a timer which means that the process was not running meanwhile.

@@ -318,8 +318,8 @@ impl Endpoint {
         sink.send(path, MessageKind::Request { from, to, remaining }.encode(id), &client.body);
     }
 
-    /// Returns whether a message of `length` bytes that begins to arrive within the host is taken. If not, its sender is told or
-    /// its call ends, and the caller must drop it.
+    /// Returns whether a message of `length` bytes that begins to arrive within the host is accepted. If not, its sender gets a
+    /// report or its call ends, and the caller must drop the message.
     pub fn admits_message(&mut self, path: PathId, words: Words, length: usize) -> bool {
         match MessageKind::decode(words) {
             Some((MessageKind::Request { to, .. }, id)) => {

@@ -1,4 +1,4 @@
-//! Probes: packets that ask a peer whether it is alive, or how far it got.
+//! Probes: packets that check whether a peer is alive, or how far it got.
 
 use std::time::Duration;
 
@@ -111,7 +111,7 @@ impl Step<'_> {
         }
     }
 
-    /// Asks the server how far it got with the request.
+    /// Requests the server's progress with the request.
     pub(super) fn probe_progress(&mut self) {
         let priority = self.parts.traffic.control();
         self.control(Body::Resend(Resend { offset: 0, length: None, priority }));

@@ -265,8 +265,9 @@ impl Endpoint {
         }
     }
 
-    /// Acknowledges every finished call now, not with the next request to its server. For a node about to stop, whose servers would
-    /// otherwise keep its last responses until they ask. Takes work for every peer, so it does not belong on the path of a packet.
+    /// Acknowledges every finished call now, and not with the next request to its server. For a node about to stop, whose servers
+    /// would otherwise keep its last responses until their next NEED_ACK. Makes work for every peer, so it does not belong on the
+    /// path of a packet.
     pub fn acknowledge(&mut self) {
         //= docs/protocol.md#ack-5
         let source_port = self.parts.sockets.first_port().unwrap_or(FIRST_CLIENT_PORT);

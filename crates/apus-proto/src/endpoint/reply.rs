@@ -73,8 +73,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Gives up a request in service, for example because its handler panicked, and tells the client so, if that is an Apus node.
-    /// Returns `false` if the request is no longer in service: answered, aborted, or its client gone.
+    /// Gives up a request in service, for example because its handler panicked, and reports that to the client, if it is an Apus
+    /// node. Returns `false` if the request is no longer in service: answered, aborted, or its client gone.
     pub fn reject(&mut self, key: RpcKey, reason: UnknownReason) -> bool {
         if is_local(key) {
             return self.is_local_active(key) && self.abort_local(key, reason);

@@ -149,9 +149,9 @@ impl Endpoint {
         self.parts.sockets.port(socket)
     }
 
-    /// Gives an RPC up in any state, without an event. The server of a client's call is told by one packet. If that is lost, the
-    /// server learns it when it asks for the acknowledgement. The client of a server's request learns it when it asks for the
-    /// response. Returns `false` if the RPC had ended.
+    /// Gives an RPC up in any state, without an event. One packet informs the server of a client's call. If that packet is lost,
+    /// the answer to the server's next request for the acknowledgement shows the end. For a server's request, the answer to the
+    /// client's next request for the response shows it. Returns `false` if the RPC had ended.
     pub fn abort(&mut self, key: RpcKey) -> bool {
         if is_local(key) {
             return self.abort_local(key, UnknownReason::Finished);
@@ -295,7 +295,7 @@ impl Endpoint {
     }
 
     /// Ends a request in service that the application has not begun to execute, because its client no longer waits: the client has
-    /// given the call up or is lost, or its deadline has passed. The client is told nothing, because its call has ended too.
+    /// given the call up or is lost, or its deadline has passed. No packet is sent to the client, because its call has ended too.
     pub fn skip(&mut self, key: RpcKey) {
         //= docs/protocol.md#life-11
         self.parts.counters.requests_skipped += 1;
@@ -414,7 +414,7 @@ impl Endpoint {
         Some(ended)
     }
 
-    /// Tells the server of a call that it is given up, unless the server does not know the call.
+    /// Informs the server of a call that it is given up, unless the server does not know the call.
     pub(super) fn tell_aborted(&mut self, key: RpcKey) {
         let Some(mut step) = self.step(key) else { return };
         let request = step.rpc.outgoing();

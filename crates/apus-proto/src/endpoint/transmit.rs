@@ -340,7 +340,7 @@ struct RequestItems<'a> {
 }
 
 impl<'a> RequestItems<'a> {
-    /// `has_items`: the message is a request, and not for a Linux host.
+    /// `has_items` means that the message is a request, and not for a Linux host.
     #[inline]
     fn of(
         now: Time,
@@ -457,7 +457,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         sent
     }
 
-    /// Retransmits the pieces of an original packet that hold some of the bytes `asked` for: one, unless the path has become
+    /// Retransmits the pieces of an original packet that hold some of the bytes in `asked`: one piece, unless the path has become
     /// narrower. Returns the transmitted bytes, or `None` if the peer's credit does not allow them.
     fn pieces_again(
         &mut self,

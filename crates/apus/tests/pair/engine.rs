@@ -25,7 +25,7 @@ impl Directory {
         &self.0
     }
 
-    /// Names of what is in it.
+    /// The names of its entries.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).unwrap().map_while(Result::ok);
         entries.map(|entry| entry.file_name().into_string().unwrap()).collect()

@@ -1,4 +1,4 @@
-//! A process that attaches to an engine by hand and says what it likes.
+//! A process that attaches to an engine by hand and sends arbitrary messages.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -17,12 +17,12 @@ pub(crate) const OPEN: u64 = 10;
 pub(crate) const OPENED: u64 = 11;
 pub(crate) const CLOSE: u64 = 12;
 
-/// What came of an OPEN.
+/// Results of an OPEN.
 pub(crate) const YES: u64 = 0;
 pub(crate) const IN_USE: u64 = 1;
 pub(crate) const FORBIDDEN: u64 = 2;
 
-/// An address as the engine reads it.
+/// An address in the form that the engine reads.
 pub(crate) fn encode(address: SocketAddr) -> Bytes {
     let ip = match address.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -62,7 +62,7 @@ pub(crate) fn offer(socket: &Path) -> Offer {
 }
 
 impl Liar {
-    /// Attaches, and takes the engine's welcome.
+    /// Attaches, and receives the engine's welcome.
     pub(crate) fn attach(socket: &Path) -> Self {
         let mut waiting = Some(offer(socket));
         let mut pair = None;
@@ -78,7 +78,7 @@ impl Liar {
         liar
     }
 
-    /// Says something. False if the engine has ended it.
+    /// Sends a message. Returns `false` if the engine has ended the process.
     pub(crate) fn say(&mut self, words: Words, body: impl Into<Bytes>) -> bool {
         let said = self.pair.send(words, &body.into());
         self.note(said);
@@ -86,7 +86,7 @@ impl Liar {
         !self.ended
     }
 
-    /// Copies as much as there is room for.
+    /// Copies as many messages as there is room for.
     pub(crate) fn push(&mut self) {
         let copied = self.pair.advance(usize::MAX).map(drop);
         self.note(copied);
@@ -104,7 +104,7 @@ impl Liar {
         self.say([ADDRESS, id], encode(to)) && self.say(request.encode(id), body)
     }
 
-    /// Takes what has come.
+    /// Receives the messages that have arrived.
     pub(crate) fn look(&mut self) {
         let received = self.pair.receive(&mut self.inbox, 100).map(drop);
         self.note(received);
@@ -117,7 +117,7 @@ impl Liar {
         self.ended |= result.is_err();
     }
 
-    /// The next message, or `None` if the engine has ended it.
+    /// The next message; `None` if the engine has ended the process.
     pub(crate) fn next(&mut self) -> Option<(Words, Bytes)> {
         let since = Instant::now();
         while self.inbox.0.is_empty() && !self.ended {
@@ -128,7 +128,7 @@ impl Liar {
         (!self.inbox.0.is_empty()).then(|| self.inbox.0.remove(0))
     }
 
-    /// What the engine has said by the time that it has read everything said to it. `None` if it has ended it.
+    /// The messages that the engine has sent until it has read everything; `None` if it has ended the process.
     pub(crate) fn answers(&mut self) -> Option<Vec<(Words, Bytes)>> {
         if !self.say(MessageKind::Probe.encode(0), "") {
             return None;
@@ -143,7 +143,7 @@ impl Liar {
         }
     }
 
-    /// Asks for a port, and ignores all that comes before the answer.
+    /// Requests a port, and ignores all messages before the answer.
     pub(crate) fn open(&mut self, port: u16) -> u64 {
         self.say([OPEN, port.into()], "");
         loop {
@@ -154,7 +154,7 @@ impl Liar {
         }
     }
 
-    /// Whether the engine has ended it, or does so before it answers.
+    /// Whether the engine has ended the process, or does so before it answers.
     pub(crate) fn is_ended(&mut self) -> bool {
         self.ended || self.answers().is_none()
     }

@@ -17,10 +17,10 @@ use apus::{
 
 pub(crate) const PORT: u16 = 4000;
 
-/// How long only a fault takes: a test that waits longer has failed.
+/// Time limit of a test's wait. Only a fault takes longer.
 pub(crate) const FAULT_AFTER: Duration = Duration::from_secs(60);
 
-/// Gives way until a condition holds.
+/// Yields until a condition holds.
 pub(crate) fn wait_until(condition: &str, mut holds: impl FnMut() -> bool) {
     let since = Instant::now();
     while !holds() {
@@ -29,8 +29,8 @@ pub(crate) fn wait_until(condition: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A call whose deadline passes `time` from now, and its request, which nobody has answered. The call is made again if the machine
-/// stood still for so long that no request came.
+/// A call whose deadline passes `time` from now, and its unanswered request. The call is repeated if no request came, because the
+/// machine did not run for too long.
 pub(crate) fn call_with_deadline(
     client: &Client,
     service: &Service,
@@ -53,7 +53,7 @@ pub(crate) struct Pair {
     pub(crate) address: Address,
 }
 
-/// Two nodes; `change` is applied to the configuration of both. `APUS_LINK` says how they reach each other; by default they share
+/// Two nodes; `change` is applied to the configuration of both. `APUS_LINK` selects the link between them; by default they share
 /// memory from the start. With `APUS_TEST_ENGINE=shared` both use the engine of a third node.
 pub(crate) fn pair_with(change: impl Fn(&mut Config)) -> Pair {
     let mut config = Config::new();
@@ -76,7 +76,7 @@ pub(crate) fn shares_engine() -> bool {
     std::env::var("APUS_TEST_ENGINE").is_ok_and(|engine| engine == "shared")
 }
 
-/// Whether a test is not for nodes that use the engine of a third one.
+/// Whether a test does not apply to nodes that use the engine of a third one.
 pub(crate) fn skips(why: &str) -> bool {
     if shares_engine() {
         skipped::skipped(why);
@@ -122,8 +122,8 @@ pub(crate) fn pair(delivery: Delivery) -> Pair {
     })
 }
 
-/// Makes client and server known to each other. In `fullbusy` nobody turns a node whose thread waits for another one, so
-/// that the first contact, which takes both, must be over before one thread works for both.
+/// Makes client and server known to each other. In `fullbusy` no thread turns a node whose thread waits for another one, so the
+/// first contact, which takes both, must be over before one thread works for both.
 pub(crate) fn acquaint(pair: &Pair) {
     let client = pair.client_node.client().unwrap();
     thread::scope(|scope| {
@@ -133,7 +133,7 @@ pub(crate) fn acquaint(pair: &Pair) {
             connecting.is_finished()
         });
     });
-    // The server has read the CONFIRM when it has read what came after it.
+    // The server has read the CONFIRM when it has read the packets after it.
     let call = client.start(pair.address, "hello").unwrap();
     pair.service.recv().unwrap().reply("hello").unwrap();
     assert_eq!(call.wait().unwrap(), "hello");
@@ -152,13 +152,13 @@ pub(crate) fn serve_echo(service: &Service) -> JoinHandle<()> {
     serve(service, echo)
 }
 
-/// Answers with the request's bytes. The client may have gone, which is no fault of the server.
+/// Answers with the request's bytes. The client may have given up, which is not a fault of the server.
 pub(crate) fn echo(mut request: Request) {
     let body = request.take_body();
     let _ = request.reply(body);
 }
 
-/// Bytes of which every one depends on the seed.
+/// Bytes that all depend on the seed.
 pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut bytes = Vec::with_capacity(length + 8);

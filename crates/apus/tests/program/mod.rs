@@ -21,18 +21,18 @@ use crate::pair::engine::attached;
 use crate::pair::skipped::skipped;
 use crate::pair::{FAULT_AFTER, PORT, wait_until};
 
-/// Has the role of the process that reads it.
+/// Variable with the role of the process that reads it.
 const ROLE: &str = "APUS_TEST_ROLE";
 
-/// Marks the lines that are for the process at the other end of the pipe.
+/// Start of the lines that are meant for the process at the other end of the pipe.
 const MARK: &str = "apus-test ";
 
-/// Longer than any test: nothing ends by it.
+/// Longer than any test, so that it ends nothing.
 pub(crate) const NEVER: Duration = Duration::from_secs(3_600);
 
-/// The hidden test `role` of each test file calls this, which does the work of a process that was started with a role.
+/// Does the work of a process that was started with a role. The hidden test `role` of each test file calls it.
 pub(crate) fn play_role() {
-    let Ok(role) = env::var(ROLE) else { return }; // All ignored tests were asked for.
+    let Ok(role) = env::var(ROLE) else { return }; // All ignored tests were requested.
     match role.split_once(' ') {
         Some(("server", place)) => serve(place),
         Some((kind @ ("client" | "udp-client"), rest)) => {
@@ -63,7 +63,7 @@ impl Program {
         Self::start_with(Command::new(env::current_exe().unwrap()), role).unwrap()
     }
 
-    /// As another user; `None`, and said so, where the kernel does not allow it.
+    /// Starts it as another user; `None`, with a message, where the kernel does not permit it.
     pub(crate) fn start_as(user: u32, role: &str) -> Option<Self> {
         let mut command = Command::new(env::current_exe().unwrap());
         command.uid(user).gid(user);
@@ -76,14 +76,14 @@ impl Program {
         }
     }
 
-    /// By a shell that does something before.
+    /// Starts it from a shell that runs a script before.
     pub(crate) fn start_after(script: &str, role: &str) -> io::Result<Self> {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("{script} && exec \"$@\""), "sh"]).arg(env::current_exe()?);
         Self::start_with(command, role)
     }
 
-    /// In a network namespace of its own; `None`, and said so, where none can be made.
+    /// Starts it in a network namespace of its own; `None`, with a message, where none can be made.
     pub(crate) fn start_apart(role: &str) -> Option<Self> {
         let script = "ip link set lo up && exec \"$@\"";
         let apart = || {
@@ -100,8 +100,8 @@ impl Program {
         Some(Self::start_with(command, role).unwrap())
     }
 
-    /// In the network namespace of another process, and with the process ids of its children if those are others. Such a program
-    /// ends with its input.
+    /// Starts it in the network namespace of another process, and with the process ids of its children if those differ. Such a
+    /// program ends with its input.
     pub(crate) fn start_in(holder: u32, has_pids: bool, role: &str) -> io::Result<Self> {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{holder}/ns/net"));
@@ -123,7 +123,7 @@ impl Program {
         Ok(Self { child, input, lines })
     }
 
-    /// What the process says next, if it does before it ends.
+    /// The next line of the process; `None` if it ends before.
     pub(crate) fn try_line(&self) -> Option<String> {
         self.lines.recv_timeout(FAULT_AFTER).ok()
     }
@@ -132,7 +132,7 @@ impl Program {
         self.try_line().expect("the process goes on")
     }
 
-    /// Tells the process to do something, and returns what it says then.
+    /// Sends a command to the process, and returns its answer.
     pub(crate) fn ask(&mut self, command: &str) -> String {
         self.tell(command);
         self.line()
@@ -156,7 +156,7 @@ impl Program {
         }
     }
 
-    /// Ends the process at once. The pipe to it stays open, for children that it has left behind.
+    /// Kills the process. The pipe to it stays open, for children that it has left behind.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -180,7 +180,7 @@ impl Drop for Program {
 
 fn forward(output: ChildStdout, mut take: impl FnMut(String) -> bool) {
     for line in BufReader::new(output).lines().map_while(Result::ok) {
-        // The test harness writes the name of the test before the first line, without an end.
+        // The test harness writes the name of the test before the first line, without a line end.
         if let Some((_, line)) = line.split_once(MARK)
             && !take(line.to_owned())
         {
@@ -189,16 +189,16 @@ fn forward(output: ChildStdout, mut take: impl FnMut(String) -> bool) {
     }
 }
 
-/// What a process has.
+/// The resources of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Report {
     pub(crate) descriptors: u64,
-    /// Of shared memory.
+    /// Number of mappings of shared memory.
     pub(crate) mappings: u64,
     pub(crate) pairs_met: u64,
     pub(crate) pairs_ended: u64,
     pub(crate) meetings_failed: u64,
-    /// Requests in service whose client still waits.
+    /// Number of requests in service whose client still waits.
     pub(crate) held: u64,
 }
 
@@ -215,7 +215,7 @@ fn report(node: &Node, held: &mut Vec<Request>) -> String {
     format!("{descriptors} {mappings} {met} {ended} {failed} {}", held.len())
 }
 
-/// Where memory is mapped that is shared with other processes.
+/// The addresses of mapped memory that is shared with other processes.
 fn shared_memory() -> impl Iterator<Item = std::ops::Range<usize>> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let lines: Vec<_> = maps.lines().filter(|line| line.contains("/memfd:apus")).collect();
@@ -231,7 +231,7 @@ fn shared_memory() -> impl Iterator<Item = std::ops::Range<usize>> {
     ranges.into_iter()
 }
 
-/// Whether a body lies where its sender has written it.
+/// Whether a body is still where its sender has written it.
 pub(crate) fn is_in_place(body: &Bytes) -> bool {
     shared_memory().any(|range| range.contains(&(body.as_ptr() as usize)))
 }
@@ -240,15 +240,15 @@ fn say(line: &str) {
     println!("{MARK}{line}");
 }
 
-/// A configuration with which nothing ends because of a silence.
+/// A configuration in which nothing ends because of a silence.
 pub(crate) fn patient(listen: SocketAddr) -> Config {
     let mut config = Config::new();
     config.listen(listen).peer_timeout(NEVER);
     config
 }
 
-/// The configuration of a node at an address, and with a directory that it shares with other network namespaces if one follows, or of
-/// a node that uses the engine at a path.
+/// The configuration of a node at an address, with a directory that it shares with other network namespaces if one follows; or of a
+/// node that uses the engine at a path.
 fn config_at(place: &str) -> Config {
     if let Some((listen, directory)) = place.split_once(' ') {
         let mut config = patient(listen.parse().unwrap());
@@ -261,13 +261,13 @@ fn config_at(place: &str) -> Config {
     }
 }
 
-/// The request of this body is not answered, unless the server is told to.
+/// Body of a request that is answered only when the server is commanded to.
 pub(crate) const HOLD: &str = "hold";
 
-/// A request that begins with this is answered with whether its body is in place.
+/// Start of a request whose answer reports whether its body is in place.
 pub(crate) const PLACE: &str = "place";
 
-/// Answers requests, and does what the process at the other end of the pipe says.
+/// Answers requests, and executes the commands of the process at the other end of the pipe.
 fn serve(place: &str) {
     let node = match Node::start(&config_at(place)) {
         Ok(node) => node,
@@ -312,7 +312,8 @@ fn serve(place: &str) {
     }
 }
 
-/// Starts calls, as the process at the other end of the pipe says: "BODY TIMES". Waits before until memory is shared if it is to be.
+/// Starts calls by commands of the process at the other end of the pipe: "BODY TIMES". If memory is to be shared, waits for that
+/// first.
 fn call(server: SocketAddr, place: &str, shares_memory: bool) {
     let node = Node::start(&config_at(place)).unwrap();
     let client = node.client().unwrap();
@@ -337,7 +338,7 @@ fn call(server: SocketAddr, place: &str, shares_memory: bool) {
     }
 }
 
-/// Keeps this many calls outstanding from when the process at the other end of the pipe says so until one fails.
+/// Keeps this number of calls outstanding, from the command of the process at the other end of the pipe until one fails.
 fn crowd(server: SocketAddr, calls: usize) {
     let node = Node::start(&patient("127.0.0.1:0".parse().unwrap())).unwrap();
     let client = node.client().unwrap();
@@ -349,11 +350,11 @@ fn crowd(server: SocketAddr, calls: usize) {
     let call = || client.send(address, "theirs", 0, Flush::Now);
     (0..calls).for_each(|_| call().unwrap());
     say("begun");
-    // The server ends before this process is killed, if the test succeeds.
+    // If the test succeeds, the server ends before this process is killed.
     while client.recv().is_ok_and(|response| response.result.is_ok()) && call().is_ok() {}
 }
 
-/// Is the engine of other processes until it is killed.
+/// Runs the engine of other processes until it is killed.
 fn be_engine(listen: SocketAddr, path: &Path) {
     let engine = SharedEngine::start(&patient(listen), &EngineAccess::new(path)).unwrap();
     say(&engine.local_addr().to_string());

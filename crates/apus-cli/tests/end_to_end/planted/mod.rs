@@ -1,6 +1,6 @@
-//! Faults that are made on purpose, each of which an analysis of the time trace has to find and name.
+//! Planted faults, each of which an analysis of the time trace has to find and name.
 //!
-//! Most faults last much longer than a call takes on a busy machine, so that nothing else can be taken for them.
+//! Most faults last much longer than a call takes on a busy machine, so that no other delay can be taken for them.
 
 mod process;
 
@@ -19,7 +19,7 @@ fn finding(analysis: &str, directory: &Directory) -> (String, Value) {
     (finding, report)
 }
 
-/// Lets the time of a fault pass.
+/// Waits until the time of a fault has passed.
 fn let_pass(time: Duration) {
     let since = Instant::now();
     wait_until("time passes", || since.elapsed() >= time);
@@ -38,7 +38,7 @@ fn a_slow_handler_is_the_cause_of_the_slowest_call() {
     assert_eq!(report["causes"][0]["before_stage"], "sendmsg_response", "{report:#}");
     let took = report["slowest"][0]["took_us"].as_f64().expect("it is a number");
     assert!(took >= SLOW.as_micros() as f64, "{took}");
-    // The handler is no hand-off: its request was taken before it slept.
+    // The handler is not a handoff: its request was taken before it slept.
     let handoffs = json(&format!("trace handoffs --json - {}", directory.files()));
     assert!(handoffs["longest"][0]["waited_us"].as_f64() < Some(took), "{handoffs:#}");
 }
@@ -64,12 +64,12 @@ fn a_call_that_failed_is_explained_by_its_error_and_by_the_trace() {
     let failed = apus(&format!("trace explain failed {}", directory.files()));
     let text = String::from_utf8_lossy(&failed.stdout);
     assert!(text.contains(&format!("id: {id}")), "{text}");
-    // Also the first call of a node has one pair from its begin to its end.
+    // The first call of a node, too, has one pair of records from its begin to its end.
     let rpcs = json(&format!("trace rpcs --json - {}", directory.files()));
     assert_eq!(rpcs["rpcs"][0]["records"], "all", "{rpcs:#}");
 }
 
-/// A thread of the client takes a response long after that was complete.
+/// A thread of the client takes a response long after it was complete.
 #[test]
 fn a_response_that_is_taken_late_waits_for_the_application() {
     let directory = Directory::new("late-taker");
@@ -85,7 +85,7 @@ fn a_response_that_is_taken_late_waits_for_the_application() {
     assert!(longest["waited_us"].as_f64() > Some(SLOW.as_micros() as f64 / 2.0), "{handoffs:#}");
 }
 
-/// The server's link loses nearly every second packet that leaves it, grants among them. A busy kernel may lose others.
+/// The server's link loses nearly every second packet that it sends, including grants. A busy kernel may lose others.
 #[test]
 fn lost_grants_are_named() {
     let directory = Directory::new("lost-grants");
@@ -109,7 +109,7 @@ fn lost_grants_are_named() {
     assert!(findings.iter().any(names_grants), "{report:#}");
 }
 
-/// The server stands still while a client calls it.
+/// The server does not run while a client calls it.
 #[test]
 fn a_process_that_was_stopped_has_a_gap() {
     let directory = Directory::new("stopped");
@@ -140,7 +140,7 @@ fn a_stopped_watcher_finds_that_all_cpus_were_taken() {
         let kill = std::process::Command::new("kill").args(["-s", name, &pid]).status();
         assert!(kill.expect("the system has a kill command").success());
     };
-    // The first times may be before it watches.
+    // The first stops may come before it watches.
     for _ in 0..5 {
         signal("STOP");
         let_pass(SLOW);
@@ -154,7 +154,7 @@ fn a_stopped_watcher_finds_that_all_cpus_were_taken() {
     assert!(all["most_us"].as_f64() > Some(SLOW.as_micros() as f64 / 2.0), "{report:#}");
 }
 
-/// The engine's lock is held by a thread whose link takes long for each flush.
+/// The link of a thread takes long for each flush, during which the thread holds the engine's lock.
 #[test]
 fn a_thread_that_waits_for_the_lock_is_named() {
     let directory = Directory::new("held-lock");
@@ -170,7 +170,7 @@ fn a_thread_that_waits_for_the_lock_is_named() {
     assert!(waited > Some(SLOW.as_micros() as f64 / 20.0), "{report:#}");
 }
 
-/// Without priorities, short messages wait behind long ones in the switch. In a simulator, whose network has priorities.
+/// Without priorities, short messages wait behind long ones in the switch. The test uses a simulator, whose network has priorities.
 #[test]
 fn short_messages_do_not_pass_without_priorities() {
     let directory = Directory::new("priorities");

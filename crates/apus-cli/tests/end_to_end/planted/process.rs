@@ -1,4 +1,4 @@
-//! Processes with faults: this test program, run once more as one of its tests.
+//! Processes with faults: this test program, started again as one of its tests.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Read};
@@ -15,16 +15,16 @@ use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit};
 
 use crate::traces::Directory;
 
-/// How long a fault lasts: much longer than a call takes.
+/// Length of a fault, much longer than a call takes.
 pub(crate) const SLOW: Duration = Duration::from_millis(200);
 
-/// Calls of a client. One of them is slow, and that is the slowest percent.
+/// Number of calls of a client. The slowest percent of them is one call, the slow one.
 const CALLS: usize = 60;
 
 const ROLE: &str = "APUS_TEST_ROLE";
 const SERVER: &str = "APUS_TEST_SERVER";
 
-/// What a line that is meant for the test begins with, among those of the test program.
+/// Start of the lines of the test program that are meant for the test.
 const MARK: &str = "planted: ";
 
 /// A process with a role, which records all its calls in a directory.
@@ -49,7 +49,7 @@ impl Process {
         Self { child, stdout }
     }
 
-    /// The next line that it wrote for the test.
+    /// The next line of the process for the test.
     pub(crate) fn line(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -70,14 +70,14 @@ impl Process {
         self.child.id()
     }
 
-    /// Its name as the trace has it.
+    /// The name of the process in the trace.
     pub(crate) fn program(&self) -> String {
         let name = env::current_exe().expect("the system tells");
         let name = name.file_name().and_then(|name| name.to_str()).expect("it is UTF-8");
         name.to_owned()
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the process ends by itself.
     pub(crate) fn finish(mut self) {
         io::copy(&mut self.stdout.by_ref(), &mut io::sink()).expect("it writes text");
         assert!(self.child.wait().expect("it is a child of this process").success());
@@ -86,7 +86,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Fails when it has ended.
+        // Fails if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -126,7 +126,7 @@ fn say(text: impl std::fmt::Display) {
     println!("{MARK}{text}");
 }
 
-/// Answers requests, one after the other, until it is killed. It sleeps over those that say so.
+/// Answers requests one after the other until it is killed, and sleeps during requests that demand it.
 fn serve() {
     let node = node();
     let service = node.bind(4000).expect("the port is free");
@@ -148,7 +148,7 @@ fn call(server: &str) {
     }
 }
 
-/// Makes a call that ends before its answer can come, and tells its error.
+/// Makes a call that ends before its answer can come, and reports its error.
 fn call_hastily(server: &str) {
     let node = node();
     let client = node.client().expect("a new node takes clients");
@@ -171,7 +171,7 @@ fn take_late(server: &str) {
     }
 }
 
-/// Calls until it has met the stop of its server. Calls after that would overwrite the records of the stop.
+/// Makes calls until one has met the stop of the server. Further calls would overwrite the records of the stop.
 fn call_steadily(server: &str) {
     let node = node();
     let client = node.client().expect("a new node takes clients");
@@ -186,7 +186,7 @@ fn call_steadily(server: &str) {
     }
 }
 
-/// Two threads use a node whose link takes long to flush.
+/// Lets two threads use a node whose link takes long to flush.
 fn contend(server: &str) {
     let link = config().open_link().expect("loopback is there");
     let slow = Arc::new(AtomicBool::new(false));
@@ -206,7 +206,7 @@ fn contend(server: &str) {
     });
 }
 
-/// A link whose flush takes long, as a system call may, while the engine's lock is held.
+/// A link whose flush takes long, as a system call may, while the thread holds the engine's lock.
 struct SlowLink {
     inner: Box<dyn Link>,
     slow: Arc<AtomicBool>,

@@ -80,8 +80,8 @@ pub(crate) fn return_inherited(call: &'static str) {
             let used = Use::of(*fd);
             used.is_some_and(|used| used.side().is_some_and(Side::is_shared))
         };
+        let until = Clock::now() + RETURN_MAX;
         if let Some(fork) = children::own_fork() {
-            let until = Clock::now() + RETURN_MAX;
             let shared = || ours().filter(outlives).filter(is_shared);
             begin_to_return(shared(), |side| side.begin_to_share(fork));
             shared().filter_map(Use::of).for_each(|used| used.slot.become_program());
@@ -92,7 +92,7 @@ pub(crate) fn return_inherited(call: &'static str) {
         } else {
             return_these(|| ours().filter(outlives), call);
         }
-        let until = rest_until(Clock::now());
+        let until = rest_until(until);
         ours().filter(outlives).filter(|fd| !is_shared(fd)).for_each(|fd| leave_nothing(fd, until));
     });
 }
