@@ -7,7 +7,7 @@
 //!   jumps to the original, which returns to the caller.
 //! - `dprintf`: the C library writes by an internal call, which bypasses this library. The code jumps to the original too, with
 //!   all argument registers intact.
-//! - `longjmp` and its relatives: calls that a jump leaves release their [holds](crate::carry::holds).
+//! - `longjmp` and its relatives: calls that a jump leaves release their [`holds`].
 
 use std::arch::naked_asm;
 use std::ffi::c_void;
