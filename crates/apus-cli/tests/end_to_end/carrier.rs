@@ -64,6 +64,15 @@ impl Limited {
         socket
     }
 
+    /// Serves a first process, so that the carrier has all descriptors that its threads make when they are first needed.
+    fn warmed_up(self) -> Self {
+        let first = self.visitor();
+        wait_until("a process is served", || self.status()["guests"] == 1);
+        drop(first);
+        wait_until("it has left", || self.status()["guests"] == 0);
+        self
+    }
+
     fn status(&self) -> Value {
         let asked = apus(&format!("carrier status --json - --port {}", self.port));
         assert!(asked.status.success(), "{}", stderr(&asked));
@@ -80,7 +89,7 @@ impl Drop for Limited {
 
 #[test]
 fn a_carrier_without_descriptors_goes_on_and_frees_them() {
-    let carrier = Limited::start();
+    let carrier = Limited::start().warmed_up();
     let limits = fs::read_to_string(format!("/proc/{}/limits", carrier.child.id()));
     let limits = limits.expect("the carrier runs");
     let files = limits.lines().find(|line| line.starts_with("Max open files"));
@@ -104,12 +113,7 @@ fn a_carrier_without_descriptors_goes_on_and_frees_them() {
 
 #[test]
 fn a_carrier_whose_limit_falls_turns_visitors_away() {
-    let carrier = Limited::start();
-    // From here on the carrier has all descriptors that its threads make when they are first needed.
-    let first = carrier.visitor();
-    wait_until("a process is served", || carrier.status()["guests"] == 1);
-    drop(first);
-    wait_until("it has left", || carrier.status()["guests"] == 0);
+    let carrier = Limited::start().warmed_up();
     let limit = |limit: u64| {
         let limit = Rlimit { current: Some(limit), maximum: Some(256) };
         prlimit(Some(Pid::from_child(&carrier.child)), Resource::Nofile, limit)
