@@ -140,12 +140,9 @@ pub(crate) unsafe fn send(
         may
     };
     loop {
-        let call = SendCall { fd, flags: flags & !libc::MSG_DONTWAIT, continues: split.has_begun };
-        let left = parts.left();
+        let (left, continues) = (parts.left(), split.has_begun);
+        let call = SendCall { fd, flags: flags & !libc::MSG_DONTWAIT, left, continues };
         let sent = parts.next(|parts, bytes| {
-            if bytes < left {
-                split.begin();
-            }
             // SAFETY: the parts are of the caller's buffers.
             unsafe { side.send(call, parts, bytes, || split.begin(), may_switch) }
         });

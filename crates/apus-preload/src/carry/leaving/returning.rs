@@ -101,7 +101,7 @@ pub(crate) fn return_inherited(call: &'static str) {
 fn has_rest(fd: &c_int) -> bool {
     let used = Use::of(*fd);
     used.is_some_and(|used| {
-        used.side().is_some_and(|side| side.peer_is_gone() && side.keeps_rest(*fd))
+        used.side().is_some_and(|side| side.finds_peer_gone() && side.keeps_rest(*fd))
     })
 }
 

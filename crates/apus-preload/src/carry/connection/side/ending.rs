@@ -40,6 +40,11 @@ impl Side {
             && !self.peer_is_dead.swap(true, Ordering::AcqRel)
     }
 
+    /// Whether the peer has closed the connection or has died, as the kernel knows now.
+    pub(crate) fn finds_peer_gone(&self) -> bool {
+        self.notices_death() || self.peer_is_gone()
+    }
+
     /// Whether the peer has newly died without closing the connection. If a peer has closed it, the kernel knows whether that
     /// peer had read everything.
     pub(super) fn has_died(&self) -> bool {

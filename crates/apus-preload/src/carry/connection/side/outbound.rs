@@ -22,6 +22,8 @@ const LOOKS_MAX: u32 = 4;
 pub(crate) struct SendCall {
     pub(crate) fd: c_int,
     pub(crate) flags: c_int,
+    /// Bytes that the call has not sent.
+    pub(crate) left: usize,
     /// The call has sent a part of its bytes before, so that no other bytes may come between.
     pub(crate) continues: bool,
 }
@@ -38,7 +40,7 @@ impl Side {
     /// The parts are readable.
     pub(crate) unsafe fn send(
         &self,
-        SendCall { fd, flags, continues }: SendCall,
+        SendCall { fd, flags, left, continues }: SendCall,
         parts: &mut [iovec],
         bytes: usize,
         is_split: impl FnOnce(),
@@ -59,7 +61,7 @@ impl Side {
         }
         // SAFETY: the caller's promise.
         let sent = unsafe { self.send_with_token(fd, parts, bytes, flags, may_switch) };
-        if sent.is_ok_and(|sent| sent > 0 && sent < bytes) {
+        if sent.is_ok_and(|sent| sent > 0 && sent < left) {
             is_split();
         }
         sent
