@@ -37,8 +37,9 @@ const CONNECTS_WITHIN: Duration = Duration::from_millis(100);
 
 /// Moves the rest of the stream into the socket before the descriptor is given away. Returns `false` if that is impossible by
 /// `until`: the kernel cannot hold the rest, or the peer has not written its end.
-/// `takes`: the bytes are taken, though another process has the connection as well, if they cannot be copied. Otherwise they stay for that
-/// process, and the new socket is reset.
+///
+/// With `takes`, bytes that cannot be copied are moved out of the ring, even if another process has the connection too. Without
+/// it they stay for that process, and the new socket is reset.
 #[cold]
 pub(super) fn put_into_socket(fd: c_int, until: Duration, takes: bool) -> bool {
     errno::kept(|| {

@@ -49,7 +49,7 @@ impl Side {
         self.note_write();
         let token = Token::take(&self.own, layout::TOKENS[1]).ok();
         let Some(_token) = token.filter(|_| continues || !self.interrupts_split()) else {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let aside = unsafe { self.outbound.aside.put(parts) };
             return if aside > 0 { Ok(aside) } else { Err(NotNow::Error(libc::EAGAIN)) };
         };
@@ -59,7 +59,7 @@ impl Side {
         if self.has_shut() {
             return Err(NotNow::Error(kernel::take_error(fd).unwrap_or(libc::EPIPE)));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let sent = unsafe { self.send_with_token(fd, parts, bytes, flags, may_switch) };
         if sent.is_ok_and(|sent| sent > 0 && sent < left) {
             is_split();
