@@ -99,6 +99,14 @@ pub(crate) fn has_shut(fd: c_int) -> bool {
     tcp_info(fd).is_some_and(|info| HAS_SHUT.contains(&info.state))
 }
 
+/// Sets the low-water mark of a socket: the number of bytes that makes it readable. The kernel makes room for that many.
+pub(crate) fn set_least(fd: c_int, bytes: c_int) {
+    let value: *const c_void = (&raw const bytes).cast();
+    let size = size_of_val(&bytes) as libc::socklen_t;
+    // SAFETY: `size` is the size of the value.
+    let _ = unsafe { originals::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, value, size) };
+}
+
 /// Takes the error of a socket, which is reported once.
 pub(crate) fn take_error(fd: c_int) -> Option<c_int> {
     let (mut error, mut size) = (0, size_of::<c_int>() as libc::socklen_t);

@@ -263,14 +263,18 @@ pub(crate) unsafe fn receive(
     original: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
     let Some(used) = Use::of(fd) else { return original() };
-    if flags & !transfer::RECEIVE_FLAGS != 0
-        || flags & libc::MSG_PEEK != 0
-            && flags & libc::MSG_WAITALL != 0
-            // SAFETY: guaranteed by the caller.
-            && !has_all(&used, fd, unsafe { total(list, count) })
-    {
+    if flags & !transfer::RECEIVE_FLAGS != 0 {
         return_to_kernel(fd, "a call with flags that receives");
         return original();
+    }
+    let peeks_at_all = flags & libc::MSG_PEEK != 0 && flags & libc::MSG_WAITALL != 0;
+    // SAFETY: guaranteed by the caller.
+    if peeks_at_all && !has_all(&used, fd, unsafe { total(list, count) }) {
+        return_to_kernel(fd, "a call with flags that receives");
+        // A peer that has ended meanwhile puts nothing into TCP.
+        if !used.side().is_some_and(|side| side.keeps_rest(fd)) {
+            return original();
+        }
     }
     match used.side() {
         // SAFETY: guaranteed by the caller.
@@ -285,9 +289,10 @@ pub(crate) unsafe fn receive(
 /// Whether a peek at `bytes` bytes need not wait for more.
 fn has_all(used: &Use, fd: c_int, bytes: usize) -> bool {
     let Some(side) = used.side() else { return false };
-    let may_come = !side.peer_is_gone() && !side.has_input_ended();
-    let waits = may_come && !used.slot.is_nonblocking(fd);
-    !waits || side.readable() >= bytes as u64
+    side.readable() >= bytes as u64
+        || used.slot.is_nonblocking(fd)
+        || side.has_input_ended()
+        || side.finds_peer_gone()
 }
 
 /// Sends, in the same way.

@@ -13,6 +13,9 @@ use crate::originals::own;
 /// Number of blocks that are kept. Further calls get temporary memory.
 const BLOCKS: usize = 64;
 
+/// Upper bound on the size of a block that is kept. Larger memory is temporary.
+const KEPT_MAX: usize = 256 << 10;
+
 static POOL: [Block; BLOCKS] = [const { Block::new() }; BLOCKS];
 
 struct Block {
@@ -69,8 +72,9 @@ impl Scratch {
     pub(crate) fn new(bytes: usize) -> Option<Self> {
         let me = thread::thread();
         let bytes = bytes.next_multiple_of(4096);
-        let taken = POOL.iter().find_map(|block| Some((block, block.take(me)?)));
-        let Some((block, hold)) = taken else {
+        let kept = if bytes <= KEPT_MAX { &POOL[..] } else { &[] };
+        let Some((block, hold)) = kept.iter().find_map(|block| Some((block, block.take(me)?)))
+        else {
             return Some(Self { memory: map(bytes)?, bytes, block: None });
         };
         let memory = block.memory(bytes);

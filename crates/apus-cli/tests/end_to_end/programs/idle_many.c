@@ -3,8 +3,9 @@
  *
  *     idle_many COUNT
  *
- * Prints the KiB of segments of this library, the KiB that both processes have grown by, and wake-ups of a third of a second in which
- * the server waits in epoll for all of them and the client in read. The server looks again until there are none, 100 times at most.
+ * Prints the KiB of segments of this library, the KiB that both processes have grown by since the first of these connections was
+ * carried, and wake-ups of a third of a second in which the server waits in epoll for all of them and the client in read. The server
+ * looks again until there are none, 100 times at most.
  */
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -45,6 +46,8 @@ static long memory(pid_t pid, const char *after) {
     return sum(path, "Pss:", after);
 }
 
+static long segments_of(pid_t child) { return memory(getpid(), "memfd:apus") + memory(child, "memfd:apus"); }
+
 /* How often threads of a process began to sleep. */
 static long sleeps(pid_t pid) {
     char path[300];
@@ -68,7 +71,7 @@ static void round_trip(int fd) {
 }
 
 static void client(const struct sockaddr_in *address, int ready, int end) {
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i <= count; i++) {
         int fd = socket(AF_INET, SOCK_STREAM, 0);
         if (connect(fd, (const void *)address, sizeof *address)) fail("connect");
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
@@ -82,6 +85,8 @@ static void client(const struct sockaddr_in *address, int ready, int end) {
             round_trip(fd);
             now = by_tcp(fd);
         }
+        /* The server has looked at the memory of both when it answers. */
+        if (i == 0 && (write(ready, "f", 1) != 1 || read(end, &(char){0}, 1) != 1)) fail("the first");
     }
     if (write(ready, "r", 1) != 1) fail("write");
     if (read(end, &(char){0}, 1) != 0) fail("read");
@@ -108,7 +113,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     close(end[0]);
-    long grown = memory(getpid(), NULL) + memory(child, NULL);
+    long segments = 0, grown = 0;
     int set = epoll_create1(EPOLL_CLOEXEC);
     int others[] = {listener, ready[0]};
     for (int i = 0; i < 2; i++)
@@ -120,7 +125,12 @@ int main(int argc, char **argv) {
         for (int i = 0; i < there; i++) {
             int fd = events[i].data.fd;
             if (fd == ready[0]) {
-                goes = 0;
+                if (read(fd, bytes, 1) != 1) fail("read");
+                goes = bytes[0] == 'f';
+                if (!goes) break;
+                segments = segments_of(child);
+                grown = memory(getpid(), NULL) + memory(child, NULL);
+                if (write(end[1], "f", 1) != 1) fail("write");
             } else if (fd == listener) {
                 fd = accept(listener, NULL, NULL);
                 setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
@@ -139,7 +149,7 @@ int main(int argc, char **argv) {
         woken = sleeps(getpid()) + sleeps(child) - before - 1; /* This thread slept once. */
     }
     grown = memory(getpid(), NULL) + memory(child, NULL) - grown;
-    long segments = memory(getpid(), "memfd:apus") + memory(child, "memfd:apus");
+    segments = segments_of(child) - segments;
     printf("%ld KiB of segments, %ld KiB in all, %ld wake-ups\n", segments, grown, woken);
     close(end[1]);
     waitpid(child, NULL, 0);

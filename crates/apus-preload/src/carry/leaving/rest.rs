@@ -20,14 +20,14 @@ use crate::descriptors;
 use crate::errno;
 use crate::originals::own;
 
-/// Upper bound on the bytes of a connection that another process has too.
-const MOST: usize = 128 << 10;
+/// Upper bound on the bytes of a connection that another process has too: the kernel holds no more.
+const MOST: usize = 8 << 20;
 
 /// Bytes that are moved at a time.
 const PIECE: usize = 64 << 10;
 
 /// Buffer size that the new socket asks for. The kernel grants as much as the system allows.
-static ROOM: c_int = 8 << 20;
+static ROOM: c_int = MOST as c_int;
 
 /// Upper bound on connections of strangers that come in between and are refused.
 const STRANGERS_MAX: c_int = 16;
@@ -46,7 +46,7 @@ pub(super) fn put_into_socket(fd: c_int, until: Duration, takes: bool) -> bool {
         let Some(used) = Use::of(fd) else { return false };
         let Some(side) = used.side() else { return false };
         let Some((new, writer)) = connected() else { return false };
-        let copied = if side.is_shared() { copy_all(&used, side, fd) } else { None };
+        let copied = if side.is_shared() { copy_all(&used, side, fd, until) } else { None };
         let is_done = match copied {
             Some(bytes) => write_all(writer.0, bytes.room.as_ptr(), bytes.count, until),
             None => takes && move_all(&used, fd, writer.0, until),
@@ -87,13 +87,13 @@ fn count_all(side: &Side, fd: c_int) -> Option<usize> {
 }
 
 /// Copies all that is left, which stays where it is: another process has the connection as well, and may be the one that reads it.
-/// `None` if there is more than [`MOST`], or if bytes or the end may be on their way.
-fn copy_all(used: &Use, side: &Side, fd: c_int) -> Option<Bytes> {
-    if !kernel::has_ended(fd) {
+/// `None` if there is more than [`MOST`], or if bytes or the end are on their way at `until`.
+fn copy_all(used: &Use, side: &Side, fd: c_int, until: Duration) -> Option<Bytes> {
+    if !kernel::has_ended(fd) && !(side.peer_is_gone() && end_arrives(used, fd, until)) {
         return None;
     }
     let all = count_all(side, fd)?;
-    let mut room = Scratch::new(MOST)?;
+    let mut room = Scratch::new(all.max(1))?;
     let rest = side.rest(fd);
     let base = room.as_mut_ptr();
     let part = iovec { iov_base: base.cast(), iov_len: all - rest.len() };
@@ -108,6 +108,22 @@ fn copy_all(used: &Use, side: &Side, fd: c_int) -> Option<Bytes> {
     unsafe { side.copy_rest(&rest, base.wrapping_add(count)) };
     count += rest.len();
     Some(Bytes { room, count }).filter(|bytes| bytes.count == all)
+}
+
+/// Takes all bytes of a peer that is gone into this kernel. The peer's kernel keeps those for which this kernel has no room, and a
+/// low-water mark makes room. Returns `false` if the end has not arrived by `until`.
+fn end_arrives(used: &Use, fd: c_int, until: Duration) -> bool {
+    let least = used.slot.least(fd) as c_int;
+    used.slot.changes_options();
+    kernel::set_least(fd, MOST as c_int);
+    let mut byte = 0_u8;
+    let mut part = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
+    // SAFETY: the part points to a local variable. The kernel tells the peer's kernel about the room when it is asked for bytes.
+    let _ = unsafe { kernel::receive(fd, &mut part, libc::MSG_PEEK) };
+    let has_ended = is_ready(fd, libc::POLLRDHUP, until);
+    kernel::set_least(fd, least);
+    used.slot.changes_options();
+    has_ended
 }
 
 /// Writes the rest of a stream into another socket, which is not read meanwhile. Returns `true` at the end of the stream.
