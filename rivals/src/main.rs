@@ -61,16 +61,16 @@ enum Command {
     #[command(
         after_help = "Example: rtt --transports tonic-unix,iceoryx2-poll,tcp-poll,apus-shm --runs 9"
     )]
-    Rtt(Measurement<rtt::Options>),
+    Rtt(Measurement<rtt::PingPong>),
     /// Short calls per second, and the CPU time of each
     #[command(after_help = "Example: rate --outstanding 64,256 --json rivals-rate.json")]
-    Rate(Measurement<rate::Options>),
+    Rate(Measurement<rate::CallRate>),
     /// Throughput of long messages
     #[command(after_help = "Example: stream --size 1MB --outstanding 8 --json rivals-stream.json")]
-    Stream(Measurement<stream::Options>),
+    Stream(Measurement<stream::StreamThroughput>),
     /// Latency of short calls among long ones
     #[command(after_help = "Example: mix --percent 0 --transports tonic,zeromq,tcp-epoll,apus-shm")]
-    Mix(Measurement<mix::Options>),
+    Mix(Measurement<mix::MessageMix>),
     /// Serve as the other process of a benchmark
     #[command(hide = true, name = peer::COMMAND)]
     BenchPeer {

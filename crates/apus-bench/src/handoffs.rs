@@ -22,9 +22,9 @@ use apus_node::transport::over_apus::PORT;
 /// Calls before the counted ones.
 const WARM_UP: u32 = 100;
 
-/// Options of the benchmark.
+/// Handoffs and wake-ups for each message: the delivery modes, the number of calls and their placement.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct HandoffCost {
     /// Delivery modes of client and server, with optional parameters: suspend20,budget=32
     #[arg(long, value_name = "LIST", default_value = CASES)]
     pub cases: Cases,
@@ -43,7 +43,11 @@ pub struct Options {
 ///
 /// # Errors
 /// If a process fails.
-pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
+pub fn measure(
+    options: &HandoffCost,
+    progress: &dyn Progress,
+    result: &mut ResultFile,
+) -> Result<()> {
     let cases = options.cases.list();
     progress.lengthen(cases.len() as u64);
     for &case in cases {
@@ -54,9 +58,9 @@ pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFi
     Ok(())
 }
 
-fn measure_case(options: &Options, case: Delivery) -> Result<Row> {
+fn measure_case(options: &HandoffCost, case: Delivery) -> Result<Row> {
     let (client_cpu, server_cpu) = options.pin.cpus();
-    let store = server::Options { delivery: case, threads: 1, records: 1, cpu: server_cpu };
+    let store = server::StoreConfig { delivery: case, threads: 1, records: 1, cpu: server_cpu };
     let peer = server::start(&store)?;
     let to = Address::new(*peer.address(), PORT);
     let row = on_cpu(client_cpu, || {
@@ -76,7 +80,7 @@ struct Caller {
 }
 
 impl Caller {
-    fn measure(&self, options: &Options, case: Delivery) -> Result<Row> {
+    fn measure(&self, options: &HandoffCost, case: Delivery) -> Result<Row> {
         let gap = Duration::from_micros(options.gap);
         self.call_many(WARM_UP, gap)?;
         let (server_before, client_before) = (self.server_counters()?, self.client.stats());

@@ -32,9 +32,9 @@ const DEFAULT: &[Transport] = &[
 /// Outstanding calls while capacity is measured.
 const CAPACITY_OUTSTANDING: u32 = 64;
 
-/// Options of the benchmark.
+/// Short messages among long ones: the transports, the lengths of the messages and the loads.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct MessageMix {
     /// Transports, runs and their length
     #[command(flatten)]
     pub comparison: Comparison,
@@ -77,7 +77,11 @@ struct Subject {
 ///
 /// # Errors
 /// If a transport fails.
-pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
+pub fn measure(
+    options: &MessageMix,
+    progress: &dyn Progress,
+    result: &mut ResultFile,
+) -> Result<()> {
     let transports = options.comparison.transports("mix", DEFAULT, Transport::can_poll)?;
     let mut steps = Steps { options, result, progress };
     let mut subjects = Vec::new();
@@ -143,7 +147,7 @@ impl Subject {
 
 /// The benchmark's steps with their common state.
 struct Steps<'a> {
-    options: &'a Options,
+    options: &'a MessageMix,
     result: &'a mut ResultFile,
     progress: &'a dyn Progress,
 }
@@ -242,7 +246,7 @@ impl Steps<'_> {
 
 /// Offers a load once, and adds the results to the subject.
 fn measure_once(
-    options: &Options,
+    options: &MessageMix,
     subject: &mut Subject,
     run: u32,
     result: &mut ResultFile,
@@ -279,7 +283,7 @@ fn of_shortest(by_size: &BySize) -> Latency {
     by_size.classes().next().map(|class| class.latency().clone()).unwrap_or_default()
 }
 
-fn row(options: &Options, subject: &Subject, run: u32, outcome: &Outcome, cpu: CpuTimes) -> Row {
+fn row(options: &MessageMix, subject: &Subject, run: u32, outcome: &Outcome, cpu: CpuTimes) -> Row {
     let row = options.comparison.row("mix", subject.transport, subject.pin, run);
     let row = row.set("workload", options.workload.to_string()).set("load", subject.load.as_str());
     let row = if subject.transport == Transport::TcpEpoll {

@@ -30,9 +30,9 @@ const DEFAULT: &[Transport] = &[
     Transport::ApusUdpFullbusy,
 ];
 
-/// Options of the benchmark.
+/// Calls per second: the transports, the length of the messages and the numbers of outstanding calls.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct CallRate {
     /// Transports, runs and their length
     #[command(flatten)]
     pub comparison: Comparison,
@@ -52,8 +52,8 @@ pub struct Options {
 ///
 /// # Errors
 /// If a transport fails.
-pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
-    let Options { comparison, size, outstanding, connections } = options;
+pub fn measure(options: &CallRate, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
+    let CallRate { comparison, size, outstanding, connections } = options;
     let measurement = Throughput {
         bench: "rate",
         comparison,

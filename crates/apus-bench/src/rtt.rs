@@ -31,9 +31,9 @@ const DEFAULT: &[Transport] = &[
     Transport::ApusUdpFullbusy,
 ];
 
-/// Options of the benchmark.
+/// Round trips of calls, one at a time: the transports, the length of the messages and the pauses.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct PingPong {
     /// Transports, runs and their length
     #[command(flatten)]
     pub comparison: Comparison,
@@ -57,7 +57,7 @@ struct Subject {
 ///
 /// # Errors
 /// If a transport fails.
-pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
+pub fn measure(options: &PingPong, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
     let transports = options.comparison.transports("rtt", DEFAULT, |_| true)?;
     let subject = |(transport, pin)| Subject { transport, pin, latency: Latency::new(), lost: 0 };
     let mut subjects: Vec<Subject> = transports.into_iter().map(subject).collect();
@@ -83,7 +83,7 @@ pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFi
 
 fn measure_once(
     subject: &mut Subject,
-    options: &Options,
+    options: &PingPong,
     run: u32,
     result: &mut ResultFile,
 ) -> Result<Row> {

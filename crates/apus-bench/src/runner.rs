@@ -33,7 +33,7 @@ impl Runner {
         let (client_cpu, server_cpu) = self.pin.cpus();
         let peer: Peer<String> = Peer::start(
             server::ROLE,
-            &server::Options { transport, node: self.node.clone(), cpu: server_cpu },
+            &server::TransportConfig { transport, node: self.node.clone(), cpu: server_cpu },
         )?;
         let (address, meter) = (peer.address().as_str(), peer.meter());
         let options = ClientOptions { connections, node: self.node.clone() };

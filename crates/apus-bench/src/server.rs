@@ -16,9 +16,9 @@ use apus_node::transport::interface::NodeOptions;
 /// The name of this role.
 pub(crate) const ROLE: &str = "transport";
 
-/// Options of this role.
+/// Configuration of a server over one of the transports.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Options {
+pub(crate) struct TransportConfig {
     /// Transport to serve.
     #[serde(with = "apus_node::as_text")]
     pub(crate) transport: Transport,
@@ -32,7 +32,7 @@ pub(crate) struct Options {
 ///
 /// # Errors
 /// If the kernel refuses a socket or the CPU.
-pub(crate) fn run(options: &Options, output: &mut dyn Write) -> Result<()> {
+pub(crate) fn run(options: &TransportConfig, output: &mut dyn Write) -> Result<()> {
     stay_on(options.cpu)?;
     let server = transport::bind(options.transport, options.node.clone())?;
     let (address, health_probe) = (server.address(), server.health_probe());

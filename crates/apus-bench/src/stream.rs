@@ -30,9 +30,9 @@ const DEFAULT: &[Transport] = &[
     Transport::ApusUdp,
 ];
 
-/// Options of the benchmark.
+/// Throughput of long messages: the transports, the length of the messages and the numbers of outstanding ones.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct StreamThroughput {
     /// Transports, runs and their length
     #[command(flatten)]
     pub comparison: Comparison,
@@ -55,7 +55,11 @@ pub struct Options {
 ///
 /// # Errors
 /// If a transport fails.
-pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
+pub fn measure(
+    options: &StreamThroughput,
+    progress: &dyn Progress,
+    result: &mut ResultFile,
+) -> Result<()> {
     let measurement = Throughput {
         bench: "stream",
         comparison: &options.comparison,
@@ -81,7 +85,7 @@ fn figures(row: Row, tally: &Tally, cpu: &CpuTimes) -> Row {
 }
 
 /// Refuses long messages in both directions over blocking streams: both sides would block in `write`.
-fn transports(options: &Options) -> Result<Vec<(Transport, Pin)>> {
+fn transports(options: &StreamThroughput) -> Result<Vec<(Transport, Pin)>> {
     let comparison = &options.comparison;
     let mut transports = comparison
         .transports("stream", DEFAULT, |transport| transport != Transport::RawUdpBlock)?;

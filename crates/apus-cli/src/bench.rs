@@ -18,32 +18,32 @@ pub(crate) enum Bench {
   apus bench rtt
   apus bench rtt --transports raw-shm,apus-shm,apus-udp,unix-block,tcp-poll
   apus bench rtt --size 1kB --runs 9 --json rtt.json")]
-    Rtt(Args<rtt::Options>),
+    Rtt(Args<rtt::PingPong>),
     /// Short calls per second, and the CPU time of each
     #[command(after_help = "Examples:
   apus bench rate
   apus bench rate --outstanding 64,256,1024 --transports tcp-epoll,apus-shm,apus-udp
   apus bench rate --json - | jq '.rows[] | {transport, calls_per_s}'")]
-    Rate(Args<rate::Options>),
+    Rate(Args<rate::CallRate>),
     /// Throughput of long messages
     #[command(after_help = "Examples:
   apus bench stream
   apus bench stream --size 1MB --outstanding 8 --transports raw-udp,apus-udp,apus-shm
   apus bench stream --echo --html stream.html")]
-    Stream(Args<stream::Options>),
+    Stream(Args<stream::StreamThroughput>),
     /// Latency of short calls among long ones
     #[command(after_help = "Examples:
   apus bench mix
   apus bench mix --gbps 4 --transports tcp-epoll,apus-shm
   apus bench mix --workload w3 --echo --html mix.html")]
-    Mix(Args<mix::Options>),
+    Mix(Args<mix::MessageMix>),
     /// Packet delivery: latency and CPU time of a key-value server against load
     #[command(after_help = "Examples:
   apus bench delivery --json delivery.json --html delivery.html
   apus bench delivery --cases base,suspend20,fullbusy --loads 20,MAX --runs 3
   apus bench delivery --cases suspend20 --loads 20 --threads 2,8
   apus bench delivery --cases base,suspend20 --ipq --loads 20 --runs 1")]
-    Delivery(Args<delivery::Options>),
+    Delivery(Args<delivery::ExperimentDesign>),
     /// The kernel's IRQ suspension: latency and CPU time of any server under each delivery mode
     #[command(
         long_about = "The experiment of the kernel's IRQ suspension series with any server that speaks memcached's protocols or RESP: each case \
@@ -63,19 +63,19 @@ three times and then missing, and the exit status is 3.",
   sudo apus bench irq plans/irq-memcached.toml --cases base,suspend20 --runs 1 --instructions
   apus report docs/measurements/irq-letter.json    # the table of the cover letter"
     )]
-    Irq(Args<irq::Options>),
+    Irq(Args<irq::PlanArgs>),
     /// Wake-ups per message, with one call at a time
     #[command(after_help = "Examples:
   apus bench handoffs
   apus bench handoffs --cases base,suspend20 --gap 300 --calls 10000
   apus bench handoffs --json - | jq '.rows[] | {testcase, server_handoffs_per_message}'")]
-    Handoffs(Args<handoffs::Options>),
+    Handoffs(Args<handoffs::HandoffCost>),
     /// CPU time of a call against held calls and against peers
     #[command(after_help = "Examples:
   apus bench scale
   apus bench scale --held 10,100000 --peers 1 --runs 5
   apus bench scale --json scale.json")]
-    Scale(Args<scale::Options>),
+    Scale(Args<scale::Scalability>),
     /// An ordinary sockets program plain, under `apus run`, and over unix sockets
     #[command(
         long_about = "Measures an ordinary program with blocking sockets: netperf's TCP_RR (round trips) and TCP_STREAM (a stream in one \
@@ -91,7 +91,7 @@ under `apus run` was not carried by the library.",
   apus bench sockets --pin same --only rr --sizes 1kB --runs 9
   apus bench sockets --json sockets.json --html sockets.html"
     )]
-    Sockets(Args<sockets::Options>),
+    Sockets(Args<sockets::SocketComparison>),
     /// Latency of a memcached or Redis server against load: open loop, from the intended start
     #[command(
         long_about = "Offers a load to a server that speaks memcached's text or binary protocol, or RESP (Redis, Valkey), and measures its latency. \

@@ -26,9 +26,9 @@ const BASE_RUNS: u32 = 3;
 /// Upper bound on repetitions of a run with a late generator.
 const REPEATS_MAX: u32 = 3;
 
-/// Options of the experiment.
+/// Design of the experiment: its factors (modes, loads, threads) and its repetitions.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct ExperimentDesign {
     /// Delivery modes to compare, with optional parameters: suspend20,budget=32
     #[arg(long, value_name = "LIST", default_value = CASES)]
     pub cases: Cases,
@@ -130,7 +130,7 @@ impl fmt::Display for Load {
     }
 }
 
-impl Options {
+impl ExperimentDesign {
     /// All points of one run, with adjacent cases.
     pub(super) fn points(&self) -> Vec<Point> {
         let mut points = Vec::new();
@@ -172,7 +172,7 @@ impl Point {
 
 /// State common to all runs.
 pub(super) struct Experiment<'a> {
-    pub(super) options: &'a Options,
+    pub(super) options: &'a ExperimentDesign,
     records: Records,
     pub(super) generator: Option<usize>,
     pub(super) server: Option<usize>,
@@ -184,7 +184,7 @@ impl<'a> Experiment<'a> {
     ///
     /// # Errors
     /// [`Misuse`] if there is only one.
-    pub(super) fn new(options: &'a Options, progress: &'a dyn Progress) -> Result<Self> {
+    pub(super) fn new(options: &'a ExperimentDesign, progress: &'a dyn Progress) -> Result<Self> {
         let (generator, server) = Pin::Split.cpus();
         if generator == server {
             let why = "'bench delivery' needs two CPUs: the generator never sleeps";
@@ -276,7 +276,7 @@ impl<'a> Experiment<'a> {
 
     /// Measures one load with a new server and a new generator.
     fn once(&self, point: &Point, base_qps: f64, seed: u64) -> Result<(Outcome, Health)> {
-        let peer = server::start(&server::Options {
+        let peer = server::start(&server::StoreConfig {
             delivery: point.case,
             threads: point.threads,
             records: self.options.records,

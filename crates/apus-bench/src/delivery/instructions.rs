@@ -72,7 +72,7 @@ fn count(
     records: &Records,
     duration: Duration,
 ) -> Result<(u64, u64)> {
-    let options = server::Options {
+    let options = server::StoreConfig {
         delivery: point.case,
         threads: point.threads,
         records: RECORDS,

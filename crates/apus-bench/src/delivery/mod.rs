@@ -15,7 +15,7 @@ use anyhow::Result;
 use apus_load::ResultFile;
 
 pub(crate) use self::experiment::testcase;
-pub use self::experiment::{CASES, Cases, Load, Options};
+pub use self::experiment::{CASES, Cases, ExperimentDesign, Load};
 pub use self::generator::Arrival;
 
 use self::experiment::Experiment;
@@ -26,7 +26,11 @@ use apus_load::progress::Progress;
 ///
 /// # Errors
 /// If a process fails.
-pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
+pub fn measure(
+    options: &ExperimentDesign,
+    progress: &dyn Progress,
+    result: &mut ResultFile,
+) -> Result<()> {
     if options.ipq {
         instructions::look_for_valgrind()?;
     }

@@ -25,9 +25,9 @@ pub(crate) const BATCH_MAX: usize = 64;
 /// The name of this role.
 pub(crate) const ROLE: &str = "store";
 
-/// Options of this role.
+/// Configuration of the key-value server.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Options {
+pub(crate) struct StoreConfig {
     /// Packet delivery.
     #[serde(with = "apus_node::as_text")]
     pub(crate) delivery: Delivery,
@@ -64,7 +64,7 @@ pub(crate) struct Snapshot {
 ///
 /// # Errors
 /// If it cannot start.
-pub(crate) fn start(options: &Options) -> Result<Peer> {
+pub(crate) fn start(options: &StoreConfig) -> Result<Peer> {
     Peer::start(ROLE, options)
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn start(options: &Options) -> Result<Peer> {
 ///
 /// # Errors
 /// If the node cannot start or the kernel refuses the CPU.
-pub(crate) fn run(options: Options, output: &mut dyn Write) -> Result<()> {
+pub(crate) fn run(options: StoreConfig, output: &mut dyn Write) -> Result<()> {
     stay_on(options.cpu)?;
     let store = Store::loaded(options.records);
     let node = start_node((Ipv4Addr::LOCALHOST, 0).into(), options.delivery)?;

@@ -37,7 +37,7 @@ use apus_node::arguments;
 
 /// The plan's file and its overrides.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct PlanArgs {
     /// The plan, in TOML
     #[arg(value_name = "PLAN.toml")]
     pub plan: PathBuf,
@@ -61,7 +61,7 @@ pub struct Options {
     pub force: bool,
 }
 
-impl Options {
+impl PlanArgs {
     /// The plan with the options' overrides.
     fn plan(&self) -> Result<Plan> {
         let mut plan = Plan::read(&self.plan)?;
@@ -102,7 +102,7 @@ impl Options {
 /// # Errors
 /// If the plan makes no sense, the device cannot be set, or the server fails.
 pub fn measure(
-    options: &Options,
+    options: &PlanArgs,
     preload: Preload,
     progress: &dyn Progress,
     result: &mut ResultFile,

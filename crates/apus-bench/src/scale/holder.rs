@@ -28,9 +28,9 @@ const BUDGET: u64 = 8 << 30;
 /// The name of this role.
 pub(crate) const ROLE: &str = "holder";
 
-/// Options of this role.
+/// Configuration of the server that holds requests.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Options {
+pub(crate) struct HolderConfig {
     /// Address to listen at; 0.0.0.0 takes all of 127.0.0.0/8
     pub(crate) listen: SocketAddr,
     /// Packet delivery.
@@ -46,7 +46,7 @@ pub(crate) struct Options {
 ///
 /// # Errors
 /// If the node cannot start or the kernel refuses the CPU.
-pub(crate) fn run(options: Options, output: &mut dyn Write) -> Result<()> {
+pub(crate) fn run(options: HolderConfig, output: &mut dyn Write) -> Result<()> {
     stay_on(options.cpu)?;
     let node = Node::start(&config(options.listen, options.delivery)?)?;
     let (address, service, held) = (node.local_addr(), node.bind(PORT)?, options.held as usize);

@@ -32,9 +32,9 @@ const FILL_PAUSE: Duration = Duration::from_micros(300);
 /// Number of requests that the server holds while peers are varied.
 const HELD_FOR_PEERS: u32 = 10;
 
-/// Options of the benchmark.
+/// Cost of a call by the number of outstanding calls and of peers: the numbers to measure, and the calls.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct Scalability {
     /// Requests that the server holds before it answers the oldest; each number is measured
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "10,1000,100000",
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -90,7 +90,11 @@ impl Subject {
 ///
 /// # Errors
 /// If a process fails.
-pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
+pub fn measure(
+    options: &Scalability,
+    progress: &dyn Progress,
+    result: &mut ResultFile,
+) -> Result<()> {
     let held = options.held.iter().map(|held| Subject::Held(*held));
     let subjects: Vec<Subject> =
         held.chain(options.peers.iter().map(|peers| Subject::Peers(*peers))).collect();
@@ -106,11 +110,11 @@ pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFi
     Ok(())
 }
 
-fn measure_once(options: &Options, subject: Subject) -> Result<Row> {
+fn measure_once(options: &Scalability, subject: Subject) -> Result<Row> {
     let (client_cpu, server_cpu) = options.pin.cpus();
     let peer: Peer = Peer::start(
         holder::ROLE,
-        &holder::Options {
+        &holder::HolderConfig {
             listen: (Ipv4Addr::UNSPECIFIED, 0).into(),
             delivery: options.delivery,
             held: subject.held(),
@@ -123,7 +127,7 @@ fn measure_once(options: &Options, subject: Subject) -> Result<Row> {
     Ok(row)
 }
 
-fn measure_client(options: &Options, subject: Subject, port: u16, meter: Meter) -> Result<Row> {
+fn measure_client(options: &Scalability, subject: Subject, port: u16, meter: Meter) -> Result<Row> {
     let mut client = ManyServers::start(options, subject, port)?;
     let (servers, outstanding) = (client.servers.len(), subject.held() + options.window);
     let calls = Calls::new(Workload::Fixed(options.size), 0, outstanding, 1);
@@ -161,7 +165,7 @@ struct ManyServers {
 }
 
 impl ManyServers {
-    fn start(options: &Options, subject: Subject, port: u16) -> Result<Self> {
+    fn start(options: &Scalability, subject: Subject, port: u16) -> Result<Self> {
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let config = holder::config(listen, options.delivery)?;
         let (node, servers) = match subject {

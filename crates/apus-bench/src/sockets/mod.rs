@@ -43,9 +43,9 @@ const KERNEL_PCT_MAX: f64 = 1.0;
 /// Upper bound on attempts of a measurement whose bytes take the wrong way: on a busy machine the ends may meet late.
 const ATTEMPTS: u32 = 5;
 
-/// Options of the benchmark.
+/// Ordinary sockets, plain and under `apus run`: the transports, the sizes and the tests.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct SocketComparison {
     /// Transports of the program's bytes [default: all that fit]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub transports: Vec<Way>,
@@ -81,7 +81,7 @@ struct Subject {
 /// # Errors
 /// If a process fails, if bytes take the wrong way, or if `preload` fails.
 pub fn measure(
-    options: &Options,
+    options: &SocketComparison,
     preload: fn(&Path) -> Result<OsString>,
     progress: &dyn Progress,
     result: &mut ResultFile,
@@ -96,7 +96,7 @@ pub fn measure(
     whole
 }
 
-impl Options {
+impl SocketComparison {
     /// The subjects, grouped by test and size, with adjacent transports.
     fn subjects(&self) -> Result<Vec<Subject>> {
         let tests = self.only.map_or_else(|| vec![Test::Rr, Test::Stream], |test| vec![test]);
@@ -124,7 +124,7 @@ impl Options {
 }
 
 struct Measurement<'a> {
-    options: &'a Options,
+    options: &'a SocketComparison,
     /// Value of `LD_PRELOAD`, as in [`pair::run`], for the program under `apus run`.
     preload: Option<OsString>,
 }
@@ -178,7 +178,7 @@ impl Measurement<'_> {
     fn program(&self, subject: Subject, row: Row, result: &mut ResultFile) -> Result<Row> {
         let Subject { test, size, way } = subject;
         let kind = way.sockets().context("this transport has no sockets program")?;
-        let options = program::Options {
+        let options = program::ProgramConfig {
             test,
             size,
             kind,
@@ -202,7 +202,7 @@ impl Measurement<'_> {
     }
 }
 
-impl Options {
+impl SocketComparison {
     fn warm_up_s(&self) -> f64 {
         (self.seconds / 10.0).max(WARM_UP_S_MIN)
     }

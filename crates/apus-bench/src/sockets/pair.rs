@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::program::{Options, ROLE, Report};
+use super::program::{ProgramConfig, ROLE, Report};
 use crate::child::Child;
 use crate::peer::{arguments, this_program};
 use crate::pin::Pin;
@@ -32,11 +32,11 @@ pub(super) struct Outcome {
 ///
 /// # Errors
 /// If either cannot start, fails, does not report in time, or lost bytes.
-pub(super) fn run(options: &Options, pin: Pin, preload: Option<&OsStr>) -> Result<Outcome> {
+pub(super) fn run(options: &ProgramConfig, pin: Pin, preload: Option<&OsStr>) -> Result<Outcome> {
     let (client_cpu, server_cpu) = pin.cpus();
     let mut server = Child::start(command(options, preload)?, server_cpu)?;
     let address = line(&mut server, TIMEOUT).context("the server")?;
-    let ours = Options { server: Some(address), ..options.clone() };
+    let ours = ProgramConfig { server: Some(address), ..options.clone() };
     let mut client = Child::start(command(&ours, preload)?, client_cpu)?;
     let duration = Duration::from_secs_f64(options.warm_up_s + options.seconds);
     let outcome = Outcome {
@@ -50,7 +50,7 @@ pub(super) fn run(options: &Options, pin: Pin, preload: Option<&OsStr>) -> Resul
 }
 
 /// The command of this program as the ordinary program. Its starter pins it, like `taskset`.
-fn command(options: &Options, preload: Option<&OsStr>) -> Result<Command> {
+fn command(options: &ProgramConfig, preload: Option<&OsStr>) -> Result<Command> {
     let mut command = Command::new(this_program()?);
     command.args(arguments(ROLE, options)?);
     if let Some(preload) = preload {

@@ -41,9 +41,9 @@ pub enum Test {
     Stream,
 }
 
-/// Options of this role.
+/// Configuration of the client or the server of a test.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Options {
+pub(crate) struct ProgramConfig {
     pub(crate) test: Test,
     /// Bytes of request and response, or of each write; at least 1.
     pub(crate) size: u32,
@@ -99,7 +99,7 @@ impl RoundTrips {
 ///
 /// # Errors
 /// If the kernel refuses a socket, the connection breaks, or an answer is wrong.
-pub(crate) fn run(options: &Options, output: &mut dyn Write) -> Result<()> {
+pub(crate) fn run(options: &ProgramConfig, output: &mut dyn Write) -> Result<()> {
     thread::Builder::new().name("leader".to_owned()).spawn(end_with_leader)?;
     let report = match &options.server {
         None => serve(options, output)?,
@@ -119,7 +119,7 @@ fn end_with_leader() {
     process::exit(1);
 }
 
-fn serve(options: &Options, output: &mut dyn Write) -> Result<Report> {
+fn serve(options: &ProgramConfig, output: &mut dyn Write) -> Result<Report> {
     let (listener, address) = Listener::new(options.kind)?;
     writeln!(output, "{address}").and_then(|()| output.flush()).context("the benchmark is gone")?;
     let mut connection = listener.accept().context("accept")?;
@@ -159,7 +159,7 @@ fn receive(connection: &mut Connection) -> Result<Report> {
 
 /// The side that measures round trips and writes streams.
 struct Client<'a> {
-    options: &'a Options,
+    options: &'a ProgramConfig,
     connection: Connection,
     total_bytes: u64,
 }

@@ -106,7 +106,7 @@ fn comparison(options: &Options, transports: &[Transport]) -> Comparison {
     }
 }
 
-fn rtt_options(options: &Options) -> rtt::Options {
+fn rtt_options(options: &Options) -> rtt::PingPong {
     let transports = [
         Transport::TcpBlock,
         Transport::TcpPoll,
@@ -114,13 +114,13 @@ fn rtt_options(options: &Options) -> rtt::Options {
         Transport::UnixPoll,
         Transport::ApusShm,
     ];
-    rtt::Options { comparison: comparison(options, &transports), size: SHORT, pause: 0.0 }
+    rtt::PingPong { comparison: comparison(options, &transports), size: SHORT, pause: 0.0 }
 }
 
-fn mix_options(options: &Options, gbps: f64) -> mix::Options {
+fn mix_options(options: &Options, gbps: f64) -> mix::MessageMix {
     let transports =
         [Transport::TcpEpoll, Transport::TcpPoll, Transport::UnixPoll, Transport::ApusShm];
-    mix::Options {
+    mix::MessageMix {
         comparison: comparison(options, &transports),
         workload: Workload::Mix(apus_load::Mix::default()),
         gbps,
@@ -131,7 +131,7 @@ fn mix_options(options: &Options, gbps: f64) -> mix::Options {
     }
 }
 
-fn stream_options(options: &Options) -> stream::Options {
+fn stream_options(options: &Options) -> stream::StreamThroughput {
     let transports = [
         Transport::TcpEpoll,
         Transport::TcpPoll,
@@ -139,7 +139,7 @@ fn stream_options(options: &Options) -> stream::Options {
         Transport::UnixPoll,
         Transport::ApusShm,
     ];
-    stream::Options {
+    stream::StreamThroughput {
         comparison: comparison(options, &transports),
         size: LONG,
         outstanding: vec![OUTSTANDING],
