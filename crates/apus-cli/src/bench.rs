@@ -109,7 +109,7 @@ names: the numbers from 0, as long as --key-size says.",
   apus bench memcached 10.0.0.1:6379 --protocol resp --qps 20000 --value-size 1kB --update 0.1
   apus bench memcached unix:/run/memcached.sock --qps 20000 --no-load"
     )]
-    Memcached(Args<apus_memcached::Options>),
+    Memcached(Args<apus_memcached::GeneratorConfig>),
     /// Take part in the load of `apus bench memcached --agents` on another host
     #[command(after_help = "Examples:
   apus bench memcached-agent --listen 10.0.0.2:7000

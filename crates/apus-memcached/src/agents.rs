@@ -13,8 +13,8 @@ use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::config::GeneratorConfig;
 use super::generator::DRAIN;
-use super::options::Options;
 use super::outcome::Outcome;
 use super::records::Records;
 use super::run::Ready;
@@ -38,7 +38,7 @@ pub struct AgentOptions {
 #[derive(Debug, Serialize, Deserialize)]
 enum Order {
     /// Open the connections of a load.
-    Prepare { options: Box<Options>, qps: f64, seed: u64 },
+    Prepare { options: Box<GeneratorConfig>, qps: f64, seed: u64 },
     /// Begin.
     Start,
 }
@@ -117,7 +117,7 @@ fn follow(leader: &mut Lines) -> Result<()> {
     Ok(())
 }
 
-fn prepare(options: &Options, qps: f64, seed: u64) -> Result<Ready> {
+fn prepare(options: &GeneratorConfig, qps: f64, seed: u64) -> Result<Ready> {
     options.check()?;
     let server = Server::find(&options.server)?;
     let records = Arc::new(Records::new(options.keys, options.key_size, options.value_size));
@@ -136,7 +136,7 @@ impl Agents {
     ///
     /// # Errors
     /// If an agent does not answer.
-    pub(super) fn connect(options: &Options) -> Result<Self> {
+    pub(super) fn connect(options: &GeneratorConfig) -> Result<Self> {
         let connect = |name: &String| {
             let context = || format!("agent '{name}'");
             let address = name.to_socket_addrs().with_context(context)?.next();
@@ -159,7 +159,7 @@ impl Agents {
     ///
     /// # Errors
     /// If an agent fails.
-    pub(super) fn prepare(&mut self, options: &Options, qps: f64, seed: u64) -> Result<()> {
+    pub(super) fn prepare(&mut self, options: &GeneratorConfig, qps: f64, seed: u64) -> Result<()> {
         for (number, (name, agent)) in (1..).zip(&mut self.list) {
             let options = Box::new(options.clone());
             let order = Order::Prepare { options, qps, seed: seed_of(seed, number) };

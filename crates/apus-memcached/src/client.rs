@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::agents::{Agents, seed_of};
+use super::config::GeneratorConfig;
 use super::generator::Edge;
-use super::options::Options;
 use super::outcome::Outcome;
 use super::records::Records;
 use super::run::{self, Ready};
@@ -20,7 +20,7 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// Offers load: from the calling thread's network namespace without agents, otherwise only from the agents.
 pub struct Client {
-    options: Options,
+    options: GeneratorConfig,
     server: Server,
     records: Arc<Records>,
     agents: Agents,
@@ -31,7 +31,7 @@ impl Client {
     ///
     /// # Errors
     /// If options contradict each other, or an agent does not answer.
-    pub fn new(options: Options) -> Result<Self> {
+    pub fn new(options: GeneratorConfig) -> Result<Self> {
         options.check()?;
         let server = Server::find(&options.server)?;
         let records = Arc::new(Records::new(options.keys, options.key_size, options.value_size));

@@ -7,7 +7,7 @@
 //! * `generator`: the load of a thread, open loop or closed; `run`: its threads; `outcome`: the results;
 //! * `agents`: parts of the load from other hosts;
 //! * `client`: the same for benchmarks that measure the server as well;
-//! * `options`: the options; this file: the rates, their order, and the validity of runs.
+//! * `config`: the configuration; this file: the rates, their order, and the validity of runs.
 //!
 //! Two differences from mutilate: latency starts at the time at which a query was due, not at the time at which it could be sent,
 //! and a run with a late generator is refused.
@@ -18,10 +18,10 @@ mod agents;
 mod answer;
 mod binary;
 mod client;
+mod config;
 mod connection;
 mod connections;
 mod generator;
-mod options;
 mod outcome;
 mod protocol;
 mod records;
@@ -38,9 +38,9 @@ use apus_load::{Latency, Lateness, REFUSED_LATE, ResultFile, Row, Scale, Series,
 
 pub use self::agents::{AgentOptions, serve_agent};
 pub use self::client::Client;
+pub use self::config::{GeneratorConfig, Scan};
 pub use self::generator::Edge;
 pub use self::generator::{Arrival, Wait};
-pub use self::options::{Options, Scan};
 pub use self::outcome::Outcome;
 pub use self::protocol::Protocol;
 pub use self::records::Length;
@@ -65,7 +65,11 @@ const KEPT_UP: f64 = 0.95;
 ///
 /// # Errors
 /// If options contradict each other, the server cannot be reached, or an answer is malformed.
-pub fn measure(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
+pub fn measure(
+    options: &GeneratorConfig,
+    progress: &dyn Progress,
+    result: &mut ResultFile,
+) -> Result<()> {
     options.check()?;
     let server = Server::find(&options.server)?;
     let records = Arc::new(Records::new(options.keys, options.key_size, options.value_size));
@@ -135,7 +139,7 @@ impl Whole {
 }
 
 /// The row of a run. A refused run has no figures of the server.
-fn row(options: &Options, qps: f64, run: u32, outcome: &Whole) -> Row {
+fn row(options: &GeneratorConfig, qps: f64, run: u32, outcome: &Whole) -> Row {
     let Whole { sum, late } = outcome;
     let (keys, values, updates) = (options.key_size, options.value_size, options.update * 100.0);
     let row = Row::new(options.protocol.transport())

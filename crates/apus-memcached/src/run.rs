@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use apus_net::cpu;
 
+use super::config::GeneratorConfig;
 use super::connections::Connections;
 use super::generator::{self, Edge, Offer, Starts};
-use super::options::Options;
 use super::outcome::Outcome;
 use super::records::Records;
 use super::server::Server;
@@ -24,7 +24,11 @@ const LOADING_DEPTH: u32 = 64;
 ///
 /// # Errors
 /// The errors of [`generator::load`], and if the server cannot be reached.
-pub(super) fn load(server: &Server, options: &Options, records: &Arc<Records>) -> Result<()> {
+pub(super) fn load(
+    server: &Server,
+    options: &GeneratorConfig,
+    records: &Arc<Records>,
+) -> Result<()> {
     let protocol = options.protocol;
     let mut connections =
         Connections::open(server, protocol, LOADING_CONNECTIONS, LOADING_DEPTH, records)?;
@@ -43,7 +47,7 @@ impl Ready {
     /// If the kernel or the server refuses.
     pub(super) fn new(
         server: &Server,
-        options: &Options,
+        options: &GeneratorConfig,
         records: &Arc<Records>,
         qps: f64,
         seed: u64,
@@ -119,6 +123,6 @@ impl Ready {
 }
 
 /// Whether spinning threads leave no CPU of this process for other work.
-pub(super) fn is_crowded(options: &Options) -> bool {
+pub(super) fn is_crowded(options: &GeneratorConfig) -> bool {
     options.threads as usize >= cpu::allowed().len()
 }

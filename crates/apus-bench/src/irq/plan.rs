@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::delivery::Load;
 use apus_load::misuse::Misuse;
-use apus_memcached::{Arrival, Length, Options as Generator, Protocol, Wait};
+use apus_memcached::{Arrival, GeneratorConfig, Length, Protocol, Wait};
 
 /// The cases of the letter, and suspension without deferral as the control.
 const CASES: [&str; 12] = [
@@ -234,8 +234,8 @@ impl Plan {
     }
 
     /// The options of the load generator, for a server at this address.
-    pub(super) fn generator(&self, address: &str) -> Generator {
-        Generator {
+    pub(super) fn generator(&self, address: &str) -> GeneratorConfig {
+        GeneratorConfig {
             server: format!("{address}:{}", self.port),
             protocol: self.protocol,
             qps: 0.0,

@@ -1,4 +1,4 @@
-//! Options of the generator.
+//! Configuration of the generator.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,9 +18,9 @@ const SCAN_MAX: usize = 1000;
 /// Upper bound on a rate, per second.
 const QPS_MAX: f64 = 1e7;
 
-/// The load and its server.
+/// Configuration of the load generator: the load and its server.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
-pub struct Options {
+pub struct GeneratorConfig {
     /// The server: HOST:PORT, or unix:PATH
     #[arg(value_name = "SERVER")]
     pub server: String,
@@ -93,7 +93,7 @@ pub struct Options {
     pub seed: u64,
 }
 
-impl Options {
+impl GeneratorConfig {
     /// Refuses contradictory options, and CPUs that this process may not use.
     ///
     /// # Errors
@@ -201,10 +201,10 @@ mod tests {
     #[derive(Parser)]
     struct Command {
         #[command(flatten)]
-        options: Options,
+        options: GeneratorConfig,
     }
 
-    fn options(arguments: &str) -> Result<Options, clap::Error> {
+    fn options(arguments: &str) -> Result<GeneratorConfig, clap::Error> {
         let words = ["command"].into_iter().chain(arguments.split_whitespace());
         Command::try_parse_from(words).map(|command| command.options)
     }
@@ -238,7 +238,7 @@ mod tests {
     fn options_go_to_other_hosts_as_text() {
         let options = options("x:1 --key-size 30 --arrival fb-ia --protocol resp").unwrap();
         let text = serde_json::to_string(&options).unwrap();
-        let back: Options = serde_json::from_str(&text).unwrap();
+        let back: GeneratorConfig = serde_json::from_str(&text).unwrap();
         assert_eq!((back.key_size, back.value_size), (Length::Fixed(30), Length::Fb));
         assert_eq!((back.arrival, back.protocol), (Arrival::FbIa, Protocol::Resp));
     }
