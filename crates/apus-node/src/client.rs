@@ -13,7 +13,7 @@ use apus::net::cpu;
 use apus_load::{ResultFile, Series};
 
 use super::link::Protocol;
-use super::options::Options;
+use super::load_profile::LoadProfile;
 use super::port::Port;
 use super::recorder::{DUMP_MAX, Interval, Record, Recorder};
 use super::sender::{DRAIN, Run, Sender, is_set, receive};
@@ -32,7 +32,7 @@ use apus_load::stop;
 /// # Errors
 /// If a server cannot be reached at the start, or with `fail_fast` if a call fails.
 pub fn run(
-    options: &Options,
+    options: &LoadProfile,
     result: &mut ResultFile,
     say: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<Measured> {
@@ -75,7 +75,7 @@ pub fn run(
 /// Generates load with the clients of each port, one for each of its threads. The first one sends. Without others, it also
 /// receives.
 fn generate(
-    options: &Options,
+    options: &LoadProfile,
     body: Body,
     servers: Vec<String>,
     clients: Vec<Vec<Box<dyn Client + Send>>>,
@@ -124,7 +124,7 @@ struct Load {
 
 impl Load {
     /// Also returns the schedule of each port's sender.
-    fn new(options: &Options, threads: usize) -> Result<(Self, Vec<Pace>)> {
+    fn new(options: &LoadProfile, threads: usize) -> Result<(Self, Vec<Pace>)> {
         let all = threads * usize::from(options.ports);
         let dump = if options.dump.is_some() { DUMP_MAX.div_ceil(all) } else { 0 };
         let recorders = || Ok((0..threads).map(|_| Recorder::new(dump)).collect());
@@ -199,7 +199,7 @@ impl Measured {
 
 /// Prints statistics once a second until the end of the run, then merges the threads' records.
 fn watch(
-    options: &Options,
+    options: &LoadProfile,
     run: &Run<'_>,
     load: &Load,
     threads: Vec<ScopedJoinHandle<'_, Result<()>>>,
@@ -232,7 +232,7 @@ fn watch(
 }
 
 /// The line of statistics since the previous one.
-fn statistics(options: &Options, load: &Load, elapsed: Duration) -> String {
+fn statistics(options: &LoadProfile, load: &Load, elapsed: Duration) -> String {
     let mut interval = Interval::default();
     for recorder in load.recorders() {
         interval.merge(&recorder.lock().take_interval());
@@ -240,7 +240,7 @@ fn statistics(options: &Options, load: &Load, elapsed: Duration) -> String {
     interval.line(elapsed.as_secs_f64(), options.ports.into())
 }
 
-fn report(options: &Options, measured: &Measured, load: &Load, result: &mut ResultFile) {
+fn report(options: &LoadProfile, measured: &Measured, load: &Load, result: &mut ResultFile) {
     let Measured { record, elapsed, .. } = measured;
     let seconds = elapsed.as_secs_f64();
     let latency = record.by_size.total();

@@ -3,7 +3,7 @@
 //!
 //! | module | |
 //! |---|---|
-//! | [`options`], [`client`] | options, threads, statistics and results of the generator |
+//! | [`load_profile`], [`client`] | load profile, threads, statistics and results of the generator |
 //! | `port`, `sender` | a sending port: outstanding calls, the schedule; its threads |
 //! | `unloaded` | the measurement without load |
 //! | `errors`, `recorder` | counts of failed calls; a client's measurements |
@@ -23,8 +23,8 @@ pub mod client;
 pub mod cp_node;
 mod errors;
 pub mod link;
+pub mod load_profile;
 pub mod message;
-pub mod options;
 pub mod pace;
 mod port;
 mod recorder;

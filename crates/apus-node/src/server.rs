@@ -29,9 +29,9 @@ const HOMA_PORT_MAX: u32 = 32_767;
 /// Time in which a stopping server finishes its responses.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// Options of the server.
+/// Configuration of the server.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct ServerConfig {
     /// How the node reaches the network
     #[command(flatten)]
     pub link: LinkOptions,
@@ -55,7 +55,7 @@ pub struct Options {
     pub seconds: f64,
 }
 
-impl Options {
+impl ServerConfig {
     /// Refuses contradictory options.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl Options {
 /// # Errors
 /// If an address or port is in use, not local or not allowed, or a server's thread ends.
 pub fn run(
-    options: &Options,
+    options: &ServerConfig,
     result: &mut ResultFile,
     say: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<()> {
@@ -94,7 +94,7 @@ pub fn run(
 }
 
 fn serve_apus(
-    options: &Options,
+    options: &ServerConfig,
     result: &mut ResultFile,
     say: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<()> {
@@ -201,7 +201,7 @@ fn is_pattern(body: &[u8], reply: u32) -> bool {
 }
 
 fn serve_tcp(
-    options: &Options,
+    options: &ServerConfig,
     result: &mut ResultFile,
     say: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<()> {
@@ -228,7 +228,7 @@ fn port_range(first: u16, ports: u16) -> String {
 }
 
 /// The addresses of the node, on each of its links.
-fn places(options: &Options, node: &Node) -> String {
+fn places(options: &ServerConfig, node: &Node) -> String {
     let native = match options.listen.ip() {
         IpAddr::V4(ip) => format!("{}{ip}", Scheme::HOMA),
         IpAddr::V6(ip) => format!("{}[{ip}]", Scheme::HOMA),
@@ -245,7 +245,7 @@ fn places(options: &Options, node: &Node) -> String {
 /// # Errors
 /// If one of the threads has ended.
 fn watch(
-    options: &Options,
+    options: &ServerConfig,
     traffic: &Traffic,
     threads: &[JoinHandle<Error>],
     say: &mut dyn FnMut(&str) -> Result<()>,
@@ -268,7 +268,7 @@ fn watch(
     Ok(start.elapsed())
 }
 
-fn report(options: &Options, traffic: &Traffic, served: Duration, result: &mut ResultFile) {
+fn report(options: &ServerConfig, traffic: &Traffic, served: Duration, result: &mut ResultFile) {
     let counts = traffic.counts();
     let seconds = served.as_secs_f64();
     let gbps = |bytes: u64| bytes as f64 * 8.0 / 1e9 / seconds;

@@ -11,7 +11,7 @@ use apus_load::{Latency, ResultFile, Size, Workload};
 
 use super::TICK;
 use super::errors::Errors;
-use super::options::Options;
+use super::load_profile::LoadProfile;
 use super::recorder::Record;
 use crate::message::reply_length;
 use crate::transport::interface::{Client, Ended, Failed, NO_REPLY, Request};
@@ -31,7 +31,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// If the node cannot start; with `--fail-fast`, if a call fails.
-pub(super) fn run(options: &Options, samples: u32, result: &mut ResultFile) -> Result<Record> {
+pub(super) fn run(options: &LoadProfile, samples: u32, result: &mut ResultFile) -> Result<Record> {
     let servers = options.apus_servers()?;
     let node = options.link.start((Ipv4Addr::UNSPECIFIED, 0).into())?;
     let body = options.body();

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use apus_node::client;
 use apus_node::link::pin;
-use apus_node::options::Options;
+use apus_node::load_profile::LoadProfile;
 
 use crate::output::{OutputArgs, OutputFile, different, measured, say};
 
@@ -25,7 +25,7 @@ A failed call is counted by the kind of its error, and the run continues; in a c
 connection breaks, all connections of its port are opened again. The exit status is 1 if no call succeeded or a reply was wrong.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    options: Options,
+    options: LoadProfile,
     #[command(flatten)]
     output: OutputArgs,
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use apus_node::link::pin;
-use apus_node::server::{self, Options};
+use apus_node::server::{self, ServerConfig};
 
 use crate::output::{OutputArgs, different, measured, say};
 
@@ -26,7 +26,7 @@ The module must not be loaded on the same host, because it would take every pack
 Messages then have at most 1,000,000 bytes. Clients with the stripped module need APUS_CONFIRM_PEERS=false.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    options: Options,
+    options: ServerConfig,
     #[command(flatten)]
     output: OutputArgs,
 }

@@ -1,4 +1,4 @@
-//! Options of the load generator.
+//! The load profile of a client.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -20,9 +20,9 @@ use apus_load::misuse::Misuse;
 /// Default upper bound on outstanding calls in an open loop.
 const OPEN_LOOP_MAX: u32 = 200;
 
-/// The load and its servers.
+/// Load profile: the calls to make, and the servers.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct LoadProfile {
     /// How the node reaches the network
     #[command(flatten)]
     pub link: LinkOptions,
@@ -74,7 +74,7 @@ pub struct Options {
     pub pin: Option<usize>,
 }
 
-impl Options {
+impl LoadProfile {
     /// Refuses contradictory options.
     ///
     /// # Errors
