@@ -18,9 +18,9 @@ use crate::switch::{HostDiscipline, Ports};
 /// Default name of a lab.
 pub const LAB: &str = "lab";
 
-/// Options of a new lab.
+/// Configuration of a new lab.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct LabConfig {
     /// Name of the lab
     #[arg(value_name = "LAB", default_value = LAB)]
     pub lab: String,
@@ -45,7 +45,7 @@ pub struct Options {
 ///
 /// # Errors
 /// If the privilege is missing, a lab of that name exists, or the kernel lacks a feature.
-pub fn up(options: &Options) -> Result<String> {
+pub fn up(options: &LabConfig) -> Result<String> {
     privilege::demand("up")?;
     let ports = Ports {
         link_mbps: options.link_mbps.into(),

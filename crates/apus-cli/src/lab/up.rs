@@ -16,7 +16,7 @@ use crate::output::{JsonArgs, print};
 Host hN has the address 10.213.0.N+1. The lab stays until `apus lab down`.")]
 pub(crate) struct Up {
     #[command(flatten)]
-    options: up::Options,
+    options: up::LabConfig,
 }
 
 /// Remove a lab or all labs, including those of a killed program
