@@ -24,9 +24,9 @@ const OUTSTANDING: u64 = 8;
 /// The loads of the mix, in Gb/s: the second where this machine is too small or too busy for the first.
 const LOADS_GBPS: [f64; 2] = [2.0, 0.5];
 
-/// How long the demo takes.
+/// Number and length of the runs.
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub(super) struct Options {
+pub(super) struct RunLength {
     /// Seconds of each run
     #[arg(long, value_name = "S", allow_negative_numbers = true, default_value_t = 0.5, hide = true, value_parser = arguments::seconds)]
     pub(super) seconds: f64,
@@ -40,7 +40,7 @@ pub(super) struct Options {
 /// # Errors
 /// When a measurement fails.
 pub(super) fn measure(
-    options: &Options,
+    options: &RunLength,
     progress: &dyn Progress,
     result: &mut ResultFile,
 ) -> Result<()> {
@@ -50,7 +50,11 @@ pub(super) fn measure(
 }
 
 /// Measures the mix under the highest load at which there is a figure of each kind of transport.
-fn measure_mix(options: &Options, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
+fn measure_mix(
+    options: &RunLength,
+    progress: &dyn Progress,
+    result: &mut ResultFile,
+) -> Result<()> {
     let mut tried = Vec::new();
     for gbps in LOADS_GBPS {
         let mut mixed = ResultFile::new(&result.command, result.machine.clone());
@@ -92,7 +96,7 @@ fn load_of(row: &Row) -> Option<&str> {
 }
 
 /// The common options of all parts. Transports that spin are left out where client and server share one CPU.
-fn comparison(options: &Options, transports: &[Transport]) -> Comparison {
+fn comparison(options: &RunLength, transports: &[Transport]) -> Comparison {
     let pin = Pin::Split;
     let fits = |transport: &&Transport| !(pin.shares_cpu() && transport.spins());
     Comparison {
@@ -106,7 +110,7 @@ fn comparison(options: &Options, transports: &[Transport]) -> Comparison {
     }
 }
 
-fn rtt_options(options: &Options) -> rtt::PingPong {
+fn rtt_options(options: &RunLength) -> rtt::PingPong {
     let transports = [
         Transport::TcpBlock,
         Transport::TcpPoll,
@@ -117,7 +121,7 @@ fn rtt_options(options: &Options) -> rtt::PingPong {
     rtt::PingPong { comparison: comparison(options, &transports), size: SHORT, pause: 0.0 }
 }
 
-fn mix_options(options: &Options, gbps: f64) -> mix::MessageMix {
+fn mix_options(options: &RunLength, gbps: f64) -> mix::MessageMix {
     let transports =
         [Transport::TcpEpoll, Transport::TcpPoll, Transport::UnixPoll, Transport::ApusShm];
     mix::MessageMix {
@@ -131,7 +135,7 @@ fn mix_options(options: &Options, gbps: f64) -> mix::MessageMix {
     }
 }
 
-fn stream_options(options: &Options) -> stream::StreamThroughput {
+fn stream_options(options: &RunLength) -> stream::StreamThroughput {
     let transports = [
         Transport::TcpEpoll,
         Transport::TcpPoll,

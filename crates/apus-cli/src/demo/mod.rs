@@ -13,7 +13,7 @@ use anyhow::Result;
 use apus_load::report::{Style, short_warnings, wrap};
 use apus_load::stop;
 
-use self::local::Options;
+use self::local::RunLength;
 use self::table::conclusion;
 use crate::output::{OutputArgs, conclude_whole, measured, print};
 
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     #[command(flatten)]
-    options: Options,
+    options: RunLength,
 }
 
 /// Measures and shows.

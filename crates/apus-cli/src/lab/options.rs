@@ -1,4 +1,4 @@
-//! Options beside a plan.
+//! Arguments that override settings of a plan.
 
 use std::path::{Path, PathBuf};
 
@@ -10,9 +10,9 @@ use apus_node::arguments;
 use crate::failure;
 use crate::output::OutputArgs;
 
-/// Options beside the plan, for all its measurements.
+/// Overrides of settings of the plan, for all its measurements.
 #[derive(Clone, Debug, clap::Args)]
-struct Options {
+struct SettingOverrides {
     /// Rate of each link, both ways [default: 50]
     #[arg(long, value_name = "MBPS", allow_negative_numbers = true, value_parser = arguments::number::<f64>(format!("Mb/s, in the lab from 1 to {LINK_MBPS_MAX}")))]
     link_mbps: Option<f64>,
@@ -61,7 +61,7 @@ pub(crate) struct CampaignArgs {
     #[arg(value_name = "PLAN.toml")]
     plan: Option<PathBuf>,
     #[command(flatten)]
-    options: Options,
+    options: SettingOverrides,
     /// Keep the result of each measurement in DIR, and skip measurements whose result is there
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
@@ -120,7 +120,7 @@ fn text_of(path: &Path) -> Result<String> {
     text.ok_or_else(|| Misuse(format!("'--capture {}': it is no UTF-8", path.display())).into())
 }
 
-impl Options {
+impl SettingOverrides {
     fn applied_to(&self, mut setting: Setting) -> Setting {
         fn put<T: Clone>(place: &mut T, value: &Option<T>) {
             if let Some(value) = value {
