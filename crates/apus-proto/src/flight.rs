@@ -23,8 +23,8 @@ pub(crate) fn takes(unscheduled: u32, packet: u32, length: u32) -> u64 {
     receive_buffer::taken(unscheduled.into(), packet, length.into()) + MESSAGE
 }
 
-/// Order of deferred messages: length, then age, then a unique key.
-type Place = (u32, u64, RpcKey);
+/// Key of a deferred message in SRPT order: length, then age, then a unique key.
+pub(crate) type SrptKey = (u32, u64, RpcKey);
 
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
@@ -37,7 +37,7 @@ pub(crate) struct Flight {
     /// Value of `sent` at the last probe of the peer, and the time of that probe.
     asked: (u64, Time),
     /// Deferred messages, shortest first, then oldest, with the bytes of the receive buffer that each would take.
-    deferred: BTreeMap<Place, u64>,
+    deferred: BTreeMap<SrptKey, u64>,
 }
 
 impl Flight {
@@ -74,13 +74,13 @@ impl Flight {
         self.asked.1 >= then
     }
 
-    pub(crate) fn defer(&mut self, place: Place, takes: u64) {
-        self.deferred.insert(place, takes);
+    pub(crate) fn defer(&mut self, key: SrptKey, takes: u64) {
+        self.deferred.insert(key, takes);
     }
 
     /// Removes a deferred message that has ended.
-    pub(crate) fn forget(&mut self, place: Place) {
-        self.deferred.remove(&place);
+    pub(crate) fn forget(&mut self, key: SrptKey) {
+        self.deferred.remove(&key);
     }
 
     #[inline]

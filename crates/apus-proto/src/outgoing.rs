@@ -7,6 +7,7 @@ use std::time::Duration;
 use apus_wire::{DataFlags, Priority};
 use bytes::Bytes;
 
+use crate::flight::SrptKey;
 use crate::slab::RpcKey;
 use crate::time::Time;
 
@@ -95,7 +96,7 @@ pub(crate) struct Outgoing {
     /// Mark of the message in the peer's flight.
     pub(crate) mark: u64,
     /// Place of the message in the sending order.
-    place: Place,
+    position: QueuePosition,
     /// Whether the message was ever deferred, and so examined less often.
     pub(crate) was_deferred: bool,
     /// Time of the first transmission of its last byte.
@@ -143,7 +144,7 @@ impl Resends {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum QueuePosition {
     /// Nothing to transmit: everything was transmitted, or the message waits for a grant.
     None,
     Short,
@@ -178,7 +179,7 @@ impl Outgoing {
             piece_payload: u32::MAX,
             birth,
             mark: 0,
-            place: Place::None,
+            position: QueuePosition::None,
             was_deferred: false,
             sent: Time::ZERO,
             began: Time::ZERO,
@@ -196,8 +197,8 @@ impl Outgoing {
         self.body.len() as u32
     }
 
-    /// Returns its place among deferred messages: shortest first, then oldest.
-    pub(crate) fn place_in_flight(&self, key: RpcKey) -> (u32, u64, RpcKey) {
+    /// Returns its key among deferred messages: shortest first, then oldest.
+    pub(crate) fn srpt_key(&self, key: RpcKey) -> SrptKey {
         (self.length(), self.birth, key)
     }
 
@@ -218,12 +219,12 @@ impl Outgoing {
 
     #[inline]
     pub(crate) fn is_blocked(&self) -> bool {
-        self.place == Place::Blocked
+        self.position == QueuePosition::Blocked
     }
 
     #[inline]
     pub(crate) fn is_deferred(&self) -> bool {
-        self.place == Place::Deferred
+        self.position == QueuePosition::Deferred
     }
 
     /// Adopts the packet size of the path at the first transmission. Rounds the unscheduled bytes up to whole packets, so that no
@@ -477,59 +478,59 @@ impl Order {
         !self.shortest.is_empty()
     }
 
-    /// Moves a message to its present place; harmless if it is there.
+    /// Moves a message to its present position; harmless if it is there.
     #[inline]
     pub(crate) fn update(&mut self, key: RpcKey, message: &mut Outgoing) {
-        let place = if message.is_blocked() || message.is_deferred() {
-            message.place
+        let position = if message.is_blocked() || message.is_deferred() {
+            message.position
         } else if !message.may_send() && !message.has_resends() {
-            Place::None
+            QueuePosition::None
         } else if message.length() < SHORT {
-            Place::Short
+            QueuePosition::Short
         } else {
-            Place::Ranked(message.left())
+            QueuePosition::Ranked(message.left())
         };
-        if place == message.place {
+        if position == message.position {
             return;
         }
         self.unrank(key, message);
-        match place {
-            Place::None | Place::Blocked | Place::Deferred => {}
-            Place::Short => self.short.push_back(key),
-            Place::Ranked(left) => {
+        match position {
+            QueuePosition::None | QueuePosition::Blocked | QueuePosition::Deferred => {}
+            QueuePosition::Short => self.short.push_back(key),
+            QueuePosition::Ranked(left) => {
                 self.shortest.insert((left, message.birth, key));
                 self.oldest.insert((message.birth, key));
             }
         }
-        message.place = place;
+        message.position = position;
     }
 
     /// Removes a message. Entries of short messages expire by themselves.
     pub(crate) fn unrank(&mut self, key: RpcKey, message: &mut Outgoing) {
-        if let Place::Ranked(left) = message.place {
+        if let QueuePosition::Ranked(left) = message.position {
             self.shortest.remove(&(left, message.birth, key));
             self.oldest.remove(&(message.birth, key));
         }
-        message.place = Place::None;
+        message.position = QueuePosition::None;
     }
 
     /// Blocks a message until [`Order::unblock`].
     pub(crate) fn block(&mut self, key: RpcKey, message: &mut Outgoing) {
         self.unrank(key, message);
-        message.place = Place::Blocked;
+        message.position = QueuePosition::Blocked;
     }
 
     /// Defers a message until [`Order::release`].
     pub(crate) fn defer(&mut self, key: RpcKey, message: &mut Outgoing) {
         self.unrank(key, message);
-        message.place = Place::Deferred;
+        message.position = QueuePosition::Deferred;
         message.was_deferred = true;
     }
 
     /// Lets a deferred message begin.
     pub(crate) fn release(&mut self, key: RpcKey, message: &mut Outgoing) {
         if message.is_deferred() {
-            message.place = Place::None;
+            message.position = QueuePosition::None;
             self.update(key, message);
         }
     }
@@ -537,7 +538,7 @@ impl Order {
     /// Lets a blocked message go on.
     pub(crate) fn unblock(&mut self, key: RpcKey, message: &mut Outgoing) {
         if message.is_blocked() {
-            message.place = Place::None;
+            message.position = QueuePosition::None;
             self.update(key, message);
         }
     }

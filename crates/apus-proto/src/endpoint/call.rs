@@ -209,7 +209,7 @@ impl Endpoint {
         let (place, takes) = match &mut step.rpc.phase {
             Phase::Outgoing(message) => {
                 step.parts.order.defer(key, message);
-                (message.place_in_flight(key), message.unscheduled.into())
+                (message.srpt_key(key), message.unscheduled.into())
             }
             _ => (connecting(key), 0),
         };

@@ -182,7 +182,7 @@ impl Step<'_> {
                 if message.is_blocked() {
                     self.peer.forget_blocked(self.key);
                 } else if message.is_deferred() {
-                    self.peer.flight.forget(message.place_in_flight(self.key));
+                    self.peer.flight.forget(message.srpt_key(self.key));
                 }
                 self.peer.flight.arrived(message.mark);
                 self.parts.order.unrank(self.key, message);

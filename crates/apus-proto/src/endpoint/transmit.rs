@@ -319,7 +319,7 @@ impl Parts {
         let takes = flight::takes(message.unscheduled, payload_max, message.length());
         if !peer.flight.has_room(self.flight_max, takes) {
             self.order.defer(key, message);
-            peer.flight.defer(message.place_in_flight(key), takes);
+            peer.flight.defer(message.srpt_key(key), takes);
             self.counters.messages_deferred += 1;
             return false;
         }
