@@ -132,25 +132,25 @@ pub(crate) fn offer(server: SocketAddr, records: &Records, offer: &Offer) -> Res
     let mut generator = Generator::new(&node, server, records, offer)?;
     let (warm_up, end) = (offer.warm_up, offer.warm_up + offer.duration);
     generator.until(warm_up)?;
-    generator.ask_for_stats(Kind::StatsBefore)?;
+    generator.ask_for_stats(QueryType::StatsBefore)?;
     generator.until(end)?;
-    generator.ask_for_stats(Kind::StatsAfter)?;
+    generator.ask_for_stats(QueryType::StatsAfter)?;
     while generator.outstanding > 0 && generator.start.elapsed() < end + DRAIN {
         generator.take()?;
     }
     generator.finish()
 }
 
-/// The kind of a response's query, in the low bits of its cookie, below the time at which the query was due.
+/// The type of a query, in the low bits of its cookie, below the time at which the query was due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum QueryType {
     Get,
     Set,
     StatsBefore,
     StatsAfter,
 }
 
-impl Kind {
+impl QueryType {
     const BITS: u32 = 2;
 
     fn cookie(self, due_ns: u64) -> u64 {
@@ -243,12 +243,12 @@ impl<'a> Generator<'a> {
             }
             let record = self.rng.random_range(0..reads.len());
             let (body, kind) = if self.rng.random::<f64>() * 100.0 < offer.get_share {
-                (reads[record].clone(), Kind::Get)
+                (reads[record].clone(), QueryType::Get)
             } else {
                 let length = etc::value_length(&mut self.rng) as usize;
                 let record = u32::try_from(record).expect("records are counted in 32 bits");
                 let query = Query::Set { key: &store::key(record), value: filler(0, length) };
-                (query.encode(), Kind::Set)
+                (query.encode(), QueryType::Set)
             };
             self.client.send(self.server, body, kind.cookie(due.at_ns), Flush::Later)?;
             self.outstanding += 1;
@@ -261,7 +261,7 @@ impl<'a> Generator<'a> {
         Ok(())
     }
 
-    fn ask_for_stats(&mut self, kind: Kind) -> Result<()> {
+    fn ask_for_stats(&mut self, kind: QueryType) -> Result<()> {
         let cookie = kind.cookie(nanos_since(self.start));
         self.client.send(self.server, Query::Stats.encode(), cookie, Flush::Later)?;
         self.outstanding += 1;
@@ -283,18 +283,18 @@ impl<'a> Generator<'a> {
     fn note(&mut self, cookie: u64, response: &[u8]) -> Result<()> {
         self.outstanding -= 1;
         let now_ns = nanos_since(self.start);
-        let (kind, due_ns) = Kind::of(cookie);
+        let (kind, due_ns) = QueryType::of(cookie);
         let value = value_of(response)?;
         match kind {
-            Kind::Get => check_value(value)?,
-            Kind::Set => ensure!(value.is_empty(), "a value that was not requested"),
-            Kind::StatsBefore => self.before = Some(serde_json::from_slice(value)?),
-            Kind::StatsAfter => self.after = Some(serde_json::from_slice(value)?),
+            QueryType::Get => check_value(value)?,
+            QueryType::Set => ensure!(value.is_empty(), "a value that was not requested"),
+            QueryType::StatsBefore => self.before = Some(serde_json::from_slice(value)?),
+            QueryType::StatsAfter => self.after = Some(serde_json::from_slice(value)?),
         }
-        if matches!(kind, Kind::Get | Kind::Set) && self.offer.counts(now_ns) {
+        if matches!(kind, QueryType::Get | QueryType::Set) && self.offer.counts(now_ns) {
             self.responses += 1;
         }
-        if kind == Kind::Get && self.offer.counts(due_ns) {
+        if kind == QueryType::Get && self.offer.counts(due_ns) {
             self.latency.record_ns(now_ns.saturating_sub(due_ns));
         }
         Ok(())
@@ -319,8 +319,9 @@ mod tests {
 
     #[test]
     fn a_cookie_tells_kind_and_time() {
-        for kind in [Kind::Get, Kind::Set, Kind::StatsBefore, Kind::StatsAfter] {
-            assert_eq!(Kind::of(kind.cookie(3_600_000_000_000)), (kind, 3_600_000_000_000));
+        for kind in [QueryType::Get, QueryType::Set, QueryType::StatsBefore, QueryType::StatsAfter]
+        {
+            assert_eq!(QueryType::of(kind.cookie(3_600_000_000_000)), (kind, 3_600_000_000_000));
         }
     }
 }

@@ -11,9 +11,9 @@ use anyhow::{Context, Result};
 use apus_net::tcp;
 use serde::{Deserialize, Serialize};
 
-/// The sockets of the program, and its way of waiting.
+/// The type of the sockets of the program, and its way of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Kind {
+pub(crate) enum SocketType {
     /// TCP, blocking calls.
     Tcp,
     /// TCP, with non-blocking calls in a loop.
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
 
 /// A socket that accepts one connection.
 pub(super) enum Listener {
-    Tcp(TcpListener, Kind),
+    Tcp(TcpListener, SocketType),
     Unix(UnixListener),
 }
 
@@ -33,8 +33,8 @@ impl Listener {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub(super) fn new(kind: Kind) -> Result<(Self, String)> {
-        if kind == Kind::Unix {
+    pub(super) fn new(kind: SocketType) -> Result<(Self, String)> {
+        if kind == SocketType::Unix {
             // Names of processes differ, unless two PID namespaces are involved: then the second process cannot listen.
             let name = format!("apus-bench-sockets-{}", process::id());
             let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?);
@@ -73,16 +73,16 @@ impl Connection {
     ///
     /// # Errors
     /// If the kernel refuses or no process listens.
-    pub(super) fn new(kind: Kind, address: &str) -> io::Result<Self> {
-        if kind == Kind::Unix {
+    pub(super) fn new(kind: SocketType, address: &str) -> io::Result<Self> {
+        if kind == SocketType::Unix {
             let address = SocketAddr::from_abstract_name(address)?;
             return Ok(Self::of_unix(UnixStream::connect_addr(&address)?));
         }
         Self::of_tcp(TcpStream::connect(address)?, kind)
     }
 
-    fn of_tcp(stream: TcpStream, kind: Kind) -> io::Result<Self> {
-        let spins = kind == Kind::TcpSpinning;
+    fn of_tcp(stream: TcpStream, kind: SocketType) -> io::Result<Self> {
+        let spins = kind == SocketType::TcpSpinning;
         stream.set_nonblocking(spins)?;
         Ok(Self { socket: Socket::Tcp(stream), spins })
     }

@@ -14,7 +14,7 @@ use apus_load::Latency;
 use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
-use super::connection::{Connection, Kind, Listener};
+use super::connection::{Connection, Listener, SocketType};
 
 /// The name of this role.
 pub(crate) const ROLE: &str = "sockets";
@@ -47,7 +47,7 @@ pub(crate) struct ProgramConfig {
     pub(crate) test: Test,
     /// Bytes of request and response, or of each write; at least 1.
     pub(crate) size: u32,
-    pub(crate) kind: Kind,
+    pub(crate) kind: SocketType,
     /// The address of the server; `None` for the server itself.
     pub(crate) server: Option<String>,
     /// Seconds of warm-up.

@@ -2,7 +2,7 @@
 
 use strum::IntoStaticStr;
 
-use super::connection::Kind;
+use super::connection::SocketType;
 use super::program::Test;
 use apus_node::message::Header;
 
@@ -45,11 +45,11 @@ impl Way {
     }
 
     /// The sockets of the program; `None` for a transport without sockets.
-    pub(super) fn sockets(self) -> Option<Kind> {
+    pub(super) fn sockets(self) -> Option<SocketType> {
         match self {
-            Self::Tcp | Self::ApusRun => Some(Kind::Tcp),
-            Self::TcpSpin => Some(Kind::TcpSpinning),
-            Self::Unix => Some(Kind::Unix),
+            Self::Tcp | Self::ApusRun => Some(SocketType::Tcp),
+            Self::TcpSpin => Some(SocketType::TcpSpinning),
+            Self::Unix => Some(SocketType::Unix),
             Self::RawShm => None,
         }
     }
