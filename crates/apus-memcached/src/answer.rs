@@ -9,9 +9,9 @@ pub(super) const VALUE_MAX: u32 = 1_000_000;
 /// Upper bound on a line of an answer, in bytes. The longest valid line has a key of 250 bytes and two numbers, or is an error.
 pub(super) const LINE_MAX: usize = 2048;
 
-/// The kind of a request.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Operation {
     /// Reads the value of a key.
     Get,
     /// Sets a new value for a key.
@@ -37,11 +37,11 @@ pub(super) enum Answer {
 pub(super) struct Malformed(pub(super) String);
 
 impl Malformed {
-    /// Bytes that are not an answer to a request of this kind.
-    pub(super) fn unexpected(kind: Kind, bytes: &[u8]) -> Self {
-        let asked = match kind {
-            Kind::Get => "get",
-            Kind::Set => "set",
+    /// Bytes that are not an answer to a request of this operation.
+    pub(super) fn unexpected(operation: Operation, bytes: &[u8]) -> Self {
+        let asked = match operation {
+            Operation::Get => "get",
+            Operation::Set => "set",
         };
         let bytes = in_words(bytes);
         Self(format!("'{bytes}' is not an answer to a {asked}: is '--protocol' right?"))

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use anyhow::{Context, Result, ensure};
 use socket2::Socket;
 
-use super::answer::{Answer, Kind, in_words};
+use super::answer::{Answer, Operation, in_words};
 use super::protocol::Protocol;
 use super::records::Records;
 use super::stamps::Stamps;
@@ -14,7 +14,7 @@ use super::stamps::Stamps;
 /// A request in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Query {
-    pub(super) kind: Kind,
+    pub(super) operation: Operation,
     /// The number of its record.
     pub(super) record: u32,
     /// Start of its latency, in nanoseconds since the start of the run.
@@ -70,7 +70,7 @@ impl Connection {
         let number = self.next_number;
         self.next_number = number.wrapping_add(1);
         let (key, value) = (records.key(query.record), records.value(query.record));
-        self.protocol.request(query.kind, key, value, number, &mut self.output);
+        self.protocol.request(query.operation, key, value, number, &mut self.output);
         self.outstanding.push_back((query, number));
     }
 
@@ -148,7 +148,8 @@ impl Connection {
                 anyhow::bail!("an answer without a request: '{}'", in_words(rest));
             };
             let key = records.key(query.record);
-            let Some((answer, length)) = self.protocol.parse(query.kind, key, number, rest)? else {
+            let Some((answer, length)) = self.protocol.parse(query.operation, key, number, rest)?
+            else {
                 break;
             };
             taken += length;
@@ -174,7 +175,7 @@ mod tests {
     }
 
     fn query(record: u32) -> Query {
-        Query { kind: Kind::Get, record, due_ns: 0 }
+        Query { operation: Operation::Get, record, due_ns: 0 }
     }
 
     #[test]
@@ -216,7 +217,7 @@ mod tests {
     fn a_full_socket_keeps_what_it_did_not_take() {
         let (mut connection, mut server, _) = pair();
         let records = Records::new(1, Length::Fixed(3), Length::Fixed(1_000_000));
-        connection.push(Query { kind: Kind::Set, ..query(0) }, &records);
+        connection.push(Query { operation: Operation::Set, ..query(0) }, &records);
         let whole = connection.output.len();
         let mut got = Vec::new();
         let mut piece = vec![0; 1 << 16];

@@ -294,7 +294,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::{UnixListener, UnixStream};
 
-    use super::super::answer::Kind;
+    use super::super::answer::Operation;
     use super::super::records::Length;
     use super::*;
 
@@ -311,7 +311,7 @@ mod tests {
     }
 
     fn get(record: u32) -> Query {
-        Query { kind: Kind::Get, record, due_ns: 0 }
+        Query { operation: Operation::Get, record, due_ns: 0 }
     }
 
     #[test]

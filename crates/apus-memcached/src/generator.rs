@@ -15,7 +15,7 @@ use apus_net::cpu;
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
-use super::answer::{Answer, Kind};
+use super::answer::{Answer, Operation};
 use super::connection::{Bytes, Query};
 use super::connections::Connections;
 use super::outcome::Outcome;
@@ -276,7 +276,7 @@ impl<'a> Generator<'a> {
             Wait::Sleep => self.connections.receive(wait.min(TICK), note)?,
         };
         for (query, between) in self.connections.stamped.drain(..) {
-            if offer.counts(query.due_ns) && query.kind == Kind::Get {
+            if offer.counts(query.due_ns) && query.operation == Operation::Get {
                 self.outcome.packets.record_ns(between.as_nanos() as u64);
             }
         }
@@ -295,7 +295,9 @@ impl<'a> Generator<'a> {
         let mut note = |query: Query| {
             if offer.counts(query.due_ns) {
                 self.outcome.unfinished += 1;
-                self.outcome.latency(query.kind).record_ns(now_ns.saturating_sub(query.due_ns));
+                self.outcome
+                    .latency(query.operation)
+                    .record_ns(now_ns.saturating_sub(query.due_ns));
             }
         };
         self.connections.queries().for_each(&mut note);
@@ -311,10 +313,11 @@ impl<'a> Generator<'a> {
     }
 }
 
-/// Draws the kind and the record of a request.
+/// Draws the operation and the record of a request.
 fn draw(rng: &mut Random, offer: &Offer, records: u32, due_ns: u64) -> Query {
-    let kind = if rng.random::<f64>() < offer.update { Kind::Set } else { Kind::Get };
-    Query { kind, record: rng.random_range(0..records), due_ns }
+    let operation =
+        if rng.random::<f64>() < offer.update { Operation::Set } else { Operation::Get };
+    Query { operation, record: rng.random_range(0..records), due_ns }
 }
 
 /// Sets every record once.
@@ -328,7 +331,7 @@ pub(super) fn load(connections: &mut Connections) -> Result<()> {
         stop::check()?;
         while connections.has_room() {
             let Some(record) = records.next() else { break };
-            connections.send(Query { kind: Kind::Set, record, due_ns: 0 });
+            connections.send(Query { operation: Operation::Set, record, due_ns: 0 });
         }
         connections.flush()?;
         let mut refused = None;
@@ -364,7 +367,7 @@ impl Outcome {
             Answer::Miss => self.misses += 1,
             Answer::Value(_) | Answer::Stored => {}
         }
-        self.latency(query.kind).record_ns(now_ns.saturating_sub(query.due_ns));
+        self.latency(query.operation).record_ns(now_ns.saturating_sub(query.due_ns));
     }
 
     fn fail(&mut self, why: String) {
@@ -372,10 +375,10 @@ impl Outcome {
         self.first_error.get_or_insert(why);
     }
 
-    fn latency(&mut self, kind: Kind) -> &mut Latency {
-        match kind {
-            Kind::Get => &mut self.gets,
-            Kind::Set => &mut self.updates,
+    fn latency(&mut self, operation: Operation) -> &mut Latency {
+        match operation {
+            Operation::Get => &mut self.gets,
+            Operation::Set => &mut self.updates,
         }
     }
 }
@@ -414,12 +417,12 @@ mod tests {
     #[test]
     fn answers_are_counted_as_what_they_are() {
         let mut outcome = Outcome::default();
-        let get = Query { kind: Kind::Get, record: 0, due_ns: 1000 };
+        let get = Query { operation: Operation::Get, record: 0, due_ns: 1000 };
         outcome.note(get, Answer::Value(5), 5, 3000);
         outcome.note(get, Answer::Miss, 5, 3000);
         outcome.note(get, Answer::Value(4), 5, 3000);
         outcome.note(get, Answer::Refused("busy".to_owned()), 5, 3000);
-        outcome.note(Query { kind: Kind::Set, ..get }, Answer::Stored, 5, 3000);
+        outcome.note(Query { operation: Operation::Set, ..get }, Answer::Stored, 5, 3000);
         assert_eq!((outcome.gets.count(), outcome.updates.count()), (2, 1));
         assert_eq!((outcome.misses, outcome.errors), (1, 2));
         assert_eq!(outcome.first_error.unwrap(), "a value has 4 bytes, where 5 were set");

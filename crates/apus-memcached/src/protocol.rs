@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::answer::{Kind, Parsed};
+use super::answer::{Operation, Parsed};
 use super::{binary, resp, text};
 
 /// The protocol of a server.
@@ -28,22 +28,22 @@ impl Protocol {
         }
     }
 
-    /// Adds a request about `key`. Only [`Kind::Set`] has a `value`.
+    /// Adds a request about `key`. Only [`Operation::Set`] has a `value`.
     pub(super) fn request(
         self,
-        kind: Kind,
+        operation: Operation,
         key: &[u8],
         value: &[u8],
         number: u32,
         out: &mut Vec<u8>,
     ) {
-        match (self, kind) {
-            (Self::Text, Kind::Get) => text::get(key, out),
-            (Self::Text, Kind::Set) => text::set(key, value, out),
-            (Self::Binary, Kind::Get) => binary::get(key, number, out),
-            (Self::Binary, Kind::Set) => binary::set(key, value, number, out),
-            (Self::Resp, Kind::Get) => resp::get(key, out),
-            (Self::Resp, Kind::Set) => resp::set(key, value, out),
+        match (self, operation) {
+            (Self::Text, Operation::Get) => text::get(key, out),
+            (Self::Text, Operation::Set) => text::set(key, value, out),
+            (Self::Binary, Operation::Get) => binary::get(key, number, out),
+            (Self::Binary, Operation::Set) => binary::set(key, value, number, out),
+            (Self::Resp, Operation::Get) => resp::get(key, out),
+            (Self::Resp, Operation::Set) => resp::set(key, value, out),
         }
     }
 
@@ -51,11 +51,17 @@ impl Protocol {
     ///
     /// # Errors
     /// If the bytes are not an answer to it.
-    pub(super) fn parse(self, kind: Kind, key: &[u8], number: u32, bytes: &[u8]) -> Parsed {
+    pub(super) fn parse(
+        self,
+        operation: Operation,
+        key: &[u8],
+        number: u32,
+        bytes: &[u8],
+    ) -> Parsed {
         match self {
-            Self::Text => text::parse(kind, key, bytes),
-            Self::Binary => binary::parse(kind, number, bytes),
-            Self::Resp => resp::parse(kind, bytes),
+            Self::Text => text::parse(operation, key, bytes),
+            Self::Binary => binary::parse(operation, number, bytes),
+            Self::Resp => resp::parse(operation, bytes),
         }
     }
 }

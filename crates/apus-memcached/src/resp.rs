@@ -3,7 +3,7 @@
 
 use std::io::Write as _;
 
-use super::answer::{Answer, Kind, Malformed, Parsed, in_words, length, line};
+use super::answer::{Answer, Malformed, Operation, Parsed, in_words, length, line};
 
 /// Adds a request for the value of `key`.
 pub(super) fn get(key: &[u8], out: &mut Vec<u8>) {
@@ -28,15 +28,15 @@ fn bulk(bytes: &[u8], out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// If the bytes are not an answer to such a request.
-pub(super) fn parse(kind: Kind, bytes: &[u8]) -> Parsed {
+pub(super) fn parse(operation: Operation, bytes: &[u8]) -> Parsed {
     let Some(first) = line(bytes)? else { return Ok(None) };
     let taken = first.len() + 2;
-    let answer = match (kind, first) {
-        (Kind::Get, b"$-1" | b"_") => Answer::Miss,
-        (Kind::Set, b"+OK") => Answer::Stored,
-        (Kind::Get, [b'$', digits @ ..]) => return value(taken, length(digits)?, bytes),
+    let answer = match (operation, first) {
+        (Operation::Get, b"$-1" | b"_") => Answer::Miss,
+        (Operation::Set, b"+OK") => Answer::Stored,
+        (Operation::Get, [b'$', digits @ ..]) => return value(taken, length(digits)?, bytes),
         (_, [b'-', error @ ..]) => Answer::Refused(in_words(error)),
-        _ => return Err(Malformed::unexpected(kind, first)),
+        _ => return Err(Malformed::unexpected(operation, first)),
     };
     Ok(Some((answer, taken)))
 }
@@ -57,11 +57,11 @@ mod tests {
     use super::*;
 
     fn of_get(bytes: &[u8]) -> Parsed {
-        parse(Kind::Get, bytes)
+        parse(Operation::Get, bytes)
     }
 
     fn of_set(bytes: &[u8]) -> Parsed {
-        parse(Kind::Set, bytes)
+        parse(Operation::Set, bytes)
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use super::answer::{Answer, Kind, LINE_MAX, Malformed, Parsed, in_words, length, line};
+use super::answer::{Answer, LINE_MAX, Malformed, Operation, Parsed, in_words, length, line};
 
 /// Adds a request for the value of `key`.
 pub(super) fn get(key: &[u8], out: &mut Vec<u8>) {
@@ -24,15 +24,15 @@ pub(super) fn set(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// If the bytes are not an answer to such a request.
-pub(super) fn parse(kind: Kind, key: &[u8], bytes: &[u8]) -> Parsed {
+pub(super) fn parse(operation: Operation, key: &[u8], bytes: &[u8]) -> Parsed {
     let Some(first) = line(bytes)? else { return Ok(None) };
     let taken = first.len() + 2;
-    let answer = match (kind, first) {
-        (Kind::Get, b"END") => Answer::Miss,
-        (Kind::Set, b"STORED") => Answer::Stored,
-        (Kind::Get, _) if first.starts_with(b"VALUE ") => return value(first, key, bytes),
+    let answer = match (operation, first) {
+        (Operation::Get, b"END") => Answer::Miss,
+        (Operation::Set, b"STORED") => Answer::Stored,
+        (Operation::Get, _) if first.starts_with(b"VALUE ") => return value(first, key, bytes),
         _ if is_error(first) => Answer::Refused(in_words(first)),
-        _ => return Err(Malformed::unexpected(kind, first)),
+        _ => return Err(Malformed::unexpected(operation, first)),
     };
     Ok(Some((answer, taken)))
 }
@@ -47,7 +47,7 @@ fn value(first: &[u8], key: &[u8], bytes: &[u8]) -> Parsed {
     let mut words = first.split(|byte| *byte == b' ').skip(1);
     let (Some(named), Some(_flags), Some(digits)) = (words.next(), words.next(), words.next())
     else {
-        return Err(Malformed::unexpected(Kind::Get, first));
+        return Err(Malformed::unexpected(Operation::Get, first));
     };
     if named != key {
         let (named, key) = (in_words(named), in_words(key));
@@ -73,11 +73,11 @@ mod tests {
     use super::*;
 
     fn of_get(bytes: &[u8]) -> Parsed {
-        parse(Kind::Get, b"key", bytes)
+        parse(Operation::Get, b"key", bytes)
     }
 
     fn of_set(bytes: &[u8]) -> Parsed {
-        parse(Kind::Set, b"key", bytes)
+        parse(Operation::Set, b"key", bytes)
     }
 
     #[test]
