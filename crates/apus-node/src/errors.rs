@@ -9,11 +9,11 @@ use crate::transport::interface::{Failed, WRONG_REPLY};
 /// Number of failed calls by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Errors {
-    kinds: BTreeMap<String, Kind>,
+    kinds: BTreeMap<String, ErrorCount>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Kind {
+struct ErrorCount {
     count: u64,
     /// The first error's text, with its server.
     example: String,
@@ -22,14 +22,14 @@ struct Kind {
 impl Errors {
     /// Counts a failed call to `server`.
     pub(super) fn note(&mut self, server: &str, failed: &Failed) {
-        let first = || Kind { count: 0, example: format!("server {server}: {failed}") };
+        let first = || ErrorCount { count: 0, example: format!("server {server}: {failed}") };
         self.kinds.entry(failed.kind.clone()).or_insert_with(first).count += 1;
     }
 
     /// Adds another thread's counts.
     pub(super) fn merge(&mut self, other: &Self) {
         for (kind, theirs) in &other.kinds {
-            let first = || Kind { count: 0, example: theirs.example.clone() };
+            let first = || ErrorCount { count: 0, example: theirs.example.clone() };
             self.kinds.entry(kind.clone()).or_insert_with(first).count += theirs.count;
         }
     }
@@ -49,7 +49,7 @@ impl Errors {
 
     /// Adds a warning for each kind.
     pub(super) fn warn(&self, result: &mut ResultFile) {
-        for (name, Kind { count, example }) in &self.kinds {
+        for (name, ErrorCount { count, example }) in &self.kinds {
             let name = name.replace('_', " ");
             result.warn(format!("{count} calls failed ({name}), the first with: {example}"));
         }
