@@ -36,15 +36,15 @@ pub(crate) struct Args {
     json: JsonArgs,
 }
 
-/// The kind of a file.
+/// The format of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum FileFormat {
     Trace,
     Result,
     Counters,
 }
 
-impl Kind {
+impl FileFormat {
     fn name(self) -> &'static str {
         match self {
             Self::Trace => "a time trace",
@@ -70,20 +70,20 @@ pub(super) fn run(args: &Args) -> Result<()> {
 }
 
 /// The numbers of a file by their names.
-fn read(path: &Path) -> Result<(Kind, BTreeMap<String, f64>)> {
+fn read(path: &Path) -> Result<(FileFormat, BTreeMap<String, f64>)> {
     let cannot = || format!("cannot read '{}'", path.display());
     let mut bytes = Vec::new();
     File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).with_context(cannot)?;
     let Ok(value) = serde_json::from_slice::<Value>(&bytes) else {
         let merged = merged(&[path.to_owned()])?;
-        return Ok((Kind::Trace, analysis::medians(&merged).into_iter().collect()));
+        return Ok((FileFormat::Trace, analysis::medians(&merged).into_iter().collect()));
     };
     if let Some(rows) = value["rows"].as_array() {
-        return Ok((Kind::Result, of_rows(rows)));
+        return Ok((FileFormat::Result, of_rows(rows)));
     }
     let processes = value["processes"].as_array();
     let processes = processes.context("it has neither rows nor processes").with_context(cannot)?;
-    Ok((Kind::Counters, of_processes(processes)))
+    Ok((FileFormat::Counters, of_processes(processes)))
 }
 
 /// The median of each row. Rows of the same transport, bench and size are runs of the same.
