@@ -3,7 +3,7 @@
 use crate::calls::TracedCall;
 use crate::merged::{Merged, Moment};
 use crate::nodes::Nodes;
-use crate::packets::{Kind, packets};
+use crate::packets::{PacketType, packets};
 
 /// A packet of a call, or bytes that were transmitted and did not arrive.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,7 +35,7 @@ pub fn story<'a>(merged: &'a Merged, call: &TracedCall) -> (Vec<(&'a Moment, boo
     let flights = ours.map(|packet| Flight {
         kind: packet.kind.name(),
         from_client: packet.from_client,
-        offset: (packet.kind == Kind::Data).then_some(packet.offset),
+        offset: (packet.kind == PacketType::Data).then_some(packet.offset),
         bytes: packet.bytes,
         sent: packet.sent,
         received: packet.received.map(|arrival| arrival.at),

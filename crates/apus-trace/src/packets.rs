@@ -6,9 +6,9 @@ use std::ops::Range;
 use crate::merged::{Merged, Moment};
 use crate::nodes::{CallKey, Nodes};
 
-/// Kinds of packets about calls, in the order of tables.
+/// Types of packets about calls, in the order of tables.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum PacketType {
     Data,
     Grant,
     Resend,
@@ -17,7 +17,7 @@ pub(crate) enum Kind {
     NeedAck,
 }
 
-impl Kind {
+impl PacketType {
     pub(crate) const ALL: [Self; 6] =
         [Self::Data, Self::Grant, Self::Resend, Self::Busy, Self::Unknown, Self::NeedAck];
 
@@ -36,7 +36,7 @@ impl Kind {
 /// A packet that was given to the link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Packet {
-    pub(crate) kind: Kind,
+    pub(crate) kind: PacketType,
     pub(crate) call: CallKey,
     pub(crate) from_client: bool,
     /// Of DATA, its offset in the message; of other packets, the first argument of their event.
@@ -71,7 +71,7 @@ impl Packet {
 
     /// Whether it is a whole message.
     pub(crate) fn is_message(&self) -> bool {
-        self.kind == Kind::Data && self.offset == 0 && self.message == Some(self.bytes)
+        self.kind == PacketType::Data && self.offset == 0 && self.message == Some(self.bytes)
     }
 }
 
@@ -106,7 +106,7 @@ struct Flow {
 }
 
 /// Kind and call of a flow, and whether the client sends.
-type FlowKey = (Kind, CallKey, bool);
+type FlowKey = (PacketType, CallKey, bool);
 
 /// The packets of a trace, in the order of transmission. Packets that only their receiver recorded are left out.
 pub(crate) fn packets(merged: &Merged, nodes: &Nodes) -> Vec<Packet> {
@@ -117,7 +117,7 @@ pub(crate) fn packets(merged: &Merged, nodes: &Nodes) -> Vec<Packet> {
     let mut packets = Vec::new();
     for (key, flow) in flows.0 {
         match key.0 {
-            Kind::Data => flow.match_data(key, &mut packets),
+            PacketType::Data => flow.match_data(key, &mut packets),
             _ => flow.match_control(key, &mut packets),
         }
     }
@@ -139,23 +139,23 @@ impl Flows {
             "data_xmit" | "granted_xmit" | "retransmit" => {
                 let again = event == "retransmit";
                 let sent = Sent { at, ring, offset, bytes, again, arrived: Vec::new() };
-                self.flow(Kind::Data, call, at_client).sent.push(sent);
+                self.flow(PacketType::Data, call, at_client).sent.push(sent);
             }
             "data_received" => {
                 let received = Received { at, ring, offset, bytes };
-                self.flow(Kind::Data, call, !at_client).received.push(received);
+                self.flow(PacketType::Data, call, !at_client).received.push(received);
             }
             "sendmsg_request" | "sendmsg_response" => {
-                self.flow(Kind::Data, call, at_client).has(offset);
+                self.flow(PacketType::Data, call, at_client).has(offset);
             }
             "request_complete" | "response_complete" => {
-                self.flow(Kind::Data, call, !at_client).has(offset);
+                self.flow(PacketType::Data, call, !at_client).has(offset);
             }
             _ => {}
         }
         if event == "resend_xmit" {
             let asked = (at, offset..offset.saturating_add(bytes));
-            self.flow(Kind::Data, call, !at_client).asked.push(asked);
+            self.flow(PacketType::Data, call, !at_client).asked.push(asked);
         }
         match control(event) {
             Some((kind, true)) => {
@@ -170,24 +170,24 @@ impl Flows {
         }
     }
 
-    fn flow(&mut self, kind: Kind, call: CallKey, from_client: bool) -> &mut Flow {
+    fn flow(&mut self, kind: PacketType, call: CallKey, from_client: bool) -> &mut Flow {
         self.0.entry((kind, call, from_client)).or_default()
     }
 }
 
 /// The kind of a control packet, and whether its sender records the event.
-fn control(event: &str) -> Option<(Kind, bool)> {
+fn control(event: &str) -> Option<(PacketType, bool)> {
     Some(match event {
-        "grant_xmit" => (Kind::Grant, true),
-        "grant_received" => (Kind::Grant, false),
-        "resend_xmit" => (Kind::Resend, true),
-        "resend_received" => (Kind::Resend, false),
-        "busy_xmit" => (Kind::Busy, true),
-        "busy_received" => (Kind::Busy, false),
-        "unknown_xmit" => (Kind::Unknown, true),
-        "unknown_received" => (Kind::Unknown, false),
-        "need_ack_xmit" => (Kind::NeedAck, true),
-        "need_ack_received" => (Kind::NeedAck, false),
+        "grant_xmit" => (PacketType::Grant, true),
+        "grant_received" => (PacketType::Grant, false),
+        "resend_xmit" => (PacketType::Resend, true),
+        "resend_received" => (PacketType::Resend, false),
+        "busy_xmit" => (PacketType::Busy, true),
+        "busy_received" => (PacketType::Busy, false),
+        "unknown_xmit" => (PacketType::Unknown, true),
+        "unknown_received" => (PacketType::Unknown, false),
+        "need_ack_xmit" => (PacketType::NeedAck, true),
+        "need_ack_received" => (PacketType::NeedAck, false),
         _ => return None,
     })
 }
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     /// Kind, offset, bytes, sent, received, again, lost.
-    type Found = (Kind, u32, u32, u64, Option<u64>, bool, bool);
+    type Found = (PacketType, u32, u32, u64, Option<u64>, bool, bool);
 
     fn of(lines: &str) -> Vec<Found> {
         let merged = script(lines);
@@ -342,7 +342,7 @@ mod tests {
              10 s data_received 3 9 0 1000
              12 s data_received 3 9 2000 1000
              40 s sleep 0");
-        let data = Kind::Data;
+        let data = PacketType::Data;
         assert_eq!(found[0], (data, 0, 1000, 0, Some(10), false, false));
         assert_eq!(found[1], (data, 2000, 1000, 0, Some(12), false, false));
         assert_eq!(found[2], (data, 1000, 1000, 0, None, false, true));
@@ -356,9 +356,9 @@ mod tests {
              30 c retransmit 2 9 1000 1000
              40 s data_received 3 9 0 1000
              90 s sleep 0");
-        assert_eq!(found[0], (Kind::Data, 0, 1000, 0, None, false, true));
-        assert_eq!(found[1], (Kind::Resend, 0, 0, 20, Some(25), false, false));
-        assert_eq!(found[2], (Kind::Data, 0, 1000, 30, Some(40), true, false));
+        assert_eq!(found[0], (PacketType::Data, 0, 1000, 0, None, false, true));
+        assert_eq!(found[1], (PacketType::Resend, 0, 0, 20, Some(25), false, false));
+        assert_eq!(found[2], (PacketType::Data, 0, 1000, 30, Some(40), true, false));
     }
 
     #[test]

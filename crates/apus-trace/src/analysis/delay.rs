@@ -8,7 +8,7 @@ use crate::calls::{TracedCall, calls};
 use crate::distribution::Distribution;
 use crate::merged::Merged;
 use crate::nodes::Nodes;
-use crate::packets::{Kind, Packet, packets};
+use crate::packets::{Packet, PacketType, packets};
 use crate::report::{Cell, Report};
 
 /// A kind of packets, and the test for it.
@@ -17,8 +17,8 @@ pub(super) type Class = (&'static str, fn(&Packet) -> bool);
 /// The kinds of packets that analyses distinguish.
 pub(super) const CLASSES: [Class; 3] = [
     ("single-packet messages", Packet::is_message),
-    ("other data", |packet| packet.kind == Kind::Data && !packet.is_message()),
-    ("grants", |packet| packet.kind == Kind::Grant),
+    ("other data", |packet| packet.kind == PacketType::Data && !packet.is_message()),
+    ("grants", |packet| packet.kind == PacketType::Grant),
 ];
 
 /// Delays of packets by stage, waits of complete messages for the application, and batch sizes of the link.

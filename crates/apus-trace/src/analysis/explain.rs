@@ -7,7 +7,7 @@ use super::slowest::SPENT_IN;
 use crate::calls::{STAGES, TracedCall};
 use crate::merged::{Merged, Moment};
 use crate::nodes::Nodes;
-use crate::packets::{Kind, Packet, packets};
+use crate::packets::{Packet, PacketType, packets};
 use crate::report::{Cell, Report, counted};
 
 /// A node may have been stopped if it records nothing for at least one part in this many of a call, and for [`STILL_NANOS`].
@@ -198,11 +198,11 @@ impl Case<'_> {
     }
 
     fn losses(&self) -> Vec<String> {
-        let mut lost: BTreeMap<(Kind, bool), usize> = BTreeMap::new();
+        let mut lost: BTreeMap<(PacketType, bool), usize> = BTreeMap::new();
         for packet in self.packets.iter().filter(|packet| packet.lost) {
             *lost.entry((packet.kind, packet.from_client)).or_default() += 1;
         }
-        let sentence = |((kind, from_client), count): ((Kind, bool), usize)| {
+        let sentence = |((kind, from_client), count): ((PacketType, bool), usize)| {
             let packets = counted(count, &format!("{} packet", kind.name()));
             format!("{packets} of the {} did not arrive", side(from_client))
         };
@@ -271,7 +271,7 @@ impl Case<'_> {
         let columns =
             ["packet", "from", "sent", "arrived", "lost", "last_sent_us", "last_arrived_us"];
         let table = report.table("packets", &columns);
-        for kind in Kind::ALL {
+        for kind in PacketType::ALL {
             for from_client in [true, false] {
                 let of_kind = self
                     .packets

@@ -7,7 +7,7 @@ use super::delay::side;
 use crate::distribution::Distribution;
 use crate::merged::Merged;
 use crate::nodes::Nodes;
-use crate::packets::{Kind, Packet, packets};
+use crate::packets::{Packet, PacketType, packets};
 use crate::report::{Cell, Report, counted};
 
 /// Packets that did not arrive, although their receiver's trace goes on for longer than any packet took.
@@ -18,7 +18,7 @@ pub fn lost(merged: &Merged) -> Report {
     let table =
         report.table("kinds", &["packet", "sent", "lost", "share", "lost_bytes", "not_known"]);
     let mut findings = Vec::new();
-    for kind in Kind::ALL {
+    for kind in PacketType::ALL {
         let of_kind: Vec<_> = all.iter().filter(|packet| packet.kind == kind).collect();
         let lost: Vec<_> = of_kind.iter().filter(|packet| packet.lost).collect();
         let bytes: u64 = lost.iter().map(|packet| u64::from(packet.bytes)).sum();
@@ -88,7 +88,7 @@ pub fn ooo(merged: &Merged) -> Report {
     let (nodes, mut report) = (Nodes::of(merged), Report::default());
     let all = packets(merged, &nodes);
     let mut messages: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for packet in all.iter().filter(|packet| packet.kind == Kind::Data) {
+    for packet in all.iter().filter(|packet| packet.kind == PacketType::Data) {
         let Some(arrival) = packet.received else { continue };
         let key = (packet.call, packet.from_client);
         messages.entry(key).or_default().push((arrival.at, packet));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::WORST;
 use crate::merged::Merged;
 use crate::nodes::Nodes;
-use crate::packets::{Kind, Packet, packets};
+use crate::packets::{Packet, PacketType, packets};
 use crate::report::{Cell, Report, counted};
 
 /// Short and long packets to one node.
@@ -28,7 +28,7 @@ struct Passing {
 pub fn pass(merged: &Merged, short: u32) -> Report {
     let nodes = Nodes::of(merged);
     let mut to: BTreeMap<usize, Vec<(u64, u64, bool)>> = BTreeMap::new();
-    for packet in packets(merged, &nodes).iter().filter(|packet| packet.kind == Kind::Data) {
+    for packet in packets(merged, &nodes).iter().filter(|packet| packet.kind == PacketType::Data) {
         let (Some(arrival), Some(is_short)) = (packet.received, is_short(packet, short)) else {
             continue;
         };

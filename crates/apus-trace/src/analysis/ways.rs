@@ -8,7 +8,7 @@ use crate::distribution::Distribution;
 use crate::level::{self, Level};
 use crate::merged::Merged;
 use crate::nodes::Nodes;
-use crate::packets::{Kind, Packet, packets};
+use crate::packets::{Packet, PacketType, packets};
 use crate::report::{Cell, Report};
 
 /// Arrived packets, by sending and receiving node.
@@ -31,7 +31,7 @@ pub fn net(merged: &Merged, interval: u64) -> Report {
         ["from", "to", "packets", "bytes", "under_way_mean", "under_way_most", "p50_us", "p99_us"];
     let table = report.table("ways", &columns);
     for ((from, to), packets) in by_way(&nodes, packets(merged, &nodes)) {
-        let data = || packets.iter().filter(|(packet, _)| packet.kind == Kind::Data);
+        let data = || packets.iter().filter(|(packet, _)| packet.kind == PacketType::Data);
         let mut level = Level::default();
         for (packet, at) in data() {
             level.raise(packet.sent, *at, packet.bytes.into());
@@ -68,7 +68,7 @@ pub fn minlatency(merged: &Merged) -> Report {
     let ways = by_way(&nodes, packets(merged, &nodes));
     let least = |way: (usize, usize), is_data: bool| {
         let packets = ways.get(&way)?.iter();
-        let of_kind = packets.filter(|(packet, _)| (packet.kind == Kind::Data) == is_data);
+        let of_kind = packets.filter(|(packet, _)| (packet.kind == PacketType::Data) == is_data);
         of_kind.filter_map(|(packet, _)| packet.delay()).min()
     };
     for (&(from, to), packets) in &ways {
@@ -105,7 +105,8 @@ pub fn pairs(merged: &Merged) -> Report {
     ];
     let mut rows = Vec::new();
     for (way, packets) in by_way(&nodes, packets(merged, &nodes)) {
-        let data = packets.iter().filter(|(packet, _)| packet.kind == Kind::Data && !packet.again);
+        let data =
+            packets.iter().filter(|(packet, _)| packet.kind == PacketType::Data && !packet.again);
         let delays: Vec<_> =
             data.filter_map(|(packet, _)| Some((packet.delay()?, packet.sent))).collect();
         let times: Distribution = delays.iter().map(|(delay, _)| *delay).collect();
