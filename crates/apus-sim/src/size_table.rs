@@ -102,8 +102,9 @@ impl SizeTable {
     }
 }
 
+/// Meaning of the second column.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ValueColumn {
     Weight,
     Cdf,
 }
@@ -115,7 +116,7 @@ fn parse(text: &[u8]) -> Result<Vec<Bin>, String> {
         .comment(Some(b'#'))
         .flexible(true)
         .from_reader(text);
-    let mut kind = Kind::Weight;
+    let mut kind = ValueColumn::Weight;
     let mut pairs: Vec<(u32, f64)> = Vec::new();
     for (number, record) in reader.records().enumerate() {
         let record = record.map_err(|error| error.to_string())?;
@@ -124,7 +125,7 @@ fn parse(text: &[u8]) -> Result<Vec<Bin>, String> {
             match fields[..] {
                 ["bytes", "weight" | "count"] => continue,
                 ["bytes", "cdf"] => {
-                    kind = Kind::Cdf;
+                    kind = ValueColumn::Cdf;
                     continue;
                 }
                 _ => {}
@@ -139,32 +140,32 @@ fn parse(text: &[u8]) -> Result<Vec<Bin>, String> {
         let is_right = (1..=BYTES_MAX).contains(&bytes)
             && share.is_finite()
             && share >= 0.0
-            && (kind == Kind::Weight || pairs.last().is_none_or(rises));
+            && (kind == ValueColumn::Weight || pairs.last().is_none_or(rises));
         if !is_right {
             return Err(wrong());
         }
         pairs.push((bytes, share));
     }
     let total: f64 = match kind {
-        Kind::Weight => pairs.iter().fold(0.0, |sum, (_, share)| sum + share),
-        Kind::Cdf => pairs.last().map_or(0.0, |(_, share)| *share),
+        ValueColumn::Weight => pairs.iter().fold(0.0, |sum, (_, share)| sum + share),
+        ValueColumn::Cdf => pairs.last().map_or(0.0, |(_, share)| *share),
     };
     if !(total > 0.0 && total.is_finite())
-        || kind == Kind::Cdf && (total - 1.0).abs() > CDF_ERROR_MAX
+        || kind == ValueColumn::Cdf && (total - 1.0).abs() > CDF_ERROR_MAX
     {
         return Err(format!("its shares end at {total}"));
     }
     Ok(bins(pairs, kind, total))
 }
 
-fn bins(mut pairs: Vec<(u32, f64)>, kind: Kind, total: f64) -> Vec<Bin> {
+fn bins(mut pairs: Vec<(u32, f64)>, kind: ValueColumn, total: f64) -> Vec<Bin> {
     pairs.sort_by_key(|(bytes, _)| *bytes);
     let mut bins: Vec<Bin> = Vec::with_capacity(pairs.len());
     let mut sum = 0.0;
     for (bytes, value) in pairs {
         let share = match kind {
-            Kind::Weight => value / total,
-            Kind::Cdf => value / total - sum,
+            ValueColumn::Weight => value / total,
+            ValueColumn::Cdf => value / total - sum,
         };
         sum += share;
         match bins.last_mut() {

@@ -8,7 +8,7 @@ use apus_wire::{Data, Packet, PathId};
 use crate::chance::{below, happens};
 use crate::check::hostile::{self, Told};
 use crate::check::ledger::Violation;
-use crate::check::scenario::Kind;
+use crate::check::scenario::FaultType;
 use crate::check::world::{CLIENT_PORT, PORT, Step, World};
 
 /// Upper bound on recorded packets that a hostile node may copy.
@@ -22,14 +22,14 @@ pub(super) fn attacker() -> PathId {
 impl World<'_> {
     pub(super) fn mtu(&self) -> usize {
         let limits = self.kinds().filter_map(|kind| match kind {
-            Kind::Mtu { bytes } => Some(bytes.max(Data::LEN_MAX + 1)),
+            FaultType::Mtu { bytes } => Some(bytes.max(Data::LEN_MAX + 1)),
             _ => None,
         });
         limits.fold(self.scenario.mtu, usize::min)
     }
 
     /// The current faults.
-    pub(super) fn kinds(&self) -> impl Iterator<Item = Kind> + '_ {
+    pub(super) fn kinds(&self) -> impl Iterator<Item = FaultType> + '_ {
         let all = self.scenario.faults.iter().zip(&self.active);
         all.filter(|&(_, &active)| active).map(|(fault, _)| fault.kind)
     }
@@ -64,30 +64,30 @@ impl World<'_> {
         let (mut extra, mut copy) = (Duration::ZERO, None);
         let mut lost = self.addresses.of[to] != address;
         let (mut buffer, faults) = (u64::MAX, self.tally.faults);
-        let kinds: Vec<Kind> = self.kinds().collect();
+        let kinds: Vec<FaultType> = self.kinds().collect();
         for kind in kinds {
             let rng = &mut self.rng;
             match kind {
-                Kind::Loss { per_million, only } => {
+                FaultType::Loss { per_million, only } => {
                     let meant = only.is_none_or(|kind| packet.get(11) == Some(&(kind as u8)));
                     lost |= meant && happens(rng, per_million);
                 }
-                Kind::Corrupt { per_million } => lost |= happens(rng, per_million),
-                Kind::CorruptUnnoticed { per_million } if happens(rng, per_million) => {
+                FaultType::Corrupt { per_million } => lost |= happens(rng, per_million),
+                FaultType::CorruptUnnoticed { per_million } if happens(rng, per_million) => {
                     let at = below(rng, packet.len() as u32) as usize;
                     packet[at] ^= 1 << below(rng, 8);
                     self.tally.faults += 1;
                 }
-                Kind::Duplicate { per_million, late } if happens(rng, per_million) => {
+                FaultType::Duplicate { per_million, late } if happens(rng, per_million) => {
                     copy = Some(late.mul_f64(f64::from(below(rng, 1000)) / 1000.0));
                 }
-                Kind::Reorder { per_million, late } if happens(rng, per_million) => {
+                FaultType::Reorder { per_million, late } if happens(rng, per_million) => {
                     extra += late.mul_f64(f64::from(below(rng, 1000)) / 1000.0);
                 }
-                Kind::Delay { extra: more } => extra += more,
-                Kind::LinkDown { node } => lost |= node == from || node == to,
-                Kind::Partition { mask } => lost |= (mask >> from ^ mask >> to) & 1 == 1,
-                Kind::Buffer { bytes } => buffer = buffer.min(bytes),
+                FaultType::Delay { extra: more } => extra += more,
+                FaultType::LinkDown { node } => lost |= node == from || node == to,
+                FaultType::Partition { mask } => lost |= (mask >> from ^ mask >> to) & 1 == 1,
+                FaultType::Buffer { bytes } => buffer = buffer.min(bytes),
                 _ => {}
             }
         }
@@ -148,13 +148,13 @@ impl World<'_> {
     /// Sends the next packet of a fault's attacker.
     pub(super) fn hostile(&mut self, index: usize) {
         let (to, from, packet) = match self.scenario.faults[index].kind {
-            Kind::Hostile { manner, .. } => {
+            FaultType::Hostile { manner, .. } => {
                 let to = below(&mut self.rng, self.nodes.len() as u32) as usize;
                 let (rng, seen) = (&mut self.rng, &self.seen);
                 let told = &mut self.nodes[to].told;
                 (to, attacker(), hostile::packet(rng, manner, told, seen, PORT))
             }
-            Kind::Forged { source, target, .. } => {
+            FaultType::Forged { source, target, .. } => {
                 let packet = hostile::forged(&mut self.rng, [PORT, CLIENT_PORT]);
                 self.work.forged(self.now, source, target, &packet);
                 self.note(|| format!("forged: {}", describe(source, target, &packet)));

@@ -35,11 +35,11 @@ pub(super) struct Call {
 pub(super) struct Fault {
     pub(super) from: Duration,
     pub(super) until: Duration,
-    pub(super) kind: Kind,
+    pub(super) kind: FaultType,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum FaultType {
     /// Packets of one type or of all are lost, this many per million.
     Loss { per_million: u32, only: Option<PacketType> },
     /// Packets arrive twice, the copy up to `late` later.
@@ -166,24 +166,25 @@ impl Scenario {
     pub(super) fn is_benign(&self) -> bool {
         let mut lost = 0;
         let harmless = self.faults.iter().all(|fault| match fault.kind {
-            Kind::Loss { per_million, .. } | Kind::Corrupt { per_million } => {
+            FaultType::Loss { per_million, .. } | FaultType::Corrupt { per_million } => {
                 lost += per_million;
                 true
             }
-            Kind::Duplicate { .. } | Kind::Skew { .. } | Kind::Mtu { .. } | Kind::Forged { .. } => {
-                true
-            }
-            Kind::Reorder { late, .. } => late < self.peer_timeout / 8,
-            Kind::Delay { extra } => extra < self.peer_timeout / 8,
-            Kind::LinkDown { .. } | Kind::Partition { .. } => {
+            FaultType::Duplicate { .. }
+            | FaultType::Skew { .. }
+            | FaultType::Mtu { .. }
+            | FaultType::Forged { .. } => true,
+            FaultType::Reorder { late, .. } => late < self.peer_timeout / 8,
+            FaultType::Delay { extra } => extra < self.peer_timeout / 8,
+            FaultType::LinkDown { .. } | FaultType::Partition { .. } => {
                 fault.until - fault.from < self.peer_timeout / 8
             }
-            Kind::CorruptUnnoticed { .. }
-            | Kind::Restart { .. }
-            | Kind::Move { .. }
-            | Kind::Pause { .. }
-            | Kind::Buffer { .. }
-            | Kind::Hostile { .. } => false,
+            FaultType::CorruptUnnoticed { .. }
+            | FaultType::Restart { .. }
+            | FaultType::Move { .. }
+            | FaultType::Pause { .. }
+            | FaultType::Buffer { .. }
+            | FaultType::Hostile { .. } => false,
         });
         harmless && !self.tight && lost <= 50_000
     }
@@ -191,7 +192,7 @@ impl Scenario {
     /// Bytes of payload in a full packet of the narrowest path.
     pub(super) fn payload_min(&self) -> u32 {
         let limits = self.faults.iter().filter_map(|fault| match fault.kind {
-            Kind::Mtu { bytes } => Some(bytes.max(Data::LEN_MAX + 1)),
+            FaultType::Mtu { bytes } => Some(bytes.max(Data::LEN_MAX + 1)),
             _ => None,
         });
         let narrowest = limits.fold(self.mtu, usize::min);
@@ -200,7 +201,7 @@ impl Scenario {
 
     /// Whether nodes change their addresses.
     pub(super) fn moves(&self) -> bool {
-        self.faults.iter().any(|fault| matches!(fault.kind, Kind::Move { .. }))
+        self.faults.iter().any(|fault| matches!(fault.kind, FaultType::Move { .. }))
     }
 
     /// Total time for which a node is paused.
@@ -208,7 +209,7 @@ impl Scenario {
         let pauses = self
             .faults
             .iter()
-            .filter(|fault| matches!(fault.kind, Kind::Pause { node, .. } if node == of));
+            .filter(|fault| matches!(fault.kind, FaultType::Pause { node, .. } if node == of));
         pauses.map(|fault| fault.until - fault.from).sum()
     }
 
@@ -222,7 +223,7 @@ impl Scenario {
 
     /// Whether payload may be damaged undetected.
     pub(super) fn damages(&self) -> bool {
-        self.faults.iter().any(|fault| matches!(fault.kind, Kind::CorruptUnnoticed { .. }))
+        self.faults.iter().any(|fault| matches!(fault.kind, FaultType::CorruptUnnoticed { .. }))
     }
 }
 
@@ -286,22 +287,22 @@ pub(super) fn fault(rng: &mut Random, nodes: usize, span: Duration) -> Fault {
     let late = micros(1 + below(rng, late_us_max));
     let node = below(rng, nodes as u32) as usize;
     let kind = match below(rng, 15) {
-        0 => Kind::Loss { per_million: often, only: None },
-        1..=3 => Kind::Loss { per_million: often, only: Some(packet_type(rng)) },
-        4 => Kind::Duplicate { per_million: often, late },
-        5 => Kind::Reorder { per_million: often.min(500_000), late },
-        6 => Kind::Corrupt { per_million: often.min(200_000) },
-        7 => Kind::CorruptUnnoticed { per_million: often.min(200_000) },
-        8 => Kind::Delay { extra: late },
-        9 => Kind::LinkDown { node },
-        10 => Kind::Partition { mask: rng.next_u32() },
-        11 => Kind::Restart { node },
-        12 => Kind::Skew { node, parts: below(rng, 2_000) as i32 - 1_000 },
-        13 if happens(rng, 500_000) => Kind::Mtu { bytes: 200 + below(rng, 1_300) as usize },
-        13 => Kind::Buffer { bytes: u64::from(3_000 + below(rng, 100_000)) },
-        _ => Kind::Hostile { packets: 1 + below(rng, 400), manner: manner(rng) },
+        0 => FaultType::Loss { per_million: often, only: None },
+        1..=3 => FaultType::Loss { per_million: often, only: Some(packet_type(rng)) },
+        4 => FaultType::Duplicate { per_million: often, late },
+        5 => FaultType::Reorder { per_million: often.min(500_000), late },
+        6 => FaultType::Corrupt { per_million: often.min(200_000) },
+        7 => FaultType::CorruptUnnoticed { per_million: often.min(200_000) },
+        8 => FaultType::Delay { extra: late },
+        9 => FaultType::LinkDown { node },
+        10 => FaultType::Partition { mask: rng.next_u32() },
+        11 => FaultType::Restart { node },
+        12 => FaultType::Skew { node, parts: below(rng, 2_000) as i32 - 1_000 },
+        13 if happens(rng, 500_000) => FaultType::Mtu { bytes: 200 + below(rng, 1_300) as usize },
+        13 => FaultType::Buffer { bytes: u64::from(3_000 + below(rng, 100_000)) },
+        _ => FaultType::Hostile { packets: 1 + below(rng, 400), manner: manner(rng) },
     };
-    if matches!(kind, Kind::Skew { .. }) {
+    if matches!(kind, FaultType::Skew { .. }) {
         until = from;
     }
     Fault { from, until, kind }

@@ -9,7 +9,7 @@ use apus_load::{Random, seeded};
 
 use crate::chance::{below, happens};
 use crate::check::scenario::{
-    Call, Fault, Kind, Manner, REQUEST_MIN, Scenario, call, config, fault, micros, millis,
+    Call, Fault, FaultType, Manner, REQUEST_MIN, Scenario, call, config, fault, micros, millis,
 };
 
 /// The main fault of a scenario.
@@ -88,7 +88,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
     if happens(&mut rng, 400_000) {
         let more = fault(&mut rng, nodes, span);
         // With undetected damage, a run checks little.
-        if !matches!(more.kind, Kind::CorruptUnnoticed { .. }) {
+        if !matches!(more.kind, FaultType::CorruptUnnoticed { .. }) {
             scenario.faults.push(more);
         }
     }
@@ -104,7 +104,7 @@ fn attacker(scenario: &mut Scenario, span: Duration) {
     if happens(&mut rng, 100_000) {
         let from = part(&mut rng, span);
         let until = from + part(&mut rng, span);
-        let kind = Kind::Hostile { packets: 1 + below(&mut rng, 300), manner: Manner::Met };
+        let kind = FaultType::Hostile { packets: 1 + below(&mut rng, 300), manner: Manner::Met };
         scenario.faults.push(Fault { from, until, kind });
     }
 }
@@ -121,14 +121,18 @@ fn add(rng: &mut Random, scenario: &mut Scenario, theme: Theme, span: Duration) 
                     (node + 1 + below(rng, scenario.nodes as u32 - 1) as usize) % scenario.nodes;
                 let heir = happens(rng, 500_000).then_some(heir);
                 let from = part(rng, span);
-                scenario.faults.push(Fault { from, until: from, kind: Kind::Move { node, heir } });
+                scenario.faults.push(Fault {
+                    from,
+                    until: from,
+                    kind: FaultType::Move { node, heir },
+                });
             }
         }
         Theme::Pause => {
             let queue = [0, 3, 1_000][below(rng, 3) as usize];
-            absence(rng, scenario, from, span, Kind::Pause { node, queue });
+            absence(rng, scenario, from, span, FaultType::Pause { node, queue });
         }
-        Theme::Cut => absence(rng, scenario, from, span, Kind::LinkDown { node }),
+        Theme::Cut => absence(rng, scenario, from, span, FaultType::LinkDown { node }),
         Theme::Forged => {
             for _ in 0..=below(rng, 3) {
                 let source = below(rng, scenario.nodes as u32) as usize;
@@ -137,7 +141,7 @@ fn add(rng: &mut Random, scenario: &mut Scenario, theme: Theme, span: Duration) 
                 let packets = 1 + below(rng, 300);
                 let from = if happens(rng, 300_000) { Duration::ZERO } else { part(rng, span) };
                 let until = from + part(rng, span);
-                let kind = Kind::Forged { source, target, packets };
+                let kind = FaultType::Forged { source, target, packets };
                 scenario.faults.push(Fault { from, until, kind });
             }
         }
@@ -164,7 +168,7 @@ fn restarts(rng: &mut Random, scenario: &mut Scenario, span: Duration) {
         let node = below(rng, scenario.nodes as u32) as usize;
         let from = part(rng, span);
         let until = from + millis([10, 20, 100, 500][below(rng, 4) as usize]);
-        scenario.faults.push(Fault { from, until, kind: Kind::Restart { node } });
+        scenario.faults.push(Fault { from, until, kind: FaultType::Restart { node } });
         // The node and its peers resume their calls as soon as it is back.
         for _ in 0..below(rng, 6) {
             let mut more = follow(rng, scenario);
@@ -186,7 +190,13 @@ fn follow(rng: &mut Random, scenario: &Scenario) -> Call {
 
 /// A fault that keeps a node away for longer than its peers remember it, with calls before, during and after it. Some calls are in
 /// service when it begins.
-fn absence(rng: &mut Random, scenario: &mut Scenario, from: Duration, span: Duration, kind: Kind) {
+fn absence(
+    rng: &mut Random,
+    scenario: &mut Scenario,
+    from: Duration,
+    span: Duration,
+    kind: FaultType,
+) {
     let until = from
         + Duration::from_millis(u64::from(REMEMBERED_S.start) * 1_000)
         + millis(below(rng, (REMEMBERED_S.end - REMEMBERED_S.start) * 1_000));
@@ -208,7 +218,7 @@ fn absence(rng: &mut Random, scenario: &mut Scenario, from: Duration, span: Dura
     // The last packets before the pause are sometimes lost.
     if happens(rng, 500_000) {
         let before = from.saturating_sub(micros(below(rng, 2_000)));
-        let kind = Kind::Loss { per_million: 500_000, only: None };
+        let kind = FaultType::Loss { per_million: 500_000, only: None };
         scenario.faults.push(Fault { from: before, until: from + part(rng, span), kind });
     }
 }
@@ -220,9 +230,9 @@ fn first_contacts(rng: &mut Random, scenario: &mut Scenario) {
     let often = [20_000, 200_000, 500_000][below(rng, 3) as usize];
     let late = micros([20, 2_000, 100_000][below(rng, 3) as usize]);
     let kinds = [
-        Kind::Loss { per_million: often, only: None },
-        Kind::Duplicate { per_million: often, late },
-        Kind::Reorder { per_million: often, late },
+        FaultType::Loss { per_million: often, only: None },
+        FaultType::Duplicate { per_million: often, late },
+        FaultType::Reorder { per_million: often, late },
     ];
     for kind in kinds {
         if happens(rng, 600_000) {
@@ -237,19 +247,22 @@ mod tests {
 
     #[test]
     fn weighted_seeds_bring_what_others_do_not() {
-        let faults = |seeds: Range<u64>| -> Vec<Kind> {
+        let faults = |seeds: Range<u64>| -> Vec<FaultType> {
             let all = seeds.flat_map(|seed| scenario(seed).faults);
             all.map(|fault| fault.kind).collect()
         };
-        let new = |kind: &Kind| {
-            matches!(kind, Kind::Move { .. } | Kind::Pause { .. } | Kind::Forged { .. })
+        let new = |kind: &FaultType| {
+            matches!(
+                kind,
+                FaultType::Move { .. } | FaultType::Pause { .. } | FaultType::Forged { .. }
+            )
         };
         assert!(!faults(999_800..1_000_000).iter().any(new));
         assert!(!faults(2_000_000..2_000_200).iter().any(new));
         for weighted in [faults(1_000_000..1_000_200), faults(10_000_000_000..10_000_000_200)] {
-            assert!(weighted.iter().any(|kind| matches!(kind, Kind::Move { .. })));
-            assert!(weighted.iter().any(|kind| matches!(kind, Kind::Pause { .. })));
-            assert!(weighted.iter().any(|kind| matches!(kind, Kind::Forged { .. })));
+            assert!(weighted.iter().any(|kind| matches!(kind, FaultType::Move { .. })));
+            assert!(weighted.iter().any(|kind| matches!(kind, FaultType::Pause { .. })));
+            assert!(weighted.iter().any(|kind| matches!(kind, FaultType::Forged { .. })));
         }
     }
 }

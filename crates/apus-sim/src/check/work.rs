@@ -18,7 +18,7 @@ use std::time::Duration;
 use apus_wire::{Packet, Stamp, Token};
 
 use crate::check::ledger::{Violation, number_of};
-use crate::check::scenario::{Kind, Scenario};
+use crate::check::scenario::{FaultType, Scenario};
 
 /// Upper bound on packets per full packet of message data.
 const PER_FULL: u64 = 4;
@@ -94,7 +94,7 @@ impl Work {
         // A client's later run probes for the calls that its earlier run left at a server, and packets to a moved node reach its
         // heir.
         let leaves = |kind| {
-            use Kind::{LinkDown, Move, Partition, Pause, Restart};
+            use FaultType::{LinkDown, Move, Partition, Pause, Restart};
             matches!(
                 kind,
                 Restart { .. } | Move { .. } | Pause { .. } | LinkDown { .. } | Partition { .. }

@@ -15,7 +15,7 @@ use crate::chance::happens;
 use crate::check::addresses::{Addresses, Outbox};
 use crate::check::hostile::Told;
 use crate::check::ledger::{Entry, Fate, Violation, context, number_of, request, response, verify};
-use crate::check::scenario::{Fault, Kind, Scenario};
+use crate::check::scenario::{Fault, FaultType, Scenario};
 use crate::check::work::Work;
 
 pub(super) const PORT: u16 = 7;
@@ -113,7 +113,7 @@ impl Node {
         debug_assert_eq!(endpoint.port(client), Some(CLIENT_PORT));
         endpoint.open(Some(PORT)).expect("the port is free");
         let of = |fault: &Fault| match fault.kind {
-            Kind::Skew { node: skewed, parts } if skewed == node => Some(i64::from(parts)),
+            FaultType::Skew { node: skewed, parts } if skewed == node => Some(i64::from(parts)),
             _ => None,
         };
         Self {
@@ -508,14 +508,14 @@ impl<'a> World<'a> {
         let fault = self.scenario.faults[index];
         self.note(|| format!("fault {index} begins: {:?}", fault.kind));
         match fault.kind {
-            Kind::Restart { node } => self.stop(node),
-            Kind::Move { node, heir } => self.addresses.move_node(node, heir),
-            Kind::Pause { node, queue } if self.nodes[node].up => {
+            FaultType::Restart { node } => self.stop(node),
+            FaultType::Move { node, heir } => self.addresses.move_node(node, heir),
+            FaultType::Pause { node, queue } if self.nodes[node].up => {
                 let place = &mut self.nodes[node];
                 place.paused.get_or_insert(index);
                 place.queue_max = queue;
             }
-            Kind::Hostile { packets, .. } | Kind::Forged { packets, .. } => {
+            FaultType::Hostile { packets, .. } | FaultType::Forged { packets, .. } => {
                 let span = fault.until.saturating_sub(fault.from);
                 for packet in 0..packets {
                     self.step(fault.from + span * packet / packets, Step::Hostile(index));
@@ -542,8 +542,8 @@ impl<'a> World<'a> {
         self.active[index] = false;
         self.note(|| format!("fault {index} ends"));
         match self.scenario.faults[index].kind {
-            Kind::Restart { node } => self.restart(node),
-            Kind::Pause { node, .. } if self.nodes[node].paused == Some(index) => {
+            FaultType::Restart { node } => self.restart(node),
+            FaultType::Pause { node, .. } if self.nodes[node].paused == Some(index) => {
                 return self.resume(node);
             }
             _ => {}
