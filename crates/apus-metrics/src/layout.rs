@@ -33,7 +33,7 @@ pub const SECTIONS_MAX: usize = 1024;
 pub mod word {
     /// Odd while the section is being written.
     pub const SEQUENCE: usize = 0;
-    /// Owner of the section, as [`Kind::code`](crate::Kind::code).
+    /// Owner of the section, as [`SectionType::code`](crate::SectionType::code).
     pub const KIND: usize = 8;
     /// Time of the last write, in nanoseconds since the epoch.
     pub const WRITTEN: usize = 16;
@@ -49,9 +49,9 @@ pub mod word {
     pub const VALUES: usize = 64;
 }
 
-/// Kind of a section's owner.
+/// Type of a section, by its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum SectionType {
     /// An engine of the process. Another engine that takes the section after the end of this one continues its counters.
     Engine,
     /// A process that uses the engine.
@@ -60,7 +60,7 @@ pub enum Kind {
     Detached,
 }
 
-impl Kind {
+impl SectionType {
     /// Returns the code of the kind.
     #[must_use]
     pub const fn code(self) -> u64 {

@@ -16,6 +16,6 @@ pub mod metric;
 pub mod reading;
 pub mod table;
 
-pub use layout::{Kind, Start};
+pub use layout::{SectionType, Start};
 pub use metric::{Metric, engine_metrics, metrics, process_metrics};
 pub use reading::{Attached, Counter, Reading, Unreadable, last_written};

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::layout::{FIXED, Kind, MAGIC, SECTION_HEADER, Start, VERSION, word};
+use crate::layout::{FIXED, MAGIC, SECTION_HEADER, SectionType, Start, VERSION, word};
 
 /// The counters of one process at their last publication.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -144,7 +144,7 @@ impl Reading {
         let sections = file.get(header..)?.chunks_exact(section);
         for section in sections.take(capacity.min(MOST)) {
             // One that is not understood is left out.
-            if reading.add(section) == Some(Kind::Engine) {
+            if reading.add(section) == Some(SectionType::Engine) {
                 engines += 1;
                 closed += usize::from(whole(section, word::CLOSED) == Some(1));
             }
@@ -154,8 +154,8 @@ impl Reading {
     }
 
     /// Takes a section, unless it is free or not understood. Returns its kind.
-    fn add(&mut self, section: &[u8]) -> Option<Kind> {
-        let kind = Kind::of(whole(section, word::KIND)?)?;
+    fn add(&mut self, section: &[u8]) -> Option<SectionType> {
+        let kind = SectionType::of(whole(section, word::KIND)?)?;
         self.sequences.push(whole(section, word::SEQUENCE)?);
         self.written_ns = self.written_ns.max(whole(section, word::WRITTEN)?);
         let first = usize::try_from(whole(section, word::FIRST)?).ok()?;
@@ -164,20 +164,21 @@ impl Reading {
         let values = values.map(|value| value.try_into().map_or(0, u64::from_ne_bytes));
         let named = self.counters.get_mut(first..)?;
         match kind {
-            Kind::Engine => {
+            SectionType::Engine => {
                 for (counter, value) in named.iter_mut().zip(values) {
                     counter.value = counter.value.wrapping_add(value);
                 }
             }
-            Kind::Attached | Kind::Detached if self.attached.len() >= ATTACHED_MAX => {}
-            Kind::Attached | Kind::Detached => {
+            SectionType::Attached | SectionType::Detached
+                if self.attached.len() >= ATTACHED_MAX => {}
+            SectionType::Attached | SectionType::Detached => {
                 let counters = named.iter().zip(values).take(ATTACHED_COUNTERS_MAX);
                 let counters = counters.map(|(named, value)| Counter { value, ..named.clone() });
                 let owner = whole(section, word::OWNER)?;
                 self.attached.push(Attached {
                     pid: u32::try_from(owner >> 32).ok()?,
                     uid: u32::try_from(owner & u64::from(u32::MAX)).ok()?,
-                    ended: kind == Kind::Detached,
+                    ended: kind == SectionType::Detached,
                     counters: counters.collect(),
                 });
             }
@@ -243,7 +244,7 @@ mod tests {
     use crate::layout::{header, section_length};
     use crate::metric::{engine_metrics, metrics, process_metrics};
 
-    fn section(kind: Kind, owner: u64, first: usize, values: &[u64]) -> Vec<u8> {
+    fn section(kind: SectionType, owner: u64, first: usize, values: &[u64]) -> Vec<u8> {
         let mut words = vec![0; section_length() / 8];
         let head = [2, kind.code(), 77, owner, first as u64, values.len() as u64];
         words[..head.len()].copy_from_slice(&head);
@@ -261,10 +262,10 @@ mod tests {
             version: "0.1.0".to_owned(),
         };
         let mut file = header(&start);
-        file.extend(section(Kind::Engine, 0, 0, &[1, 2]));
-        file.extend(section(Kind::Engine, 0, 0, &[10]));
+        file.extend(section(SectionType::Engine, 0, 0, &[1, 2]));
+        file.extend(section(SectionType::Engine, 0, 0, &[10]));
         let first = engine_metrics().count();
-        file.extend(section(Kind::Attached, (5 << 32) | 1000, first, &[3]));
+        file.extend(section(SectionType::Attached, (5 << 32) | 1000, first, &[3]));
         file.extend(vec![0; section_length()]);
         file
     }
@@ -291,11 +292,11 @@ mod tests {
         let of = |engines: &[u64]| {
             let mut file = header(&start);
             for &closed in engines {
-                let mut engine = section(Kind::Engine, 0, 0, &[1]);
+                let mut engine = section(SectionType::Engine, 0, 0, &[1]);
                 engine[word::CLOSED..][..8].copy_from_slice(&closed.to_ne_bytes());
                 file.extend(engine);
             }
-            file.extend(section(Kind::Detached, 0, 0, &[]));
+            file.extend(section(SectionType::Detached, 0, 0, &[]));
             Reading::parse(&file).unwrap().closed
         };
         assert_eq!(
@@ -313,7 +314,7 @@ mod tests {
         let first = engine_metrics().count();
         let sections = 2 * ATTACHED_MAX;
         long[20..24].copy_from_slice(&u32::try_from(sections).unwrap().to_ne_bytes());
-        long.extend(section(Kind::Attached, 1, first, &values).repeat(sections));
+        long.extend(section(SectionType::Attached, 1, first, &values).repeat(sections));
         let reading = Reading::parse(&long).unwrap();
         assert_eq!(reading.attached.len(), ATTACHED_MAX);
         let counters = reading.attached.iter().map(|it| it.counters.len()).sum::<usize>();

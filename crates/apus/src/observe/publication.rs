@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, SystemTime};
 
 use apus_metrics::layout::{SECTIONS_MAX, Start, header, section_length, word};
-use apus_metrics::{Kind, engine_metrics, last_written, process_metrics};
+use apus_metrics::{SectionType, engine_metrics, last_written, process_metrics};
 use apus_net::Process;
 use apus_proto::Time;
 use apus_shm::{CounterDirectory, CounterFile, Memory, ProcessName};
@@ -82,10 +82,10 @@ impl ProcessFile {
         })
     }
 
-    fn section(&mut self, kind: Kind) -> Option<(usize, Memory)> {
+    fn section(&mut self, kind: SectionType) -> Option<(usize, Memory)> {
         let index = match kind {
-            Kind::Engine => self.engines.pop(),
-            Kind::Attached | Kind::Detached => self.detached.pop_front(),
+            SectionType::Engine => self.engines.pop(),
+            SectionType::Attached | SectionType::Detached => self.detached.pop_front(),
         };
         let index = match index {
             Some(index) => index,
@@ -123,7 +123,7 @@ fn lock() -> Option<MutexGuard<'static, Option<ProcessFile>>> {
 pub(crate) struct Section {
     memory: Memory,
     index: usize,
-    kind: Kind,
+    kind: SectionType,
     process: Process,
     epoch_ns: u64,
     /// The counts of engines that had the section before.
@@ -145,7 +145,7 @@ impl Section {
             *file = opened.inspect_err(|error| missing_files::note("counters", error)).ok();
         }
         let file = file.as_mut()?;
-        Self::take(file, Kind::Engine, 0)
+        Self::take(file, SectionType::Engine, 0)
     }
 
     /// One for a process that uses an engine which has a section.
@@ -153,19 +153,19 @@ impl Section {
         let mut file = lock()?;
         let file = file.as_mut().filter(|file| file.process.is_current())?;
         let pid = u64::try_from(pid).unwrap_or(0);
-        let mut section = Self::take(file, Kind::Attached, (pid << 32) | u64::from(uid))?;
+        let mut section = Self::take(file, SectionType::Attached, (pid << 32) | u64::from(uid))?;
         section.write(clock::now(), ProcessCounters::default().values());
         Some(section)
     }
 
-    fn take(file: &mut ProcessFile, kind: Kind, owner: u64) -> Option<Self> {
+    fn take(file: &mut ProcessFile, kind: SectionType, owner: u64) -> Option<Self> {
         let (index, memory) = file.section(kind)?;
         let (first, count) = match kind {
-            Kind::Engine => (0, engine_metrics().count()),
+            SectionType::Engine => (0, engine_metrics().count()),
             _ => (engine_metrics().count(), process_metrics().count()),
         };
         let base = match kind {
-            Kind::Engine => {
+            SectionType::Engine => {
                 let words = memory.words(word::VALUES, count);
                 words.iter().map(|word| word.load(Ordering::Relaxed)).collect()
             }
@@ -226,14 +226,14 @@ impl Drop for Section {
         if !self.process.is_current() {
             return;
         }
-        if self.kind == Kind::Attached {
-            self.memory.word(word::KIND).store(Kind::Detached.code(), Ordering::Release);
+        if self.kind == SectionType::Attached {
+            self.memory.word(word::KIND).store(SectionType::Detached.code(), Ordering::Release);
         }
         let Some(mut file) = lock() else { return };
         let Some(file) = file.as_mut() else { return };
         match self.kind {
-            Kind::Engine => file.engines.push(self.index),
-            Kind::Attached | Kind::Detached => file.detached.push_back(self.index),
+            SectionType::Engine => file.engines.push(self.index),
+            SectionType::Attached | SectionType::Detached => file.detached.push_back(self.index),
         }
     }
 }
