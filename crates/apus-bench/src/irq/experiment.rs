@@ -8,8 +8,8 @@ use apus_irq::Mode;
 use apus_load::{REFUSED_LATE, ResultFile, Row, stats};
 
 use super::activity::Activity;
+use super::device_under_test::DeviceUnderTest;
 use super::meter::{Meter, Used};
-use super::place::Place;
 use super::plan::{Plan, testcase};
 use super::server::{Preload, Server, Start};
 use crate::delivery::Load;
@@ -55,7 +55,7 @@ impl std::fmt::Display for Point {
 /// State common to all runs.
 pub(super) struct Experiment<'a> {
     pub(super) plan: Plan,
-    pub(super) place: Place,
+    pub(super) under_test: DeviceUnderTest,
     /// Value of `LD_PRELOAD` for cases that wait in another way.
     preload: Option<OsString>,
     pub(super) progress: &'a dyn Progress,
@@ -74,8 +74,8 @@ impl<'a> Experiment<'a> {
         progress: &'a dyn Progress,
         result: &mut ResultFile,
     ) -> Result<Self> {
-        let place = Place::new(&plan, force)?;
-        let mut this = Self { plan, place, preload: None, progress };
+        let under_test = DeviceUnderTest::new(&plan, force)?;
+        let mut this = Self { plan, under_test, preload: None, progress };
         let needs = |case: &Mode| case.needs_other_waits();
         if let Some(case) = this.plan.cases.iter().copied().find(needs)
             && let Err(error) = this.find_library(case, preload)
@@ -85,7 +85,7 @@ impl<'a> Experiment<'a> {
         }
         let is_threaded = |case: &Mode| case.napi().threaded.is_some();
         if let Some(case) = this.plan.cases.iter().copied().find(is_threaded)
-            && let Err(error) = this.place.set(case)
+            && let Err(error) = this.under_test.set(case)
         {
             result.warn(format!("{} is left out: {error:#}", testcase(case)));
             this.plan.cases.retain(|case| !is_threaded(case));
@@ -100,8 +100,8 @@ impl<'a> Experiment<'a> {
     /// Finds the library for a case that needs it, and tries it with the server.
     fn find_library(&mut self, case: Mode, preload: Preload) -> Result<()> {
         self.preload = Some(preload(&self.plan.server[0])?);
-        let command = self.plan.server_command(&self.place.address);
-        let server = Server::start(&self.place, &self.start(case, &command))?;
+        let command = self.plan.server_command(&self.under_test.address);
+        let server = Server::start(&self.under_test, &self.start(case, &command))?;
         prepare(&server, case)
     }
 
@@ -131,7 +131,7 @@ impl<'a> Experiment<'a> {
     /// # Errors
     /// If the server or the kernel fails. A process that lacks the privilege to watch gets a warning instead.
     pub(super) fn watch(&self, result: &mut ResultFile) -> Result<()> {
-        let activity = match Activity::open(self.place.device(), &self.plan.pin.server) {
+        let activity = match Activity::open(self.under_test.device(), &self.plan.pin.server) {
             Ok(activity) => activity,
             Err(error) => {
                 result.warn(format!("suspensions of interrupts are not counted: {error:#}"));
@@ -280,13 +280,13 @@ impl<'a> Experiment<'a> {
         seed: u64,
         also: &(dyn Fn(Edge, &Server) -> Result<()> + Sync),
     ) -> Result<(Outcome, Used)> {
-        let place = &self.place;
-        place.set(point.case)?;
-        let command = self.plan.server_command(&place.address);
-        let server = Server::start(place, &self.start(point.case, &command))?;
-        let threads = place.threads()?;
+        let under_test = &self.under_test;
+        under_test.set(point.case)?;
+        let command = self.plan.server_command(&under_test.address);
+        let server = Server::start(under_test, &self.start(point.case, &command))?;
+        let threads = under_test.threads()?;
         let work = || {
-            let mut client = Client::new(self.plan.generator(&place.address))?;
+            let mut client = Client::new(self.plan.generator(&under_test.address))?;
             client.set_records()?;
             let processes: Vec<i32> = server.processes().iter().map(|it| it.pid).collect();
             let meter = Meter::new(&self.plan.pin.server, &processes, &threads);
@@ -296,7 +296,7 @@ impl<'a> Experiment<'a> {
             let used = meter.used().context("the run ended before its time")?;
             Ok((outcome, used))
         };
-        place.at_client(work).with_context(|| point.to_string())
+        under_test.at_client(work).with_context(|| point.to_string())
     }
 }
 

@@ -47,20 +47,21 @@ pub(super) fn measure(experiment: &Experiment<'_>, result: &mut ResultFile) -> R
 
 /// Answered queries and executed instructions over the life of a server.
 fn count(experiment: &Experiment<'_>, point: &Point, seconds: f64) -> Result<(u64, u64)> {
-    let (plan, place) = (&experiment.plan, &experiment.place);
-    place.set(point.case)?;
+    let (plan, under_test) = (&experiment.plan, &experiment.under_test);
+    under_test.set(point.case)?;
     let valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"];
     let mut command: Vec<String> = valgrind.map(str::to_owned).to_vec();
-    command.extend(plan.server_command(&place.address));
-    let server = Server::start(place, &experiment.start(point.case, &command))?;
+    command.extend(plan.server_command(&under_test.address));
+    let server = Server::start(under_test, &experiment.start(point.case, &command))?;
     let load = || {
-        let mut options = plan.generator(&place.address);
+        let mut options = plan.generator(&under_test.address);
         (options.seconds, options.warmup, options.keys) = (seconds, 0.0, KEYS);
         let mut client = Client::new(options)?;
         client.set_records()?;
         client.run(QPS, 1, || prepare(&server, point.case), &|_| Ok(()))
     };
-    let outcome = place.at_client(load).with_context(|| format!("{point}, under callgrind"))?;
+    let outcome =
+        under_test.at_client(load).with_context(|| format!("{point}, under callgrind"))?;
     let words = server.finish()?;
     let instructions = collected(&words)
         .with_context(|| format!("callgrind does not report its total: {words}"))?;

@@ -1,7 +1,7 @@
 //! `apus bench irq`: the experiment of the kernel's IRQ suspension series, with any server.
 //!
 //! * `plan`: the experiment's plan, a file in TOML;
-//! * `veth`, `place`: the device that queries arrive by, a temporary veth pair or a NIC;
+//! * `veth`, `device_under_test`: the device that queries arrive by, a temporary veth pair or a NIC;
 //! * `server`: the server of a run, with the parameters of a case;
 //! * `meter`: the use of the server's CPUs, with the counters of `pmu` if they exist;
 //! * `activity`: suspensions of interrupts, in separate runs;
@@ -11,10 +11,10 @@
 //! The load generator and its latencies are [`apus_memcached`]'s.
 
 mod activity;
+mod device_under_test;
 mod experiment;
 mod instructions;
 mod meter;
-mod place;
 mod plan;
 mod pmu;
 mod server;

@@ -15,7 +15,7 @@ use nix::sched::sched_setaffinity;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-use super::place::{Place, cpu_set};
+use super::device_under_test::{DeviceUnderTest, cpu_set};
 use apus_load::stop;
 
 /// Time within which a server must listen; under valgrind it takes some seconds.
@@ -56,7 +56,7 @@ impl Server {
     ///
     /// # Errors
     /// If it cannot start, exits by itself or does not listen: with the last line of its output.
-    pub(super) fn start(place: &Place, start: &Start<'_>) -> Result<Self> {
+    pub(super) fn start(under_test: &DeviceUnderTest, start: &Start<'_>) -> Result<Self> {
         let (name, arguments) = start.command.split_first().context("no program")?;
         let output = scratch().context("cannot make a temporary file")?;
         let cpus = cpu_set(start.cpus)?;
@@ -72,7 +72,7 @@ impl Server {
             command.env("APUS_EPOLL_REPEAT", "1");
         }
         // The child inherits the CPUs and the network namespace of the thread that starts it.
-        let child = place.at_server(|| {
+        let child = under_test.at_server(|| {
             let spawn = || {
                 sched_setaffinity(Pid::from_raw(0), &cpus).context("the server's CPUs")?;
                 command.spawn().with_context(|| format!("cannot start the server `{name}`"))
@@ -82,8 +82,8 @@ impl Server {
         let pid = i32::try_from(child.id()).expect("the kernel's numbers are smaller");
         let id = ProcessId::of(pid).context("the server")?;
         let mut server = Self { child, id, output };
-        let address = (place.address.as_str(), start.port);
-        place.at_server(|| server.wait_until_it_listens(address))?;
+        let address = (under_test.address.as_str(), start.port);
+        under_test.at_server(|| server.wait_until_it_listens(address))?;
         Ok(server)
     }
 

@@ -96,16 +96,16 @@ fn of_delivery(rows: &[Row]) -> Vec<Check> {
                 ("20", "cpu_percent", "cpu", "fullbusy", Wanted::AtMost(0.5)),
                 ("20", "avglat_us", "avglat", "base", Wanted::AtMost(1.0)),
             ] {
-                let place = Place { load, threads: threads_here };
-                checks.extend(place.against(&lines, (ours, rival), (key, name), wanted));
+                let point = OperatingPoint { load, threads: threads_here };
+                checks.extend(point.against(&lines, (ours, rival), (key, name), wanted));
             }
         }
         for (load, key, name) in
             [("MAX", "qps", "qps"), ("20", "avglat_us", "avglat"), ("20", "cpu_percent", "cpu")]
         {
-            let place = Place { load, threads: threads_here };
+            let point = OperatingPoint { load, threads: threads_here };
             let cases = ("suspend0", "base");
-            checks.extend(place.against(&lines, cases, (key, name), Wanted::Within(0.95, 1.05)));
+            checks.extend(point.against(&lines, cases, (key, name), Wanted::Within(0.95, 1.05)));
         }
     }
     for pair in threads.windows(2) {
@@ -116,12 +116,12 @@ fn of_delivery(rows: &[Row]) -> Vec<Check> {
 
 /// The load and threads at which two cases are compared.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct OperatingPoint<'a> {
     load: &'a str,
     threads: u64,
 }
 
-impl Place<'_> {
+impl OperatingPoint<'_> {
     fn value(self, lines: &[Line<'_>], testcase: &str, key: &str) -> Option<f64> {
         let is_it = |line: &&Line<'_>| {
             line.testcase == testcase
@@ -149,9 +149,9 @@ impl Place<'_> {
 
 /// More threads on one socket must not make the tail longer at low load.
 fn more_threads(lines: &[Line<'_>], few: u64, many: u64) -> Vec<Check> {
-    let place = |threads| Place { load: "20", threads };
+    let point = |threads| OperatingPoint { load: "20", threads };
     let check = |testcase: &str| {
-        let p99 = |threads| place(threads).value(lines, testcase, "p99_us");
+        let p99 = |threads| point(threads).value(lines, testcase, "p99_us");
         Some(Check {
             claim: format!("20 %: 99%lat of {testcase} with {many} threads / {few}"),
             wanted: Wanted::AtMost(1.0),

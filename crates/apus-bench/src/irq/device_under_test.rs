@@ -1,4 +1,4 @@
-//! The server's place: behind a veth pair of this host, or behind a NIC.
+//! The device under test: a veth pair of this host, or a NIC.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use apus_load::misuse::Misuse;
 
 /// The device that queries arrive by. Dropping it restores the device's values.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct DeviceUnderTest {
     /// `None` for a NIC.
     veth: Option<Veth>,
     device: Device,
@@ -26,7 +26,7 @@ pub(super) struct Place {
     threaded: Option<u32>,
 }
 
-impl Place {
+impl DeviceUnderTest {
     /// Creates a pair, or finds a NIC.
     ///
     /// # Errors
@@ -50,12 +50,12 @@ impl Place {
         let address = veth::ADDRESS.to_owned();
         let is_about = |case: &Mode| case.napi().threaded.is_some();
         let threaded = plan.cases.iter().any(is_about).then(|| u32::from(plan.threaded));
-        let place = Self { veth: Some(veth), device, address, state, own, threaded };
-        for thread in place.threads()? {
+        let under_test = Self { veth: Some(veth), device, address, state, own, threaded };
+        for thread in under_test.threads()? {
             sched_setaffinity(Pid::from_raw(thread), &cpu_set(&plan.pin.server)?)
                 .context("cannot have the thread of a NAPI instance stay on the server's CPUs")?;
         }
-        Ok(place)
+        Ok(under_test)
     }
 
     /// Runs `work` on a thread in the server's namespace.
@@ -123,7 +123,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for DeviceUnderTest {
     fn drop(&mut self) {
         if self.veth.is_none() {
             // Values that cannot be restored now stay in the file for `apus irq restore`.
