@@ -26,11 +26,11 @@ pub(crate) async fn accept(shared: Arc<Shared>, streams: StreamListener) {
             shared.counters.note(event, || line);
             continue;
         }
-        let Some(place) = Place::take(&unnamed, host) else {
+        let Some(permit) = UnnamedPermit::take(&unnamed, host) else {
             too_many(&shared, host);
             continue;
         };
-        spawn(bring(Arc::clone(&shared), stream, place));
+        spawn(bring(Arc::clone(&shared), stream, permit));
     }
 }
 
@@ -54,10 +54,10 @@ fn too_many(shared: &Shared, host: IpAddr) {
 }
 
 /// Passes a stream to the program whose connection it names.
-async fn bring(shared: Arc<Shared>, stream: Stream, place: Place) {
-    let host = place.host;
+async fn bring(shared: Arc<Shared>, stream: Stream, permit: UnnamedPermit) {
+    let host = permit.host;
     let Some(Some(tuple)) = within(ANSWER_WAIT, named(&stream)).await else { return };
-    drop(place);
+    drop(permit);
     if host != tuple.client.ip() {
         let line = || format!("the carrier at {host} names a client at another host");
         return shared.counters.note(Event::ForeignClient, line);
@@ -71,13 +71,13 @@ async fn bring(shared: Arc<Shared>, stream: Stream, place: Place) {
 #[derive(Default)]
 struct Unnamed(Mutex<HashMap<IpAddr, usize>>);
 
-/// A stream that has not yet named a connection.
-struct Place {
+/// Permit of a stream that has not yet named a connection, one of [`UNNAMED_MAX`] of its host.
+struct UnnamedPermit {
     unnamed: Arc<Unnamed>,
     host: IpAddr,
 }
 
-impl Place {
+impl UnnamedPermit {
     fn take(unnamed: &Arc<Unnamed>, host: IpAddr) -> Option<Self> {
         let mut hosts = unnamed.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = hosts.entry(host).or_default();
@@ -90,7 +90,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for UnnamedPermit {
     fn drop(&mut self) {
         let mut hosts = self.unnamed.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = hosts.get_mut(&self.host) {
