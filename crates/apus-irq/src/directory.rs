@@ -204,15 +204,15 @@ mod tests {
     use super::*;
 
     /// A path for one test, removed at its end.
-    struct Place(PathBuf);
+    struct ScratchDirectory(PathBuf);
 
-    impl Place {
+    impl ScratchDirectory {
         fn new(test: &str) -> Self {
             Self(std::env::temp_dir().join(format!("apus-irq-{test}-{}", std::process::id())))
         }
     }
 
-    impl Drop for Place {
+    impl Drop for ScratchDirectory {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -220,8 +220,8 @@ mod tests {
 
     #[test]
     fn files_are_written_read_listed_and_removed() {
-        let place = Place::new("files");
-        let path = place.0.join("deep/state");
+        let scratch = ScratchDirectory::new("files");
+        let path = scratch.0.join("deep/state");
         assert!(Directory::open(&path).unwrap().is_none());
         let directory = Directory::made(&path).unwrap();
         assert_eq!(directory.read("a").unwrap(), None);
@@ -239,12 +239,12 @@ mod tests {
 
     #[test]
     fn links_in_the_directory_are_refused_and_their_targets_untouched() {
-        let place = Place::new("links");
-        let directory = Directory::made(&place.0.join("state")).unwrap();
-        let target = place.0.join("target");
+        let scratch = ScratchDirectory::new("links");
+        let directory = Directory::made(&scratch.0.join("state")).unwrap();
+        let target = scratch.0.join("target");
         fs::write(&target, "precious").unwrap();
         for name in ["lock", "a.json", "b.json.part"] {
-            symlink(&target, place.0.join("state").join(name)).unwrap();
+            symlink(&target, scratch.0.join("state").join(name)).unwrap();
         }
         let refused = [directory.lock().err(), directory.read("a.json").err()];
         for error in refused.map(|error| error.expect("it is a link").to_string()) {
@@ -256,10 +256,10 @@ mod tests {
 
     #[test]
     fn a_directory_that_others_may_write_into_or_that_is_a_link_is_refused() {
-        let place = Place::new("open");
-        let path = place.0.join("state");
+        let scratch = ScratchDirectory::new("open");
+        let path = scratch.0.join("state");
         drop(Directory::made(&path).unwrap());
-        let link = place.0.join("link");
+        let link = scratch.0.join("link");
         symlink(&path, &link).unwrap();
         let error = Directory::made(&link).unwrap_err().to_string();
         assert!(error.contains("no directory, or a symbolic link"), "{error}");
@@ -272,8 +272,8 @@ mod tests {
 
     #[test]
     fn a_fifo_is_refused_at_once() {
-        let place = Place::new("fifo");
-        let path = place.0.join("state");
+        let scratch = ScratchDirectory::new("fifo");
+        let path = scratch.0.join("state");
         let directory = Directory::made(&path).unwrap();
         nix::unistd::mkfifo(&path.join("a.json"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         let error = directory.read("a.json").unwrap_err().to_string();

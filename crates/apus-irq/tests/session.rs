@@ -12,15 +12,15 @@ mod skipped;
 use skipped::skipped;
 
 /// A directory that is removed at the end.
-struct Place(PathBuf);
+struct ScratchDirectory(PathBuf);
 
-impl Place {
+impl ScratchDirectory {
     fn new(test: &str) -> Self {
         Self(std::env::temp_dir().join(format!("apus-irq-{test}-{}", std::process::id())))
     }
 }
 
-impl Drop for Place {
+impl Drop for ScratchDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -41,8 +41,8 @@ fn mode() -> Mode {
     "suspend:20".parse().expect("it is a mode")
 }
 
-fn start(place: &Place) -> Session {
-    let state = State::at(&place.0);
+fn start(scratch: &ScratchDirectory) -> Session {
+    let state = State::at(&scratch.0);
     Session::start(state, mode(), &mut guardian(), unexpected).expect("the guardian is ready")
 }
 
@@ -60,11 +60,11 @@ fn epoll_set() -> Option<(Epoll, impl Fn() -> EpollParameters)> {
 
 #[test]
 fn a_session_sets_what_is_new_and_restores_it_when_it_ends_or_is_dropped() {
-    let place = Place::new("session");
+    let scratch = ScratchDirectory::new("session");
     let Some((_set, parameters)) = epoll_set() else { return };
     let own = [ProcessId::own().expect("/proc is there")];
     let before = parameters();
-    let mut session = start(&place);
+    let mut session = start(&scratch);
     assert!(session.refresh(&own).expect("it may reach itself") > 0);
     assert_eq!(parameters(), mode().epoll());
     assert_eq!(session.refresh(&own).expect("it may reach itself"), 0, "all is set already");
@@ -73,7 +73,7 @@ fn a_session_sets_what_is_new_and_restores_it_when_it_ends_or_is_dropped() {
     assert_eq!((later(), session.done().epoll_sets > 1), (mode().epoll(), true));
     session.restore().expect("nothing else has changed it");
     assert_eq!((parameters(), later()), (before, before));
-    let mut session = start(&place);
+    let mut session = start(&scratch);
     session.refresh(&own).expect("it may reach itself");
     assert_eq!(parameters(), mode().epoll());
     drop(session);
@@ -82,17 +82,17 @@ fn a_session_sets_what_is_new_and_restores_it_when_it_ends_or_is_dropped() {
 
 #[test]
 fn a_guardian_that_is_not_ready_ends_the_session_before_it_begins() {
-    let place = Place::new("not-ready");
+    let scratch = ScratchDirectory::new("not-ready");
     for script in ["exit 0", "echo later; cat >/dev/null"] {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        let session = Session::start(State::at(&place.0), mode(), &mut command, unexpected);
+        let session = Session::start(State::at(&scratch.0), mode(), &mut command, unexpected);
         let error = session.expect_err("it did not say that it is ready");
         assert!(matches!(error, Error::NotStarted(_)), "{error}");
         assert_eq!(error.to_string(), "the guardian did not start");
     }
     let missing = &mut Command::new("/nowhere/at/all");
-    let error = Session::start(State::at(&place.0), mode(), missing, unexpected).unwrap_err();
+    let error = Session::start(State::at(&scratch.0), mode(), missing, unexpected).unwrap_err();
     assert!(error.to_string().starts_with("cannot start the guardian: "), "{error}");
-    assert!(!place.0.exists(), "nothing was set");
+    assert!(!scratch.0.exists(), "nothing was set");
 }
