@@ -35,7 +35,7 @@ pub(super) struct Connections {
     server: Server,
     pub(super) records: Arc<Records>,
     epoll: Epoll,
-    list: Vec<Place>,
+    list: Vec<PooledConnection>,
     /// Upper bound on outstanding requests of a connection.
     depth: usize,
     /// Connections with room: number of outstanding requests, the change that led to this number, index in the list. The first
@@ -59,8 +59,8 @@ pub(super) struct Connections {
     pub(super) stamped: Vec<(Query, Duration)>,
 }
 
-/// A connection in the list.
-struct Place {
+/// A connection of the pool, with its place in the orders.
+struct PooledConnection {
     connection: Connection,
     /// The change that led to its number of outstanding requests.
     since: u64,
@@ -84,14 +84,14 @@ impl Connections {
     ) -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("epoll_create")?;
         let (mut list, mut order) = (Vec::new(), BTreeSet::new());
-        for place in 0..count as usize {
+        for number in 0..count as usize {
             let socket = server.connect()?;
-            let event = EpollEvent::new(EpollFlags::EPOLLIN, place as u64);
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, number as u64);
             epoll.add(&socket, event).context("epoll_ctl")?;
-            order.insert((0, place as u64, place));
-            list.push(Place {
+            order.insert((0, number as u64, number));
+            list.push(PooledConnection {
                 connection: Connection::new(socket, protocol),
-                since: place as u64,
+                since: number as u64,
                 is_queued: false,
                 waits_for_room: false,
             });
@@ -120,8 +120,8 @@ impl Connections {
     /// # Errors
     /// If the kernel refuses.
     pub(super) fn stamp(&mut self) -> Result<()> {
-        for place in &self.list {
-            Stamps::turn_on(&place.connection.socket).context("SO_TIMESTAMPING")?;
+        for pooled in &self.list {
+            Stamps::turn_on(&pooled.connection.socket).context("SO_TIMESTAMPING")?;
         }
         self.stamps = Some(Stamps::new());
         Ok(())
@@ -139,14 +139,14 @@ impl Connections {
 
     /// The outstanding requests.
     pub(super) fn queries(&self) -> impl Iterator<Item = Query> {
-        self.list.iter().flat_map(|place| place.connection.outstanding())
+        self.list.iter().flat_map(|pooled| pooled.connection.outstanding())
     }
 
     /// Bytes written and read since the start.
     pub(super) fn bytes(&self) -> Bytes {
-        self.list.iter().fold(Bytes::default(), |sum, place| Bytes {
-            sent: sum.sent + place.connection.bytes.sent,
-            received: sum.received + place.connection.bytes.received,
+        self.list.iter().fold(Bytes::default(), |sum, pooled| Bytes {
+            sent: sum.sent + pooled.connection.bytes.sent,
+            received: sum.received + pooled.connection.bytes.received,
         })
     }
 
@@ -154,13 +154,13 @@ impl Connections {
     /// [`flush`](Self::flush) writes it.
     pub(super) fn send(&mut self, query: Query) -> bool {
         let Some((_, _, number)) = self.order.pop_first() else { return false };
-        let place = &mut self.list[number];
-        place.connection.push(query, &self.records);
-        if place.connection.outstanding().len() == 1 {
+        let pooled = &mut self.list[number];
+        pooled.connection.push(query, &self.records);
+        if pooled.connection.outstanding().len() == 1 {
             self.awaited.push_back(number);
         }
-        if !place.is_queued && !place.waits_for_room {
-            place.is_queued = true;
+        if !pooled.is_queued && !pooled.waits_for_room {
+            pooled.is_queued = true;
             self.queued.push(number);
         }
         self.outstanding += 1;
@@ -219,8 +219,8 @@ impl Connections {
     /// The errors of [`receive`](Self::receive).
     pub(super) fn take(&mut self, mut each: impl FnMut(Query, Answer)) -> Result<bool> {
         let before = self.outstanding;
-        for place in (0..self.awaited.len().min(DIRECT_READS)).rev() {
-            self.read(self.awaited[place], &mut each)?;
+        for index in (0..self.awaited.len().min(DIRECT_READS)).rev() {
+            self.read(self.awaited[index], &mut each)?;
         }
         if self.outstanding < before {
             return Ok(true);
@@ -234,25 +234,25 @@ impl Connections {
     }
 
     fn read(&mut self, number: usize, each: &mut impl FnMut(Query, Answer)) -> Result<()> {
-        let place = &mut self.list[number];
-        let before = place.connection.outstanding().len();
+        let pooled = &mut self.list[number];
+        let before = pooled.connection.outstanding().len();
         let mut answered = None;
         let note = |query, answer| {
             answered = Some(query);
             each(query, answer);
         };
-        place
+        pooled
             .connection
             .read(&self.records, &mut self.scratch, self.stamps.as_mut(), note)
             .with_context(|| format!("server {}", self.server))?;
-        let after = place.connection.outstanding().len();
+        let after = pooled.connection.outstanding().len();
         if let (Some(stamps), Some(query)) = (&mut self.stamps, answered) {
-            let between = stamps.between(&place.connection.socket);
+            let between = stamps.between(&pooled.connection.socket);
             let alone = between.filter(|_| before == 1 && after == 0);
             self.stamped.extend(alone.map(|time| (query, time)));
         }
         if after != before {
-            self.order.remove(&(before, place.since, number));
+            self.order.remove(&(before, pooled.since, number));
             self.outstanding -= before - after;
             if after == 0 {
                 self.awaited.retain(|it| *it != number);
@@ -264,25 +264,25 @@ impl Connections {
 
     /// Adds a connection to the order after its number of outstanding requests has changed.
     fn put_in_order(&mut self, number: usize) {
-        let place = &mut self.list[number];
-        let outstanding = place.connection.outstanding().len();
+        let pooled = &mut self.list[number];
+        let outstanding = pooled.connection.outstanding().len();
         self.changes += 1;
-        place.since = self.changes;
+        pooled.since = self.changes;
         if outstanding < self.depth {
-            self.order.insert((outstanding, place.since, number));
+            self.order.insert((outstanding, pooled.since, number));
         }
     }
 
     /// Writes, and registers for writability if the socket is full.
     fn write(&mut self, number: usize) -> Result<()> {
-        let place = &mut self.list[number];
-        let written = place.connection.write();
+        let pooled = &mut self.list[number];
+        let written = pooled.connection.write();
         let waits = !written.with_context(|| format!("server {}", self.server))?;
-        if waits != place.waits_for_room {
+        if waits != pooled.waits_for_room {
             let room = if waits { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
             let mut event = EpollEvent::new(EpollFlags::EPOLLIN | room, number as u64);
-            self.epoll.modify(&place.connection.socket, &mut event).context("epoll_ctl")?;
-            place.waits_for_room = waits;
+            self.epoll.modify(&pooled.connection.socket, &mut event).context("epoll_ctl")?;
+            pooled.waits_for_room = waits;
             self.full = if waits { self.full + 1 } else { self.full - 1 };
         }
         Ok(())
