@@ -4,13 +4,13 @@
 
 use std::hint::black_box;
 
-use apus_trace::{Clock, EventInfo, Place, Settings, record, start, ticks};
+use apus_trace::{Clock, EventInfo, RingStorage, Settings, record, start, ticks};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 fn costs(criterion: &mut Criterion) {
     let event = EventInfo { name: "event", arguments: &["a"], text: "event {}" };
     let settings = Settings { one_in: 1, slower_than: None };
-    start(&Place::Memory, &[event], &settings).expect("memory can be mapped");
+    start(&RingStorage::Memory, &[event], &settings).expect("memory can be mapped");
     let clock = Clock::of_host();
     criterion.bench_function("stamp", |bencher| bencher.iter(|| ticks(black_box(clock))));
     criterion.bench_function("record", |bencher| {

@@ -50,7 +50,9 @@ pub use controls::{Controls, Remote, Settings};
 pub use event::EventInfo;
 pub use file::{Anchor, EventNames, Record, RingTrace, Trace, TraceError, machine};
 pub use flights::{Flight, story};
-pub use live::{Place, controls, freeze, freeze_for, record, restore_if_due, start, thaw_if_due};
+pub use live::{
+    RingStorage, controls, freeze, freeze_for, record, restore_if_due, start, thaw_if_due,
+};
 pub use merged::{ClockOffset, Merged, Moment, Source};
 pub use report::{Cell, Report, Table};
 pub use ring::{LiveRing, RECORDS};

@@ -42,9 +42,9 @@ const CALIBRATION_NANOS: u64 = 100_000;
 /// Time between a freeze and the end of the recording, so that the trace includes the end of the frozen call and its aftermath.
 const FREEZE_AFTER_NANOS: u64 = 1_000_000;
 
-/// The place of a process's rings.
+/// Storage of a process's rings.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum RingStorage {
     /// Memory that ends with the process. Processes of the same user read it through `/proc/PID/fd` while the process runs.
     Memory,
     /// A file `PROGRAM.START.PID.trace` in this directory, which outlives the process. START is the time in µs since 1970, because
@@ -67,7 +67,7 @@ struct Live {
     /// Indices of rings without a thread.
     free: Vec<usize>,
     pid: u32,
-    place: Place,
+    storage: RingStorage,
 }
 
 static LIVE: Mutex<Option<Live>> = Mutex::new(None);
@@ -99,7 +99,7 @@ const ASKS_NO_MORE: u64 = u64::MAX - 1;
 /// # Errors
 ///
 /// The errors of the system calls. The process then records nothing.
-pub fn start(place: &Place, events: &[EventInfo], settings: &Settings) -> io::Result<()> {
+pub fn start(storage: &RingStorage, events: &[EventInfo], settings: &Settings) -> io::Result<()> {
     let pid = std::process::id();
     if ![0, pid].contains(&OWNER.load(Ordering::Acquire)) {
         RING.set(None);
@@ -107,7 +107,7 @@ pub fn start(place: &Place, events: &[EventInfo], settings: &Settings) -> io::Re
     }
     let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
     if live.is_none() {
-        *live = Some(Live::open(place, events, settings, pid)?);
+        *live = Some(Live::open(storage, events, settings, pid)?);
         OWNER.store(pid, Ordering::Release);
     }
     Ok(())
@@ -239,7 +239,7 @@ fn begin(event: u16, arguments: [u32; 4]) {
     // Without backing memory, the first write would kill the process.
     let offset = (HEADER + index * size_of::<LiveRing>()) as i64;
     let length = size_of::<LiveRing>() as i64;
-    if live.place != Place::Memory
+    if live.storage != RingStorage::Memory
         && fallocate(&live.file, FallocateFlags::empty(), offset, length).is_err()
     {
         // Readers expect rings without gaps, so the next thread starts with this ring.
@@ -280,7 +280,7 @@ impl Drop for Held {
 
 impl Live {
     fn open(
-        place: &Place,
+        storage: &RingStorage,
         events: &[EventInfo],
         settings: &Settings,
         pid: u32,
@@ -290,11 +290,11 @@ impl Live {
         let program = program.unwrap_or("program");
         let length = HEADER + RINGS * size_of::<LiveRing>();
         fits_file_limit(length as u64)?;
-        let file = match place {
-            Place::Memory => memory(length)?,
-            Place::Directory(directory) => new_file(directory, program, pid)?,
+        let file = match storage {
+            RingStorage::Memory => memory(length)?,
+            RingStorage::Directory(directory) => new_file(directory, program, pid)?,
         };
-        if *place != Place::Memory {
+        if *storage != RingStorage::Memory {
             file.set_len(length as u64)?;
         }
         let clock = Clock::of_host();
@@ -321,7 +321,7 @@ impl Live {
             file,
             free: (0..RINGS).rev().collect(),
             pid,
-            place: place.clone(),
+            storage: storage.clone(),
         })
     }
 }

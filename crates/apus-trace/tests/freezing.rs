@@ -4,7 +4,7 @@ use std::fs::File;
 use std::time::Duration;
 
 use apus_trace::{
-    EventInfo, Place, Remote, Settings, Trace, controls, freeze, freeze_for, record,
+    EventInfo, Remote, RingStorage, Settings, Trace, controls, freeze, freeze_for, record,
     restore_if_due, start, thaw_if_due,
 };
 
@@ -15,7 +15,7 @@ fn a_frozen_trace_keeps_what_it_has_until_it_is_thawed() {
     let directory = std::env::temp_dir().join(format!("apus-freezing-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let event = EventInfo { name: "counted", arguments: &["number"], text: "{}" };
-    start(&Place::Directory(directory.clone()), &[event], &BEGIN).unwrap();
+    start(&RingStorage::Directory(directory.clone()), &[event], &BEGIN).unwrap();
     let path = std::fs::read_dir(&directory).unwrap().next().unwrap().unwrap().path();
     let file = File::options().read(true).write(true).open(path).unwrap();
     let remote = Remote(&file);

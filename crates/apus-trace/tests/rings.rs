@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use apus_trace::{EventInfo, Place, RECORDS, Settings, Trace, record, start};
+use apus_trace::{EventInfo, RECORDS, RingStorage, Settings, Trace, record, start};
 
 const EVERY_CALL: Settings = Settings { one_in: 1, slower_than: None };
 
@@ -18,7 +18,7 @@ const EVENTS: [EventInfo; 2] = [
 fn a_ring_is_read_while_it_is_written() {
     let directory = std::env::temp_dir().join(format!("apus-trace-test-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
-    start(&Place::Directory(directory.clone()), &EVENTS, &EVERY_CALL).unwrap();
+    start(&RingStorage::Directory(directory.clone()), &EVENTS, &EVERY_CALL).unwrap();
     let file = std::fs::read_dir(&directory).unwrap().next().unwrap().unwrap().path();
     let file = File::open(file).unwrap();
     let done = AtomicBool::new(false);

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-use apus_trace::{EventInfo, Place, Settings, Trace, record, start};
+use apus_trace::{EventInfo, RingStorage, Settings, Trace, record, start};
 
 /// Rings of a process.
 const RINGS: u32 = 32;
@@ -45,7 +45,7 @@ fn a_thread_that_found_all_rings_taken_records_when_one_is_free() {
     std::fs::create_dir_all(&directory).unwrap();
     let event = EventInfo { name: "counted", arguments: &["number"], text: "{}" };
     let settings = Settings { one_in: 1, slower_than: None };
-    start(&Place::Directory(directory.clone()), &[event], &settings).unwrap();
+    start(&RingStorage::Directory(directory.clone()), &[event], &settings).unwrap();
     let path = std::fs::read_dir(&directory).unwrap().next().unwrap().unwrap().path();
     let read = || Trace::read(&File::open(&path).unwrap()).unwrap();
     let has = |trace: &Trace, number| {

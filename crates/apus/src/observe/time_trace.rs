@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use apus_net::Link;
 use apus_proto::{Endpoint, TraceChoice, TraceEvent, TraceMark, TraceSink};
-use apus_trace::{Controls, EventInfo, Place, Settings};
+use apus_trace::{Controls, EventInfo, RingStorage, Settings};
 
 use crate::config::parse_duration;
 use crate::observe::missing_files;
@@ -126,15 +126,15 @@ impl TraceSink for Recorder {
 /// Begins the trace with the first node of the process. `None` if there is no trace: it is not wanted, or the system had no memory
 /// for it, which is no reason to have no node.
 fn started() -> Option<&'static Controls> {
-    let place = match std::env::var_os("APUS_TRACE").filter(|text| !text.is_empty()) {
-        None => Place::Memory,
-        Some(text) if text == "on" => Place::Memory,
+    let storage = match std::env::var_os("APUS_TRACE").filter(|text| !text.is_empty()) {
+        None => RingStorage::Memory,
+        Some(text) if text == "on" => RingStorage::Memory,
         Some(text) if text == "off" => return None,
-        Some(directory) => Place::Directory(directory.into()),
+        Some(directory) => RingStorage::Directory(directory.into()),
     };
     let [calls, slower_than] = ["APUS_TRACE_CALLS", "APUS_TRACE_SLOWER_THAN"].map(std::env::var_os);
     let settings = settings_from(calls.as_deref(), slower_than.as_deref());
-    if let Err(error) = apus_trace::start(&place, &events(), &settings) {
+    if let Err(error) = apus_trace::start(&storage, &events(), &settings) {
         missing_files::note("time trace", &error);
         return None;
     }
