@@ -65,7 +65,7 @@ pub(crate) struct SocketInner {
 }
 
 /// A port and its node, which it does not keep running.
-pub(crate) type Place = (u16, Weak<Shards>);
+pub(crate) type PortId = (u16, Weak<Shards>);
 
 impl Drop for SocketInner {
     fn drop(&mut self) {
@@ -127,13 +127,13 @@ impl SocketInner {
         self.node.local_addr
     }
 
-    /// Where it is, for [`is_at`](Self::is_at).
-    pub(crate) fn place(&self) -> Place {
+    /// Identifies the port, for [`is_at`](Self::is_at).
+    pub(crate) fn port_id(&self) -> PortId {
         (self.port, Arc::downgrade(&self.node))
     }
 
-    /// Whether a place is the port with that number of the node that this is a port of.
-    pub(crate) fn is_at(&self, (port, node): &Place, wanted: u16) -> bool {
+    /// Whether an id is that of the port with that number of the node that this is a port of.
+    pub(crate) fn is_at(&self, (port, node): &PortId, wanted: u16) -> bool {
         *port == wanted && node.as_ptr() == Arc::as_ptr(&self.node)
     }
 

@@ -10,7 +10,7 @@ use apus_net::Link;
 
 use crate::address::Address;
 use crate::delivery::parker;
-use crate::socket::{Place, SocketInner};
+use crate::socket::{PortId, SocketInner};
 
 /// The threads that take the requests of a service.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ impl Takers {
             received.retain(|received| received.served.strong_count() > 0);
             received.push(Received {
                 served: Arc::downgrade(served),
-                place: served.place(),
+                port: served.port_id(),
                 takers: Arc::clone(self),
             });
         });
@@ -66,7 +66,7 @@ impl Takers {
 /// A service from which a thread has received. Looked at under the engine's lock, so nothing here may be the last reference.
 struct Received {
     served: Weak<SocketInner>,
-    place: Place,
+    port: PortId,
     takers: Arc<Takers>,
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn serves_itself(
 #[inline]
 fn received(caller: &SocketInner, port: u16) -> Option<Arc<Takers>> {
     RECEIVED.with_borrow(|received| {
-        let is_it = |it: &&Received| it.served.strong_count() > 0 && caller.is_at(&it.place, port);
+        let is_it = |it: &&Received| it.served.strong_count() > 0 && caller.is_at(&it.port, port);
         received.iter().find(is_it).map(|it| Arc::clone(&it.takers))
     })
 }
