@@ -2,10 +2,10 @@
 //!
 //! Each call has a slot for its result. Each socket has a queue of requests, and of responses to
 //! [`Client::send`](crate::Client::send). A message is put in its place first; then the waiter that slept last there is woken, and
-//! no other one. `queue.rs` has the queue of a socket, and `turns.rs` the order of its requests: peers take turns.
+//! no other one. `queue.rs` has the queue of a socket, and `fair_queue.rs` the order of its requests: peers take turns.
 
+mod fair_queue;
 pub(crate) mod queue;
-mod turns;
 
 use std::mem;
 use std::net::SocketAddr;

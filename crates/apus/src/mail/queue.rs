@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::address::Address;
 use crate::error::CallError;
-use crate::mail::turns::{Turns, Unwanted};
+use crate::mail::fair_queue::{FairQueue, Unwanted};
 use crate::observe::spans::SpanNumber;
 use crate::observe::time_trace;
 use crate::sync::clock;
@@ -60,9 +60,9 @@ pub(crate) struct WaitingResponse {
 #[derive(Debug)]
 pub(crate) struct Queue {
     /// Peers take turns, so a peer with many requests delays those of other peers only by its share.
-    requests: Turns<WaitingRequest>,
+    requests: FairQueue<WaitingRequest>,
     /// Requests whose responses would probably come after their deadlines. They are taken when no others wait.
-    late: Turns<WaitingRequest>,
+    late: FairQueue<WaitingRequest>,
     /// Time that the service takes for a request with a deadline, in nanoseconds: a moving average.
     service_time: u64,
     /// Requests whose caller has given up are skipped.
@@ -98,8 +98,8 @@ impl Queue {
     pub(crate) const fn new(skips: bool) -> Self {
         Self {
             skips,
-            requests: Turns::new(),
-            late: Turns::new(),
+            requests: FairQueue::new(),
+            late: FairQueue::new(),
             service_time: 0,
             responses: VecDeque::new(),
             untaken: Untaken { responses: 0, bytes: 0 },
