@@ -10,7 +10,7 @@ use apus_node::message::reply_length;
 use crate::calls::Calls;
 use crate::closed_loop::Pipeline;
 use crate::comparison::{Best, Comparison, Connections, TRIALS, note_health, warn_of_losses};
-use crate::open_loop::{self, Offer, Outcome};
+use crate::open_loop::{self, OfferedLoad, Outcome};
 use crate::peer::CpuTimes;
 use crate::pin::{Pin, Placements};
 use crate::runner::measured;
@@ -251,7 +251,7 @@ fn measure_once(
     run: u32,
     result: &mut ResultFile,
 ) -> Result<Row> {
-    let load = Offer {
+    let load = OfferedLoad {
         workload: options.workload.clone(),
         reply: reply_length(!options.echo),
         gbps: subject.gbps,

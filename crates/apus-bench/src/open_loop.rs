@@ -22,7 +22,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 
 /// The offered load.
 #[derive(Clone, Debug)]
-pub(crate) struct Offer {
+pub(crate) struct OfferedLoad {
     /// Lengths of requests.
     pub(crate) workload: Workload,
     /// Length of replies, as in [`Request::reply`](apus_node::transport::interface::Request::reply).
@@ -39,7 +39,7 @@ pub(crate) struct Offer {
     pub(crate) yields: bool,
 }
 
-impl Offer {
+impl OfferedLoad {
     /// Whether a call due at `intended_ns` is after the warm-up.
     fn counts(&self, intended_ns: u64) -> bool {
         u128::from(intended_ns) >= self.warm_up.as_nanos()
@@ -63,7 +63,7 @@ impl Outcome {
     /// Records the calls that ended.
     fn note(
         &mut self,
-        offer: &Offer,
+        offer: &OfferedLoad,
         calls: &mut Calls,
         ended: &mut Vec<Ended>,
         start: Instant,
@@ -91,7 +91,7 @@ impl Outcome {
 ///
 /// # Errors
 /// If the transport fails or a reply is wrong. Calls without a reply are counted and are not an error.
-pub(crate) fn offer(client: &mut dyn Client, offer: &Offer) -> Result<Outcome> {
+pub(crate) fn offer(client: &mut dyn Client, offer: &OfferedLoad) -> Result<Outcome> {
     let mut pace = Pace::for_throughput(offer.gbps, offer.workload.mean(None), offer.seed)?;
     let seed = offer.seed ^ 0x5eed;
     let mut calls = Calls::new(offer.workload.clone(), offer.reply, OUTSTANDING_MAX, seed);
@@ -152,8 +152,8 @@ mod tests {
         }
     }
 
-    fn small_offer() -> Offer {
-        Offer {
+    fn small_offer() -> OfferedLoad {
+        OfferedLoad {
             workload: "1:100,1:200".parse().unwrap(),
             reply: 100,
             gbps: 0.05,

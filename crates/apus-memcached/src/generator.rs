@@ -96,7 +96,7 @@ pub(super) enum Starts {
 
 /// The offered load.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Offer {
+pub(super) struct OfferedLoad {
     pub(super) starts: Starts,
     /// Share of the requests that set a new value, 0 to 1.
     pub(super) update: f64,
@@ -111,7 +111,7 @@ pub(super) struct Offer {
     pub(super) yields: bool,
 }
 
-impl Offer {
+impl OfferedLoad {
     fn end(&self) -> Duration {
         self.warm_up + self.duration
     }
@@ -137,7 +137,7 @@ pub enum Edge {
 /// If a connection breaks, an answer is malformed, a stop is requested, or `edge` fails.
 pub(super) fn offer(
     connections: &mut Connections,
-    offer: &Offer,
+    offer: &OfferedLoad,
     start: Instant,
     edge: impl Fn(Edge) -> Result<()>,
 ) -> Result<Outcome> {
@@ -165,7 +165,7 @@ struct Used {
 }
 
 struct Generator<'a> {
-    offer: &'a Offer,
+    offer: &'a OfferedLoad,
     connections: &'a mut Connections,
     start: Instant,
     pace: Pace,
@@ -179,7 +179,7 @@ struct Generator<'a> {
 impl<'a> Generator<'a> {
     fn new(
         connections: &'a mut Connections,
-        offer: &'a Offer,
+        offer: &'a OfferedLoad,
         start: Instant,
     ) -> Result<Self, RateError> {
         let pace = match offer.starts {
@@ -314,7 +314,7 @@ impl<'a> Generator<'a> {
 }
 
 /// Draws the operation and the record of a request.
-fn draw(rng: &mut Random, offer: &Offer, records: u32, due_ns: u64) -> Query {
+fn draw(rng: &mut Random, offer: &OfferedLoad, records: u32, due_ns: u64) -> Query {
     let operation =
         if rng.random::<f64>() < offer.update { Operation::Set } else { Operation::Get };
     Query { operation, record: rng.random_range(0..records), due_ns }

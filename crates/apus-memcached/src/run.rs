@@ -9,7 +9,7 @@ use apus_net::cpu;
 
 use super::config::GeneratorConfig;
 use super::connections::Connections;
-use super::generator::{self, Edge, Offer, Starts};
+use super::generator::{self, Edge, OfferedLoad, Starts};
 use super::outcome::Outcome;
 use super::records::Records;
 use super::server::Server;
@@ -37,7 +37,7 @@ pub(super) fn load(
 
 /// A load whose connections are open.
 pub(super) struct Ready {
-    threads: Vec<(Connections, Offer, Option<usize>)>,
+    threads: Vec<(Connections, OfferedLoad, Option<usize>)>,
 }
 
 impl Ready {
@@ -66,7 +66,7 @@ impl Ready {
             if options.stamps {
                 connections.stamp()?;
             }
-            let offer = Offer {
+            let offer = OfferedLoad {
                 starts,
                 update: options.update,
                 warm_up: Duration::from_secs_f64(options.warmup),

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use apus::Delivery;
 use apus_load::{REFUSED_LATE, ResultFile, Row, stats};
 
-use super::generator::{self, Arrival, Offer, Outcome, Records, Starts};
+use super::generator::{self, Arrival, Outcome, QueryLoad, Records, Starts};
 use super::server;
 use crate::comparison::note_health;
 use crate::pin::{Pin, on_cpu};
@@ -287,7 +287,7 @@ impl<'a> Experiment<'a> {
             None => Starts::Closed { outstanding: self.options.outstanding },
         };
         let duration = Duration::from_secs_f64(self.options.seconds);
-        let offer = Offer {
+        let offer = QueryLoad {
             starts,
             warm_up: duration / 10,
             duration,

@@ -74,7 +74,7 @@ pub(crate) enum Starts {
 
 /// The offered load.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Offer {
+pub(crate) struct QueryLoad {
     pub(crate) starts: Starts,
     /// Time before the counted time.
     pub(crate) warm_up: Duration,
@@ -86,7 +86,7 @@ pub(crate) struct Offer {
     pub(crate) seed: u64,
 }
 
-impl Offer {
+impl QueryLoad {
     /// Whether a time is in the counted time.
     fn counts(&self, at_ns: u64) -> bool {
         let (begin, end) = (self.warm_up, self.warm_up + self.duration);
@@ -127,7 +127,7 @@ impl Records {
 ///
 /// # Errors
 /// If the node cannot start, a response is wrong, or the server does not report its counters.
-pub(crate) fn offer(server: SocketAddr, records: &Records, offer: &Offer) -> Result<Outcome> {
+pub(crate) fn offer(server: SocketAddr, records: &Records, offer: &QueryLoad) -> Result<Outcome> {
     let node = start_node((Ipv4Addr::LOCALHOST, 0).into(), Delivery::fullbusy())?;
     let mut generator = Generator::new(&node, server, records, offer)?;
     let (warm_up, end) = (offer.warm_up, offer.warm_up + offer.duration);
@@ -169,7 +169,7 @@ impl QueryType {
 }
 
 struct Generator<'a> {
-    offer: &'a Offer,
+    offer: &'a QueryLoad,
     records: &'a Records,
     client: Client,
     server: Address,
@@ -194,7 +194,7 @@ impl<'a> Generator<'a> {
         node: &Node,
         server: SocketAddr,
         records: &'a Records,
-        offer: &'a Offer,
+        offer: &'a QueryLoad,
     ) -> Result<Self> {
         let (pace, outstanding_max) = match offer.starts {
             Starts::Open { arrival, qps } => (arrival.pace(qps, offer.seed)?, OUTSTANDING_MAX),

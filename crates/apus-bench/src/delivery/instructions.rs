@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use apus_load::{ResultFile, Row};
 
 use super::experiment::{Experiment, Load, Point};
-use super::generator::{Offer, Records, Starts, offer};
+use super::generator::{QueryLoad, Records, Starts, offer};
 use super::server;
 use crate::peer::{Peer, arguments, this_program};
 use crate::pin::on_cpu;
@@ -82,7 +82,7 @@ fn count(
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
     command.arg(this_program()?).args(arguments(server::ROLE, &options)?);
     let peer: Peer = Peer::spawn(command)?;
-    let load = Offer {
+    let load = QueryLoad {
         starts: Starts::Open { arrival: experiment.options.arrival, qps: QPS },
         warm_up: Duration::ZERO,
         duration,
