@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use apus_shm::{MessageReceiver, Offer, PAGE, Pair, Segment, Trust, Words};
+use apus_shm::{MessageReceiver, PendingPair, PAGE, Pair, Segment, Trust, Words};
 use bytes::Bytes;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
@@ -86,12 +86,12 @@ fn meet() -> (Hostile, Pair) {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let (a, b) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)
         .expect("descriptors are closed after each run");
-    let offer = Offer::send(a, Trust::Copy, || true).expect("there is memory");
+    let pending = PendingPair::send(a, Trust::Copy, || true).expect("there is memory");
     let segment = Segment::create(SIZE).expect("there is memory");
     segment.memory().word(0).store(u64::from_le_bytes(*b"apusshm2"), Ordering::Release);
     let hostile = Hostile { segment, socket: b, written: 0 };
     hostile.say(b'O', &[hostile.segment.descriptor().as_raw_fd()]);
-    (hostile, offer.complete().expect("an offer").expect("it has come"))
+    (hostile, pending.complete().expect("an offer").expect("it has come"))
 }
 
 fn turn(pair: &mut Pair) -> bool {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use apus::{Address, Client, Config, EngineAccess, EngineAt, Node, Request, Service, SharedEngine};
 use apus_proto::{MessageKind, Words};
-use apus_shm::{MessageReceiver, Offer, Pair, Place, Trust, connect_to};
+use apus_shm::{MessageReceiver, PendingPair, Pair, Place, Trust, connect_to};
 use bytes::Bytes;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
@@ -157,12 +157,12 @@ impl Liar {
                 Err(error) => assert!(since.elapsed() < WITHIN, "{error}"),
             }
         };
-        let mut offer = Offer::send(socket, Trust::Copy, || true).expect("there is memory");
+        let mut pending = PendingPair::send(socket, Trust::Copy, || true).expect("there is memory");
         loop {
             assert!(since.elapsed() < WITHIN, "the engine lets it in");
-            match offer.complete().expect("the engine is honest") {
+            match pending.complete().expect("the engine is honest") {
                 Ok(pair) => return Self { pair, inbox: Inbox::default() },
-                Err(waiting) => offer = waiting,
+                Err(waiting) => pending = waiting,
             }
             thread::yield_now();
         }

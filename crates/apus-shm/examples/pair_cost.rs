@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use apus_shm::{MessageReceiver, Offer, Pair, Trust, Words};
+use apus_shm::{MessageReceiver, Pair, PendingPair, Trust, Words};
 use bytes::Bytes;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
@@ -19,9 +19,10 @@ fn pair() -> (Pair, Pair) {
     let kind = SockType::SeqPacket;
     let (a, b) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)
         .expect("a pair of sockets");
-    let offer = |socket: OwnedFd| Offer::send(socket, Trust::InPlace, || true).expect("memory");
-    let (a, b) = (offer(a), offer(b));
-    let complete = |offer: Offer| offer.complete().expect("a peer").expect("its offer");
+    let pending =
+        |socket: OwnedFd| PendingPair::send(socket, Trust::InPlace, || true).expect("memory");
+    let (a, b) = (pending(a), pending(b));
+    let complete = |pending: PendingPair| pending.complete().expect("a peer").expect("its offer");
     (complete(a), complete(b))
 }
 

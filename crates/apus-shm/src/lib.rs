@@ -2,7 +2,7 @@
 //!
 //! | part | |
 //! |---|---|
-//! | [`Pair`], [`Offer`] | two processes and the memory between them |
+//! | [`Pair`], [`PendingPair`] | two processes and the memory between them |
 //! | [`Listener`], [`Meeting`] | how processes find each other |
 //! | [`SocketFile`] | the mode of a socket's file in a directory that other users can change |
 //! | [`Watch`] | wake-ups for many pairs |
@@ -34,7 +34,7 @@ mod watch;
 pub use channel::{Channel, Parcel, Received, Taken};
 pub use counter_file::{CounterDirectory, CounterFile, ProcessName};
 pub use meeting::{Listener, Meeting, Nonce, Place, connect_to};
-pub use pair::{MessageReceiver, Offer, Pair, PairError, WHOLE_MAX, fits_limits};
+pub use pair::{MessageReceiver, Pair, PairError, PendingPair, WHOLE_MAX, fits_limits};
 pub use pool::{limit_pools, pool_bytes};
 pub use process::{PeerProcess, Trust, descriptor_limit, own_user};
 pub use ring::{Broken, Words};

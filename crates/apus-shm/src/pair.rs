@@ -86,7 +86,7 @@ pub trait MessageReceiver {
 
 /// This process's half of a pair whose peer has not answered.
 #[derive(Debug)]
-pub struct Offer {
+pub struct PendingPair {
     channel: Channel,
     memory: Memory,
     process: PeerProcess,
@@ -94,7 +94,7 @@ pub struct Offer {
     is_current: IsCurrent,
 }
 
-impl Offer {
+impl PendingPair {
     /// Creates memory and sends it over `socket`, a connected unix socket of type `SOCK_SEQPACKET`. The peer is trusted as far as
     /// its process is ([`PeerProcess::trust`]), and no further than `trust`. `is_current` returns whether the calling process is
     /// the one that made the pair, and not a child of it.
@@ -122,11 +122,11 @@ impl Offer {
         Ok(Self { channel, memory, process, trust, is_current })
     }
 
-    /// Returns the pair, once the peer's offer has arrived.
+    /// Returns the pair, once the peer's memory has arrived.
     ///
     /// # Errors
     ///
-    /// Returns the offer if the peer's has not arrived; otherwise [`PairError`].
+    /// Returns the pending pair if the peer's memory has not arrived; otherwise [`PairError`].
     pub fn complete(self) -> Result<Result<Pair, Self>, PairError> {
         let mut kind = [0];
         let taken = match self.channel.take(&mut kind, 1) {
@@ -434,7 +434,7 @@ impl Pair {
     fn whole(&self, segment: PeerSegment, part: &RunFrame) -> Bytes {
         let receipts = &self.receipts;
         if self.trust == Trust::InPlace && receipts.held() + part.length <= HELD_MAX {
-            // SAFETY: `Offer::send` has found that the peer's process is trusted.
+            // SAFETY: `PendingPair::send` has found that the peer's process is trusted.
             return unsafe { body::in_place(segment, part.run, part.length, Arc::clone(receipts)) };
         }
         let mut body = self.spare.take(part.length);

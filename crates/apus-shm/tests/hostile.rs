@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use apus_shm::{MessageReceiver, Offer, PAGE, Pair, Segment, Trust, Words};
+use apus_shm::{MessageReceiver, PAGE, Pair, PendingPair, Segment, Trust, Words};
 use bytes::Bytes;
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair,
@@ -139,14 +139,14 @@ impl MessageReceiver for Inbox {
 fn meet(trust: Trust) -> (Hostile, Pair) {
     let kind = SockType::SeqPacket;
     let (a, b) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
-    let offer = Offer::send(a, trust, || true).unwrap();
+    let pending = PendingPair::send(a, trust, || true).unwrap();
     let segment = Segment::create(SIZE).unwrap();
     segment.memory().word(0).store(u64::from_le_bytes(*b"apusshm2"), Ordering::Release);
     let hostile = Hostile { segment, socket: b, written: 0 };
     hostile.send(b'O', &[hostile.segment.descriptor().as_raw_fd()]);
     let pool = Segment::create(POOL).unwrap();
     hostile.send(b'P', &[pool.descriptor().as_raw_fd()]);
-    (hostile, offer.complete().unwrap().unwrap())
+    (hostile, pending.complete().unwrap().unwrap())
 }
 
 #[test]

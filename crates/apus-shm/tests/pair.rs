@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use apus_shm::{MessageReceiver, Offer, Pair, PairError, Trust, Words};
+use apus_shm::{MessageReceiver, Pair, PairError, PendingPair, Trust, Words};
 use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
@@ -20,8 +20,8 @@ fn sockets() -> (OwnedFd, OwnedFd) {
 
 fn pair(trust: Trust) -> (Pair, Pair) {
     let (a, b) = sockets();
-    let a = Offer::send(a, trust, || true).unwrap().complete().unwrap().unwrap_err();
-    let b = Offer::send(b, trust, || true).unwrap().complete().unwrap().unwrap();
+    let a = PendingPair::send(a, trust, || true).unwrap().complete().unwrap().unwrap_err();
+    let b = PendingPair::send(b, trust, || true).unwrap().complete().unwrap().unwrap();
     (a.complete().unwrap().unwrap(), b)
 }
 
@@ -240,12 +240,12 @@ fn the_end_of_the_peer_is_noticed() {
 #[test]
 fn an_offer_of_something_else_is_refused() {
     let (a, b) = sockets();
-    let offer = Offer::send(a, Trust::Copy, || true).unwrap();
+    let pending = PendingPair::send(a, Trust::Copy, || true).unwrap();
     let file = File::open("/dev/null").unwrap();
     let other = [file.as_raw_fd()];
     let rights = [ControlMessage::ScmRights(&other)];
     sendmsg::<()>(b.as_raw_fd(), &[IoSlice::new(b"O")], &rights, MsgFlags::empty(), None).unwrap();
-    assert!(matches!(offer.complete().unwrap_err(), PairError::Segment(_)));
+    assert!(matches!(pending.complete().unwrap_err(), PairError::Segment(_)));
 }
 
 #[test]

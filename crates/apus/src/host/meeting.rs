@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use apus_proto::Time;
-use apus_shm::{Listener, Nonce, Offer};
+use apus_shm::{Listener, Nonce, PendingPair};
 use apus_wire::PathId;
 
 use crate::host::neighbour_key::NeighbourKey;
@@ -36,7 +36,7 @@ pub(crate) struct Meeting {
 #[derive(Debug)]
 pub(super) enum Stage {
     Greeting(apus_shm::Meeting),
-    Offered(Offer),
+    Offered(PendingPair),
     Over,
 }
 
@@ -49,7 +49,7 @@ impl Meeting {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.stage {
             Stage::Greeting(meeting) => Some(meeting.descriptor()),
-            Stage::Offered(offer) => Some(offer.descriptor()),
+            Stage::Offered(pending) => Some(pending.descriptor()),
             Stage::Over => None,
         }
     }

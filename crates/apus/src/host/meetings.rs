@@ -14,7 +14,7 @@ use std::time::Duration;
 use apus_net::Link;
 use apus_proto::slab::Handle;
 use apus_proto::{Endpoint, Time};
-use apus_shm::{Listener, Nonce, Offer, Pair, Trust, closer};
+use apus_shm::{Listener, Nonce, Pair, PendingPair, Trust, closer};
 use apus_wire::{Meet, PathId};
 
 use super::meeting::{Meeting, Stage};
@@ -219,9 +219,9 @@ impl Neighbours {
                     meeting.allow_descriptors(); // The offer may come before MEET.
                 }
             }
-            Stage::Offered(offer) => match offer.complete() {
+            Stage::Offered(pending) => match pending.complete() {
                 Ok(Ok(pair)) => self.pair(now, key, pair, endpoint, link),
-                Ok(Err(offer)) => meeting.stage = Stage::Offered(offer),
+                Ok(Err(pending)) => meeting.stage = Stage::Offered(pending),
                 Err(_) => self.give_up(key),
             },
             Stage::Over => {}
@@ -292,14 +292,15 @@ impl Neighbours {
             stage => return meeting.stage = stage,
         };
         let is_current = move || process.is_current();
-        let Ok(offer) = Offer::send(greeting.into_socket(), Trust::InPlace, is_current) else {
+        let Ok(pending) = PendingPair::send(greeting.into_socket(), Trust::InPlace, is_current)
+        else {
             return self.give_up(key);
         };
         // The socket of a client is not in the watch since its peer has greeted.
         meeting.is_watched =
-            meeting.is_watched || self.watch.add(offer.descriptor(), key.to_bits()).is_ok();
+            meeting.is_watched || self.watch.add(pending.descriptor(), key.to_bits()).is_ok();
         let is_watched = meeting.is_watched;
-        meeting.stage = Stage::Offered(offer);
+        meeting.stage = Stage::Offered(pending);
         if !is_watched {
             self.give_up(key);
         }

@@ -617,7 +617,7 @@ impl Neighbours {
             }
             Some(Neighbour::Attaching(attaching)) => {
                 self.attachments.attaching.retain(|&attaching| attaching != key);
-                self.watch.remove(attaching.offer.descriptor());
+                self.watch.remove(attaching.pending.descriptor());
             }
             Some(Neighbour::Paired(paired)) => {
                 self.counters.pairs_ended += 1;

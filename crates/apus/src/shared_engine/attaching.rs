@@ -1,7 +1,7 @@
 //! State of attachments: processes that are about to attach, and the two ends of those that have. [`super::attachments`] changes it.
 
 use apus_proto::Time;
-use apus_shm::{Listener, Offer};
+use apus_shm::{Listener, PendingPair};
 
 use crate::host::neighbour_key::NeighbourKey;
 use crate::host::paired::Role;
@@ -11,7 +11,7 @@ use crate::shared_engine::forwarder::Forwarder;
 /// A process that has not offered memory yet.
 #[derive(Debug)]
 pub(crate) struct Attaching {
-    pub(crate) offer: Offer,
+    pub(crate) pending: PendingPair,
     /// When it is given up.
     pub(crate) until: Time,
     /// Which of the two it is.

@@ -12,7 +12,7 @@ use apus_net::Process;
 use apus_proto::slab::Handle;
 use apus_proto::{Endpoint, Time, Words, sooner};
 use apus_shm::closer::{self, close_elsewhere};
-use apus_shm::{Listener, Offer, Pair, PairError, PeerProcess, Place, Trust, connect_to};
+use apus_shm::{Listener, Pair, PairError, PeerProcess, PendingPair, Place, Trust, connect_to};
 use apus_wire::PathId;
 use bytes::Bytes;
 
@@ -86,8 +86,8 @@ impl Neighbours {
                 let oldest = self.attachments.attaching[0];
                 self.fail_attaching(now, oldest, io::ErrorKind::TimedOut.into(), endpoint);
             }
-            if let Ok(offer) = Offer::send(socket, Trust::InPlace, self.is_current()) {
-                let _ = self.begin_attaching(now + OFFER_TIMEOUT, offer, Role::Process);
+            if let Ok(pending) = PendingPair::send(socket, Trust::InPlace, self.is_current()) {
+                let _ = self.begin_attaching(now + OFFER_TIMEOUT, pending, Role::Process);
             }
         }
     }
@@ -97,11 +97,11 @@ impl Neighbours {
         move || process.is_current()
     }
 
-    fn begin_attaching(&mut self, until: Time, offer: Offer, role: Role) -> io::Result<()> {
-        let attaching = Neighbour::Attaching(Box::new(Attaching { offer, until, role }));
+    fn begin_attaching(&mut self, until: Time, pending: PendingPair, role: Role) -> io::Result<()> {
+        let attaching = Neighbour::Attaching(Box::new(Attaching { pending, until, role }));
         let key = self.all.insert(attaching);
         let Some(Neighbour::Attaching(attaching)) = self.all.get(key) else { return Ok(()) };
-        let watched = self.watch.add(attaching.offer.descriptor(), key.to_bits());
+        let watched = self.watch.add(attaching.pending.descriptor(), key.to_bits());
         match &watched {
             Ok(()) => self.attachments.attaching.push(key),
             Err(_) => drop(self.all.take(key)),
@@ -137,8 +137,8 @@ impl Neighbours {
         }
         let socket = connect_to(&Place::File(attached.path.clone()));
         let begun = socket.and_then(|socket| {
-            let offer = Offer::send(socket, Trust::InPlace, self.is_current());
-            self.begin_attaching(now + ATTACH_TIMEOUT, offer.map_err(system)?, Role::Engine)
+            let pending = PendingPair::send(socket, Trust::InPlace, self.is_current());
+            self.begin_attaching(now + ATTACH_TIMEOUT, pending.map_err(system)?, Role::Engine)
         });
         if let Err(error) = begun {
             self.lose(now, error, &|_| false, endpoint);
@@ -150,17 +150,17 @@ impl Neighbours {
     pub(crate) fn attach(&mut self, now: Time, key: NeighbourKey, endpoint: &mut Endpoint) {
         let Some(Neighbour::Attaching(attaching)) = self.all.take(key) else { return };
         self.attachments.attaching.retain(|&attaching| attaching != key);
-        let Attaching { offer, until, role } = *attaching;
+        let Attaching { pending, until, role } = *attaching;
         // The pair watches the descriptor from now on, under another number.
-        self.watch.remove(offer.descriptor());
-        match offer.complete() {
+        self.watch.remove(pending.descriptor());
+        match pending.complete() {
             Ok(Ok(pair)) => {
                 if let Err(error) = self.attach_pair(now, pair, role, endpoint) {
                     self.not_attached(now, role, error, endpoint);
                 }
             }
-            Ok(Err(offer)) => {
-                if let Err(error) = self.begin_attaching(until, offer, role) {
+            Ok(Err(pending)) => {
+                if let Err(error) = self.begin_attaching(until, pending, role) {
                     self.not_attached(now, role, error, endpoint);
                 }
             }
@@ -210,7 +210,7 @@ impl Neighbours {
     ) {
         let Some(Neighbour::Attaching(attaching)) = self.all.take(key) else { return };
         self.attachments.attaching.retain(|&attaching| attaching != key);
-        self.watch.remove(attaching.offer.descriptor());
+        self.watch.remove(attaching.pending.descriptor());
         self.not_attached(now, attaching.role, error, endpoint);
     }
 

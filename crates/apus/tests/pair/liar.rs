@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use apus::Bytes;
 use apus_proto::{MessageKind, Words};
-use apus_shm::{MessageReceiver, Offer, Pair, PairError, Place, Trust, connect_to};
+use apus_shm::{MessageReceiver, Pair, PairError, PendingPair, Place, Trust, connect_to};
 
 use super::{FAULT_AFTER, wait_until};
 
@@ -52,13 +52,13 @@ pub(crate) struct Liar {
 }
 
 /// Offers memory to an engine.
-pub(crate) fn offer(socket: &Path) -> Offer {
+pub(crate) fn offer(socket: &Path) -> PendingPair {
     let mut connected = None;
     wait_until("the engine lets it in", || {
         connected = connect_to(&Place::File(socket.to_owned())).ok();
         connected.is_some()
     });
-    Offer::send(connected.unwrap(), Trust::InPlace, || true).unwrap()
+    PendingPair::send(connected.unwrap(), Trust::InPlace, || true).unwrap()
 }
 
 impl Liar {
@@ -69,7 +69,7 @@ impl Liar {
         wait_until("the engine offers memory", || {
             match waiting.take().unwrap().complete().unwrap() {
                 Ok(completed) => pair = Some(completed),
-                Err(offer) => waiting = Some(offer),
+                Err(pending) => waiting = Some(pending),
             }
             pair.is_some()
         });
