@@ -69,7 +69,7 @@ pub use socket::Socket;
 pub use state::{Again, Changed, HeldDevice, HeldGroup, HeldProgram, State};
 pub use steering::{Descriptor, Group, Misfit, Spread, groups};
 pub use tally::{NapiCounts, ThreadCounts, WatchCounts};
-pub use tune::{Goal, Sample, Step, Tuner, Verdict};
+pub use tune::{Decision, Goal, Sample, Tuner, TuningAction};
 pub use users::{NapiUser, refuse_shared, users, users_besides};
 pub use waiting::{Wait, threads, waits};
 pub use watch::{Watch, busy_poll_packets};

@@ -93,7 +93,7 @@ impl Sample {
 
 /// The action after a period.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum TuningAction {
     /// Measure with these parameters next.
     Next(NapiParameters),
     /// End with these parameters.
@@ -105,11 +105,11 @@ pub enum Verdict {
     },
 }
 
-/// A verdict and its reason, in words.
+/// An action and its reason, in words.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Step {
+pub struct Decision {
     /// The action.
-    pub verdict: Verdict,
+    pub action: TuningAction,
     /// The reason for it.
     pub reason: String,
 }
@@ -190,7 +190,7 @@ impl Tuner {
     }
 
     /// Evaluates a measurement with the [`parameters`](Self::parameters).
-    pub fn step(&mut self, sample: &Sample) -> Step {
+    pub fn step(&mut self, sample: &Sample) -> Decision {
         if sample.cycles < CYCLES_MIN {
             return self.step_without_cycles(sample.cycles);
         }
@@ -223,22 +223,28 @@ impl Tuner {
             return self.settle(reasons);
         }
         self.parameters = next;
-        Step { verdict: Verdict::Next(next), reason: reasons.join("; ") }
+        Decision { action: TuningAction::Next(next), reason: reasons.join("; ") }
     }
 
-    fn settle(&self, mut reasons: Vec<String>) -> Step {
+    fn settle(&self, mut reasons: Vec<String>) -> Decision {
         let (parameters, is_met) = self.best().unwrap_or((self.parameters, false));
         if reasons.is_empty() {
             reasons.push("nothing is left to change".to_owned());
         }
-        Step { verdict: Verdict::Settled { parameters, is_met }, reason: reasons.join("; ") }
+        Decision {
+            action: TuningAction::Settled { parameters, is_met },
+            reason: reasons.join("; "),
+        }
     }
 
-    fn step_without_cycles(&mut self, cycles: u64) -> Step {
+    fn step_without_cycles(&mut self, cycles: u64) -> Decision {
         self.quiet += 1;
         let reason = format!("only {cycles} cycles, of which {CYCLES_MIN} are needed");
         if self.quiet < QUIET_PERIODS_MAX {
-            return Step { verdict: Verdict::Next(self.parameters), reason: reason + ": again" };
+            return Decision {
+                action: TuningAction::Next(self.parameters),
+                reason: reason + ": again",
+            };
         }
         self.settle(vec![reason])
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use apus_irq::{
     Cycles, Device, EpollParameters, Goal, Mode, NapiParameters, ProcessId, Program, Sample, Slot,
-    Target, Tuner, Verdict, Watch,
+    Target, Tuner, TuningAction, Watch,
 };
 use apus_load::misuse::Misuse;
 use nix::net::if_::if_nameindex;
@@ -143,12 +143,12 @@ pub(crate) fn run(args: &TuneArgs) -> Result<()> {
         watch.set_suspension(Duration::from_nanos(napi.irq_suspend_timeout_ns));
         let sample = args.measure(&program, &watch, &stop)?;
         let p99_us = sample.p99_ns(&napi) as f64 / 1e3;
-        let step = tuner.step(&sample);
+        let decision = tuner.step(&sample);
         if says {
-            output::print(&line(number, &napi, &sample, p99_us, &step.reason))?;
+            output::print(&line(number, &napi, &sample, p99_us, &decision.reason))?;
         }
-        steps.push(StepDone { napi, sample, p99_us, reason: step.reason });
-        if matches!(step.verdict, Verdict::Settled { .. }) {
+        steps.push(StepDone { napi, sample, p99_us, reason: decision.reason });
+        if matches!(decision.action, TuningAction::Settled { .. }) {
             break;
         }
     }

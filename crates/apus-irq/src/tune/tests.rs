@@ -45,9 +45,9 @@ impl Simulated {
         let mut tuner = Tuner::new(Goal::p99_ns(p99_us * 1_000));
         let (mut random, mut reasons) = (seed, String::new());
         for number in 1..=20 {
-            let step = tuner.step(&self.measure(&tuner.parameters(), &mut random));
-            reasons += &format!("{number}: {}\n", step.reason);
-            if let Verdict::Settled { parameters, is_met } = step.verdict {
+            let decision = tuner.step(&self.measure(&tuner.parameters(), &mut random));
+            reasons += &format!("{number}: {}\n", decision.reason);
+            if let TuningAction::Settled { parameters, is_met } = decision.action {
                 return (parameters, is_met, number, reasons);
             }
         }
@@ -130,12 +130,12 @@ fn a_program_without_load_is_given_up() {
     let quiet = Sample { cycles: 3, ..Sample::default() };
     for _ in 0..2 {
         assert!(
-            matches!(tuner.step(&quiet).verdict, Verdict::Next(same) if same == tuner.parameters())
+            matches!(tuner.step(&quiet).action, TuningAction::Next(same) if same == tuner.parameters())
         );
     }
-    let step = tuner.step(&quiet);
-    assert!(matches!(step.verdict, Verdict::Settled { is_met: false, .. }), "{step:?}");
-    assert!(step.reason.contains("only 3 cycles"), "{step:?}");
+    let decision = tuner.step(&quiet);
+    assert!(matches!(decision.action, TuningAction::Settled { is_met: false, .. }), "{decision:?}");
+    assert!(decision.reason.contains("only 3 cycles"), "{decision:?}");
 }
 
 #[test]
