@@ -64,11 +64,12 @@ impl Framing {
 pub(crate) struct Ideal {
     framing: Framing,
     /// The costs of each port on a path, by the kind of path.
-    ways: Vec<Option<Vec<Step>>>,
+    ways: Vec<Option<Vec<Hop>>>,
 }
 
+/// One hop of a path: the port that transmits, and its link.
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct Hop {
     picos_per_byte: u64,
     latency: u64,
 }
@@ -89,11 +90,11 @@ impl Ideal {
                 ways[kind].get_or_insert_with(|| {
                     let path = graph.path(from, to);
                     let outlets = path.into_iter().map(|outlet| &graph.outlets[outlet]);
-                    let steps = outlets.map(|outlet| Step {
+                    let hops = outlets.map(|outlet| Hop {
                         picos_per_byte: 8_000 / outlet.gbps.max(1),
                         latency: links.latency_ns(outlet) * 1000,
                     });
-                    steps.collect()
+                    hops.collect()
                 });
             }
         }
@@ -102,21 +103,21 @@ impl Ideal {
 
     /// The least time for `bytes` over a path of this kind.
     pub(crate) fn picos(&self, way: usize, bytes: u32) -> u64 {
-        let steps = self.ways[way].as_deref().expect("all kinds of paths are in the table");
+        let hops = self.ways[way].as_deref().expect("all kinds of paths are in the table");
         let payload = self.framing.payload();
         let packets = bytes.div_ceil(payload).max(1);
         let last = u64::from(self.framing.data_wire(bytes - (packets - 1) * payload));
         let full = u64::from(self.framing.data_wire(payload));
         // Times at which the last full packet and the last packet leave each port.
         let (mut full_end, mut last_end) = (0, 0);
-        for (index, step) in steps.iter().enumerate() {
+        for (index, hop) in hops.iter().enumerate() {
             let before = if index == 0 { u64::from(packets - 1) } else { 1 };
             if packets > 1 {
-                full_end += before * full * step.picos_per_byte;
+                full_end += before * full * hop.picos_per_byte;
             }
-            last_end = last_end.max(full_end) + last * step.picos_per_byte;
-            full_end += step.latency;
-            last_end += step.latency;
+            last_end = last_end.max(full_end) + last * hop.picos_per_byte;
+            full_end += hop.latency;
+            last_end += hop.latency;
         }
         last_end
     }

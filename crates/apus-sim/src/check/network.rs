@@ -9,7 +9,7 @@ use crate::chance::{below, happens};
 use crate::check::hostile::{self, Told};
 use crate::check::ledger::Violation;
 use crate::check::scenario::FaultType;
-use crate::check::world::{CLIENT_PORT, PORT, Step, World};
+use crate::check::world::{CLIENT_PORT, PORT, World, WorldEvent};
 
 /// Upper bound on recorded packets that a hostile node may copy.
 const SEEN_MAX: usize = 64;
@@ -107,10 +107,13 @@ impl World<'_> {
         let (sender, from, to) = (Some(from), self.addresses.of[from], address);
         if let Some(late) = copy {
             self.tally.faults += 1;
-            self.step(arrives + late, Step::Arrive { to, from, sender, packet: packet.clone() });
+            self.schedule(
+                arrives + late,
+                WorldEvent::Arrive { to, from, sender, packet: packet.clone() },
+            );
         }
         self.tally.faults += u64::from(!extra.is_zero());
-        self.step(arrives + extra, Step::Arrive { to, from, sender, packet });
+        self.schedule(arrives + extra, WorldEvent::Arrive { to, from, sender, packet });
         self.tally.faults > faults
     }
 
@@ -167,8 +170,8 @@ impl World<'_> {
             self.note(|| describe("the attacker", to, &packet));
         }
         let to = self.addresses.of[to];
-        let arrive = Step::Arrive { to, from, sender: None, packet };
-        self.step(self.now + self.scenario.delay, arrive);
+        let arrive = WorldEvent::Arrive { to, from, sender: None, packet };
+        self.schedule(self.now + self.scenario.delay, arrive);
     }
 }
 

@@ -46,7 +46,7 @@ pub struct Tally {
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Step {
+pub(super) enum WorldEvent {
     Call(usize),
     Abort(usize, u32),
     Arrive { to: PathId, from: PathId, sender: Option<usize>, packet: Vec<u8> },
@@ -82,7 +82,7 @@ pub(super) struct Node {
     /// Upper bound on those packets.
     pub(super) queue_max: usize,
     /// Steps of its application and its timers that wait for the end of the pause.
-    deferred: Vec<Step>,
+    deferred: Vec<WorldEvent>,
 }
 
 pub(super) struct World<'a> {
@@ -90,7 +90,7 @@ pub(super) struct World<'a> {
     pub(super) nodes: Vec<Node>,
     keys: Vec<Option<RpcKey>>,
     entries: Vec<Entry>,
-    steps: BinaryHeap<Reverse<(Duration, u64, Step)>>,
+    events: BinaryHeap<Reverse<(Duration, u64, WorldEvent)>>,
     serial: u64,
     pub(super) now: Duration,
     pub(super) active: Vec<bool>,
@@ -145,7 +145,7 @@ impl<'a> World<'a> {
             nodes: (0..scenario.nodes).map(node).collect(),
             keys: vec![None; scenario.calls.len()],
             entries: vec![Entry::new(); scenario.calls.len()],
-            steps: BinaryHeap::new(),
+            events: BinaryHeap::new(),
             serial: 0,
             now: Duration::ZERO,
             active: vec![false; scenario.faults.len()],
@@ -159,18 +159,18 @@ impl<'a> World<'a> {
             log: trace.then(Vec::new),
         };
         for (index, call) in scenario.calls.iter().enumerate() {
-            world.step(call.at, Step::Call(index));
+            world.schedule(call.at, WorldEvent::Call(index));
         }
         for (index, fault) in scenario.faults.iter().enumerate() {
-            world.step(fault.from, Step::FaultBegins(index));
-            world.step(fault.until, Step::FaultEnds(index));
+            world.schedule(fault.from, WorldEvent::FaultBegins(index));
+            world.schedule(fault.until, WorldEvent::FaultEnds(index));
         }
         world
     }
 
-    pub(super) fn step(&mut self, at: Duration, step: Step) {
+    pub(super) fn schedule(&mut self, at: Duration, event: WorldEvent) {
         self.serial += 1;
-        self.steps.push(Reverse((at, self.serial, step)));
+        self.events.push(Reverse((at, self.serial, event)));
     }
 
     pub(super) fn note(&mut self, line: impl FnOnce() -> String) {
@@ -186,7 +186,7 @@ impl<'a> World<'a> {
         let bound = self.scenario.peer_timeout * 9 + Duration::from_millis(500);
         let end = quiet + self.scenario.peer_timeout * 40 + Duration::from_secs(1);
         let mut ended = false;
-        while let Some(Reverse((at, _, step))) = self.steps.pop() {
+        while let Some(Reverse((at, _, event))) = self.events.pop() {
             if !ended && at > quiet + bound {
                 ended = true;
                 self.all_ended(bound)?;
@@ -195,7 +195,7 @@ impl<'a> World<'a> {
                 break;
             }
             self.now = at;
-            self.take(step)?;
+            self.take(event)?;
         }
         self.tally.simulated = self.now;
         self.all_ended(bound)?;
@@ -227,16 +227,18 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    fn take(&mut self, step: Step) -> Result<(), Violation> {
-        if let Some(node) = self.runs_at(&step).filter(|&node| self.nodes[node].paused.is_some()) {
-            self.nodes[node].deferred.push(step);
+    fn take(&mut self, event: WorldEvent) -> Result<(), Violation> {
+        if let Some(node) = self.runs_at(&event).filter(|&node| self.nodes[node].paused.is_some()) {
+            self.nodes[node].deferred.push(event);
             return Ok(());
         }
-        match step {
-            Step::Call(index) => self.call(index),
-            Step::Abort(index, incarnation) => self.abort(index, incarnation),
-            Step::Arrive { to, from, sender, packet } => self.arrive(to, from, sender, packet),
-            Step::Reply { node, incarnation, rpc, call } => {
+        match event {
+            WorldEvent::Call(index) => self.call(index),
+            WorldEvent::Abort(index, incarnation) => self.abort(index, incarnation),
+            WorldEvent::Arrive { to, from, sender, packet } => {
+                self.arrive(to, from, sender, packet)
+            }
+            WorldEvent::Reply { node, incarnation, rpc, call } => {
                 if self.nodes[node].incarnation != incarnation || !self.nodes[node].up {
                     return Ok(());
                 }
@@ -252,9 +254,9 @@ impl<'a> World<'a> {
                         }
                         Err(ReplyError::OverBudget { .. }) => {
                             // The application retries later, when other responses may have been fetched.
-                            self.step(
+                            self.schedule(
                                 self.now + TRY_AGAIN,
-                                Step::Reply { node, incarnation, rpc, call },
+                                WorldEvent::Reply { node, incarnation, rpc, call },
                             );
                         }
                         Err(_) => {} // The RPC is gone, and with it the need for a response.
@@ -262,7 +264,7 @@ impl<'a> World<'a> {
                 }
                 self.turn(node)
             }
-            Step::Wake { node, incarnation } => {
+            WorldEvent::Wake { node, incarnation } => {
                 let place = &mut self.nodes[node];
                 if place.incarnation != incarnation || !place.up || place.wake_at != Some(self.now)
                 {
@@ -273,23 +275,25 @@ impl<'a> World<'a> {
                 self.nodes[node].endpoint.handle_timeout(now);
                 self.turn(node)
             }
-            Step::FaultBegins(index) => {
+            WorldEvent::FaultBegins(index) => {
                 self.begin_fault(index);
                 Ok(())
             }
-            Step::FaultEnds(index) => self.end_fault(index),
-            Step::Hostile(index) => {
+            WorldEvent::FaultEnds(index) => self.end_fault(index),
+            WorldEvent::Hostile(index) => {
                 self.hostile(index);
                 Ok(())
             }
         }
     }
 
-    /// The node whose process runs this step.
-    fn runs_at(&self, step: &Step) -> Option<usize> {
-        match *step {
-            Step::Call(index) | Step::Abort(index, _) => Some(self.scenario.calls[index].from),
-            Step::Reply { node, .. } | Step::Wake { node, .. } => Some(node),
+    /// The node whose process runs this event.
+    fn runs_at(&self, event: &WorldEvent) -> Option<usize> {
+        match *event {
+            WorldEvent::Call(index) | WorldEvent::Abort(index, _) => {
+                Some(self.scenario.calls[index].from)
+            }
+            WorldEvent::Reply { node, .. } | WorldEvent::Wake { node, .. } => Some(node),
             _ => None,
         }
     }
@@ -325,7 +329,7 @@ impl<'a> World<'a> {
                 self.entries[index].fate = Fate::UnderWay;
                 if let Some(abort) = call.abort {
                     let incarnation = self.nodes[call.from].incarnation;
-                    self.step(self.now + abort, Step::Abort(index, incarnation));
+                    self.schedule(self.now + abort, WorldEvent::Abort(index, incarnation));
                 }
                 self.note(|| format!("node {} calls node {}: #{index}", call.from, call.to));
             }
@@ -397,7 +401,7 @@ impl<'a> World<'a> {
         if self.nodes[node].wake_at.is_none_or(|earlier| at < earlier) {
             self.nodes[node].wake_at = Some(at);
             let incarnation = self.nodes[node].incarnation;
-            self.step(at, Step::Wake { node, incarnation });
+            self.schedule(at, WorldEvent::Wake { node, incarnation });
         }
     }
 
@@ -499,7 +503,10 @@ impl<'a> World<'a> {
             };
             verify(index, "trace context", &bytes(context(index)), &bytes(trace))?;
         }
-        self.step(self.now + call.service, Step::Reply { node, incarnation, rpc, call: index });
+        self.schedule(
+            self.now + call.service,
+            WorldEvent::Reply { node, incarnation, rpc, call: index },
+        );
         Ok(())
     }
 
@@ -518,7 +525,7 @@ impl<'a> World<'a> {
             FaultType::Hostile { packets, .. } | FaultType::Forged { packets, .. } => {
                 let span = fault.until.saturating_sub(fault.from);
                 for packet in 0..packets {
-                    self.step(fault.from + span * packet / packets, Step::Hostile(index));
+                    self.schedule(fault.from + span * packet / packets, WorldEvent::Hostile(index));
                 }
             }
             _ => {}
@@ -580,8 +587,8 @@ impl<'a> World<'a> {
     }
 
     fn undefer(&mut self, node: usize) {
-        for step in std::mem::take(&mut self.nodes[node].deferred) {
-            self.step(self.now, step);
+        for event in std::mem::take(&mut self.nodes[node].deferred) {
+            self.schedule(self.now, event);
         }
     }
 }
