@@ -19,6 +19,6 @@ pub(crate) mod serving;
 pub(crate) mod spin;
 pub(crate) mod waiting;
 
-pub(crate) use leadership::{Leadership, Leaving, Step};
+pub(crate) use leadership::{BackgroundAction, Leadership, Leaving};
 pub(crate) use mode::Regime;
 pub use mode::{Delivery, DeliveryError};

@@ -85,7 +85,7 @@ enum Background {
 
 /// The next action of the background thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
+pub(crate) enum BackgroundAction {
     /// Turn the engine, then sleep as leader. `forced`: no thread has turned it for too long.
     Turn { forced: bool },
     /// Stay away for this long, or until called.
@@ -341,23 +341,27 @@ impl<T: Clone> Leadership<T> {
     }
 
     /// The background thread is up. `last_turn`: when the engine was turned last.
-    pub(crate) fn background_step(&mut self, now: Time, last_turn: Time) -> Step {
+    pub(crate) fn background_action(&mut self, now: Time, last_turn: Time) -> BackgroundAction {
         let urgent = std::mem::take(&mut self.urgent);
         let still_for = now.saturating_since(last_turn);
         let missed = self.back_soon && !self.followers.is_empty();
         let still = if missed { self.mask.min(MISSED) } else { self.mask };
-        let (background, step) = match &self.lead {
-            Lead::Background => (Background::Running, Step::Turn { forced: false }),
+        let (background, action) = match &self.lead {
+            Lead::Background => (Background::Running, BackgroundAction::Turn { forced: false }),
             Lead::Vacant if urgent || still_for >= still => {
                 self.lead = Lead::Background;
-                (Background::Running, Step::Turn { forced: !urgent })
+                (Background::Running, BackgroundAction::Turn { forced: !urgent })
             }
-            Lead::Vacant => (Background::Armed, Step::Park(Some(self.mask - still_for))),
-            Lead::Awake(_) | Lead::Offered(_) => (Background::Armed, Step::Park(Some(self.mask))),
-            Lead::Asleep(_) => (Background::Disarmed, Step::Park(None)),
+            Lead::Vacant => {
+                (Background::Armed, BackgroundAction::Park(Some(self.mask - still_for)))
+            }
+            Lead::Awake(_) | Lead::Offered(_) => {
+                (Background::Armed, BackgroundAction::Park(Some(self.mask)))
+            }
+            Lead::Asleep(_) => (Background::Disarmed, BackgroundAction::Park(None)),
         };
         self.background = background;
-        step
+        action
     }
 
     /// The background thread goes to sleep as leader.

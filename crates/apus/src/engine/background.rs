@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::delivery::Step;
+use crate::delivery::BackgroundAction;
 use crate::delivery::parker::{Parker, SleepKind};
 use crate::engine::lock::Shared;
 use crate::sync::clock;
@@ -18,8 +18,8 @@ pub(crate) fn run(shared: &Shared, me: &Arc<Parker>) {
         }
         let now = clock::now();
         let last_turn = engine.turns.last;
-        match engine.leadership.background_step(now, last_turn) {
-            Step::Turn { forced } => {
+        match engine.leadership.background_action(now, last_turn) {
+            BackgroundAction::Turn { forced } => {
                 engine.counters.background_turns += 1;
                 engine.counters.safety_turns += u64::from(forced);
                 let came = engine.turn(now);
@@ -36,7 +36,7 @@ pub(crate) fn run(shared: &Shared, me: &Arc<Parker>) {
                 let timeout = until.map(|until| until.saturating_since(now));
                 me.sleep_as_leader(kind, shared.descriptors, timeout);
             }
-            Step::Park(timeout) => {
+            BackgroundAction::Park(timeout) => {
                 me.prepare();
                 drop(engine);
                 me.park(Duration::ZERO, || false, timeout);

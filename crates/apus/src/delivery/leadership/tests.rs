@@ -18,7 +18,10 @@ fn leadership(mode: Delivery, state: &str) -> Leadership<char> {
     // An application thread leads: the background thread looks and stays away.
     let mask = |leadership: &mut Leadership<char>| {
         assert!(leadership.claim(1));
-        assert_eq!(leadership.background_step(at(0), at(0)), Step::Park(Some(mode.mask())));
+        assert_eq!(
+            leadership.background_action(at(0), at(0)),
+            BackgroundAction::Park(Some(mode.mask()))
+        );
     };
     match state {
         "background" => leadership.background_sleeps(Some(at(90))),
@@ -51,7 +54,7 @@ fn leadership(mode: Delivery, state: &str) -> Leadership<char> {
         "x asleep, background disarmed" => {
             mask(&mut leadership);
             assert_eq!(leadership.leader_sleeps(1, 'x', Some(at(90))), None);
-            assert_eq!(leadership.background_step(at(0), at(0)), Step::Park(None));
+            assert_eq!(leadership.background_action(at(0), at(0)), BackgroundAction::Park(None));
         }
         "y awake, x asleep" => {
             mask(&mut leadership);
@@ -133,12 +136,12 @@ fn wake(handle: Option<char>) -> String {
     handle.map_or_else(|| "-".to_owned(), |handle| format!("wake {handle}"))
 }
 
-fn step(step: Step) -> String {
-    match step {
-        Step::Turn { forced: false } => "turn".to_owned(),
-        Step::Turn { forced: true } => "forced turn".to_owned(),
-        Step::Park(None) => "park".to_owned(),
-        Step::Park(Some(time)) => format!("park {time:?}"),
+fn text_of(action: BackgroundAction) -> String {
+    match action {
+        BackgroundAction::Turn { forced: false } => "turn".to_owned(),
+        BackgroundAction::Turn { forced: true } => "forced turn".to_owned(),
+        BackgroundAction::Park(None) => "park".to_owned(),
+        BackgroundAction::Park(Some(time)) => format!("park {time:?}"),
     }
 }
 
@@ -183,10 +186,10 @@ const EVENTS: [Event; 13] = [
     ("something is due at once", |c| wake(c.poke(at(10), Some(at(10))))),
     ("something must go on although no thread waits", |c| wake(c.need_progress())),
     ("the background thread looks, 50 µs after the last turn", |c| {
-        step(c.background_step(at(1_000), at(950)))
+        text_of(c.background_action(at(1_000), at(950)))
     }),
     ("the background thread looks, 1 s after the last turn", |c| {
-        step(c.background_step(at(1_000_000), at(0)))
+        text_of(c.background_action(at(1_000_000), at(0)))
     }),
 ];
 
@@ -270,7 +273,10 @@ fn a_thread_in_need_wakes_the_background_thread_once() {
     let mut urgent = leadership(Delivery::suspend(), "vacant, background armed");
     assert_eq!(urgent.need_progress(), Some(BACKGROUND));
     assert_eq!(urgent.need_progress(), None, "it was called already");
-    assert_eq!(urgent.background_step(at(1_000), at(999)), Step::Turn { forced: false });
+    assert_eq!(
+        urgent.background_action(at(1_000), at(999)),
+        BackgroundAction::Turn { forced: false }
+    );
 }
 
 #[test]
@@ -297,7 +303,7 @@ fn of_two_threads_that_a_packet_wakes_on_the_link_one_stays_away_from_it() {
 fn a_leader_that_goes_to_sleep_calls_the_background_thread_away_from_the_link() {
     let mut leadership = leadership(Delivery::suspend(), "x awake, background asleep");
     assert_eq!(leadership.leader_sleeps(1, 'x', None), Some(BACKGROUND));
-    assert_eq!(leadership.background_step(at(1), at(0)), Step::Park(None));
+    assert_eq!(leadership.background_action(at(1), at(0)), BackgroundAction::Park(None));
 }
 
 #[test]
@@ -316,8 +322,14 @@ fn nobody_is_woken_for_a_lead_that_is_soon_taken_again_and_the_background_thread
     let mut leadership = leadership(Delivery::suspend(), "x awake, y parked");
     assert_eq!(leadership.leave(1, Leaving::BackSoon), None);
     let mask = Delivery::suspend().mask();
-    assert_eq!(leadership.background_step(at(150), at(0)), Step::Park(Some(mask - micros(150))));
-    assert_eq!(leadership.background_step(at(200), at(0)), Step::Turn { forced: true });
+    assert_eq!(
+        leadership.background_action(at(150), at(0)),
+        BackgroundAction::Park(Some(mask - micros(150)))
+    );
+    assert_eq!(
+        leadership.background_action(at(200), at(0)),
+        BackgroundAction::Turn { forced: true }
+    );
     assert!(leadership.claim(1));
     assert_eq!(leadership.leave(1, Leaving::Away), Some('y'));
 }
