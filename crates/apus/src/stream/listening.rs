@@ -43,12 +43,12 @@ struct Streams {
 
 /// Streams that wait to be accepted, of all ends of a listener.
 pub(crate) struct Backlog {
-    state: Mutex<Waiting>,
+    queue: Mutex<AcceptQueue>,
     max: usize,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct AcceptQueue {
     streams: VecDeque<Arc<Connection>>,
     waiters: Vec<Waiter>,
     /// No stream will come: the port is closed.
@@ -57,11 +57,11 @@ struct Waiting {
 
 impl Backlog {
     pub(crate) fn new(max: usize) -> Self {
-        Self { state: Mutex::default(), max }
+        Self { queue: Mutex::default(), max }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, AcceptQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next stream; `None` once the port is closed.
