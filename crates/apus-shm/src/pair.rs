@@ -15,7 +15,7 @@ use crate::pool::{Pool, Run, SEGMENT_SIZE, SEGMENTS_MAX};
 use crate::process::{PeerProcess, Trust};
 use crate::ring::{Broken, Consumer, Frame, Producer, Words};
 use crate::segment::{Memory, PeerSegment, Segment, SegmentError, fits_file_limit};
-use crate::sending::{BEGUN_MAX, Long, Sending, Target, Waiting};
+use crate::sending::{BEGUN_MAX, Long, QueuedMessage, Sending, Target};
 use crate::spare::Spare;
 
 /// Bytes of a long message that are copied at a time. A short message waits for at most one copy of this size, 6 to 12 µs.
@@ -272,7 +272,7 @@ impl Pair {
     pub fn advance(&mut self, budget: usize) -> Result<bool, PairError> {
         let mut left = budget;
         loop {
-            while let Some(Waiting { words, body }) = self.sending.first_short() {
+            while let Some(QueuedMessage { words, body }) = self.sending.first_short() {
                 let (words, body) = (*words, body.clone());
                 if !self.push(SHORT, words, &body)? {
                     return Ok(false);

@@ -9,7 +9,7 @@ use crate::ring::Words;
 
 /// A message that has no memory yet.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct QueuedMessage {
     pub(crate) words: Words,
     pub(crate) body: Bytes,
 }
@@ -52,7 +52,7 @@ impl Long {
 /// Queued messages, in the order of their turns.
 #[derive(Debug, Default)]
 pub(crate) struct Sending {
-    short: VecDeque<Waiting>,
+    short: VecDeque<QueuedMessage>,
     /// Bytes of memory that all queued messages take.
     bytes: usize,
     /// Long messages, by the bytes left, then by age.
@@ -80,19 +80,19 @@ impl Sending {
     }
 
     pub(crate) fn push_short(&mut self, words: Words, body: Bytes) {
-        self.bytes += body.len() + size_of::<Waiting>();
-        self.short.push_back(Waiting { words, body });
+        self.bytes += body.len() + size_of::<QueuedMessage>();
+        self.short.push_back(QueuedMessage { words, body });
     }
 
     /// Returns the next short message.
-    pub(crate) fn first_short(&self) -> Option<&Waiting> {
+    pub(crate) fn first_short(&self) -> Option<&QueuedMessage> {
         self.short.front()
     }
 
     /// Removes the first short message, which is in memory now.
     pub(crate) fn pop_short(&mut self) {
         if let Some(waiting) = self.short.pop_front() {
-            self.bytes -= waiting.body.len() + size_of::<Waiting>();
+            self.bytes -= waiting.body.len() + size_of::<QueuedMessage>();
         }
     }
 
@@ -108,7 +108,7 @@ impl Sending {
     pub(crate) fn withdraw(&mut self, is_it: &dyn Fn(Words) -> bool) -> bool {
         let index = self.short.iter().position(|waiting| is_it(waiting.words));
         if let Some(waiting) = index.and_then(|index| self.short.remove(index)) {
-            self.bytes -= waiting.body.len() + size_of::<Waiting>();
+            self.bytes -= waiting.body.len() + size_of::<QueuedMessage>();
             return true;
         }
         let found = self.long.iter().find(|(_, long)| !long.is_begun() && is_it(long.words));
