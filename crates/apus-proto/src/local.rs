@@ -247,7 +247,7 @@ const TRACES_MAX: usize = 1_024;
 
 /// A message that waits for [`Endpoint::poll_messages`](crate::Endpoint::poll_messages).
 #[derive(Debug)]
-pub(crate) enum Waiting {
+pub(crate) enum OutboundMessage {
     /// The request of a call.
     Request(RpcKey),
     Response(PathId, u64, Bytes),
@@ -266,7 +266,7 @@ pub(crate) struct LocalCalls {
     pub(crate) load: u64,
     /// Number of peers for which paths hold any.
     loaded: u64,
-    pub(crate) waiting: VecDeque<Waiting>,
+    pub(crate) outbound: VecDeque<OutboundMessage>,
     pub(crate) wheel: Wheel,
     pub(crate) expired: Vec<RpcKey>,
     /// Time of the next check for silent peers, while there are calls.
@@ -281,7 +281,7 @@ impl LocalCalls {
             peers: Vec::new(),
             load: 0,
             loaded: 0,
-            waiting: VecDeque::new(),
+            outbound: VecDeque::new(),
             wheel: Wheel::new(),
             expired: Vec::new(),
             next_check: None,

@@ -10,7 +10,7 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::event::{CallOptions, Event};
 use crate::error::{Awaited, CallError, CallFailed, CallStory, ReplyError};
 use crate::local::{
-    Client, LocalCall, LocalPeer, MessageKind, MessageSink, Side, Waiting, Words, is_local,
+    Client, LocalCall, LocalPeer, MessageKind, MessageSink, OutboundMessage, Side, Words, is_local,
 };
 use crate::remote::Remote;
 use crate::slab::{Handle, RpcKey, SocketKey};
@@ -172,7 +172,7 @@ impl Endpoint {
         }
         self.parts.counters.calls += 1;
         self.parts.counters.message_given(length as u64);
-        self.local.waiting.push_back(Waiting::Request(key));
+        self.local.outbound.push_back(OutboundMessage::Request(key));
         Ok(key)
     }
 
@@ -282,14 +282,14 @@ impl Endpoint {
     /// Sends the messages that wait within the host.
     #[inline]
     pub fn poll_messages(&mut self, now: Time, sink: &mut dyn MessageSink) {
-        while let Some(waiting) = self.local.waiting.pop_front() {
-            match waiting {
-                Waiting::Request(key) => self.send_request(now, key, sink),
-                Waiting::Response(path, id, body) => {
+        while let Some(message) = self.local.outbound.pop_front() {
+            match message {
+                OutboundMessage::Request(key) => self.send_request(now, key, sink),
+                OutboundMessage::Response(path, id, body) => {
                     sink.send(path, MessageKind::Response.encode(id), &body);
                     self.discard(body);
                 }
-                Waiting::Control(path, MessageKind::Abort, id) => {
+                OutboundMessage::Control(path, MessageKind::Abort, id) => {
                     // A stopped peer then does not keep the request of a call that has ended.
                     let is_request = |words| matches!(MessageKind::decode(words), Some((MessageKind::Request { .. }, it)) if it == id);
                     if !sink.withdraw(path, &is_request) {
@@ -297,7 +297,7 @@ impl Endpoint {
                         sink.send_after(path, MessageKind::Abort.encode(id), &is_request);
                     }
                 }
-                Waiting::Control(path, kind, id) => {
+                OutboundMessage::Control(path, kind, id) => {
                     sink.send(path, kind.encode(id), &Bytes::new());
                 }
             }
@@ -362,7 +362,11 @@ impl Endpoint {
     }
 
     fn refuse_local(&mut self, path: PathId, id: u64, reason: UnknownReason) {
-        self.local.waiting.push_back(Waiting::Control(path, MessageKind::Refused(reason), id));
+        self.local.outbound.push_back(OutboundMessage::Control(
+            path,
+            MessageKind::Refused(reason),
+            id,
+        ));
     }
 
     /// Returns the call that a peer answers.
@@ -417,7 +421,11 @@ impl Endpoint {
             Some((MessageKind::Abort, id)) => self.on_local_abort(path, id),
             Some((MessageKind::Trace, id)) => self.on_local_trace(path, id, &body),
             Some((MessageKind::Probe, _)) => {
-                self.local.waiting.push_back(Waiting::Control(path, MessageKind::Alive, 0));
+                self.local.outbound.push_back(OutboundMessage::Control(
+                    path,
+                    MessageKind::Alive,
+                    0,
+                ));
             }
             Some((MessageKind::Alive, _)) => {}
             _ => self.parts.counters.dropped_malformed += 1,
@@ -573,7 +581,7 @@ impl Endpoint {
         {
             self.parts.counters.responses += 1;
             self.parts.counters.message_given(body.len() as u64);
-            self.local.waiting.push_back(Waiting::Response(path, call.id, body));
+            self.local.outbound.push_back(OutboundMessage::Response(path, call.id, body));
         }
         Ok(())
     }
@@ -605,7 +613,7 @@ impl Endpoint {
                 MessageKind::Refused(reason)
             }
         };
-        self.local.waiting.push_back(Waiting::Control(path, kind, call.id));
+        self.local.outbound.push_back(OutboundMessage::Control(path, kind, call.id));
         true
     }
 
@@ -645,7 +653,7 @@ impl Endpoint {
         if expires.is_none_or(|due| due > now) {
             let waits = call.client_mut().is_some_and(|client| std::mem::take(&mut client.waits));
             if waits {
-                self.local.waiting.push_back(Waiting::Request(key));
+                self.local.outbound.push_back(OutboundMessage::Request(key));
             }
             if let Some(due) = expires {
                 self.local.wheel.insert(now, due, key);
@@ -660,7 +668,7 @@ impl Endpoint {
         let after = now.saturating_since(started);
         let aborted = self.local.with_peer(key).map(|(call, peer)| (peer.path, call.id));
         if let Some((path, id)) = aborted {
-            self.local.waiting.push_back(Waiting::Control(path, MessageKind::Abort, id));
+            self.local.outbound.push_back(OutboundMessage::Control(path, MessageKind::Abort, id));
         }
         if let Some(story) = self.local_story(now, key) {
             self.fail_local(key, CallFailed::DeadlineExceeded { after, story });
@@ -681,10 +689,10 @@ impl Endpoint {
                 lost.push((peer.path, silent, peer.probes));
             } else if silent >= timeout / 4 {
                 peer.probes = peer.probes.saturating_add(1);
-                probes.push(Waiting::Control(peer.path, MessageKind::Probe, 0));
+                probes.push(OutboundMessage::Control(peer.path, MessageKind::Probe, 0));
             }
         }
-        self.local.waiting.extend(probes);
+        self.local.outbound.extend(probes);
         for (path, silent_for, probes_unanswered) in lost {
             let waited_for = Awaited::Response;
             let of_peer =
@@ -692,7 +700,7 @@ impl Endpoint {
             for key in self.local.find(of_peer) {
                 //= docs/protocol.md#local-5
                 if let Some(call) = self.local.get(key) {
-                    self.local.waiting.push_back(Waiting::Control(
+                    self.local.outbound.push_back(OutboundMessage::Control(
                         path,
                         MessageKind::Abort,
                         call.id,

@@ -229,7 +229,7 @@ impl Endpoint {
     #[must_use]
     #[inline]
     pub fn poll_ready(&self) -> Option<Time> {
-        if self.has_urgent_packets() || !self.local.waiting.is_empty() {
+        if self.has_urgent_packets() || !self.local.outbound.is_empty() {
             return Some(Time::ZERO);
         }
         self.parts.order.has_paced().then(|| self.parts.pacer.ready_at())
@@ -311,7 +311,7 @@ impl Endpoint {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let Parts { outbox, events, .. } = &self.parts;
-        let quiet = outbox.is_empty() && self.local.waiting.is_empty() && events.is_empty();
+        let quiet = outbox.is_empty() && self.local.outbound.is_empty() && events.is_empty();
         self.active_rpcs() == 0 && quiet
     }
 

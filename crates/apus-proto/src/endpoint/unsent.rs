@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::endpoint::Endpoint;
 use crate::endpoint::event::{CallOptions, Event};
 use crate::error::CallFailed;
-use crate::local::{LocalCall, Side, Waiting};
+use crate::local::{LocalCall, OutboundMessage, Side};
 use crate::remote::Remote;
 use crate::slab::{RpcKey, SocketKey};
 use crate::time::Time;
@@ -56,11 +56,11 @@ impl Endpoint {
     /// [`begin_unsent`](Self::begin_unsent).
     pub fn take_unsent(&mut self, path: PathId, is_unsent: &dyn Fn(u64) -> bool) -> UnsentCalls {
         //= docs/protocol.md#local-8
-        let request = |waiting: &Waiting| match waiting {
-            Waiting::Request(key) => Some(*key),
-            Waiting::Response(..) | Waiting::Control(..) => None,
+        let request = |message: &OutboundMessage| match message {
+            OutboundMessage::Request(key) => Some(*key),
+            OutboundMessage::Response(..) | OutboundMessage::Control(..) => None,
         };
-        let waiting: BTreeSet<RpcKey> = self.local.waiting.iter().filter_map(request).collect();
+        let outbound: BTreeSet<RpcKey> = self.local.outbound.iter().filter_map(request).collect();
         let of_peer =
             |call: &LocalCall| call.peer == path.index() && call.account() == Account::Own;
         let keys = self.local.find(of_peer).into_iter();
@@ -68,7 +68,7 @@ impl Endpoint {
             .filter_map(|rpc| {
                 let call = self.local.get_mut(rpc)?;
                 let refused = call.client_mut()?.waits;
-                if !refused && !waiting.contains(&rpc) && !is_unsent(call.id) {
+                if !refused && !outbound.contains(&rpc) && !is_unsent(call.id) {
                     return None;
                 }
                 let LocalCall { socket, expires: deadline, side, .. } = self.end_local(rpc)?;
@@ -78,9 +78,9 @@ impl Endpoint {
             })
             .collect();
         let local = &mut self.local;
-        let mut waiting = std::mem::take(&mut local.waiting);
-        waiting.retain(|waiting| request(waiting).is_none_or(|key| local.get(key).is_some()));
-        local.waiting = waiting;
+        let mut outbound = std::mem::take(&mut local.outbound);
+        outbound.retain(|message| request(message).is_none_or(|key| local.get(key).is_some()));
+        local.outbound = outbound;
         UnsentCalls(unsent)
     }
 
