@@ -40,7 +40,7 @@ pub(crate) enum Phase {
 
 /// The packet that an RPC waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Waiting {
+pub(crate) enum AwaitedPacket {
     /// No packet: the next step is this node's, by its link, its grants or its application. The peer's silence means nothing.
     Nothing,
     /// Client: the response, or any packet about the RPC.
@@ -301,16 +301,16 @@ impl Rpc {
 
     #[inline]
     //= docs/protocol.md#loss-1
-    pub(crate) fn waiting(&self) -> Waiting {
+    pub(crate) fn awaited_packet(&self) -> AwaitedPacket {
         match &self.phase {
-            Phase::Incoming { message, .. } if message.is_expecting() => Waiting::Data,
-            Phase::InService | Phase::Connecting | Phase::Incoming { .. } => Waiting::Nothing,
+            Phase::Incoming { message, .. } if message.is_expecting() => AwaitedPacket::Data,
+            Phase::InService | Phase::Connecting | Phase::Incoming { .. } => AwaitedPacket::Nothing,
             Phase::Outgoing(message) => match message {
-                _ if message.is_blocked() => Waiting::Confirmation,
-                _ if message.may_send() || message.has_resends() => Waiting::Nothing,
-                _ if self.is_client() => Waiting::Response,
-                _ if !message.is_sent() => Waiting::Grant,
-                _ => Waiting::Acknowledgement,
+                _ if message.is_blocked() => AwaitedPacket::Confirmation,
+                _ if message.may_send() || message.has_resends() => AwaitedPacket::Nothing,
+                _ if self.is_client() => AwaitedPacket::Response,
+                _ if !message.is_sent() => AwaitedPacket::Grant,
+                _ => AwaitedPacket::Acknowledgement,
             },
         }
     }
@@ -413,12 +413,12 @@ impl Rpc {
         }
         let silent = now.saturating_since(self.last_rx);
         let peer_silent = now.saturating_since(peer.last_rx);
-        match self.waiting() {
-            Waiting::Nothing if !self.phase.is_in_service() => false,
+        match self.awaited_packet() {
+            AwaitedPacket::Nothing if !self.phase.is_in_service() => false,
             //= docs/protocol.md#server-2
-            Waiting::Nothing => silent.min(peer_silent) >= timeout * IN_SERVICE_TIMEOUTS,
+            AwaitedPacket::Nothing => silent.min(peer_silent) >= timeout * IN_SERVICE_TIMEOUTS,
             //= docs/protocol.md#server-3
-            Waiting::Grant => silent >= timeout * IN_SERVICE_TIMEOUTS,
+            AwaitedPacket::Grant => silent >= timeout * IN_SERVICE_TIMEOUTS,
             _ if silent < timeout => false,
             _ if peer_silent < timeout => self.probing.probes_unanswered >= PROBES_MAX,
             _ => {
@@ -477,7 +477,7 @@ impl Rpc {
 
     /// Returns whether a probe about it may wait for its turn among others.
     pub(crate) fn may_queue(&self) -> bool {
-        self.phase.is_in_service() || self.waiting() == Waiting::Response
+        self.phase.is_in_service() || self.awaited_packet() == AwaitedPacket::Response
     }
 
     /// Returns whether a packet with this header is between the ports of the RPC.
@@ -529,7 +529,7 @@ mod tests {
     /// The whole table, so that the test shows a change of any entry.
     #[test]
     fn every_state_waits_for_one_kind_of_packet() {
-        use {Phase::*, Waiting::*};
+        use {AwaitedPacket::*, Phase::*};
         let request = || Some(outgoing(100, 100));
         let table = [
             (rpc(false, Outgoing(outgoing(0, 50))), Nothing),
@@ -546,7 +546,7 @@ mod tests {
             (rpc(true, Outgoing(outgoing(100, 100))), Acknowledgement),
         ];
         for (rpc, expected) in table {
-            assert_eq!(rpc.waiting(), expected, "{rpc:?}");
+            assert_eq!(rpc.awaited_packet(), expected, "{rpc:?}");
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::parts::Parts;
 use crate::endpoint::step::{End, Step};
 use crate::error::CallFailed;
-use crate::rpc::{Phase, Preempted, Waiting};
+use crate::rpc::{AwaitedPacket, Phase, Preempted};
 use crate::slab::PeerKey;
 use crate::time::Time;
 use crate::timer::is_over;
@@ -302,9 +302,9 @@ impl Step<'_> {
             if incoming { rpc.probing.last_probe.max(rpc.last_rx) } else { rpc.probing.last_probe };
         let probed = last > rpc.started
             && now.saturating_since(last) < Duration::from_nanos(rpc.probing.rto);
-        let waits = match rpc.waiting() {
-            Waiting::Nothing => true,
-            Waiting::Data => {
+        let waits = match rpc.awaited_packet() {
+            AwaitedPacket::Nothing => true,
+            AwaitedPacket::Data => {
                 let timeout = self.parts.config.peer_timeout;
                 rpc.preempted(now, timeout, &self.parts.downlink) == Preempted::Yes
             }

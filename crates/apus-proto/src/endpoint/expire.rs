@@ -9,7 +9,7 @@ use crate::endpoint::step::{End, Step};
 use crate::endpoint::sweeps::Swept;
 use crate::error::{CallFailed, CallStory};
 use crate::peer::Refusal;
-use crate::rpc::{Preempted, Waiting};
+use crate::rpc::{AwaitedPacket, Preempted};
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 
@@ -285,13 +285,15 @@ impl Step<'_> {
     /// Handles the peer's silence; `late` is the lateness of the timer.
     fn on_silence(&mut self, now: Time, late: Duration) {
         let timeout = self.parts.config.peer_timeout;
-        match self.rpc.waiting() {
-            Waiting::Nothing => self.rpc.last_rx = now,
+        match self.rpc.awaited_packet() {
+            AwaitedPacket::Nothing => self.rpc.last_rx = now,
             //= docs/protocol.md#loss-10
-            Waiting::Data if late > LATE && self.rpc.probing.last_probe <= self.rpc.last_rx => {
+            AwaitedPacket::Data
+                if late > LATE && self.rpc.probing.last_probe <= self.rpc.last_rx =>
+            {
                 self.rpc.probing.last_probe = now;
             }
-            Waiting::Data => match self.rpc.preempted(now, timeout, &self.parts.downlink) {
+            AwaitedPacket::Data => match self.rpc.preempted(now, timeout, &self.parts.downlink) {
                 Preempted::Yes => {}
                 Preempted::ForLong => self.probe_for(now, 1),
                 Preempted::No => self.probe(now),

@@ -7,7 +7,7 @@ use apus_wire::Resend;
 use crate::control::Body;
 use crate::endpoint::Endpoint;
 use crate::endpoint::step::Step;
-use crate::rpc::Waiting;
+use crate::rpc::AwaitedPacket;
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 
@@ -94,20 +94,20 @@ impl Step<'_> {
 
     /// Probes as [`probe`](Self::probe), for at most `most` bytes of missing data; the peer sends whole packets.
     pub(super) fn probe_for(&mut self, now: Time, most: u32) {
-        let waiting = self.rpc.waiting();
+        let awaited = self.rpc.awaited_packet();
         self.rpc.probing.last_probe = now;
         self.rpc.probing.probes_unanswered = self.rpc.probing.probes_unanswered.saturating_add(1);
-        self.rpc.disturbed |= waiting == Waiting::Data;
+        self.rpc.disturbed |= awaited == AwaitedPacket::Data;
         self.peer.prober.note(now, Duration::from_nanos(self.rpc.probing.rto));
-        match waiting {
+        match awaited {
             //= docs/protocol.md#server-2
-            Waiting::Nothing if self.rpc.phase.is_in_service() => self.control(Body::NeedAck),
-            Waiting::Nothing => {}
-            Waiting::Response => self.probe_progress(),
+            AwaitedPacket::Nothing if self.rpc.phase.is_in_service() => self.control(Body::NeedAck),
+            AwaitedPacket::Nothing => {}
+            AwaitedPacket::Response => self.probe_progress(),
             //= docs/protocol.md#ack-3
-            Waiting::Acknowledgement | Waiting::Grant => self.control(Body::NeedAck),
-            Waiting::Confirmation => self.ask_for_confirmation(now),
-            Waiting::Data => self.ask_for_data(now, most),
+            AwaitedPacket::Acknowledgement | AwaitedPacket::Grant => self.control(Body::NeedAck),
+            AwaitedPacket::Confirmation => self.ask_for_confirmation(now),
+            AwaitedPacket::Data => self.ask_for_data(now, most),
         }
     }
 
