@@ -8,10 +8,10 @@ use std::task::{Poll, Waker};
 
 /// Sockets `B` that have arrived, and awaited ones, by the number that both sockets of a connection carry.
 pub(crate) struct Bells<B> {
-    state: Mutex<HashMap<u128, State<B>>>,
+    state: Mutex<HashMap<u128, Rendezvous<B>>>,
 }
 
-enum State<B> {
+enum Rendezvous<B> {
     Came(B),
     Awaited(Waker),
 }
@@ -21,14 +21,14 @@ impl<B> Bells<B> {
         Self { state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, HashMap<u128, State<B>>> {
+    fn state(&self) -> MutexGuard<'_, HashMap<u128, Rendezvous<B>>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a socket that has arrived, and wakes its waiter.
     pub(crate) fn bring(&self, number: u128, bell: B) {
-        let before = self.state().insert(number, State::Came(bell));
-        if let Some(State::Awaited(waker)) = before {
+        let before = self.state().insert(number, Rendezvous::Came(bell));
+        if let Some(Rendezvous::Awaited(waker)) = before {
             waker.wake();
         }
     }
@@ -47,9 +47,9 @@ impl<B> Bells<B> {
         poll_fn(move |context| {
             let mut state = self.state();
             match state.remove(&number) {
-                Some(State::Came(bell)) => Poll::Ready(bell),
-                Some(State::Awaited(_)) | None => {
-                    state.insert(number, State::Awaited(context.waker().clone()));
+                Some(Rendezvous::Came(bell)) => Poll::Ready(bell),
+                Some(Rendezvous::Awaited(_)) | None => {
+                    state.insert(number, Rendezvous::Awaited(context.waker().clone()));
                     Poll::Pending
                 }
             }

@@ -18,15 +18,15 @@ const STREAMS_MAX: usize = 1_024;
 
 /// Streams `S` by their connections.
 pub(crate) struct Pairing<S> {
-    state: Mutex<State<S>>,
+    state: Mutex<Unpaired<S>>,
 }
 
-struct State<S> {
+struct Unpaired<S> {
     streams: HashMap<Tuple, (S, Instant)>,
     programs: HashMap<Tuple, Waker>,
 }
 
-impl<S> State<S> {
+impl<S> Unpaired<S> {
     fn take(&mut self, tuple: &Tuple) -> Option<S> {
         self.streams.remove(tuple).map(|(stream, _)| stream)
     }
@@ -45,10 +45,10 @@ impl<S> State<S> {
 
 impl<S> Pairing<S> {
     pub(crate) fn new() -> Self {
-        Self { state: Mutex::new(State { streams: HashMap::new(), programs: HashMap::new() }) }
+        Self { state: Mutex::new(Unpaired { streams: HashMap::new(), programs: HashMap::new() }) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<S>> {
+    fn state(&self) -> MutexGuard<'_, Unpaired<S>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
