@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::row::{Row, State};
+use super::row::{Liveness, Row};
 
 /// A column of the table, in the order of the screen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -194,9 +194,9 @@ pub(super) fn figure(value: f64) -> String {
 /// The state of a process in words.
 pub(super) fn state(row: &Row) -> &'static str {
     match row.state {
-        State::Runs => "runs",
-        State::Ended(_) => "ended",
-        State::OtherNamespace => "in another pid namespace",
+        Liveness::Runs => "runs",
+        Liveness::Ended(_) => "ended",
+        Liveness::OtherNamespace => "in another pid namespace",
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::column::Column;
 use super::keys::Action;
 use super::rates::Rates;
-use super::row::{Row, State};
+use super::row::{Liveness, Row};
 use super::sample::Sample;
 use crate::counters::{Change, Identity};
 
@@ -206,7 +206,7 @@ impl Model {
             listed.any(|it| it == row.identity) || unreadable.any(|it| it == row.identity)
         };
         self.rows.iter_mut().filter(|row| !is_there(row)).for_each(Row::end);
-        self.rows.retain(|row| !matches!(row.state, State::Ended(ago) if ago > ENDED_INTERVALS));
+        self.rows.retain(|row| !matches!(row.state, Liveness::Ended(ago) if ago > ENDED_INTERVALS));
     }
 }
 

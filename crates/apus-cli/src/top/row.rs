@@ -15,7 +15,7 @@ pub(super) struct Row {
     pub(super) program: String,
     /// Its version of Apus.
     pub(super) version: String,
-    pub(super) state: State,
+    pub(super) state: Liveness,
     /// None for processes of other pid namespaces.
     pub(super) user: Option<String>,
     /// Share of one CPU, from 0; beyond 1 with several threads. None where it is not known.
@@ -34,7 +34,7 @@ pub(super) struct Row {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(super) enum Liveness {
     Runs,
     /// It ended this number of intervals ago.
     Ended(u32),
@@ -49,7 +49,7 @@ impl Row {
             identity: process.identity(),
             program: process.program.clone(),
             version: process.version.clone(),
-            state: State::Runs,
+            state: Liveness::Runs,
             user: None,
             cpu: None,
             rates: None,
@@ -71,9 +71,9 @@ impl Row {
             "version": self.version,
             "user": self.user,
             "runs": match self.state {
-                State::Runs => Some(true),
-                State::Ended(_) => Some(false),
-                State::OtherNamespace => None,
+                Liveness::Runs => Some(true),
+                Liveness::Ended(_) => Some(false),
+                Liveness::OtherNamespace => None,
             },
             "cpu_share": self.cpu,
             "rates": self.rates.map(|rates| rates.as_json()),
@@ -110,21 +110,21 @@ impl Row {
     /// The process has ended: its file is gone, or it says so.
     pub(super) fn end(&mut self) {
         self.state = match self.state {
-            State::Ended(intervals) => State::Ended(intervals + 1),
-            State::Runs | State::OtherNamespace => State::Ended(0),
+            Liveness::Ended(intervals) => Liveness::Ended(intervals + 1),
+            Liveness::Runs | Liveness::OtherNamespace => Liveness::Ended(0),
         };
         self.forget_rates();
     }
 
     pub(super) fn has_ended(&self) -> bool {
-        matches!(self.state, State::Ended(_))
+        matches!(self.state, Liveness::Ended(_))
     }
 
     fn look(&mut self, alive: Option<bool>, user: Option<&str>) {
         match alive {
-            Some(true) => self.state = State::Runs,
+            Some(true) => self.state = Liveness::Runs,
             Some(false) => self.end(),
-            None => self.state = State::OtherNamespace,
+            None => self.state = Liveness::OtherNamespace,
         }
         if let Some(user) = user {
             self.user = Some(user.to_owned());
