@@ -10,7 +10,7 @@ pub(super) struct IdleStates {
     /// Name of the driver, as `intel_idle`, `haltpoll`, `none`.
     driver: Option<String>,
     /// Idle states of the first CPU.
-    states: Vec<State>,
+    states: Vec<IdleState>,
     /// Time that a virtual machine polls before it halts, in nanoseconds; `None` where it does not poll.
     halt_poll_ns: Option<u64>,
     governor: Option<String>,
@@ -19,7 +19,7 @@ pub(super) struct IdleStates {
 }
 
 #[derive(Clone, PartialEq, Debug)]
-struct State {
+struct IdleState {
     /// Name of the directory, as `state2`.
     directory: String,
     name: String,
@@ -33,7 +33,7 @@ impl IdleStates {
         let directories = files.names(&format!("{CPU}/cpu0/cpuidle"));
         let states = directories.into_iter().filter_map(|directory| {
             let path = |file: &str| format!("{CPU}/cpu0/cpuidle/{directory}/{file}");
-            Some(State {
+            Some(IdleState {
                 name: files.text(&path("name"))?,
                 latency_us: number(files, &path("latency"))?,
                 disabled: number(files, &path("disable")).is_some_and(|it| it != 0),
@@ -61,7 +61,7 @@ impl IdleStates {
 fn states(idle_states: &IdleStates) -> Finding {
     let name = "idle states";
     let apus = "sleeps only when polling has not paid; a packet then waits until the CPU has left its idle state";
-    let used: Vec<&State> = idle_states.states.iter().filter(|state| !state.disabled).collect();
+    let used: Vec<&IdleState> = idle_states.states.iter().filter(|state| !state.disabled).collect();
     let Some(deepest) = used.iter().max_by_key(|state| state.latency_us) else {
         let driver = idle_states.driver.as_deref().unwrap_or("none");
         let found = format!("the kernel chooses none (driver {driver}); a hypervisor may");
