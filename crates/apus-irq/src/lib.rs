@@ -17,7 +17,7 @@
 //! | [`groups`], [`Group`], [`Spread`] | connections go to the listener of the queue that they come by |
 //! | [`Mode`] | parameters that belong together, by the names of the kernel's IRQ suspension series |
 //! | [`Cycles`], [`Tuner`] | the times of a program between two waits; the choice of parameters by measurement |
-//! | [`State`] | changes, and files with the values before them |
+//! | [`StateDirectory`] | changes, and files with the values before them |
 //! | [`Session`], [`guardian`] | the values that a process sets while it runs; the process that restores them after a kill |
 //! | [`keeper`] | the process that sets a device again when its values are lost |
 //! | [`Steering`], [`Family`] | the listeners of a program while they come and go; the processes of a program that was started |
@@ -66,7 +66,7 @@ pub use offload::{Features, features, set_feature};
 pub use program::{EpollSet, ProcessId, Program, processes};
 pub use running::{Done, Family, Notice, Session, Steering, adopt_orphans, guardian, keeper};
 pub use socket::Socket;
-pub use state::{Again, Changed, HeldDevice, HeldGroup, HeldProgram, State};
+pub use state::{Again, Changed, HeldDevice, HeldGroup, HeldProgram, StateDirectory};
 pub use steering::{Descriptor, Group, Misfit, Spread, groups};
 pub use tally::{NapiCounts, ThreadCounts, WatchCounts};
 pub use tune::{Decision, Goal, Sample, Tuner, TuningAction};

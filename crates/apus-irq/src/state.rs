@@ -23,7 +23,7 @@ use crate::steering::{Group, Spread};
 
 /// The directory of the files.
 #[derive(Clone, Debug)]
-pub struct State {
+pub struct StateDirectory {
     directory: PathBuf,
 }
 
@@ -82,7 +82,7 @@ pub struct Again {
     pub new: usize,
 }
 
-impl State {
+impl StateDirectory {
     /// The directory for the whole system, `/run/apus-irq`. Like the values, it does not outlive the boot. It is not in
     /// `/run/apus`, which hosts may share with containers and other users.
     pub const DEFAULT: &str = "/run/apus-irq";

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use apus_irq::{EpollParameters, Error, Mode, Notice, ProcessId, Program, Session, State};
+use apus_irq::{EpollParameters, Error, Mode, Notice, ProcessId, Program, Session, StateDirectory};
 use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use rustix::fd::AsRawFd;
 
@@ -42,7 +42,7 @@ fn mode() -> Mode {
 }
 
 fn start(scratch: &ScratchDirectory) -> Session {
-    let state = State::at(&scratch.0);
+    let state = StateDirectory::at(&scratch.0);
     Session::start(state, mode(), &mut guardian(), unexpected).expect("the guardian is ready")
 }
 
@@ -86,13 +86,15 @@ fn a_guardian_that_is_not_ready_ends_the_session_before_it_begins() {
     for script in ["exit 0", "echo later; cat >/dev/null"] {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        let session = Session::start(State::at(&scratch.0), mode(), &mut command, unexpected);
+        let session =
+            Session::start(StateDirectory::at(&scratch.0), mode(), &mut command, unexpected);
         let error = session.expect_err("it did not say that it is ready");
         assert!(matches!(error, Error::NotStarted(_)), "{error}");
         assert_eq!(error.to_string(), "the guardian did not start");
     }
     let missing = &mut Command::new("/nowhere/at/all");
-    let error = Session::start(State::at(&scratch.0), mode(), missing, unexpected).unwrap_err();
+    let error =
+        Session::start(StateDirectory::at(&scratch.0), mode(), missing, unexpected).unwrap_err();
     assert!(error.to_string().starts_with("cannot start the guardian: "), "{error}");
     assert!(!scratch.0.exists(), "nothing was set");
 }

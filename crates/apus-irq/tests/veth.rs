@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use apus_irq::{
-    Again, Device, Error, LinkEvents, Mode, NapiParameters, ProcessId, State, napis,
+    Again, Device, Error, LinkEvents, Mode, NapiParameters, ProcessId, StateDirectory, napis,
     napis_can_be_set, queues, set, set_feature,
 };
 use nix::net::if_::if_nametoindex;
@@ -74,12 +74,12 @@ fn a_device_without_napi_instances_has_none() {
 }
 
 /// A state directory of a test's own, gone with it.
-struct OwnState(State);
+struct OwnState(StateDirectory);
 
 impl OwnState {
     fn new(test: &str) -> Self {
         let name = format!("apus-irq-{test}-{}", std::process::id());
-        Self(State::at(std::env::temp_dir().join(name)))
+        Self(StateDirectory::at(std::env::temp_dir().join(name)))
     }
 }
 

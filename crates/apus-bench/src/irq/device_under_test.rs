@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
-use apus_irq::{Device, Mode, ProcessId, Slot, State, users};
+use apus_irq::{Device, Mode, ProcessId, Slot, StateDirectory, users};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
@@ -20,7 +20,7 @@ pub(super) struct DeviceUnderTest {
     /// The server's address.
     pub(super) address: String,
     /// Saved values of a NIC, which `apus irq restore` finds if this process is killed.
-    state: State,
+    state: StateDirectory,
     own: ProcessId,
     /// The value of `threaded` that a veth pair gets in modes that do not set it, if the plan has a mode that does.
     threaded: Option<u32>,
@@ -33,7 +33,7 @@ impl DeviceUnderTest {
     /// If the pair cannot be created, no device has this name, or other programs use the device and `force` is not given.
     pub(super) fn new(plan: &Plan, force: bool) -> Result<Self> {
         let own = ProcessId::own().context("/proc")?;
-        let state = State::at(State::DEFAULT);
+        let state = StateDirectory::at(StateDirectory::DEFAULT);
         if !plan.is_veth() {
             let device = Device::named(&plan.device)?;
             if !force {

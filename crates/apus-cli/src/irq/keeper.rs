@@ -4,7 +4,7 @@ use std::env;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use apus_irq::{Device, State, keeper};
+use apus_irq::{Device, StateDirectory, keeper};
 
 use super::state::StateArgs;
 
@@ -24,7 +24,7 @@ pub(crate) struct KeeperArgs {
 ///
 /// # Errors
 /// When it cannot be started.
-pub(super) fn start(state: &State, device: &Device) -> Result<()> {
+pub(super) fn start(state: &StateDirectory, device: &Device) -> Result<()> {
     let program = env::current_exe().context("the path of this program")?;
     let directory = state.directory().canonicalize().context("the state directory")?;
     let mut command = Command::new(program);

@@ -4,7 +4,7 @@ use std::env;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use apus_irq::{Error, Mode, Notice, ProcessId, Session, State, guardian};
+use apus_irq::{Error, Mode, Notice, ProcessId, Session, StateDirectory, guardian};
 
 use super::state::StateArgs;
 use crate::failure;
@@ -36,7 +36,7 @@ pub(crate) fn guard(args: &GuardianArgs) -> Result<()> {
 ///
 /// # Errors
 /// When the guardian cannot be started.
-pub(super) fn start(state: State, mode: Mode) -> Result<Session> {
+pub(super) fn start(state: StateDirectory, mode: Mode) -> Result<Session> {
     let own = ProcessId::own().context("/proc")?;
     let program = env::current_exe().context("the path of this program")?;
     let mut command = Command::new(program);

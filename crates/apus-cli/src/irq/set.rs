@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use apus_irq::{Changed, Device, Error, Mode, NapiParameters, ProcessId, Slot, State, Target};
+use apus_irq::{
+    Changed, Device, Error, Mode, NapiParameters, ProcessId, Slot, StateDirectory, Target,
+};
 use apus_load::misuse::Misuse;
 use serde::Serialize;
 
@@ -208,7 +210,7 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<()> {
 
 impl Restored {
     /// Restores the device of this name, or all.
-    fn devices(&mut self, state: &State, only: Option<&str>) -> Result<()> {
+    fn devices(&mut self, state: &StateDirectory, only: Option<&str>) -> Result<()> {
         let named = |name: &str| only.is_none_or(|device| device == name);
         for held in state.devices()?.iter().filter(|held| named(&held.device.name)) {
             let name = &held.device.name;
@@ -234,7 +236,7 @@ impl Restored {
     }
 
     /// Restores listeners and epoll sets of all programs.
-    fn programs(&mut self, state: &State) -> Result<()> {
+    fn programs(&mut self, state: &StateDirectory) -> Result<()> {
         for held in state.groups()?.iter().filter(|held| !held.owner.runs()) {
             match state.unsteer(held) {
                 Ok(()) => self.listeners.push(held.group.address.to_string()),

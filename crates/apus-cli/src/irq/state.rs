@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use apus_irq::State;
+use apus_irq::StateDirectory;
 use apus_load::misuse::Misuse;
 
 /// Where the values before a change are kept.
@@ -19,11 +19,11 @@ impl StateArgs {
     ///
     /// # Errors
     /// When no directory is given, and this user has none.
-    pub(super) fn open(&self) -> Result<State> {
+    pub(super) fn open(&self) -> Result<StateDirectory> {
         if let Some(directory) = &self.state {
-            return Ok(State::at(directory));
+            return Ok(StateDirectory::at(directory));
         }
-        let of_user = State::of_user().ok_or_else(|| {
+        let of_user = StateDirectory::of_user().ok_or_else(|| {
             Misuse(
                 "XDG_RUNTIME_DIR is not set: give '--state DIR', a directory of this user"
                     .to_owned(),

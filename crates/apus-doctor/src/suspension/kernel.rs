@@ -8,8 +8,8 @@ use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Context, Result};
 use apus_irq::{
-    Device, EpollSet, NapiParameters, NapiUser, ProcessId, Program, Slot, Socket, State, Wait,
-    features, napis_can_be_set, users,
+    Device, EpollSet, NapiParameters, NapiUser, ProcessId, Program, Slot, Socket, StateDirectory,
+    Wait, features, napis_can_be_set, users,
 };
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::if_nameindex;
@@ -83,7 +83,7 @@ impl Suspension {
     ///
     /// # Errors
     /// When there is no such process, or `/proc` cannot be read.
-    pub fn of_program(pid: i32, state: Option<&State>) -> Result<Self> {
+    pub fn of_program(pid: i32, state: Option<&StateDirectory>) -> Result<Self> {
         let program = Program::open(pid).with_context(|| format!("process {pid}"))?;
         let inspected = ProgramOrDevice::Program { pid, name: program.name().to_owned() };
         let mut suspension = Self::of_machine(inspected, state)?;
@@ -104,7 +104,7 @@ impl Suspension {
     ///
     /// # Errors
     /// When there is no such device, or `/proc` cannot be read.
-    pub fn of_device(name: &str, state: Option<&State>) -> Result<Self> {
+    pub fn of_device(name: &str, state: Option<&StateDirectory>) -> Result<Self> {
         Device::named(name)?;
         let mut suspension = Self::of_machine(ProgramOrDevice::Device(name.to_owned()), state)?;
         suspension.read_users()?;
@@ -113,7 +113,7 @@ impl Suspension {
         Ok(suspension)
     }
 
-    fn of_machine(inspected: ProgramOrDevice, state: Option<&State>) -> Result<Self> {
+    fn of_machine(inspected: ProgramOrDevice, state: Option<&StateDirectory>) -> Result<Self> {
         Ok(Self {
             inspected,
             can_be_set: napis_can_be_set().map_err(|error| error.to_string()),
@@ -222,7 +222,7 @@ impl Process {
     }
 }
 
-fn devices(state: Option<&State>) -> Result<Vec<Interface>> {
+fn devices(state: Option<&StateDirectory>) -> Result<Vec<Interface>> {
     // An unreadable directory counts as empty.
     let held = state.and_then(|state| state.devices().ok()).unwrap_or_default();
     let addresses: Vec<_> = getifaddrs().map(Iterator::collect).unwrap_or_default();

@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::links::LinkEvents;
 use crate::program::{ProcessId, Program};
-use crate::state::State;
+use crate::state::StateDirectory;
 
 /// Interval between two checks without an event of a link, as a driver may lose values by itself.
 const LOOK: Duration = Duration::from_secs(2);
@@ -24,7 +24,7 @@ const GONE_AFTER: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// When it cannot be started.
-pub fn start(state: &State, device: &Device, command: &mut Command) -> Result<(), Error> {
+pub fn start(state: &StateDirectory, device: &Device, command: &mut Command) -> Result<(), Error> {
     let held = state.held(device)?;
     if held.and_then(|held| held.keeper).is_some_and(|keeper| keeper.runs()) {
         return Ok(());
@@ -37,7 +37,7 @@ pub fn start(state: &State, device: &Device, command: &mut Command) -> Result<()
 ///
 /// # Errors
 /// When there is nothing to keep, or the state directory cannot be read.
-pub fn keep(state: &State, device: &str) -> Result<(), Error> {
+pub fn keep(state: &StateDirectory, device: &str) -> Result<(), Error> {
     // The keeper outlives the terminal and the command that started it.
     let _ = setsid();
     let device = Device::named(device)?;

@@ -17,13 +17,13 @@ use crate::links::LinkEvents;
 use crate::mode::Mode;
 use crate::netdev::NapiParameters;
 use crate::program::{ProcessId, Program};
-use crate::state::{Again, Changed, State};
+use crate::state::{Again, Changed, StateDirectory};
 use crate::steering::{Group, Spread};
 
 /// All values that this process has set. They are restored when the session is dropped or its process is killed.
 #[derive(Debug)]
 pub struct Session {
-    state: State,
+    state: StateDirectory,
     own: ProcessId,
     mode: Mode,
     devices: Vec<Device>,
@@ -54,7 +54,7 @@ impl Session {
     /// # Errors
     /// When the guardian cannot be started.
     pub fn start(
-        state: State,
+        state: StateDirectory,
         mode: Mode,
         command: &mut Command,
         tell: fn(&Notice),
