@@ -96,8 +96,8 @@ pub fn datagram(buffer: &[u8]) -> &[u8] {
 #[must_use]
 pub fn packets(datagram: &[u8]) -> Packets<'_> {
     Packets(match open(datagram) {
-        Ok((left, rest)) => State::Entries { left, rest },
-        Err(error) => State::Failed(error),
+        Ok((left, rest)) => Cursor::Entries { left, rest },
+        Err(error) => Cursor::Failed(error),
     })
 }
 
@@ -122,10 +122,10 @@ fn open(datagram: &[u8]) -> Result<(u8, &[u8]), BundleError> {
 
 /// Iterator over a bundle, made by [`packets`]. Bounded: at most [`MAX_PACKETS`] items and one error.
 #[derive(Clone, Debug)]
-pub struct Packets<'a>(State<'a>);
+pub struct Packets<'a>(Cursor<'a>);
 
 #[derive(Clone, Debug)]
-enum State<'a> {
+enum Cursor<'a> {
     /// `left` entries remain, in the bytes `rest`.
     Entries {
         left: u8,
@@ -141,17 +141,17 @@ impl<'a> Iterator for Packets<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        let (left, rest) = match std::mem::replace(&mut self.0, State::Ended) {
-            State::Entries { left: 0, rest: [] } | State::Ended => return None,
+        let (left, rest) = match std::mem::replace(&mut self.0, Cursor::Ended) {
+            Cursor::Entries { left: 0, rest: [] } | Cursor::Ended => return None,
             //= docs/wire.md#W28
-            State::Entries { left: 0, rest } => {
+            Cursor::Entries { left: 0, rest } => {
                 return Some(Err(BundleError::TrailingBytes(rest.len())));
             }
-            State::Entries { left, rest } => (left, rest),
-            State::Failed(error) => return Some(Err(error)),
+            Cursor::Entries { left, rest } => (left, rest),
+            Cursor::Failed(error) => return Some(Err(error)),
         };
         Some(entry(rest).map(|(packet, rest)| {
-            self.0 = State::Entries { left: left - 1, rest };
+            self.0 = Cursor::Entries { left: left - 1, rest };
             packet
         }))
     }
