@@ -11,9 +11,9 @@ use std::thread;
 type Work<T> = Box<dyn FnOnce() -> T + Send>;
 
 /// Work on a thread of its own. Dropping the future does not end the work.
-pub(crate) struct OnThread<T>(Arc<Mutex<State<T>>>);
+pub(crate) struct OnThread<T>(Arc<Mutex<Job<T>>>);
 
-enum State<T> {
+enum Job<T> {
     /// The thread has not begun.
     Waits(Work<T>, Option<Waker>),
     Runs(Option<Waker>),
@@ -22,17 +22,17 @@ enum State<T> {
     Taken,
 }
 
-fn lock<T>(state: &Mutex<State<T>>) -> MutexGuard<'_, State<T>> {
+fn lock<T>(state: &Mutex<Job<T>>) -> MutexGuard<'_, Job<T>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Does the work unless it was begun, and wakes the task that waits for it.
-fn run<T>(state: &Mutex<State<T>>) {
+fn run<T>(state: &Mutex<Job<T>>) {
     let work = {
         let mut state = lock(state);
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Waits(work, waker) => {
-                *state = State::Runs(waker);
+        match std::mem::replace(&mut *state, Job::Taken) {
+            Job::Waits(work, waker) => {
+                *state = Job::Runs(waker);
                 work
             }
             other => {
@@ -42,8 +42,8 @@ fn run<T>(state: &Mutex<State<T>>) {
         }
     };
     let done = panic::catch_unwind(AssertUnwindSafe(work));
-    let before = std::mem::replace(&mut *lock(state), State::Done(done));
-    if let State::Runs(Some(waker)) = before {
+    let before = std::mem::replace(&mut *lock(state), Job::Done(done));
+    if let Job::Runs(Some(waker)) = before {
         waker.wake();
     }
 }
@@ -51,7 +51,7 @@ fn run<T>(state: &Mutex<State<T>>) {
 impl<T: Send + 'static> OnThread<T> {
     /// Begins the work. If the system has no thread left, it is done here and now.
     pub(crate) fn begin(work: impl FnOnce() -> T + Send + 'static) -> Self {
-        let state = Arc::new(Mutex::new(State::Waits(Box::new(work) as Work<T>, None)));
+        let state = Arc::new(Mutex::new(Job::Waits(Box::new(work) as Work<T>, None)));
         let of_thread = Arc::clone(&state);
         let builder = thread::Builder::new().name("apus-work".to_owned());
         if builder.spawn(move || run(&of_thread)).is_err() {
@@ -69,13 +69,13 @@ impl<T> Future for OnThread<T> {
     /// If the work has panicked, or if it is polled after it was ready.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let mut state = lock(&self.0);
-        if let State::Waits(_, waker) | State::Runs(waker) = &mut *state {
+        if let Job::Waits(_, waker) | Job::Runs(waker) = &mut *state {
             *waker = Some(context.waker().clone());
             return Poll::Pending;
         }
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Done(Ok(output)) => Poll::Ready(output),
-            State::Done(Err(panic)) => {
+        match std::mem::replace(&mut *state, Job::Taken) {
+            Job::Done(Ok(output)) => Poll::Ready(output),
+            Job::Done(Err(panic)) => {
                 drop(state);
                 panic::resume_unwind(panic)
             }
