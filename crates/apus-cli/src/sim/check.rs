@@ -14,7 +14,7 @@ use apus_load::misuse::Misuse;
 use apus_load::progress::Progress as _;
 use apus_sim::check::{Failure, Part, Tally, check, log, minimize};
 
-use super::record::{Counts, Entry, Failed, Record};
+use super::record::{CheckLog, Counts, Failed, SeedRange};
 use crate::output::{self, JsonArgs};
 use crate::progress::Bar;
 
@@ -141,7 +141,7 @@ impl Campaign<'_> {
     }
 
     /// Runs the seeds that the record lacks, and returns the entry of all seeds.
-    fn record(&self, path: &std::path::Path) -> Result<Entry> {
+    fn record(&self, path: &std::path::Path) -> Result<SeedRange> {
         if self.commit.ends_with(CHANGED) || self.commit == UNKNOWN {
             return Err(Misuse(format!(
                 "--record `{}`: the sources are not those of a commit ({}), so the record could not name it",
@@ -151,7 +151,7 @@ impl Campaign<'_> {
             .into());
         }
         let seeds = &self.args.seeds;
-        let mut record = Record::read(path)?;
+        let mut record = CheckLog::read(path)?;
         let left = record.left(&self.commit, seeds, self.args.range.get());
         let count: u64 = left.iter().map(|part| part.end - part.start).sum();
         let known = seeds.end - seeds.start - count;
@@ -173,7 +173,7 @@ impl Campaign<'_> {
                 entry.took_s
             ))?;
             // Another campaign may have written meanwhile.
-            record = Record::read(path)?;
+            record = CheckLog::read(path)?;
             record.ranges.push(entry);
             record.write(path)?;
         }
@@ -188,8 +188,8 @@ impl Campaign<'_> {
     }
 
     /// An empty entry for a range.
-    fn entry(&self, seeds: &Range<u64>) -> Entry {
-        Entry {
+    fn entry(&self, seeds: &Range<u64>) -> SeedRange {
+        SeedRange {
             commit: self.commit.clone(),
             from: seeds.start,
             to: seeds.end,
@@ -201,7 +201,7 @@ impl Campaign<'_> {
     }
 
     /// Runs all seeds of a range. Reports each failure at once.
-    fn range(&self, seeds: &Range<u64>, progress: &Bar) -> Result<Entry> {
+    fn range(&self, seeds: &Range<u64>, progress: &Bar) -> Result<SeedRange> {
         let started = Instant::now();
         let next = AtomicU64::new(seeds.start);
         let found = Mutex::new((Tally::default(), Vec::new()));
@@ -236,7 +236,7 @@ impl Campaign<'_> {
         let (sum, mut failures) = found.into_inner().expect("nobody panics with it");
         failures.sort_by_key(|failed| failed.seed);
         let took_s = started.elapsed().as_secs();
-        Ok(Entry { counts: sum.into(), failures, took_s, ..self.entry(seeds) })
+        Ok(SeedRange { counts: sum.into(), failures, took_s, ..self.entry(seeds) })
     }
 
     fn failed(&self, failure: Failure) -> Failed {

@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 /// Everything that was run, in the order in which it was.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Record {
-    pub(super) ranges: Vec<Entry>,
+pub(super) struct CheckLog {
+    pub(super) ranges: Vec<SeedRange>,
 }
 
 /// One range of seeds, run to its end.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Entry {
+pub(super) struct SeedRange {
     pub(super) commit: String,
     /// The first seed, and the one after the last.
     pub(super) from: u64,
@@ -60,7 +60,7 @@ impl From<Tally> for Counts {
     }
 }
 
-impl Record {
+impl CheckLog {
     /// The record in a file, empty when there is no such file.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let what = || format!("cannot read `{}`", path.display());
@@ -83,8 +83,8 @@ impl Record {
         &'a self,
         commit: &'a str,
         seeds: &'a Range<u64>,
-    ) -> impl Iterator<Item = &'a Entry> {
-        let touches = |entry: &&Entry| entry.from < seeds.end && seeds.start < entry.to;
+    ) -> impl Iterator<Item = &'a SeedRange> {
+        let touches = |entry: &&SeedRange| entry.from < seeds.end && seeds.start < entry.to;
         self.ranges.iter().filter(move |entry| entry.commit == commit).filter(touches)
     }
 
@@ -116,8 +116,8 @@ fn cut(part: Range<u64>, most: u64) -> impl Iterator<Item = Range<u64>> {
 mod tests {
     use super::*;
 
-    fn entry(commit: &str, from: u64, to: u64) -> Entry {
-        Entry {
+    fn entry(commit: &str, from: u64, to: u64) -> SeedRange {
+        SeedRange {
             commit: commit.to_owned(),
             from,
             to,
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn what_was_run_with_this_commit_is_not_run_again() {
         let record =
-            Record { ranges: vec![entry("a", 20, 40), entry("b", 0, 100), entry("a", 50, 60)] };
+            CheckLog { ranges: vec![entry("a", 20, 40), entry("b", 0, 100), entry("a", 50, 60)] };
         assert_eq!(record.left("a", &(10..90), 100), [10..20, 40..50, 60..90]);
         assert_eq!(record.left("a", &(25..35), 100), []);
         assert_eq!(record.left("b", &(10..90), 100), []);
@@ -141,16 +141,16 @@ mod tests {
     #[test]
     fn a_record_reads_as_it_was_written() {
         let path = std::env::temp_dir().join(format!("apus-record-{}.json", std::process::id()));
-        assert_eq!(Record::read(&path).unwrap(), Record::default());
+        assert_eq!(CheckLog::read(&path).unwrap(), CheckLog::default());
         let failure = Failed {
             seed: 30,
             violation: "a storm".to_owned(),
             replay: "apus sim check --seeds 30..31".to_owned(),
         };
         let record =
-            Record { ranges: vec![Entry { failures: vec![failure], ..entry("a", 20, 40) }] };
+            CheckLog { ranges: vec![SeedRange { failures: vec![failure], ..entry("a", 20, 40) }] };
         record.write(&path).unwrap();
-        let read = Record::read(&path);
+        let read = CheckLog::read(&path);
         std::fs::remove_file(&path).unwrap();
         assert_eq!(read.unwrap(), record);
     }
