@@ -6,7 +6,7 @@ use std::io;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::Error;
-use crate::perf::{Entry, Ring, Source};
+use crate::perf::{PerfRecord, Ring, Source};
 use crate::tracing::{Field, Format, Tracing};
 use crate::tune::Sample;
 use crate::watch::{formats, rings};
@@ -54,8 +54,8 @@ impl Cycles {
         let Self { rings, formats, pending, recorded, .. } = self;
         for ring in rings {
             ring.drain(|entry| match entry {
-                Entry::Lost(records) => recorded.lost += records,
-                Entry::Sample { at_ns, record } => {
+                PerfRecord::Lost(records) => recorded.lost += records,
+                PerfRecord::Sample { at_ns, record } => {
                     pending.extend(formats.event(record).map(|event| (at_ns, event)));
                 }
             });

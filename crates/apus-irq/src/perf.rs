@@ -24,7 +24,7 @@ pub(crate) struct Source {
 
 /// An entry of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Entry<'a> {
+pub(crate) enum PerfRecord<'a> {
     /// A record of a tracepoint, with its time on `CLOCK_MONOTONIC`.
     Sample {
         /// Time of the record, in nanoseconds.
@@ -79,7 +79,7 @@ impl Ring {
     }
 
     /// Takes all entries out of the ring, in order.
-    pub(crate) fn drain(&mut self, mut take: impl FnMut(Entry<'_>)) {
+    pub(crate) fn drain(&mut self, mut take: impl FnMut(PerfRecord<'_>)) {
         // The bound ends the loop also when the ring fills faster than it is read.
         for _ in 0..RECORDS_AT_ONCE_MAX {
             let Some(record) = self.sampler.next_record() else { return };
@@ -115,14 +115,14 @@ fn set_output(event: RawFd, to: RawFd) -> io::Result<()> {
 }
 
 /// Parses a record of the requested kinds.
-fn entry(kind: u32, body: &[u8]) -> Option<Entry<'_>> {
+fn entry(kind: u32, body: &[u8]) -> Option<PerfRecord<'_>> {
     let number = |at: usize| Some(u64::from_ne_bytes(body.get(at..at + 8)?.try_into().ok()?));
     match kind {
-        PERF_RECORD_LOST => Some(Entry::Lost(number(8)?)),
+        PERF_RECORD_LOST => Some(PerfRecord::Lost(number(8)?)),
         PERF_RECORD_SAMPLE => {
             let length = u32::from_ne_bytes(body.get(8..12)?.try_into().ok()?);
             let end = usize::try_from(length).ok()?.checked_add(12)?;
-            Some(Entry::Sample { at_ns: number(0)?, record: body.get(12..end)? })
+            Some(PerfRecord::Sample { at_ns: number(0)?, record: body.get(12..end)? })
         }
         _ => None,
     }
@@ -186,11 +186,11 @@ mod tests {
         let mut body = 7_u64.to_ne_bytes().to_vec();
         body.extend(3_u32.to_ne_bytes());
         body.extend([1, 2, 3, 0, 0, 0, 0, 0]);
-        let sample = Entry::Sample { at_ns: 7, record: &[1, 2, 3] };
+        let sample = PerfRecord::Sample { at_ns: 7, record: &[1, 2, 3] };
         assert_eq!(entry(PERF_RECORD_SAMPLE, &body), Some(sample));
         assert_eq!(entry(PERF_RECORD_SAMPLE, &body[..13]), None);
         let lost: Vec<u8> = [1_u64, 9].iter().flat_map(|it| it.to_ne_bytes()).collect();
-        assert_eq!(entry(PERF_RECORD_LOST, &lost), Some(Entry::Lost(9)));
+        assert_eq!(entry(PERF_RECORD_LOST, &lost), Some(PerfRecord::Lost(9)));
         assert_eq!(entry(1, &lost), None);
     }
 }

@@ -11,7 +11,7 @@ use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
 use crate::error::Error;
-use crate::perf::{Entry, Ring, Source};
+use crate::perf::{PerfRecord, Ring, Source};
 use crate::tally::{Context, Event, Tally, WatchCounts};
 use crate::tracing::{Field, Format, Tracing, address};
 
@@ -133,8 +133,8 @@ impl Recorded {
         for ring in rings {
             let cpu = ring.cpu;
             ring.drain(|entry| match entry {
-                Entry::Lost(records) => tally.count_lost(cpu, records),
-                Entry::Sample { at_ns, record } => {
+                PerfRecord::Lost(records) => tally.count_lost(cpu, records),
+                PerfRecord::Sample { at_ns, record } => {
                     if let Some(event) = formats.event(at_ns, record) {
                         tally.count(cpu, event, long_ns);
                     }
