@@ -12,7 +12,7 @@ use crate::stats;
 use super::column::{Better, Column, figure};
 use super::comparison::Comparison;
 use super::conventions::Conventions;
-use super::table::{Entry, Head, Headline, Table, Verdict};
+use super::table::{Head, Headline, Table, TableCell, Verdict};
 
 /// Keys that have the same values in all rows of a table.
 const CONDITIONS: [&str; 11] = [
@@ -215,8 +215,8 @@ impl<'a> Group<'a> {
         headline: Option<&Column>,
         spread_of: Option<&Column>,
         reference: Option<&Line>,
-    ) -> Vec<Entry> {
-        let plain = |text: String| Entry { text, best: false };
+    ) -> Vec<TableCell> {
+        let plain = |text: String| TableCell { text, best: false };
         let mut entries = vec![plain(self.title(line))];
         entries.extend(self.labels.iter().map(|label| plain(line.label(label).to_owned())));
         for column in self.in_order(headline) {
@@ -228,7 +228,7 @@ impl<'a> Group<'a> {
             let text = text.unwrap_or_else(|| "—".to_owned());
             // Without a comparison, no value is best.
             let best = headline.is_some() && self.is_best(line, column);
-            entries.push(Entry { text, best });
+            entries.push(TableCell { text, best });
             if spread_of == Some(column) {
                 let spread = stats::spread(&line.runs(&column.key));
                 entries.push(plain(

@@ -11,7 +11,7 @@ use super::conventions::Conventions;
 use super::glossary::Glossary;
 use super::group::tables;
 use super::plot::{self, Palette};
-use super::table::{Entry, Head, Side, Table, Verdict};
+use super::table::{Head, Side, Table, TableCell, Verdict};
 use super::warnings;
 
 const STYLE: &str = include_str!("page.css");
@@ -234,7 +234,7 @@ impl Page<'_> {
     fn table(&self, table: &Table, glossary: &Glossary) -> Markup {
         // Without a headline, the first column need not be transports.
         let of_transports = table.headline.is_some();
-        let class = |head: &Head, entry: &Entry| match (head.right, entry.best) {
+        let class = |head: &Head, entry: &TableCell| match (head.right, entry.best) {
             (true, true) => Some("r best"),
             (true, false) => Some("r"),
             (false, _) => None,

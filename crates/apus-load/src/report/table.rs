@@ -12,7 +12,7 @@ pub struct Table {
     /// Headings.
     pub(crate) heads: Vec<Head>,
     /// Lines, each with one entry per heading.
-    pub(crate) lines: Vec<Vec<Entry>>,
+    pub(crate) lines: Vec<Vec<TableCell>>,
     /// The main figure of each line, for bars and for the summary; `None` if no figure has a better direction.
     pub(crate) headline: Option<Headline>,
     /// Whether it was measured only to choose a set-up.
@@ -33,7 +33,7 @@ impl Table {
             let kept = !right || place == 0;
             Head { text: (*text).to_owned(), right: *right, kept }
         };
-        let entry = |text| Entry { text, best: false };
+        let entry = |text| TableCell { text, best: false };
         Self {
             title: title.to_owned(),
             note: note.to_owned(),
@@ -75,7 +75,7 @@ pub(crate) struct Head {
 
 /// One entry of a table.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(crate) struct Entry {
+pub(crate) struct TableCell {
     /// Text as shown.
     pub(crate) text: String,
     /// Whether it is the best of its column among the contenders.

@@ -13,7 +13,7 @@ use crate::result::ResultFile;
 
 use super::conventions::Conventions;
 use super::group::tables;
-use super::table::{Entry, Table};
+use super::table::{Table, TableCell};
 use super::warnings::by_kind;
 
 /// Upper bound on the width of tables and texts, in columns of the terminal.
@@ -176,7 +176,7 @@ impl Table {
 
     /// Whether a column has texts that may be wrapped.
     fn is_prose(&self, place: usize) -> bool {
-        let is_long = |line: &Vec<Entry>| line[place].text.width() > PROSE_MIN;
+        let is_long = |line: &Vec<TableCell>| line[place].text.width() > PROSE_MIN;
         !self.heads[place].right && self.lines.iter().any(is_long)
     }
 }
