@@ -11,7 +11,7 @@ const KEPT: Duration = Duration::from_secs(1);
 
 /// An address and its interface.
 #[derive(Debug)]
-struct Entry {
+struct InterfaceAddress {
     ip: IpAddr,
     name: String,
     loopback: bool,
@@ -23,7 +23,7 @@ struct Entry {
 /// The table of interfaces.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
-    entries: Vec<Entry>,
+    entries: Vec<InterfaceAddress>,
     read: Option<Instant>,
 }
 
@@ -37,7 +37,13 @@ impl Interfaces {
         self.entries.clear();
         sys::each_interface_address(|ip, name, loopback| {
             if let (Some(mtu), Ok(text)) = (sys::mtu_of(socket, name), name.to_str()) {
-                self.entries.push(Entry { ip, name: text.to_owned(), loopback, mtu, mbps: None });
+                self.entries.push(InterfaceAddress {
+                    ip,
+                    name: text.to_owned(),
+                    loopback,
+                    mtu,
+                    mbps: None,
+                });
             }
         });
     }
@@ -46,7 +52,7 @@ impl Interfaces {
     pub(crate) fn of(&mut self, ip: IpAddr, socket: RawFd) -> Option<(usize, Option<u64>)> {
         self.refresh(socket);
         let entry = self.entries.iter_mut().find(|entry| entry.ip == ip)?;
-        let Entry { name, mbps, .. } = entry;
+        let InterfaceAddress { name, mbps, .. } = entry;
         Some((entry.mtu, *mbps.get_or_insert_with(|| mbps_of(name))))
     }
 
