@@ -175,7 +175,7 @@ pub(super) enum Fate {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct LedgerEntry {
     pub(super) fate: Fate,
     /// The run of the server that executed it.
     pub(super) executed_by: Option<u32>,
@@ -184,7 +184,7 @@ pub(super) struct Entry {
     pub(super) began: Duration,
 }
 
-impl Entry {
+impl LedgerEntry {
     pub(super) fn new() -> Self {
         Self { fate: Fate::NotBegun, executed_by: None, denied: None, began: Duration::ZERO }
     }

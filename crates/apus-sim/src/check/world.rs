@@ -14,7 +14,9 @@ use derive_more::AddAssign;
 use crate::chance::happens;
 use crate::check::addresses::{Addresses, Outbox};
 use crate::check::hostile::Told;
-use crate::check::ledger::{Entry, Fate, Violation, context, number_of, request, response, verify};
+use crate::check::ledger::{
+    Fate, LedgerEntry, Violation, context, number_of, request, response, verify,
+};
 use crate::check::scenario::{Fault, FaultType, Scenario};
 use crate::check::work::Work;
 
@@ -89,7 +91,7 @@ pub(super) struct World<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) nodes: Vec<Node>,
     keys: Vec<Option<RpcKey>>,
-    entries: Vec<Entry>,
+    entries: Vec<LedgerEntry>,
     events: BinaryHeap<Reverse<(Duration, u64, WorldEvent)>>,
     serial: u64,
     pub(super) now: Duration,
@@ -144,7 +146,7 @@ impl<'a> World<'a> {
             scenario,
             nodes: (0..scenario.nodes).map(node).collect(),
             keys: vec![None; scenario.calls.len()],
-            entries: vec![Entry::new(); scenario.calls.len()],
+            entries: vec![LedgerEntry::new(); scenario.calls.len()],
             events: BinaryHeap::new(),
             serial: 0,
             now: Duration::ZERO,
@@ -207,7 +209,7 @@ impl<'a> World<'a> {
             // Sides that know different lengths wait for each other until a deadline ends the call.
             return Ok(());
         }
-        let open = |entry: &Entry| matches!(entry.fate, Fate::UnderWay | Fate::NotBegun);
+        let open = |entry: &LedgerEntry| matches!(entry.fate, Fate::UnderWay | Fate::NotBegun);
         match self.entries.iter().position(open) {
             Some(call) => Err(Violation::NeverEnded { call, bound }),
             None => Ok(()),
