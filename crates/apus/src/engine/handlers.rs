@@ -8,14 +8,14 @@ use apus_proto::{SocketKey, Time};
 /// Handlers of sockets. `H` is the trait of a handler.
 pub(crate) struct Handlers<H: ?Sized> {
     /// By [`SocketKey::index`].
-    entries: Vec<Option<Entry<H>>>,
+    entries: Vec<Option<Registration<H>>>,
     /// No handler is due before.
     due: Option<Time>,
     /// Removed, to be dropped when the lock is let go.
     removed: Vec<Arc<H>>,
 }
 
-struct Entry<H: ?Sized> {
+struct Registration<H: ?Sized> {
     key: SocketKey,
     handler: Arc<H>,
     due: Option<Time>,
@@ -30,10 +30,10 @@ impl<H: ?Sized> Handlers<H> {
         if key.index() >= self.entries.len() {
             self.entries.resize_with(key.index() + 1, || None);
         }
-        self.entries[key.index()] = Some(Entry { key, handler, due: None });
+        self.entries[key.index()] = Some(Registration { key, handler, due: None });
     }
 
-    fn entry(&mut self, key: SocketKey) -> Option<&mut Entry<H>> {
+    fn entry(&mut self, key: SocketKey) -> Option<&mut Registration<H>> {
         self.entries.get_mut(key.index())?.as_mut().filter(|entry| entry.key == key)
     }
 
@@ -65,7 +65,7 @@ impl<H: ?Sized> Handlers<H> {
     /// The handlers that are due now. Looks at each.
     pub(crate) fn take_due(&mut self, now: Time) -> Vec<SocketKey> {
         let entries = || self.entries.iter().flatten();
-        let is_due = |entry: &&Entry<H>| entry.due.is_some_and(|due| due <= now);
+        let is_due = |entry: &&Registration<H>| entry.due.is_some_and(|due| due <= now);
         let due = entries().filter(is_due).map(|entry| entry.key).collect();
         self.due = entries().filter(|entry| !is_due(entry)).filter_map(|entry| entry.due).min();
         due
