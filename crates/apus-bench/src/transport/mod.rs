@@ -33,7 +33,7 @@ use strum::IntoStaticStr;
 use self::raw_udp::Shape;
 use self::rival::Rival;
 use self::stream_server::StreamServer;
-use self::stream_socket::Family;
+use self::stream_socket::SocketDomain;
 use apus_node::transport::interface::{Client, ClientOptions, NodeOptions, Server};
 
 /// The transport of messages. Its name is the `transport` of a result row.
@@ -169,10 +169,10 @@ impl Transport {
     }
 
     /// The kind of streams of a rival.
-    fn family(self) -> Family {
+    fn family(self) -> SocketDomain {
         match self {
-            Self::UnixBlock | Self::UnixPoll => Family::Unix,
-            _ => Family::Tcp,
+            Self::UnixBlock | Self::UnixPoll => SocketDomain::Unix,
+            _ => SocketDomain::Tcp,
         }
     }
 

@@ -34,7 +34,7 @@ use rustix::net::{
 };
 use socket2::Socket;
 
-use super::stream_socket::Family;
+use super::stream_socket::SocketDomain;
 use apus_node::message::{Header, check_last, filler};
 use apus_node::transport::backlog::Backlog;
 use apus_node::transport::interface::{Client, Ended, Failed, Request, Server};
@@ -93,7 +93,7 @@ impl ShmClient {
     /// # Errors
     /// If the kernel refuses memory or the server is not running.
     pub(crate) fn connect(address: &str) -> Result<Self> {
-        let (sender, receiver) = exchange(&Family::Unix.connect(address)?)?;
+        let (sender, receiver) = exchange(&SocketDomain::Unix.connect(address)?)?;
         Ok(Self { sender, receiver })
     }
 }
@@ -140,7 +140,7 @@ impl ShmServer {
     /// # Errors
     /// If the kernel refuses the socket.
     pub(crate) fn bind() -> Result<Self> {
-        let (listener, address) = Family::Unix.listen()?;
+        let (listener, address) = SocketDomain::Unix.listen()?;
         Ok(Self { listener, address })
     }
 }
@@ -151,7 +151,7 @@ impl Server for ShmServer {
     }
 
     fn run(self: Box<Self>) -> Result<Infallible> {
-        let (mut sender, mut receiver) = exchange(&Family::Unix.accept(&self.listener)?)?;
+        let (mut sender, mut receiver) = exchange(&SocketDomain::Unix.accept(&self.listener)?)?;
         loop {
             while let Some(header) = receiver.next()? {
                 sender.send(header.answer(header.length));

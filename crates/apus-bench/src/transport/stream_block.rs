@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use socket2::Socket;
 
-use super::stream_socket::Family;
+use super::stream_socket::SocketDomain;
 use apus_node::transport::interface::{Client, Ended, Failed, Request};
 use apus_node::transport::stream_frames::{FrameReader, FrameWriter, READ_SIZE};
 
@@ -27,7 +27,7 @@ impl BlockingClient {
     ///
     /// # Errors
     /// If the kernel or the server refuses.
-    pub(crate) fn connect(family: Family, server: &str) -> Result<Self> {
+    pub(crate) fn connect(family: SocketDomain, server: &str) -> Result<Self> {
         Ok(Self {
             stream: family.connect(server)?,
             reader: FrameReader::default(),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use socket2::Socket;
 
-use super::stream_socket::Family;
+use super::stream_socket::SocketDomain;
 use apus_node::transport::interface::{Client, Ended, Failed, Request};
 use apus_node::transport::stream_frames::{READ_SIZE, WRITE_SIZE};
 use apus_node::transport::tcp_epoll::{Connection, write_limit};
@@ -24,7 +24,7 @@ impl PollingClient {
     ///
     /// # Errors
     /// If the kernel or the server refuses.
-    pub(crate) fn connect(family: Family, server: &str) -> Result<Self> {
+    pub(crate) fn connect(family: SocketDomain, server: &str) -> Result<Self> {
         Ok(Self {
             connection: Connection::new(family.connect(server)?)?,
             scratch: vec![0; READ_SIZE],

@@ -6,12 +6,12 @@ use std::thread;
 use anyhow::Result;
 use socket2::Socket;
 
-use super::stream_socket::Family;
+use super::stream_socket::SocketDomain;
 use apus_node::transport::interface::Server;
 
 /// The server's side of the rivals with one connection.
 pub(super) struct StreamServer {
-    family: Family,
+    family: SocketDomain,
     listener: Socket,
     address: String,
     serve: fn(Socket) -> Result<()>,
@@ -22,7 +22,7 @@ impl StreamServer {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub(super) fn bind(family: Family, serve: fn(Socket) -> Result<()>) -> Result<Self> {
+    pub(super) fn bind(family: SocketDomain, serve: fn(Socket) -> Result<()>) -> Result<Self> {
         let (listener, address) = family.listen()?;
         Ok(Self { family, listener, address, serve })
     }

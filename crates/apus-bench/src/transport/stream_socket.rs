@@ -13,13 +13,13 @@ const BACKLOG: i32 = 128;
 
 /// The kind of stream.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Family {
+pub(crate) enum SocketDomain {
     Tcp,
     /// A unix socket with an abstract name, which leaves no file.
     Unix,
 }
 
-impl Family {
+impl SocketDomain {
     /// Listens on a free address. Returns the address.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_client_finds_the_server() {
-        for family in [Family::Tcp, Family::Unix] {
+        for family in [SocketDomain::Tcp, SocketDomain::Unix] {
             let (listener, address) = family.listen().unwrap();
             let mut client = family.connect(&address).unwrap();
             let mut server = family.accept(&listener).unwrap();
