@@ -44,10 +44,10 @@ impl Page {
     }
 
     /// Every counter that any group names or this version knows, with its values.
-    fn families(&self) -> BTreeMap<String, Family<'_>> {
+    fn families(&self) -> BTreeMap<String, MetricFamily<'_>> {
         let mut families = BTreeMap::new();
         let mut add = |key: &str, labels, value| {
-            let family = families.entry(key.to_owned()).or_insert_with(|| Family::of(key));
+            let family = families.entry(key.to_owned()).or_insert_with(|| MetricFamily::of(key));
             family.samples.push((labels, value));
         };
         for metric in apus_metrics::engine_metrics() {
@@ -90,7 +90,7 @@ impl Collector for Page {
 }
 
 /// A counter of all groups.
-struct Family<'a> {
+struct MetricFamily<'a> {
     /// Without its unit, which the crate adds.
     name: String,
     unit: Option<Unit>,
@@ -98,7 +98,7 @@ struct Family<'a> {
     samples: Vec<(&'a Labels, u64)>,
 }
 
-impl Family<'_> {
+impl MetricFamily<'_> {
     fn of(key: &str) -> Self {
         let known =
             apus_metrics::metrics().find(|it| key.split_once('.') == Some((it.group, it.name)));
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn names_end_with_their_unit() {
         let of = |key: &str| {
-            let Family { name, unit, .. } = Family::of(key);
+            let MetricFamily { name, unit, .. } = MetricFamily::of(key);
             unit.map_or_else(|| name.clone(), |unit| format!("{name}_{}", unit.as_str()))
         };
         assert_eq!(of("protocol.calls"), "apus_protocol_calls");
