@@ -20,7 +20,7 @@
 //! | [`StateDirectory`] | changes, and files with the values before them |
 //! | [`Session`], [`guardian`] | the values that a process sets while it runs; the process that restores them after a kill |
 //! | [`keeper`] | the process that sets a device again when its values are lost |
-//! | [`Steering`], [`Family`] | the listeners of a program while they come and go; the processes of a program that was started |
+//! | [`Steering`], [`ProcessTree`] | the listeners of a program while they come and go; the processes of a program that was started |
 //! | [`Watch`], [`busy_poll_packets`] | the kernel's work: timers, polls, softirqs, and packets taken by busy polling |
 //!
 //! Nothing here runs by itself, except the thread of a [`Watch`]. A [`Session`] and a [`keeper`] start the process that their
@@ -64,7 +64,7 @@ pub use netdev::{
 };
 pub use offload::{Features, features, set_feature};
 pub use program::{EpollSet, ProcessId, Program, processes};
-pub use running::{Done, Family, Notice, Session, Steering, adopt_orphans, guardian, keeper};
+pub use running::{Done, Notice, ProcessTree, Session, Steering, adopt_orphans, guardian, keeper};
 pub use socket::Socket;
 pub use state::{Again, Changed, HeldDevice, HeldGroup, HeldProgram, StateDirectory};
 pub use steering::{Descriptor, Group, Misfit, Spread, groups};

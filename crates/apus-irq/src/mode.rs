@@ -21,13 +21,13 @@ use crate::netdev::{NapiParameters, THREADED_BUSY_POLL};
 /// X is 1 to 100000. `suspend20` is another name of `suspend:20`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mode {
-    family: Family,
+    family: Mechanism,
     /// The X of the mode, in microseconds.
     short_timeout: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Family {
+enum Mechanism {
     Base,
     Defer,
     NapiBusy,
@@ -48,7 +48,7 @@ impl Mode {
     /// Parameters outside the series.
     #[must_use]
     pub fn own(napi: NapiParameters, epoll: EpollParameters) -> Self {
-        Self { family: Family::Own { napi, epoll }, short_timeout: 0 }
+        Self { family: Mechanism::Own { napi, epoll }, short_timeout: 0 }
     }
 
     /// The parameters for the NAPI instances.
@@ -60,16 +60,16 @@ impl Mode {
             threaded: None,
         };
         match self.family {
-            Family::Own { napi, .. } => napi,
-            Family::Base => NapiParameters::default(),
-            Family::Defer => deferred(self.short_timeout, 0),
-            Family::NapiBusy => deferred(200, 0),
-            Family::FullBusy => deferred(5_000, 0),
-            Family::Suspend if self.short_timeout == 0 => {
+            Mechanism::Own { napi, .. } => napi,
+            Mechanism::Base => NapiParameters::default(),
+            Mechanism::Defer => deferred(self.short_timeout, 0),
+            Mechanism::NapiBusy => deferred(200, 0),
+            Mechanism::FullBusy => deferred(5_000, 0),
+            Mechanism::Suspend if self.short_timeout == 0 => {
                 NapiParameters { irq_suspend_timeout_ns: 20_000_000, ..NapiParameters::default() }
             }
-            Family::Suspend => deferred(self.short_timeout, 20_000_000),
-            Family::ThreadBusy => {
+            Mechanism::Suspend => deferred(self.short_timeout, 20_000_000),
+            Mechanism::ThreadBusy => {
                 NapiParameters { threaded: Some(THREADED_BUSY_POLL), ..NapiParameters::default() }
             }
         }
@@ -83,17 +83,19 @@ impl Mode {
             prefer_busy_poll: true,
         };
         match self.family {
-            Family::Own { epoll, .. } => epoll,
-            Family::Base | Family::Defer | Family::ThreadBusy => EpollParameters::default(),
-            Family::NapiBusy => preferred(64),
-            Family::FullBusy => preferred(1_000),
-            Family::Suspend => preferred(0),
+            Mechanism::Own { epoll, .. } => epoll,
+            Mechanism::Base | Mechanism::Defer | Mechanism::ThreadBusy => {
+                EpollParameters::default()
+            }
+            Mechanism::NapiBusy => preferred(64),
+            Mechanism::FullBusy => preferred(1_000),
+            Mechanism::Suspend => preferred(0),
         }
     }
 
     /// Whether parameters alone do not make the mode, because the program has to wait in another way.
     pub fn needs_other_waits(&self) -> bool {
-        self.family == Family::FullBusy
+        self.family == Mechanism::FullBusy
     }
 }
 
@@ -111,23 +113,23 @@ impl FromStr for Mode {
     fn from_str(text: &str) -> Result<Self, UnknownMode> {
         let unknown = || UnknownMode(text.to_owned());
         let plain = match text {
-            "base" => Some(Family::Base),
-            "napibusy" => Some(Family::NapiBusy),
-            "fullbusy" => Some(Family::FullBusy),
-            "threadbusy" => Some(Family::ThreadBusy),
+            "base" => Some(Mechanism::Base),
+            "napibusy" => Some(Mechanism::NapiBusy),
+            "fullbusy" => Some(Mechanism::FullBusy),
+            "threadbusy" => Some(Mechanism::ThreadBusy),
             _ => None,
         };
         if let Some(family) = plain {
             return Ok(Self { family, short_timeout: 0 });
         }
-        let families = [("defer", Family::Defer), ("suspend", Family::Suspend)];
+        let families = [("defer", Mechanism::Defer), ("suspend", Mechanism::Suspend)];
         let found = families.iter().find_map(|(name, family)| {
             text.strip_prefix(name).map(|rest| (*family, rest.strip_prefix(':').unwrap_or(rest)))
         });
         let (family, number) = found.ok_or_else(unknown)?;
         let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
         let short_timeout = number.parse().ok().filter(|_| is_number).ok_or_else(unknown)?;
-        let least = u32::from(family == Family::Defer);
+        let least = u32::from(family == Mechanism::Defer);
         if !(least..=SHORT_TIMEOUT_US_MAX).contains(&short_timeout) {
             return Err(unknown());
         }
@@ -138,19 +140,19 @@ impl FromStr for Mode {
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.family {
-            Family::Own { napi, .. } => write!(
+            Mechanism::Own { napi, .. } => write!(
                 f,
                 "defer {}, gro-flush {} us, irq-suspend {} us",
                 napi.defer_hard_irqs,
                 napi.gro_flush_timeout_ns / 1_000,
                 napi.irq_suspend_timeout_ns / 1_000
             ),
-            Family::Base => f.write_str("base"),
-            Family::Defer => write!(f, "defer:{}", self.short_timeout),
-            Family::NapiBusy => f.write_str("napibusy"),
-            Family::FullBusy => f.write_str("fullbusy"),
-            Family::ThreadBusy => f.write_str("threadbusy"),
-            Family::Suspend => write!(f, "suspend:{}", self.short_timeout),
+            Mechanism::Base => f.write_str("base"),
+            Mechanism::Defer => write!(f, "defer:{}", self.short_timeout),
+            Mechanism::NapiBusy => f.write_str("napibusy"),
+            Mechanism::FullBusy => f.write_str("fullbusy"),
+            Mechanism::ThreadBusy => f.write_str("threadbusy"),
+            Mechanism::Suspend => write!(f, "suspend:{}", self.short_timeout),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 
 use anyhow::Result;
-use apus_irq::{Done, Family, Mode, Target, adopt_orphans};
+use apus_irq::{Done, Mode, ProcessTree, Target, adopt_orphans};
 use apus_load::misuse::Misuse;
 use serde::Serialize;
 
@@ -92,14 +92,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     adopt_orphans()?;
     let child = command.spawn().map_err(|error| NotStarted::of(&args.program[0], &error))?;
     let pid = i32::try_from(child.id()).expect("the kernel's numbers are smaller");
-    let mut family = Family::of(pid, session.guardian(), session::tell)?;
+    let mut tree = ProcessTree::of(pid, session.guardian(), session::tell)?;
     let exit_code = loop {
-        family.wait(session.links())?;
-        if let Some(code) = family.look() {
+        tree.wait(session.links())?;
+        if let Some(code) = tree.look() {
             break code;
         }
         session.refresh_devices()?;
-        let processes = family.processes();
+        let processes = tree.processes();
         if !args.preload {
             session.refresh(&processes)?;
         }
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
             steering.refresh(&session, &processes).map_err(session::of_steering)?;
         }
         for signal in signals.take() {
-            family.pass_on(|program| signal.pass_on(program));
+            tree.pass_on(|program| signal.pass_on(program));
         }
     };
     let done = session.done().clone();
@@ -118,7 +118,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
             pid,
             program: args.program[0].to_string_lossy().into_owned(),
             mode: args.what.mode.to_string(),
-            background: family.background().collect(),
+            background: tree.background().collect(),
             exit_code,
             done,
         })?;

@@ -24,7 +24,7 @@ const SETTLE: Duration = Duration::from_secs(10);
 
 /// The program's processes.
 #[derive(Debug)]
-pub struct Family {
+pub struct ProcessTree {
     own: ProcessId,
     /// A child of this process that does not belong to the program.
     guardian: i32,
@@ -47,8 +47,8 @@ pub fn adopt_orphans() -> Result<(), Error> {
         .map_err(|error| Error::io("cannot become the parent of orphans", error.into()))
 }
 
-impl Family {
-    /// The family of a child of this process. `guardian` is another child, outside the family; `tell` takes notices.
+impl ProcessTree {
+    /// The tree below a child of this process. `guardian` is another child, outside the tree; `tell` takes notices.
     ///
     /// # Errors
     /// When the child is gone.
@@ -64,7 +64,7 @@ impl Family {
         self.background.iter().map(|(pid, _)| *pid)
     }
 
-    /// All running processes of the family, the first one first.
+    /// All running processes of the tree, the first one first.
     pub fn processes(&self) -> Vec<ProcessId> {
         let mut all = self.own.with_descendants();
         all.retain(|it| *it != self.own && it.pid != self.guardian && it.runs());
@@ -72,7 +72,7 @@ impl Family {
         all
     }
 
-    /// Waits until a process of the family ends or a link changes, for a bounded time.
+    /// Waits until a process of the tree ends or a link changes, for a bounded time.
     ///
     /// # Errors
     /// When the kernel refuses to wait.
@@ -93,7 +93,7 @@ impl Family {
         Ok(())
     }
 
-    /// Updates the state of the family. Returns the exit code when there is nothing to follow any more.
+    /// Updates the state of the tree. Returns the exit code when there is nothing to follow any more.
     pub fn look(&mut self) -> Option<i32> {
         self.reap();
         let (code, ended) = self.ended?;

@@ -6,22 +6,22 @@
 //! | `guardian` | the process that restores the values when the first one is killed |
 //! | `keeper` | the process that sets lost values of a device again |
 //! | `steering` | the steered listeners of a program, while listeners come and go |
-//! | `family` | the processes of a started program, including those in the background |
+//! | `process_tree` | the processes of a started program, including those in the background |
 //! | `notice` | the notices of a session while it runs |
 //! | `ready` | the start of a process that reports when it is ready |
 //! | `privileges` | the rights of the processes that stay behind |
 
-mod family;
 pub mod guardian;
 pub mod keeper;
 mod notice;
 mod privileges;
+mod process_tree;
 mod ready;
 mod session;
 mod steering;
 
-pub use family::{Family, adopt_orphans};
 pub use notice::Notice;
+pub use process_tree::{ProcessTree, adopt_orphans};
 pub use session::{Done, Session};
 pub use steering::Steering;
 
