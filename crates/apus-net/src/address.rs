@@ -10,7 +10,7 @@ const MAPPED_127: [u8; 13] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 127];
 
 /// Address families that a socket can reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Family {
+pub(crate) enum AddressFamily {
     V4,
     V6,
     /// An IPv6 socket that reaches IPv4 peers as `::ffff:a.b.c.d`.
@@ -31,20 +31,20 @@ impl RawAddress {
     pub(crate) const EMPTY: Self = Self { bytes: [0; V6_LEN as usize], len: V6_LEN };
 
     /// Encodes an address. Returns `None` if a socket of this family cannot reach it.
-    pub(crate) fn encode(to: SocketAddr, family: Family) -> Option<Self> {
+    pub(crate) fn encode(to: SocketAddr, family: AddressFamily) -> Option<Self> {
         match (to, family) {
-            (SocketAddr::V4(to), Family::V4) => {
+            (SocketAddr::V4(to), AddressFamily::V4) => {
                 let mut raw = Self { len: V4_LEN, ..Self::EMPTY };
                 raw.bytes[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
                 raw.bytes[2..4].copy_from_slice(&to.port().to_be_bytes());
                 raw.bytes[4..8].copy_from_slice(&to.ip().octets());
                 Some(raw)
             }
-            (SocketAddr::V4(to), Family::Both) => {
+            (SocketAddr::V4(to), AddressFamily::Both) => {
                 Some(Self::v6(&SocketAddrV6::new(to.ip().to_ipv6_mapped(), to.port(), 0, 0)))
             }
-            (SocketAddr::V6(to), Family::V6 | Family::Both) => Some(Self::v6(&to)),
-            (SocketAddr::V4(_), Family::V6) | (SocketAddr::V6(_), Family::V4) => None,
+            (SocketAddr::V6(to), AddressFamily::V6 | AddressFamily::Both) => Some(Self::v6(&to)),
+            (SocketAddr::V4(_), AddressFamily::V6) | (SocketAddr::V6(_), AddressFamily::V4) => None,
         }
     }
 
@@ -95,10 +95,10 @@ mod tests {
     #[test]
     fn addresses_survive_the_way_through_the_kernels_form() {
         for (text, family) in [
-            ("10.1.2.3:20146", Family::V4),
-            ("10.1.2.3:20146", Family::Both),
-            ("[2001:db8::7]:9", Family::V6),
-            ("[fe80::1%3]:9", Family::Both),
+            ("10.1.2.3:20146", AddressFamily::V4),
+            ("10.1.2.3:20146", AddressFamily::Both),
+            ("[2001:db8::7]:9", AddressFamily::V6),
+            ("[fe80::1%3]:9", AddressFamily::Both),
         ] {
             let address: SocketAddr = text.parse().unwrap();
             let raw = RawAddress::encode(address, family).unwrap();
@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn a_socket_of_one_family_does_not_reach_the_other() {
-        assert!(RawAddress::encode("10.1.2.3:1".parse().unwrap(), Family::V6).is_none());
-        assert!(RawAddress::encode("[::1]:1".parse().unwrap(), Family::V4).is_none());
+        assert!(RawAddress::encode("10.1.2.3:1".parse().unwrap(), AddressFamily::V6).is_none());
+        assert!(RawAddress::encode("[::1]:1".parse().unwrap(), AddressFamily::V4).is_none());
     }
 
     #[test]
@@ -117,17 +117,17 @@ mod tests {
         for (text, expected) in
             [("127.9.1.2:1", true), ("10.0.0.127:1", false), ("[::1]:1", true), ("[::2]:1", false)]
         {
-            let raw = RawAddress::encode(text.parse().unwrap(), Family::Both).unwrap();
+            let raw = RawAddress::encode(text.parse().unwrap(), AddressFamily::Both).unwrap();
             assert_eq!(raw.is_loopback(), expected, "{text}");
         }
-        let raw = RawAddress::encode("127.0.0.1:1".parse().unwrap(), Family::V4).unwrap();
+        let raw = RawAddress::encode("127.0.0.1:1".parse().unwrap(), AddressFamily::V4).unwrap();
         assert!(raw.is_loopback());
     }
 
     #[test]
     fn nonsense_from_the_kernel_is_no_address() {
         assert_eq!(RawAddress::EMPTY.decode(), None);
-        let mut raw = RawAddress::encode("10.1.2.3:1".parse().unwrap(), Family::V4).unwrap();
+        let mut raw = RawAddress::encode("10.1.2.3:1".parse().unwrap(), AddressFamily::V4).unwrap();
         raw.len = 4;
         assert_eq!(raw.decode(), None);
     }

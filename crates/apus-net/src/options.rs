@@ -4,31 +4,31 @@ use std::os::fd::RawFd;
 
 use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET};
 
-use crate::address::Family;
+use crate::address::AddressFamily;
 use crate::sys;
 
 /// Sets one option at the IPv4 and IPv6 levels that the family needs. Returns `false` if the kernel refused one.
 pub(crate) fn for_each_version(
     descriptor: RawFd,
-    family: Family,
+    family: AddressFamily,
     names: [i32; 2],
     values: [i32; 2],
 ) -> bool {
-    let v4 = family == Family::V6
+    let v4 = family == AddressFamily::V6
         || sys::set_option(descriptor, IPPROTO_IP, names[0], values[0]).is_ok();
-    let v6 = family == Family::V4
+    let v6 = family == AddressFamily::V4
         || sys::set_option(descriptor, IPPROTO_IPV6, names[1], values[1]).is_ok();
     v4 && v6
 }
 
 /// Makes the kernel report errors of the network with their peer's address.
-pub(crate) fn report_errors(descriptor: RawFd, family: Family) -> bool {
+pub(crate) fn report_errors(descriptor: RawFd, family: AddressFamily) -> bool {
     for_each_version(descriptor, family, [libc::IP_RECVERR, libc::IPV6_RECVERR], [1, 1])
 }
 
 /// Disables fragmentation and leaves the length of packets to the link: the kernel only compares it with the interface. Routers'
 /// reports arrive by the error queue.
-pub(crate) fn never_fragment(descriptor: RawFd, family: Family) -> bool {
+pub(crate) fn never_fragment(descriptor: RawFd, family: AddressFamily) -> bool {
     for_each_version(
         descriptor,
         family,

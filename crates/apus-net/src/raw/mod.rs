@@ -29,7 +29,7 @@ use socket2::Socket;
 pub use self::config::{MAX_NATIVE, RawConfig};
 use self::outbox::Outbox;
 use self::unreachable::Unreachable;
-use crate::address::{Family, RawAddress};
+use crate::address::{AddressFamily, RawAddress};
 use crate::errors::Errors;
 use crate::interfaces::Interfaces;
 use crate::link::{Capabilities, Link, LinkCounters};
@@ -52,7 +52,7 @@ const SLOTS: usize = 16;
 pub struct RawLink {
     socket: Socket,
     local: SocketAddr,
-    family: Family,
+    family: AddressFamily,
     capabilities: Capabilities,
     peers: PathTable<Peer>,
     paths: Paths,
@@ -124,8 +124,8 @@ struct Peer {
     called: Option<IpAddr>,
 }
 
-fn number_of(family: Family) -> u32 {
-    if family == Family::V4 { 1 } else { 2 }
+fn number_of(family: AddressFamily) -> u32 {
+    if family == AddressFamily::V4 { 1 } else { 2 }
 }
 
 impl PacketSink for RawLink {

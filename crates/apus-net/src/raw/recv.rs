@@ -8,7 +8,7 @@ use apus_wire::PacketReceiver;
 use apus_wire::segments::{self, Segmentation};
 
 use super::{Peer, RawLink};
-use crate::address::{Family, RawAddress};
+use crate::address::{AddressFamily, RawAddress};
 use crate::link::LinkCounters;
 use crate::paths::FALLBACK_MTU;
 use crate::sys::Received;
@@ -74,7 +74,7 @@ impl RawLink {
 
     fn receive_slots(&mut self) -> io::Result<usize> {
         // Only an IPv6 socket bound to all addresses needs the destination from the kernel; other packets contain it.
-        let controls = self.family == Family::V6 && self.local.ip().is_unspecified();
+        let controls = self.family == AddressFamily::V6 && self.local.ip().is_unspecified();
         if self.ask == 1 {
             self.slots.receive_one(self.socket.as_raw_fd(), controls).map(|()| 1)
         } else {
@@ -106,7 +106,7 @@ struct Arrived {
 /// Parses a datagram. Returns `None` if it is unusable.
 fn arrived(
     received: &Received<'_>,
-    family: Family,
+    family: AddressFamily,
     counters: &mut LinkCounters,
 ) -> Option<Arrived> {
     counters.datagrams_received += 1;
@@ -116,8 +116,8 @@ fn arrived(
         return None;
     }
     let place = match family {
-        Family::V4 => behind_header(received.bytes),
-        Family::V6 | Family::Both => Some((0, received.to())),
+        AddressFamily::V4 => behind_header(received.bytes),
+        AddressFamily::V6 | AddressFamily::Both => Some((0, received.to())),
     };
     let (Some((start, to)), Some(mut from)) = (place, received.from.decode()) else {
         counters.unusable += 1;

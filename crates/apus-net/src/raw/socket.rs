@@ -12,7 +12,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::RawConfig;
 use super::filter;
 use super::unreachable::Unreachable;
-use crate::address::Family;
+use crate::address::AddressFamily;
 use crate::link::Capabilities;
 use crate::sys::IpVersion;
 use crate::udp::LinkError;
@@ -23,15 +23,15 @@ pub(super) struct Opened {
     pub(super) socket: Socket,
     pub(super) unreachable: Unreachable,
     pub(super) claim: UnixDatagram,
-    pub(super) family: Family,
+    pub(super) family: AddressFamily,
     pub(super) capabilities: Capabilities,
 }
 
 pub(super) fn open(ip: IpAddr, config: &RawConfig) -> Result<Opened, LinkError> {
     let addr = SocketAddr::new(ip, 0);
     let (domain, family, version) = match ip {
-        IpAddr::V4(_) => (Domain::IPV4, Family::V4, IpVersion::V4),
-        IpAddr::V6(_) => (Domain::IPV6, Family::V6, IpVersion::V6),
+        IpAddr::V4(_) => (Domain::IPV4, AddressFamily::V4, IpVersion::V4),
+        IpAddr::V6(_) => (Domain::IPV6, AddressFamily::V6, IpVersion::V6),
     };
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::PermissionDenied => LinkError::Capability {
@@ -46,7 +46,7 @@ pub(super) fn open(ip: IpAddr, config: &RawConfig) -> Result<Opened, LinkError> 
     let descriptor = socket.as_raw_fd();
     // Attached before the bind, so that no packet bypasses it. Without the filter, the core drops the same packets later.
     let _ = sys::filter(descriptor, &filter::program(version));
-    if family == Family::V6 && ip.is_unspecified() {
+    if family == AddressFamily::V6 && ip.is_unspecified() {
         // An IPv4 packet contains its destination; without this option, an IPv6 one is answered from the route's address.
         let _ = sys::set_option(descriptor, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1);
     }

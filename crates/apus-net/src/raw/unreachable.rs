@@ -9,7 +9,7 @@ use apus_wire::IP_PROTOCOL;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::filter;
-use crate::address::{Family, RawAddress};
+use crate::address::{AddressFamily, RawAddress};
 use crate::sys;
 
 /// Bytes of the offending packet in an error: the minimum that hosts read.
@@ -19,14 +19,14 @@ type Head = [u8; 8];
 #[derive(Debug)]
 pub(super) struct Unreachable {
     socket: Socket,
-    family: Family,
+    family: AddressFamily,
 }
 
 impl Unreachable {
     pub(super) fn open(domain: Domain) -> io::Result<Self> {
         let (protocol, family) = match domain {
-            Domain::IPV4 => (Protocol::ICMPV4, Family::V4),
-            _ => (Protocol::ICMPV6, Family::V6),
+            Domain::IPV4 => (Protocol::ICMPV4, AddressFamily::V4),
+            _ => (Protocol::ICMPV6, AddressFamily::V6),
         };
         let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
         socket.set_nonblocking(true)?;

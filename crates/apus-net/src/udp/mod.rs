@@ -35,7 +35,7 @@ use self::outbox::{Outbox, Sending};
 use self::peer::Peer;
 pub use self::shards::{SHARDS_MAX, shard_of};
 use self::socket::Sharing;
-use crate::address::{Family, RawAddress};
+use crate::address::{AddressFamily, RawAddress};
 use crate::errors::Errors;
 use crate::link::{Capabilities, Link, LinkCounters};
 use crate::path::Path;
@@ -65,7 +65,7 @@ pub struct UdpLink {
     /// The receiving sockets, by [`SHORT`] and [`LONG`].
     inlets: [Inlet; 2],
     local: SocketAddr,
-    family: Family,
+    family: AddressFamily,
     capabilities: Capabilities,
     peers: PathTable<Peer>,
     paths: Paths,

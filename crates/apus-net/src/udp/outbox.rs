@@ -250,7 +250,7 @@ mod tests {
 
     use super::*;
     use crate::UdpConfig;
-    use crate::address::{Family, RawAddress};
+    use crate::address::{AddressFamily, RawAddress};
     use crate::path::ANY_PATH;
 
     const PEER: &str = "127.0.0.1:7";
@@ -273,7 +273,7 @@ mod tests {
         fn place(&mut self, to: &str) -> usize {
             let address = to.parse().unwrap();
             let path = self.peers.find(address).unwrap_or_else(|| {
-                let raw = RawAddress::encode(address, Family::V4).unwrap();
+                let raw = RawAddress::encode(address, AddressFamily::V4).unwrap();
                 self.peers.insert(address, Peer::new(address, raw), drop)
             });
             self.peers.place(path).unwrap()

@@ -10,7 +10,7 @@ use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathId, bundle};
 
 use super::peer::{self, Peer};
 use super::{Inlet, UdpLink};
-use crate::address::{Family, RawAddress};
+use crate::address::{AddressFamily, RawAddress};
 use crate::link::LinkCounters;
 use crate::path_table::PathTable;
 use crate::sys::Received;
@@ -28,7 +28,7 @@ struct Senders<'a> {
     peers: &'a mut PathTable<Peer>,
     /// Number of peers with a socket of their own.
     connected: &'a mut usize,
-    family: Family,
+    family: AddressFamily,
     counters: &'a mut LinkCounters,
 }
 

@@ -9,7 +9,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::config::{LinkError, UdpConfig};
 use super::{sender, steering};
-use crate::address::Family;
+use crate::address::AddressFamily;
 use crate::link::Capabilities;
 use crate::{options, sys};
 
@@ -19,7 +19,7 @@ pub(super) struct Opened {
     /// The socket for long packets at the same address.
     pub(super) long: Option<Socket>,
     pub(super) local: SocketAddr,
-    pub(super) family: Family,
+    pub(super) family: AddressFamily,
     pub(super) capabilities: Capabilities,
     /// Whether the kernel reports packets' destinations.
     pub(super) tells_destination: bool,
@@ -59,7 +59,7 @@ pub(super) fn open(
         drop_counter: sys::dropped(descriptor).is_some(),
         connected_sends: config.connected_sends && sender::works(),
         long_socket: false,
-        dual_stack: family == Family::Both,
+        dual_stack: family == AddressFamily::Both,
         receive_buffer_wanted: config.receive_buffer,
         receive_buffer: options::receive_buffer(descriptor, config.receive_buffer),
         send_buffer: options::send_buffer(descriptor, config.send_buffer),
@@ -105,7 +105,7 @@ fn open_long(first: &Opened, config: &UdpConfig, shares: bool) -> io::Result<Soc
 }
 
 /// Makes the kernel report packets' destinations.
-fn tell_destination(descriptor: RawFd, family: Family) -> bool {
+fn tell_destination(descriptor: RawFd, family: AddressFamily) -> bool {
     let names = [libc::IP_PKTINFO, libc::IPV6_RECVPKTINFO];
     options::for_each_version(descriptor, family, names, [1, 1])
 }
@@ -116,12 +116,12 @@ pub(super) fn set_gro(descriptor: RawFd, on: bool) -> bool {
 }
 
 /// Chooses the family. An IPv6 socket bound to all addresses also serves IPv4, if the kernel permits it.
-fn choose_family(socket: &Socket, addr: SocketAddr) -> Family {
+fn choose_family(socket: &Socket, addr: SocketAddr) -> AddressFamily {
     match addr {
-        SocketAddr::V4(_) => Family::V4,
+        SocketAddr::V4(_) => AddressFamily::V4,
         SocketAddr::V6(addr) if addr.ip().is_unspecified() && socket.set_only_v6(false).is_ok() => {
-            Family::Both
+            AddressFamily::Both
         }
-        SocketAddr::V6(_) => Family::V6,
+        SocketAddr::V6(_) => AddressFamily::V6,
     }
 }
