@@ -40,7 +40,7 @@ use crate::config::{parse_duration, parse_number};
 /// `suspend_timeout=0`, `suspend:X` behaves as `defer:X`, and `suspend` as `base`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Delivery {
-    family: Family,
+    family: Mechanism,
     short_timeout: Option<Duration>,
     defer: u32,
     suspend_timeout: Duration,
@@ -51,7 +51,7 @@ pub struct Delivery {
 
 /// The family of a mode.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Family {
+enum Mechanism {
     Base,
     Defer,
     NapiBusy,
@@ -89,7 +89,7 @@ impl Delivery {
         Self::suspend_after(Duration::from_micros(20)),
     ];
 
-    const fn new(family: Family) -> Self {
+    const fn new(family: Mechanism) -> Self {
         Self {
             family,
             short_timeout: None,
@@ -104,7 +104,7 @@ impl Delivery {
     /// no CPU time while no packet arrives.
     #[must_use]
     pub const fn base() -> Self {
-        Self::new(Family::Base)
+        Self::new(Mechanism::Base)
     }
 
     /// As [`base`](Self::base), but after packets have arrived the background thread sleeps on a timer and not on the link, so
@@ -112,7 +112,7 @@ impl Delivery {
     /// [`defer_count`](Self::defer_count) times in a row.
     #[must_use]
     pub const fn defer(short_timeout: Duration) -> Self {
-        let mut mode = Self::new(Family::Defer);
+        let mut mode = Self::new(Mechanism::Defer);
         mode.short_timeout = Some(short_timeout);
         mode
     }
@@ -121,7 +121,7 @@ impl Delivery {
     /// [`defer`](Self::defer) with 200 µs.
     #[must_use]
     pub const fn napibusy() -> Self {
-        let mut mode = Self::new(Family::NapiBusy);
+        let mut mode = Self::new(Mechanism::NapiBusy);
         mode.short_timeout = Some(Duration::from_micros(200));
         mode.poll = Some(Duration::from_micros(64));
         mode
@@ -131,7 +131,7 @@ impl Delivery {
     /// still while no thread waits: grants, retransmissions and acknowledgements stop. A future keeps its executor busy.
     #[must_use]
     pub const fn fullbusy() -> Self {
-        let mut mode = Self::new(Family::FullBusy);
+        let mut mode = Self::new(Mechanism::FullBusy);
         mode.poll = Some(Duration::MAX);
         mode
     }
@@ -141,7 +141,7 @@ impl Delivery {
     /// background thread takes over within 10 ms, or at once if a task waits or a message is partly sent.
     #[must_use]
     pub const fn suspend() -> Self {
-        let mut mode = Self::new(Family::Suspend);
+        let mut mode = Self::new(Mechanism::Suspend);
         mode.suspend_timeout = Duration::from_millis(10);
         mode.poll = None;
         mode
@@ -154,7 +154,7 @@ impl Delivery {
     /// precise (`PR_SET_TIMERSLACK`), and stay so for threads that have slept on them.
     #[must_use]
     pub const fn suspend_after(short_timeout: Duration) -> Self {
-        let mut mode = Self::new(Family::Suspend);
+        let mut mode = Self::new(Mechanism::Suspend);
         mode.short_timeout = Some(short_timeout);
         mode.suspend_timeout = Duration::from_millis(20);
         mode
@@ -239,10 +239,10 @@ impl Delivery {
 
     pub(crate) fn regime(&self) -> Regime {
         match self.family {
-            Family::FullBusy => Regime::AlwaysPolls,
-            Family::NapiBusy => Regime::PollFirst,
-            Family::Suspend if self.suspends() => Regime::ThreadsLead,
-            Family::Base | Family::Defer | Family::Suspend => Regime::Background,
+            Mechanism::FullBusy => Regime::AlwaysPolls,
+            Mechanism::NapiBusy => Regime::PollFirst,
+            Mechanism::Suspend if self.suspends() => Regime::ThreadsLead,
+            Mechanism::Base | Mechanism::Defer | Mechanism::Suspend => Regime::Background,
         }
     }
 
@@ -265,7 +265,7 @@ impl Delivery {
     pub(crate) fn mask(&self) -> Duration {
         match self.family {
             // The patches' busy polling has no timeout of its own: the short one does its work.
-            Family::NapiBusy => self.short_timeout.unwrap_or(Duration::ZERO).max(MASK_MIN),
+            Mechanism::NapiBusy => self.short_timeout.unwrap_or(Duration::ZERO).max(MASK_MIN),
             _ => self.suspend_timeout.max(MASK_MIN),
         }
     }
@@ -273,12 +273,12 @@ impl Delivery {
     /// The mode as it is without further parameters.
     fn plain(&self) -> Self {
         match (self.family, self.short_timeout) {
-            (Family::Base, _) => Self::base(),
-            (Family::Defer, time) => Self::defer(time.unwrap_or(Duration::ZERO)),
-            (Family::NapiBusy, _) => Self::napibusy(),
-            (Family::FullBusy, _) => Self::fullbusy(),
-            (Family::Suspend, Some(time)) => Self::suspend_after(time),
-            (Family::Suspend, None) => Self::suspend(),
+            (Mechanism::Base, _) => Self::base(),
+            (Mechanism::Defer, time) => Self::defer(time.unwrap_or(Duration::ZERO)),
+            (Mechanism::NapiBusy, _) => Self::napibusy(),
+            (Mechanism::FullBusy, _) => Self::fullbusy(),
+            (Mechanism::Suspend, Some(time)) => Self::suspend_after(time),
+            (Mechanism::Suspend, None) => Self::suspend(),
         }
     }
 
@@ -385,7 +385,7 @@ impl Key {
     }
 }
 
-impl Family {
+impl Mechanism {
     const ALL: [Self; 5] = [Self::Base, Self::Defer, Self::NapiBusy, Self::FullBusy, Self::Suspend];
 
     const fn name(self) -> &'static str {
@@ -426,7 +426,7 @@ impl fmt::Display for Delivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = self.family.name().to_owned();
         let plain = self.plain();
-        if let Some(time) = plain.short_timeout.filter(|_| self.family != Family::NapiBusy) {
+        if let Some(time) = plain.short_timeout.filter(|_| self.family != Mechanism::NapiBusy) {
             match time.as_nanos() {
                 nanos if nanos % 1_000 == 0 => write!(text, ":{}", nanos / 1_000)?,
                 nanos => write!(text, ":{nanos}ns")?,
@@ -487,7 +487,7 @@ fn modes() -> String {
     )
 }
 
-impl Family {
+impl Mechanism {
     /// The keys of this family, for an error about a key that it does not have.
     fn keys(self, wrong: &str) -> String {
         let keys: Vec<&str> =
@@ -499,7 +499,7 @@ impl Family {
 /// A mode without further parameters: `base`, `defer:20`, `defer20`, `defer:1500ns`.
 fn mode(text: &str) -> Option<Delivery> {
     // The longest name first would only matter if one name began another; none does.
-    let (family, rest) = Family::ALL
+    let (family, rest) = Mechanism::ALL
         .into_iter()
         .find_map(|family| text.strip_prefix(family.name()).map(|rest| (family, rest)))?;
     if rest.is_empty() {
