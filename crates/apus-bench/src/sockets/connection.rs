@@ -49,16 +49,16 @@ impl Listener {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub(super) fn accept(&self) -> io::Result<Connection> {
+    pub(super) fn accept(&self) -> io::Result<ConnectionEnd> {
         match self {
-            Self::Tcp(listener, kind) => Connection::of_tcp(listener.accept()?.0, *kind),
-            Self::Unix(listener) => Ok(Connection::of_unix(listener.accept()?.0)),
+            Self::Tcp(listener, kind) => ConnectionEnd::of_tcp(listener.accept()?.0, *kind),
+            Self::Unix(listener) => Ok(ConnectionEnd::of_unix(listener.accept()?.0)),
         }
     }
 }
 
 /// One end of a connection.
-pub(super) struct Connection {
+pub(super) struct ConnectionEnd {
     socket: Socket,
     spins: bool,
 }
@@ -68,7 +68,7 @@ enum Socket {
     Unix(UnixStream),
 }
 
-impl Connection {
+impl ConnectionEnd {
     /// Connects to the [`Listener`] at `address`.
     ///
     /// # Errors
@@ -140,7 +140,7 @@ impl Connection {
     }
 }
 
-impl Read for Connection {
+impl Read for ConnectionEnd {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.until_done(|socket| match socket {
             Socket::Tcp(stream) => stream.read(bytes),
@@ -149,7 +149,7 @@ impl Read for Connection {
     }
 }
 
-impl Write for Connection {
+impl Write for ConnectionEnd {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.until_done(|socket| match socket {
             Socket::Tcp(stream) => stream.write(bytes),

@@ -14,7 +14,7 @@ use apus_load::Latency;
 use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
-use super::connection::{Connection, Listener, SocketType};
+use super::connection::{ConnectionEnd, Listener, SocketType};
 
 /// The name of this role.
 pub(crate) const ROLE: &str = "sockets";
@@ -104,7 +104,7 @@ pub(crate) fn run(options: &ProgramConfig, output: &mut dyn Write) -> Result<()>
     let report = match &options.server {
         None => serve(options, output)?,
         Some(address) => {
-            let connection = Connection::new(options.kind, address)
+            let connection = ConnectionEnd::new(options.kind, address)
                 .with_context(|| format!("connect to {address}"))?;
             Client { options, connection, total_bytes: 0 }.run()?
         }
@@ -130,7 +130,7 @@ fn serve(options: &ProgramConfig, output: &mut dyn Write) -> Result<Report> {
 }
 
 /// Answers requests until the client ends the connection.
-fn answer(connection: &mut Connection, size: usize) -> Result<Report> {
+fn answer(connection: &mut ConnectionEnd, size: usize) -> Result<Report> {
     connection.send_at_once().context("TCP_NODELAY")?;
     let mut bytes = vec![0; size];
     let mut total_bytes = 0;
@@ -146,7 +146,7 @@ fn answer(connection: &mut Connection, size: usize) -> Result<Report> {
 }
 
 /// Reads until the client ends the connection.
-fn receive(connection: &mut Connection) -> Result<Report> {
+fn receive(connection: &mut ConnectionEnd) -> Result<Report> {
     let mut bytes = vec![0; READ];
     let mut total_bytes = 0;
     loop {
@@ -160,7 +160,7 @@ fn receive(connection: &mut Connection) -> Result<Report> {
 /// The side that measures round trips and writes streams.
 struct Client<'a> {
     options: &'a ProgramConfig,
-    connection: Connection,
+    connection: ConnectionEnd,
     total_bytes: u64,
 }
 
