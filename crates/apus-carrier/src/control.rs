@@ -20,7 +20,7 @@ use nix::unistd::geteuid;
 
 use crate::reactor::{Source, within};
 use crate::shared::Shared;
-use crate::status::{Connection, Status};
+use crate::status::{CarriedConnection, Status};
 
 /// Upper bound on the time of a request, and of an answer.
 const WAIT: Duration = Duration::from_secs(2);
@@ -139,7 +139,7 @@ pub(crate) fn switch(shared: &Shared, carries: bool) {
 impl Shared {
     /// The carrier's current state, and its counters since the start.
     pub(crate) fn status(&self) -> Status {
-        let connections = self.connections().into_iter().map(|tuple| Connection {
+        let connections = self.connections().into_iter().map(|tuple| CarriedConnection {
             client: tuple.client.to_string(),
             server: tuple.server.to_string(),
         });

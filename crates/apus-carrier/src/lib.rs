@@ -49,5 +49,5 @@ mod words;
 pub use carrier::{Carrier, is_running};
 pub use control::{Request, ask};
 pub use settings::{Hosts, Settings, StartError};
-pub use status::{Connection, Refused, Status};
+pub use status::{CarriedConnection, Refused, Status};
 pub use tasks::is_in_task;

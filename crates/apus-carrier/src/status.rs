@@ -32,7 +32,7 @@ pub struct Status {
     /// Number of descriptors left for further processes and connections.
     pub descriptors_left: usize,
     /// Carried connections.
-    pub connections: Vec<Connection>,
+    pub connections: Vec<CarriedConnection>,
     /// Number of other carriers' streams that wait for a program of this host.
     pub waiting_streams: usize,
     /// Number of connections carried since the start.
@@ -46,7 +46,7 @@ pub struct Status {
 /// A carried connection.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Connection {
+pub struct CarriedConnection {
     /// Address of the connecting end.
     pub client: String,
     /// Address of the accepting end.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use apus_carrier::{Connection, Request, Status, ask};
+use apus_carrier::{CarriedConnection, Request, Status, ask};
 use apus_load::misuse::Misuse;
 use apus_load::report::{Style, Table};
 use nix::unistd::{User, geteuid};
@@ -139,7 +139,7 @@ fn text(status: &Status, style: Style) -> String {
         return note;
     }
     let heads = [("client", false), ("server", false)];
-    let line = |it: &Connection| vec![it.client.clone(), it.server.clone()];
+    let line = |it: &CarriedConnection| vec![it.client.clone(), it.server.clone()];
     let lines = status.connections.iter().map(line);
     Table::of_texts("Connections that are carried", note.trim_end(), &heads, lines).text(style)
 }
