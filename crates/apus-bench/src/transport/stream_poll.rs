@@ -8,14 +8,14 @@ use socket2::Socket;
 use super::stream_socket::SocketDomain;
 use apus_node::transport::interface::{Client, Ended, Failed, Request};
 use apus_node::transport::stream_frames::{READ_SIZE, WRITE_SIZE};
-use apus_node::transport::tcp_epoll::{Connection, write_limit};
+use apus_node::transport::tcp_epoll::{FramedStream, write_limit};
 
 /// Reads between two readings of the clock.
 const SPINS_PER_CLOCK: u32 = 16;
 
 /// The client's side.
 pub(crate) struct PollingClient {
-    connection: Connection,
+    connection: FramedStream,
     scratch: Vec<u8>,
 }
 
@@ -26,7 +26,7 @@ impl PollingClient {
     /// If the kernel or the server refuses.
     pub(crate) fn connect(family: SocketDomain, server: &str) -> Result<Self> {
         Ok(Self {
-            connection: Connection::new(family.connect(server)?)?,
+            connection: FramedStream::new(family.connect(server)?)?,
             scratch: vec![0; READ_SIZE],
         })
     }
@@ -66,14 +66,14 @@ impl Client for PollingClient {
 /// # Errors
 /// If the connection breaks.
 pub(super) fn serve(stream: Socket) -> Result<()> {
-    let mut connection = Connection::new(stream)?;
+    let mut connection = FramedStream::new(stream)?;
     let mut scratch = vec![0; READ_SIZE];
     while answer(&mut connection, &mut scratch)? {}
     Ok(())
 }
 
 /// Reads the connection once and answers the requests. Returns `false` if the connection is closed.
-fn answer(connection: &mut Connection, scratch: &mut [u8]) -> Result<bool> {
+fn answer(connection: &mut FramedStream, scratch: &mut [u8]) -> Result<bool> {
     let open =
         connection.read(scratch, |writer, header| writer.push(header.answer(header.length)))?;
     connection.write(WRITE_SIZE)?;

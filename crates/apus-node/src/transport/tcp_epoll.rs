@@ -30,7 +30,7 @@ const EVENTS: usize = 64;
 const LISTENER: u64 = u64::MAX;
 
 /// One non-blocking connection with its framing.
-pub struct Connection {
+pub struct FramedStream {
     stream: Socket,
     reader: FrameReader,
     /// Messages that wait to be written.
@@ -41,7 +41,7 @@ pub struct Connection {
     waits_for_room: bool,
 }
 
-impl Connection {
+impl FramedStream {
     /// Takes over a connected stream.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ pub struct EpollClient {
     epoll: Epoll,
     /// The server of each connection.
     servers: Vec<SocketAddr>,
-    connections: Vec<Connection>,
+    connections: Vec<FramedStream>,
     scratch: Vec<u8>,
 }
 
@@ -121,7 +121,7 @@ impl EpollClient {
         for (server, key) in servers.iter().zip(0..) {
             let stream = connect_tcp(*server)?;
             epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, key)).context("epoll_ctl")?;
-            connections.push(Connection::new(stream)?);
+            connections.push(FramedStream::new(stream)?);
         }
         Ok(Self { epoll, servers: servers.to_vec(), connections, scratch: vec![0; READ_SIZE] })
     }
@@ -187,7 +187,7 @@ impl EpollClient {
     /// Whether queued bytes can be written at once.
     fn has_unwritten(&self) -> bool {
         let unwritten =
-            |connection: &Connection| !connection.writer.is_empty() && !connection.waits_for_room;
+            |connection: &FramedStream| !connection.writer.is_empty() && !connection.waits_for_room;
         self.connections.iter().any(unwritten)
     }
 
@@ -233,7 +233,7 @@ pub struct EpollServer {
     listener: TcpListener,
     address: SocketAddr,
     epoll: Epoll,
-    connections: Vec<Option<Connection>>,
+    connections: Vec<Option<FramedStream>>,
     scratch: Vec<u8>,
     /// Connections with more to write at once.
     unfinished: Vec<u64>,
@@ -312,7 +312,7 @@ impl EpollServer {
         self.epoll
             .add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, key as u64))
             .context("epoll_ctl")?;
-        let connection = Some(Connection::new(stream.into())?);
+        let connection = Some(FramedStream::new(stream.into())?);
         match free {
             Some(key) => self.connections[key] = connection,
             None => self.connections.push(connection),
