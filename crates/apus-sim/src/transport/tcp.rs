@@ -46,7 +46,7 @@ pub(crate) struct Header {
 }
 
 #[derive(Debug)]
-struct Connection {
+struct ControlBlock {
     message: Message,
     serial: u64,
     packets: u32,
@@ -87,7 +87,7 @@ struct Connection {
 #[derive(Debug)]
 pub(crate) struct Tcp {
     flavour: Flavour,
-    connections: Vec<Option<Connection>>,
+    connections: Vec<Option<ControlBlock>>,
     /// Connections of each host that may send, in turn.
     turns: Vec<VecDeque<u32>>,
     framing: Framing,
@@ -96,7 +96,7 @@ pub(crate) struct Tcp {
     fast: u64,
 }
 
-impl Connection {
+impl ControlBlock {
     fn new(message: Message, serial: u64, packets: u32) -> Self {
         Self {
             message,
@@ -338,7 +338,7 @@ impl Transport for Tcp {
         if number >= self.connections.len() {
             self.connections.resize_with(number + 1, || None);
         }
-        self.connections[number] = Some(Connection::new(message, self.serial, packets));
+        self.connections[number] = Some(ControlBlock::new(message, self.serial, packets));
         self.queue(message.number);
         self.pump(fabric, message.from);
     }
