@@ -15,7 +15,7 @@ use apus_load::{ResultFile, Series};
 use super::link::Protocol;
 use super::load_profile::LoadProfile;
 use super::port::Port;
-use super::recorder::{DUMP_MAX, Interval, Record, Recorder};
+use super::recorder::{DUMP_MAX, Interval, Measurements, Recorder};
 use super::sender::{DRAIN, Run, Sender, is_set, receive};
 use super::{TICK, unloaded};
 use crate::message::MESSAGE_MAX;
@@ -163,14 +163,14 @@ fn spawn<'scope>(
 /// The records of all threads, and the duration of the run.
 #[derive(Debug, Default)]
 pub struct Measured {
-    record: Record,
+    record: Measurements,
     elapsed: Duration,
     /// The error that ended the run early.
     failure: Option<Error>,
 }
 
 impl Measured {
-    fn of(record: Record) -> Self {
+    fn of(record: Measurements) -> Self {
         Self { record, ..Self::default() }
     }
 
@@ -222,7 +222,7 @@ fn watch(
         let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         failure = failure.or_else(|| ended.err());
     }
-    let mut record = Record::new(0);
+    let mut record = Measurements::new(0);
     for recorder in load.recorders() {
         let mut part = recorder.lock();
         part.take_interval();

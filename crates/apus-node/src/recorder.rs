@@ -15,17 +15,17 @@ pub(super) const DUMP_MAX: usize = 500_000;
 /// One thread's record, which the statistics read every second.
 #[derive(Debug)]
 pub(super) struct Recorder {
-    record: Mutex<Record>,
+    record: Mutex<Measurements>,
 }
 
 impl Recorder {
     /// An empty record that keeps the last `dump` calls.
     pub(super) fn new(dump: usize) -> Self {
-        Self { record: Mutex::new(Record::new(dump)) }
+        Self { record: Mutex::new(Measurements::new(dump)) }
     }
 
     /// Locks the record for a batch of calls.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Record> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Measurements> {
         // A panic is reported elsewhere, and the thread's record is still valid.
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -33,7 +33,7 @@ impl Recorder {
 
 /// Measurements.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Record {
+pub(super) struct Measurements {
     /// Since the last statistics.
     pub(super) interval: Interval,
     /// Failed calls since the start.
@@ -65,7 +65,7 @@ pub(super) struct Interval {
     pub(super) errors: u64,
 }
 
-impl Record {
+impl Measurements {
     /// An empty record that keeps the last `dump` calls.
     pub(super) fn new(dump: usize) -> Self {
         Self { dump, ..Self::default() }
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn the_newest_calls_are_kept() {
-        let mut record = Record::new(3);
+        let mut record = Measurements::new(3);
         (1..=5).for_each(|n| record.note(100 * n, 100, u64::from(n) * 1000));
         let mut lines: Vec<String> = record.dump().lines().map(str::to_owned).collect();
         lines.sort();
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn an_interval_is_taken_once_and_kept_in_the_total() {
-        let mut record = Record::new(0);
+        let mut record = Measurements::new(0);
         record.note(1000, 100, 5000);
         record.note_lag(20_000_000);
         record.note_failure("a:1", &Failed::wrong(1, "a wrong byte"));

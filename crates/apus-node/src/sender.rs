@@ -12,7 +12,7 @@ use rand::RngExt;
 
 use super::TICK;
 use super::port::{Call, Port};
-use super::recorder::{Record, Recorder};
+use super::recorder::{Measurements, Recorder};
 use crate::pace::{Next, Pace, nanos_since};
 use crate::transport::interface::{Client, Ended, Failed, Reply, Request};
 use crate::transport::over_apus::Body;
@@ -78,7 +78,7 @@ impl Run<'_> {
     ///
     /// # Errors
     /// If that ends the run, or the call is unknown.
-    fn note_failure(&self, port: &Port, record: &mut Record, failed: Failed) -> Result<()> {
+    fn note_failure(&self, port: &Port, record: &mut Measurements, failed: Failed) -> Result<()> {
         let rest_ns = if self.is_closed_loop { REST_NS } else { 0 };
         let call = port.fail(failed.key, nanos_since(self.start) + rest_ns);
         let server = &self.servers[call.context(STRAY)?.server];

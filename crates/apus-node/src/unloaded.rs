@@ -12,7 +12,7 @@ use apus_load::{Latency, ResultFile, Size, Workload};
 use super::TICK;
 use super::errors::Errors;
 use super::load_profile::LoadProfile;
-use super::recorder::Record;
+use super::recorder::Measurements;
 use crate::message::reply_length;
 use crate::transport::interface::{Client, Ended, Failed, NO_REPLY, Request};
 use crate::transport::over_apus::{ApusClient, Body};
@@ -31,13 +31,17 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// If the node cannot start; with `--fail-fast`, if a call fails.
-pub(super) fn run(options: &LoadProfile, samples: u32, result: &mut ResultFile) -> Result<Record> {
+pub(super) fn run(
+    options: &LoadProfile,
+    samples: u32,
+    result: &mut ResultFile,
+) -> Result<Measurements> {
     let servers = options.apus_servers()?;
     let node = options.link.start((Ipv4Addr::UNSPECIFIED, 0).into())?;
     let body = options.body();
     let client = ApusClient::new(node.client()?, Arc::clone(&servers), Flush::Later, body);
     let mut caller = Caller { client, body, ended: Vec::new() };
-    let mut record = Record::new(super::recorder::DUMP_MAX);
+    let mut record = Measurements::new(super::recorder::DUMP_MAX);
     let mut tag = 0;
     for length in lengths(&options.workload, body.shortest()..=options.longest) {
         let (mut latency, mut errors) = (Latency::new(), Errors::default());
