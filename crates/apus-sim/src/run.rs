@@ -208,7 +208,7 @@ fn run_tcp(
 
 /// A message in progress.
 #[derive(Clone, Copy, Debug)]
-struct Record {
+struct ActiveMessage {
     message: Message,
     start: u64,
     class: u32,
@@ -224,7 +224,7 @@ struct Simulation<'a, T: Transport> {
     transport: T,
     ideal: Ideal,
     slowdowns: Slowdowns,
-    records: Vec<Record>,
+    records: Vec<ActiveMessage>,
     unused: Vec<u32>,
     rng: Random,
     /// Destination and length of each host's next message.
@@ -443,7 +443,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
         let message = Message { number, from, to, bytes };
         let way = self.fabric.graph.kind_of_way(from, to) as u32;
         let class = self.slowdowns.class(bytes) as u32;
-        let record = Record { message, start: self.fabric.now, class, way, counts };
+        let record = ActiveMessage { message, start: self.fabric.now, class, way, counts };
         if let Some(place) = self.records.get_mut(number as usize) {
             *place = record;
         } else {
