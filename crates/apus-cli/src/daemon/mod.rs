@@ -118,7 +118,7 @@ fn serve(args: &RunArgs) -> Result<()> {
     let started = started(&engine, &socket);
     let engine = Lent::new(engine);
     let reload = Reload { engine: engine.clone(), config: args.config.clone(), socket };
-    let _status = status::Server::start(&mut inherited, reload.clone())?;
+    let _status = status::StatusListener::start(&mut inherited, reload.clone())?;
     obey(signals, reload);
     output::print(&started)?;
     // A no-op without a service manager.

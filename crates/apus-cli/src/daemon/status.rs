@@ -43,7 +43,7 @@ pub(super) struct Args {
 
 /// The status of a daemon.
 #[derive(Debug, Serialize, Deserialize)]
-struct Status {
+struct DaemonStatus {
     version: String,
     pid: u32,
     listen: String,
@@ -58,7 +58,7 @@ struct Status {
     refused_users: u64,
     refused_too_many: u64,
     users: Vec<User>,
-    processes: Vec<Process>,
+    processes: Vec<ProcessStatus>,
 }
 
 /// The resources of all processes of a user together.
@@ -71,7 +71,7 @@ struct User {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Process {
+struct ProcessStatus {
     pid: i32,
     uid: u32,
     ports: Vec<u16>,
@@ -84,7 +84,7 @@ struct Process {
     bytes_received: u64,
 }
 
-impl From<AttachedProcess> for Process {
+impl From<AttachedProcess> for ProcessStatus {
     fn from(process: AttachedProcess) -> Self {
         let counters = process.counters;
         Self {
@@ -109,7 +109,8 @@ impl From<AttachedProcess> for Process {
 pub(super) fn run(args: &Args) -> Result<()> {
     let file = args.json.as_deref().map(OutputFile::open).transpose()?;
     let text = ask(&args.socket, "")?;
-    let status: Status = serde_json::from_str(&text).with_context(|| no_answer(&args.socket))?;
+    let status: DaemonStatus =
+        serde_json::from_str(&text).with_context(|| no_answer(&args.socket))?;
     if args.json.as_deref() != Some(Path::new("-")) {
         output::print(&status.table(Style::for_stdout()))?;
     }
@@ -119,13 +120,13 @@ pub(super) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-impl Status {
+impl DaemonStatus {
     fn of(engine: &SharedEngine, since: Instant) -> Self {
         let stats = engine.stats();
         let (unread_bytes, unread_bytes_max) = engine.unread_bytes();
         let (pool_bytes, pool_bytes_max) = engine.pool_bytes();
         let [refused_users, refused_too_many] = engine.refused_processes();
-        let processes: Vec<_> = engine.processes().into_iter().map(Process::from).collect();
+        let processes: Vec<_> = engine.processes().into_iter().map(ProcessStatus::from).collect();
         let mut users: BTreeMap<u32, (usize, u64)> = BTreeMap::new();
         for process in &processes {
             let (count, held) = users.entry(process.uid).or_default();
@@ -188,7 +189,7 @@ impl Status {
             ("bytes sent", true),
             ("bytes received", true),
         ];
-        let lines = self.processes.iter().map(Process::line);
+        let lines = self.processes.iter().map(ProcessStatus::line);
         if self.processes.is_empty() {
             return format!("{note}\nNo process uses it.\n");
         }
@@ -203,7 +204,7 @@ impl User {
     }
 }
 
-impl Process {
+impl ProcessStatus {
     fn line(&self) -> Vec<String> {
         let served: Vec<String> = self
             .ports
@@ -229,12 +230,12 @@ impl Process {
 
 /// Answers those that ask for the status.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct StatusListener {
     /// To be removed at the end.
     path: Option<PathBuf>,
 }
 
-impl Server {
+impl StatusListener {
     /// Starts to answer: at the second socket that the service manager has opened, else beside the engine's socket.
     ///
     /// # Errors
@@ -269,7 +270,7 @@ fn is_entitled(stream: &UnixStream) -> bool {
     asks.is_ok_and(|uid| uid == 0 || uid == geteuid().as_raw())
 }
 
-impl Drop for Server {
+impl Drop for StatusListener {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
             let _ = fs::remove_file(path); // It may have been removed already.
@@ -291,7 +292,7 @@ fn answer(listener: &UnixListener, reload: &Reload) {
             let text = if question == RELOAD {
                 format!("{}\n", reload.told())
             } else {
-                let status = reload.engine.with(|engine| Status::of(engine, since));
+                let status = reload.engine.with(|engine| DaemonStatus::of(engine, since));
                 serde_json::to_string_pretty(&status)?
             };
             stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
@@ -322,7 +323,7 @@ mod tests {
 
     #[test]
     fn the_table_has_a_line_for_each_process() {
-        let process = Process {
+        let process = ProcessStatus {
             pid: 7,
             uid: 1_000,
             ports: vec![4_000, 40_000],
@@ -334,7 +335,7 @@ mod tests {
             bytes_sent: 1,
             bytes_received: 2,
         };
-        let status = Status {
+        let status = DaemonStatus {
             version: "1.0.0".to_owned(),
             pid: 1,
             listen: "0.0.0.0:20146".to_owned(),
@@ -367,7 +368,7 @@ mod tests {
                 && !text.contains("40000"),
             "{text}"
         );
-        let none = Status { processes: Vec::new(), ..status };
+        let none = DaemonStatus { processes: Vec::new(), ..status };
         assert!(none.table(Style::PLAIN).contains("No process uses it."));
     }
 }
