@@ -150,11 +150,11 @@ struct Snapshot {
     busy_ticks: u64,
     steal_ticks: u64,
     /// Processes by PID, without kernel threads.
-    processes: BTreeMap<u32, Process>,
+    processes: BTreeMap<u32, ProcessTimes>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Process {
+struct ProcessTimes {
     parent: u32,
     name: String,
     /// Its own time, and the time of its children that ended and were waited for, so that no time is lost if a child ends in
@@ -174,7 +174,8 @@ impl Snapshot {
         let found = all_processes().into_iter().flatten().flatten();
         let stats = found.filter_map(|process| process.stat().ok());
         let programs = stats.filter(|stat| u64::from(stat.flags) & KERNEL_THREAD == 0);
-        snapshot.processes = programs.map(|stat| (stat.pid as u32, Process::of(stat))).collect();
+        snapshot.processes =
+            programs.map(|stat| (stat.pid as u32, ProcessTimes::of(stat))).collect();
         snapshot
     }
 
@@ -203,7 +204,7 @@ impl Snapshot {
     }
 }
 
-impl Process {
+impl ProcessTimes {
     fn of(stat: Stat) -> Self {
         let children = u64::try_from(stat.cutime + stat.cstime).unwrap_or(0);
         Self {
@@ -218,8 +219,8 @@ impl Process {
 mod tests {
     use super::*;
 
-    fn process(parent: u32, name: &str, ticks: u64) -> Process {
-        Process { parent, name: name.to_owned(), ticks }
+    fn process(parent: u32, name: &str, ticks: u64) -> ProcessTimes {
+        ProcessTimes { parent, name: name.to_owned(), ticks }
     }
 
     fn snapshot(
