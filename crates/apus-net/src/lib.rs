@@ -27,7 +27,7 @@
 //! | [`tcp`] | the kernel's data about a TCP connection |
 //! | [`clock`] | the time, suspend included |
 //! | [`epoll`] | features of this kernel's epoll sets |
-//! | [`Process`] | the identity of a process across `fork` |
+//! | [`OwningProcess`] | the identity of a process across `fork` |
 //! | [`interface_addresses`] | the addresses by which other machines reach this one |
 //! | [`conformance`] | the tests that every link passes |
 //!
@@ -71,7 +71,7 @@ pub use mixed::MixedLink;
 pub use path::Path;
 pub use path_table::PathTable;
 pub use paths::{Examination, Examined};
-pub use process::Process;
+pub use process::OwningProcess;
 pub use raw::{MAX_NATIVE, RawConfig, RawLink};
 pub use sleeper::{Descriptors, Sleeper, Woken, only};
 pub use udp::{LinkError, MAX_DATAGRAM, SHARDS_MAX, UdpConfig, UdpLink, shard_of};

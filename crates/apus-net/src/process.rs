@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The process that created a value, to distinguish it from a child with a copy of the value.
 ///
-/// Created by [`Process::current`]. Cloning is free.
+/// Created by [`OwningProcess::current`]. Cloning is free.
 #[derive(Clone, Copy, Debug)]
-pub struct Process {
+pub struct OwningProcess {
     /// Word on a page that the kernel zeroes in the child of a `fork`.
     marker: &'static AtomicU64,
     generation: u64,
@@ -19,7 +19,7 @@ pub struct Process {
     pid: u32,
 }
 
-impl Process {
+impl OwningProcess {
     /// Returns the calling process. The first call in a process maps a page.
     ///
     /// # Errors
@@ -49,7 +49,7 @@ impl Process {
     }
 }
 
-/// Value of the marker in a process that has not called [`Process::current`] yet.
+/// Value of the marker in a process that has not called [`OwningProcess::current`] yet.
 const WIPED: u64 = 0;
 
 /// The word that a `fork` wipes, if the kernel supports that (Linux 4.14).
@@ -110,21 +110,24 @@ mod tests {
 
     #[test]
     fn a_child_is_another_process_than_its_parents() {
-        let parent = Process::current().unwrap();
-        assert!(parent.is_current() && Process::current().unwrap().is_current());
-        let by_number = Process { pid: process::id(), ..parent };
+        let parent = OwningProcess::current().unwrap();
+        assert!(parent.is_current() && OwningProcess::current().unwrap().is_current());
+        let by_number = OwningProcess { pid: process::id(), ..parent };
         assert!(by_number.is_current());
         let told_apart = in_child(|| {
-            let Ok(child) = Process::current() else { return false };
+            let Ok(child) = OwningProcess::current() else { return false };
             let grandchild = in_child(|| {
-                let Ok(grandchild) = Process::current() else { return false };
+                let Ok(grandchild) = OwningProcess::current() else { return false };
                 grandchild.is_current() && !child.is_current() && !parent.is_current()
             });
             child.is_current() && !parent.is_current() && grandchild
         });
         assert!(told_apart && parent.is_current());
-        let another =
-            Process { marker: Box::leak(Box::new(AtomicU64::new(1))), generation: 1, ..by_number };
+        let another = OwningProcess {
+            marker: Box::leak(Box::new(AtomicU64::new(1))),
+            generation: 1,
+            ..by_number
+        };
         assert!(
             another.is_current() && in_child(|| !another.is_current()),
             "where nothing is wiped"

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
-use apus_net::{Descriptors, Process, cpu, only};
+use apus_net::{Descriptors, OwningProcess, cpu, only};
 use apus_proto::Time;
 
 use crate::sync::clock;
@@ -59,7 +59,7 @@ pub(crate) struct Parker {
     /// stop whom it waits for.
     other_cores: usize,
     /// Where it was made, if the system says.
-    process: Option<Process>,
+    process: Option<OwningProcess>,
 }
 
 impl Parker {
@@ -71,7 +71,7 @@ impl Parker {
             sleeper: OnceLock::new(),
             precise: OnceLock::new(),
             other_cores: cpu::allowed().len() - 1,
-            process: Process::current().ok(),
+            process: OwningProcess::current().ok(),
         }
     }
 

@@ -14,7 +14,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::{OnceLock, Weak};
 use std::thread::panicking;
 
-use apus_net::{Descriptors, Examination, Process, shard_of};
+use apus_net::{Descriptors, Examination, OwningProcess, shard_of};
 use apus_proto::{Remote, SpentBodies, TraceEvent};
 use apus_wire::{PathError, PathId};
 
@@ -42,11 +42,11 @@ pub(crate) struct Shared {
     pub(crate) descriptors: Descriptors,
     /// Where the node was started: in a child of that process the lock may be held by a thread that
     /// does not exist there, and the link is the parent's.
-    process: Process,
+    process: OwningProcess,
 }
 
 impl Shared {
-    pub(crate) fn new(engine: Engine, delivery: Delivery, process: Process) -> Self {
+    pub(crate) fn new(engine: Engine, delivery: Delivery, process: OwningProcess) -> Self {
         let mut descriptors = engine.link.descriptors();
         if let Some(near) = engine.near_descriptor()
             && let Some(free) = descriptors.iter_mut().find(|descriptor| **descriptor < 0)

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use apus_net::{Capabilities, Link, Process, interface_addresses};
+use apus_net::{Capabilities, Link, OwningProcess, interface_addresses};
 use apus_proto::{Endpoint, SocketKey, Time};
 use apus_shm::{Listener, fits_limits, limit_pools};
 
@@ -59,7 +59,7 @@ impl Near {
     fn open(
         self,
         local_addr: SocketAddr,
-        process: Process,
+        process: OwningProcess,
         config: &Config,
     ) -> Result<Option<Neighbours>, StartError> {
         let now = clock::now();
@@ -109,7 +109,7 @@ impl Shards {
         config.check()?;
         let first = links.first().expect("a node has at least one link");
         let (local_addr, capabilities) = (first.local_addr(), first.capabilities().clone());
-        let process = Process::current().map_err(StartError::Memory)?;
+        let process = OwningProcess::current().map_err(StartError::Memory)?;
         let mut shard_loads: Vec<_> = match links.len() {
             1 => vec![None],
             shards => ShardLoads::of(shards).map(Some).collect(),
@@ -208,7 +208,7 @@ impl Shard {
     fn start(
         engine: impl FnOnce(Option<Arc<Parker>>) -> Engine,
         delivery: Delivery,
-        process: Process,
+        process: OwningProcess,
     ) -> Result<Self, StartError> {
         if delivery.regime() == Regime::AlwaysPolls {
             let shared = Arc::new(Shared::new(engine(None), delivery, process));

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-use apus_net::{Link, Process};
+use apus_net::{Link, OwningProcess};
 use apus_proto::slab::{Handle, Slab};
 use apus_proto::{CallFailed, Endpoint, MessageSink, Moved, Time, Words, sooner};
 use apus_shm::{Listener, PairError, PeerProcess, Watch};
@@ -54,7 +54,7 @@ pub(super) struct Destination {
 #[derive(Debug)]
 pub(crate) struct Neighbours {
     pub(crate) watch: Watch,
-    pub(crate) process: Process,
+    pub(crate) process: OwningProcess,
     pub(crate) all: Slab<NeighbourKey, Neighbour>,
     pub(crate) meetings: Meetings,
     pub(crate) attachments: Attachments,
@@ -88,7 +88,7 @@ impl Neighbours {
     pub(crate) fn open(
         places: Places,
         listeners: Vec<Listener>,
-        process: Process,
+        process: OwningProcess,
         now: Time,
     ) -> Option<Self> {
         let mut neighbours = Self::alone(places, process, now).ok()?;
@@ -100,7 +100,11 @@ impl Neighbours {
     }
 
     /// Makes the state of a process without listeners, which no other process can find.
-    pub(crate) fn alone(places: Places, process: Process, now: Time) -> std::io::Result<Self> {
+    pub(crate) fn alone(
+        places: Places,
+        process: OwningProcess,
+        now: Time,
+    ) -> std::io::Result<Self> {
         Ok(Self {
             watch: Watch::new()?,
             process,

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use apus_metrics::layout::{SECTIONS_MAX, Start, header, section_length, word};
 use apus_metrics::{SectionType, engine_metrics, last_written, process_metrics};
-use apus_net::Process;
+use apus_net::OwningProcess;
 use apus_proto::Time;
 use apus_shm::{CounterDirectory, CounterFile, Memory, ProcessName};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -30,7 +30,7 @@ static FILE: Mutex<Option<ProcessFile>> = Mutex::new(None);
 #[derive(Debug)]
 struct ProcessFile {
     /// A child of a fork makes one of its own.
-    process: Process,
+    process: OwningProcess,
     file: Arc<CounterFile>,
     /// Where the first section begins.
     first: usize,
@@ -45,7 +45,7 @@ struct ProcessFile {
 }
 
 impl ProcessFile {
-    fn open(place: &MetricsAt, process: Process) -> io::Result<Self> {
+    fn open(place: &MetricsAt, process: OwningProcess) -> io::Result<Self> {
         let directory = match place {
             MetricsAt::Off => return Err(io::ErrorKind::Unsupported.into()),
             MetricsAt::Auto => CounterDirectory::of_user(),
@@ -124,7 +124,7 @@ pub(crate) struct Section {
     memory: Memory,
     index: usize,
     kind: SectionType,
-    process: Process,
+    process: OwningProcess,
     epoch_ns: u64,
     /// The counts of engines that had the section before.
     base: Vec<u64>,
@@ -136,7 +136,7 @@ impl Section {
         if cfg!(apus_model) || *place == MetricsAt::Off {
             return None;
         }
-        let process = Process::current().ok()?;
+        let process = OwningProcess::current().ok()?;
         let mut file = lock()?;
         if file.as_ref().is_none_or(|file| !file.process.is_current()) {
             // The parent's section must not be dropped here: another thread might be about to write to it.

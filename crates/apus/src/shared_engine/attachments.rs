@@ -8,7 +8,7 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
 
-use apus_net::Process;
+use apus_net::OwningProcess;
 use apus_proto::slab::Handle;
 use apus_proto::{Endpoint, Time, Words, sooner};
 use apus_shm::closer::{self, close_elsewhere};
@@ -31,7 +31,7 @@ impl Neighbours {
     /// # Errors
     ///
     /// No descriptor is left.
-    pub(crate) fn of_engine(path: &Path, process: Process, now: Time) -> io::Result<Self> {
+    pub(crate) fn of_engine(path: &Path, process: OwningProcess, now: Time) -> io::Result<Self> {
         let nowhere = Places::new(([0, 0, 0, 0], 0).into(), None, Vec::new);
         let mut neighbours = Self::alone(nowhere, process, now)?;
         neighbours.attachments.attached = Some(Box::new(Attached::new(path, now)));
