@@ -38,13 +38,13 @@ pub(crate) struct ServerReport {
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running server process: this program under one of its hidden commands.
-pub(crate) struct Peer<A = SocketAddr> {
+pub(crate) struct ServerProcess<A = SocketAddr> {
     child: Child,
     address: A,
     clock: ClockId,
 }
 
-impl<A: FromStr> Peer<A> {
+impl<A: FromStr> ServerProcess<A> {
     /// Starts this program in a role, and waits until it serves.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::peer::{CpuTimes, Meter, Peer};
+use crate::peer::{CpuTimes, Meter, ServerProcess};
 use crate::pin::{Pin, on_cpu};
 use crate::server;
 use crate::transport::{self, Transport};
@@ -31,7 +31,7 @@ impl Runner {
         work: impl FnOnce(&mut dyn Client, Meter) -> Result<T> + Send,
     ) -> Result<(T, Health)> {
         let (client_cpu, server_cpu) = self.pin.cpus();
-        let peer: Peer<String> = Peer::start(
+        let peer: ServerProcess<String> = ServerProcess::start(
             server::ROLE,
             &server::TransportConfig { transport, node: self.node.clone(), cpu: server_cpu },
         )?;

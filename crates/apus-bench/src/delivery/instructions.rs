@@ -13,7 +13,7 @@ use apus_load::{ResultFile, Row};
 use super::experiment::{Experiment, Load, Point};
 use super::generator::{QueryLoad, Records, Starts, offer};
 use super::server;
-use crate::peer::{Peer, arguments, this_program};
+use crate::peer::{ServerProcess, arguments, this_program};
 use crate::pin::on_cpu;
 
 /// Queries per second.
@@ -81,7 +81,7 @@ fn count(
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
     command.arg(this_program()?).args(arguments(server::ROLE, &options)?);
-    let peer: Peer = Peer::spawn(command)?;
+    let peer: ServerProcess = ServerProcess::spawn(command)?;
     let load = QueryLoad {
         starts: Starts::Open { arrival: experiment.options.arrival, qps: QPS },
         warm_up: Duration::ZERO,

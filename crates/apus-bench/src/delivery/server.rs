@@ -15,7 +15,7 @@ use derive_more::Sub;
 use serde::{Deserialize, Serialize};
 
 use super::store::{Query, Status, Store};
-use crate::peer::{Peer, until_closed};
+use crate::peer::{ServerProcess, until_closed};
 use crate::pin::stay_on;
 use apus_node::transport::over_apus::{PORT, health};
 
@@ -64,8 +64,8 @@ pub(crate) struct Snapshot {
 ///
 /// # Errors
 /// If it cannot start.
-pub(crate) fn start(options: &StoreConfig) -> Result<Peer> {
-    Peer::start(ROLE, options)
+pub(crate) fn start(options: &StoreConfig) -> Result<ServerProcess> {
+    ServerProcess::start(ROLE, options)
 }
 
 /// Serves until standard input closes.

@@ -18,7 +18,7 @@ use self::addresses::ManyAddresses;
 use self::holder::BATCH_MAX;
 use crate::calls::{Calls, Choice};
 use crate::closed_loop::Pipeline;
-use crate::peer::{Meter, Peer};
+use crate::peer::{Meter, ServerProcess};
 use crate::pin::{Pin, on_cpu};
 use crate::transport::Transport;
 use apus_load::progress::Progress;
@@ -112,7 +112,7 @@ pub fn measure(
 
 fn measure_once(options: &Scalability, subject: Subject) -> Result<Row> {
     let (client_cpu, server_cpu) = options.pin.cpus();
-    let peer: Peer = Peer::start(
+    let peer: ServerProcess = ServerProcess::start(
         holder::ROLE,
         &holder::HolderConfig {
             listen: (Ipv4Addr::UNSPECIFIED, 0).into(),
