@@ -15,12 +15,12 @@ pub(super) struct Recorded {
     pub(super) p50: Duration,
     pub(super) p99: Duration,
     /// Other nodes with which it exchanged messages, by their share in the bytes.
-    pub(super) peers: Vec<Peer>,
+    pub(super) peers: Vec<PeerTraffic>,
 }
 
 /// A node at the other end of recorded calls, in both roles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Peer {
+pub(super) struct PeerTraffic {
     /// The number of the pair of nodes, which both ends record; 0 stands for all peers of raw links.
     pub(super) pair: u32,
     /// Recorded messages to it, and from it.
@@ -51,10 +51,11 @@ impl Recorded {
             let nanos = stats::percentile(&times, percent).unwrap_or_default();
             Duration::from_nanos(nanos as u64)
         };
-        let mut peers: BTreeMap<u32, Peer> = BTreeMap::new();
+        let mut peers: BTreeMap<u32, PeerTraffic> = BTreeMap::new();
         for it in records().filter(|it| messages.contains(&Some(it.event))).filter(recent) {
             let [_, pair, bytes, _] = it.arguments;
-            let peer = peers.entry(pair).or_insert_with(|| Peer { pair, ..Peer::default() });
+            let peer =
+                peers.entry(pair).or_insert_with(|| PeerTraffic { pair, ..PeerTraffic::default() });
             peer.messages += 1;
             peer.bytes += u64::from(bytes);
         }
@@ -140,7 +141,7 @@ mod tests {
             (Duration::from_nanos(2_000), Duration::from_nanos(4_000))
         );
         // The first request was sent before.
-        assert_eq!(recorded.peers, [Peer { pair: 9, messages: 3, bytes: 200 }]);
+        assert_eq!(recorded.peers, [PeerTraffic { pair: 9, messages: 3, bytes: 200 }]);
     }
 
     #[test]
@@ -152,8 +153,10 @@ mod tests {
             ]),
             0,
         );
-        let expected =
-            [Peer { pair: 8, messages: 1, bytes: 500 }, Peer { pair: 7, messages: 2, bytes: 30 }];
+        let expected = [
+            PeerTraffic { pair: 8, messages: 1, bytes: 500 },
+            PeerTraffic { pair: 7, messages: 2, bytes: 30 },
+        ];
         assert_eq!(recorded.peers, expected);
         assert_eq!((recorded.calls, recorded.p99), (0, Duration::ZERO));
     }

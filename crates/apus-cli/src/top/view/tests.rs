@@ -11,7 +11,7 @@ use super::{Look, draw, text};
 use crate::counters::Process;
 use crate::top::keys::Action;
 use crate::top::model::Model;
-use crate::top::recorded::{Peer, Recorded};
+use crate::top::recorded::{PeerTraffic, Recorded};
 use crate::top::script::{ended, process, sample};
 
 const SERVER: [(&str, u64); 14] = [
@@ -175,7 +175,7 @@ fn recent_calls_in_the_panel() {
     let mut model = model();
     model.act(Action::Panel);
     let mut third = sample(2.0, [process(2, &[("protocol.calls", 1_234_667)])]);
-    let peers = vec![Peer { pair: 0x324e_9d85, messages: 24, bytes: 1_536 }];
+    let peers = vec![PeerTraffic { pair: 0x324e_9d85, messages: 24, bytes: 1_536 }];
     let (p50, p99) = (Duration::from_nanos(8_120), Duration::from_micros(1_250));
     third.recorded = Some(((2, 0, 0), Recorded { calls: 12, p50, p99, peers }));
     model.take(third);
