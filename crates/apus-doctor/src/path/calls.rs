@@ -17,7 +17,7 @@ const SUBJECT: Subject = Subject::Path;
 
 /// The result of the first packet to a peer.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Peer {
+pub(super) struct Reachability {
     to: Address,
     /// The answer, or the reason why there is none.
     answer: Result<(), String>,
@@ -51,7 +51,7 @@ struct Long {
     shrunk: u64,
 }
 
-impl Peer {
+impl Reachability {
     pub(super) fn probe(to: Address, config: &Config) -> Self {
         let answer = match apus::probe_with(to, PROBE_TIMEOUT, config) {
             Ok(Presence::Answered(_)) => Ok(()),
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn a_silent_peer_is_told_what_to_start() {
         let to = apus::resolve("127.0.0.1:4000@1").unwrap();
-        let peer = Peer { to, answer: Err("no answer".to_owned()) };
+        let peer = Reachability { to, answer: Err("no answer".to_owned()) };
         assert!(peer.finding().change.unwrap().starts_with("apus doctor --serve"));
     }
 }

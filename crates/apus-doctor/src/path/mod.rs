@@ -24,7 +24,7 @@ pub use service::Service;
 /// When the address is not valid, a setting in the environment is wrong, or no node can be started here.
 pub fn findings(peer: &str, flood: Option<u64>, config: &Config) -> Result<Vec<Finding>> {
     let to = address(peer)?;
-    let found = calls::Peer::probe(to, config);
+    let found = calls::Reachability::probe(to, config);
     let mut findings = vec![found.finding()];
     if !found.is_there() {
         return Ok(findings);
