@@ -54,7 +54,7 @@ pub struct RawLink {
     local: SocketAddr,
     family: AddressFamily,
     capabilities: Capabilities,
-    peers: PathTable<Peer>,
+    peers: PathTable<Destination>,
     paths: Paths,
     outbox: Outbox,
     storage: BatchStorage,
@@ -117,8 +117,8 @@ impl RawLink {
     }
 }
 
-/// The peer of a path.
-struct Peer {
+/// The destination of a path.
+struct Destination {
     raw: RawAddress,
     /// The local address that the peer called last, if the link is bound to all addresses.
     called: Option<IpAddr>,
@@ -180,7 +180,7 @@ impl Link for RawLink {
     fn resolve(&mut self, to: SocketAddr) -> Option<PathId> {
         self.peers.find(to).or_else(|| {
             let raw = RawAddress::encode(to, self.family).filter(|_| is_native(to))?;
-            Some(self.peers.insert(to, Peer { raw, called: None }, drop))
+            Some(self.peers.insert(to, Destination { raw, called: None }, drop))
         })
     }
 

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use apus_wire::PacketReceiver;
 use apus_wire::segments::{self, Segmentation};
 
-use super::{Peer, RawLink};
+use super::{Destination, RawLink};
 use crate::address::{AddressFamily, RawAddress};
 use crate::link::LinkCounters;
 use crate::paths::FALLBACK_MTU;
@@ -50,7 +50,7 @@ impl RawLink {
         let family = self.family;
         let path = self.peers.find(from).or_else(|| {
             let raw = RawAddress::encode(from, family)?;
-            Some(self.peers.insert(from, Peer { raw, called: None }, drop))
+            Some(self.peers.insert(from, Destination { raw, called: None }, drop))
         });
         let Some(path) = path else { return };
         if self.local.ip().is_unspecified()
