@@ -5,7 +5,7 @@ use apus_load::{Row, stats};
 
 use super::delivery;
 use super::sockets::{RR, STREAM, Sockets};
-use super::testcases::Line;
+use super::testcases::CaseResults;
 
 /// One claim and its verdict.
 struct Check {
@@ -122,8 +122,8 @@ struct OperatingPoint<'a> {
 }
 
 impl OperatingPoint<'_> {
-    fn value(self, lines: &[Line<'_>], testcase: &str, key: &str) -> Option<f64> {
-        let is_it = |line: &&Line<'_>| {
+    fn value(self, lines: &[CaseResults<'_>], testcase: &str, key: &str) -> Option<f64> {
+        let is_it = |line: &&CaseResults<'_>| {
             line.testcase == testcase
                 && line.load == self.load
                 && delivery::threads(line) == self.threads
@@ -134,7 +134,7 @@ impl OperatingPoint<'_> {
     /// A figure of the first case divided by the second case's.
     fn against(
         self,
-        lines: &[Line<'_>],
+        lines: &[CaseResults<'_>],
         (ours, rival): (&str, &str),
         (key, name): (&str, &str),
         wanted: Wanted,
@@ -148,7 +148,7 @@ impl OperatingPoint<'_> {
 }
 
 /// More threads on one socket must not make the tail longer at low load.
-fn more_threads(lines: &[Line<'_>], few: u64, many: u64) -> Vec<Check> {
+fn more_threads(lines: &[CaseResults<'_>], few: u64, many: u64) -> Vec<Check> {
     let point = |threads| OperatingPoint { load: "20", threads };
     let check = |testcase: &str| {
         let p99 = |threads| point(threads).value(lines, testcase, "p99_us");

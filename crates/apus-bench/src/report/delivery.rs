@@ -3,7 +3,7 @@
 use apus_load::report::Table;
 use apus_load::{Row, Scale, Series};
 
-use super::testcases::{Figure, Form, Line, Over, figure};
+use super::testcases::{CaseResults, Figure, Form, Over, figure};
 
 /// The `bench` of these rows.
 pub(super) const BENCH: &str = "delivery";
@@ -37,12 +37,12 @@ fn threads_in_words(row: &Row) -> String {
 }
 
 /// The lines of all tables, in the order in which their first rows appear.
-pub(super) fn lines(rows: &[Row]) -> Vec<Line<'_>> {
+pub(super) fn lines(rows: &[Row]) -> Vec<CaseResults<'_>> {
     FORM.lines(rows)
 }
 
 /// Threads of the server of a line.
-pub(super) fn threads(line: &Line<'_>) -> u64 {
+pub(super) fn threads(line: &CaseResults<'_>) -> u64 {
     line.runs.first().and_then(|row| row.number("threads")).unwrap_or(1.0) as u64
 }
 

@@ -3,7 +3,7 @@
 use apus_load::report::Table;
 use apus_load::{ResultFile, Row, Scale, Series, stats};
 
-use super::testcases::{Figure, Form, Line, Over, figure};
+use super::testcases::{CaseResults, Figure, Form, Over, figure};
 
 /// The `bench` of these rows.
 pub(crate) const BENCH: &str = "irq";
@@ -164,16 +164,17 @@ impl Comparison {
     }
 
     /// The ratio. A figure that is measured under several settings comes from the first setting.
-    fn ratio(&self, lines: &[Line<'_>], key: &str) -> Option<f64> {
+    fn ratio(&self, lines: &[CaseResults<'_>], key: &str) -> Option<f64> {
         let value = |testcase: &str| {
-            let is_it = |line: &&Line<'_>| line.testcase == testcase && line.load == self.load;
+            let is_it =
+                |line: &&CaseResults<'_>| line.testcase == testcase && line.load == self.load;
             lines.iter().find(is_it)?.value(key)
         };
         stats::ratio(value(self.case)?, value(self.rival)?)
     }
 
     /// Whether both cases were measured at this load, perhaps without a valid run.
-    fn was_tried(&self, lines: &[Line<'_>]) -> bool {
+    fn was_tried(&self, lines: &[CaseResults<'_>]) -> bool {
         [self.case, self.rival].iter().all(|testcase| {
             lines.iter().any(|line| line.testcase == *testcase && line.load == self.load)
         })

@@ -46,7 +46,7 @@ pub(super) struct Form {
 }
 
 /// The results of one case at one load.
-pub(super) struct Line<'a> {
+pub(super) struct CaseResults<'a> {
     pub(super) testcase: &'a str,
     pub(super) load: &'a str,
     pub(super) setting: String,
@@ -54,7 +54,7 @@ pub(super) struct Line<'a> {
     form: &'static Form,
 }
 
-impl Line<'_> {
+impl CaseResults<'_> {
     /// A figure over all valid runs; `None` without valid runs.
     pub(super) fn value(&self, key: &str) -> Option<f64> {
         let values: Vec<f64> = self.runs.iter().filter_map(|row| row.number(key)).collect();
@@ -80,8 +80,8 @@ impl Line<'_> {
 
 impl Form {
     /// The lines of all tables, in the order of first appearance.
-    pub(super) fn lines<'a>(&'static self, rows: &'a [Row]) -> Vec<Line<'a>> {
-        let mut lines: Vec<Line<'a>> = Vec::new();
+    pub(super) fn lines<'a>(&'static self, rows: &'a [Row]) -> Vec<CaseResults<'a>> {
+        let mut lines: Vec<CaseResults<'a>> = Vec::new();
         for row in rows.iter().filter(|row| row.text("bench") == Some(self.bench)) {
             // These runs determine the rate of 100 %.
             if row.text("load") == Some("base") {
@@ -96,7 +96,9 @@ impl Form {
             });
             match known {
                 Some(line) => line.runs.push(row),
-                None => lines.push(Line { testcase, load, setting, runs: vec![row], form: self }),
+                None => {
+                    lines.push(CaseResults { testcase, load, setting, runs: vec![row], form: self })
+                }
             }
         }
         lines
@@ -107,7 +109,7 @@ impl Form {
         let lines = self.lines(rows);
         let places = in_order(lines.iter().map(|line| (line.load, line.setting.as_str())));
         let table_at = |(load, setting): &(&str, &str)| {
-            let is_here = |line: &&Line<'_>| line.load == *load && line.setting == *setting;
+            let is_here = |line: &&CaseResults<'_>| line.load == *load && line.setting == *setting;
             let title = format!("{} · {} · {setting}", self.bench, title(load));
             table(&title, &lines.iter().filter(is_here).collect::<Vec<_>>())
         };
@@ -128,7 +130,8 @@ impl Form {
         for (name, key, y_label, y_scale) in plots {
             for &(testcase, setting) in &subjects {
                 let mine = lines.iter().filter(|l| l.testcase == testcase && l.setting == setting);
-                let point = |line: &Line<'_>| Some((line.load.parse().ok()?, line.value(key)?));
+                let point =
+                    |line: &CaseResults<'_>| Some((line.load.parse().ok()?, line.value(key)?));
                 let mut points: Vec<(f64, f64)> = mine.filter_map(point).collect();
                 points.sort_by(|one, other| one.0.total_cmp(&other.0));
                 let transport =
@@ -156,7 +159,7 @@ fn title(load: &str) -> String {
     }
 }
 
-fn table(title: &str, lines: &[&Line<'_>]) -> Table {
+fn table(title: &str, lines: &[&CaseResults<'_>]) -> Table {
     let figures = lines.first().map_or(&[][..], |line| line.form.figures);
     let shown: Vec<&Figure> = figures
         .iter()
