@@ -10,7 +10,7 @@ use apus_load::progress::Progress;
 use apus_load::{ResultFile, Row, Workload};
 use apus_node::arguments;
 
-use super::table::{Contenders, Line, Unit, is_of};
+use super::table::{ComparedFigure, Contenders, Unit, is_of};
 
 /// Bytes of a short call.
 const SHORT: u32 = 100;
@@ -160,8 +160,8 @@ const CONTENDERS: Contenders = Contenders {
 };
 
 /// The lines of the table.
-pub(super) fn lines() -> [Line; 5] {
-    let time = |name, key, is_in| Line {
+pub(super) fn lines() -> [ComparedFigure; 5] {
+    let time = |name, key, is_in| ComparedFigure {
         name,
         key,
         unit: Unit::Time,
@@ -177,7 +177,10 @@ pub(super) fn lines() -> [Line; 5] {
         time("100 B call, p99", "p99_us", is_alone),
         time("100 B under load, p50", "p50_us", is_loaded),
         time("100 B under load, p99", "p99_us", is_loaded),
-        Line { unit: Unit::Rate, ..time("500 kB messages, Gb/s", "goodput_gbps", is_stream) },
+        ComparedFigure {
+            unit: Unit::Rate,
+            ..time("500 kB messages, Gb/s", "goodput_gbps", is_stream)
+        },
     ]
 }
 

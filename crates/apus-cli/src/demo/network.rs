@@ -19,7 +19,7 @@ use apus_sim::{Plan, Protocol, results};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::table::{Contenders, Line, Unit, is_of};
+use super::table::{ComparedFigure, Contenders, Unit, is_of};
 use crate::interrupt;
 use crate::output::print;
 use crate::progress::Bar;
@@ -34,7 +34,7 @@ const LENGTHS: &str = "mix";
 
 /// Measurements in a network, and the kind of network.
 pub(super) struct Network {
-    pub(super) lines: [Line; 3],
+    pub(super) lines: [ComparedFigure; 3],
     /// Whether the network was emulated or simulated, and why.
     pub(super) description: String,
 }
@@ -203,8 +203,8 @@ fn output(child: Child) -> Result<Output> {
 const EMULATED: Contenders =
     Contenders { apus: "apus-udp", tcp: &["tcp-epoll"], other: &[], other_name: "unix sockets" };
 
-fn emulated_lines(refused: bool) -> [Line; 3] {
-    let line = |name, key, is_in| Line {
+fn emulated_lines(refused: bool) -> [ComparedFigure; 3] {
+    let line = |name, key, is_in| ComparedFigure {
         name,
         key,
         unit: Unit::Time,
@@ -252,8 +252,8 @@ const SIMULATED: Contenders = Contenders {
     other_name: "DCTCP",
 };
 
-fn simulated_lines() -> [Line; 3] {
-    let line = |name, key, is_in| Line {
+fn simulated_lines() -> [ComparedFigure; 3] {
+    let line = |name, key, is_in| ComparedFigure {
         name,
         key,
         unit: Unit::Slowdown,

@@ -4,7 +4,7 @@ use apus_load::report::{self, Table};
 use apus_load::{ResultFile, Row, stats};
 
 /// A figure of Apus beside the same figure of TCP and of one more rival.
-pub(super) struct Line {
+pub(super) struct ComparedFigure {
     /// A name of the measurement in plain words.
     pub(super) name: &'static str,
     /// The key of the figure in a row.
@@ -44,7 +44,7 @@ pub(super) fn is_of(row: &Row, bench: &str, transport: &str) -> bool {
 }
 
 /// Makes the table of the lines for which Apus has a figure.
-pub(super) fn table(result: &ResultFile, lines: &[Line]) -> Table {
+pub(super) fn table(result: &ResultFile, lines: &[ComparedFigure]) -> Table {
     let heads = [
         ("", false),
         ("Apus", true),
@@ -61,8 +61,8 @@ const NOTE: &str = "p50: the typical call; p99: 99 of 100 calls take at most thi
     unix sockets (unix) block or spin, whichever is better.";
 
 /// The conclusion for a reader: one or two sentences that follow from the table.
-pub(super) fn conclusion(result: &ResultFile, lines: &[Line]) -> String {
-    let is_network = |line: &&Line| line.name.starts_with("network: ");
+pub(super) fn conclusion(result: &ResultFile, lines: &[ComparedFigure]) -> String {
+    let is_network = |line: &&ComparedFigure| line.name.starts_with("network: ");
     let alone = lines.first().and_then(|line| line.sentence(result, "Between two processes here"));
     let network = lines.iter().filter(is_network);
     let refused = network.clone().any(|line| line.refused);
@@ -78,7 +78,7 @@ pub(super) fn conclusion(result: &ResultFile, lines: &[Line]) -> String {
     [alone, network].into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
-impl Line {
+impl ComparedFigure {
     fn texts(&self, result: &ResultFile) -> Option<Vec<String>> {
         let Contenders { apus, tcp, other, .. } = self.contenders;
         let ours = self.best(result, &[apus]);
@@ -176,7 +176,7 @@ mod tests {
     use apus_load::Machine;
     use apus_load::report::Style;
 
-    const LINE: Line = Line {
+    const LINE: ComparedFigure = ComparedFigure {
         name: "100 B call, p50",
         key: "p50_us",
         unit: Unit::Time,
@@ -190,7 +190,7 @@ mod tests {
         refused: false,
     };
 
-    fn text(lines: &[Line], figures: &[(&str, f64)]) -> String {
+    fn text(lines: &[ComparedFigure], figures: &[(&str, f64)]) -> String {
         let mut result = ResultFile::new("apus demo", Machine::default());
         for &(transport, us) in figures {
             result.rows.push(Row::new(transport).set("bench", "rtt").set("p50_us", us));
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn more_of_a_rate_is_better() {
-        let line = Line { unit: Unit::Rate, key: "p50_us", ..LINE };
+        let line = ComparedFigure { unit: Unit::Rate, key: "p50_us", ..LINE };
         let text = text(&[line], &[("apus-udp", 6.0), ("tcp-block", 4.0), ("tcp-poll", 5.0)]);
         assert!(text.contains("   6    5     —"), "{text}");
     }
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_refused_figure_is_shown_and_not_compared() {
-        let line = Line { refused: true, ..LINE };
+        let line = ComparedFigure { refused: true, ..LINE };
         let text = text(&[line], &[("apus-udp", 6.0), ("tcp-block", 54.0)]);
         assert!(text.contains("6 µs  54 µs     —  refused"), "{text}");
     }
@@ -250,13 +250,13 @@ mod tests {
             let row = Row::new(transport).set("bench", "rtt").set("p50_us", us);
             result.rows.push(row.set("p99_us", us));
         }
-        let network = Line { name: "network: 100 B, p99", key: "p99_us", ..LINE };
+        let network = ComparedFigure { name: "network: 100 B, p99", key: "p99_us", ..LINE };
         let said = conclusion(&result, &[LINE, network]);
         let alone = "Between two processes here, a 100 B call over Apus takes 6 µs: 9.0× faster than over TCP, 2.0× slower than over \
             unix sockets.";
         assert!(said.starts_with(alone), "{said}");
         assert!(said.contains("In the loaded network, 99 of 100 calls"), "{said}");
-        let refused = Line { name: "network: 100 B, p99", refused: true, ..LINE };
+        let refused = ComparedFigure { name: "network: 100 B, p99", refused: true, ..LINE };
         let said = conclusion(&result, &[LINE, refused]);
         assert!(said.contains("too small or too busy") && said.contains("apus sim run"), "{said}");
     }
