@@ -19,7 +19,7 @@ pub(super) struct Interrupts {
     loopback: bool,
     /// CPUs that this process may run on.
     allowed: BTreeSet<usize>,
-    lines: Vec<Line>,
+    lines: Vec<IrqLine>,
     receive_queues: usize,
     transmit_queues: usize,
     /// CPUs that any queue hands packets to after the interrupt.
@@ -33,7 +33,7 @@ pub(super) struct Interrupts {
 
 /// An interrupt of the interface.
 #[derive(Clone, PartialEq, Debug)]
-struct Line {
+struct IrqLine {
     number: u32,
     name: String,
     /// Interrupts since the boot, by CPU.
@@ -99,14 +99,14 @@ impl Interrupts {
 }
 
 /// The interrupts whose name includes the name of the interface or of its device.
-fn lines(files: &dyn Files, device: &Device) -> Vec<Line> {
+fn lines(files: &dyn Files, device: &Device) -> Vec<IrqLine> {
     let table = files.text("/proc/interrupts").unwrap_or_default();
     let mut rows = table.lines();
     let cpus = rows.next().unwrap_or_default().split_whitespace();
     let cpus: Vec<usize> = cpus.filter_map(|it| it.strip_prefix("CPU")?.parse().ok()).collect();
     let owners: Vec<&str> =
         [Some(device.name.as_str()), device.bus_name.as_deref()].into_iter().flatten().collect();
-    let mut lines: Vec<Line> = rows.filter_map(|row| line(row, &cpus, &owners)).collect();
+    let mut lines: Vec<IrqLine> = rows.filter_map(|row| line(row, &cpus, &owners)).collect();
     for line in &mut lines {
         let affinity = files.text(&format!("/proc/irq/{}/smp_affinity_list", line.number));
         line.affinity = affinity.map(|it| cpu_list::of_list(&it)).unwrap_or_default();
@@ -114,7 +114,7 @@ fn lines(files: &dyn Files, device: &Device) -> Vec<Line> {
     lines
 }
 
-fn line(row: &str, cpus: &[usize], owners: &[&str]) -> Option<Line> {
+fn line(row: &str, cpus: &[usize], owners: &[&str]) -> Option<IrqLine> {
     let (number, rest) = row.split_once(':')?;
     let number = number.trim().parse().ok()?;
     let mut words = rest.split_whitespace();
@@ -128,7 +128,7 @@ fn line(row: &str, cpus: &[usize], owners: &[&str]) -> Option<Line> {
             !after.is_some_and(|it| it.is_ascii_digit())
         })
     };
-    owners.iter().any(belongs).then(|| Line {
+    owners.iter().any(belongs).then(|| IrqLine {
         number,
         name: name.to_owned(),
         counts,
