@@ -68,10 +68,10 @@ struct Group<'a> {
     /// Labels with the same value in all lines: "delivery base".
     constants: Vec<String>,
     columns: Vec<Column>,
-    lines: Vec<Line>,
+    lines: Vec<TransportResults>,
 }
 
-struct Line {
+struct TransportResults {
     transport: String,
     /// Keys and values of all texts and settings except the transport.
     identity: Vec<(String, String)>,
@@ -79,7 +79,7 @@ struct Line {
     values: BTreeMap<String, BTreeMap<u64, f64>>,
 }
 
-impl Line {
+impl TransportResults {
     fn label(&self, key: &str) -> &str {
         self.identity.iter().find(|(name, _)| name == key).map_or("", |(_, value)| value)
     }
@@ -122,7 +122,7 @@ impl Line {
 impl<'a> Group<'a> {
     fn new(rows: &[&Row], conventions: &'a Conventions) -> Self {
         let mut columns: Vec<Column> = Vec::new();
-        let mut lines: Vec<Line> = Vec::new();
+        let mut lines: Vec<TransportResults> = Vec::new();
         let mut labels: Vec<String> = Vec::new();
         for row in rows {
             let identity = identity_of(row);
@@ -135,7 +135,7 @@ impl<'a> Group<'a> {
                 .iter()
                 .position(|line| line.transport == row.transport() && line.identity == identity);
             let place = known.unwrap_or_else(|| {
-                lines.push(Line {
+                lines.push(TransportResults {
                     transport: row.transport().to_owned(),
                     identity,
                     values: BTreeMap::new(),
@@ -211,10 +211,10 @@ impl<'a> Group<'a> {
 
     fn entries(
         &self,
-        line: &Line,
+        line: &TransportResults,
         headline: Option<&Column>,
         spread_of: Option<&Column>,
-        reference: Option<&Line>,
+        reference: Option<&TransportResults>,
     ) -> Vec<TableCell> {
         let plain = |text: String| TableCell { text, best: false };
         let mut entries = vec![plain(self.title(line))];
@@ -284,18 +284,26 @@ impl<'a> Group<'a> {
     }
 
     /// The best of the rivals, if there is another line to compare with it. It is a refused one only if there is no other.
-    fn reference(&self, column: &Column) -> Option<&Line> {
+    fn reference(&self, column: &Column) -> Option<&TransportResults> {
         self.best_valid(column, |line| self.is_rival(line)).filter(|_| self.lines.len() > 1)
     }
 
     /// The best line of a kind. Refused lines count only if there are no others.
-    fn best_valid(&self, column: &Column, is_meant: impl Fn(&Line) -> bool) -> Option<&Line> {
+    fn best_valid(
+        &self,
+        column: &Column,
+        is_meant: impl Fn(&TransportResults) -> bool,
+    ) -> Option<&TransportResults> {
         let meant = || self.lines.iter().filter(|line| is_meant(line));
         self.best(meant().filter(|line| !line.is_refused()), column)
             .or_else(|| self.best(meant(), column))
     }
 
-    fn best<'l>(&self, lines: impl Iterator<Item = &'l Line>, column: &Column) -> Option<&'l Line> {
+    fn best<'l>(
+        &self,
+        lines: impl Iterator<Item = &'l TransportResults>,
+        column: &Column,
+    ) -> Option<&'l TransportResults> {
         let valued = lines.filter_map(|line| Some((line, line.median(&column.key)?)));
         valued
             .reduce(|best, line| if column.beats(line.1, best.1) { line } else { best })
@@ -303,8 +311,8 @@ impl<'a> Group<'a> {
     }
 
     /// Whether `line` has the best value of `column` among at least two different contenders.
-    fn is_best(&self, line: &Line, column: &Column) -> bool {
-        let contends = |line: &&Line| !self.is_floor(line) && !line.is_refused();
+    fn is_best(&self, line: &TransportResults, column: &Column) -> bool {
+        let contends = |line: &&TransportResults| !self.is_floor(line) && !line.is_refused();
         let Some(value) = line.median(&column.key).filter(|_| contends(&line)) else {
             return false;
         };
@@ -318,21 +326,21 @@ impl<'a> Group<'a> {
             && others.iter().any(|other| column.beats(value, *other))
     }
 
-    fn is_floor(&self, line: &Line) -> bool {
+    fn is_floor(&self, line: &TransportResults) -> bool {
         self.conventions.is_floor(&line.transport)
     }
 
-    fn is_rival(&self, line: &Line) -> bool {
+    fn is_rival(&self, line: &TransportResults) -> bool {
         self.conventions.is_rival(&line.transport)
     }
 
-    fn title(&self, line: &Line) -> String {
+    fn title(&self, line: &TransportResults) -> String {
         let floor = if self.is_floor(line) { " (floor)" } else { "" };
         format!("{}{floor}", line.transport)
     }
 
     /// The transport, and its differences from other lines of the same transport.
-    fn name(&self, line: &Line) -> String {
+    fn name(&self, line: &TransportResults) -> String {
         let same = self.lines.iter().filter(|other| other.transport == line.transport).count();
         let details = self.labels.iter().filter(|label| same > 1 && !line.label(label).is_empty());
         let details = details.map(|label| match line.label(label) {
@@ -349,9 +357,10 @@ impl<'a> Group<'a> {
     }
 
     /// One verdict against the best rival of each name. The best of all rivals is the first.
-    fn verdicts(&self, column: &Column, reference: Option<&Line>) -> Vec<Verdict> {
+    fn verdicts(&self, column: &Column, reference: Option<&TransportResults>) -> Vec<Verdict> {
         let Some(reference) = reference else { return Vec::new() };
-        let name_of = |line: &Line| self.conventions.name_of(&line.transport).to_owned();
+        let name_of =
+            |line: &TransportResults| self.conventions.name_of(&line.transport).to_owned();
         let mut names = vec![name_of(reference)];
         let mut references = vec![reference];
         for line in self.lines.iter().filter(|line| self.is_rival(line)) {
@@ -365,18 +374,18 @@ impl<'a> Group<'a> {
         references.into_iter().filter_map(|line| self.verdict(column, line)).collect()
     }
 
-    fn verdict(&self, column: &Column, reference: &Line) -> Option<Verdict> {
+    fn verdict(&self, column: &Column, reference: &TransportResults) -> Option<Verdict> {
         let subject =
             self.lines.iter().find(|line| !self.is_floor(line) && !self.is_rival(line))?;
         let ours = self.best_valid(column, |line| line.transport == subject.transport)?;
-        let spelled = |line: &Line| {
+        let spelled = |line: &TransportResults| {
             Some(format!("{} {}", self.name(line), column.with_unit(line.median(&column.key)?)))
         };
         let comparison = ours.comparison(reference, column);
         if comparison == Comparison::Missing {
             return None;
         }
-        let named = |line: &Line| self.conventions.name_of(&line.transport).to_owned();
+        let named = |line: &TransportResults| self.conventions.name_of(&line.transport).to_owned();
         Some(Verdict {
             headline: comparison.sentence(column, &named(ours), &named(reference)),
             side: comparison.side(column),
@@ -433,7 +442,7 @@ fn in_words(value: &Value) -> Option<String> {
 }
 
 /// Adds the measured values of `row` to its line, as the named run or the next one.
-fn gather(row: &Row, line: &mut Line, columns: &mut Vec<Column>) {
+fn gather(row: &Row, line: &mut TransportResults, columns: &mut Vec<Column>) {
     for (key, value) in row.values() {
         if key == "run" || CONDITIONS.contains(&key) || SETTINGS.contains(&key) {
             continue;
@@ -451,7 +460,10 @@ fn gather(row: &Row, line: &mut Line, columns: &mut Vec<Column>) {
 }
 
 /// Splits labels into those that distinguish lines and, as "key value", those with the same value in all lines.
-fn set_constants_apart(labels: Vec<String>, lines: &[Line]) -> (Vec<String>, Vec<String>) {
+fn set_constants_apart(
+    labels: Vec<String>,
+    lines: &[TransportResults],
+) -> (Vec<String>, Vec<String>) {
     let (constant, telling): (Vec<String>, Vec<String>) = labels
         .into_iter()
         .partition(|label| lines.iter().all(|line| line.label(label) == lines[0].label(label)));
