@@ -156,7 +156,7 @@ impl Shared {
             connections: connections.collect(),
             waiting_streams: self.pairing.waiting(),
             carried: self.carried(),
-            lost: self.counters.count(crate::status::Event::Lost),
+            lost: self.counters.count(crate::status::Incident::Lost),
             refused: self.counters.refused(),
         }
     }

@@ -15,7 +15,7 @@ use crate::pairing::WAIT;
 use crate::program::{Introduced, ProgramChannel};
 use crate::reactor::within;
 use crate::shared::Shared;
-use crate::status::Event;
+use crate::status::Incident;
 
 /// Upper bound on the time of another carrier's answer that needs no program.
 pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(10);
@@ -88,7 +88,7 @@ pub(crate) async fn search(shared: &Shared, introduced: &Introduced) -> Option<S
         }
     }
     if let Err(error) = &connected {
-        shared.counters.note(Event::Absent, || format!("no carrier at {ip}: {error}"));
+        shared.counters.note(Incident::Absent, || format!("no carrier at {ip}: {error}"));
         shared.note_absent(ip);
     }
     let stream = connected.ok()?;

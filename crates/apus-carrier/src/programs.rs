@@ -21,7 +21,7 @@ use crate::pairing::WAIT;
 use crate::program::{Introduced, ProgramChannel, Purpose};
 use crate::reactor::{Source, within};
 use crate::shared::Shared;
-use crate::status::Event;
+use crate::status::Incident;
 use crate::tasks::spawn;
 
 /// Pause after a failed accept.
@@ -35,7 +35,7 @@ pub(crate) async fn accept(shared: Arc<Shared>, listener: Source<UnixListener>) 
             Ok((socket, _)) => admit(&shared, ProgramChannel::new(socket.into())),
             Err(error) => {
                 let line = || format!("no program can be accepted: {error}");
-                shared.counters.note(Event::NoDescriptor, line);
+                shared.counters.note(Incident::NoDescriptor, line);
                 reserve.give_up();
                 if let Ok((socket, _)) = listener.get().accept() {
                     drop(ProgramChannel::new(socket.into())); // The program then stays with TCP.
@@ -53,7 +53,7 @@ fn admit(shared: &Arc<Shared>, channel: ProgramChannel) {
     let theirs = getsockopt(&channel, sockopt::PeerCredentials).map(|process| process.uid());
     if theirs != Ok(uid) {
         let line = || "a process of another user is refused".to_owned();
-        return shared.counters.note(Event::ForeignUser, line);
+        return shared.counters.note(Incident::ForeignUser, line);
     }
     match (Guest::come(&shared.guests), Source::new(channel)) {
         (Some(guest), Ok(channel)) => spawn(serve(Arc::clone(shared), channel, guest, uid)),
@@ -63,7 +63,7 @@ fn admit(shared: &Arc<Shared>, channel: ProgramChannel) {
 
 fn no_room(shared: &Shared) {
     let line = || "there is no room for a further process or connection: it stays with TCP".into();
-    shared.counters.note(Event::NoDescriptor, line);
+    shared.counters.note(Incident::NoDescriptor, line);
 }
 
 /// Serves a program's socket. The process exists while it is open, and it may introduce a connection.
@@ -82,11 +82,11 @@ async fn serve(shared: Arc<Shared>, channel: Source<ProgramChannel>, mut guest: 
     let Some(introduced) = introduced.filter(|it| is_true(it, uid)) else {
         let line =
             || "a process introduces a connection that it does not have, or no longer".to_owned();
-        return shared.counters.note(Event::NotIntroduced, line);
+        return shared.counters.note(Incident::NotIntroduced, line);
     };
     if !shared.carries.load(Ordering::Relaxed) {
         let line = || "carrying is off: a connection stays with TCP".to_owned();
-        return shared.counters.note(Event::Off, line);
+        return shared.counters.note(Incident::Off, line);
     }
     let bell = shared.bells.bell(introduced.introduction.number);
     // A program that gives up ends the search.
@@ -117,7 +117,7 @@ async fn serve(shared: Arc<Shared>, channel: Source<ProgramChannel>, mut guest: 
     if let Err(error) = (&mut carry).await {
         let Tuple { client, server } = tuple;
         let line = || format!("the connection of {client} to {server} was lost: {error}");
-        shared.counters.note(Event::Lost, line);
+        shared.counters.note(Incident::Lost, line);
     }
 }
 

@@ -77,7 +77,7 @@ pub struct Refused {
 
 /// An event that is counted and logged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Event {
+pub(crate) enum Incident {
     ForeignUser,
     NotIntroduced,
     NoDescriptor,
@@ -92,7 +92,7 @@ pub(crate) enum Event {
     Absent,
 }
 
-const EVENTS: usize = Event::Absent as usize + 1;
+const EVENTS: usize = Incident::Absent as usize + 1;
 
 #[derive(Debug, Default)]
 struct Counter {
@@ -106,7 +106,7 @@ pub(crate) struct Counters([Counter; EVENTS]);
 
 impl Counters {
     /// Counts an event, and logs `line` if it is due.
-    pub(crate) fn note(&self, event: Event, line: impl FnOnce() -> String) {
+    pub(crate) fn note(&self, event: Incident, line: impl FnOnce() -> String) {
         let counter = &self.0[event as usize];
         let count = counter.count.fetch_add(1, Ordering::Relaxed) + 1;
         let mut logged = counter.logged.lock().unwrap_or_else(PoisonError::into_inner);
@@ -118,20 +118,20 @@ impl Counters {
     }
 
     /// Number of these events.
-    pub(crate) fn count(&self, event: Event) -> u64 {
+    pub(crate) fn count(&self, event: Incident) -> u64 {
         self.0[event as usize].count.load(Ordering::Relaxed)
     }
 
     pub(crate) fn refused(&self) -> Refused {
         Refused {
-            foreign_user: self.count(Event::ForeignUser),
-            not_introduced: self.count(Event::NotIntroduced),
-            no_descriptor: self.count(Event::NoDescriptor),
-            foreign_port: self.count(Event::ForeignPort),
-            foreign_host: self.count(Event::ForeignHost),
-            foreign_client: self.count(Event::ForeignClient),
-            too_many: self.count(Event::TooMany),
-            off: self.count(Event::Off),
+            foreign_user: self.count(Incident::ForeignUser),
+            not_introduced: self.count(Incident::NotIntroduced),
+            no_descriptor: self.count(Incident::NoDescriptor),
+            foreign_port: self.count(Incident::ForeignPort),
+            foreign_host: self.count(Incident::ForeignHost),
+            foreign_client: self.count(Incident::ForeignClient),
+            too_many: self.count(Incident::TooMany),
+            off: self.count(Incident::Off),
         }
     }
 }

@@ -11,7 +11,7 @@ use apus::{Address, Stream, StreamListener};
 use crate::joining::{ANSWER_WAIT, named};
 use crate::reactor::within;
 use crate::shared::Shared;
-use crate::status::Event;
+use crate::status::Incident;
 use crate::tasks::spawn;
 
 /// Upper bound on a host's streams that have not yet named a connection. An honest carrier names one at once.
@@ -35,22 +35,22 @@ pub(crate) async fn accept(shared: Arc<Shared>, streams: StreamListener) {
 }
 
 /// The reason for which a stream is refused before it is read.
-fn refusal(shared: &Shared, from: Address) -> Option<(Event, String)> {
+fn refusal(shared: &Shared, from: Address) -> Option<(Incident, String)> {
     let at = from.host;
     if at.port() != shared.port {
         // Any user of that host may have a node at another port, and would be trusted about the connections of all other users.
-        return Some((Event::ForeignPort, format!("a node at {at} is not a carrier: refused")));
+        return Some((Incident::ForeignPort, format!("a node at {at} is not a carrier: refused")));
     }
     if !shared.hosts.have(at.ip()) {
-        return Some((Event::ForeignHost, format!("the carrier at {at} is not in the list")));
+        return Some((Incident::ForeignHost, format!("the carrier at {at} is not in the list")));
     }
     let is_off = !shared.carries.load(Ordering::Relaxed);
-    is_off.then(|| (Event::Off, format!("carrying is off: the carrier at {at} is refused")))
+    is_off.then(|| (Incident::Off, format!("carrying is off: the carrier at {at} is refused")))
 }
 
 fn too_many(shared: &Shared, host: IpAddr) {
     let line = || format!("too many streams wait for programs, most of them from {host}");
-    shared.counters.note(Event::TooMany, line);
+    shared.counters.note(Incident::TooMany, line);
 }
 
 /// Passes a stream to the program whose connection it names.
@@ -60,7 +60,7 @@ async fn bring(shared: Arc<Shared>, stream: Stream, permit: UnnamedPermit) {
     drop(permit);
     if host != tuple.client.ip() {
         let line = || format!("the carrier at {host} names a client at another host");
-        return shared.counters.note(Event::ForeignClient, line);
+        return shared.counters.note(Incident::ForeignClient, line);
     }
     if let Some(loser) = shared.pairing.bring(tuple, stream, Instant::now()) {
         too_many(&shared, loser);
