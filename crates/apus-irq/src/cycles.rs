@@ -18,14 +18,14 @@ pub struct Cycles {
     rings: Vec<Ring>,
     formats: Formats,
     /// Records in the order in which the rings were read. A ring may still hold an older record.
-    pending: Vec<(u64, Event)>,
+    pending: Vec<(u64, CycleEvent)>,
     recorded: Recorded,
     began_ns: u64,
 }
 
 /// A record of a tracepoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Event {
+enum CycleEvent {
     /// A thread called `epoll_wait`.
     Entered { thread: i32 },
     /// A call of `epoll_wait` returned this number of events, or an error.
@@ -111,14 +111,14 @@ impl Recorded {
         Self { threads, ..Self::default() }
     }
 
-    fn take(&mut self, at_ns: u64, event: Event) {
-        let (Event::Entered { thread: number }
-        | Event::Returned { thread: number, .. }
-        | Event::Woken { thread: number }
-        | Event::Expired { thread: number }) = event;
+    fn take(&mut self, at_ns: u64, event: CycleEvent) {
+        let (CycleEvent::Entered { thread: number }
+        | CycleEvent::Returned { thread: number, .. }
+        | CycleEvent::Woken { thread: number }
+        | CycleEvent::Expired { thread: number }) = event;
         let Some(thread) = self.threads.get_mut(&number) else { return };
         match event {
-            Event::Entered { .. } => {
+            CycleEvent::Entered { .. } => {
                 if let Some(cycle) = thread.cycle.take() {
                     let took_ns = at_ns.saturating_sub(cycle.since_ns);
                     keep(&mut self.cycles_ns, took_ns);
@@ -128,12 +128,12 @@ impl Recorded {
                 }
                 *thread = Thread { entered_ns: Some(at_ns), ..Thread::default() };
             }
-            Event::Woken { .. } => {
+            CycleEvent::Woken { .. } => {
                 if thread.entered_ns.is_some() {
                     thread.woken_ns.get_or_insert(at_ns);
                 }
             }
-            Event::Returned { events, .. } => {
+            CycleEvent::Returned { events, .. } => {
                 let events = u64::try_from(events).unwrap_or(0);
                 if let (Some(entered_ns), Some(woken_ns), 1..) =
                     (thread.entered_ns, thread.woken_ns, events)
@@ -144,7 +144,7 @@ impl Recorded {
                 let cycle = Cycle { since_ns: at_ns, events, is_interrupted: false };
                 *thread = Thread { cycle: (events > 0).then_some(cycle), ..Thread::default() };
             }
-            Event::Expired { .. } => {
+            CycleEvent::Expired { .. } => {
                 if let Some(cycle) = &mut thread.cycle {
                     cycle.is_interrupted = true;
                 }
@@ -247,20 +247,20 @@ impl Formats {
         calls.chain(others).collect()
     }
 
-    fn event(&self, record: &[u8]) -> Option<Event> {
+    fn event(&self, record: &[u8]) -> Option<CycleEvent> {
         let kind = self.kind.unsigned(record)?;
         let is = |format: &Format| u64::from(format.id) == kind;
         let thread = self.thread.int(record)?;
         if self.entered.iter().any(is) {
-            return Some(Event::Entered { thread });
+            return Some(CycleEvent::Entered { thread });
         }
         if let Some((_, result)) = self.returned.iter().find(|(format, _)| is(format)) {
-            return Some(Event::Returned { thread, events: result.unsigned(record)? as i64 });
+            return Some(CycleEvent::Returned { thread, events: result.unsigned(record)? as i64 });
         }
         if is(&self.woken) {
-            return Some(Event::Woken { thread: self.woken_thread.int(record)? });
+            return Some(CycleEvent::Woken { thread: self.woken_thread.int(record)? });
         }
-        is(&self.expired).then_some(Event::Expired { thread })
+        is(&self.expired).then_some(CycleEvent::Expired { thread })
     }
 }
 
@@ -287,20 +287,20 @@ mod tests {
         let mut recorded = Recorded::new(&[7]);
         let thread = 7;
         let events = [
-            (10, Event::Entered { thread }),
-            (30, Event::Woken { thread }),
-            (31, Event::Woken { thread }),
-            (35, Event::Returned { thread, events: 4 }),
-            (40, Event::Expired { thread }),
-            (41, Event::Expired { thread }),
-            (75, Event::Entered { thread }),
+            (10, CycleEvent::Entered { thread }),
+            (30, CycleEvent::Woken { thread }),
+            (31, CycleEvent::Woken { thread }),
+            (35, CycleEvent::Returned { thread, events: 4 }),
+            (40, CycleEvent::Expired { thread }),
+            (41, CycleEvent::Expired { thread }),
+            (75, CycleEvent::Entered { thread }),
             // The call found events without sleeping.
-            (80, Event::Returned { thread, events: 1 }),
-            (90, Event::Entered { thread }),
-            (95, Event::Expired { thread }),
-            (99, Event::Returned { thread, events: 0 }),
-            (200, Event::Entered { thread }),
-            (210, Event::Returned { thread: 8, events: 1 }),
+            (80, CycleEvent::Returned { thread, events: 1 }),
+            (90, CycleEvent::Entered { thread }),
+            (95, CycleEvent::Expired { thread }),
+            (99, CycleEvent::Returned { thread, events: 0 }),
+            (200, CycleEvent::Entered { thread }),
+            (210, CycleEvent::Returned { thread: 8, events: 1 }),
         ];
         for (at_ns, event) in events {
             recorded.take(at_ns, event);

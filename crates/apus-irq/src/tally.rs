@@ -149,7 +149,7 @@ pub(crate) enum Context {
 
 /// A record of a tracepoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Event<'a> {
+pub(crate) enum KernelEvent<'a> {
     /// A timer of a NAPI instance was armed.
     Armed { timer: u64, for_ns: u64, context: Context },
     /// The timer expired.
@@ -196,9 +196,9 @@ struct Softirqs {
 
 impl Tally {
     /// Counts a record of a CPU. Times of `long_ns` or more are long; 0 makes no time long.
-    pub(crate) fn count(&mut self, cpu: usize, event: Event<'_>, long_ns: u64) {
+    pub(crate) fn count(&mut self, cpu: usize, event: KernelEvent<'_>, long_ns: u64) {
         match event {
-            Event::Armed { timer, for_ns, context } => {
+            KernelEvent::Armed { timer, for_ns, context } => {
                 let Some(timer) = self.timer(timer) else { return };
                 let thread = match context {
                     Context::Task(thread) if long_ns > 0 && for_ns >= long_ns => Some(thread),
@@ -216,17 +216,17 @@ impl Tally {
                     None => counts.short_rearms += 1,
                 }
             }
-            Event::Expired { timer } => {
+            KernelEvent::Expired { timer } => {
                 let Some(timer) = self.timer(timer) else { return };
                 timer.seen.counts.expiries += 1;
                 timer.seen.counts.overruns += u64::from(timer.is_long);
                 timer.is_long = false;
             }
-            Event::Polled { napi, device, packets, context } => {
+            KernelEvent::Polled { napi, device, packets, context } => {
                 self.polled(napi, device, packets, context);
             }
-            Event::SoftirqEntry { at_ns } => self.softirqs(cpu).since_ns = Some(at_ns),
-            Event::SoftirqExit { at_ns } => {
+            KernelEvent::SoftirqEntry { at_ns } => self.softirqs(cpu).since_ns = Some(at_ns),
+            KernelEvent::SoftirqExit { at_ns } => {
                 let softirqs = self.softirqs(cpu);
                 if let Some(since_ns) = softirqs.since_ns.take() {
                     softirqs.total_ns += at_ns.saturating_sub(since_ns);
@@ -356,12 +356,12 @@ mod tests {
     const NAPI: u64 = 0xffff_8881_0000_1000;
     const TIMER: u64 = NAPI + 0x130;
 
-    fn armed(timer: u64, for_ns: u64, context: Context) -> Event<'static> {
-        Event::Armed { timer, for_ns, context }
+    fn armed(timer: u64, for_ns: u64, context: Context) -> KernelEvent<'static> {
+        KernelEvent::Armed { timer, for_ns, context }
     }
 
-    fn polled(napi: u64, device: &str, packets: u64, context: Context) -> Event<'_> {
-        Event::Polled { napi, device: Some(device), packets, context }
+    fn polled(napi: u64, device: &str, packets: u64, context: Context) -> KernelEvent<'_> {
+        KernelEvent::Polled { napi, device: Some(device), packets, context }
     }
 
     #[test]
@@ -370,13 +370,13 @@ mod tests {
         for event in [
             armed(TIMER, 20_000_000, Context::Task(7)),
             armed(TIMER, 20_000_000, Context::Task(7)),
-            Event::Expired { timer: TIMER },
+            KernelEvent::Expired { timer: TIMER },
             armed(TIMER, 20_000, Context::Interrupt),
-            Event::Expired { timer: TIMER },
+            KernelEvent::Expired { timer: TIMER },
             armed(TIMER, 20_000, Context::Task(7)),
             // The short time may have the same length; then a softirq arms the timer.
             armed(TIMER, 20_000_000, Context::Interrupt),
-            Event::Expired { timer: TIMER },
+            KernelEvent::Expired { timer: TIMER },
         ] {
             tally.count(0, event, LONG_NS);
         }
@@ -413,15 +413,15 @@ mod tests {
     #[test]
     fn later_counts_have_their_difference() {
         let mut tally = Tally::default();
-        tally.count(1, Event::SoftirqEntry { at_ns: 100 }, LONG_NS);
-        tally.count(1, Event::SoftirqExit { at_ns: 250 }, LONG_NS);
+        tally.count(1, KernelEvent::SoftirqEntry { at_ns: 100 }, LONG_NS);
+        tally.count(1, KernelEvent::SoftirqExit { at_ns: 250 }, LONG_NS);
         tally.count(0, armed(TIMER, 20_000_000, Context::Task(7)), LONG_NS);
         let before = tally.counts();
         assert_eq!(before.softirq_ns, [0, 150]);
         tally.count(0, polled(NAPI, "eth0", 1, Context::Task(8)), LONG_NS);
-        tally.count(1, Event::SoftirqEntry { at_ns: 300 }, LONG_NS);
+        tally.count(1, KernelEvent::SoftirqEntry { at_ns: 300 }, LONG_NS);
         tally.count_lost(1, 4);
-        tally.count(1, Event::SoftirqExit { at_ns: 900 }, LONG_NS);
+        tally.count(1, KernelEvent::SoftirqExit { at_ns: 900 }, LONG_NS);
         let since = tally.counts().since(&before);
         assert_eq!((since.lost, &since.softirq_ns[..]), (4, &[0, 0][..]));
         let total = since.total();

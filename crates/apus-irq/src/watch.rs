@@ -12,7 +12,7 @@ use rustix::thread::gettid;
 
 use crate::error::Error;
 use crate::perf::{PerfRecord, Ring, Source};
-use crate::tally::{Context, Event, Tally, WatchCounts};
+use crate::tally::{Context, KernelEvent, Tally, WatchCounts};
 use crate::tracing::{Field, Format, Tracing, address};
 
 /// Counts the events of NAPI instances, on the whole machine and in all network namespaces, from when it is opened until it is
@@ -202,17 +202,17 @@ impl Formats {
         sources
     }
 
-    fn event<'a>(&self, at_ns: u64, record: &'a [u8]) -> Option<Event<'a>> {
+    fn event<'a>(&self, at_ns: u64, record: &'a [u8]) -> Option<KernelEvent<'a>> {
         let kind = self.kind.unsigned(record)?;
         let is = |format: &Format| u64::from(format.id) == kind;
         if is(&self.entry) {
-            return Some(Event::SoftirqEntry { at_ns });
+            return Some(KernelEvent::SoftirqEntry { at_ns });
         }
         if is(&self.exit) {
-            return Some(Event::SoftirqExit { at_ns });
+            return Some(KernelEvent::SoftirqExit { at_ns });
         }
         if is(&self.expired) {
-            return Some(Event::Expired { timer: self.expired_timer.unsigned(record)? });
+            return Some(KernelEvent::Expired { timer: self.expired_timer.unsigned(record)? });
         }
         let context = match self.flags.unsigned(record)? & IN_INTERRUPT {
             0 => Context::Task(self.thread.int(record)?),
@@ -222,11 +222,11 @@ impl Formats {
             let expires = self.armed_expires.unsigned(record)?;
             let (timer, for_ns) =
                 (self.armed_timer.unsigned(record)?, expires.saturating_sub(at_ns));
-            return Some(Event::Armed { timer, for_ns, context });
+            return Some(KernelEvent::Armed { timer, for_ns, context });
         }
         let (napi, device) = (self.polled_napi.unsigned(record)?, self.polled_device.text(record));
         let packets = u64::try_from(self.polled_work.int(record)?).unwrap_or(0);
-        is(&self.polled).then_some(Event::Polled { napi, device, packets, context })
+        is(&self.polled).then_some(KernelEvent::Polled { napi, device, packets, context })
     }
 }
 
