@@ -106,7 +106,7 @@ pub(crate) fn run(options: &ProgramConfig, output: &mut dyn Write) -> Result<()>
         Some(address) => {
             let connection = ConnectionEnd::new(options.kind, address)
                 .with_context(|| format!("connect to {address}"))?;
-            Client { options, connection, total_bytes: 0 }.run()?
+            MeasuringSide { options, connection, total_bytes: 0 }.run()?
         }
     };
     writeln!(output, "{}", serde_json::to_string(&report)?).context("the benchmark is gone")
@@ -158,13 +158,13 @@ fn receive(connection: &mut ConnectionEnd) -> Result<Report> {
 }
 
 /// The side that measures round trips and writes streams.
-struct Client<'a> {
+struct MeasuringSide<'a> {
     options: &'a ProgramConfig,
     connection: ConnectionEnd,
     total_bytes: u64,
 }
 
-impl Client<'_> {
+impl MeasuringSide<'_> {
     fn run(mut self) -> Result<Report> {
         let duration = Duration::from_secs_f64(self.options.seconds);
         let warm_up = Duration::from_secs_f64(self.options.warm_up_s);
