@@ -199,7 +199,7 @@ impl TuneArgs {
         let busy_ns = cpu_ns(&threads);
         let before = watch.counts();
         let mut cycles = Cycles::open(&threads.iter().map(|it| it.1).collect::<Vec<_>>())?;
-        let mut client = self.p99_from.as_deref().map(Client::start).transpose()?;
+        let mut client = self.p99_from.as_deref().map(LoadCommand::start).transpose()?;
         let began = Instant::now();
         loop {
             ensure!(!stop.load(Ordering::Relaxed), "stopped; everything is restored");
@@ -221,7 +221,7 @@ impl TuneArgs {
             expiries: napi.expiries,
             busy_ns: cpu_ns(&threads).saturating_sub(busy_ns),
             softirq_ns: counts.softirq_ns.iter().sum(),
-            client_p99_ns: client.map(Client::p99_ns).transpose()?,
+            client_p99_ns: client.map(LoadCommand::p99_ns).transpose()?,
             ..cycles.finish()
         };
         if sample.lost > 0 {
@@ -331,13 +331,13 @@ fn ended(program: &Program) -> Result<bool> {
 }
 
 /// A command that measures as a client.
-struct Client {
+struct LoadCommand {
     child: Child,
     command: String,
     began: Instant,
 }
 
-impl Client {
+impl LoadCommand {
     fn start(command: &str) -> Result<Self> {
         let child = Command::new("sh")
             .args(["-c", command])
@@ -374,7 +374,7 @@ impl Client {
     }
 }
 
-impl Drop for Client {
+impl Drop for LoadCommand {
     fn drop(&mut self) {
         // Both calls fail when the child has ended.
         let _ = self.child.kill();
