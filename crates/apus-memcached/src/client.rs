@@ -19,14 +19,14 @@ use apus_load::stop;
 const TICK: Duration = Duration::from_millis(50);
 
 /// Offers load: from the calling thread's network namespace without agents, otherwise only from the agents.
-pub struct Client {
+pub struct LoadGenerator {
     options: GeneratorConfig,
     server: Server,
     records: Arc<Records>,
     agents: Agents,
 }
 
-impl Client {
+impl LoadGenerator {
     /// A client of the server that the options name.
     ///
     /// # Errors

@@ -37,7 +37,7 @@ use anyhow::{Context, Result};
 use apus_load::{Latency, Lateness, REFUSED_LATE, ResultFile, Row, Scale, Series, stats};
 
 pub use self::agents::{AgentOptions, serve_agent};
-pub use self::client::Client;
+pub use self::client::LoadGenerator;
 pub use self::config::{GeneratorConfig, Scan};
 pub use self::generator::Edge;
 pub use self::generator::{Arrival, Wait};

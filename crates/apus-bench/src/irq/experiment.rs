@@ -16,7 +16,7 @@ use crate::delivery::Load;
 use crate::report::irq::{BENCH, VETH};
 use apus_load::misuse::Misuse;
 use apus_load::progress::Progress;
-use apus_memcached::{Client, Edge, Outcome};
+use apus_memcached::{Edge, LoadGenerator, Outcome};
 
 /// Runs of base in a closed loop that determine 100 %.
 const BASE_RUNS: u32 = 3;
@@ -286,7 +286,7 @@ impl<'a> Experiment<'a> {
         let server = Server::start(under_test, &self.start(point.case, &command))?;
         let threads = under_test.threads()?;
         let work = || {
-            let mut client = Client::new(self.plan.generator(&under_test.address))?;
+            let mut client = LoadGenerator::new(self.plan.generator(&under_test.address))?;
             client.set_records()?;
             let processes: Vec<i32> = server.processes().iter().map(|it| it.pid).collect();
             let meter = Meter::new(&self.plan.pin.server, &processes, &threads);

@@ -12,7 +12,7 @@ use super::server::Server;
 use crate::delivery::Load;
 use crate::delivery::instructions::collected;
 pub(super) use crate::delivery::instructions::look_for_valgrind;
-use apus_memcached::Client;
+use apus_memcached::LoadGenerator;
 
 /// Queries per second.
 const QPS: f64 = 500.0;
@@ -56,7 +56,7 @@ fn count(experiment: &Experiment<'_>, point: &Point, seconds: f64) -> Result<(u6
     let load = || {
         let mut options = plan.generator(&under_test.address);
         (options.seconds, options.warmup, options.keys) = (seconds, 0.0, KEYS);
-        let mut client = Client::new(options)?;
+        let mut client = LoadGenerator::new(options)?;
         client.set_records()?;
         client.run(QPS, 1, || prepare(&server, point.case), &|_| Ok(()))
     };
