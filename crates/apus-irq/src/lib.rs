@@ -71,5 +71,5 @@ pub use steering::{Descriptor, Group, Misfit, Spread, groups};
 pub use tally::{NapiCounts, ThreadCounts, WatchCounts};
 pub use tune::{Decision, Goal, Sample, Tuner, TuningAction};
 pub use users::{NapiUser, refuse_shared, users, users_besides};
-pub use waiting::{Wait, threads, waits};
+pub use waiting::{ThreadState, threads, waits};
 pub use watch::{Watch, busy_poll_packets};

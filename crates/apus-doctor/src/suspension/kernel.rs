@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use anyhow::{Context, Result};
 use apus_irq::{
     Device, EpollSet, NapiParameters, NapiUser, ProcessId, Program, Slot, Socket, StateDirectory,
-    Wait, features, napis_can_be_set, users,
+    ThreadState, features, napis_can_be_set, users,
 };
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::if_nameindex;
@@ -60,7 +60,7 @@ pub(super) struct Process {
     pub(super) sockets: Vec<Socket>,
     pub(super) io_urings: usize,
     /// The observed waits of its threads.
-    pub(super) waits: BTreeSet<(i32, Wait)>,
+    pub(super) waits: BTreeSet<(i32, ThreadState)>,
 }
 
 /// A device.
@@ -331,7 +331,7 @@ pub(super) mod made {
                 epoll_sets: vec![set()],
                 sockets: vec![socket()],
                 io_urings: 0,
-                waits: [(7, Wait::Epoll(5))].into(),
+                waits: [(7, ThreadState::Epoll(5))].into(),
             }],
             unreadable: None,
             devices: vec![device],

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use apus_irq::{Socket, Wait};
+use apus_irq::{Socket, ThreadState};
 
 use super::kernel::{ProgramOrDevice, Suspension};
 use crate::finding::{Finding, Subject};
@@ -50,9 +50,9 @@ fn waiting(suspension: &Suspension) -> Finding {
         let receives = |fd: i32| program.sockets.iter().any(|it| it.fd == fd && !it.listens);
         for (thread, wait) in &program.waits {
             match wait {
-                Wait::Epoll(_) => epoll.insert(thread),
-                Wait::Poll | Wait::Select => poll.insert(thread),
-                Wait::Receive(fd) if receives(*fd) => receive.insert(thread),
+                ThreadState::Epoll(_) => epoll.insert(thread),
+                ThreadState::Poll | ThreadState::Select => poll.insert(thread),
+                ThreadState::Receive(fd) if receives(*fd) => receive.insert(thread),
                 _ => false,
             };
         }
@@ -79,7 +79,7 @@ fn io_uring(suspension: &Suspension) -> Finding {
     let name = "io_uring";
     let rings: usize = suspension.programs.iter().map(|it| it.io_urings).sum();
     let in_ring = suspension.programs.iter().flat_map(|it| &it.waits);
-    let threads = in_ring.filter(|(_, wait)| *wait == Wait::IoUring).count();
+    let threads = in_ring.filter(|(_, wait)| *wait == ThreadState::IoUring).count();
     if rings == 0 && threads == 0 {
         return Finding::good(SUBJECT, name, "it is not used");
     }
@@ -300,7 +300,7 @@ mod tests {
     fn a_program_without_epoll_gets_deferral_only() {
         let suspension = changed(|it| {
             it.programs[0].epoll_sets.clear();
-            it.programs[0].waits = [(7, Wait::Poll)].into();
+            it.programs[0].waits = [(7, ThreadState::Poll)].into();
         });
         is(&epoll(&suspension), Verdict::Bad, &["no epoll set", "set eth0 --preset defer:20"]);
         is(&waiting(&suspension), Verdict::Bad, &["1 in poll or select"]);
@@ -314,13 +314,13 @@ mod tests {
 
     #[test]
     fn blocking_receives_are_seen_and_accepting_is_none() {
-        let blocking = changed(|it| it.programs[0].waits = [(8, Wait::Receive(9))].into());
+        let blocking = changed(|it| it.programs[0].waits = [(8, ThreadState::Receive(9))].into());
         is(&waiting(&blocking), Verdict::Bad, &["1 in a blocking receive"]);
-        let pipe = changed(|it| it.programs[0].waits = [(8, Wait::Receive(3))].into());
+        let pipe = changed(|it| it.programs[0].waits = [(8, ThreadState::Receive(3))].into());
         is(&waiting(&pipe), Verdict::NotKnown, &["no thread was seen waiting"]);
         let accepting = changed(|it| {
             it.programs[0].sockets[0].listens = true;
-            it.programs[0].waits.insert((8, Wait::Receive(9)));
+            it.programs[0].waits.insert((8, ThreadState::Receive(9)));
         });
         is(&waiting(&accepting), Verdict::Good, &["0 in a blocking receive"]);
     }
@@ -329,7 +329,7 @@ mod tests {
     fn a_ring_without_epoll_is_bad() {
         let ring = changed(|it| {
             it.programs[0].io_urings = 1;
-            it.programs[0].waits = [(7, Wait::IoUring)].into();
+            it.programs[0].waits = [(7, ThreadState::IoUring)].into();
         });
         is(&io_uring(&ring), Verdict::Bad, &["1 rings", "defer:20"]);
         is(
