@@ -6,7 +6,7 @@ use std::str::FromStr;
 use apus_net::cpu;
 use serde::{Deserialize, Serialize};
 
-use super::generator::{Arrival, Wait};
+use super::generator::{Arrival, IdleStrategy};
 use super::protocol::Protocol;
 use super::records::{self, Length};
 use apus_load::misuse::Misuse;
@@ -74,7 +74,7 @@ pub struct GeneratorConfig {
     pub no_load: bool,
     /// Way in which threads wait while no query is due
     #[arg(long, value_name = "HOW", default_value = "spin")]
-    pub wait: Wait,
+    pub wait: IdleStrategy,
     /// CPUs of the threads, in order; further threads start again at the first CPU
     #[arg(long, value_name = "CPU,…", value_delimiter = ',')]
     pub pin: Vec<usize>,

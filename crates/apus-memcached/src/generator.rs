@@ -77,7 +77,7 @@ impl Arrival {
 /// A thread's way of waiting while no request is due and no answer is available.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Wait {
+pub enum IdleStrategy {
     /// Polls in a loop; exact, and takes a CPU for each thread
     #[default]
     Spin,
@@ -106,7 +106,7 @@ pub(super) struct OfferedLoad {
     pub(super) duration: Duration,
     /// Seed of times and records.
     pub(super) seed: u64,
-    pub(super) wait: Wait,
+    pub(super) wait: IdleStrategy,
     /// Whether to yield the CPU between polls. Otherwise each thread has a CPU.
     pub(super) yields: bool,
 }
@@ -272,8 +272,8 @@ impl<'a> Generator<'a> {
             }
         };
         let any = match offer.wait {
-            Wait::Spin => self.connections.take(note)?,
-            Wait::Sleep => self.connections.receive(wait.min(TICK), note)?,
+            IdleStrategy::Spin => self.connections.take(note)?,
+            IdleStrategy::Sleep => self.connections.receive(wait.min(TICK), note)?,
         };
         for (query, between) in self.connections.stamped.drain(..) {
             if offer.counts(query.due_ns) && query.operation == Operation::Get {
@@ -283,7 +283,7 @@ impl<'a> Generator<'a> {
         if !had_room && self.connections.has_room() {
             self.room_since_ns = nanos_since(start);
         }
-        if !any && offer.yields && offer.wait == Wait::Spin {
+        if !any && offer.yields && offer.wait == IdleStrategy::Spin {
             thread::yield_now();
         }
         Ok(())

@@ -40,7 +40,7 @@ pub use self::agents::{AgentOptions, serve_agent};
 pub use self::client::LoadGenerator;
 pub use self::config::{GeneratorConfig, Scan};
 pub use self::generator::Edge;
-pub use self::generator::{Arrival, Wait};
+pub use self::generator::{Arrival, IdleStrategy};
 pub use self::outcome::Outcome;
 pub use self::protocol::Protocol;
 pub use self::records::Length;
@@ -75,7 +75,7 @@ pub fn measure(
     let records = Arc::new(Records::new(options.keys, options.key_size, options.value_size));
     let rates = options.rates();
     progress.lengthen(rates.len() as u64 * u64::from(options.runs) + u64::from(!options.no_load));
-    if options.wait == Wait::Spin && run::is_crowded(options) {
+    if options.wait == IdleStrategy::Spin && run::is_crowded(options) {
         result.warn("threads that spin on every CPU leave none to others: use fewer '--threads', or '--wait sleep'");
     }
     if !options.no_load {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::delivery::Load;
 use apus_load::misuse::Misuse;
-use apus_memcached::{Arrival, GeneratorConfig, Length, Protocol, Wait};
+use apus_memcached::{Arrival, GeneratorConfig, IdleStrategy, Length, Protocol};
 
 /// The cases of the letter, and suspension without deferral as the control.
 const CASES: [&str; 12] = [
@@ -253,7 +253,7 @@ impl Plan {
             update: self.update,
             no_load: true,
             stamps: false,
-            wait: Wait::Spin,
+            wait: IdleStrategy::Spin,
             pin: self.pin.client.clone(),
             agents: self.agents.clone(),
             seed: self.seed,
