@@ -8,7 +8,7 @@ use crate::merged::Merged;
 use crate::report::{Cell, Report};
 
 /// A wait for the lock.
-struct Wait {
+struct LockWait {
     ring: usize,
     from: u64,
     until: u64,
@@ -57,7 +57,7 @@ pub fn locks(merged: &Merged) -> Report {
     report
 }
 
-fn waits(merged: &Merged) -> Vec<Wait> {
+fn waits(merged: &Merged) -> Vec<LockWait> {
     let process = |ring: usize| {
         let source = &merged.rings[ring];
         let merged = source.name.split_once('/').filter(|_| source.program == "merged");
@@ -71,7 +71,7 @@ fn waits(merged: &Merged) -> Vec<Wait> {
             let others = (0..last.len()).filter(|&it| it != ring && process(it) == process(ring));
             let holder = others.filter(|&it| last[it].is_some()).max_by_key(|&it| last[it]);
             let from = until.saturating_sub(moment.arguments[0].into());
-            waits.push(Wait { ring, from, until, holder });
+            waits.push(LockWait { ring, from, until, holder });
         }
         last[ring] = Some(until);
     }
