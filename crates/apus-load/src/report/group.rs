@@ -12,7 +12,7 @@ use crate::stats;
 use super::column::{Better, Column, figure};
 use super::comparison::Comparison;
 use super::conventions::Conventions;
-use super::table::{Head, Headline, Table, TableCell, Verdict};
+use super::table::{Claim, Head, Headline, Table, TableCell};
 
 /// Keys that have the same values in all rows of a table.
 const CONDITIONS: [&str; 11] = [
@@ -357,7 +357,7 @@ impl<'a> Group<'a> {
     }
 
     /// One verdict against the best rival of each name. The best of all rivals is the first.
-    fn verdicts(&self, column: &Column, reference: Option<&TransportResults>) -> Vec<Verdict> {
+    fn verdicts(&self, column: &Column, reference: Option<&TransportResults>) -> Vec<Claim> {
         let Some(reference) = reference else { return Vec::new() };
         let name_of =
             |line: &TransportResults| self.conventions.name_of(&line.transport).to_owned();
@@ -374,7 +374,7 @@ impl<'a> Group<'a> {
         references.into_iter().filter_map(|line| self.verdict(column, line)).collect()
     }
 
-    fn verdict(&self, column: &Column, reference: &TransportResults) -> Option<Verdict> {
+    fn verdict(&self, column: &Column, reference: &TransportResults) -> Option<Claim> {
         let subject =
             self.lines.iter().find(|line| !self.is_floor(line) && !self.is_rival(line))?;
         let ours = self.best_valid(column, |line| line.transport == subject.transport)?;
@@ -386,7 +386,7 @@ impl<'a> Group<'a> {
             return None;
         }
         let named = |line: &TransportResults| self.conventions.name_of(&line.transport).to_owned();
-        Some(Verdict {
+        Some(Claim {
             headline: comparison.sentence(column, &named(ours), &named(reference)),
             side: comparison.side(column),
             subject: ours.transport.clone(),

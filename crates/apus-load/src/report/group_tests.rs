@@ -1,7 +1,7 @@
 use super::*;
 use crate::machine::Machine;
 use crate::report::sample;
-use crate::report::table::Side;
+use crate::report::table::Standing;
 
 fn tables_of(result: &ResultFile) -> Vec<Table> {
     tables(result, &sample::CONVENTIONS)
@@ -81,9 +81,9 @@ fn the_subject_is_compared_with_each_kind_of_rival() {
     let rows = vec![rtt("apus-shm", 6.0), rtt("tcp-a", 54.0), rtt("tcp-b", 60.0), rtt("unix", 3.0)];
     let tables = tables(&result(rows), &conventions);
     let verdicts = &tables[0].headline.as_ref().unwrap().verdicts;
-    let said: Vec<(&str, Side)> =
+    let said: Vec<(&str, Standing)> =
         verdicts.iter().map(|verdict| (&*verdict.rival, verdict.side)).collect();
-    assert_eq!(said, [("unix", Side::Behind), ("tcp-a", Side::Ahead)]);
+    assert_eq!(said, [("unix", Standing::Behind), ("tcp-a", Standing::Ahead)]);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn the_reference_is_the_best_tcp_and_the_floor_is_no_contender() {
     let verdict = table.headline.as_ref().unwrap().verdicts.first().unwrap();
     assert_eq!(
         (verdict.headline.as_str(), verdict.side),
-        ("Apus is 1.5× faster than kernel TCP", Side::Ahead)
+        ("Apus is 1.5× faster than kernel TCP", Standing::Ahead)
     );
     assert_eq!(
         (verdict.ours.as_str(), verdict.reference.as_str()),
@@ -261,7 +261,7 @@ fn no_card_says_what_its_figures_deny() {
     let verdict = table.headline.as_ref().unwrap().verdicts.first().unwrap();
     assert_eq!(
         (verdict.headline.as_str(), verdict.side),
-        ("Apus or kernel TCP: the runs disagree", Side::Unclear)
+        ("Apus or kernel TCP: the runs disagree", Standing::Unclear)
     );
     assert_eq!(verdict.ours, "apus-udp 22.0 ms");
     assert_eq!(verdict.reference, "tcp-busy 13.0 ms");
@@ -277,7 +277,7 @@ fn a_refused_run_has_no_headline_to_be_proud_of() {
     let verdict = table.headline.as_ref().unwrap().verdicts.first().unwrap();
     assert_eq!(
         (verdict.headline.as_str(), verdict.side),
-        ("The machine was too busy to compare", Side::Unclear)
+        ("The machine was too busy to compare", Standing::Unclear)
     );
     // A repetition that was not refused is the one to compare with.
     let rows = vec![
@@ -289,6 +289,6 @@ fn a_refused_run_has_no_headline_to_be_proud_of() {
     let verdict = table.headline.as_ref().unwrap().verdicts.first().unwrap();
     assert_eq!(
         (verdict.headline.as_str(), verdict.side),
-        ("Apus is 10× faster than kernel TCP", Side::Ahead)
+        ("Apus is 10× faster than kernel TCP", Standing::Ahead)
     );
 }

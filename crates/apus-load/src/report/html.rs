@@ -11,7 +11,7 @@ use super::conventions::Conventions;
 use super::glossary::Glossary;
 use super::group::tables;
 use super::plot::{self, Palette};
-use super::table::{Head, Side, Table, TableCell, Verdict};
+use super::table::{Claim, Head, Standing, Table, TableCell};
 use super::warnings;
 
 const STYLE: &str = include_str!("page.css");
@@ -118,7 +118,7 @@ impl Page<'_> {
 
     /// The standing of the subjects: one sentence, and a card for each table with a comparison.
     fn glance(&self, tables: &[&Table]) -> Markup {
-        let compared: Vec<(&Table, &str, &Verdict)> = tables
+        let compared: Vec<(&Table, &str, &Claim)> = tables
             .iter()
             .filter_map(|table| {
                 let headline = table.headline.as_ref()?;
@@ -130,17 +130,17 @@ impl Page<'_> {
         }
         // The cards have the best rival; the sentence counts each kind of rival.
         let headlines = tables.iter().filter_map(|table| table.headline.as_ref());
-        let verdicts: Vec<&Verdict> = headlines.flat_map(|headline| &headline.verdicts).collect();
+        let verdicts: Vec<&Claim> = headlines.flat_map(|headline| &headline.verdicts).collect();
         markup! {
             h2 { "At a glance" }
             p.lead { (self.balance(&verdicts)) }
             div.cards {
                 @for (table, figure, verdict) in compared {
                     @let (class, mark) = match verdict.side {
-                        Side::Ahead => ("card ahead", "▲ ahead"),
-                        Side::Behind => ("card behind", "▼ behind"),
-                        Side::Level => ("card", "= level"),
-                        Side::Unclear => ("card", "? not clear"),
+                        Standing::Ahead => ("card ahead", "▲ ahead"),
+                        Standing::Behind => ("card behind", "▼ behind"),
+                        Standing::Level => ("card", "= level"),
+                        Standing::Unclear => ("card", "? not clear"),
                     };
                     div class=(class) {
                         span.side { (mark) }
@@ -154,7 +154,7 @@ impl Page<'_> {
     }
 
     /// "Apus is ahead of kernel TCP in 3 of 5 comparisons, behind in 1, level in 1."
-    fn balance(&self, verdicts: &[&Verdict]) -> String {
+    fn balance(&self, verdicts: &[&Claim]) -> String {
         if let [verdict] = verdicts {
             return format!("{}.", verdict.headline);
         }
@@ -167,7 +167,7 @@ impl Page<'_> {
             }
         }
         let sentence = |(subject, rival): &(&str, &str)| {
-            let about = |verdict: &&&Verdict| {
+            let about = |verdict: &&&Claim| {
                 self.conventions.name_of(&verdict.subject) == *subject
                     && self.conventions.name_of(&verdict.rival) == *rival
             };
@@ -176,10 +176,10 @@ impl Page<'_> {
             let all = verdicts.iter().filter(about).count();
             let mut text = format!(
                 "{subject} is ahead of {rival} in {} of {all} comparisons, behind in {}",
-                count(Side::Ahead),
-                count(Side::Behind),
+                count(Standing::Ahead),
+                count(Standing::Behind),
             );
-            for (side, word) in [(Side::Level, "level"), (Side::Unclear, "not clear")] {
+            for (side, word) in [(Standing::Level, "level"), (Standing::Unclear, "not clear")] {
                 if count(side) > 0 {
                     text += &format!(", {word} in {}", count(side));
                 }

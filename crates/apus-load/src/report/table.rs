@@ -90,12 +90,12 @@ pub(crate) struct Headline {
     /// One entry per line with the figure, in order: label, transport, value.
     pub(crate) values: Vec<(String, String, f64)>,
     /// The subject's verdicts against the best of each kind of rival; the best of all rivals is the first.
-    pub(crate) verdicts: Vec<Verdict>,
+    pub(crate) verdicts: Vec<Claim>,
 }
 
 /// The main statement of a table.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Verdict {
+pub(crate) struct Claim {
     /// "Apus is 15× faster than kernel TCP".
     pub(crate) headline: String,
     /// Transport of the line.
@@ -107,12 +107,12 @@ pub(crate) struct Verdict {
     /// Label and value of the reference.
     pub(crate) reference: String,
     /// The side of the line.
-    pub(crate) side: Side,
+    pub(crate) side: Standing,
 }
 
 /// The side of a figure compared with its reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Side {
+pub(crate) enum Standing {
     /// The better side.
     Ahead,
     /// The worse side.
