@@ -23,7 +23,7 @@ const DRAIN_MAX: usize = 256;
 
 /// Reaction to a failed send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum SendReaction {
     /// Repeat it.
     Again,
     /// The datagram is dropped and counted.
@@ -123,21 +123,21 @@ impl Errors {
         segmented: bool,
         (sockets, paths): (&[RawFd], &Paths),
         counters: &mut LinkCounters,
-    ) -> Verdict {
+    ) -> SendReaction {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         if errno == libc::EINTR {
-            return Verdict::Again;
+            return SendReaction::Again;
         }
         if !tried {
             if !is_lack_of_room(errno) {
                 self.drain(sockets, paths, counters);
             }
             counters.send_retries += 1;
-            return Verdict::Again;
+            return SendReaction::Again;
         }
         if is_lack_of_room(errno) {
             counters.send_blocked += 1;
-            return Verdict::Lost;
+            return SendReaction::Lost;
         }
         // A packet refused for its length also has an entry in the queue, which keeps the descriptor ready.
         self.suspect();
@@ -146,9 +146,9 @@ impl Errors {
             counters.path_shrunk += u64::from(shrunk);
             counters.send_too_big += 1;
             return if segmented && !shrunk && errno == libc::EINVAL {
-                Verdict::NoGso
+                SendReaction::NoGso
             } else {
-                Verdict::Lost
+                SendReaction::Lost
             };
         }
         let meaning = meaning(errno);
@@ -161,7 +161,7 @@ impl Errors {
             self.push(peer, error, counters);
         }
         // A device that cannot compute checksums refuses segments with EIO.
-        if segmented && errno == libc::EIO { Verdict::NoGso } else { Verdict::Lost }
+        if segmented && errno == libc::EIO { SendReaction::NoGso } else { SendReaction::Lost }
     }
 }
 
@@ -223,17 +223,17 @@ mod tests {
         let paths = Paths::new(Encapsulation { header: 8, longest: 1_472 });
         let no_socket = (&[][..], &paths);
         for (errno, lost) in [
-            (libc::EAGAIN, Verdict::Lost),
-            (libc::EMSGSIZE, Verdict::Lost),
-            (libc::ENETUNREACH, Verdict::Lost),
-            (libc::EPERM, Verdict::Lost),
-            (libc::EIO, Verdict::NoGso),
-            (libc::EINVAL, Verdict::NoGso),
+            (libc::EAGAIN, SendReaction::Lost),
+            (libc::EMSGSIZE, SendReaction::Lost),
+            (libc::ENETUNREACH, SendReaction::Lost),
+            (libc::EPERM, SendReaction::Lost),
+            (libc::EIO, SendReaction::NoGso),
+            (libc::EINVAL, SendReaction::NoGso),
         ] {
             let error = io::Error::from_raw_os_error(errno);
             let mut judge =
                 |tried| errors.judge(&error, peer(1), tried, true, no_socket, &mut counters);
-            assert_eq!(judge(false), Verdict::Again, "{errno}");
+            assert_eq!(judge(false), SendReaction::Again, "{errno}");
             assert_eq!(judge(true), lost, "{errno}");
         }
         assert_eq!((counters.send_blocked, counters.send_too_big), (1, 2));

@@ -6,7 +6,7 @@ use apus_wire::Transmit;
 
 use super::RawLink;
 use super::outbox::Queued;
-use crate::errors::Verdict;
+use crate::errors::SendReaction;
 use crate::sys::{Batch, IpVersion, SendOptions};
 
 impl RawLink {
@@ -67,7 +67,7 @@ impl RawLink {
                     let to = outbox.packets[first].to;
                     let context = (&[descriptor][..], &*paths);
                     let verdict = errors.judge(&error, to, tried, false, context, counters);
-                    tried = verdict == Verdict::Again;
+                    tried = verdict == SendReaction::Again;
                     first += usize::from(!tried);
                 }
             }

@@ -7,7 +7,7 @@ use super::UdpLink;
 use super::outbox::{Outbox, Sending};
 use super::peer::Peer;
 use super::sender::Sender;
-use crate::errors::Verdict;
+use crate::errors::SendReaction;
 use crate::path_table::PathTable;
 use crate::sys::{self, Batch, SendOptions};
 
@@ -133,9 +133,9 @@ impl UdpLink {
                 close_sender(peers, senders, peer);
                 return self.send_batch(None, first, true);
             }
-            tried = verdict == Verdict::Again;
+            tried = verdict == SendReaction::Again;
             first += usize::from(!tried);
-            if verdict == Verdict::NoGso && *gso {
+            if verdict == SendReaction::NoGso && *gso {
                 *gso = false;
                 counters.gso_disabled += 1;
             }
