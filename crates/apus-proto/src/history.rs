@@ -39,7 +39,7 @@ pub(crate) struct History {
 
 /// The answer of a history about a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum ReplayCheck {
     Fresh,
     Taken,
     /// Its number is farther ahead than the number of any client that counts without gaps.
@@ -88,29 +88,33 @@ impl History {
 
     /// Whether a request that arrives may be taken.
     #[inline]
-    pub(crate) fn admit(&mut self, sequence: u64) -> Verdict {
+    pub(crate) fn admit(&mut self, sequence: u64) -> ReplayCheck {
         let (first, bit) = place(sequence);
         if first == self.recent.first {
             // Below the floor all of them are taken.
-            return if self.recent.bits & bit != 0 { Verdict::Taken } else { Verdict::Fresh };
+            return if self.recent.bits & bit != 0 {
+                ReplayCheck::Taken
+            } else {
+                ReplayCheck::Fresh
+            };
         }
         self.admit_far(sequence)
     }
 
-    fn admit_far(&mut self, sequence: u64) -> Verdict {
+    fn admit_far(&mut self, sequence: u64) -> ReplayCheck {
         //= docs/protocol.md#once-6
         let ahead = sequence >= self.end().saturating_add(AHEAD);
         if !ahead && sequence >= self.floor {
-            return if self.is_taken(sequence) { Verdict::Taken } else { Verdict::Fresh };
+            return if self.is_taken(sequence) { ReplayCheck::Taken } else { ReplayCheck::Fresh };
         }
         let since = (self.recent.first, self.recent.bits);
         let in_a_row = self.strays.since == since;
         self.strays =
             Strays { count: if in_a_row { self.strays.count.saturating_add(1) } else { 1 }, since };
         match ahead {
-            _ if self.strays.count >= STRAYS_MAX => Verdict::Lost,
-            true => Verdict::Ahead,
-            false => Verdict::Taken,
+            _ if self.strays.count >= STRAYS_MAX => ReplayCheck::Lost,
+            true => ReplayCheck::Ahead,
+            false => ReplayCheck::Taken,
         }
     }
 

@@ -9,7 +9,7 @@ use crate::config::{Config, PACKET_PAYLOAD};
 use crate::contact::Contact;
 use crate::delay::{Delay, Rate};
 use crate::flight::Flight;
-use crate::history::{History, Verdict};
+use crate::history::{History, ReplayCheck};
 use crate::hosts::HostKey;
 use crate::id::Ids;
 use crate::incarnations::{Admission, Echo, Incarnations};
@@ -438,10 +438,10 @@ impl Peer {
     pub(crate) fn admit(&mut self, id: RpcId, echo: Echo) -> Admission {
         match &mut self.client.requests {
             Requests::ByToken(history) => match history.admit(id.0 >> 1) {
-                Verdict::Fresh => Admission::Fresh,
-                Verdict::Taken => Admission::Taken,
-                Verdict::Ahead => Admission::Stray,
-                Verdict::Lost => Admission::Lost,
+                ReplayCheck::Fresh => Admission::Fresh,
+                ReplayCheck::Taken => Admission::Taken,
+                ReplayCheck::Ahead => Admission::Stray,
+                ReplayCheck::Lost => Admission::Lost,
             },
             Requests::ByIncarnation(incarnations) => {
                 let before = incarnations.bytes();
