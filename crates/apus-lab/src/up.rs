@@ -55,7 +55,7 @@ pub fn up(options: &LabConfig) -> Result<String> {
     };
     let links = Links { mtu: options.mtu, ports };
     Network::up(&options.lab, options.hosts.into(), &links)?;
-    Ok(format!("{}\n", Status::of(options.lab.clone())?))
+    Ok(format!("{}\n", LabStatus::of(options.lab.clone())?))
 }
 
 /// Removes a lab, or all labs, with their processes. Returns a line about the removed namespaces.
@@ -98,13 +98,13 @@ pub fn exec(lab: &str, host: &str, program: &[String]) -> Result<Infallible> {
 ///
 /// # Errors
 /// If `ip` fails.
-pub fn status() -> Result<Vec<Status>> {
-    network::labs()?.into_iter().map(Status::of).collect()
+pub fn status() -> Result<Vec<LabStatus>> {
+    network::labs()?.into_iter().map(LabStatus::of).collect()
 }
 
 /// A lab of this machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Status {
+pub struct LabStatus {
     /// Its name.
     pub lab: String,
     /// Number of its hosts; `None` for the remains of a lab.
@@ -117,7 +117,7 @@ pub struct Status {
     pub processes: Option<usize>,
 }
 
-impl Status {
+impl LabStatus {
     fn of(lab: String) -> Result<Self> {
         let Ok(network) = Network::find(&lab) else {
             return Ok(Self { lab, hosts: None, first: None, last: None, processes: None });
@@ -138,7 +138,7 @@ impl Status {
     }
 }
 
-impl fmt::Display for Status {
+impl fmt::Display for LabStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { lab, .. } = self;
         let (Some(hosts), Some(first), Some(last)) = (self.hosts, self.first, self.last) else {

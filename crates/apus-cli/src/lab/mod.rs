@@ -15,7 +15,7 @@ pub(crate) enum Lab {
     Up(up::Up),
     Down(up::Down),
     Exec(up::Exec),
-    Status(up::Status),
+    Status(up::StatusArgs),
     Run(Box<run::Args>),
 }
 

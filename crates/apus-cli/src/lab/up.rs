@@ -58,7 +58,7 @@ pub(crate) struct Exec {
   apus lab status --json -
 
 Without root the processes are not shown.")]
-pub(crate) struct Status {
+pub(crate) struct StatusArgs {
     #[command(flatten)]
     json: JsonArgs,
 }
@@ -91,7 +91,7 @@ pub(super) fn exec(args: &Exec) -> Result<()> {
 ///
 /// # Errors
 /// As [`up::status`].
-pub(super) fn status(args: &Status) -> Result<()> {
+pub(super) fn status(args: &StatusArgs) -> Result<()> {
     let labs = up::status()?;
     let text = || match labs.is_empty() {
         true => "there is no lab\n".to_owned(),
