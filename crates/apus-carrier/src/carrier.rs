@@ -22,7 +22,7 @@ use crate::joining::stream_options;
 use crate::programs;
 use crate::reactor::Source;
 use crate::settings::{Settings, StartError};
-use crate::shared::Shared;
+use crate::shared::CarrierState;
 use crate::status::Status;
 use crate::streams;
 use crate::tasks::spawn;
@@ -51,7 +51,7 @@ fn name(port: u16) -> Result<UnixAddr, Errno> {
 
 /// A running carrier.
 pub struct Carrier {
-    shared: Arc<Shared>,
+    shared: Arc<CarrierState>,
     idle: Option<Duration>,
 }
 
@@ -78,7 +78,7 @@ impl Carrier {
         listen(&listener, Backlog::new(128)?)?;
         // The socket has another type than the standard library's, but `accept` is the same.
         let listener = Source::new(UnixListener::from(listener))?;
-        let shared = Shared::new(node, settings, Guests::new(limit));
+        let shared = CarrierState::new(node, settings, Guests::new(limit));
         spawn(programs::accept(Arc::clone(&shared), listener));
         spawn(streams::accept(Arc::clone(&shared), streams));
         spawn(control::answer(Arc::clone(&shared), control));

@@ -19,7 +19,7 @@ use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::geteuid;
 
 use crate::reactor::{Source, within};
-use crate::shared::Shared;
+use crate::shared::CarrierState;
 use crate::status::{CarriedConnection, Status};
 
 /// Upper bound on the time of a request, and of an answer.
@@ -94,7 +94,7 @@ pub(crate) fn listener(port: u16) -> io::Result<UnixListener> {
 }
 
 /// Answers requests in turn.
-pub(crate) async fn answer(shared: Arc<Shared>, listener: Source<UnixListener>) {
+pub(crate) async fn answer(shared: Arc<CarrierState>, listener: Source<UnixListener>) {
     loop {
         let accepted = poll_fn(|context| listener.poll(context, UnixListener::accept)).await;
         let Ok((stream, _)) = accepted else {
@@ -109,7 +109,7 @@ pub(crate) async fn answer(shared: Arc<Shared>, listener: Source<UnixListener>) 
     }
 }
 
-async fn serve(shared: &Shared, stream: &Source<UnixStream>) -> io::Result<()> {
+async fn serve(shared: &CarrierState, stream: &Source<UnixStream>) -> io::Result<()> {
     let mut word = [0; 8];
     let read = |mut stream: &UnixStream| stream.read(&mut word);
     let length = stream.readable(read).await?;
@@ -130,13 +130,13 @@ async fn serve(shared: &Shared, stream: &Source<UnixStream>) -> io::Result<()> {
 }
 
 /// Switches the carrier on or off.
-pub(crate) fn switch(shared: &Shared, carries: bool) {
+pub(crate) fn switch(shared: &CarrierState, carries: bool) {
     if shared.switch(carries) {
         tracing::info!("carrying is {}", if carries { "on" } else { "off" });
     }
 }
 
-impl Shared {
+impl CarrierState {
     /// The carrier's current state, and its counters since the start.
     pub(crate) fn status(&self) -> Status {
         let connections = self.connections().into_iter().map(|tuple| CarriedConnection {

@@ -14,7 +14,7 @@ use crate::frame::{FRAME_MAX, Frame};
 use crate::pairing::WAIT;
 use crate::program::{Introduced, ProgramChannel};
 use crate::reactor::within;
-use crate::shared::Shared;
+use crate::shared::CarrierState;
 use crate::status::Incident;
 
 /// Upper bound on the time of another carrier's answer that needs no program.
@@ -67,7 +67,7 @@ async fn write_all(stream: &Stream, mut bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Finds the other end's carrier and the stream to it.
-pub(crate) async fn search(shared: &Shared, introduced: &Introduced) -> Option<Stream> {
+pub(crate) async fn search(shared: &CarrierState, introduced: &Introduced) -> Option<Stream> {
     let introduction = &introduced.introduction;
     let tuple = introduction.tuple();
     if introduction.accepted {

@@ -20,7 +20,7 @@ use crate::mirror::Mirror;
 use crate::pairing::WAIT;
 use crate::program::{Introduced, ProgramChannel, Purpose};
 use crate::reactor::{Source, within};
-use crate::shared::Shared;
+use crate::shared::CarrierState;
 use crate::status::Incident;
 use crate::tasks::spawn;
 
@@ -28,7 +28,7 @@ use crate::tasks::spawn;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts programs.
-pub(crate) async fn accept(shared: Arc<Shared>, listener: Source<UnixListener>) {
+pub(crate) async fn accept(shared: Arc<CarrierState>, listener: Source<UnixListener>) {
     let mut reserve = Reserve::new(listener.get());
     loop {
         match poll_fn(|context| listener.poll(context, UnixListener::accept)).await {
@@ -48,7 +48,7 @@ pub(crate) async fn accept(shared: Arc<Shared>, listener: Source<UnixListener>) 
 }
 
 /// Serves a new socket, if it belongs to a process of this user and there is room for it.
-fn admit(shared: &Arc<Shared>, channel: ProgramChannel) {
+fn admit(shared: &Arc<CarrierState>, channel: ProgramChannel) {
     let uid = geteuid().as_raw();
     let theirs = getsockopt(&channel, sockopt::PeerCredentials).map(|process| process.uid());
     if theirs != Ok(uid) {
@@ -61,13 +61,18 @@ fn admit(shared: &Arc<Shared>, channel: ProgramChannel) {
     }
 }
 
-fn no_room(shared: &Shared) {
+fn no_room(shared: &CarrierState) {
     let line = || "there is no room for a further process or connection: it stays with TCP".into();
     shared.counters.note(Incident::NoDescriptor, line);
 }
 
 /// Serves a program's socket. The process exists while it is open, and it may introduce a connection.
-async fn serve(shared: Arc<Shared>, channel: Source<ProgramChannel>, mut guest: Guest, uid: u32) {
+async fn serve(
+    shared: Arc<CarrierState>,
+    channel: Source<ProgramChannel>,
+    mut guest: Guest,
+    uid: u32,
+) {
     if poll_fn(|context| channel.poll(context, ProgramChannel::has_message)).await.is_err() {
         return;
     }
@@ -122,7 +127,7 @@ async fn serve(shared: Arc<Shared>, channel: Source<ProgramChannel>, mut guest: 
 }
 
 /// Keeps a bell's socket until its connection, which is introduced at the same time, takes it.
-async fn keep(shared: &Shared, number: u128, bell: Source<ProgramChannel>, guest: Guest) {
+async fn keep(shared: &CarrierState, number: u128, bell: Source<ProgramChannel>, guest: Guest) {
     let Ok(bell) = bell.into_inner() else { return };
     shared.bells.bring(number, (bell, guest));
     Timer::after(WAIT + ANSWER_WAIT).await;

@@ -20,7 +20,7 @@ use crate::status::Counters;
 /// Time for which a host without a carrier is not contacted again.
 const ABSENT: Duration = Duration::from_secs(10);
 
-pub(crate) struct Shared {
+pub(crate) struct CarrierState {
     pub(crate) node: Node,
     pub(crate) port: u16,
     pub(crate) hosts: Hosts,
@@ -44,7 +44,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl CarrierState {
     pub(crate) fn new(node: Node, settings: &Settings, guests: Arc<Guests>) -> Arc<Self> {
         Arc::new(Self {
             node,
@@ -109,7 +109,7 @@ impl Shared {
 
 /// A connection in the list of carried ones.
 pub(crate) struct Listed {
-    shared: Arc<Shared>,
+    shared: Arc<CarrierState>,
     number: u64,
 }
 

@@ -10,7 +10,7 @@ use apus::{Address, Stream, StreamListener};
 
 use crate::joining::{ANSWER_WAIT, named};
 use crate::reactor::within;
-use crate::shared::Shared;
+use crate::shared::CarrierState;
 use crate::status::Incident;
 use crate::tasks::spawn;
 
@@ -18,7 +18,7 @@ use crate::tasks::spawn;
 const UNNAMED_MAX: usize = 64;
 
 /// Accepts streams of other carriers.
-pub(crate) async fn accept(shared: Arc<Shared>, streams: StreamListener) {
+pub(crate) async fn accept(shared: Arc<CarrierState>, streams: StreamListener) {
     let unnamed = Arc::new(Unnamed::default());
     while let Ok((stream, from)) = streams.accept_async().await {
         let host = from.host.ip().to_canonical();
@@ -35,7 +35,7 @@ pub(crate) async fn accept(shared: Arc<Shared>, streams: StreamListener) {
 }
 
 /// The reason for which a stream is refused before it is read.
-fn refusal(shared: &Shared, from: Address) -> Option<(Incident, String)> {
+fn refusal(shared: &CarrierState, from: Address) -> Option<(Incident, String)> {
     let at = from.host;
     if at.port() != shared.port {
         // Any user of that host may have a node at another port, and would be trusted about the connections of all other users.
@@ -48,13 +48,13 @@ fn refusal(shared: &Shared, from: Address) -> Option<(Incident, String)> {
     is_off.then(|| (Incident::Off, format!("carrying is off: the carrier at {at} is refused")))
 }
 
-fn too_many(shared: &Shared, host: IpAddr) {
+fn too_many(shared: &CarrierState, host: IpAddr) {
     let line = || format!("too many streams wait for programs, most of them from {host}");
     shared.counters.note(Incident::TooMany, line);
 }
 
 /// Passes a stream to the program whose connection it names.
-async fn bring(shared: Arc<Shared>, stream: Stream, permit: UnnamedPermit) {
+async fn bring(shared: Arc<CarrierState>, stream: Stream, permit: UnnamedPermit) {
     let host = permit.host;
     let Some(Some(tuple)) = within(ANSWER_WAIT, named(&stream)).await else { return };
     drop(permit);
