@@ -26,12 +26,12 @@ use crate::tracing::{Field, Format, Tracing, address};
 /// distinguishes the two, so gro-flush-timeout has to be below three quarters of irq-suspend-timeout.
 #[derive(Debug)]
 pub struct Watch {
-    shared: Arc<Shared>,
+    shared: Arc<WatchState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct WatchState {
     recorded: Mutex<Recorded>,
     /// Lower bound on the time of a suspension. A task that arms a timer with a shorter time defers; 0 means that no time is long.
     long_ns: AtomicU64,
@@ -69,7 +69,7 @@ impl Watch {
         let (formats, function) = formats(Formats::read)?;
         let rings = rings(&formats.sources(function, with_softirqs))?;
         let recorded = Recorded { rings, formats, tally: Tally::default(), ended: false };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WatchState {
             recorded: Mutex::new(recorded),
             long_ns: AtomicU64::new(long_ns(suspension)),
             ends: Condvar::new(),
@@ -109,7 +109,7 @@ impl Drop for Watch {
     }
 }
 
-impl Shared {
+impl WatchState {
     fn recorded(&self) -> MutexGuard<'_, Recorded> {
         self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
