@@ -77,7 +77,7 @@ pub(crate) fn run(options: StoreConfig, output: &mut dyn Write) -> Result<()> {
     let store = Store::loaded(options.records);
     let node = start_node((Ipv4Addr::LOCALHOST, 0).into(), options.delivery)?;
     let address = node.local_addr();
-    let server = Arc::new(Server {
+    let server = Arc::new(StoreServer {
         service: node.bind(PORT)?,
         node,
         store,
@@ -111,7 +111,7 @@ pub(crate) fn start_node(listen: SocketAddr, delivery: Delivery) -> Result<Node>
     Node::start(&config).context("cannot start an Apus node")
 }
 
-struct Server {
+struct StoreServer {
     node: Node,
     service: Service,
     store: Store,
@@ -120,7 +120,7 @@ struct Server {
     receives: AtomicU64,
 }
 
-impl Server {
+impl StoreServer {
     /// Serves until the service is closed: takes requests in batches and answers them.
     fn serve(&self) {
         let mut batch = Vec::with_capacity(BATCH_MAX);

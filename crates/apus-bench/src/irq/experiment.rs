@@ -11,7 +11,7 @@ use super::activity::Activity;
 use super::device_under_test::DeviceUnderTest;
 use super::meter::{Meter, Used};
 use super::plan::{Plan, testcase};
-use super::server::{Preload, Server, Start};
+use super::server::{Preload, ServerUnderTest, Start};
 use crate::delivery::Load;
 use crate::report::irq::{BENCH, VETH};
 use apus_load::misuse::Misuse;
@@ -101,7 +101,7 @@ impl<'a> Experiment<'a> {
     fn find_library(&mut self, case: Mode, preload: Preload) -> Result<()> {
         self.preload = Some(preload(&self.plan.server[0])?);
         let command = self.plan.server_command(&self.under_test.address);
-        let server = Server::start(&self.under_test, &self.start(case, &command))?;
+        let server = ServerUnderTest::start(&self.under_test, &self.start(case, &command))?;
         prepare(&server, case)
     }
 
@@ -147,7 +147,7 @@ impl<'a> Experiment<'a> {
             self.progress.begin(&format!("irq: {point}, watched"));
             activity.prepare(point.case);
             let qps = offered(point.load, base_qps).unwrap_or(0.0);
-            let edge = |edge, server: &Server| activity.read(edge, server.pid());
+            let edge = |edge, server: &ServerUnderTest| activity.read(edge, server.pid());
             let (outcome, _) = self.once(point, qps, self.plan.seed, &edge)?;
             let row = activity.add_to(self.row(point).set("watched", true), point.case, &outcome);
             if let Some(lost) = row.number("lost_records").filter(|lost| *lost > 0.0) {
@@ -278,12 +278,12 @@ impl<'a> Experiment<'a> {
         point: &Point,
         qps: f64,
         seed: u64,
-        also: &(dyn Fn(Edge, &Server) -> Result<()> + Sync),
+        also: &(dyn Fn(Edge, &ServerUnderTest) -> Result<()> + Sync),
     ) -> Result<(Outcome, Used)> {
         let under_test = &self.under_test;
         under_test.set(point.case)?;
         let command = self.plan.server_command(&under_test.address);
-        let server = Server::start(under_test, &self.start(point.case, &command))?;
+        let server = ServerUnderTest::start(under_test, &self.start(point.case, &command))?;
         let threads = under_test.threads()?;
         let work = || {
             let mut client = LoadGenerator::new(self.plan.generator(&under_test.address))?;
@@ -312,7 +312,7 @@ fn offered(load: Load, base_qps: f64) -> Option<f64> {
 ///
 /// # Errors
 /// If there is no epoll set, or the preloaded library has not set the parameters.
-pub(super) fn prepare(server: &Server, case: Mode) -> Result<()> {
+pub(super) fn prepare(server: &ServerUnderTest, case: Mode) -> Result<()> {
     if case.needs_other_waits() {
         ensure!(
             server.has(case)?,

@@ -8,7 +8,7 @@ use apus_load::ResultFile;
 
 use super::experiment::{Experiment, Point, prepare};
 use super::plan::testcase;
-use super::server::Server;
+use super::server::ServerUnderTest;
 use crate::delivery::Load;
 use crate::delivery::instructions::collected;
 pub(super) use crate::delivery::instructions::look_for_valgrind;
@@ -52,7 +52,7 @@ fn count(experiment: &Experiment<'_>, point: &Point, seconds: f64) -> Result<(u6
     let valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"];
     let mut command: Vec<String> = valgrind.map(str::to_owned).to_vec();
     command.extend(plan.server_command(&under_test.address));
-    let server = Server::start(under_test, &experiment.start(point.case, &command))?;
+    let server = ServerUnderTest::start(under_test, &experiment.start(point.case, &command))?;
     let load = || {
         let mut options = plan.generator(&under_test.address);
         (options.seconds, options.warmup, options.keys) = (seconds, 0.0, KEYS);

@@ -32,7 +32,7 @@ pub type Preload = fn(&str) -> Result<OsString>;
 
 /// A running server. Dropping it kills it and its child processes.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct ServerUnderTest {
     child: Child,
     id: ProcessId,
     /// Its output.
@@ -51,7 +51,7 @@ pub(super) struct Start<'a> {
     pub(super) port: u16,
 }
 
-impl Server {
+impl ServerUnderTest {
     /// Starts it, and waits until it listens.
     ///
     /// # Errors
@@ -188,7 +188,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerUnderTest {
     fn drop(&mut self) {
         // Both fail only if it has exited already.
         let _ = killpg(Pid::from_raw(self.id.pid), Signal::SIGKILL);
