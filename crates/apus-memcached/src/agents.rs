@@ -18,7 +18,7 @@ use super::generator::DRAIN;
 use super::outcome::Outcome;
 use super::records::Records;
 use super::run::Ready;
-use super::server::Server;
+use super::server::ServerAddress;
 
 /// Upper bound on the length of a line: two histograms take up to a megabyte.
 const LINE_MAX: u64 = 16 << 20;
@@ -119,7 +119,7 @@ fn follow(leader: &mut Lines) -> Result<()> {
 
 fn prepare(options: &GeneratorConfig, qps: f64, seed: u64) -> Result<Ready> {
     options.check()?;
-    let server = Server::find(&options.server)?;
+    let server = ServerAddress::find(&options.server)?;
     let records = Arc::new(Records::new(options.keys, options.key_size, options.value_size));
     Ready::new(&server, options, &records, qps, seed)
 }

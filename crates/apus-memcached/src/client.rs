@@ -12,7 +12,7 @@ use super::generator::Edge;
 use super::outcome::Outcome;
 use super::records::Records;
 use super::run::{self, Ready};
-use super::server::Server;
+use super::server::ServerAddress;
 use apus_load::stop;
 
 /// Upper bound on a sleep, so that a request to stop is noticed.
@@ -21,7 +21,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// Offers load: from the calling thread's network namespace without agents, otherwise only from the agents.
 pub struct LoadGenerator {
     options: GeneratorConfig,
-    server: Server,
+    server: ServerAddress,
     records: Arc<Records>,
     agents: Agents,
 }
@@ -33,7 +33,7 @@ impl LoadGenerator {
     /// If options contradict each other, or an agent does not answer.
     pub fn new(options: GeneratorConfig) -> Result<Self> {
         options.check()?;
-        let server = Server::find(&options.server)?;
+        let server = ServerAddress::find(&options.server)?;
         let records = Arc::new(Records::new(options.keys, options.key_size, options.value_size));
         let agents = Agents::connect(&options)?;
         Ok(Self { options, server, records, agents })

@@ -15,7 +15,7 @@ use super::answer::Answer;
 use super::connection::{Bytes, Connection, Query};
 use super::protocol::Protocol;
 use super::records::Records;
-use super::server::Server;
+use super::server::ServerAddress;
 use super::stamps::Stamps;
 
 /// Upper bound on events of one `epoll_wait`.
@@ -32,7 +32,7 @@ const READ_SIZE: usize = 64 << 10;
 
 /// Connections to one server.
 pub(super) struct Connections {
-    server: Server,
+    server: ServerAddress,
     pub(super) records: Arc<Records>,
     epoll: Epoll,
     list: Vec<PooledConnection>,
@@ -76,7 +76,7 @@ impl Connections {
     /// # Errors
     /// If the kernel or the server refuses.
     pub(super) fn open(
-        server: &Server,
+        server: &ServerAddress,
         protocol: Protocol,
         count: u32,
         depth: u32,
@@ -304,7 +304,7 @@ mod tests {
         let path = std::env::temp_dir().join(name);
         let listener = UnixListener::bind(&path).unwrap();
         let records = Arc::new(Records::new(10, Length::Fixed(3), Length::Fixed(5)));
-        let server = Server::Unix(path.clone());
+        let server = ServerAddress::Unix(path.clone());
         let connections = Connections::open(&server, Protocol::Text, 2, 2, &records).unwrap();
         std::fs::remove_file(path).unwrap();
         (connections, [(); 2].map(|()| listener.accept().unwrap().0))

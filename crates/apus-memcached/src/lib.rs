@@ -49,7 +49,7 @@ use self::agents::{Agents, seed_of};
 use self::generator::DRAIN;
 use self::records::Records;
 use self::run::Ready;
-use self::server::Server;
+use self::server::ServerAddress;
 use apus_load::progress::Progress;
 
 /// The name of the benchmark in rows of results.
@@ -71,7 +71,7 @@ pub fn measure(
     result: &mut ResultFile,
 ) -> Result<()> {
     options.check()?;
-    let server = Server::find(&options.server)?;
+    let server = ServerAddress::find(&options.server)?;
     let records = Arc::new(Records::new(options.keys, options.key_size, options.value_size));
     let rates = options.rates();
     progress.lengthen(rates.len() as u64 * u64::from(options.runs) + u64::from(!options.no_load));

@@ -12,7 +12,7 @@ use super::connections::Connections;
 use super::generator::{self, Edge, OfferedLoad, Starts};
 use super::outcome::Outcome;
 use super::records::Records;
-use super::server::Server;
+use super::server::ServerAddress;
 
 /// Number of connections that set the records.
 const LOADING_CONNECTIONS: u32 = 4;
@@ -25,7 +25,7 @@ const LOADING_DEPTH: u32 = 64;
 /// # Errors
 /// The errors of [`generator::load`], and if the server cannot be reached.
 pub(super) fn load(
-    server: &Server,
+    server: &ServerAddress,
     options: &GeneratorConfig,
     records: &Arc<Records>,
 ) -> Result<()> {
@@ -46,7 +46,7 @@ impl Ready {
     /// # Errors
     /// If the kernel or the server refuses.
     pub(super) fn new(
-        server: &Server,
+        server: &ServerAddress,
         options: &GeneratorConfig,
         records: &Arc<Records>,
         qps: f64,

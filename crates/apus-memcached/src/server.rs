@@ -19,12 +19,12 @@ pub(super) const UNIX: &str = "unix:";
 
 /// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Server {
+pub(super) enum ServerAddress {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-impl Server {
+impl ServerAddress {
     /// Parses the address of an argument, and resolves the host.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Server {
     }
 }
 
-impl fmt::Display for Server {
+impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
@@ -79,16 +79,16 @@ mod tests {
 
     #[test]
     fn an_address_is_a_host_with_a_port_or_a_path() {
-        let tcp = Server::Tcp(([127, 0, 0, 1], 11211).into());
-        assert_eq!(Server::find("127.0.0.1:11211").unwrap(), tcp);
+        let tcp = ServerAddress::Tcp(([127, 0, 0, 1], 11211).into());
+        assert_eq!(ServerAddress::find("127.0.0.1:11211").unwrap(), tcp);
         assert_eq!(tcp.to_string(), "127.0.0.1:11211");
-        let unix = Server::find("unix:/tmp/x").unwrap();
+        let unix = ServerAddress::find("unix:/tmp/x").unwrap();
         assert_eq!(
             (unix.to_string().as_str(), unix),
-            ("unix:/tmp/x", Server::Unix("/tmp/x".into()))
+            ("unix:/tmp/x", ServerAddress::Unix("/tmp/x".into()))
         );
         for wrong in ["localhost", ":11211", "localhost:x", "unix:", "localhost:99999"] {
-            assert!(Server::find(wrong).unwrap_err().is::<Misuse>(), "{wrong}");
+            assert!(ServerAddress::find(wrong).unwrap_err().is::<Misuse>(), "{wrong}");
         }
     }
 }
