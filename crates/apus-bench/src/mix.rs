@@ -10,7 +10,7 @@ use apus_node::message::reply_length;
 use crate::calls::Calls;
 use crate::closed_loop::Pipeline;
 use crate::comparison::{Best, Comparison, Connections, TRIALS, note_health, warn_of_losses};
-use crate::open_loop::{self, OfferedLoad, Outcome};
+use crate::open_loop::{self, OfferedLoad, OpenLoopResult};
 use crate::peer::CpuTimes;
 use crate::pin::{Pin, Placements};
 use crate::runner::measured;
@@ -283,7 +283,13 @@ fn of_shortest(by_size: &BySize) -> Latency {
     by_size.classes().next().map(|class| class.latency().clone()).unwrap_or_default()
 }
 
-fn row(options: &MessageMix, subject: &Subject, run: u32, outcome: &Outcome, cpu: CpuTimes) -> Row {
+fn row(
+    options: &MessageMix,
+    subject: &Subject,
+    run: u32,
+    outcome: &OpenLoopResult,
+    cpu: CpuTimes,
+) -> Row {
     let row = options.comparison.row("mix", subject.transport, subject.pin, run);
     let row = row.set("workload", options.workload.to_string()).set("load", subject.load.as_str());
     let row = if subject.transport == Transport::TcpEpoll {

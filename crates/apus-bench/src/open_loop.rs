@@ -48,7 +48,7 @@ impl OfferedLoad {
 
 /// The results, without the warm-up.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct OpenLoopResult {
     /// Latency from the intended start, by size of request.
     pub(crate) by_size: BySize,
     /// Lateness against the schedule.
@@ -59,7 +59,7 @@ pub(crate) struct Outcome {
     pub(crate) unfinished: u64,
 }
 
-impl Outcome {
+impl OpenLoopResult {
     /// Records the calls that ended.
     fn note(
         &mut self,
@@ -91,11 +91,11 @@ impl Outcome {
 ///
 /// # Errors
 /// If the transport fails or a reply is wrong. Calls without a reply are counted and are not an error.
-pub(crate) fn offer(client: &mut dyn Client, offer: &OfferedLoad) -> Result<Outcome> {
+pub(crate) fn offer(client: &mut dyn Client, offer: &OfferedLoad) -> Result<OpenLoopResult> {
     let mut pace = Pace::for_throughput(offer.gbps, offer.workload.mean(None), offer.seed)?;
     let seed = offer.seed ^ 0x5eed;
     let mut calls = Calls::new(offer.workload.clone(), offer.reply, OUTSTANDING_MAX, seed);
-    let mut outcome = Outcome::default();
+    let mut outcome = OpenLoopResult::default();
     let mut ended = Vec::with_capacity(1024);
     let (start, end) = (Instant::now(), offer.warm_up + offer.duration);
     while start.elapsed() < end {

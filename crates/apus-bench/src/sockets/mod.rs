@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use apus_load::{ResultFile, Row};
 
 pub use self::program::Test;
-use self::program::{Report, RoundTrips};
+use self::program::{ProgramResult, RoundTrips};
 pub use self::way::Way;
 use crate::closed_loop::ping_pong;
 use crate::peer::this_program;
@@ -217,7 +217,7 @@ fn bench_of(test: Test) -> &'static str {
 }
 
 /// The reason for which a measurement is invalid: its bytes took another way than the requested one.
-fn went_wrong(way: Way, client: &Report) -> Option<String> {
+fn went_wrong(way: Way, client: &ProgramResult) -> Option<String> {
     let share = client.kernel_pct?;
     let is_right = match way {
         Way::ApusRun => share <= KERNEL_PCT_MAX,
@@ -240,7 +240,7 @@ fn hint(way: Way, explanation: &str) -> String {
     }
 }
 
-fn set_figures(row: Row, outcome: &pair::Outcome) -> Row {
+fn set_figures(row: Row, outcome: &pair::PairResult) -> Row {
     let row = match (&outcome.client.round_trips, outcome.client.goodput_gbps) {
         (Some(round_trips), _) => set_round_trips(row, round_trips),
         (None, goodput) => row.set("goodput_gbps", goodput),
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn bytes_that_went_another_way_do_not_count() {
-        let client = |kernel_pct| Report { kernel_pct, ..Report::default() };
+        let client = |kernel_pct| ProgramResult { kernel_pct, ..ProgramResult::default() };
         for (way, kernel_pct, is_right) in [
             (Way::ApusRun, Some(0.0), true),
             (Way::ApusRun, Some(1.5), false),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::program::{ProgramConfig, ROLE, Report};
+use super::program::{ProgramConfig, ProgramResult, ROLE};
 use crate::child::Child;
 use crate::peer::{arguments, this_program};
 use crate::pin::Pin;
@@ -20,9 +20,9 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The results of a measurement.
-pub(super) struct Outcome {
-    pub(super) client: Report,
-    pub(super) server: Report,
+pub(super) struct PairResult {
+    pub(super) client: ProgramResult,
+    pub(super) server: ProgramResult,
     /// The output of `apus run --explain` about the client's connection.
     pub(super) explanation: String,
 }
@@ -32,14 +32,18 @@ pub(super) struct Outcome {
 ///
 /// # Errors
 /// If either cannot start, fails, does not report in time, or lost bytes.
-pub(super) fn run(options: &ProgramConfig, pin: Pin, preload: Option<&OsStr>) -> Result<Outcome> {
+pub(super) fn run(
+    options: &ProgramConfig,
+    pin: Pin,
+    preload: Option<&OsStr>,
+) -> Result<PairResult> {
     let (client_cpu, server_cpu) = pin.cpus();
     let mut server = Child::start(command(options, preload)?, server_cpu)?;
     let address = line(&mut server, TIMEOUT).context("the server")?;
     let ours = ProgramConfig { server: Some(address), ..options.clone() };
     let mut client = Child::start(command(&ours, preload)?, client_cpu)?;
     let duration = Duration::from_secs_f64(options.warm_up_s + options.seconds);
-    let outcome = Outcome {
+    let outcome = PairResult {
         client: report(&mut client, duration + TIMEOUT).context("the client")?,
         server: report(&mut server, TIMEOUT).context("the server")?,
         explanation: client.words().context("cannot read what the client wrote")?,
@@ -59,7 +63,7 @@ fn command(options: &ProgramConfig, preload: Option<&OsStr>) -> Result<Command> 
     Ok(command)
 }
 
-fn report(child: &mut Child, timeout: Duration) -> Result<Report> {
+fn report(child: &mut Child, timeout: Duration) -> Result<ProgramResult> {
     let line = line(child, timeout)?;
     serde_json::from_str(&line).with_context(|| format!("cannot read its report `{line}`"))
 }

@@ -58,7 +58,7 @@ pub(crate) struct ProgramConfig {
 
 /// The last line of both processes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct ProgramResult {
     /// All bytes sent from the client to the server, including the warm-up.
     pub(crate) total_bytes: u64,
     /// The kernel TCP's share of the measured bytes, in percent; only known to a client of TCP.
@@ -119,7 +119,7 @@ fn end_with_leader() {
     process::exit(1);
 }
 
-fn serve(options: &ProgramConfig, output: &mut dyn Write) -> Result<Report> {
+fn serve(options: &ProgramConfig, output: &mut dyn Write) -> Result<ProgramResult> {
     let (listener, address) = Listener::new(options.kind)?;
     writeln!(output, "{address}").and_then(|()| output.flush()).context("the benchmark is gone")?;
     let mut connection = listener.accept().context("accept")?;
@@ -130,14 +130,14 @@ fn serve(options: &ProgramConfig, output: &mut dyn Write) -> Result<Report> {
 }
 
 /// Answers requests until the client ends the connection.
-fn answer(connection: &mut ConnectionEnd, size: usize) -> Result<Report> {
+fn answer(connection: &mut ConnectionEnd, size: usize) -> Result<ProgramResult> {
     connection.send_at_once().context("TCP_NODELAY")?;
     let mut bytes = vec![0; size];
     let mut total_bytes = 0;
     loop {
         let first = connection.read(&mut bytes).context("read")?;
         if first == 0 {
-            return Ok(Report { total_bytes, ..Report::default() });
+            return Ok(ProgramResult { total_bytes, ..ProgramResult::default() });
         }
         connection.read_exact(&mut bytes[first..]).context("read")?;
         connection.write_all(&bytes).context("write")?;
@@ -146,12 +146,12 @@ fn answer(connection: &mut ConnectionEnd, size: usize) -> Result<Report> {
 }
 
 /// Reads until the client ends the connection.
-fn receive(connection: &mut ConnectionEnd) -> Result<Report> {
+fn receive(connection: &mut ConnectionEnd) -> Result<ProgramResult> {
     let mut bytes = vec![0; READ];
     let mut total_bytes = 0;
     loop {
         match connection.read(&mut bytes).context("read")? {
-            0 => return Ok(Report { total_bytes, ..Report::default() }),
+            0 => return Ok(ProgramResult { total_bytes, ..ProgramResult::default() }),
             count => total_bytes += count as u64,
         }
     }
@@ -165,11 +165,11 @@ struct MeasuringSide<'a> {
 }
 
 impl MeasuringSide<'_> {
-    fn run(mut self) -> Result<Report> {
+    fn run(mut self) -> Result<ProgramResult> {
         let duration = Duration::from_secs_f64(self.options.seconds);
         let warm_up = Duration::from_secs_f64(self.options.warm_up_s);
         let mut bytes = vec![0; self.options.size as usize];
-        let mut report = Report::default();
+        let mut report = ProgramResult::default();
         match self.options.test {
             Test::Rr => {
                 self.connection.send_at_once().context("TCP_NODELAY")?;
