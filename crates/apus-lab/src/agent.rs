@@ -2,7 +2,7 @@
 //!
 //! Homa schedules a host, so a host's server and client share one node. The leader controls the process line by line: the process
 //! reads an `Assignment`, prints `ready` once it serves, connects on `connect` and prints `connected`, generates its load on `go`,
-//! and prints its `Report`. It exits when its standard input ends, so it does not outlive the leader.
+//! and prints its `HostResult`. It exits when its standard input ends, so it does not outlive the leader.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write, stdin};
@@ -107,7 +107,7 @@ pub(crate) enum ArrivalProcess {
 
 /// The measurements of a host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct HostResult {
     /// Results of each load.
     pub(crate) loads: Vec<Measured>,
     /// CPU time of the process while it generated load, in seconds.
@@ -167,7 +167,7 @@ pub fn run(output: &mut dyn Write) -> Result<()> {
         measured.counters = host.counters();
     }
     let cpu_s = (cpu::process_time() - before).as_secs_f64();
-    say(&serde_json::to_string(&Report { loads: measured, cpu_s }).context("the report")?)?;
+    say(&serde_json::to_string(&HostResult { loads: measured, cpu_s }).context("the report")?)?;
     // Other hosts may still need answers; the leader ends the process.
     orders.for_each(drop);
     Ok(())

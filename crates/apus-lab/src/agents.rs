@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use apus_bench::child::Child;
 use apus_load::stop;
 
-use crate::agent::{Assignment, Report};
+use crate::agent::{Assignment, HostResult};
 
 /// Upper bound on the time of a host's step, in addition to the time of the run.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -56,7 +56,7 @@ impl Agents {
         &mut self,
         seconds: f64,
         mut meanwhile: impl FnMut(f64) -> Result<()>,
-    ) -> Result<Vec<Report>> {
+    ) -> Result<Vec<HostResult>> {
         self.order_all("go")?;
         let start = Instant::now();
         while start.elapsed().as_secs_f64() < seconds && !stop::requested() {

@@ -39,7 +39,7 @@ const ROUND_TRIP: &str = "median round trip (µs)";
 
 /// A call: bytes of the request, nanoseconds, slowdown.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Call {
+struct CallSample {
     bytes: u32,
     ns: u64,
     slowdown: f64,
@@ -47,7 +47,7 @@ struct Call {
 
 /// All calls of a transport in one trial, short to long.
 struct Calls {
-    sorted: Vec<Call>,
+    sorted: Vec<CallSample>,
 }
 
 impl Calls {
@@ -55,11 +55,11 @@ impl Calls {
         let reply = setting.reply()?;
         let loads = || trial.reports.iter().map(|report| &report.loads[number]);
         let all = loads().flat_map(|load| load.calls.iter().chain(&load.unfinished));
-        let mut sorted: Vec<Call> = all
+        let mut sorted: Vec<CallSample> = all
             .map(|&(bytes, ns)| {
                 let reply = if reply == 0 { bytes } else { reply };
                 let took_us = ns as f64 / 1e3;
-                Call { bytes, ns, slowdown: ideal.slowdown(took_us, bytes, reply) }
+                CallSample { bytes, ns, slowdown: ideal.slowdown(took_us, bytes, reply) }
             })
             .collect();
         // The sort is stable: calls of one length stay in the order of hosts and time.
@@ -68,23 +68,31 @@ impl Calls {
     }
 
     /// Equal parts of the messages, short to long.
-    fn parts(&self, parts: usize) -> impl Iterator<Item = &[Call]> {
+    fn parts(&self, parts: usize) -> impl Iterator<Item = &[CallSample]> {
         let all = self.sorted.len();
         (0..parts).map(move |part| &self.sorted[all * part / parts..all * (part + 1) / parts])
     }
 
-    fn short(&self) -> &[Call] {
+    fn short(&self) -> &[CallSample] {
         &self.sorted[..self.sorted.len() / 10]
     }
 }
 
 /// A percentile of one figure of some calls; `None` without calls.
-fn percentile(calls: &[Call], percent: f64, figure: impl Fn(&Call) -> f64) -> Option<f64> {
+fn percentile(
+    calls: &[CallSample],
+    percent: f64,
+    figure: impl Fn(&CallSample) -> f64,
+) -> Option<f64> {
     stats::percentile(&ordered(calls, figure), percent)
 }
 
 /// The 95 % interval of a percentile by order statistics.
-fn interval(calls: &[Call], percent: f64, figure: impl Fn(&Call) -> f64) -> Option<(f64, f64)> {
+fn interval(
+    calls: &[CallSample],
+    percent: f64,
+    figure: impl Fn(&CallSample) -> f64,
+) -> Option<(f64, f64)> {
     let ordered = ordered(calls, figure);
     let (n, p) = (ordered.len() as f64, percent / 100.0);
     let spread = 1.96 * (n * p * (1.0 - p)).sqrt();
@@ -95,21 +103,21 @@ fn interval(calls: &[Call], percent: f64, figure: impl Fn(&Call) -> f64) -> Opti
     Some((*ordered.get(low)?, high))
 }
 
-fn ordered(calls: &[Call], figure: impl Fn(&Call) -> f64) -> Vec<f64> {
+fn ordered(calls: &[CallSample], figure: impl Fn(&CallSample) -> f64) -> Vec<f64> {
     let mut ordered: Vec<f64> = calls.iter().map(figure).collect();
     ordered.sort_by(f64::total_cmp);
     ordered
 }
 
-fn mean(calls: &[Call], figure: impl Fn(&Call) -> f64) -> Option<f64> {
+fn mean(calls: &[CallSample], figure: impl Fn(&CallSample) -> f64) -> Option<f64> {
     (!calls.is_empty()).then(|| calls.iter().map(figure).sum::<f64>() / calls.len() as f64)
 }
 
-fn us(call: &Call) -> f64 {
+fn us(call: &CallSample) -> f64 {
     call.ns as f64 / 1e3
 }
 
-fn slowdown(call: &Call) -> f64 {
+fn slowdown(call: &CallSample) -> f64 {
     call.slowdown
 }
 
@@ -450,7 +458,7 @@ fn deciles(setting: &Setting, all: &[(String, Calls)], idle: &Idle, result: &mut
 }
 
 /// cperf's columns, with the ideal and the interval of the 99th percentile.
-fn by_size(row: Row, part: &[Call], decile: usize, ideal_us: f64, p99_us: (f64, f64)) -> Row {
+fn by_size(row: Row, part: &[CallSample], decile: usize, ideal_us: f64, p99_us: (f64, f64)) -> Row {
     row.set("cumulative", (decile + 1) as f64 / 10.0)
         .set("samples", part.len())
         .set("ideal_us", ideal_us)
@@ -465,7 +473,7 @@ fn by_size(row: Row, part: &[Call], decile: usize, ideal_us: f64, p99_us: (f64, 
 }
 
 /// The label of a decile: its number and its longest message.
-fn up_to(decile: usize, part: &[Call]) -> String {
+fn up_to(decile: usize, part: &[CallSample]) -> String {
     format!("{}: {}", decile + 1, size(part[part.len() - 1].bytes))
 }
 
@@ -480,7 +488,7 @@ fn curves(setting: &Setting, all: &[(String, Calls)], result: &mut ResultFile) {
         let title = format!("Slowdown p{percent}, {}", setting.name());
         for (name, calls) in all {
             let parts = (calls.sorted.len() / CALLS_PER_POINT).clamp(1, SIZE_POINTS);
-            let point = |part: &[Call]| {
+            let point = |part: &[CallSample]| {
                 let bytes = mean(part, |call| f64::from(call.bytes))?;
                 Some((bytes, percentile(part, percent, slowdown)?))
             };
@@ -535,8 +543,8 @@ fn size(bytes: u32) -> String {
 mod tests {
     use super::*;
 
-    fn calls(values: impl Iterator<Item = u64>) -> Vec<Call> {
-        values.map(|ns| Call { bytes: 100, ns: ns * 1000, slowdown: ns as f64 }).collect()
+    fn calls(values: impl Iterator<Item = u64>) -> Vec<CallSample> {
+        values.map(|ns| CallSample { bytes: 100, ns: ns * 1000, slowdown: ns as f64 }).collect()
     }
 
     #[test]
@@ -555,7 +563,7 @@ mod tests {
         let mut sorted = calls(1..=95);
         sorted.iter_mut().enumerate().for_each(|(place, call)| call.bytes = place as u32);
         let calls = Calls { sorted };
-        let parts: Vec<usize> = calls.parts(10).map(<[Call]>::len).collect();
+        let parts: Vec<usize> = calls.parts(10).map(<[CallSample]>::len).collect();
         assert_eq!(parts.iter().sum::<usize>(), 95);
         assert!(parts.iter().all(|part| (9..=10).contains(part)), "{parts:?}");
         assert_eq!(calls.short().len(), 9);

@@ -1,6 +1,6 @@
 //! Results of one run on all hosts, and of the idle network.
 
-use crate::agent::Report;
+use crate::agent::HostResult;
 use crate::ideal::Ideal;
 use crate::plan::Contender;
 
@@ -8,7 +8,7 @@ use crate::plan::Contender;
 #[derive(Debug)]
 pub(crate) struct Trial {
     /// Reports by host.
-    pub(crate) reports: Vec<Report>,
+    pub(crate) reports: Vec<HostResult>,
     /// Share of the processors' time that was used in the counted time, 0 to 1; only on one machine.
     pub(crate) busy: Option<f64>,
     /// Share of samples (ten per second) without an idle processor.
