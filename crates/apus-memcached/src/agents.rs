@@ -45,7 +45,7 @@ enum Order {
 
 /// A message of an agent.
 #[derive(Debug, Serialize, Deserialize)]
-enum Report {
+enum AgentMessage {
     Ready,
     Done(Box<Outcome>),
     Failed(String),
@@ -103,15 +103,15 @@ fn follow(leader: &mut Lines) -> Result<()> {
         };
         match prepare(&options, qps, seed) {
             Ok(ready) => {
-                leader.send(&Report::Ready)?;
+                leader.send(&AgentMessage::Ready)?;
                 let Some(Order::Start) = leader.receive(SILENCE_MAX)? else { return Ok(()) };
                 let report = match ready.run() {
-                    Ok(outcome) => Report::Done(Box::new(outcome)),
-                    Err(error) => Report::Failed(format!("{error:#}")),
+                    Ok(outcome) => AgentMessage::Done(Box::new(outcome)),
+                    Err(error) => AgentMessage::Failed(format!("{error:#}")),
                 };
                 leader.send(&report)?;
             }
-            Err(error) => leader.send(&Report::Failed(format!("{error:#}")))?,
+            Err(error) => leader.send(&AgentMessage::Failed(format!("{error:#}")))?,
         }
     }
     Ok(())
@@ -167,8 +167,8 @@ impl Agents {
         }
         for (name, agent) in &mut self.list {
             match agent.receive(SILENCE_MAX).with_context(|| format!("agent '{name}'"))? {
-                Some(Report::Ready) => {}
-                Some(Report::Failed(why)) => bail!("agent '{name}': {why}"),
+                Some(AgentMessage::Ready) => {}
+                Some(AgentMessage::Failed(why)) => bail!("agent '{name}': {why}"),
                 _ => bail!("agent '{name}' left"),
             }
         }
@@ -195,8 +195,8 @@ impl Agents {
             .receive(timeout)
             .with_context(|| format!("agent '{name}'"))?
         {
-            Some(Report::Done(outcome)) => Ok((name.clone(), *outcome)),
-            Some(Report::Failed(why)) => bail!("agent '{name}': {why}"),
+            Some(AgentMessage::Done(outcome)) => Ok((name.clone(), *outcome)),
+            Some(AgentMessage::Failed(why)) => bail!("agent '{name}': {why}"),
             _ => bail!("agent '{name}' left"),
         };
         self.list.iter_mut().map(finish).collect()
@@ -222,12 +222,14 @@ mod tests {
     fn messages_are_lines() {
         let (mut ours, theirs) = pair();
         let mut theirs = Lines::new(theirs).unwrap();
-        ours.send(&Report::Failed("no\nway".to_owned())).unwrap();
-        ours.send(&Report::Done(Box::default())).unwrap();
+        ours.send(&AgentMessage::Failed("no\nway".to_owned())).unwrap();
+        ours.send(&AgentMessage::Done(Box::default())).unwrap();
         drop(ours);
-        let mut next = || theirs.receive::<Report>(SILENCE_MAX).unwrap();
-        assert!(matches!(next(), Some(Report::Failed(why)) if why == "no\nway"));
-        assert!(matches!(next(), Some(Report::Done(outcome)) if *outcome == Outcome::default()));
+        let mut next = || theirs.receive::<AgentMessage>(SILENCE_MAX).unwrap();
+        assert!(matches!(next(), Some(AgentMessage::Failed(why)) if why == "no\nway"));
+        assert!(
+            matches!(next(), Some(AgentMessage::Done(outcome)) if *outcome == Outcome::default())
+        );
         assert!(next().is_none());
     }
 
