@@ -46,7 +46,9 @@ pub(super) fn put_into_socket(fd: c_int, until: Duration, takes: bool) -> bool {
         let Some(used) = Use::of(fd) else { return false };
         let Some(side) = used.side() else { return false };
         let Some((new, writer)) = connected() else { return false };
-        let copied = if side.is_shared() { copy_all(&used, side, fd, until) } else { None };
+        let is_shared = side.is_shared();
+        let takes = takes || !is_shared; // The other process may have closed it since the caller's look.
+        let copied = if is_shared { copy_all(&used, side, fd, until) } else { None };
         let is_done = match copied {
             Some(bytes) => write_all(writer.0, bytes.room.as_ptr(), bytes.count, until),
             None => takes && move_all(&used, fd, writer.0, until),
