@@ -525,7 +525,7 @@ impl Peer {
     pub(crate) fn may_be_evicted(&self, now: Time) -> bool {
         match self.contact {
             Contact::Met(_) | Contact::Over => now.saturating_since(self.met) >= EVICTABLE_AFTER,
-            Contact::Opening(_) => true,
+            Contact::Opening(_) | Contact::Asking(..) => true,
             Contact::Native => !self.is_confirmed(),
         }
     }

@@ -216,7 +216,7 @@ impl Endpoint {
         let first = step.peer.rpcs == 1;
         step.peer.flight.defer(place, takes);
         if let Some(opening) = step.peer.contact.opening_mut().filter(|_| first) {
-            *opening = Opening::new(now, header, None);
+            *opening = Opening::new(now, header);
             self.send_open(now, peer_key);
         }
     }
@@ -325,7 +325,7 @@ impl Endpoint {
             self.insert_native(now, path)
         } else {
             let nothing = Header { source_port: 1, dest_port: 1, sender_id: RpcId(0) };
-            let contact = Contact::Opening(Opening::new(now, nothing, None));
+            let contact = Contact::Opening(Opening::new(now, nothing));
             let token: Token = self.secrets.token();
             self.insert_peer(Peer::known(path, token, contact, now))
         };

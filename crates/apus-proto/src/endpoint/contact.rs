@@ -1,11 +1,24 @@
 //! First contact and its end: the peer of each packet, the introduction of peers, and the end of RPCs with a run of a peer that is
 //! over. Rules `contact-1` to `contact-8` of docs/protocol.md.
+//!
+//! The peer's state machine ([`Contact::handle`]) decides; this file finds the peer, tells it the event, and carries the reaction
+//! out.
+//!
+//! | packet | the peer is found by | event |
+//! |---|---|---|
+//! | OPEN | the token in doubt, one of this node's | [`Event::Open`] |
+//! | TOKEN | its own token, at its address | [`Event::Token`] |
+//! | CONFIRM | its own token | [`Event::Confirm`] |
+//! | RPC_UNKNOWN: other version, token unknown, over budget | the peer's token, which the packet repeats, at its address | [`Event::TokenRefused`] |
+//! | RPC_UNKNOWN: other version, about an OPEN | its own token, at its address | [`Event::ContactRefused`] |
+//! | RPC_UNKNOWN: no contact | its own token | [`Event::ContactRefused`] |
+//! | any other | its own token | [`Contact::receive`], [`Event::Packet`], [`Event::Elsewhere`] |
 
 use apus_wire::{
     Header, Offer, Open, Packet, PathId, Proof, RpcUnknown, Stamp, Token, UnknownReason,
 };
 
-use crate::contact::{Confirming, Contact, Met, Opening};
+use crate::contact::{Act, Contact, Event, Met, Opening, PathTaken};
 use crate::control::{Body, Reply, turned_round};
 use crate::endpoint::Endpoint;
 use crate::endpoint::expire::Room;
@@ -18,14 +31,30 @@ use crate::rpc::Rpc;
 use crate::secrets::{is_fresh, issued_at};
 use crate::slab::PeerKey;
 use crate::time::Time;
+use crate::trace::{TraceMark, pair};
 
 /// Upper bound on the OPENs sent in one call.
 const OPENINGS_MAX: usize = 256;
 
+/// A packet that is not an ordinary one of a known peer.
+#[derive(Clone, Copy)]
+struct Arrived<'a, 'p> {
+    from: PathId,
+    stamp: Stamp,
+    packet: &'a Packet<'p>,
+    length: usize,
+}
+
+impl Arrived<'_, '_> {
+    fn header(&self) -> &Header {
+        self.packet.header()
+    }
+}
+
 impl Endpoint {
     /// Makes both ends known to each other as after a first contact, for a simulation or a test that does not exercise first
-    /// contacts. `ours` is the token that the peer uses, `theirs` the token that this node uses; the other endpoint is introduced
-    /// with the two exchanged.
+    /// contacts. `ours` is the token that the peer uses, `theirs` the token that this node uses; the other endpoint is
+    /// introduced with the two exchanged.
     pub fn introduce(&mut self, now: Time, peer: PathId, ours: Token, theirs: Token) {
         let contact = Contact::Met(Met::confirmed(theirs));
         let key = self.insert_peer(Peer::known(peer, ours, contact, now));
@@ -47,9 +76,8 @@ impl Endpoint {
             && let Some(key) = self.peers.find_token(stamp.token)
             && let Some(peer) = self.peers.get_mut(key)
             && peer.path == from
-            && let Contact::Met(met) = &mut peer.contact
+            && peer.contact.receive()
         {
-            met.knows_us = true;
             return Some(key);
         }
         self.on_unusual(now, from, &packet(), bytes);
@@ -65,162 +93,214 @@ impl Endpoint {
         packet: &Packet<'_>,
         bytes: &[u8],
     ) {
-        let (Some(stamp), length) = (Stamp::read(bytes), bytes.len()) else { return };
+        let Some(stamp) = Stamp::read(bytes) else { return };
+        let arrived = Arrived { from, stamp, packet, length: bytes.len() };
         match *packet {
-            Packet::RpcUnknown { header, unknown: RpcUnknown { reason } } if is_refusal(reason) => {
-                self.on_refusal(now, from, stamp, &header, reason);
+            Packet::RpcUnknown { unknown: RpcUnknown { reason }, .. } if is_refusal(reason) => {
+                self.on_refusal(now, arrived, reason);
             }
             _ if stamp.version != Stamp::VERSION => {
                 self.parts.counters.dropped_version += 1;
-                self.answer(from, stamp.token, packet, UnknownReason::OtherVersion);
+                self.refuse_packet(arrived, UnknownReason::OtherVersion);
             }
-            Packet::Open { header, open } => self.on_open(now, from, stamp.token, &header, open),
-            Packet::Token { header, offer } => self.on_token(now, from, stamp.token, header, offer),
-            Packet::Confirm { header, offer } => {
-                self.on_confirm(now, from, stamp.token, &header, offer);
-            }
-            _ => self.on_other_token(now, from, stamp.token, packet, length),
+            Packet::Open { open, .. } => self.on_open(now, arrived, open),
+            Packet::Token { offer, .. } => self.on_token(now, arrived, offer),
+            Packet::Confirm { offer, .. } => self.on_confirm(now, arrived, offer),
+            _ => self.on_other_packet(now, arrived),
         }
     }
 
-    /// Handles a packet without a known token, or with the token of a peer at another address.
-    fn on_other_token(
-        &mut self,
-        now: Time,
-        from: PathId,
-        token: Token,
-        packet: &Packet<'_>,
-        length: usize,
-    ) {
-        let Some(key) = self.peers.find_token(token) else {
+    /// Answers a request for a token. Keeps no state.
+    fn on_open(&mut self, now: Time, arrived: Arrived<'_, '_>, open: Open) {
+        self.parts.counters.opens_received += 1;
+        match self.peers.find_token(open.known) {
+            Some(key) => self.contact(now, key, Event::Open, arrived),
+            None => self.offer_new(now, arrived, arrived.stamp.token),
+        }
+    }
+
+    /// Handles the token of a peer.
+    fn on_token(&mut self, now: Time, arrived: Arrived<'_, '_>, offer: Offer) {
+        let found = self.peers.find_token(arrived.stamp.token);
+        let Some(key) = found.filter(|_| offer.token != Token::NONE) else {
             self.parts.counters.dropped_token += 1;
-            return self.answer(from, token, packet, UnknownReason::TokenUnknown);
+            return;
         };
         let peer = &mut self.peers[key];
-        match (&peer.contact, packet) {
-            (Contact::Opening(_), Packet::RpcUnknown { header, unknown }) if peer.path == from => {
-                self.on_not_opened(now, key, header, unknown.reason);
-            }
-            (Contact::Met(met), Packet::RpcUnknown { header, unknown })
-                if peer.path == from && unknown.reason == UnknownReason::NoContact =>
-            {
-                if !met.knows_us {
-                    self.on_not_confirmed(key, header);
-                }
-            }
-            //= docs/protocol.md#contact-7
-            (Contact::Met(met), _) if peer.path != from => {
-                let (theirs, spacing) = (met.token, peer.rto(&self.parts.config));
-                self.parts.counters.dropped_elsewhere += 1;
-                if peer.may_ask_path(now, from, length, spacing) {
-                    self.offer(now, from, theirs, turned_round(packet.header()), token);
-                }
-            }
-            (Contact::Over, _) => {
-                self.parts.counters.dropped_token += 1;
-                self.answer(from, token, packet, UnknownReason::TokenUnknown);
-            }
-            _ => self.parts.counters.dropped_token += 1,
+        if peer.path != arrived.from {
+            self.parts.counters.dropped_mismatch += 1;
+            return;
         }
+        peer.last_rx = now;
+        self.contact(now, key, Event::Token(offer), arrived);
+    }
+
+    /// Handles a node's proof that it received this node's TOKEN.
+    fn on_confirm(&mut self, now: Time, arrived: Arrived<'_, '_>, offer: Offer) {
+        let (from, ours) = (arrived.from, arrived.stamp.token);
+        let Offer { token: theirs, proof } = offer;
+        let proven = is_fresh(now, proof.issued)
+            && proof.code == self.secrets.proof(ours, from, proof.issued);
+        if let Some(key) = self.peers.find_token(ours) {
+            let moved = self.peers[key].path != from;
+            return self.contact(now, key, Event::Confirm { theirs, proven, moved }, arrived);
+        }
+        //= docs/protocol.md#contact-4
+        let fits = ours == self.secrets.offered_token(theirs, proof.issued);
+        let fits = proven && fits && theirs != Token::NONE && !self.peers.is_spent(ours);
+        self.admit(now, arrived, theirs, fits);
+    }
+
+    /// Handles a refusal that repeats the token of the refused packet: that of an OPEN, or the token that the peer has chosen.
+    fn on_refusal(&mut self, now: Time, arrived: Arrived<'_, '_>, reason: UnknownReason) {
+        let Arrived { from, stamp: Stamp { token, .. }, .. } = arrived;
+        if reason == UnknownReason::OtherVersion
+            && let Some(key) = self.peers.find_token(token)
+            && self.peers[key].path == from
+            && self.peers[key].contact.opening().is_some()
+        {
+            return self.contact(now, key, Event::ContactRefused(reason), arrived);
+        }
+        let found = self.peers.find_their_token(token);
+        match found.filter(|&key| self.peers[key].path == from) {
+            Some(key) => self.contact(now, key, Event::TokenRefused(reason), arrived),
+            None => self.parts.counters.dropped_token += 1,
+        }
+    }
+
+    /// Handles a packet without a known token, or with the token of a peer that is not met or is at another address.
+    fn on_other_packet(&mut self, now: Time, arrived: Arrived<'_, '_>) {
+        let Some(key) = self.peers.find_token(arrived.stamp.token) else {
+            return self.refuse_token(arrived);
+        };
+        let event = match *arrived.packet {
+            _ if self.peers[key].path != arrived.from => Event::Elsewhere,
+            Packet::RpcUnknown { unknown, .. } => Event::ContactRefused(unknown.reason),
+            _ => Event::Packet,
+        };
+        self.contact(now, key, event, arrived);
+    }
+
+    /// Tells the contact with a peer that a packet has arrived, and carries out the reaction.
+    fn contact(&mut self, now: Time, key: PeerKey, event: Event, arrived: Arrived<'_, '_>) {
+        let spacing = self.parts.config.resend_min / 2;
+        let (header, theirs) = (arrived.header(), arrived.stamp.token);
+        let peer = &mut self.peers[key];
+        match peer.contact.handle(now, spacing, event) {
+            Act::Ignore => {}
+            Act::DropToken => self.parts.counters.dropped_token += 1,
+            Act::DropProof => self.parts.counters.dropped_proof += 1,
+            Act::RefuseToken => self.refuse_token(arrived),
+            Act::OfferSame => {
+                let ours = peer.token;
+                self.offer(now, arrived, theirs, ours);
+            }
+            Act::OfferNew => self.offer_new(now, arrived, theirs),
+            Act::OfferAnother(theirs) => self.admit(now, arrived, theirs, false),
+            Act::Begin(proof) => self.begin(key, header, proof),
+            Act::Confirm(proof) => self.send_confirm(key, header, proof),
+            Act::ConfirmWithRequest(proof) => {
+                self.send_confirm(key, header, proof);
+                self.send_request_again(now, key, header);
+            }
+            Act::AskProof(theirs) => self.ask_proof(now, key, arrived, theirs),
+            Act::Move => self.move_peer(now, key, arrived.from, header),
+            Act::Ask => self.ask(now, key, turned_round(header)),
+            Act::Answer(doubted, offer) => self.answer(now, key, doubted, header, offer),
+            Act::FailCall => self.fail_refused(now, key, header),
+            Act::FailConfirmed => self.fail_confirmed(key, header),
+            Act::FailVersion(doubted) => {
+                //= docs/protocol.md#contact-8
+                let (ours, theirs) = (Stamp::VERSION, arrived.stamp.version);
+                let error = CallFailed::OtherVersion { ours, theirs };
+                self.sweeps.push_error(Swept::Failed(doubted.unwrap_or(key), now, error));
+            }
+            Act::NoteNoRoom => self.note_no_room(key, header),
+        }
+    }
+
+    /// Drops a packet with a token that this node does not know.
+    fn refuse_token(&mut self, arrived: Arrived<'_, '_>) {
+        self.parts.counters.dropped_token += 1;
+        self.refuse_packet(arrived, UnknownReason::TokenUnknown);
     }
 
     /// Answers a node without state here, with no more bytes than it sent.
-    fn answer(&mut self, to: PathId, token: Token, packet: &Packet<'_>, reason: UnknownReason) {
+    fn refuse_packet(&mut self, arrived: Arrived<'_, '_>, reason: UnknownReason) {
         // Some of the other packets are shorter than the answer, and a lost packet of any other type causes a probe.
         let answered = matches!(
-            packet,
+            arrived.packet,
             Packet::Data { .. }
                 | Packet::Resend { .. }
                 | Packet::Open { .. }
                 | Packet::Confirm { .. }
         );
         if answered {
-            self.refuse_packet(to, token, packet.header(), reason);
+            self.reply_unknown(arrived, arrived.stamp.token, reason);
         }
-    }
-
-    /// Answers a packet of a node without state here with this reason.
-    fn refuse_packet(&mut self, to: PathId, token: Token, header: &Header, reason: UnknownReason) {
-        let body = Body::Unknown(RpcUnknown { reason });
-        self.parts.reply_to_unknown(Reply { path: to, token, header: turned_round(header), body });
-    }
-
-    /// Offers `token` to the node at `to`, whose own token is `theirs`.
-    fn offer(&mut self, now: Time, to: PathId, theirs: Token, header: Header, token: Token) {
-        let issued = issued_at(now);
-        let proof = Proof { code: self.secrets.proof(token, to, issued), issued };
-        let body = Body::Token(Offer { token, proof });
-        self.parts.reply_to_unknown(Reply { path: to, token: theirs, header, body });
-    }
-
-    /// Answers a request for a token. Keeps no state.
-    fn on_open(&mut self, now: Time, from: PathId, theirs: Token, header: &Header, open: Open) {
-        self.parts.counters.opens_received += 1;
-        //= docs/protocol.md#contact-3
-        let known = self.peers.find_token(open.known).and_then(|key| self.peers.get(key));
-        if known.is_some_and(|peer| peer.contact.met().is_some()) {
-            return self.offer(now, from, theirs, turned_round(header), open.known);
-        }
-        if self.parts.sockets.serves(header.dest_port).is_none() {
-            return self.refuse_contact(from, theirs, header);
-        }
-        let token = self.secrets.offered_token(theirs, issued_at(now));
-        self.offer(now, from, theirs, turned_round(header), token);
     }
 
     /// Refuses a first contact for a port that is not served.
-    fn refuse_contact(&mut self, from: PathId, theirs: Token, header: &Header) {
+    fn refuse_contact(&mut self, arrived: Arrived<'_, '_>, theirs: Token) {
         //= docs/protocol.md#life-6
         self.parts.counters.refused_no_port += 1;
-        self.refuse_packet(from, theirs, header, UnknownReason::NoContact);
+        self.reply_unknown(arrived, theirs, UnknownReason::NoContact);
     }
 
-    /// Handles the token of a peer.
-    fn on_token(&mut self, now: Time, from: PathId, ours: Token, header: Header, offer: Offer) {
-        let found = self.peers.find_token(ours).filter(|_| offer.token != Token::NONE);
-        let Some((key, peer)) = found.and_then(|key| Some((key, self.peers.get_mut(key)?))) else {
-            self.parts.counters.dropped_token += 1;
-            return;
-        };
-        if peer.path != from {
-            self.parts.counters.dropped_mismatch += 1;
-            return;
-        }
-        peer.last_rx = now;
-        match &mut peer.contact {
-            //= docs/protocol.md#contact-7
-            // The peer requests a proof that this node receives at the address of its packets, or answers twice.
-            Contact::Met(met) if met.token == offer.token => {
-                let spacing = self.parts.config.resend_min / 2;
-                if met.may_confirm(now, spacing) {
-                    self.send_confirm(key, &header, offer.proof);
-                }
-            }
-            //= docs/protocol.md#contact-5
-            // While this node's CONFIRM may be under way, the packet only answers another OPEN.
-            Contact::Met(met) if !met.may_be_known(now) => {
-                self.doubt(now, key, turned_round(&header));
-            }
-            Contact::Met(_) | Contact::Over | Contact::Native => {}
-            Contact::Opening(Opening { doubts: None, .. }) => {
-                self.confirm(now, key, &header, offer);
-            }
-            &mut Contact::Opening(Opening { doubts: Some(doubted), .. }) => {
-                self.resolve_doubt(now, key, doubted, &header, offer);
-            }
-        }
+    /// Answers a packet of a node without state here with RPC_UNKNOWN.
+    fn reply_unknown(&mut self, arrived: Arrived<'_, '_>, token: Token, reason: UnknownReason) {
+        let (header, body) = (turned_round(arrived.header()), Body::Unknown(RpcUnknown { reason }));
+        self.parts.reply_to_unknown(Reply { path: arrived.from, token, header, body });
     }
 
-    /// Handles the answer of a peer to an OPEN: messages may go there.
-    fn confirm(&mut self, now: Time, key: PeerKey, header: &Header, offer: Offer) {
+    /// Offers the token `ours` to the sender of a packet, whose own token is `theirs`.
+    fn offer(&mut self, now: Time, arrived: Arrived<'_, '_>, theirs: Token, ours: Token) {
+        let (path, issued) = (arrived.from, issued_at(now));
+        let proof = Proof { code: self.secrets.proof(ours, path, issued), issued };
+        let body = Body::Token(Offer { token: ours, proof });
+        let header = turned_round(arrived.header());
+        self.parts.reply_to_unknown(Reply { path, token: theirs, header, body });
+    }
+
+    /// Offers a new token to the sender of a packet, if the port is served.
+    fn offer_new(&mut self, now: Time, arrived: Arrived<'_, '_>, theirs: Token) {
+        if self.parts.sockets.serves(arrived.header().dest_port).is_none() {
+            return self.refuse_contact(arrived, theirs);
+        }
+        let ours = self.secrets.offered_token(theirs, issued_at(now));
+        self.offer(now, arrived, theirs, ours);
+    }
+
+    /// Makes the sender of a CONFIRM known if its proof `fits`, the port is served and there is room.
+    fn admit(&mut self, now: Time, arrived: Arrived<'_, '_>, theirs: Token, fits: bool) {
+        let (from, ours) = (arrived.from, arrived.stamp.token);
+        if self.parts.sockets.serves(arrived.header().dest_port).is_none() {
+            return self.refuse_contact(arrived, theirs);
+        }
         //= docs/protocol.md#contact-4
-        let peer = &mut self.peers[key];
-        let before = peer.trace_mark(header.sender_id);
-        peer.contact = Contact::Met(Met::confirming(now, offer));
-        self.parts.tracer.peer_met(before, peer.trace_mark(header.sender_id));
+        if !fits {
+            self.parts.counters.dropped_proof += 1;
+            return self.offer_new(now, arrived, theirs);
+        }
+        if !self.make_room(now, Room::ForClient(from)) {
+            self.parts.counters.dropped_peers_full += 1;
+            return self.reply_unknown(arrived, ours, UnknownReason::OverBudget);
+        }
+        let contact = Contact::Met(Met::confirmed(theirs));
+        let key = self.insert_peer(Peer::known(from, ours, contact, now));
+        self.parts.counters.peers_met += 1;
+        self.take_path(now, key, arrived.header());
+    }
+
+    /// Begins to send to a peer whose token is known now.
+    fn begin(&mut self, key: PeerKey, header: &Header, proof: Proof) {
+        let peer = &self.peers[key];
+        let mark = peer.trace_mark(header.sender_id);
+        let before = TraceMark { pair: pair(peer.token, Token::NONE), ..mark };
+        self.parts.tracer.peer_met(before, mark);
         self.peers.learn_their_token(key);
         self.parts.counters.peers_met += 1;
-        self.send_confirm(key, header, offer.proof);
+        self.send_confirm(key, header, proof);
         self.release(key);
     }
 
@@ -230,84 +310,28 @@ impl Endpoint {
         self.parts.control(key, turned_round(header), Body::Confirm(Offer { token, proof }));
     }
 
-    /// Handles the answer to the probe whether a token is still known.
-    fn resolve_doubt(
-        &mut self,
-        now: Time,
-        asking: PeerKey,
-        doubted: PeerKey,
-        header: &Header,
-        offer: Offer,
-    ) {
-        let met = self.peers.get_mut(doubted).and_then(|peer| peer.contact.met_mut());
-        match met {
-            //= docs/protocol.md#contact-5
-            Some(met) if met.token == offer.token => {
-                met.doubted = None;
-                self.forget_peer(asking);
-                self.release(doubted);
-            }
-            _ => {
-                let successor = self.other_at(asking, doubted);
-                if successor.is_none() {
-                    self.confirm(now, asking, header, offer);
-                    self.end_run(doubted, Some(asking));
-                    self.take_path(now, asking, header);
-                } else {
-                    self.end_run(doubted, successor);
-                    self.forget_peer(asking);
-                }
-            }
+    /// Sends the request of a call again, which was probably lost with the CONFIRM.
+    fn send_request_again(&mut self, now: Time, peer: PeerKey, header: &Header) {
+        if let Some(mut step) = self.step_for(peer, header) {
+            let (key, end) = (step.key, step.send_request_again(now));
+            self.end(now, key, end);
         }
     }
 
-    /// Returns the peer for calls by the path of `asking`, unless that is `doubted`.
-    fn other_at(&mut self, asking: PeerKey, doubted: PeerKey) -> Option<PeerKey> {
-        let path = self.peers[asking].path;
-        self.peers.find(path).filter(|&other| other != doubted)
-    }
-
-    /// Handles a node's proof that it received this node's TOKEN.
-    fn on_confirm(&mut self, now: Time, from: PathId, ours: Token, header: &Header, offer: Offer) {
-        let Offer { token: theirs, proof } = offer;
-        let shown = is_fresh(now, proof.issued)
-            && proof.code == self.secrets.proof(ours, from, proof.issued);
-        let found = self.peers.find_token(ours);
-        let spent = self.peers.is_spent(ours);
-        let over = spent || found.is_some_and(|key| self.peers[key].contact.is_over());
-        if let Some(key) = found.filter(|_| !over) {
-            let peer = &self.peers[key];
-            let same = peer.contact.met().is_some_and(|met| met.token == theirs);
-            if !(shown && same) {
-                self.parts.counters.dropped_proof += 1;
-            } else if peer.path != from {
-                self.parts.counters.peers_moved += 1;
-                self.move_peer(now, key, from, header);
-            }
-            return;
+    /// Requests a proof from the sender of a packet that it is the peer and receives at its address.
+    fn ask_proof(&mut self, now: Time, key: PeerKey, arrived: Arrived<'_, '_>, theirs: Token) {
+        //= docs/protocol.md#contact-7
+        self.parts.counters.dropped_elsewhere += 1;
+        let peer = &mut self.peers[key];
+        let (ours, spacing) = (peer.token, peer.rto(&self.parts.config));
+        if peer.may_ask_path(now, arrived.from, arrived.length, spacing) {
+            self.offer(now, arrived, theirs, ours);
         }
-        if self.parts.sockets.serves(header.dest_port).is_none() {
-            return self.refuse_contact(from, theirs, header);
-        }
-        //= docs/protocol.md#contact-4
-        let fits = ours == self.secrets.offered_token(theirs, proof.issued);
-        if !shown || !fits || over || theirs == Token::NONE {
-            self.parts.counters.dropped_proof += 1;
-            let token = self.secrets.offered_token(theirs, issued_at(now));
-            return self.offer(now, from, theirs, turned_round(header), token);
-        }
-        if !self.make_room(now, Room::ForClient(from)) {
-            self.parts.counters.dropped_peers_full += 1;
-            return self.refuse_packet(from, ours, header, UnknownReason::OverBudget);
-        }
-        let contact = Contact::Met(Met::confirmed(theirs));
-        let key = self.insert_peer(Peer::known(from, ours, contact, now));
-        self.parts.counters.peers_met += 1;
-        self.take_path(now, key, header);
     }
 
     /// Moves the peer to `path`.
     fn move_peer(&mut self, now: Time, key: PeerKey, path: PathId, header: &Header) {
+        self.parts.counters.peers_moved += 1;
         self.leave_host(key);
         self.peers.set_path(key, path);
         self.join_host(key);
@@ -317,68 +341,25 @@ impl Endpoint {
         self.take_path(now, key, header);
     }
 
-    /// Directs calls by the peer's path to this peer. Another peer at this path may be an earlier run, or the same run that called
-    /// this node while this node called it: it is probed.
+    /// Directs calls by the peer's path to this peer.
     fn take_path(&mut self, now: Time, key: PeerKey, header: &Header) {
-        let Some(before) = self.peers.take_path(key) else { return };
-        //= docs/protocol.md#contact-6
-        match &self.peers[before].contact {
-            Contact::Opening(_) => self.end_run(before, Some(key)),
-            // A peer that has not used this node's token yet has just answered its OPEN while it sent its own.
-            Contact::Met(met) if met.knows_us || !met.may_be_known(now) => {
-                self.doubt(now, before, turned_round(header));
-            }
-            _ => {}
+        if let Some(before) = self.peers.take_path(key) {
+            self.lose_path(now, before, key, header);
         }
     }
 
-    /// Handles a peer's report that it does not know the token of a packet, or the packet's version.
-    fn on_refusal(
-        &mut self,
-        now: Time,
-        from: PathId,
-        stamp: Stamp,
-        header: &Header,
-        reason: UnknownReason,
-    ) {
-        let (ours, theirs) = (Stamp::VERSION, stamp.version);
-        if let Some(key) = self.peers.find_token(stamp.token)
-            && let Some(opening) = self.peers[key].contact.opening()
-            && self.peers[key].path == from
-            && reason == UnknownReason::OtherVersion
-        {
-            //= docs/protocol.md#contact-8
-            let error = CallFailed::OtherVersion { ours, theirs };
-            let swept = Swept::Failed(opening.doubts.unwrap_or(key), now, error);
-            return self.sweeps.push_error(swept);
-        }
-        let spacing = self.parts.config.resend_min / 2;
-        let found = self.peers.find_their_token(stamp.token);
-        let found = found.and_then(|key| Some((key, self.peers.get_mut(key)?)));
-        let found = found.filter(|(_, peer)| peer.path == from);
-        let Some((key, met)) = found.and_then(|(key, peer)| Some((key, peer.contact.met_mut()?)))
-        else {
-            self.parts.counters.dropped_token += 1;
-            return;
-        };
-        if reason == UnknownReason::OverBudget {
-            return self.on_no_room(key, header);
-        }
-        match met.confirm_again(now, spacing) {
-            Confirming::Again { offer, first } if reason == UnknownReason::TokenUnknown => {
-                self.send_confirm(key, header, offer.proof);
-                if first && let Some(mut step) = self.step_for(key, header) {
-                    let (key, end) = (step.key, step.send_request_again(now));
-                    self.end(now, key, end);
-                }
-            }
-            Confirming::Wait if reason == UnknownReason::TokenUnknown => {}
-            _ => self.doubt(now, key, turned_round(header)),
+    /// Handles a peer that loses the calls by its path to `successor`.
+    fn lose_path(&mut self, now: Time, key: PeerKey, successor: PeerKey, header: &Header) {
+        //= docs/protocol.md#contact-6
+        match self.peers[key].contact.on_path_taken(now) {
+            PathTaken::Ends => self.end_run(key, Some(successor)),
+            PathTaken::Doubts => self.doubt(now, key, turned_round(header)),
+            PathTaken::Stays => {}
         }
     }
 
     /// Handles a peer without room for this node. The request is repeated while a call waits.
-    fn on_no_room(&mut self, peer: PeerKey, header: &Header) {
+    fn note_no_room(&mut self, peer: PeerKey, header: &Header) {
         let key = self.rpcs.find(peer, header.sender_id.flipped());
         if let Some(rpc) = key.and_then(|key| self.rpcs.get_mut(key)) {
             //= docs/protocol.md#life-9
@@ -386,35 +367,9 @@ impl Endpoint {
         }
     }
 
-    /// Probes whether the peer still knows its token. It may have forgotten this node, or be another run.
-    pub(super) fn doubt(&mut self, now: Time, key: PeerKey, header: Header) {
-        let peer = &self.peers[key];
-        if peer.contact.met().is_none_or(|met| met.doubted.is_some()) {
-            return;
-        }
-        let token = self.secrets.token();
-        let contact = Contact::Opening(Opening::new(now, header, Some(key)));
-        let asking = self.insert_peer(Peer::known(peer.path, token, contact, now));
-        if let Some(met) = self.peers[key].contact.met_mut() {
-            met.doubted = Some(asking);
-        }
-        self.send_open(now, asking);
-    }
-
-    /// Handles a peer's refusal of an OPEN.
-    fn on_not_opened(&mut self, now: Time, key: PeerKey, header: &Header, reason: UnknownReason) {
-        if reason != UnknownReason::NoContact {
-            return;
-        }
-        let peer = &mut self.peers[key];
-        peer.last_rx = now;
-        let Some(opening) = peer.contact.opening() else { return };
-        if let Some(doubted) = opening.doubts {
-            // The answer comes from another run, which does not serve the port.
-            let successor = self.other_at(key, doubted);
-            self.forget_peer(key);
-            return self.end_run(doubted, successor);
-        }
+    /// Handles a peer that refuses an OPEN because the port is not served.
+    fn fail_refused(&mut self, now: Time, key: PeerKey, header: &Header) {
+        self.peers[key].last_rx = now;
         if let Some(step) = self.step_for(key, header) {
             let rpc = step.key;
             self.fail(rpc, CallFailed::NoSuchPort);
@@ -423,9 +378,9 @@ impl Endpoint {
         self.send_open(now, key);
     }
 
-    /// Handles a peer that refuses a CONFIRM because the port is not served. Copies of the CONFIRM and of the request may arrive
-    /// once it is served.
-    fn on_not_confirmed(&mut self, peer: PeerKey, header: &Header) {
+    /// Handles a peer that refuses a CONFIRM because the port is not served. Copies of the CONFIRM and of the request may
+    /// arrive once it is served.
+    fn fail_confirmed(&mut self, peer: PeerKey, header: &Header) {
         let Some(step) = self.step_for(peer, header) else { return };
         //= docs/protocol.md#contact-3
         let sent = step.rpc.outgoing().is_some_and(Outgoing::is_sent);
@@ -434,20 +389,91 @@ impl Endpoint {
         self.fail(key, error);
     }
 
-    /// Sends the next OPEN to a peer, if anything waits for its answer.
+    /// Probes whether the peer still knows its token, unless another probe asks already. It may have forgotten this node, or be
+    /// another run.
+    pub(super) fn doubt(&mut self, now: Time, key: PeerKey, header: Header) {
+        if self.peers[key].contact.may_be_doubted() {
+            self.ask(now, key, header);
+        }
+    }
+
+    /// Asks on behalf of a peer in doubt, as another peer.
+    fn ask(&mut self, now: Time, doubted: PeerKey, header: Header) {
+        let token = self.secrets.token();
+        let contact = Contact::Asking(doubted, Opening::new(now, header));
+        let path = self.peers[doubted].path;
+        let asking = self.insert_peer(Peer::known(path, token, contact, now));
+        self.peers[doubted].contact.note_asking(Some(asking));
+        self.send_open(now, asking);
+    }
+
+    /// Handles the answer that `asking` got on behalf of `doubted`: a token, or `None` from a run that does not serve the port.
+    fn answer(
+        &mut self,
+        now: Time,
+        asking: PeerKey,
+        doubted: PeerKey,
+        header: &Header,
+        offer: Option<Offer>,
+    ) {
+        if self.trust(doubted, offer) {
+            return self.forget_peer(asking);
+        }
+        //= docs/protocol.md#contact-6
+        let ended = self.retire(doubted);
+        let successor = self.succeed(now, asking, header, offer);
+        if ended {
+            self.sweeps.push(Swept::Run(doubted, successor));
+        }
+    }
+
+    /// Ends the doubt about a peer's token. Returns `true`, and sends again, if the peer has answered with this token.
+    fn trust(&mut self, doubted: PeerKey, offer: Option<Offer>) -> bool {
+        let Some(peer) = self.peers.get_mut(doubted) else { return false };
+        //= docs/protocol.md#contact-5
+        let known = peer.contact.on_answer(offer.map(|offer| offer.token));
+        if known {
+            self.release(doubted);
+        }
+        known
+    }
+
+    /// Lets a peer that has asked on behalf of another one take its place, unless calls by the path go to a third one, or the
+    /// port is not served. Returns the peer for calls by the path.
+    fn succeed(
+        &mut self,
+        now: Time,
+        asking: PeerKey,
+        header: &Header,
+        offer: Option<Offer>,
+    ) -> Option<PeerKey> {
+        let present = self.peers.find(self.peers[asking].path);
+        match offer.filter(|_| present.is_none()) {
+            Some(offer) => {
+                self.peers[asking].contact.confirm(now, offer);
+                self.begin(asking, header, offer.proof);
+                self.peers.take_path(asking);
+                Some(asking)
+            }
+            None => {
+                self.forget_peer(asking);
+                present
+            }
+        }
+    }
+
+    /// Sends the next OPEN to a peer, if a call waits for its answer.
     pub(super) fn send_open(&mut self, now: Time, key: PeerKey) {
         let Some(peer) = self.peers.get(key) else { return };
-        let Some(&Opening { doubts, .. }) = peer.contact.opening() else { return };
-        let doubted = doubts.and_then(|doubted| self.peers.get(doubted));
-        let waits = if doubts.is_some() { doubted } else { Some(peer) };
-        if waits.is_none_or(|peer| peer.rpcs == 0) {
-            if doubts.is_some() {
-                self.drop_doubt(key, doubts);
+        let known = match peer.contact {
+            Contact::Opening(_) if peer.rpcs > 0 => Token::NONE,
+            Contact::Asking(doubted, _) => {
+                let waits = self.peers.get(doubted).filter(|peer| peer.rpcs > 0);
+                let Some(waits) = waits else { return self.stop_asking(key, doubted) };
+                waits.contact.met().map_or(Token::NONE, |met| met.token)
             }
-            return;
-        }
-        let known =
-            doubted.and_then(|peer| peer.contact.met()).map_or(Token::NONE, |met| met.token);
+            _ => return,
+        };
         let first = peer.flight.first_deferred().and_then(|key| self.rpcs.get(key));
         let first = first.map(Rpc::header);
         let config = &self.parts.config;
@@ -462,11 +488,10 @@ impl Endpoint {
         self.parts.control(key, header, Body::Open(Open { known }));
     }
 
-    /// Drops a probe whether a token is still known, once nothing depends on it.
-    fn drop_doubt(&mut self, asking: PeerKey, doubts: Option<PeerKey>) {
-        let met = doubts.and_then(|key| self.peers.get_mut(key)?.contact.met_mut());
-        if let Some(met) = met {
-            met.doubted = None;
+    /// Forgets a peer that asks on behalf of another one, once no call depends on the answer.
+    fn stop_asking(&mut self, asking: PeerKey, doubted: PeerKey) {
+        if let Some(peer) = self.peers.get_mut(doubted) {
+            peer.contact.note_asking(None);
         }
         self.forget_peer(asking);
     }
@@ -485,22 +510,30 @@ impl Endpoint {
         }
     }
 
-    /// Ends a run of a peer: its RPCs end, a few at a time. Calls that were not transmitted completely begin anew with `successor`.
-    /// The run's token stays known as a refused one, so that it is not introduced once more.
+    /// Ends a run of a peer: its RPCs end, a few at a time. Calls that were not transmitted completely begin anew with
+    /// `successor`.
     pub(super) fn end_run(&mut self, key: PeerKey, successor: Option<PeerKey>) {
+        if self.retire(key) {
+            self.sweeps.push(Swept::Run(key, successor));
+        }
+    }
+
+    /// Ends the contact with a peer, and forgets the one that asks on its behalf. Its token stays known as a refused one, so
+    /// that it is not introduced once more. Returns `false` if the contact was over already.
+    fn retire(&mut self, key: PeerKey) -> bool {
         let Some(peer) = self.peers.get(key).filter(|peer| !peer.contact.is_over()) else {
-            return;
+            return false;
         };
         //= docs/protocol.md#contact-6
-        let doubted = peer.contact.met().and_then(|met| met.doubted);
+        let asking = peer.contact.met().and_then(|met| met.asking);
         self.peers.forget_their_token(key);
         self.peers.leave_path(key);
         self.peers[key].contact = Contact::Over;
         self.parts.counters.peers_over += 1;
-        if let Some(asking) = doubted.filter(|&asking| Some(asking) != successor) {
+        if let Some(asking) = asking {
             self.forget_peer(asking);
         }
-        self.sweeps.push(Swept::Run(key, successor));
+        true
     }
 
     /// Adds a peer of a native link, identified by its address.

@@ -95,7 +95,7 @@ impl Endpoint {
         if peer.contact.opening().is_some() {
             return self.send_open(now, key);
         }
-        if let Some(asking) = peer.contact.met().and_then(|met| met.doubted) {
+        if let Some(asking) = peer.contact.met().and_then(|met| met.asking) {
             self.send_open(now, asking);
         }
         if let Some(mut step) = self.peers[key].flight.last().and_then(|key| self.step(key)) {

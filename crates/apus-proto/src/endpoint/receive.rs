@@ -5,6 +5,7 @@ use apus_wire::{
     RpcUnknown, Stamp, Token,
 };
 
+use crate::contact::Met;
 use crate::control::{Body, Reply, turned_round};
 use crate::endpoint::Endpoint;
 use crate::endpoint::contact::is_about_tokens;
@@ -223,7 +224,7 @@ impl Endpoint {
         let stamp = Stamp::read(header).filter(|stamp| stamp.version == Stamp::VERSION)?;
         let key = self.peers.find_token(stamp.token)?;
         let peer = self.peers.get(key)?;
-        (peer.path == from && peer.contact.met().is_some_and(|met| met.knows_us)).then_some(key)
+        (peer.path == from && peer.contact.met().is_some_and(Met::knows_us)).then_some(key)
     }
 
     fn on_cutoffs(&mut self, peer: PeerKey, header: &Header, mut cutoffs: Cutoffs) {
