@@ -1,11 +1,124 @@
 //! Claims about the figures of `delivery`, `handoffs`, `scale` and `sockets`, each with a verdict.
+//!
+//! `checks.toml` has the claims: cases, figures, rivals and the wanted range of each value. Code is what the file does not say: the
+//! rows that belong together, the quotient of two of them, and the one claim of which two forms are alternatives. The file is beside
+//! this one and not in `plans/`, because the published crate contains it.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use apus_load::report::Table;
 use apus_load::{Row, stats};
+use serde::Deserialize;
 
 use super::delivery;
-use super::sockets::{RR, STREAM, Sockets};
+use super::sockets::{OURS, RR, STREAM, Sockets};
 use super::testcases::CaseResults;
+
+static CLAIMS: LazyLock<Claims> = LazyLock::new(|| {
+    toml::from_str(include_str!("checks.toml")).expect("a test reads the same text")
+});
+
+/// The claims of `checks.toml`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Claims {
+    delivery: Vec<CaseClaims>,
+    more_threads: ThreadClaim,
+    handoffs: HandoffClaims,
+    scale: ScaleClaims,
+    round_trips: RoundTripClaims,
+    streams: StreamClaims,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CaseClaims {
+    cases: Vec<String>,
+    claims: Vec<CaseClaim>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CaseClaim {
+    load: String,
+    figure: String,
+    rival: String,
+    wanted: Wanted,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ThreadClaim {
+    cases: Vec<String>,
+    load: String,
+    figure: String,
+    wanted: Wanted,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HandoffClaims {
+    /// By the side of the call.
+    figures: Sides,
+    /// By the test case.
+    wanted: BTreeMap<String, Wanted>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ScaleClaims {
+    /// Settings of rows, with their names in claims.
+    settings: BTreeMap<String, String>,
+    /// By the side of the call.
+    figures: Sides,
+    wanted: Wanted,
+}
+
+/// The figures of the two sides of a call.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sides {
+    server: String,
+    client: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RoundTripClaims {
+    /// In bytes.
+    sizes: Vec<u64>,
+    short: FigureClaim,
+    near_floor: RivalClaim,
+    against_spinning: RivalClaim,
+    on_one_core: RivalClaim,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FigureClaim {
+    figure: String,
+    wanted: Wanted,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RivalClaim {
+    figure: String,
+    rival: String,
+    wanted: Wanted,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StreamClaims {
+    /// The smallest and the largest size, in bytes.
+    sizes: [u64; 2],
+    figure: String,
+    rival: String,
+    evenness: Wanted,
+    against_rival: Wanted,
+}
 
 /// One claim and its verdict.
 struct Check {
@@ -22,7 +135,8 @@ impl Check {
 }
 
 /// The required range of a value.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
 enum Wanted {
     AtLeast(f64),
     AtMost(f64),
@@ -87,25 +201,12 @@ fn of_delivery(rows: &[Row]) -> Vec<Check> {
     let mut threads: Vec<u64> = lines.iter().map(delivery::threads).collect();
     threads.sort_unstable();
     threads.dedup();
-    for &threads_here in &threads {
-        for ours in ["suspend20", "suspend"] {
-            for (load, key, name, rival, wanted) in [
-                ("MAX", "qps", "qps", "fullbusy", Wanted::AtLeast(0.97)),
-                ("MAX", "qps", "qps", "base", Wanted::AtLeast(1.15)),
-                ("100", "p99_us", "99%lat", "base", Wanted::AtMost(0.1)),
-                ("20", "cpu_percent", "cpu", "fullbusy", Wanted::AtMost(0.5)),
-                ("20", "avglat_us", "avglat", "base", Wanted::AtMost(1.0)),
-            ] {
-                let point = OperatingPoint { load, threads: threads_here };
-                checks.extend(point.against(&lines, (ours, rival), (key, name), wanted));
+    for &threads in &threads {
+        for CaseClaims { cases, claims } in &CLAIMS.delivery {
+            for case in cases {
+                let check = |claim| OperatingPoint::new(claim, threads).check(&lines, case, claim);
+                checks.extend(claims.iter().filter_map(check));
             }
-        }
-        for (load, key, name) in
-            [("MAX", "qps", "qps"), ("20", "avglat_us", "avglat"), ("20", "cpu_percent", "cpu")]
-        {
-            let point = OperatingPoint { load, threads: threads_here };
-            let cases = ("suspend0", "base");
-            checks.extend(point.against(&lines, cases, (key, name), Wanted::Within(0.95, 1.05)));
         }
     }
     for pair in threads.windows(2) {
@@ -121,7 +222,11 @@ struct OperatingPoint<'a> {
     threads: u64,
 }
 
-impl OperatingPoint<'_> {
+impl<'a> OperatingPoint<'a> {
+    fn new(claim: &'a CaseClaim, threads: u64) -> Self {
+        Self { load: &claim.load, threads }
+    }
+
     fn value(self, lines: &[CaseResults<'_>], testcase: &str, key: &str) -> Option<f64> {
         let is_it = |line: &&CaseResults<'_>| {
             line.testcase == testcase
@@ -131,56 +236,47 @@ impl OperatingPoint<'_> {
         lines.iter().find(is_it)?.value(key)
     }
 
-    /// A figure of the first case divided by the second case's.
-    fn against(
-        self,
-        lines: &[CaseResults<'_>],
-        (ours, rival): (&str, &str),
-        (key, name): (&str, &str),
-        wanted: Wanted,
-    ) -> Option<Check> {
-        let (one, other) = (self.value(lines, ours, key)?, self.value(lines, rival, key)?);
+    /// A figure of the case divided by the rival's.
+    fn check(self, lines: &[CaseResults<'_>], case: &str, claim: &CaseClaim) -> Option<Check> {
+        let CaseClaim { figure, rival, wanted, .. } = claim;
+        let (one, other) = (self.value(lines, case, figure)?, self.value(lines, rival, figure)?);
         let Self { load, threads } = self;
-        let percent = if load == "MAX" { "" } else { " %" };
-        let claim = format!("{load}{percent}, {threads} threads: {name} of {ours} / {rival}");
-        Some(Check { claim, wanted, value: stats::ratio(one, other)? })
+        let (name, load) = (delivery::heading(figure)?, load_in_words(load));
+        let claim = format!("{load}, {threads} threads: {name} of {case} / {rival}");
+        Some(Check { claim, wanted: *wanted, value: stats::ratio(one, other)? })
     }
 }
 
-/// More threads on one socket must not make the tail longer at low load.
+fn load_in_words(load: &str) -> String {
+    if load == "MAX" { load.to_owned() } else { format!("{load} %") }
+}
+
+/// A figure with more threads on one socket, divided by that with fewer.
 fn more_threads(lines: &[CaseResults<'_>], few: u64, many: u64) -> Vec<Check> {
-    let point = |threads| OperatingPoint { load: "20", threads };
-    let check = |testcase: &str| {
-        let p99 = |threads| point(threads).value(lines, testcase, "p99_us");
+    let ThreadClaim { cases, load, figure, wanted } = &CLAIMS.more_threads;
+    let check = |case: &String| {
+        let value = |threads| OperatingPoint { load, threads }.value(lines, case, figure);
+        let (name, load) = (delivery::heading(figure)?, load_in_words(load));
         Some(Check {
-            claim: format!("20 %: 99%lat of {testcase} with {many} threads / {few}"),
-            wanted: Wanted::AtMost(1.0),
-            value: stats::ratio(p99(many)?, p99(few)?)?,
+            claim: format!("{load}: {name} of {case} with {many} threads / {few}"),
+            wanted: *wanted,
+            value: stats::ratio(value(many)?, value(few)?)?,
         })
     };
-    ["suspend20", "suspend"].into_iter().filter_map(check).collect()
+    cases.iter().filter_map(check).collect()
 }
 
 /// One ended sleep per message if the receiver sleeps, none if it polls.
 fn of_handoffs(rows: &[Row]) -> Vec<Check> {
+    let HandoffClaims { figures, wanted } = &CLAIMS.handoffs;
     let mut checks = Vec::new();
     for row in rows.iter().filter(|row| row.text("bench") == Some("handoffs")) {
         let Some(testcase) = row.text("testcase") else { continue };
-        let expected = match testcase {
-            "fullbusy" => 0.0,
-            "base" | "suspend0" => 1.0,
-            // In other cases the number of sleeps depends on the machine.
-            _ => continue,
-        };
-        for side in ["server", "client"] {
-            let Some(value) = row.number(&format!("{side}_handoffs_per_message")) else { continue };
-            // To three digits.
-            let wanted = Wanted::Within(expected - 0.0005, expected + 0.0005);
-            checks.push(Check {
-                claim: format!("handoffs a message, {testcase}, {side}"),
-                wanted,
-                value,
-            });
+        let Some(&wanted) = wanted.get(testcase) else { continue };
+        for (side, figure) in [("server", &figures.server), ("client", &figures.client)] {
+            let Some(value) = row.number(figure) else { continue };
+            let claim = format!("handoffs a message, {testcase}, {side}");
+            checks.push(Check { claim, wanted, value });
         }
     }
     checks
@@ -188,33 +284,26 @@ fn of_handoffs(rows: &[Row]) -> Vec<Check> {
 
 /// A call costs the same for any number of held calls and of peers.
 fn of_scale(rows: &[Row]) -> Vec<Check> {
+    let ScaleClaims { settings, figures, wanted } = &CLAIMS.scale;
+    let rows: Vec<&Row> = rows.iter().filter(|row| row.text("bench") == Some("scale")).collect();
     let mut checks = Vec::new();
-    for (setting, name) in [("calls_held", "calls held"), ("peers", "peers")] {
-        for side in ["client", "server"] {
-            let key = format!("{side}_cpu_ns_per_call");
+    for (setting, name) in settings {
+        let mut counts: Vec<f64> = rows.iter().filter_map(|row| row.number(setting)).collect();
+        counts.sort_by(f64::total_cmp);
+        counts.dedup();
+        for (side, figure) in [("client", &figures.client), ("server", &figures.server)] {
             let median = |count: f64| {
-                let there = rows.iter().filter(|row| {
-                    row.text("bench") == Some("scale") && row.number(setting) == Some(count)
-                });
-                stats::median(&there.filter_map(|row| row.number(&key)).collect::<Vec<_>>())
+                let there = rows.iter().filter(|row| row.number(setting) == Some(count));
+                stats::median(&there.filter_map(|row| row.number(figure)).collect::<Vec<_>>())
             };
-            let scale = rows.iter().filter(|row| row.text("bench") == Some("scale"));
-            let mut counts: Vec<f64> = scale.filter_map(|row| row.number(setting)).collect();
-            counts.sort_by(f64::total_cmp);
-            counts.dedup();
-            for &count in counts.iter().skip(1) {
-                let ratio = median(count).zip(median(counts[0]));
-                checks.extend(ratio.and_then(|(many, few)| {
-                    Some(Check {
-                        claim: format!(
-                            "CPU of a call at the {side}, {count} {name} / {}",
-                            counts[0]
-                        ),
-                        wanted: Wanted::AtMost(1.5),
-                        value: stats::ratio(many, few)?,
-                    })
-                }));
-            }
+            let check = |&count: &f64| {
+                Some(Check {
+                    claim: format!("CPU of a call at the {side}, {count} {name} / {}", counts[0]),
+                    wanted: *wanted,
+                    value: stats::ratio(median(count)?, median(counts[0])?)?,
+                })
+            };
+            checks.extend(counts.iter().skip(1).filter_map(check));
         }
     }
     checks
@@ -222,61 +311,75 @@ fn of_scale(rows: &[Row]) -> Vec<Check> {
 
 /// Round trips of 1 kB under `apus run`: against the floor and spinning TCP with one core per side, and against TCP on one core.
 fn of_round_trips(rows: &[Row]) -> Vec<Check> {
-    let mut checks = Vec::new();
+    let RoundTripClaims { sizes, short, near_floor, against_spinning, on_one_core } =
+        &CLAIMS.round_trips;
     let (split, same) = (Sockets::new(rows, RR, "split"), Sockets::new(rows, RR, "same"));
-    for size in [1000, 1024] {
-        let p50 = |transport| split.median(transport, size, "p50_us");
-        let over = |other| stats::ratio(p50("apus-run")?, p50(other)?);
-        let add = |claim: &str, wanted, value| {
-            let claim = format!("round trips of {size} B: {claim}");
-            Some(Check { claim, wanted, value: value? })
+    let mut checks = Vec::new();
+    for &size in sizes {
+        let ours = split.median(OURS, size, &short.figure);
+        let against = |rows: &Sockets<'_>, claim: &RivalClaim, words: String| {
+            let value = |transport| rows.median(transport, size, &claim.figure);
+            Some(Check {
+                claim: format!("round trips of {size} B: {words}"),
+                wanted: claim.wanted,
+                value: stats::ratio(value(OURS)?, value(&claim.rival)?)?,
+            })
         };
+        let p50_over =
+            |claim: &RivalClaim| against(&split, claim, format!("p50 of {OURS} / {}", claim.rival));
+        let near_floor = p50_over(near_floor);
+        let is_short = |value: f64| short.wanted.holds(value) || near_floor.is_none();
         // One of the two checks suffices.
-        let in_us = p50("apus-run").filter(|us| *us <= 1.2 || over("raw-shm").is_none());
-        checks.extend(match in_us {
-            Some(us) => add("p50 of apus-run in µs", Wanted::AtMost(1.2), Some(us)),
-            None => add("p50 of apus-run / raw-shm", Wanted::AtMost(2.5), over("raw-shm")),
+        checks.extend(match ours.filter(|&value| is_short(value)) {
+            Some(value) => Some(Check {
+                claim: format!("round trips of {size} B: p50 of {OURS} in µs"),
+                wanted: short.wanted,
+                value,
+            }),
+            None => near_floor,
         });
-        checks.extend(add("p50 of apus-run / tcp-spin", Wanted::AtMost(0.25), over("tcp-spin")));
-        let rate = |transport| same.median(transport, size, "transactions_per_s");
-        let on_one_core = rate("apus-run").zip(rate("tcp"));
-        checks.extend(add(
-            "on one core, a second: apus-run / tcp",
-            Wanted::AtLeast(0.9),
-            on_one_core.and_then(|(ours, theirs)| stats::ratio(ours, theirs)),
-        ));
+        checks.extend(p50_over(against_spinning));
+        let words = format!("on one core, a second: {OURS} / {}", on_one_core.rival);
+        checks.extend(against(&same, on_one_core, words));
     }
     checks
 }
 
 /// Streams under `apus run`: no size from 4 kB to 4 MB is much slower than the best one, which is faster than TCP's best.
 fn of_streams(rows: &[Row]) -> Vec<Check> {
+    let StreamClaims { sizes: [smallest, largest], figure, rival, evenness, against_rival } =
+        &CLAIMS.streams;
     let streams = Sockets::new(rows, STREAM, "split");
     let sizes: Vec<u64> =
-        streams.sizes().into_iter().filter(|size| (4_000..=4 << 20).contains(size)).collect();
+        streams.sizes().into_iter().filter(|size| (*smallest..=*largest).contains(size)).collect();
     let goodputs = |transport| -> Vec<f64> {
-        sizes.iter().filter_map(|size| streams.median(transport, *size, "goodput_gbps")).collect()
+        sizes.iter().filter_map(|size| streams.median(transport, *size, figure)).collect()
     };
     let best = |goodputs: Vec<f64>| goodputs.into_iter().reduce(f64::max);
-    let Some(ours) = best(goodputs("apus-run")) else { return Vec::new() };
-    let worst = goodputs("apus-run").into_iter().fold(ours, f64::min);
+    let Some(ours) = best(goodputs(OURS)) else { return Vec::new() };
+    let worst = goodputs(OURS).into_iter().fold(ours, f64::min);
     let evenness = (sizes.len() > 1).then(|| Check {
-        claim: "streams of 4 kB to 4 MB: lowest / highest of apus-run".to_owned(),
-        wanted: Wanted::AtLeast(0.9),
+        claim: format!("streams of 4 kB to 4 MB: lowest / highest of {OURS}"),
+        wanted: *evenness,
         value: worst / ours,
     });
-    let against_tcp = best(goodputs("tcp")).and_then(|theirs| stats::ratio(ours, theirs));
-    let against_tcp = against_tcp.map(|value| Check {
-        claim: "streams of 4 kB to 4 MB: highest of apus-run / tcp".to_owned(),
-        wanted: Wanted::AtLeast(1.5),
+    let ratio = best(goodputs(rival)).and_then(|theirs| stats::ratio(ours, theirs));
+    let against_rival = ratio.map(|value| Check {
+        claim: format!("streams of 4 kB to 4 MB: highest of {OURS} / {rival}"),
+        wanted: *against_rival,
         value,
     });
-    evenness.into_iter().chain(against_tcp).collect()
+    evenness.into_iter().chain(against_rival).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use apus_load::ResultFile;
+
     use super::*;
+    use crate::delivery::CASES;
 
     fn row(bench: &str, testcase: &str) -> Row {
         Row::new("apus-udp").set("bench", bench).set("testcase", testcase)
@@ -363,6 +466,48 @@ mod tests {
         ];
         let verdicts: Vec<String> = verdicts(&rows).into_iter().map(|(_, v)| v).collect();
         assert_eq!(verdicts, ["FAILS", "holds"]);
+    }
+
+    /// The benchmark and the figure of every claim.
+    fn figures() -> Vec<(&'static str, &'static str)> {
+        let Claims { delivery, more_threads, handoffs, scale, round_trips, streams } = &*CLAIMS;
+        let RoundTripClaims { short, near_floor, against_spinning, on_one_core, .. } = round_trips;
+        let rr = [near_floor, against_spinning, on_one_core].map(|claim| &claim.figure);
+        let claims = delivery.iter().flat_map(|group| &group.claims);
+        let delivery = claims.map(|claim| &claim.figure).chain([&more_threads.figure]);
+        let sides = |sides: &'static Sides| [&sides.server, &sides.client];
+        let scale = sides(&scale.figures).into_iter().chain(scale.settings.keys());
+        let all = delivery.map(|figure| ("delivery", figure.as_str()));
+        all.chain(sides(&handoffs.figures).map(|figure| ("handoffs", figure.as_str())))
+            .chain(scale.map(|figure| ("scale", figure.as_str())))
+            .chain(rr.into_iter().chain([&short.figure]).map(|figure| (RR, figure.as_str())))
+            .chain([(STREAM, streams.figure.as_str())])
+            .collect()
+    }
+
+    #[test]
+    fn every_claim_names_a_figure_that_was_recorded() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measurements");
+        let paths = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+        let results = paths.filter_map(|path| ResultFile::read(&path).ok());
+        let rows: Vec<Row> = results.flat_map(|result| result.rows).collect();
+        for (bench, figure) in figures() {
+            let mut there = rows.iter().filter(|row| row.text("bench") == Some(bench));
+            assert!(there.any(|row| row.number(figure).is_some()), "{bench}: {figure}");
+        }
+    }
+
+    #[test]
+    fn every_claim_about_delivery_has_words_and_a_case_of_the_benchmark() {
+        let groups = CLAIMS.delivery.iter();
+        let rivals = groups.clone().flat_map(|group| &group.claims).map(|claim| &claim.rival);
+        let cases = groups.flat_map(|group| &group.cases).chain(&CLAIMS.more_threads.cases);
+        for case in cases.chain(rivals) {
+            assert!(CASES.split(',').any(|known| known == case), "{case}");
+        }
+        for (_, figure) in figures().into_iter().filter(|(bench, _)| *bench == "delivery") {
+            assert!(delivery::heading(figure).is_some(), "{figure}");
+        }
     }
 
     #[test]

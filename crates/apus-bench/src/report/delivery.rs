@@ -41,6 +41,11 @@ pub(super) fn lines(rows: &[Row]) -> Vec<CaseResults<'_>> {
     FORM.lines(rows)
 }
 
+/// The heading of a figure; `None` if the tables have no such figure.
+pub(super) fn heading(key: &str) -> Option<&'static str> {
+    FIGURES.iter().find(|figure| figure.key == key).map(|figure| figure.heading)
+}
+
 /// Threads of the server of a line.
 pub(super) fn threads(line: &CaseResults<'_>) -> u64 {
     line.runs.first().and_then(|row| row.number("threads")).unwrap_or(1.0) as u64

@@ -1,7 +1,10 @@
 //! Tables and curves of `irq`, and the comparisons that the letter of the kernel's series makes, with its ratios beside ours.
 
+use std::sync::LazyLock;
+
 use apus_load::report::Table;
 use apus_load::{ResultFile, Row, Scale, Series, stats};
+use serde::Deserialize;
 
 use super::testcases::{CaseResults, Figure, Form, Over, figure};
 
@@ -75,11 +78,33 @@ pub(crate) fn curves(rows: &[Row]) -> Vec<Series> {
     curves.into_iter().filter(|curve| !curve.points.is_empty()).collect()
 }
 
+/// The comparisons of the letter; `irq-comparisons.toml` quotes it.
+static COMPARISONS: LazyLock<Comparisons> = LazyLock::new(|| {
+    toml::from_str(include_str!("irq-comparisons.toml")).expect("a test reads the same text")
+});
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Comparisons {
+    comparisons: Vec<AtLoads>,
+}
+
+/// A comparison at several loads.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AtLoads {
+    figure: String,
+    ours: Option<String>,
+    case: String,
+    rival: String,
+    loads: Vec<String>,
+    lacks: Option<Lacks>,
+}
+
 /// The difference of a veth pair that makes a comparison meaningless.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
 enum Lacks {
-    /// None.
-    Nothing,
     /// In the letter, `base` waits for the NIC's interrupt coalescing.
     Coalescing,
     /// In the letter, `base` takes a device interrupt for each burst.
@@ -94,52 +119,18 @@ struct Comparison {
     case: &'static str,
     rival: &'static str,
     load: &'static str,
-    lacks: Lacks,
+    lacks: Option<Lacks>,
 }
 
 /// The comparisons that the letter asks its readers to make, in its order, and the claims of its overall takeaway.
 fn letter_compares() -> Vec<Comparison> {
-    let mut all = Vec::new();
-    let mut compare = |figure, case, rival, loads: &[&'static str], lacks| {
-        let ours = if figure == "cpq_printed" { "busy_ns_per_query" } else { figure };
-        all.extend(loads.iter().map(|load| Comparison { figure, ours, case, rival, load, lacks }));
+    let at_each_load = |entry: &'static AtLoads| {
+        let AtLoads { figure, ours, case, rival, loads, lacks } = entry;
+        let ours = ours.as_ref().unwrap_or(figure);
+        let at = |load| Comparison { figure, ours, case, rival, load, lacks: *lacks };
+        loads.iter().map(move |load| at(load.as_str()))
     };
-    // "Throughput (MAX) and latencies of base vs suspend."
-    for case in ["suspend10", "suspend20", "suspend50", "suspend200"] {
-        compare("qps", case, "base", &["MAX"], Lacks::Nothing);
-    }
-    compare("avglat_us", "suspend20", "base", &["20", "40", "60", "80"], Lacks::Coalescing);
-    compare("p99_us", "suspend20", "base", &["20", "60"], Lacks::Coalescing);
-    compare("avglat_us", "suspend20", "base", &["100"], Lacks::Nothing);
-    compare("p99_us", "suspend20", "base", &["100"], Lacks::Nothing);
-    // "CPU usage of napibusy and fullbusy during lower load (200K, 400K for example) vs suspend."
-    for rival in ["napibusy", "fullbusy"] {
-        compare("cpu_percent", "suspend20", rival, &["20", "40"], Lacks::Nothing);
-    }
-    // "Latency of the defer variants vs suspend as timeout and load increases."
-    for (case, rival) in [
-        ("suspend10", "defer10"),
-        ("suspend20", "defer20"),
-        ("suspend50", "defer50"),
-        ("suspend200", "defer200"),
-    ] {
-        compare("avglat_us", case, rival, &["20", "60", "80", "100"], Lacks::Nothing);
-    }
-    // "a superior combination of high throughput, low latency, and low cpu utilization"
-    compare("qps", "suspend20", "fullbusy", &["MAX"], Lacks::Nothing);
-    compare("qps", "suspend20", "napibusy", &["MAX"], Lacks::Nothing);
-    compare("avglat_us", "suspend20", "fullbusy", &["20", "60"], Lacks::Nothing);
-    compare("avglat_us", "suspend20", "napibusy", &["20", "60"], Lacks::Nothing);
-    compare("cpu_percent", "suspend20", "defer20", &["20", "60"], Lacks::Nothing);
-    compare("cpu_percent", "suspend20", "base", &["20", "60"], Lacks::Interrupts);
-    // "CPU usage and low-level metrics show similar trends", by time where there are no cycles.
-    compare("cpq_printed", "suspend20", "base", &["20"], Lacks::Interrupts);
-    compare("cpq_printed", "suspend20", "base", &["MAX"], Lacks::Nothing);
-    compare("cpq_printed", "suspend20", "fullbusy", &["20"], Lacks::Nothing);
-    // "fine-tuning between latency and cpu utilization is still possible by tuning the small timeout"
-    compare("avglat_us", "suspend200", "suspend10", &["20", "80"], Lacks::Nothing);
-    compare("cpu_percent", "suspend200", "suspend10", &["20", "80"], Lacks::Nothing);
-    all
+    COMPARISONS.comparisons.iter().flat_map(at_each_load).collect()
 }
 
 /// Distance from 1 up to which a ratio shows no difference.
@@ -184,8 +175,8 @@ impl Comparison {
     fn verdict(&self, letter: f64, ours: Option<f64>, on_veth: bool) -> &'static str {
         match (ours, self.lacks) {
             (None, _) => "—",
-            (_, Lacks::Coalescing) if on_veth => "needs a NIC (a)",
-            (_, Lacks::Interrupts) if on_veth => "needs a NIC (b)",
+            (_, Some(Lacks::Coalescing)) if on_veth => "needs a NIC (a)",
+            (_, Some(Lacks::Interrupts)) if on_veth => "needs a NIC (b)",
             (Some(ours), _) if side(ours) == side(letter) => "yes",
             _ => "no",
         }
@@ -255,6 +246,7 @@ mod tests {
                 comparison.ratio(&FORM.lines(&letter.rows), comparison.figure).is_some(),
                 "{words}"
             );
+            assert!(FIGURES.iter().any(|figure| figure.key == comparison.ours), "{words}");
         }
         assert_eq!(tables(&letter.rows).len(), 6, "and is not compared with itself");
     }

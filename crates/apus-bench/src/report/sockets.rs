@@ -26,7 +26,7 @@ const FIGURES: [Figure; 4] = [
 ];
 
 /// The transport that the last column compares with [`REFERENCE`].
-const OURS: &str = "apus-run";
+pub(super) const OURS: &str = "apus-run";
 /// The transport that it is compared with.
 const REFERENCE: &str = "tcp";
 

@@ -19,7 +19,7 @@ pub(super) enum Over {
 /// A column of the table: key, heading, digits after the point.
 pub(super) struct Figure {
     pub(super) key: &'static str,
-    heading: &'static str,
+    pub(super) heading: &'static str,
     over: Over,
     digits: usize,
 }
