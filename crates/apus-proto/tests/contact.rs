@@ -249,6 +249,34 @@ fn a_restarted_client_that_is_called_first_and_then_calls_makes_no_storm() {
     assert!(pair.sent.len() < 900, "{} packets", pair.sent.len());
 }
 
+/// The peer that asks whether a token is still known loses its place in the table before it is answered: the token is doubted anew.
+//= docs/protocol.md#contact-5
+//= docs/protocol.md#hostile-4
+#[test]
+fn a_full_table_does_not_end_a_doubt_for_good() {
+    let mut pair = Pair::acquainted_by_node(|node, config| {
+        config.peers_max(if node == CLIENT { 2 } else { 10 });
+    });
+    pair.hold();
+    let call = pair.call(100);
+    pair.drive_for(millis(1));
+    pair.restart(SERVER);
+    pair.hook = Some(Box::new(|passing| {
+        let answers = passing.from == SERVER && passing.packet.packet_type() == PacketType::Token;
+        if answers { Fate::Drop } else { Fate::Pass }
+    }));
+    pair.drive_until(|net| !net.sent_by(CLIENT, PacketType::Open).is_empty());
+    // No node is there; its place is that of the peer that asks.
+    let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);
+    let nowhere = Remote::new(path(9), PORT);
+    let options = CallOptions::default();
+    pair.endpoint(CLIENT).call(now, socket, nowhere, body(1, 1), options).expect("room");
+    assert_eq!(pair.counters(CLIENT).peers_evicted, 1);
+    pair.hook = None;
+    pair.drive();
+    assert_eq!(pair.failure(call), CallFailed::MayHaveExecuted);
+}
+
 /// A call after a pause longer than a server remembers its clients is refused, with the reason.
 //= docs/protocol.md#contact-6
 #[test]

@@ -469,7 +469,7 @@ impl Endpoint {
             Contact::Opening(_) if peer.rpcs > 0 => Token::NONE,
             Contact::Asking(doubted, _) => {
                 let waits = self.peers.get(doubted).filter(|peer| peer.rpcs > 0);
-                let Some(waits) = waits else { return self.stop_asking(key, doubted) };
+                let Some(waits) = waits else { return self.forget_peer(key) };
                 waits.contact.met().map_or(Token::NONE, |met| met.token)
             }
             _ => return,
@@ -486,14 +486,6 @@ impl Endpoint {
         }
         let header = opening.header;
         self.parts.control(key, header, Body::Open(Open { known }));
-    }
-
-    /// Forgets a peer that asks on behalf of another one, once no call depends on the answer.
-    fn stop_asking(&mut self, asking: PeerKey, doubted: PeerKey) {
-        if let Some(peer) = self.peers.get_mut(doubted) {
-            peer.contact.note_asking(None);
-        }
-        self.forget_peer(asking);
     }
 
     /// Sends the OPENs that are due.

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use apus_wire::{PathError, PathId};
 
+use crate::contact::Contact;
 use crate::endpoint::Endpoint;
 use crate::endpoint::step::{End, Step};
 use crate::endpoint::sweeps::Swept;
 use crate::error::{CallFailed, CallStory};
-use crate::peer::Refusal;
+use crate::peer::{Peer, Refusal};
 use crate::rpc::{AwaitedPacket, Preempted};
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
@@ -142,11 +143,18 @@ impl Endpoint {
         }
     }
 
-    /// Removes a peer without RPCs, its tokens and its address from every table.
+    /// Removes a peer without RPCs, its tokens and its address from every table. If it asks on behalf of another peer, that one is
+    /// no longer in doubt.
     pub(super) fn forget_peer(&mut self, peer: PeerKey) {
-        if self.peers.get(peer).is_some_and(|peer| peer.rpcs == 0) {
-            self.leave_host(peer);
+        let Some(Peer { contact, .. }) = self.peers.get(peer).filter(|peer| peer.rpcs == 0) else {
+            return;
+        };
+        if let Contact::Asking(doubted, _) = *contact
+            && let Some(doubted) = self.peers.get_mut(doubted)
+        {
+            doubted.contact.note_asking(None);
         }
+        self.leave_host(peer);
         if let Some(charged) = self.peers.remove(peer) {
             self.parts.total.usage.charged -= charged;
         }
