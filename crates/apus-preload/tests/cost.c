@@ -1,4 +1,4 @@
-// Makes a kind of calls many times and prints the nanoseconds that they took. .ci/sockets-cost runs it plain and preloaded.
+// Makes a kind of calls many times and prints the nanoseconds that they took. cargo xtask sockets-cost runs it plain and preloaded.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! `core_cost count N` makes N calls in the first setting, N a multiple of 64, and measures nothing: under callgrind, the
-//! difference of two such runs is the number of instructions of a call (`.ci/instructions`).
+//! difference of two such runs is the number of instructions of a call (`cargo xtask instructions`).
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a benchmark has a clock")]
 

@@ -1,7 +1,7 @@
 //! Makes calls of 100 bytes between two nodes on one thread, over loopback: the path of a call through the library.
 //!
 //! `call_cost OUTSTANDING CALLS` makes calls, `OUTSTANDING` at once, and measures nothing: under callgrind, the difference of two
-//! such runs is the number of instructions of a call (`.ci/instructions`). A packet over loopback is in its peer's socket when the
+//! such runs is the number of instructions of a call (`cargo xtask instructions`). A packet over loopback is in its peer's socket when the
 //! system call that sent it returns, so no thread polls in vain or sleeps, and the number hardly depends on time.
 
 #![forbid(unsafe_code)]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// The example that measures calls for `.ci/instructions`; it is not for users.
+/// The example that measures calls for `cargo xtask instructions`; it is not for users.
 const MEASURES: &str = "call_cost";
 
 /// A server and its client, which run at the same time.

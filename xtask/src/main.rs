@@ -1,0 +1,73 @@
+//! The checks of this repository that compute or parse, as `cargo xtask CHECK`. `.ci/run` calls them, and each can be run
+//! alone.
+//!
+//! A check prints its findings and ends with status 1 if it fails. A check whose tool is missing prints `skipped: CHECK:
+//! REASON` and ends with status 0; [`results`] collects these lines. Shell scripts in `.ci` remain for steps that only start
+//! programs.
+
+#![forbid(unsafe_code)]
+
+mod callgrind;
+mod features;
+mod instructions;
+mod licences;
+mod manifest;
+mod packages;
+mod program;
+mod purity;
+mod results;
+mod sockets_cost;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+const USAGE: &str = "\
+usage: cargo xtask CHECK
+
+  features                       each crate without features, with each feature alone, and with all
+  instructions                   instructions and allocations of a call, against docs/measurements/instructions.json
+  instructions --record REASON   records them
+  licences                       licences and sources of all dependencies, against deny.toml
+  packages                       every crate carries its licences and a README
+  purity                         apus-proto stands on nothing, and unsafe code is where it is allowed
+  results LOG... [-- LOG...]     skipped checks, and the number of tests that passed, failed and were skipped; files after -- have no tests
+  results --total LOG...         the number of tests only
+  sockets-cost [KIND...]         instructions and time that `apus run` adds to each call of a program
+  sockets-cost --instructions    instructions only; fails if a call takes more than 60 more";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match check(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn check(arguments: &[&str]) -> Result<()> {
+    let here = std::env::current_dir().context("the current directory")?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the workspace")?;
+    std::env::set_current_dir(root).context("the workspace")?;
+    match arguments {
+        [] => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        ["features"] => features::check(),
+        ["instructions"] => instructions::compare(),
+        ["instructions", "--record", reason] => instructions::record(reason),
+        ["licences"] => licences::check(),
+        ["packages"] => packages::check(),
+        ["purity"] => purity::check(),
+        ["results", "--total", logs @ ..] => results::print_total(&here, logs),
+        ["results", logs @ ..] => results::print(&here, logs),
+        ["sockets-cost", "--instructions"] => sockets_cost::instructions(),
+        ["sockets-cost", kinds @ ..] => sockets_cost::instructions_and_times(kinds),
+        _ => bail!("{USAGE}"),
+    }
+}
