@@ -116,11 +116,11 @@ impl ProgramChannel {
         Ok(segment.into_memory())
     }
 
-    /// Sends a byte. A full socket has enough messages, and the reader of a closed one notices the close.
-    pub(crate) fn tell(&self) {
-        let _ = self.send(&[ANSWER], &[]);
+    /// Sends a message of one byte. Returns `false` if the socket is full or closed. The reader of a closed socket notices that.
+    pub(crate) fn tell(&self, message: u8) -> bool {
+        self.send(&[message], &[]).is_ok()
     }
 }
 
 /// The message by which a side rings, or asks its peer's thread to follow.
-const ANSWER: u8 = b'A';
+pub(crate) const ANSWER: u8 = b'A';

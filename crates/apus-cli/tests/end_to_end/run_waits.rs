@@ -48,6 +48,14 @@ fn calls_may_be_left_by_jumps() {
 }
 
 #[test]
+fn a_set_wakes_for_a_connection_whose_bell_was_full() {
+    let directory = Directory::new("full-bell");
+    let program = directory.program("full_bell.c", &[]);
+    let woken = output(run([&program]).env("APUS_SOCKETS", "return:2000"));
+    assert_eq!(stdout(&woken), "10 waits: woken\n", "{}", stderr(&woken));
+}
+
+#[test]
 fn each_member_of_a_set_has_its_turn() {
     let directory = Directory::new("fair");
     let program = directory.program("fair.c", &[]);
