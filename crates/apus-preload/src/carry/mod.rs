@@ -12,7 +12,7 @@
 //! | [`inner`], [`process`] | descriptors of this library; the number of this process |
 //! | [`kernel`], [`sleep`], [`spin`] | the kernel's state of a connection; sleeps, and spinning before them |
 //! | [`thread`], [`token`], [`scratch`] | threads by number; exclusive use by one thread; memory for long lists |
-//! | [`holds`] | the holds of each thread's calls, until they end or a jump leaves them |
+//! | [`holds`], [`snapshots`] | the holds of each thread's calls, until they end or a jump leaves them; memory for calls that a fork interrupts |
 //!
 //! `leaving` builds on `sets`, and `sets` on `connection`. Calls of the program enter here, or in `bytes`, `waits` and `sets`.
 
@@ -27,6 +27,7 @@ pub(crate) mod process;
 mod scratch;
 pub(crate) mod sets;
 mod sleep;
+mod snapshots;
 mod spin;
 mod thread;
 mod token;
@@ -59,9 +60,14 @@ use crate::{errno, originals};
 /// Whether connections of this process may be carried.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-/// The actions for calls that a jump has left.
-static LEFT: holds::Left =
-    holds::Left { awake: slots::awake, carry_on: slots::carry_on, give_back: scratch::give_back };
+/// The actions for calls that a jump or a fork interrupts.
+static LEFT: holds::Left = holds::Left {
+    awake: slots::awake,
+    asleep: slots::asleep,
+    carry_on: slots::carry_on,
+    give_back: scratch::give_back,
+    segments: slots::segments_with,
+};
 
 /// Whether the search for the peer begins before the first call, for tests.
 static IS_EARLY: AtomicBool = AtomicBool::new(false);
@@ -118,6 +124,7 @@ pub(crate) fn before_fork() {
     answering::pause();
     errno::kept(children::before_fork);
     slots::share_all();
+    errno::kept(holds::before_fork);
 }
 
 /// Runs in the parent after a fork, or after a failed one. Not all handlers of the C library learn of the failure.
@@ -125,6 +132,7 @@ pub(crate) fn after_fork(failed: bool) {
     if failed {
         after_failed_fork();
     }
+    errno::kept(holds::after_fork);
     let has_pipe = errno::kept(children::in_parent);
     if answering::go_on() || has_pipe {
         answering::wake();

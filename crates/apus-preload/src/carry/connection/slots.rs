@@ -482,6 +482,19 @@ pub(crate) fn awake(number: usize, what: usize, thread: u64) {
     }
 }
 
+/// A call of this process, a child of fork, sleeps, because the fork interrupted its sleep.
+pub(crate) fn asleep(number: usize, what: usize, thread: u64) {
+    if let Some(slot) = SLOTS.get(number.wrapping_sub(1)) {
+        slot.holders().add_sleeper(what, thread);
+    }
+}
+
+/// The segments of the connection whose own segment has a word, given by its address.
+pub(crate) fn segments_with(word: usize) -> Option<[(usize, usize); 2]> {
+    let has_it = |[(own, bytes), _]: &[(usize, usize); 2]| word.wrapping_sub(*own) < *bytes;
+    all().filter_map(|slot| slot.side()).map(Side::segments).find(has_it)
+}
+
 /// A connection stays carried, because a jump left the call that returned it.
 pub(crate) fn carry_on(number: usize) {
     if let Some(slot) = SLOTS.get(number.wrapping_sub(1)) {
@@ -597,6 +610,8 @@ pub(crate) fn begin_in_child() {
                 slot.calls.store(0, Ordering::Relaxed);
                 slot.state.store(State::Candidate as u32, Ordering::Release);
             }
+            // This call goes on in both processes.
+            State::Returning if holds::this_thread_returns(slot.number()) => {}
             // A thread of the parent was returning the connection, and continues in the parent.
             State::Returning => slot.carry_on(),
             // A thread of the parent was setting the slot up or freeing it.

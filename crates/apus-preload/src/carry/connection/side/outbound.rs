@@ -102,6 +102,11 @@ impl Side {
         sent
     }
 
+    /// Forgets the bytes that signal handlers have put aside, which another process sends.
+    pub(super) fn forget_aside(&self) {
+        self.outbound.aside.clear();
+    }
+
     /// Whether a signal handler has put bytes aside.
     #[inline]
     pub(crate) fn has_aside(&self) -> bool {
@@ -171,7 +176,8 @@ impl Side {
     fn take_back(&self, fd: c_int, sender: &mut Sender) {
         let theirs = words::receiver_of(&self.peer);
         let answered = self.answer(sender, &theirs);
-        if answered.and_then(|()| self.refill(fd, sender, &theirs)).is_err() {
+        let failed = answered.and_then(|()| self.refill(fd, sender, &theirs)).is_err();
+        if failed && !holds::is_parents_call() {
             kernel::reset(fd); // A violation, or TCP has ended: the bytes cannot arrive.
         }
     }
