@@ -104,7 +104,7 @@ pub(super) const SLEEPS: [u64; 2] = [4 << FLAGS, 8 << FLAGS];
 pub(super) const RELIES: [u64; 2] = [16 << FLAGS, 32 << FLAGS];
 
 /// A write of the call is done in part.
-pub(super) const SPLIT: u64 = 64 << FLAGS;
+pub(super) const PARTIAL_WRITE: u64 = 64 << FLAGS;
 
 static RECORDS: [Record; FIRST] = [const { Record::new() }; FIRST];
 /// Records beyond the static ones.

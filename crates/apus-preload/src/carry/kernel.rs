@@ -165,6 +165,14 @@ pub(crate) unsafe fn receive(fd: c_int, parts: &mut [iovec], flags: c_int) -> Re
     number(unsafe { originals::recvmsg(fd, &raw mut message, flags | libc::MSG_DONTWAIT) })
 }
 
+/// Whether the stream has ended and all its bytes were read. `Err` has the error number: `EAGAIN` if more may come.
+pub(crate) fn peek_end(fd: c_int) -> Result<bool, c_int> {
+    let mut byte = 0_u8;
+    let mut part = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
+    // SAFETY: the part points to a local variable.
+    unsafe { receive(fd, &mut part, libc::MSG_PEEK) }.map(|bytes| bytes == 0)
+}
+
 /// Reads into the first `most` bytes of the parts, without waiting.
 ///
 /// # Safety

@@ -8,7 +8,7 @@ use libc::c_int;
 use crate::carry::connection::blocking::Blocking;
 use crate::carry::connection::holders::Holders;
 use crate::carry::connection::side::{Bell, Side};
-use crate::carry::holds::{self, Hold, RELIES, SLEEPS, SPLIT};
+use crate::carry::holds::{self, Hold, PARTIAL_WRITE, RELIES, SLEEPS};
 use crate::carry::thread;
 use crate::descriptors::{self, CANDIDATE, CARRIED, INHERITED, SET, SHARED};
 
@@ -426,12 +426,12 @@ impl Use {
     }
 
     /// A write of the call is done in part.
-    pub(crate) fn begin_split(&self) {
-        self.hold.add(SPLIT);
+    pub(crate) fn begin_partial_write(&self) {
+        self.hold.add(PARTIAL_WRITE);
     }
 
-    pub(crate) fn end_split(&self) {
-        self.hold.remove(SPLIT);
+    pub(crate) fn end_partial_write(&self) {
+        self.hold.remove(PARTIAL_WRITE);
     }
 
     /// The call sleeps until there is something. The caller [asks](Side::ask) before each sleep.
