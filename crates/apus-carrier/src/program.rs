@@ -17,9 +17,7 @@ pub(crate) struct ProgramChannel(Option<Channel>);
 
 impl Drop for ProgramChannel {
     fn drop(&mut self) {
-        if let Some(channel) = self.0.take() {
-            let socket = channel.into_socket();
-            let _ = shutdown(socket.as_raw_fd(), Shutdown::Both); // The program may be gone already.
+        if let Some(socket) = self.disconnect() {
             close_elsewhere(socket);
         }
     }
@@ -55,6 +53,17 @@ pub(crate) enum Purpose {
 impl ProgramChannel {
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self(Some(Channel::new(socket)))
+    }
+
+    /// Informs the program that it is not served. The `close` of the returned socket may block.
+    pub(crate) fn into_socket(mut self) -> OwnedFd {
+        self.disconnect().expect("it is there until it is dropped")
+    }
+
+    fn disconnect(&mut self) -> Option<OwnedFd> {
+        let socket = self.0.take()?.into_socket();
+        let _ = shutdown(socket.as_raw_fd(), Shutdown::Both); // The program may be gone already.
+        Some(socket)
     }
 
     /// Whether the program has sent a message, without receiving it.
