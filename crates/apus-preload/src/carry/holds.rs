@@ -12,22 +12,23 @@
 
 use std::cell::Cell;
 use std::ptr;
-use std::sync::atomic::{
-    AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
-};
+use std::sync::atomic::{AtomicU64 as Word, compiler_fence};
 
 use libc::c_int;
 
 use crate::carry::snapshots::{Place, Snapshots};
 use crate::carry::spin::SLEEPERS;
+use crate::carry::sync::{
+    AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence, thread_local,
+};
 use crate::carry::thread;
 use crate::errno;
 use crate::originals::own;
 
 /// Entries of a record. A thread with more has a separate list.
-const FEW: usize = 240;
+const FEW: usize = if cfg!(all(test, apus_model)) { 8 } else { 240 };
 /// Number of static records.
-const FIRST: usize = 64;
+const FIRST: usize = if cfg!(all(test, apus_model)) { 5 } else { 64 };
 /// Upper bound on records that a new thread checks for an ended owner.
 const ASKED_MAX: usize = 8;
 
@@ -134,7 +135,7 @@ impl Hold {
 
     /// A word is about to have the thread's number. Only this thread reads the entry.
     #[inline]
-    pub(super) fn token(word: &AtomicU64) -> Self {
+    pub(super) fn token(word: &Word) -> Self {
         own_record().push_for_itself(Kind::Token.entry(ptr::from_ref(word).addr() as u64 & ADDRESS))
     }
 
@@ -338,7 +339,7 @@ impl Record {
             }
             entry.what.store(0, Ordering::SeqCst);
             if Kind::Token.has(what) && !self.any(&|other| other == what) {
-                let word: *const AtomicU64 = ptr::with_exposed_provenance(of as usize);
+                let word: *const Word = ptr::with_exposed_provenance(of as usize);
                 // SAFETY: the word is static, or belongs to a side that the same call used and that lives until the call's entry
                 // goes.
                 let word = unsafe { &*word };
@@ -370,7 +371,7 @@ impl Record {
         }
     }
 
-    fn tokens(&self) -> impl Iterator<Item = *const AtomicU64> {
+    fn tokens(&self) -> impl Iterator<Item = *const Word> {
         self.held().filter(|(_, what)| Kind::Token.has(*what)).map(|(_, what)| word_of(what))
     }
 
@@ -431,7 +432,7 @@ impl Record {
 }
 
 /// The word of an entry of a token.
-fn word_of(what: u64) -> *const AtomicU64 {
+fn word_of(what: u64) -> *const Word {
     ptr::with_exposed_provenance((what & ADDRESS) as usize)
 }
 
@@ -460,7 +461,7 @@ fn records() -> impl Iterator<Item = &'static Record> {
 
 #[inline]
 fn own_record() -> &'static Record {
-    OWN.get().unwrap_or_else(claim)
+    OWN.with(Cell::get).unwrap_or_else(claim)
 }
 
 /// Finds a record for this thread: a free one, the record of an ended thread, or a new one.
@@ -506,7 +507,7 @@ fn claim() -> &'static Record {
         }
     }
     record.strike_out(|_| true);
-    OWN.set(Some(record));
+    OWN.with(|own| own.set(Some(record)));
     record
 }
 
@@ -549,6 +550,17 @@ pub(super) fn this_thread_has(number: usize, flags: u64) -> bool {
     own_record().any(&|what| what & !(ADDRESS ^ NUMBER) == its && what & flags != 0)
 }
 
+/// Ends a run of a model: no thread holds anything.
+#[cfg(all(test, apus_model))]
+pub(super) fn forget_all() {
+    for record in records() {
+        record.owner.store(0, Ordering::Relaxed);
+        record.entries().iter().for_each(|entry| entry.what.store(0, Ordering::Relaxed));
+        record.length.store(0, Ordering::Relaxed);
+        record.floor.store(0, Ordering::Relaxed);
+    }
+}
+
 /// Whether a thread sleeps in a set.
 pub(super) fn sleep_in(number: usize) -> bool {
     let its = Kind::Set.entry(number as u64);
@@ -557,32 +569,33 @@ pub(super) fn sleep_in(number: usize) -> bool {
 
 /// Whether the thread is returning a connection to TCP.
 pub(super) fn this_thread_returns(number: usize) -> bool {
-    OWN.get().is_some_and(|own| own.any(&|what| what == Kind::Return.entry(number as u64)))
+    OWN.with(Cell::get)
+        .is_some_and(|own| own.any(&|what| what == Kind::Return.entry(number as u64)))
 }
 
 /// Whether the call that uses a token goes on with a snapshot, because the token is the parent's. The call must change nothing that
 /// the parent's call changes as well.
 pub(super) fn is_parents_call() -> bool {
-    OWN.get().is_some_and(|own| own.snapshots.are_shown())
+    OWN.with(Cell::get).is_some_and(|own| own.snapshots.are_shown())
 }
 
 /// Runs before this thread forks.
 pub(super) fn before_fork() {
-    if let Some(own) = OWN.get() {
+    if let Some(own) = OWN.with(Cell::get) {
         own.make_snapshots();
     }
 }
 
 /// Runs in the parent after a fork.
 pub(super) fn after_fork() {
-    if let Some(own) = OWN.get() {
+    if let Some(own) = OWN.with(Cell::get) {
         own.made.discard();
     }
 }
 
 /// Runs in a child of fork, which has one thread: the holds of the other threads are the parent's.
 pub(super) fn begin_in_child() {
-    let own = OWN.get();
+    let own = OWN.with(Cell::get);
     for record in records() {
         if own.is_some_and(|own| ptr::eq(own, record)) {
             errno::kept(|| record.go_on_in_child(record.owner.load(Ordering::Relaxed)));
@@ -700,7 +713,9 @@ fn shown(word: u64) -> u64 {
 ///
 /// The buffer was filled by `setjmp`.
 pub(crate) unsafe extern "C" fn before_jump(buffer: *const u64) {
-    let Some(record) = OWN.get().filter(|record| record.length.load(Ordering::Relaxed) > 0) else {
+    let Some(record) =
+        OWN.with(Cell::get).filter(|record| record.length.load(Ordering::Relaxed) > 0)
+    else {
         return; // This thread is in no call.
     };
     let aim = if IS_KNOWN.load(Ordering::Acquire) != 0 {
@@ -753,7 +768,7 @@ mod tests {
 
     /// A function further down the stack that takes a token and is left by a jump.
     #[inline(never)]
-    fn take_and_leave(word: &AtomicU64) {
+    fn take_and_leave(word: &Word) {
         let room = std::hint::black_box([0_u8; 16_384]);
         word.store(thread::thread(), Ordering::Relaxed);
         std::mem::forget((Hold::connection(7), Hold::token(word)));
@@ -762,7 +777,7 @@ mod tests {
 
     #[test]
     fn a_jump_gives_back_what_deeper_functions_hold_and_nothing_else() {
-        let (own, left) = (AtomicU64::new(thread::thread()), AtomicU64::new(0));
+        let (own, left) = (Word::new(thread::thread()), Word::new(0));
         let (used, held) = (Hold::connection(5), Hold::token(&own));
         used.add(RECEIVES | SLEEPS[1]);
         take_and_leave(&left);

@@ -11,6 +11,7 @@
 //! | [`leaving`] | the return to TCP; children of `fork` that become programs |
 //! | [`inner`], [`process`] | descriptors of this library; the number of this process |
 //! | [`kernel`], [`sleep`], [`spin`] | the kernel's state of a connection; sleeps, and spinning before them |
+//! | [`sync`] | atomics, which a model test replaces |
 //! | [`thread`], [`token`], [`scratch`] | threads by number; exclusive use by one thread; memory for long lists |
 //! | [`holds`], [`snapshots`] | the holds of each thread's calls, until they end or a jump leaves them; memory for calls that a fork interrupts |
 //!
@@ -29,6 +30,7 @@ pub(crate) mod sets;
 mod sleep;
 mod snapshots;
 mod spin;
+mod sync;
 mod thread;
 mod token;
 pub(crate) mod waits;
@@ -159,6 +161,9 @@ pub(crate) fn before_exec() {
 
 /// This process ends or becomes a program, and loses these descriptors. Other processes keep the connections.
 pub(crate) fn hand_over(closes: impl Fn(c_int) -> bool) {
+    if !is_on() {
+        return;
+    }
     for slot in slots::all().filter(|slot| slot.is_shared()) {
         if slot.all_descriptors(&closes) {
             slot.hand_over();

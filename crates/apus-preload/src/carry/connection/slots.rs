@@ -1,7 +1,9 @@
 //! Carried connections and candidates: a lock-free table, safe in signal handlers.
 
+#[cfg(all(test, apus_model))]
+mod model;
+
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use libc::c_int;
 
@@ -9,6 +11,9 @@ use crate::carry::connection::blocking::Blocking;
 use crate::carry::connection::holders::Holders;
 use crate::carry::connection::side::{Bell, Side};
 use crate::carry::holds::{self, Hold, PARTIAL_WRITE, RELIES, SLEEPS};
+use crate::carry::sync::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering, spin_loop,
+};
 use crate::carry::thread;
 use crate::descriptors::{self, CANDIDATE, CARRIED, INHERITED, SET, SHARED};
 
@@ -549,7 +554,7 @@ pub(crate) fn remove(used: Use, fd: c_int, was_last: bool) -> bool {
     let slot = used.slot;
     descriptors::set(fd, 0, MASK | CANDIDATE | CARRIED);
     while slot.held.load(Ordering::SeqCst) {
-        std::hint::spin_loop();
+        spin_loop();
     }
     if was_last {
         // The answering thread has never seen a candidate.
