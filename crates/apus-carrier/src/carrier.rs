@@ -17,7 +17,7 @@ use nix::sys::socket::{
 use nix::unistd::geteuid;
 
 use crate::control;
-use crate::guests::{Guests, raise_limit};
+use crate::guests::{Guests, Reserve, raise_limit};
 use crate::joining::stream_options;
 use crate::programs;
 use crate::reactor::Source;
@@ -78,8 +78,9 @@ impl Carrier {
         listen(&listener, Backlog::new(128)?)?;
         // The socket has another type than the standard library's, but `accept` is the same.
         let listener = Source::new(UnixListener::from(listener))?;
+        let reserve = Reserve::new(listener.get())?;
         let shared = CarrierState::new(node, settings, Guests::new(limit));
-        spawn(programs::accept(Arc::clone(&shared), listener));
+        spawn(programs::accept(Arc::clone(&shared), listener, reserve));
         spawn(streams::accept(Arc::clone(&shared), streams));
         spawn(control::answer(Arc::clone(&shared), control));
         Ok(Self { shared, idle: settings.idle })

@@ -1,11 +1,15 @@
 //! Processes and connections of this host's programs, limited by the descriptors of the carrier.
 
-use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fs, io, thread};
 
+use apus_shm::closer::close_elsewhere;
+use rustix::io::{DupFlags, dup3};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::program::ProgramChannel;
 
 /// Upper bound on processes and connections at a time. Further ones are not served, and stay with TCP.
 const GUESTS_MAX: usize = 8_192;
@@ -97,29 +101,59 @@ impl Drop for Guest {
 }
 
 /// A descriptor that is closed when no other one is free, so that a waiting process can be accepted and refused.
+///
+/// The socket of the refused process may hold descriptors whose `close` blocks. A thread replaces that socket by the reserved
+/// descriptor under the same number, so that the number is never free for others.
 #[derive(Debug)]
-pub(crate) struct Reserve(Option<OwnedFd>);
+pub(crate) struct Reserve {
+    /// The reserved descriptors are its duplicates.
+    of: Arc<OwnedFd>,
+    reserved: Arc<Mutex<Option<OwnedFd>>>,
+}
 
 impl Reserve {
-    /// A duplicate of a descriptor.
-    pub(crate) fn new(of: &impl AsFd) -> Self {
-        let mut reserve = Self(None);
-        reserve.refill(of);
-        reserve
+    /// Reserves a duplicate of a descriptor.
+    pub(crate) fn new(of: &impl AsFd) -> io::Result<Self> {
+        let of = Arc::new(of.as_fd().try_clone_to_owned()?);
+        let reserve = Self { of, reserved: Arc::default() };
+        reserve.refill();
+        Ok(reserve)
     }
 
     /// Closes the reserved descriptor.
-    pub(crate) fn give_up(&mut self) {
-        self.0 = None;
+    pub(crate) fn give_up(&self) {
+        *lock(&self.reserved) = None;
     }
 
     /// Reserves a descriptor again, if one is free.
-    pub(crate) fn refill(&mut self, of: &impl AsFd) {
-        if self.0.is_none() {
-            self.0 = of.as_fd().try_clone_to_owned().ok();
+    pub(crate) fn refill(&self) {
+        let mut reserved = lock(&self.reserved);
+        if reserved.is_none() {
+            *reserved = self.of.try_clone().ok();
         }
     }
+
+    /// Closes the socket of a refused process, and reserves its number.
+    pub(crate) fn take(&self, refused: ProgramChannel) {
+        let (of, reserved) = (Arc::clone(&self.of), Arc::clone(&self.reserved));
+        let replace = move || {
+            let mut socket = refused.into_socket();
+            match dup3(&of, &mut socket, DupFlags::CLOEXEC) {
+                Ok(()) => *lock(&reserved) = Some(socket),
+                Err(_) => close_elsewhere(socket),
+            }
+        };
+        // Without a thread, the value is dropped, which closes the socket elsewhere.
+        let _ = thread::Builder::new().name("apus-refuse".into()).stack_size(STACK).spawn(replace);
+    }
 }
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Size of the stack of a thread that replaces a socket, in bytes.
+const STACK: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {

@@ -18,10 +18,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use apus_shm::{Memory, PeerSegment, bell};
-use apus_sockets::layout;
+use apus_sockets::{introduction, layout};
 
 use crate::frame::{Frame, Malformed};
-use crate::program::ProgramChannel;
+use crate::program::{ANSWER, ProgramChannel};
 use crate::reactor::Source;
 use crate::words::{self, COUNT, EPOCH, READ, WRITTEN, Words};
 
@@ -120,7 +120,7 @@ impl Mirror {
         }
         let often = 1 << WRITTEN | 1 << READ;
         if frame.asks || frame.died || frame.changed & !often != 0 {
-            self.bell.get().tell();
+            self.ring();
             self.ask();
             return;
         }
@@ -149,13 +149,20 @@ impl Mirror {
             && self.woken[what] != count
         {
             self.woken[what] = count;
-            self.bell.get().tell();
+            self.ring();
+        }
+    }
+
+    /// Wakes the program's threads.
+    fn ring(&self) {
+        if !self.bell.get().tell(ANSWER) {
+            self.channel.get().tell(introduction::FULL);
         }
     }
 
     /// Asks the thread of the program's library to follow its peer.
     fn ask(&self) {
-        self.channel.get().tell();
+        self.channel.get().tell(ANSWER);
     }
 
     /// Asks the program to ring. The caller must check once more before it sleeps.

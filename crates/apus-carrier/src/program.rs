@@ -17,9 +17,7 @@ pub(crate) struct ProgramChannel(Option<Channel>);
 
 impl Drop for ProgramChannel {
     fn drop(&mut self) {
-        if let Some(channel) = self.0.take() {
-            let socket = channel.into_socket();
-            let _ = shutdown(socket.as_raw_fd(), Shutdown::Both); // The program may be gone already.
+        if let Some(socket) = self.disconnect() {
             close_elsewhere(socket);
         }
     }
@@ -55,6 +53,17 @@ pub(crate) enum Purpose {
 impl ProgramChannel {
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self(Some(Channel::new(socket)))
+    }
+
+    /// Informs the program that it is not served. The `close` of the returned socket may block.
+    pub(crate) fn into_socket(mut self) -> OwnedFd {
+        self.disconnect().expect("it is there until it is dropped")
+    }
+
+    fn disconnect(&mut self) -> Option<OwnedFd> {
+        let socket = self.0.take()?.into_socket();
+        let _ = shutdown(socket.as_raw_fd(), Shutdown::Both); // The program may be gone already.
+        Some(socket)
     }
 
     /// Whether the program has sent a message, without receiving it.
@@ -116,11 +125,11 @@ impl ProgramChannel {
         Ok(segment.into_memory())
     }
 
-    /// Sends a byte. A full socket has enough messages, and the reader of a closed one notices the close.
-    pub(crate) fn tell(&self) {
-        let _ = self.send(&[ANSWER], &[]);
+    /// Sends a message of one byte. Returns `false` if the socket is full or closed. The reader of a closed socket notices that.
+    pub(crate) fn tell(&self, message: u8) -> bool {
+        self.send(&[message], &[]).is_ok()
     }
 }
 
 /// The message by which a side rings, or asks its peer's thread to follow.
-const ANSWER: u8 = b'A';
+pub(crate) const ANSWER: u8 = b'A';

@@ -28,8 +28,11 @@ use crate::tasks::spawn;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts programs.
-pub(crate) async fn accept(shared: Arc<CarrierState>, listener: Source<UnixListener>) {
-    let mut reserve = Reserve::new(listener.get());
+pub(crate) async fn accept(
+    shared: Arc<CarrierState>,
+    listener: Source<UnixListener>,
+    reserve: Reserve,
+) {
     loop {
         match poll_fn(|context| listener.poll(context, UnixListener::accept)).await {
             Ok((socket, _)) => admit(&shared, ProgramChannel::new(socket.into())),
@@ -38,12 +41,12 @@ pub(crate) async fn accept(shared: Arc<CarrierState>, listener: Source<UnixListe
                 shared.counters.note(Incident::NoDescriptor, line);
                 reserve.give_up();
                 if let Ok((socket, _)) = listener.get().accept() {
-                    drop(ProgramChannel::new(socket.into())); // The program then stays with TCP.
+                    reserve.take(ProgramChannel::new(socket.into())); // The program then stays with TCP.
                 }
                 Timer::after(PAUSE).await;
             }
         }
-        reserve.refill(listener.get());
+        reserve.refill();
     }
 }
 

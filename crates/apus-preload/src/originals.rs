@@ -231,6 +231,7 @@ pub(crate) mod own {
             at: *mut c_void, bytes: size_t, access: c_int, flags: c_int, fd: c_int, offset: off_t,
         ) -> *mut c_void;
         fn munmap(at: *mut c_void, bytes: size_t) -> c_int;
+        fn mremap(from: *mut c_void, before: size_t, bytes: size_t, flags: c_int, to: *mut c_void) -> *mut c_void;
     }
 }
 

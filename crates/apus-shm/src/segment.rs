@@ -207,6 +207,12 @@ impl PeerSegment {
         self.mapping.size
     }
 
+    /// Returns the address of the first byte.
+    #[must_use]
+    pub fn address(&self) -> *const u8 {
+        self.mapping.base.as_ptr()
+    }
+
     /// Loads a 64-bit word.
     ///
     /// # Panics

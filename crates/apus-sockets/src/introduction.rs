@@ -32,6 +32,10 @@ pub fn file_name(client: SocketAddr, server: SocketAddr) -> String {
 /// The message by which a carrier asks a program to return a connection to TCP for good.
 pub const LEAVE: u8 = b'L';
 
+/// The message of a side whose peer's bell is full. A full bell wakes no thread that waits in an edge-triggered epoll set, so the
+/// peer's library empties it and wakes its threads.
+pub const FULL: u8 = b'F';
+
 /// Purpose of a socket that one end has connected to the other. The secret number assigns a bell to its channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hello {

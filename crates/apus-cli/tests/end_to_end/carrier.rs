@@ -2,13 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::UdpSocket;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 
+use apus_shm::{Channel, closer};
 use apus_sockets::introduction::carrier_name;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use nix::errno::Errno;
+use nix::libc::{SYS_close, c_long, linger};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::sockopt::Linger;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, setsockopt, socket,
+};
 use nix::unistd::geteuid;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::Value;
@@ -73,6 +80,34 @@ impl Limited {
         self
     }
 
+    fn signal(&self, signal: Signal) {
+        kill(nix::unistd::Pid::from_raw(self.child.id().cast_signed()), signal).expect("it runs");
+    }
+
+    /// The number of threads that wait in a system call.
+    fn threads_in(&self, call: c_long) -> usize {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("it runs");
+        let calls = threads.filter_map(|thread| {
+            let path = thread.ok()?.path().join("syscall");
+            fs::read_to_string(path).ok()?.split(' ').next()?.parse().ok()
+        });
+        calls.filter(|its: &c_long| *its == call).count()
+    }
+
+    /// Changes the limit of descriptors.
+    fn limit(&self, limit: u64) {
+        let limit = Rlimit { current: Some(limit), maximum: Some(256) };
+        prlimit(Some(Pid::from_child(&self.child)), Resource::Nofile, limit).expect("it is ours");
+    }
+
+    /// The lowest number that is not a descriptor's.
+    fn free_number(&self) -> u64 {
+        let open = fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("it runs");
+        let numbers: BTreeSet<u64> =
+            open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+        (0..).find(|number| !numbers.contains(number)).expect("numbers do not end")
+    }
+
     fn status(&self) -> Value {
         let asked = apus(&format!("carrier status --json - --port {}", self.port));
         assert!(asked.status.success(), "{}", stderr(&asked));
@@ -114,26 +149,52 @@ fn a_carrier_without_descriptors_goes_on_and_frees_them() {
 #[test]
 fn a_carrier_whose_limit_falls_turns_visitors_away() {
     let carrier = Limited::start().warmed_up();
-    let limit = |limit: u64| {
-        let limit = Rlimit { current: Some(limit), maximum: Some(256) };
-        prlimit(Some(Pid::from_child(&carrier.child)), Resource::Nofile, limit)
-            .expect("it is ours");
-    };
-    let open = fs::read_dir(format!("/proc/{}/fd", carrier.child.id())).expect("the carrier runs");
-    let numbers: BTreeSet<u64> =
-        open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
-    let free = (0..).find(|number| !numbers.contains(number)).expect("numbers do not end");
-    limit(free); // No lower number is free.
+    carrier.limit(carrier.free_number());
     let visitors: Vec<OwnedFd> = (0..5).map(|_| carrier.visitor()).collect();
-    let is_turned_away = |visitor: &OwnedFd| {
-        let mut byte = [0];
-        let read = nix::unistd::read(visitor, &mut byte);
-        matches!(read, Ok(0) | Err(nix::errno::Errno::ECONNRESET))
-    };
-    assert!(visitors.iter().all(is_turned_away));
-    limit(256);
+    wait_until("all are turned away", || visitors.iter().all(is_turned_away));
+    carrier.limit(256);
     let _visitor = carrier.visitor();
     wait_until("a process is served", || carrier.status()["guests"] == 1);
+}
+
+/// Whether the carrier has closed the socket of a process.
+fn is_turned_away(visitor: &OwnedFd) -> bool {
+    let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    matches!(recv(visitor.as_raw_fd(), &mut [0], flags), Ok(0) | Err(Errno::ECONNRESET))
+}
+
+/// The end of a connection with unsent bytes, for which `close` waits, and the other end.
+fn lingering() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback is there");
+    let mut end = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+    let other = listener.accept().expect("it has come").0;
+    end.set_nonblocking(true).expect("sockets can be non-blocking");
+    while end.write(&[0; 1 << 16]).is_ok() {}
+    setsockopt(&end, Linger, &linger { l_onoff: 1, l_linger: 3_600 }).expect("as above");
+    (end, other)
+}
+
+#[test]
+fn a_carrier_without_descriptors_turns_all_away_while_no_thread_can_close_any() {
+    let carrier = Limited::start().warmed_up();
+    // A stopped carrier receives the last descriptors of the connections.
+    carrier.signal(Signal::SIGSTOP);
+    let bring = |_| {
+        let (end, other) = lingering();
+        let channel = Channel::new(carrier.visitor());
+        channel.send(b"no introduction", &[end.as_fd()]).expect("the carrier is there");
+        other
+    };
+    let _others: Vec<_> = (0..closer::THREADS_MAX).map(bring).collect();
+    carrier.signal(Signal::SIGCONT);
+    let threads = closer::THREADS_MAX as usize;
+    wait_until("all threads wait", || carrier.threads_in(SYS_close) == threads);
+
+    carrier.limit(carrier.free_number());
+    for _ in 0..3 {
+        let visitor = carrier.visitor();
+        wait_until("a process is turned away", || is_turned_away(&visitor));
+    }
 }
 
 /// The status of a host's carrier.

@@ -48,6 +48,25 @@ fn calls_may_be_left_by_jumps() {
 }
 
 #[test]
+fn a_process_and_its_child_go_on_with_a_call_in_which_a_handler_forks() {
+    let directory = Directory::new("forked-calls");
+    let program = directory.program("forked_calls.c", &[]);
+    for order in ["first", "last", "writes"] {
+        let text = same(&program, &[order]);
+        assert_eq!(text, "writes are whole\nreads are whole\nsets are right\n", "{order}");
+        all_carried(&stderr(&output(explained(&program).arg(order))), 2);
+    }
+}
+
+#[test]
+fn a_set_wakes_for_a_connection_whose_bell_was_full() {
+    let directory = Directory::new("full-bell");
+    let program = directory.program("full_bell.c", &[]);
+    let woken = output(run([&program]).env("APUS_SOCKETS", "return:2000"));
+    assert_eq!(stdout(&woken), "10 waits: woken\n", "{}", stderr(&woken));
+}
+
+#[test]
 fn each_member_of_a_set_has_its_turn() {
     let directory = Directory::new("fair");
     let program = directory.program("fair.c", &[]);

@@ -2,27 +2,33 @@
 //!
 //! A signal handler may leave a call for good by `siglongjmp`, and the call then finishes none of its work. So a hold is not
 //! counted at the held object. It is an entry in the thread's record, and other threads scan the records. A jump
-//! ([`before_jump`]) strikes out the entries of the functions that it leaves, which lie below its target on the stack. A child of
-//! `fork` keeps the record of the thread that forked, and strikes out all others.
+//! ([`before_jump`]) strikes out the entries of the functions that it leaves, which lie below its target on the stack.
+//!
+//! A child of `fork` keeps the record of the thread that forked, and strikes out all others. If a signal handler forked, the
+//! thread was in calls, which go on in both processes. What only the child's memory has is the child's. A token of a connection
+//! stays the parent's, and the child's call goes on with a [snapshot](Snapshots).
 //!
 //! Only the thread itself writes to its record, and handlers that interrupt it and finish before it continues.
 
 use std::cell::Cell;
 use std::ptr;
-use std::sync::atomic::{
-    AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
-};
+use std::sync::atomic::{AtomicU64 as Word, compiler_fence};
 
 use libc::c_int;
 
+use crate::carry::snapshots::{Place, Snapshots};
 use crate::carry::spin::SLEEPERS;
+use crate::carry::sync::{
+    AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence, thread_local,
+};
 use crate::carry::thread;
+use crate::errno;
 use crate::originals::own;
 
 /// Entries of a record. A thread with more has a separate list.
-const FEW: usize = 240;
+const FEW: usize = if cfg!(all(test, apus_model)) { 8 } else { 240 };
 /// Number of static records.
-const FIRST: usize = 64;
+const FIRST: usize = if cfg!(all(test, apus_model)) { 5 } else { 64 };
 /// Upper bound on records that a new thread checks for an ended owner.
 const ASKED_MAX: usize = 8;
 
@@ -38,6 +44,10 @@ struct Record {
     /// A longer list that replaces `few`. It never becomes shorter.
     many: AtomicPtr<Entry>,
     capacity: AtomicUsize,
+    /// Copies for the child of a fork that the thread is making.
+    made: Snapshots,
+    /// Copies for calls that a fork interrupted, in the child. A record with copies has `many`.
+    snapshots: Snapshots,
 }
 
 /// An object that a thread holds.
@@ -71,6 +81,8 @@ enum Kind {
     Descriptor,
     /// The number of a connection that a call is returning to TCP.
     Return,
+    /// The address of a word that the parent holds. The call goes on with a snapshot.
+    Parents,
 }
 
 impl Kind {
@@ -93,7 +105,7 @@ pub(super) const SLEEPS: [u64; 2] = [4 << FLAGS, 8 << FLAGS];
 pub(super) const RELIES: [u64; 2] = [16 << FLAGS, 32 << FLAGS];
 
 /// A write of the call is done in part.
-pub(super) const SPLIT: u64 = 64 << FLAGS;
+pub(super) const PARTIAL_WRITE: u64 = 64 << FLAGS;
 
 static RECORDS: [Record; FIRST] = [const { Record::new() }; FIRST];
 /// Records beyond the static ones.
@@ -123,7 +135,7 @@ impl Hold {
 
     /// A word is about to have the thread's number. Only this thread reads the entry.
     #[inline]
-    pub(super) fn token(word: &AtomicU64) -> Self {
+    pub(super) fn token(word: &Word) -> Self {
         own_record().push_for_itself(Kind::Token.entry(ptr::from_ref(word).addr() as u64 & ADDRESS))
     }
 
@@ -181,6 +193,8 @@ impl Record {
             few: [const { Entry { what: AtomicU64::new(0), position: AtomicUsize::new(0) } }; FEW],
             many: AtomicPtr::new(ptr::null_mut()),
             capacity: AtomicUsize::new(FEW),
+            made: Snapshots::new(),
+            snapshots: Snapshots::new(),
         }
     }
 
@@ -220,16 +234,35 @@ impl Record {
         self.floor.store(index + 1, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         self.length.store(index + 1, Ordering::Relaxed);
-        if index >= self.entries().len() {
-            self.grow();
-        }
-        let entry = self.at(index);
+        let has_few = self.has_few();
+        let entry = match self.few.get(index) {
+            Some(entry) if has_few => entry,
+            _ => self.further(index),
+        };
         entry.position.store((&raw const mark).addr(), Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst); // The position is visible to a handler that jumps.
         write(entry);
         compiler_fence(Ordering::SeqCst);
         self.floor.store(floor, Ordering::Relaxed);
+        if !has_few {
+            self.follow_snapshots();
+        }
         Hold { record: self, index: index as u32 }
+    }
+
+    /// Whether the entries are in `few`. Only for the thread itself.
+    #[inline]
+    fn has_few(&self) -> bool {
+        self.many.load(Ordering::Relaxed).is_null()
+    }
+
+    /// An entry beyond `few`.
+    #[cold]
+    fn further(&self, index: usize) -> &Entry {
+        if index >= self.entries().len() {
+            self.grow();
+        }
+        self.at(index)
     }
 
     /// Doubles the list. The old one stays, because other threads may be reading it.
@@ -250,7 +283,21 @@ impl Record {
 
     #[inline]
     fn remove(&self, index: usize) {
-        let entries = self.entries();
+        if self.has_few() {
+            self.remove_from(&self.few, index);
+        } else {
+            self.remove_from_many(index);
+        }
+    }
+
+    #[cold]
+    fn remove_from_many(&self, index: usize) {
+        self.remove_from(self.entries(), index);
+        self.follow_snapshots();
+    }
+
+    #[inline]
+    fn remove_from(&self, entries: &[Entry], index: usize) {
         entries[index].what.store(0, Ordering::Release);
         compiler_fence(Ordering::SeqCst);
         let floor = self.floor.load(Ordering::Relaxed);
@@ -292,7 +339,7 @@ impl Record {
             }
             entry.what.store(0, Ordering::SeqCst);
             if Kind::Token.has(what) && !self.any(&|other| other == what) {
-                let word: *const AtomicU64 = ptr::with_exposed_provenance(of as usize);
+                let word: *const Word = ptr::with_exposed_provenance(of as usize);
                 // SAFETY: the word is static, or belongs to a side that the same call used and that lives until the call's entry
                 // goes.
                 let word = unsafe { &*word };
@@ -309,6 +356,95 @@ impl Record {
         if kept == 0 {
             self.floor.store(0, Ordering::Relaxed);
         }
+        self.follow_snapshots();
+    }
+
+    /// Copies the memory of connections whose tokens the thread holds. Runs before it forks.
+    fn make_snapshots(&self) {
+        let owner = self.owner.load(Ordering::Relaxed);
+        for word in self.tokens() {
+            // SAFETY: the word is static, or belongs to a side that the same call uses.
+            let is_held = unsafe { (*word).load(Ordering::Relaxed) } == owner;
+            if is_held && let Some(places) = (left().segments)(word.addr()) {
+                self.made.add(places);
+            }
+        }
+    }
+
+    fn tokens(&self) -> impl Iterator<Item = *const Word> {
+        self.held().filter(|(_, what)| Kind::Token.has(*what)).map(|(_, what)| word_of(what))
+    }
+
+    /// The entries of the calls that the thread is in, from the first one.
+    fn held(&self) -> impl DoubleEndedIterator<Item = (&Entry, u64)> {
+        let length = self.length.load(Ordering::Relaxed);
+        let entries = self.entries().iter().take(length);
+        let with_values = entries.map(|entry| (entry, entry.what.load(Ordering::Relaxed)));
+        with_values.filter(|(_, what)| *what != 0)
+    }
+
+    /// Runs in a child of fork, in the thread that forked, which had the number `before`.
+    fn go_on_in_child(&self, before: u64) {
+        let me = thread::thread();
+        self.owner.store(me, Ordering::Relaxed);
+        self.snapshots.inherit(&self.made);
+        if self.snapshots.are_there() && self.has_few() {
+            self.grow();
+        }
+        for (entry, what) in self.held() {
+            if Kind::Token.has(what) {
+                let word = word_of(what);
+                if self.snapshots.have(word.addr()) {
+                    entry.what.store(Kind::Parents.entry(what & ADDRESS), Ordering::Relaxed);
+                } else if (left().segments)(word.addr()).is_none() {
+                    // SAFETY: the word is memory of this process.
+                    let word = unsafe { &*word };
+                    let (taken, relaxed) = (Ordering::Relaxed, Ordering::Relaxed);
+                    let _ = word.compare_exchange(before, me, taken, relaxed);
+                }
+            }
+            for sleeps in [0, 1] {
+                if Kind::Connection.has(what) && what & SLEEPS[sleeps] != 0 {
+                    (left().asleep)((what & NUMBER) as usize, sleeps, me);
+                }
+            }
+        }
+        self.follow_snapshots();
+    }
+
+    /// Uses the snapshots while the thread is in a call that needs them, and the shared memory in other calls, which handlers
+    /// make meanwhile. The call is the one with the last entry.
+    #[cold]
+    fn follow_snapshots(&self) {
+        if !self.snapshots.are_there() {
+            return;
+        }
+        let is_parents = |(_, what): &(&Entry, u64)| Kind::Parents.has(*what);
+        let uses = self.held().next_back().is_some_and(|last| is_parents(&last));
+        let is_needed = self.held().any(|entry| is_parents(&entry));
+        errno::kept(|| {
+            without_signals(|| match is_needed {
+                true => self.snapshots.show(uses),
+                false => self.snapshots.end(),
+            });
+        });
+    }
+}
+
+/// The word of an entry of a token.
+fn word_of(what: u64) -> *const Word {
+    ptr::with_exposed_provenance((what & ADDRESS) as usize)
+}
+
+/// Runs `work` while no handler interrupts it.
+fn without_signals(work: impl FnOnce()) {
+    // SAFETY: the first calls initialize the sets.
+    unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        work();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
     }
 }
 
@@ -325,7 +461,7 @@ fn records() -> impl Iterator<Item = &'static Record> {
 
 #[inline]
 fn own_record() -> &'static Record {
-    OWN.get().unwrap_or_else(claim)
+    OWN.with(Cell::get).unwrap_or_else(claim)
 }
 
 /// Finds a record for this thread: a free one, the record of an ended thread, or a new one.
@@ -371,7 +507,7 @@ fn claim() -> &'static Record {
         }
     }
     record.strike_out(|_| true);
-    OWN.set(Some(record));
+    OWN.with(|own| own.set(Some(record)));
     record
 }
 
@@ -414,18 +550,55 @@ pub(super) fn this_thread_has(number: usize, flags: u64) -> bool {
     own_record().any(&|what| what & !(ADDRESS ^ NUMBER) == its && what & flags != 0)
 }
 
+/// Ends a run of a model: no thread holds anything.
+#[cfg(all(test, apus_model))]
+pub(super) fn forget_all() {
+    for record in records() {
+        record.owner.store(0, Ordering::Relaxed);
+        record.entries().iter().for_each(|entry| entry.what.store(0, Ordering::Relaxed));
+        record.length.store(0, Ordering::Relaxed);
+        record.floor.store(0, Ordering::Relaxed);
+    }
+}
+
 /// Whether a thread sleeps in a set.
 pub(super) fn sleep_in(number: usize) -> bool {
     let its = Kind::Set.entry(number as u64);
     any(|what| what & !(ADDRESS ^ NUMBER) == its && what & SLEEPS[0] != 0)
 }
 
+/// Whether the thread is returning a connection to TCP.
+pub(super) fn this_thread_returns(number: usize) -> bool {
+    OWN.with(Cell::get)
+        .is_some_and(|own| own.any(&|what| what == Kind::Return.entry(number as u64)))
+}
+
+/// Whether the call that uses a token goes on with a snapshot, because the token is the parent's. The call must change nothing that
+/// the parent's call changes as well.
+pub(super) fn is_parents_call() -> bool {
+    OWN.with(Cell::get).is_some_and(|own| own.snapshots.are_shown())
+}
+
+/// Runs before this thread forks.
+pub(super) fn before_fork() {
+    if let Some(own) = OWN.with(Cell::get) {
+        own.make_snapshots();
+    }
+}
+
+/// Runs in the parent after a fork.
+pub(super) fn after_fork() {
+    if let Some(own) = OWN.with(Cell::get) {
+        own.made.discard();
+    }
+}
+
 /// Runs in a child of fork, which has one thread: the holds of the other threads are the parent's.
 pub(super) fn begin_in_child() {
-    let own = OWN.get();
+    let own = OWN.with(Cell::get);
     for record in records() {
         if own.is_some_and(|own| ptr::eq(own, record)) {
-            record.owner.store(thread::thread(), Ordering::Relaxed);
+            errno::kept(|| record.go_on_in_child(record.owner.load(Ordering::Relaxed)));
         } else if record.owner.swap(0, Ordering::Relaxed) != 0 {
             // Tokens are not released, because both processes share their words.
             record.entries().iter().for_each(|entry| entry.what.store(0, Ordering::Relaxed));
@@ -440,22 +613,33 @@ static GUARD: AtomicU64 = AtomicU64::new(0);
 /// Nonzero once the mask is known.
 static IS_KNOWN: AtomicI32 = AtomicI32::new(0);
 
-/// The actions for calls that a jump has left, and for ended threads.
+/// The actions for calls that a jump has left or a fork has interrupted, and for ended threads.
 pub(crate) struct Left {
     /// A thread no longer sleeps. The arguments are the number of the connection, the awaited event and the thread.
     pub(crate) awake: fn(usize, usize, u64),
+    /// A thread of a child sleeps as its parent does.
+    pub(crate) asleep: fn(usize, usize, u64),
     /// A connection, given by its number, stays carried.
     pub(crate) carry_on: fn(usize),
     /// A thread has ended. Frees its memory.
     pub(crate) give_back: fn(u64),
+    /// The segments of the connection that has a word, given by its address: the own one and the peer's.
+    pub(crate) segments: fn(usize) -> Option<[Place; 2]>,
 }
 
 static LEFT: AtomicPtr<Left> = AtomicPtr::new(ptr::null_mut());
 
+const NOTHING: Left = Left {
+    awake: |_, _, _| {},
+    asleep: |_, _, _| {},
+    carry_on: |_| {},
+    give_back: |_| {},
+    segments: |_| None,
+};
+
 fn left() -> &'static Left {
-    const NOTHING: Left = Left { awake: |_, _, _| {}, carry_on: |_| {}, give_back: |_| {} };
     // SAFETY: the pointer is null or to a static.
-    unsafe { LEFT.load(Ordering::Acquire).as_ref() }.unwrap_or(&NOTHING)
+    unsafe { LEFT.load(Ordering::Acquire).as_ref() }.unwrap_or(const { &NOTHING })
 }
 
 /// Stores the actions, and derives the mask from two calls of `setjmp` at different stack positions.
@@ -529,7 +713,9 @@ fn shown(word: u64) -> u64 {
 ///
 /// The buffer was filled by `setjmp`.
 pub(crate) unsafe extern "C" fn before_jump(buffer: *const u64) {
-    let Some(record) = OWN.get().filter(|record| record.length.load(Ordering::Relaxed) > 0) else {
+    let Some(record) =
+        OWN.with(Cell::get).filter(|record| record.length.load(Ordering::Relaxed) > 0)
+    else {
         return; // This thread is in no call.
     };
     let aim = if IS_KNOWN.load(Ordering::Acquire) != 0 {
@@ -582,7 +768,7 @@ mod tests {
 
     /// A function further down the stack that takes a token and is left by a jump.
     #[inline(never)]
-    fn take_and_leave(word: &AtomicU64) {
+    fn take_and_leave(word: &Word) {
         let room = std::hint::black_box([0_u8; 16_384]);
         word.store(thread::thread(), Ordering::Relaxed);
         std::mem::forget((Hold::connection(7), Hold::token(word)));
@@ -591,7 +777,7 @@ mod tests {
 
     #[test]
     fn a_jump_gives_back_what_deeper_functions_hold_and_nothing_else() {
-        let (own, left) = (AtomicU64::new(thread::thread()), AtomicU64::new(0));
+        let (own, left) = (Word::new(thread::thread()), Word::new(0));
         let (used, held) = (Hold::connection(5), Hold::token(&own));
         used.add(RECEIVES | SLEEPS[1]);
         take_and_leave(&left);
@@ -630,8 +816,7 @@ mod tests {
 
     #[test]
     fn the_stack_pointer_of_a_jump_is_known() {
-        static NOTHING: Left = Left { awake: |_, _, _| {}, carry_on: |_| {}, give_back: |_| {} };
-        begin(&NOTHING);
+        begin(const { &NOTHING });
         assert_eq!(IS_KNOWN.load(Ordering::Relaxed), 1);
         let mut words = [0_u64; WORDS];
         // SAFETY: the buffer is never jumped to.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use libc::{c_int, iovec, msghdr, pollfd, timespec};
 
+use crate::carry::holds;
 use crate::errno;
 use crate::originals::own as originals;
 
@@ -149,15 +150,27 @@ pub(crate) fn is_nonblocking(fd: c_int) -> bool {
     flags >= 0 && flags & libc::O_NONBLOCK != 0
 }
 
-/// Reads without waiting.
+/// Reads without waiting. A call that goes on with a [snapshot](holds::is_parents_call) finds nothing, because the parent's call
+/// reads.
 ///
 /// # Safety
 ///
 /// The parts are writable.
 pub(crate) unsafe fn receive(fd: c_int, parts: &mut [iovec], flags: c_int) -> Result<usize, c_int> {
+    if holds::is_parents_call() {
+        return Err(libc::EAGAIN);
+    }
     let mut message = message(parts);
     // SAFETY: the message is a local variable, and the caller guarantees that its parts are valid.
     number(unsafe { originals::recvmsg(fd, &raw mut message, flags | libc::MSG_DONTWAIT) })
+}
+
+/// Whether the stream has ended and all its bytes were read. `Err` has the error number: `EAGAIN` if more may come.
+pub(crate) fn peek_end(fd: c_int) -> Result<bool, c_int> {
+    let mut byte = 0_u8;
+    let mut part = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
+    // SAFETY: the part points to a local variable.
+    unsafe { receive(fd, &mut part, libc::MSG_PEEK) }.map(|bytes| bytes == 0)
 }
 
 /// Reads into the first `most` bytes of the parts, without waiting.
@@ -193,12 +206,16 @@ pub(crate) unsafe fn receive_at_most(
     received
 }
 
-/// Writes without waiting.
+/// Writes without waiting. A call that goes on with a [snapshot](holds::is_parents_call) finds no room, because the parent's call
+/// writes.
 ///
 /// # Safety
 ///
 /// The parts are readable.
 pub(crate) unsafe fn send(fd: c_int, parts: &mut [iovec], flags: c_int) -> Result<usize, c_int> {
+    if holds::is_parents_call() {
+        return Err(libc::EAGAIN);
+    }
     let message = message(parts);
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the message is a local variable, and the caller guarantees that its parts are valid.

@@ -11,8 +11,9 @@
 //! | [`leaving`] | the return to TCP; children of `fork` that become programs |
 //! | [`inner`], [`process`] | descriptors of this library; the number of this process |
 //! | [`kernel`], [`sleep`], [`spin`] | the kernel's state of a connection; sleeps, and spinning before them |
+//! | [`sync`] | atomics, which a model test replaces |
 //! | [`thread`], [`token`], [`scratch`] | threads by number; exclusive use by one thread; memory for long lists |
-//! | [`holds`] | the holds of each thread's calls, until they end or a jump leaves them |
+//! | [`holds`], [`snapshots`] | the holds of each thread's calls, until they end or a jump leaves them; memory for calls that a fork interrupts |
 //!
 //! `leaving` builds on `sets`, and `sets` on `connection`. Calls of the program enter here, or in `bytes`, `waits` and `sets`.
 
@@ -27,7 +28,9 @@ pub(crate) mod process;
 mod scratch;
 pub(crate) mod sets;
 mod sleep;
+mod snapshots;
 mod spin;
+mod sync;
 mod thread;
 mod token;
 pub(crate) mod waits;
@@ -59,9 +62,14 @@ use crate::{errno, originals};
 /// Whether connections of this process may be carried.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-/// The actions for calls that a jump has left.
-static LEFT: holds::Left =
-    holds::Left { awake: slots::awake, carry_on: slots::carry_on, give_back: scratch::give_back };
+/// The actions for calls that a jump or a fork interrupts.
+static LEFT: holds::Left = holds::Left {
+    awake: slots::awake,
+    asleep: slots::asleep,
+    carry_on: slots::carry_on,
+    give_back: scratch::give_back,
+    segments: slots::segments_with,
+};
 
 /// Whether the search for the peer begins before the first call, for tests.
 static IS_EARLY: AtomicBool = AtomicBool::new(false);
@@ -118,6 +126,7 @@ pub(crate) fn before_fork() {
     answering::pause();
     errno::kept(children::before_fork);
     slots::share_all();
+    errno::kept(holds::before_fork);
 }
 
 /// Runs in the parent after a fork, or after a failed one. Not all handlers of the C library learn of the failure.
@@ -125,6 +134,7 @@ pub(crate) fn after_fork(failed: bool) {
     if failed {
         after_failed_fork();
     }
+    errno::kept(holds::after_fork);
     let has_pipe = errno::kept(children::in_parent);
     if answering::go_on() || has_pipe {
         answering::wake();
@@ -151,6 +161,9 @@ pub(crate) fn before_exec() {
 
 /// This process ends or becomes a program, and loses these descriptors. Other processes keep the connections.
 pub(crate) fn hand_over(closes: impl Fn(c_int) -> bool) {
+    if !is_on() {
+        return;
+    }
     for slot in slots::all().filter(|slot| slot.is_shared()) {
         if slot.all_descriptors(&closes) {
             slot.hand_over();

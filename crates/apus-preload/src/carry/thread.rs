@@ -3,6 +3,10 @@
 /// The number of this thread, made of its process and thread id.
 #[inline]
 pub(crate) fn thread() -> u64 {
+    #[cfg(all(test, apus_model))]
+    if let Some(thread) = super::sync::thread() {
+        return thread;
+    }
     thread_local! {
         // A `const` thread local without a destructor costs one load. A child of fork sees its parent's value, so the process is
         // compared too.
@@ -22,6 +26,10 @@ pub(crate) fn thread() -> u64 {
 
 /// Whether a thread has ended.
 pub(crate) fn is_dead(holder: u64) -> bool {
+    #[cfg(all(test, apus_model))]
+    if super::sync::thread().is_some() {
+        return super::sync::has_ended(holder);
+    }
     // A thread that this process cannot see may be alive.
     let Some(process) = super::process::visible((holder >> 32) as u32) else { return false };
     let (process, thread) = (i64::from(process), (holder & u64::from(u32::MAX)) as i64);

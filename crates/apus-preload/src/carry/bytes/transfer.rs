@@ -130,7 +130,7 @@ pub(crate) unsafe fn send(
     let mut parts = unsafe { Parts::new(list, count) };
     let wanted = parts.left();
     let mut limits = WaitLimits::new(flags, libc::SO_SNDTIMEO);
-    let mut split = Split { used, side, has_begun: false };
+    let mut partial = PartialWrite { used, side, has_begun: false };
     // Bytes of a call that began before are in TCP first.
     let may_switch = || {
         let may = used.slot.may_begin() && !used.slot.is_in_kernel(SENDS);
@@ -140,11 +140,11 @@ pub(crate) unsafe fn send(
         may
     };
     loop {
-        let (left, continues) = (parts.left(), split.has_begun);
+        let (left, continues) = (parts.left(), partial.has_begun);
         let call = SendCall { fd, flags: flags & !libc::MSG_DONTWAIT, left, continues };
         let sent = parts.next(|parts, bytes| {
             // SAFETY: the parts are of the caller's buffers.
-            unsafe { side.send(call, parts, bytes, || split.begin(), may_switch) }
+            unsafe { side.send(call, parts, bytes, || partial.begin(), may_switch) }
         });
         attaching::follow_room(used.slot, side);
         match sent {
@@ -190,28 +190,28 @@ pub(crate) unsafe fn send(
 }
 
 /// A write that is done in part. Bytes that a signal handler writes meanwhile follow after it.
-struct Split<'a> {
+struct PartialWrite<'a> {
     used: &'a Use,
     side: &'a Side,
     has_begun: bool,
 }
 
-impl Split<'_> {
+impl PartialWrite<'_> {
     #[cold]
     fn begin(&mut self) {
         if !std::mem::replace(&mut self.has_begun, true) {
-            self.used.begin_split();
-            self.side.begin_split();
+            self.used.begin_partial_write();
+            self.side.begin_partial_write();
         }
     }
 }
 
-impl Drop for Split<'_> {
+impl Drop for PartialWrite<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.has_begun {
-            self.used.end_split();
-            self.side.end_split();
+            self.used.end_partial_write();
+            self.side.end_partial_write();
             if self.side.has_aside() {
                 answering::wake();
             }

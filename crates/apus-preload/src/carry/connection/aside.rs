@@ -65,7 +65,7 @@ impl Aside {
         count
     }
 
-    /// Discards all bytes. Only for the holder of the write token.
+    /// Discards all bytes. Only for the holder of the write token, and for a child of fork.
     pub(crate) fn clear(&self) {
         self.sent.store(self.end.load(Ordering::SeqCst), Ordering::SeqCst);
     }
@@ -80,7 +80,9 @@ impl Aside {
             let length = self.count().min(ROOM - position as usize % ROOM);
             let part = iovec { iov_base: self.at(position).cast(), iov_len: length };
             let sent = send(&mut [part], length)?;
-            self.sent.fetch_add(sent as u32, Ordering::SeqCst);
+            let next = position.wrapping_add(sent as u32);
+            // A handler that forked in between has cleared the bytes in the child.
+            let _ = self.sent.compare_exchange(position, next, Ordering::SeqCst, Ordering::SeqCst);
         }
         Ok(())
     }

@@ -35,6 +35,7 @@ use self::places::Places;
 use crate::carry::connection::holders::Holders;
 use crate::carry::connection::last_words::Ending;
 use crate::carry::connection::words::{self, Own};
+use crate::carry::holds;
 use crate::carry::inner;
 use crate::carry::inner::{Inner, InnerChannel};
 use crate::carry::kernel;
@@ -100,7 +101,8 @@ pub(crate) enum NotNow {
 
 impl From<Violation> for NotNow {
     fn from(_: Violation) -> Self {
-        Self::Error(libc::ECONNRESET)
+        // The memory of a snapshot is older than the kernel's counts.
+        if holds::is_parents_call() { Self::Again } else { Self::Error(libc::ECONNRESET) }
     }
 }
 
@@ -149,9 +151,16 @@ impl Side {
         self.holders.are_several()
     }
 
-    /// Runs in a child of fork, where no thread sleeps.
+    /// Runs in a child of fork, where no thread sleeps. The parent sends the bytes that its handlers have put aside.
     pub(crate) fn begin_in_child(&self) {
         self.sleepers.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+        self.forget_aside();
+    }
+
+    /// The addresses and sizes of both segments, first the own one.
+    pub(super) fn segments(&self) -> [(usize, usize); 2] {
+        let (own, peer) = (self.own.address(0, self.own.size()), self.peer.address());
+        [(own.expose_provenance(), self.own.size()), (peer.expose_provenance(), self.peer.size())]
     }
 
     /// Sets the number of the side's slot.

@@ -1,14 +1,19 @@
 //! Carried connections and candidates: a lock-free table, safe in signal handlers.
 
+#[cfg(all(test, apus_model))]
+mod model;
+
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use libc::c_int;
 
 use crate::carry::connection::blocking::Blocking;
 use crate::carry::connection::holders::Holders;
 use crate::carry::connection::side::{Bell, Side};
-use crate::carry::holds::{self, Hold, RELIES, SLEEPS, SPLIT};
+use crate::carry::holds::{self, Hold, PARTIAL_WRITE, RELIES, SLEEPS};
+use crate::carry::sync::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering, spin_loop,
+};
 use crate::carry::thread;
 use crate::descriptors::{self, CANDIDATE, CARRIED, INHERITED, SET, SHARED};
 
@@ -426,12 +431,12 @@ impl Use {
     }
 
     /// A write of the call is done in part.
-    pub(crate) fn begin_split(&self) {
-        self.hold.add(SPLIT);
+    pub(crate) fn begin_partial_write(&self) {
+        self.hold.add(PARTIAL_WRITE);
     }
 
-    pub(crate) fn end_split(&self) {
-        self.hold.remove(SPLIT);
+    pub(crate) fn end_partial_write(&self) {
+        self.hold.remove(PARTIAL_WRITE);
     }
 
     /// The call sleeps until there is something. The caller [asks](Side::ask) before each sleep.
@@ -480,6 +485,19 @@ pub(crate) fn awake(number: usize, what: usize, thread: u64) {
     if let Some(slot) = SLOTS.get(number.wrapping_sub(1)) {
         slot.holders().remove_sleeper(what, thread);
     }
+}
+
+/// A call of this process, a child of fork, sleeps, because the fork interrupted its sleep.
+pub(crate) fn asleep(number: usize, what: usize, thread: u64) {
+    if let Some(slot) = SLOTS.get(number.wrapping_sub(1)) {
+        slot.holders().add_sleeper(what, thread);
+    }
+}
+
+/// The segments of the connection whose own segment has a word, given by its address.
+pub(crate) fn segments_with(word: usize) -> Option<[(usize, usize); 2]> {
+    let has_it = |[(own, bytes), _]: &[(usize, usize); 2]| word.wrapping_sub(*own) < *bytes;
+    all().filter_map(|slot| slot.side()).map(Side::segments).find(has_it)
 }
 
 /// A connection stays carried, because a jump left the call that returned it.
@@ -536,7 +554,7 @@ pub(crate) fn remove(used: Use, fd: c_int, was_last: bool) -> bool {
     let slot = used.slot;
     descriptors::set(fd, 0, MASK | CANDIDATE | CARRIED);
     while slot.held.load(Ordering::SeqCst) {
-        std::hint::spin_loop();
+        spin_loop();
     }
     if was_last {
         // The answering thread has never seen a candidate.
@@ -597,6 +615,8 @@ pub(crate) fn begin_in_child() {
                 slot.calls.store(0, Ordering::Relaxed);
                 slot.state.store(State::Candidate as u32, Ordering::Release);
             }
+            // This call goes on in both processes.
+            State::Returning if holds::this_thread_returns(slot.number()) => {}
             // A thread of the parent was returning the connection, and continues in the parent.
             State::Returning => slot.carry_on(),
             // A thread of the parent was setting the slot up or freeing it.

@@ -76,8 +76,8 @@ pub(super) fn put_into_socket(fd: c_int, until: Duration, takes: bool) -> bool {
     })
 }
 
-/// Bytes in this library's memory.
-struct Bytes {
+/// A copy of the rest of a stream, in this library's memory.
+struct CopiedRest {
     room: Scratch,
     count: usize,
 }
@@ -90,7 +90,7 @@ fn count_all(side: &Side, fd: c_int) -> Option<usize> {
 
 /// Copies all that is left, which stays where it is: another process has the connection as well, and may be the one that reads it.
 /// `None` if there is more than [`MOST`], or if bytes or the end are on their way at `until`.
-fn copy_all(used: &Use, side: &Side, fd: c_int, until: Duration) -> Option<Bytes> {
+fn copy_all(used: &Use, side: &Side, fd: c_int, until: Duration) -> Option<CopiedRest> {
     if !kernel::has_ended(fd) && !(side.peer_is_gone() && end_arrives(used, fd, until)) {
         return None;
     }
@@ -109,7 +109,7 @@ fn copy_all(used: &Use, side: &Side, fd: c_int, until: Duration) -> Option<Bytes
     // SAFETY: the memory has room for all bytes.
     unsafe { side.copy_rest(&rest, base.wrapping_add(count)) };
     count += rest.len();
-    Some(Bytes { room, count }).filter(|bytes| bytes.count == all)
+    Some(CopiedRest { room, count }).filter(|copy| copy.count == all)
 }
 
 /// Takes all bytes of a peer that is gone into this kernel. The peer's kernel keeps those for which this kernel has no room, and a
@@ -118,10 +118,8 @@ fn end_arrives(used: &Use, fd: c_int, until: Duration) -> bool {
     let least = used.slot.least(fd) as c_int;
     used.slot.changes_options();
     kernel::set_least(fd, MOST as c_int);
-    let mut byte = 0_u8;
-    let mut part = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
-    // SAFETY: the part points to a local variable. The kernel tells the peer's kernel about the room when it is asked for bytes.
-    let _ = unsafe { kernel::receive(fd, &mut part, libc::MSG_PEEK) };
+    // The kernel tells the peer's kernel about the room when it is asked for bytes.
+    let _ = kernel::peek_end(fd);
     let has_ended = is_ready(fd, libc::POLLRDHUP, until);
     kernel::set_least(fd, least);
     used.slot.changes_options();

@@ -478,6 +478,7 @@ fn has_ended(side: &Side) -> bool {
     for _ in 0..CHECKED_AT_ONCE {
         match side.channel.check() {
             Checked::Message(introduction::LEAVE) => side.ask_to_leave(),
+            Checked::Message(introduction::FULL) => side.empty_bells(),
             Checked::Message(_) => {}
             Checked::Nothing => return false,
             Checked::End => return true,

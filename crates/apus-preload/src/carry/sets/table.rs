@@ -10,6 +10,7 @@ use crate::carry::connection::slots::{self, Slot};
 use crate::carry::holds;
 use crate::carry::sets::member::{Early, Member};
 use crate::carry::spin::Spin;
+use crate::carry::thread;
 use crate::carry::token::{Interrupted, Token};
 use crate::descriptors::{self, EARLY, INHERITED, SET, WATCHED};
 use crate::originals::own;
@@ -237,10 +238,14 @@ pub(crate) fn duplicated(fd: c_int) {
     }
 }
 
-/// Runs in a child of fork: sets stay the parent's until this process uses one ([`adopt`]).
+/// Runs in a child of fork: sets stay the parent's until this process uses one ([`adopt`]). The members that this thread has
+/// taken stay with it, because its call goes on.
 pub(crate) fn forget_all() {
+    let me = thread::thread();
     for set in &SETS[..USED.load(Ordering::Acquire)] {
-        if set.holder.swap(0, Ordering::Relaxed) != 0 {
+        let holder = set.holder.load(Ordering::Relaxed);
+        if holder != 0 && holder != me {
+            set.holder.store(0, Ordering::Relaxed);
             // SAFETY: the child has one thread. A thread of the parent may have been changing the lists, so they are not dropped.
             unsafe { std::ptr::write(set.members.get(), Lists::new()) };
             set.nested.store(0, Ordering::Relaxed);

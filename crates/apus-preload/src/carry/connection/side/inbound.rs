@@ -187,13 +187,10 @@ impl Side {
             // SAFETY: guaranteed by the caller.
             return unsafe { receive_at_most(fd, parts, most, flags) };
         }
-        let mut byte = 0_u8;
-        let mut part = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
-        // SAFETY: the part points to a local variable.
-        match unsafe { kernel::receive(fd, &mut part, libc::MSG_PEEK) } {
+        match kernel::peek_end(fd) {
             // SAFETY: guaranteed by the caller.
-            Ok(0) => unsafe { self.receive_rest(fd, parts, room, flags, receiver) },
-            Ok(_) => Err(NotNow::Again),
+            Ok(true) => unsafe { self.receive_rest(fd, parts, room, flags, receiver) },
+            Ok(false) => Err(NotNow::Again),
             Err(libc::EAGAIN) => Err(NotNow::Wait),
             Err(error) => Err(NotNow::Error(error)),
         }
@@ -213,11 +210,8 @@ impl Side {
     /// The ring is empty. Only the kernel knows whether more bytes will come.
     #[cold]
     fn end_of_ring(&self, fd: c_int) -> Result<usize, NotNow> {
-        let mut byte = 0_u8;
-        let mut part = [iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 }];
-        // SAFETY: the part points to a local variable.
-        let ended = unsafe { kernel::receive(fd, &mut part, libc::MSG_PEEK) };
-        if ended == Ok(0) && !self.sees_end() {
+        let ended = kernel::peek_end(fd);
+        if ended == Ok(true) && !self.sees_end() {
             return Err(NotNow::Wait);
         }
         let theirs = words::sender_of(&self.peer);
@@ -226,11 +220,11 @@ impl Side {
             return Err(NotNow::Again); // The peer has written, or has spilled, since the last look.
         }
         match ended {
-            Ok(0) if self.has_died() && self.sender().loses(&words::receiver_of(&self.peer)) => {
+            Ok(true) if self.has_died() && self.sender().loses(&words::receiver_of(&self.peer)) => {
                 Err(NotNow::Error(libc::ECONNRESET))
             }
-            Ok(0) => Ok(0),
-            Ok(_) => {
+            Ok(true) => Ok(0),
+            Ok(false) => {
                 // A process without this library writes to the socket.
                 receiver.recall(&theirs, &mut Own(&self.own));
                 self.ask_peer();

@@ -33,7 +33,7 @@ impl Side {
         Sender::new(Own(&self.own).sender(), self.places().capacity() as u64)
     }
 
-    /// Sends as much as there is room for. Calls `is_split` before other calls can send, if bytes are left.
+    /// Sends as much as there is room for. Calls `is_partial` before other calls can send, if bytes are left.
     ///
     /// # Safety
     ///
@@ -43,12 +43,12 @@ impl Side {
         SendCall { fd, flags, left, continues }: SendCall,
         parts: &mut [iovec],
         bytes: usize,
-        is_split: impl FnOnce(),
+        is_partial: impl FnOnce(),
         may_switch: impl Fn() -> bool,
     ) -> Result<usize, NotNow> {
         self.note_write();
         let token = Token::take(&self.own, layout::TOKENS[1]).ok();
-        let Some(_token) = token.filter(|_| continues || !self.interrupts_split()) else {
+        let Some(_token) = token.filter(|_| continues || !self.interrupts_partial_write()) else {
             // SAFETY: guaranteed by the caller.
             let aside = unsafe { self.outbound.aside.put(parts) };
             return if aside > 0 { Ok(aside) } else { Err(NotNow::Error(libc::EAGAIN)) };
@@ -62,31 +62,32 @@ impl Side {
         // SAFETY: guaranteed by the caller.
         let sent = unsafe { self.send_with_token(fd, parts, bytes, flags, may_switch) };
         if sent.is_ok_and(|sent| sent > 0 && sent < left) {
-            is_split();
+            is_partial();
         }
         sent
     }
 
-    /// A write is done in part from now on.
-    pub(crate) fn begin_split(&self) {
-        self.outbound.splits.fetch_add(1, Ordering::Relaxed);
+    /// A write of this process is done in part from now on.
+    pub(crate) fn begin_partial_write(&self) {
+        self.outbound.partial_writes.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn end_split(&self) {
-        self.outbound.splits.fetch_sub(1, Ordering::Relaxed);
+    /// The write is complete, or ends without its remaining bytes.
+    pub(crate) fn end_partial_write(&self) {
+        self.outbound.partial_writes.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Whether the calling thread is in a signal handler that interrupts a write which is done in part.
     #[inline]
-    fn interrupts_split(&self) -> bool {
-        self.outbound.splits.load(Ordering::Relaxed) != 0
-            && holds::this_thread_has(self.number.load(Ordering::Relaxed), holds::SPLIT)
+    fn interrupts_partial_write(&self) -> bool {
+        self.outbound.partial_writes.load(Ordering::Relaxed) != 0
+            && holds::this_thread_has(self.number.load(Ordering::Relaxed), holds::PARTIAL_WRITE)
     }
 
     /// Whether a write of any thread is done in part: bytes that are aside have to wait for its end.
-    fn has_split(&self) -> bool {
-        self.outbound.splits.load(Ordering::Relaxed) != 0
-            && holds::have(self.number.load(Ordering::Relaxed), holds::SPLIT)
+    fn has_partial_write(&self) -> bool {
+        self.outbound.partial_writes.load(Ordering::Relaxed) != 0
+            && holds::have(self.number.load(Ordering::Relaxed), holds::PARTIAL_WRITE)
     }
 
     /// Sends the bytes that a signal handler has put aside. Only for the holder of the write token.
@@ -100,6 +101,11 @@ impl Side {
             self.outbound.aside.clear(); // Lost, like bytes that the kernel can no longer send.
         }
         sent
+    }
+
+    /// Forgets the bytes that signal handlers have put aside, which another process sends.
+    pub(super) fn forget_aside(&self) {
+        self.outbound.aside.clear();
     }
 
     /// Whether a signal handler has put bytes aside.
@@ -171,7 +177,8 @@ impl Side {
     fn take_back(&self, fd: c_int, sender: &mut Sender) {
         let theirs = words::receiver_of(&self.peer);
         let answered = self.answer(sender, &theirs);
-        if answered.and_then(|()| self.refill(fd, sender, &theirs)).is_err() {
+        let failed = answered.and_then(|()| self.refill(fd, sender, &theirs)).is_err();
+        if failed && !holds::is_parents_call() {
             kernel::reset(fd); // A violation, or TCP has ended: the bytes cannot arrive.
         }
     }
@@ -304,7 +311,7 @@ impl Side {
         let answered = self.answer(&mut sender, &theirs);
         let followed = answered
             .and_then(|()| self.refill(fd, &mut sender, &theirs))
-            .and_then(|()| if self.has_split() { Ok(()) } else { self.send_aside(fd) });
+            .and_then(|()| if self.has_partial_write() { Ok(()) } else { self.send_aside(fd) });
         match followed {
             Ok(()) => sender.state() == SenderState::Refill,
             Err(_) => self.has_aside(),
@@ -324,7 +331,10 @@ impl Side {
                 }
                 let refilled = answered.and_then(|()| self.refill(fd, &mut sender, &theirs));
                 let is_back = sender.state() == SenderState::Tcp;
-                refilled.is_ok() && is_back && !self.has_split() && self.send_aside(fd).is_ok()
+                refilled.is_ok()
+                    && is_back
+                    && !self.has_partial_write()
+                    && self.send_aside(fd).is_ok()
             }
             Err(_) => false,
         }

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use apus_shm::bell;
-use apus_sockets::layout;
+use apus_sockets::{introduction, layout};
 use libc::c_int;
 
 use super::{ANSWER, Bell, Side};
@@ -128,7 +128,16 @@ impl Side {
     /// Wakes the peer in any case.
     #[cold]
     pub(crate) fn wake_peer(&self) {
-        tell(self.bell.as_raw_fd());
+        if !tell(self.bell.as_raw_fd(), ANSWER) {
+            tell(self.channel.as_raw_fd(), introduction::FULL);
+        }
+    }
+
+    /// Empties the bells, which were full, and wakes the threads of this side.
+    #[cold]
+    pub(crate) fn empty_bells(&self) {
+        self.check();
+        self.nudge();
     }
 
     /// Wakes the sleeping threads of this side.
@@ -159,7 +168,7 @@ impl Side {
     #[cold]
     pub(crate) fn ask_peer(&self) {
         self.wake_peer();
-        tell(self.channel.as_raw_fd());
+        tell(self.channel.as_raw_fd(), ANSWER);
     }
 }
 
@@ -169,11 +178,11 @@ fn all_threads() -> u64 {
     process << 32 | process
 }
 
-/// Sends a byte. A full socket has enough messages.
-fn tell(socket: c_int) {
+/// Sends a message. Returns `false` if the socket is full, or the peer has closed its end.
+fn tell(socket: c_int, message: u8) -> bool {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the message is one byte.
-    errno::kept(|| unsafe { originals::send(socket, [ANSWER].as_ptr().cast(), 1, flags) });
+    errno::kept(|| unsafe { originals::send(socket, [message].as_ptr().cast(), 1, flags) }) > 0
 }
 
 /// Upper bound on messages taken at a time.

@@ -10,7 +10,7 @@ pub(in super::super) struct Outbound {
     /// Bytes that a signal handler wrote while it interrupted a write.
     pub(super) aside: Aside,
     /// Number of writes that are done in part. A call that was left by a jump stays counted.
-    pub(super) splits: AtomicU32,
+    pub(super) partial_writes: AtomicU32,
     pub(super) copying: Copying,
     /// Whether a write found the ring full.
     pub(super) was_full: AtomicBool,
@@ -28,7 +28,7 @@ impl Outbound {
     pub(in super::super) const fn new() -> Self {
         Self {
             aside: Aside::new(),
-            splits: AtomicU32::new(0),
+            partial_writes: AtomicU32::new(0),
             copying: Copying::new(),
             was_full: AtomicBool::new(false),
             is_stuck: AtomicBool::new(false),
