@@ -44,7 +44,7 @@ pub(crate) struct Header {
 }
 
 #[derive(Debug)]
-struct Host {
+struct HostEndpoint {
     endpoint: Endpoint,
     client: SocketKey,
     path: PathId,
@@ -73,7 +73,7 @@ impl Withheld {
 
 #[derive(Debug)]
 pub(crate) struct Apus {
-    hosts: Vec<Host>,
+    hosts: Vec<HostEndpoint>,
     zeros: Bytes,
     spent: SpentBodies,
     /// Length of each message's request.
@@ -125,7 +125,7 @@ impl Apus {
                 endpoint.open(Some(PORT)).expect("the port is free");
                 fabric.timer(TICK_PS, host, 0);
                 let withheld = Withheld::default();
-                Host { endpoint, client, path: path_to(host), withheld }
+                HostEndpoint { endpoint, client, path: path_to(host), withheld }
             })
             .collect();
         Self {
@@ -313,7 +313,7 @@ impl Transport for Apus {
         let from = self.hosts[usize::from(from)].path;
         self.hosts[host as usize].endpoint.handle_packet(time(fabric.now), from, bytes);
         self.turn(fabric, host, message);
-        let Host { endpoint, withheld, .. } = &mut self.hosts[host as usize];
+        let HostEndpoint { endpoint, withheld, .. } = &mut self.hosts[host as usize];
         withheld.note(fabric.now, wire, endpoint.load().granting > self.overcommitment);
         self.now = fabric.now;
     }
