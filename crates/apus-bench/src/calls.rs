@@ -22,7 +22,7 @@ pub enum Choice {
 
 /// A call in progress.
 #[derive(Clone, Copy, Debug)]
-pub struct Call {
+pub struct OutstandingCall {
     /// The request.
     pub request: Request,
     /// Start of its latency, in nanoseconds since the start of the run.
@@ -38,7 +38,7 @@ pub struct Calls {
     reply: u32,
     servers: usize,
     choice: Choice,
-    slots: Slots<Call>,
+    slots: Slots<OutstandingCall>,
     random: Random,
     begun: usize,
 }
@@ -89,7 +89,7 @@ impl Calls {
         let mut request = Request { tag: 0, length, reply: self.reply };
         self.slots.begin(|tag| {
             request.tag = tag;
-            Call { request, started_ns }
+            OutstandingCall { request, started_ns }
         });
         self.begun += 1;
         client.send(server, request)?;
@@ -100,7 +100,7 @@ impl Calls {
     ///
     /// # Errors
     /// If a length in the reply is not the requested one.
-    pub fn finish(&mut self, reply: Reply) -> Result<Option<Call>> {
+    pub fn finish(&mut self, reply: Reply) -> Result<Option<OutstandingCall>> {
         let call = self.slots.finish(reply.tag);
         call.map_or(Ok(()), |call| check(reply, call.request))?;
         Ok(call)
@@ -119,7 +119,7 @@ impl Calls {
     }
 
     /// Gives up all outstanding calls. A late reply to one of them ends no call.
-    pub fn take_all(&mut self) -> Vec<Call> {
+    pub fn take_all(&mut self) -> Vec<OutstandingCall> {
         self.slots.take_all()
     }
 }
