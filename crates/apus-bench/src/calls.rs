@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use apus_load::{Random, Workload, seeded};
 use rand::RngExt;
 
-use apus_node::message::Header;
+use apus_node::message::MessageHeader;
 use apus_node::slots::Slots;
 use apus_node::transport::interface::{Client, Reply, Request};
 
@@ -80,7 +80,8 @@ impl Calls {
         if self.slots.free() == 0 {
             return Ok(false);
         }
-        let length = self.workload.sample(&mut self.random, self.longest).max(Header::LEN as u32);
+        let length =
+            self.workload.sample(&mut self.random, self.longest).max(MessageHeader::LEN as u32);
         let server = match (self.servers, self.choice) {
             (1, _) => 0,
             (servers, Choice::InTurn) => self.begun % servers,
@@ -131,7 +132,7 @@ impl Calls {
 pub(crate) fn check(reply: Reply, request: Request) -> Result<()> {
     let Request { tag, length: request_length, .. } = request;
     let length = if request.reply == 0 { request_length } else { request.reply };
-    let expected = Reply { tag, length: length.max(Header::LEN as u32), request_length };
+    let expected = Reply { tag, length: length.max(MessageHeader::LEN as u32), request_length };
     ensure!(reply == expected, "a wrong reply: {reply:?} instead of {expected:?}");
     Ok(())
 }
