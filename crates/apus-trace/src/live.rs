@@ -21,7 +21,7 @@ use nix::unistd::gettid;
 
 use crate::controls::{Controls, Settings};
 use crate::event::EventInfo;
-use crate::file::{Anchor, Header, machine, names};
+use crate::file::{Anchor, FileHeader, machine, names};
 use crate::layout::{CONTROLS_AT, HEADER};
 use crate::ring::LiveRing;
 use crate::stamp::{Clock, monotonic_nanos, realtime_nanos, ticks};
@@ -298,7 +298,7 @@ impl Live {
             file.set_len(length as u64)?;
         }
         let clock = Clock::of_host();
-        let header = Header {
+        let header = FileHeader {
             clock,
             pid,
             machine: machine(),
