@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use crate::stream::halves::{Broken, Halves};
-use crate::stream::message::{FIN, Header, OPEN, Reason};
+use crate::stream::message::{FIN, OPEN, Reason, SegmentHeader};
 
 /// A stream at the end that was accepted. `C` stands for a call that can be answered.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl<C> Answerer<C> {
     }
 
     /// The peer has called.
-    pub(crate) fn handle_call(&mut self, header: &Header, payload: Bytes, call: C) {
+    pub(crate) fn handle_call(&mut self, header: &SegmentHeader, payload: Bytes, call: C) {
         let keep = usize::from(header.keep).min(KEEP_MAX);
         self.held.push_back(Held { call, epoch: header.epoch, keep });
         let was_complete = self.halves.incoming.is_complete();
@@ -103,7 +103,7 @@ impl<C> Answerer<C> {
                 Broken::ByUs(reason) => *reason,
                 _ => Reason::Unknown,
             };
-            let header = Header::reset(self.halves.id, reason);
+            let header = SegmentHeader::reset(self.halves.id, reason);
             let body = Bytes::copy_from_slice(&header.encode());
             return Some(Answer { call, epoch, keep, body, segment: None });
         }

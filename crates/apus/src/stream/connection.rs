@@ -27,7 +27,7 @@ use crate::stream::answerer::Answerer;
 use crate::stream::caller::{CallBody, Caller};
 use crate::stream::failure;
 use crate::stream::halves::{Broken, Halves};
-use crate::stream::message::{HEADER, Header, Reason};
+use crate::stream::message::{HEADER, Reason, SegmentHeader};
 use crate::stream::options::StreamOptions;
 use crate::stream::waiters::Waiters;
 use crate::sync::clock;
@@ -596,7 +596,7 @@ impl Connection {
         &self,
         engine: &mut Engine,
         now: Time,
-        header: &Header,
+        header: &SegmentHeader,
         payload: Bytes,
         call: HeldCall,
     ) {
