@@ -470,7 +470,7 @@ impl Engine {
             Ok(rpc) => {
                 let mark = self.endpoint.take_trace_mark(rpc);
                 self.mail.call_started(call, rpc, mark);
-                self.endpoint.tell_paths(&mut *self.link);
+                self.endpoint.report_paths(&mut *self.link);
                 Ok(call)
             }
             Err(error) => {
@@ -533,7 +533,7 @@ impl Engine {
             Ok(rpc) => {
                 let mark = self.endpoint.take_trace_mark(rpc);
                 self.mail.call_started(call, rpc, mark);
-                self.endpoint.tell_paths(&mut *self.link);
+                self.endpoint.report_paths(&mut *self.link);
                 if let Some(neighbours) = &mut self.neighbours {
                     neighbours.wait_for_meeting(to.path, call);
                 }

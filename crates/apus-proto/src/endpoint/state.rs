@@ -362,8 +362,8 @@ impl Endpoint {
     /// Reports to the link the paths that peers have begun or ceased to use, which [`poll_transmit`](Self::poll_transmit) does
     /// first. For a caller that passes many paths to the endpoint that are not held yet before it transmits.
     #[inline]
-    pub fn tell_paths<S: PacketSink + ?Sized>(&mut self, sink: &mut S) {
-        self.peers.tell_paths(sink);
+    pub fn report_paths<S: PacketSink + ?Sized>(&mut self, sink: &mut S) {
+        self.peers.report_paths(sink);
     }
 
     /// Sets the properties of a path. Traffic that stays on the host is not paced; the rate of the host's link paces the rest,

@@ -46,7 +46,7 @@ struct Sent {
 impl Endpoint {
     /// Transmits the packets that may go now, at most about one burst of data. Returns true if more may go at once.
     pub fn poll_transmit<S: PacketSink + ?Sized>(&mut self, now: Time, sink: &mut S) -> bool {
-        self.tell_paths(sink);
+        self.report_paths(sink);
         self.sweep(now);
         self.issue_grants(now);
         self.send_control(sink);

@@ -127,7 +127,7 @@ impl Engine {
             Ok(rpc) => {
                 let mark = self.endpoint.take_trace_mark(rpc);
                 self.mail.call_started(waiting.call, rpc, mark);
-                self.endpoint.tell_paths(&mut *self.link);
+                self.endpoint.report_paths(&mut *self.link);
                 Ok(())
             }
             Err(error) => {

@@ -641,7 +641,7 @@ impl Neighbours {
                             self.moved.extend(endpoint.begin_unsent(now, calls, Some(udp)));
                             let known = link.path(udp);
                             endpoint.set_path(now, udp, known.loopback, known.link_mbps);
-                            endpoint.tell_paths(link); // They hold the path from now on.
+                            endpoint.report_paths(link); // They hold the path from now on.
                         }
                         link.release(udp);
                     }
