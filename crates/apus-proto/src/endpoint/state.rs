@@ -156,7 +156,7 @@ impl Endpoint {
         if is_local(key) {
             return self.abort_local(key, UnknownReason::Finished);
         }
-        self.tell_aborted(key);
+        self.send_abort(key);
         let Some(ended) = self.remove_rpc(key) else { return false };
         if ended.is_client {
             self.parts.counters.calls_aborted += 1;
@@ -415,7 +415,7 @@ impl Endpoint {
     }
 
     /// Informs the server of a call that it is given up, unless the server does not know the call.
-    pub(super) fn tell_aborted(&mut self, key: RpcKey) {
+    pub(super) fn send_abort(&mut self, key: RpcKey) {
         let Some(mut step) = self.step(key) else { return };
         let request = step.rpc.outgoing();
         let is_known = step.rpc.phase.is_incoming() || request.is_some_and(Outgoing::has_begun);
@@ -464,7 +464,7 @@ impl Endpoint {
 
     pub(super) fn fail(&mut self, key: RpcKey, error: CallFailed) {
         if matches!(error, CallFailed::DeadlineExceeded { .. }) {
-            self.tell_aborted(key);
+            self.send_abort(key);
         }
         if let Some(step) = self.step(key) {
             let mark = step.peer.trace_mark(step.rpc.id);
