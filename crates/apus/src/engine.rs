@@ -378,8 +378,8 @@ impl Engine {
     #[inline]
     fn report_backlog(&mut self) {
         let endpoint = &mut self.endpoint;
-        self.mail.report_backlog(|socket, untaken| {
-            endpoint.set_untaken(socket, untaken.responses, untaken.bytes);
+        self.mail.report_backlog(|socket, undelivered| {
+            endpoint.set_undelivered(socket, undelivered.responses, undelivered.bytes);
         });
     }
 

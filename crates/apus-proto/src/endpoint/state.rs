@@ -130,7 +130,7 @@ impl Endpoint {
     /// Closes a socket. Its RPCs end a few at a time, without events.
     pub fn close(&mut self, socket: SocketKey) {
         if self.port(socket).is_some() {
-            self.set_untaken(socket, 0, 0);
+            self.set_undelivered(socket, 0, 0);
             self.close_local(socket);
             self.parts.sockets.close(socket);
             self.sweeps.push(Swept::Socket(socket));
