@@ -135,9 +135,9 @@ impl Endpoint {
             let Some(key) = self.slowest(now, peer, socket, bytes) else { return };
             let Some(step) = self.step(key) else { return };
             let (peer, header) = (step.rpc.peer, step.rpc.header());
-            let is_told = !step.peer.native;
+            let takes_reasons = !step.peer.native;
             step.parts.counters.requests_too_slow += 1;
-            if is_told {
+            if takes_reasons {
                 let reason = UnknownReason::OverBudget;
                 self.parts.control(peer, header, Body::Unknown(RpcUnknown { reason }));
             }

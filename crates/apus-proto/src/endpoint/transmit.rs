@@ -300,7 +300,7 @@ impl Step<'_> {
     fn on_blocked(&mut self, now: Time) {
         self.peer.note_blocked(self.key);
         self.parts.counters.responses_blocked += 1;
-        self.ask_for_confirmation(now);
+        self.request_confirmation(now);
     }
 }
 
