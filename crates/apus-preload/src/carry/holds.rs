@@ -57,10 +57,10 @@ const NUMBER: u64 = (1 << FLAGS) - 1;
 /// Mask of an address.
 const ADDRESS: u64 = (1 << KIND) - 1;
 
-/// The kind of an entry.
+/// The type of the object of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
-enum Kind {
+enum ObjectType {
     /// The number of a connection, with flags.
     Connection = 1,
     /// The number of an epoll set, with flags.
@@ -73,7 +73,7 @@ enum Kind {
     Return,
 }
 
-impl Kind {
+impl ObjectType {
     fn entry(self, of: u64) -> u64 {
         (self as u64) << KIND | of
     }
@@ -113,28 +113,29 @@ impl Hold {
     /// A connection is in use.
     #[inline]
     pub(super) fn connection(number: usize) -> Self {
-        own_record().push(Kind::Connection.entry(number as u64))
+        own_record().push(ObjectType::Connection.entry(number as u64))
     }
 
     /// A set is waited for.
     pub(super) fn set(number: usize) -> Self {
-        own_record().push(Kind::Set.entry(number as u64))
+        own_record().push(ObjectType::Set.entry(number as u64))
     }
 
     /// A word is about to have the thread's number. Only this thread reads the entry.
     #[inline]
     pub(super) fn token(word: &AtomicU64) -> Self {
-        own_record().push_for_itself(Kind::Token.entry(ptr::from_ref(word).addr() as u64 & ADDRESS))
+        own_record()
+            .push_for_itself(ObjectType::Token.entry(ptr::from_ref(word).addr() as u64 & ADDRESS))
     }
 
     /// A descriptor that must be closed.
     pub(super) fn descriptor(fd: c_int) -> Self {
-        own_record().push_for_itself(Kind::Descriptor.entry(fd as u64 & NUMBER))
+        own_record().push_for_itself(ObjectType::Descriptor.entry(fd as u64 & NUMBER))
     }
 
     /// A connection that is returning to TCP. If a jump leaves the call, the connection stays carried.
     pub(super) fn returning(number: usize) -> Self {
-        own_record().push_for_itself(Kind::Return.entry(number as u64))
+        own_record().push_for_itself(ObjectType::Return.entry(number as u64))
     }
 
     /// The thread that holds the object, which is the calling thread.
@@ -286,20 +287,20 @@ impl Record {
             }
             let of = what & ADDRESS;
             for sleeps in [0, 1] {
-                if Kind::Connection.has(what) && what & SLEEPS[sleeps] != 0 {
+                if ObjectType::Connection.has(what) && what & SLEEPS[sleeps] != 0 {
                     (left().awake)((what & NUMBER) as usize, sleeps, owner);
                 }
             }
             entry.what.store(0, Ordering::SeqCst);
-            if Kind::Token.has(what) && !self.any(&|other| other == what) {
+            if ObjectType::Token.has(what) && !self.any(&|other| other == what) {
                 let word: *const AtomicU64 = ptr::with_exposed_provenance(of as usize);
                 // SAFETY: the word is static, or belongs to a side that the same call used and that lives until the call's entry
                 // goes.
                 let word = unsafe { &*word };
                 let _ = word.compare_exchange(owner, 0, Ordering::Release, Ordering::Relaxed);
-            } else if Kind::Return.has(what) {
+            } else if ObjectType::Return.has(what) {
                 (left().carry_on)(of as usize);
-            } else if Kind::Descriptor.has(what) {
+            } else if ObjectType::Descriptor.has(what) {
                 // SAFETY: the descriptor is this library's, and no longer used.
                 let _ = unsafe { own::close((what & NUMBER) as c_int) };
             }
@@ -366,7 +367,7 @@ fn claim() -> &'static Record {
     });
     for entry in record.entries() {
         // A thread that waits for a token takes it over from an ended holder. The token's word may be gone.
-        if Kind::Token.has(entry.what.load(Ordering::Relaxed)) {
+        if ObjectType::Token.has(entry.what.load(Ordering::Relaxed)) {
             entry.what.store(0, Ordering::Relaxed);
         }
     }
@@ -395,7 +396,7 @@ fn any(is_one: impl Fn(u64) -> bool) -> bool {
 
 /// Whether a live thread uses a connection.
 pub(super) fn use_connection(number: usize) -> bool {
-    let its = Kind::Connection.entry(number as u64);
+    let its = ObjectType::Connection.entry(number as u64);
     let is_its = |what: u64| what & !(ADDRESS ^ NUMBER) == its;
     fence(Ordering::SeqCst);
     records()
@@ -404,19 +405,19 @@ pub(super) fn use_connection(number: usize) -> bool {
 
 /// Whether calls on a connection have any of these flags.
 pub(super) fn have(number: usize, flags: u64) -> bool {
-    let its = Kind::Connection.entry(number as u64);
+    let its = ObjectType::Connection.entry(number as u64);
     any(|what| what & !(ADDRESS ^ NUMBER) == its && what & flags != 0)
 }
 
 /// Whether calls of this thread about a connection have these flags: the call itself, or one that a signal handler has interrupted.
 pub(super) fn this_thread_has(number: usize, flags: u64) -> bool {
-    let its = Kind::Connection.entry(number as u64);
+    let its = ObjectType::Connection.entry(number as u64);
     own_record().any(&|what| what & !(ADDRESS ^ NUMBER) == its && what & flags != 0)
 }
 
 /// Whether a thread sleeps in a set.
 pub(super) fn sleep_in(number: usize) -> bool {
-    let its = Kind::Set.entry(number as u64);
+    let its = ObjectType::Set.entry(number as u64);
     any(|what| what & !(ADDRESS ^ NUMBER) == its && what & SLEEPS[0] != 0)
 }
 
@@ -550,7 +551,7 @@ pub(crate) unsafe extern "C" fn before_jump(buffer: *const u64) {
 
 fn recount_sleepers() {
     let sleeps = |what: u64| what & (SLEEPS[0] | SLEEPS[1]) != 0;
-    let may = |what: u64| Kind::Connection.has(what) || Kind::Set.has(what);
+    let may = |what: u64| ObjectType::Connection.has(what) || ObjectType::Set.has(what);
     let count = records().filter(|it| it.any(&|what| may(what) && sleeps(what))).count();
     SLEEPERS.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
 }
