@@ -29,7 +29,7 @@ const TSO: [&str; 4] = [
     "tx-tcp-mangleid-segmentation",
 ];
 
-/// A side of the pair.
+/// An end of the pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum VethEnd {
     Client,
