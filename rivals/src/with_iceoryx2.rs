@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use apus_node::message::{MessageHeader, MESSAGE_MAX, build, check_last};
+use apus_node::message::{MESSAGE_MAX, MessageHeader, build, check_last};
 use apus_node::transport::interface::{Client, Ended, Failed, Request, Server};
 use apus_node::transport::over_apus::{Bodies, read_reply};
 use iceoryx2::active_request::ActiveRequest;
