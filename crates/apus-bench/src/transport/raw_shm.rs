@@ -71,9 +71,9 @@ const POOL_START: usize = RING_START + CELL * CELLS as usize;
 const SEGMENT: usize = POOL_START + POOL;
 
 /// Number of consumed cells after which the cursor is written.
-const UNTOLD_CELLS: u64 = CELLS / 4;
+const UNREPORTED_CELLS: u64 = CELLS / 4;
 /// Number of consumed bytes of the pool after which the cursor is written.
-const UNTOLD_BYTES: usize = POOL / 4;
+const UNREPORTED_BYTES: usize = POOL / 4;
 
 /// Upper bound on messages taken in one `receive` before the caller may send.
 const BATCH: usize = 64;
@@ -181,7 +181,7 @@ fn exchange(stream: &Socket) -> Result<(Sender, Receiver)> {
         short: Backlog::default(),
         long: VecDeque::new(),
     };
-    Ok((sender, Receiver { peer, cursor, read: 0, told: 0, untold_bytes: 0, arrived: 0 }))
+    Ok((sender, Receiver { peer, cursor, read: 0, reported: 0, unreported_bytes: 0, arrived: 0 }))
 }
 
 fn send_descriptor(stream: &Socket, descriptor: &impl AsFd) -> Result<()> {
@@ -318,9 +318,9 @@ struct Receiver {
     /// Cells consumed.
     read: u64,
     /// Consumed cells in the published cursor.
-    told: u64,
+    reported: u64,
     /// Consumed bytes of the pool since that.
-    untold_bytes: usize,
+    unreported_bytes: usize,
     /// Body bytes that have arrived of the incomplete long message.
     arrived: usize,
 }
@@ -369,7 +369,7 @@ impl Receiver {
         let offset = if body > PIECE { self.arrived } else { 0 };
         let piece = (body - offset).min(PIECE);
         self.check_last(place, offset, piece)?;
-        self.untold_bytes += piece;
+        self.unreported_bytes += piece;
         let complete = offset + piece == body;
         if body > PIECE {
             self.arrived = if complete { 0 } else { offset + piece };
@@ -388,10 +388,12 @@ impl Receiver {
 
     /// Publishes the cursor if much was consumed, so that the other side can reuse the room.
     fn tell(&mut self) {
-        if self.read - self.told >= UNTOLD_CELLS || self.untold_bytes >= UNTOLD_BYTES {
+        if self.read - self.reported >= UNREPORTED_CELLS
+            || self.unreported_bytes >= UNREPORTED_BYTES
+        {
             self.cursor.word(CURSOR_START).store(self.read, Ordering::Release);
-            self.told = self.read;
-            self.untold_bytes = 0;
+            self.reported = self.read;
+            self.unreported_bytes = 0;
         }
     }
 }
