@@ -70,8 +70,8 @@ impl Caller {
 
     /// The stream is over, the peer knows, and no call is under way.
     pub(crate) fn is_done(&self) -> bool {
-        let told = self.tell.is_none() && !self.acknowledge && self.outstanding == 0;
-        self.halves.is_over() && (told || !self.may_tell())
+        let is_settled = self.tell.is_none() && !self.acknowledge && self.outstanding == 0;
+        self.halves.is_over() && (is_settled || !self.may_tell())
     }
 
     /// Whether the peer can be told that the stream is over.
