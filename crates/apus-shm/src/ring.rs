@@ -188,7 +188,7 @@ impl Consumer {
         self.peer.load(self.offset(), Ordering::Acquire) != 0
     }
 
-    /// Reads the next frame. Its payload stays in place until [`tell`](Self::tell).
+    /// Reads the next frame. Its payload stays in place until [`report`](Self::report).
     ///
     /// # Errors
     ///
