@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use apus_shm::{MessageReceiver, PendingPair, PAGE, Pair, Segment, Trust, Words};
+use apus_shm::{MessageReceiver, PAGE, Pair, PendingPair, Segment, Trust, Words};
 use bytes::Bytes;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use apus::{Address, Client, Config, EngineAccess, EngineAt, Node, Request, Service, SharedEngine};
 use apus_proto::{MessageKind, Words};
-use apus_shm::{MessageReceiver, PendingPair, Pair, Place, Trust, connect_to};
+use apus_shm::{MessageReceiver, Pair, PendingPair, Place, Trust, connect_to};
 use bytes::Bytes;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;

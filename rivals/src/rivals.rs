@@ -120,7 +120,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use apus_node::message::Header;
+    use apus_node::message::MessageHeader;
     use apus_node::transport::interface::{Client, Reply, Request};
 
     use super::*;
@@ -128,7 +128,7 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// Lengths of a message without a body, of a short and of a long one.
-    const LENGTHS: [u32; 3] = [Header::LEN as u32, 100, 500_000];
+    const LENGTHS: [u32; 3] = [MessageHeader::LEN as u32, 100, 500_000];
 
     /// Reply options: as long as the request, and short.
     const REPLIES: [u32; 2] = [0, 100];

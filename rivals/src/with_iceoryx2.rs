@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use apus_node::message::{Header, MESSAGE_MAX, build, check_last};
+use apus_node::message::{MESSAGE_MAX, MessageHeader, build, check_last};
 use apus_node::transport::interface::{Client, Ended, Failed, Request, Server};
 use apus_node::transport::over_apus::{Bodies, read_reply};
 use iceoryx2::active_request::ActiveRequest;
@@ -192,8 +192,8 @@ impl Server for Iceoryx2Server {
 /// Answers like the servers of the other transports.
 fn answer(request: &Active) -> Result<()> {
     let body = request.payload();
-    let Some(header) = Header::from_bytes(body) else { bail!("a request without a header") };
-    check_last(&body[Header::LEN..], body.len())?;
+    let Some(header) = MessageHeader::from_bytes(body) else { bail!("a request without a header") };
+    check_last(&body[MessageHeader::LEN..], body.len())?;
     let short = (1..=MESSAGE_MAX).contains(&header.other_length).then(|| {
         let reply = header.answer(body.len() as u32);
         build(reply, reply.length as usize)

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use apus_load::{Random, Workload, seeded};
 use rand::RngExt;
 
-use apus_node::message::Header;
+use apus_node::message::MessageHeader;
 use apus_node::slots::Slots;
 use apus_node::transport::interface::{Client, Reply, Request};
 
@@ -22,7 +22,7 @@ pub enum Choice {
 
 /// A call in progress.
 #[derive(Clone, Copy, Debug)]
-pub struct Call {
+pub struct OutstandingCall {
     /// The request.
     pub request: Request,
     /// Start of its latency, in nanoseconds since the start of the run.
@@ -38,7 +38,7 @@ pub struct Calls {
     reply: u32,
     servers: usize,
     choice: Choice,
-    slots: Slots<Call>,
+    slots: Slots<OutstandingCall>,
     random: Random,
     begun: usize,
 }
@@ -80,7 +80,8 @@ impl Calls {
         if self.slots.free() == 0 {
             return Ok(false);
         }
-        let length = self.workload.sample(&mut self.random, self.longest).max(Header::LEN as u32);
+        let length =
+            self.workload.sample(&mut self.random, self.longest).max(MessageHeader::LEN as u32);
         let server = match (self.servers, self.choice) {
             (1, _) => 0,
             (servers, Choice::InTurn) => self.begun % servers,
@@ -89,7 +90,7 @@ impl Calls {
         let mut request = Request { tag: 0, length, reply: self.reply };
         self.slots.begin(|tag| {
             request.tag = tag;
-            Call { request, started_ns }
+            OutstandingCall { request, started_ns }
         });
         self.begun += 1;
         client.send(server, request)?;
@@ -100,7 +101,7 @@ impl Calls {
     ///
     /// # Errors
     /// If a length in the reply is not the requested one.
-    pub fn finish(&mut self, reply: Reply) -> Result<Option<Call>> {
+    pub fn finish(&mut self, reply: Reply) -> Result<Option<OutstandingCall>> {
         let call = self.slots.finish(reply.tag);
         call.map_or(Ok(()), |call| check(reply, call.request))?;
         Ok(call)
@@ -119,7 +120,7 @@ impl Calls {
     }
 
     /// Gives up all outstanding calls. A late reply to one of them ends no call.
-    pub fn take_all(&mut self) -> Vec<Call> {
+    pub fn take_all(&mut self) -> Vec<OutstandingCall> {
         self.slots.take_all()
     }
 }
@@ -131,7 +132,7 @@ impl Calls {
 pub(crate) fn check(reply: Reply, request: Request) -> Result<()> {
     let Request { tag, length: request_length, .. } = request;
     let length = if request.reply == 0 { request_length } else { request.reply };
-    let expected = Reply { tag, length: length.max(Header::LEN as u32), request_length };
+    let expected = Reply { tag, length: length.max(MessageHeader::LEN as u32), request_length };
     ensure!(reply == expected, "a wrong reply: {reply:?} instead of {expected:?}");
     Ok(())
 }

@@ -59,7 +59,7 @@ pub struct MessageMix {
 }
 
 /// One transport in one placement under one load.
-struct Subject {
+struct TransportUnderLoad {
     transport: Transport,
     pin: Pin,
     connections: usize,
@@ -88,7 +88,7 @@ pub fn measure(
     for &(transport, pin) in &transports {
         let connections = steps.choose_connections(transport, pin)?;
         let load = format!("{} Gb/s", options.gbps);
-        subjects.push(Subject::new((transport, pin), connections, options.gbps, load));
+        subjects.push(TransportUnderLoad::new((transport, pin), connections, options.gbps, load));
     }
     if options.percent > 0 {
         steps.add_shares_of_capacity(&mut subjects)?;
@@ -100,7 +100,7 @@ pub fn measure(
     whole
 }
 
-impl Subject {
+impl TransportUnderLoad {
     fn new(
         (transport, pin): (Transport, Pin),
         connections: usize,
@@ -163,8 +163,12 @@ impl Steps<'_> {
             |connections, run, result| {
                 progress
                     .begin(&format!("mix: {} over {connections} connections", transport.name()));
-                let trial =
-                    &mut Subject::new((transport, pin), connections, options.gbps, String::new());
+                let trial = &mut TransportUnderLoad::new(
+                    (transport, pin),
+                    connections,
+                    options.gbps,
+                    String::new(),
+                );
                 // If no number of connections keeps to the schedule, the highest number is taken.
                 measure_once(options, trial, run, result)
             },
@@ -172,13 +176,13 @@ impl Steps<'_> {
     }
 
     /// Measures every transport's capacity, and adds the loads that depend on it.
-    fn add_shares_of_capacity(&mut self, subjects: &mut Vec<Subject>) -> Result<()> {
+    fn add_shares_of_capacity(&mut self, subjects: &mut Vec<TransportUnderLoad>) -> Result<()> {
         let percent = self.options.percent;
         let mut own = Vec::new();
         for (subject, capacity) in subjects.iter().zip(self.capacities(subjects)?) {
             let gbps = capacity * f64::from(percent) / 100.0;
             let load = format!("{percent} % of own capacity");
-            own.push(Subject::new(subject.placed(), subject.connections, gbps, load));
+            own.push(TransportUnderLoad::new(subject.placed(), subject.connections, gbps, load));
         }
         let is_compared =
             |transport: Transport| transport.is_apus() || transport.is_kernel_socket();
@@ -186,10 +190,16 @@ impl Steps<'_> {
         for subject in own.iter().filter(|subject| is_compared(subject.transport)) {
             // The last Apus transport is Apus over UDP, unless the user gives another order. TCP cannot carry the load of shared
             // memory.
-            let is_meant = |other: &&Subject| other.pin == subject.pin && other.transport.is_apus();
+            let is_meant =
+                |other: &&TransportUnderLoad| other.pin == subject.pin && other.transport.is_apus();
             let Some(apus) = own.iter().rfind(is_meant) else { continue };
             let load = format!("{percent} % of the capacity of {}", apus.transport.name());
-            same_rate.push(Subject::new(subject.placed(), subject.connections, apus.gbps, load));
+            same_rate.push(TransportUnderLoad::new(
+                subject.placed(),
+                subject.connections,
+                apus.gbps,
+                load,
+            ));
         }
         subjects.extend(own);
         subjects.extend(same_rate);
@@ -197,7 +207,7 @@ impl Steps<'_> {
     }
 
     /// The capacity of each subject's transport in Gb/s, as the median of several runs.
-    fn capacities(&mut self, subjects: &[Subject]) -> Result<Vec<f64>> {
+    fn capacities(&mut self, subjects: &[TransportUnderLoad]) -> Result<Vec<f64>> {
         let mut figures = vec![Vec::new(); subjects.len()];
         for run in 1..=TRIALS {
             for (subject, figures) in subjects.iter().zip(&mut figures) {
@@ -208,8 +218,8 @@ impl Steps<'_> {
     }
 
     /// Request bytes that a transport carries with many outstanding calls of the mix, in Gb/s.
-    fn capacity(&mut self, subject: &Subject, run: u32) -> Result<f64> {
-        let &Subject { transport, pin, connections, .. } = subject;
+    fn capacity(&mut self, subject: &TransportUnderLoad, run: u32) -> Result<f64> {
+        let &TransportUnderLoad { transport, pin, connections, .. } = subject;
         let options = self.options;
         self.progress.begin(&format!("mix: capacity of {}", transport.name()));
         let ((tally, _), _) =
@@ -230,7 +240,7 @@ impl Steps<'_> {
         Ok(tally.goodput_gbps())
     }
 
-    fn measure(&mut self, subjects: &mut [Subject]) -> Result<()> {
+    fn measure(&mut self, subjects: &mut [TransportUnderLoad]) -> Result<()> {
         let Self { options, result, progress } = self;
         progress.lengthen(subjects.len() as u64 * u64::from(options.comparison.runs));
         options.comparison.interleave(subjects, *progress, |subject, run| {
@@ -247,7 +257,7 @@ impl Steps<'_> {
 /// Offers a load once, and adds the results to the subject.
 fn measure_once(
     options: &MessageMix,
-    subject: &mut Subject,
+    subject: &mut TransportUnderLoad,
     run: u32,
     result: &mut ResultFile,
 ) -> Result<Row> {
@@ -285,7 +295,7 @@ fn of_shortest(by_size: &BySize) -> Latency {
 
 fn row(
     options: &MessageMix,
-    subject: &Subject,
+    subject: &TransportUnderLoad,
     run: u32,
     outcome: &OpenLoopResult,
     cpu: CpuTimes,
@@ -309,7 +319,7 @@ fn row(
 }
 
 /// One plot of latency and one of slowdown for each load.
-fn plot(placements: &Placements, subjects: &[Subject], result: &mut ResultFile) {
+fn plot(placements: &Placements, subjects: &[TransportUnderLoad], result: &mut ResultFile) {
     let ideal = Ideal::of(subjects);
     for subject in subjects {
         let placement = placements.suffix(subject.pin);
@@ -332,7 +342,7 @@ struct Ideal {
 }
 
 impl Ideal {
-    fn of(subjects: &[Subject]) -> Self {
+    fn of(subjects: &[TransportUnderLoad]) -> Self {
         let mut all = BySize::new();
         subjects.iter().for_each(|subject| all.merge(&subject.by_size));
         let fastest = |class: &apus_load::SizeClass| (class.bytes_mean(), class.latency().min_us());
@@ -357,7 +367,8 @@ mod tests {
 
     #[test]
     fn the_ideal_goes_through_the_fastest_calls() {
-        let mut subject = Subject::new((Transport::TcpEpoll, Pin::Split), 1, 2.0, String::new());
+        let mut subject =
+            TransportUnderLoad::new((Transport::TcpEpoll, Pin::Split), 1, 2.0, String::new());
         for (bytes, ns) in [(100, 5_000), (100, 9_000), (1_000_000, 105_000), (1_000_000, 400_000)]
         {
             subject.by_size.record(bytes, ns);

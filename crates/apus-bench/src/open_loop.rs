@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use apus_load::{BySize, Lateness, Workload};
 
-use crate::calls::{Call, Calls};
+use crate::calls::{Calls, OutstandingCall};
 use crate::closed_loop::Tally;
 use apus_load::stop;
 use apus_node::pace::{Pace, nanos_since};
@@ -74,7 +74,7 @@ impl OpenLoopResult {
         let now_ns = nanos_since(start);
         for reply in ended.drain(..) {
             let reply = reply?;
-            let Some(Call { request, started_ns }) = calls.finish(reply)? else {
+            let Some(OutstandingCall { request, started_ns }) = calls.finish(reply)? else {
                 bail!("a reply with tag {:#x} answers no outstanding call", reply.tag);
             };
             if offer.counts(started_ns) {

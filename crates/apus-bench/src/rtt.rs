@@ -46,7 +46,7 @@ pub struct PingPong {
 }
 
 /// All runs of one transport in one placement.
-struct Subject {
+struct TransportLatency {
     transport: Transport,
     pin: Pin,
     latency: Latency,
@@ -59,8 +59,9 @@ struct Subject {
 /// If a transport fails.
 pub fn measure(options: &PingPong, progress: &dyn Progress, result: &mut ResultFile) -> Result<()> {
     let transports = options.comparison.transports("rtt", DEFAULT, |_| true)?;
-    let subject = |(transport, pin)| Subject { transport, pin, latency: Latency::new(), lost: 0 };
-    let mut subjects: Vec<Subject> = transports.into_iter().map(subject).collect();
+    let subject =
+        |(transport, pin)| TransportLatency { transport, pin, latency: Latency::new(), lost: 0 };
+    let mut subjects: Vec<TransportLatency> = transports.into_iter().map(subject).collect();
     progress.lengthen(subjects.len() as u64 * u64::from(options.comparison.runs));
     let whole = options.comparison.interleave(&mut subjects, progress, |subject, run| {
         let placement = options.comparison.pin.suffix(subject.pin);
@@ -69,7 +70,7 @@ pub fn measure(options: &PingPong, progress: &dyn Progress, result: &mut ResultF
         result.rows.push(row);
         Ok(())
     });
-    for Subject { transport, pin, latency, lost } in subjects {
+    for TransportLatency { transport, pin, latency, lost } in subjects {
         if latency.is_empty() {
             continue;
         }
@@ -82,12 +83,12 @@ pub fn measure(options: &PingPong, progress: &dyn Progress, result: &mut ResultF
 }
 
 fn measure_once(
-    subject: &mut Subject,
+    subject: &mut TransportLatency,
     options: &PingPong,
     run: u32,
     result: &mut ResultFile,
 ) -> Result<Row> {
-    let Subject { transport, pin, .. } = *subject;
+    let TransportLatency { transport, pin, .. } = *subject;
     let request = Request { tag: 0, length: options.size, reply: reply_length(false) };
     let pause = Duration::from_secs_f64(options.pause);
     let (((latency, tally), cpu), health) =

@@ -33,7 +33,7 @@ pub(crate) struct Throughput<'a> {
 }
 
 /// One transport with one number of calls outstanding.
-struct Subject {
+struct TransportRate {
     transport: Transport,
     pin: Pin,
     outstanding: u32,
@@ -54,7 +54,7 @@ impl Throughput<'_> {
         progress.lengthen(count as u64 * u64::from(self.comparison.runs));
         let mut subjects = self.subjects(result, progress)?;
         let whole = self.comparison.interleave(&mut subjects, progress, |subject, run| {
-            let Subject { transport, pin, outstanding, .. } = subject;
+            let TransportRate { transport, pin, outstanding, .. } = subject;
             let placement = self.comparison.pin.suffix(*pin);
             progress.begin(&format!(
                 "{}: {}, {outstanding} outstanding{placement}",
@@ -72,13 +72,18 @@ impl Throughput<'_> {
     }
 
     /// The subjects, each with its best number of connections.
-    fn subjects(&self, result: &mut ResultFile, progress: &dyn Progress) -> Result<Vec<Subject>> {
+    fn subjects(
+        &self,
+        result: &mut ResultFile,
+        progress: &dyn Progress,
+    ) -> Result<Vec<TransportRate>> {
         let mut subjects = Vec::new();
         for &outstanding in self.outstanding {
             for &(transport, pin) in &self.transports {
                 let outstanding = outstanding as u32;
                 let total = Tally::default();
-                let mut subject = Subject { transport, pin, outstanding, connections: 1, total };
+                let mut subject =
+                    TransportRate { transport, pin, outstanding, connections: 1, total };
                 let best = Best::Highest(self.main_figure);
                 subject.connections = self.connections.choose(
                     transport,
@@ -90,7 +95,7 @@ impl Throughput<'_> {
                             self.bench,
                             transport.name()
                         ));
-                        let trial = &mut Subject { connections, ..subject };
+                        let trial = &mut TransportRate { connections, ..subject };
                         self.measure_once(trial, run, TRIAL, result)
                     },
                 )?;
@@ -103,12 +108,12 @@ impl Throughput<'_> {
     /// Measures for the given part of the requested duration.
     fn measure_once(
         &self,
-        subject: &mut Subject,
+        subject: &mut TransportRate,
         run: u32,
         part: f64,
         result: &mut ResultFile,
     ) -> Result<Row> {
-        let &mut Subject { transport, pin, outstanding, connections, .. } = subject;
+        let &mut TransportRate { transport, pin, outstanding, connections, .. } = subject;
         let workload = Workload::Fixed(self.size);
         let ((tally, cpu), health) =
             self.comparison.runner(pin).run(transport, connections, |client, meter| {

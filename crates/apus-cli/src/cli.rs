@@ -11,7 +11,7 @@ use crate::bench::{self, Bench};
 use crate::cluster::{self, Cluster};
 use crate::irq::{self, Irq};
 use crate::lab::{self, Lab};
-use crate::node::{self, Node};
+use crate::node::{self, NodeCommand};
 use crate::sim::{self, Sim};
 use crate::trace::{self, Trace};
 use crate::{carrier, completions, daemon, demo, doctor, man, report, run, settings, stat, top};
@@ -47,7 +47,7 @@ enum Command {
     #[command(subcommand, arg_required_else_help = true)]
     Bench(Bench),
     #[command(subcommand, arg_required_else_help = true)]
-    Node(Node),
+    Node(NodeCommand),
     #[command(subcommand, arg_required_else_help = true)]
     Lab(Lab),
     #[command(subcommand, arg_required_else_help = true)]

@@ -1,4 +1,5 @@
-//! One word for one thing: docs/glossary.md defines each term once, and no file contains a word of its *not* column.
+//! One word for one thing: docs/glossary.md defines each term once, no file contains a word of its *not* column, and few types share
+//! a name.
 //!
 //! A word in backticks must not be part of a name in code: `see_to` is found in `see_to_it` and in `SeeTo`. A word without
 //! backticks must be neither part of a name nor a word of a comment or a document.
@@ -6,6 +7,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// Upper bound on the types of the workspace that share a name.
+const NAMESAKES_MAX: usize = 4;
 
 struct Banned {
     /// The parts of a name, or the words of a phrase.
@@ -50,6 +54,25 @@ fn no_file_has_a_word_that_the_glossary_replaces() {
         }
     }
     assert!(found.is_empty(), "{} words:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn few_types_share_a_name() {
+    let mut types: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in files() {
+        let text = fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        let file = file.strip_prefix(root()).unwrap_or(&file).display().to_string();
+        if file.starts_with("crates/") && file.contains("/src/") {
+            for name in text.lines().filter_map(defined_type) {
+                types.entry(name.to_owned()).or_default().push(file.clone());
+            }
+        }
+    }
+    assert!(types.len() > 1_000, "definitions of types have another form");
+    // Each subcommand declares its arguments under this name, as the documentation of clap does.
+    types.remove("Args");
+    types.retain(|_, files| files.len() > NAMESAKES_MAX);
+    assert!(types.is_empty(), "more than {NAMESAKES_MAX} types share a name: {types:#?}");
 }
 
 fn root() -> PathBuf {
@@ -120,6 +143,20 @@ fn names(code: &str) -> Vec<Vec<String>> {
     unquoted.split(|c| !is_of_name(c)).filter(|name| !name.is_empty()).map(parts).collect()
 }
 
+/// The name of the type that a line of code defines.
+fn defined_type(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let line = match line.strip_prefix("pub") {
+        Some(rest) if rest.starts_with('(') => rest.split_once(") ")?.1,
+        Some(rest) => rest.trim_start(),
+        None => line,
+    };
+    let (keyword, rest) = line.split_once(' ')?;
+    let is_type = ["struct", "enum", "union", "trait"].contains(&keyword);
+    let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next();
+    name.filter(|name| is_type && name.starts_with(char::is_uppercase))
+}
+
 fn parts(name: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut was_lower = false;
@@ -149,4 +186,12 @@ fn names_fall_apart_into_their_parts() {
     assert_eq!(parts("SeeTo"), ["see", "to"]);
     assert_eq!(names("fn see_to(x: LED)"), [vec!["fn"], vec!["see", "to"], vec!["x"], vec!["led"]]);
     assert_eq!(split("a(); // so many"), ("a(); ", "// so many"));
+}
+
+#[test]
+fn a_line_defines_a_type() {
+    let names = ["pub(crate) struct Queue<T> {", "enum Event {", "    pub trait Link: Send {"];
+    assert_eq!(names.map(defined_type), [Some("Queue"), Some("Event"), Some("Link")]);
+    assert_eq!(defined_type("struct of_c {"), None);
+    assert_eq!(defined_type("let trait_of = enum_of(x);"), None);
 }

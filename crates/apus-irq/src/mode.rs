@@ -21,7 +21,7 @@ use crate::netdev::{NapiParameters, THREADED_BUSY_POLL};
 /// X is 1 to 100000. `suspend20` is another name of `suspend:20`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mode {
-    family: Mechanism,
+    mechanism: Mechanism,
     /// The X of the mode, in microseconds.
     short_timeout: u32,
 }
@@ -48,7 +48,7 @@ impl Mode {
     /// Parameters outside the series.
     #[must_use]
     pub fn own(napi: NapiParameters, epoll: EpollParameters) -> Self {
-        Self { family: Mechanism::Own { napi, epoll }, short_timeout: 0 }
+        Self { mechanism: Mechanism::Own { napi, epoll }, short_timeout: 0 }
     }
 
     /// The parameters for the NAPI instances.
@@ -59,7 +59,7 @@ impl Mode {
             irq_suspend_timeout_ns,
             threaded: None,
         };
-        match self.family {
+        match self.mechanism {
             Mechanism::Own { napi, .. } => napi,
             Mechanism::Base => NapiParameters::default(),
             Mechanism::Defer => deferred(self.short_timeout, 0),
@@ -82,7 +82,7 @@ impl Mode {
             busy_poll_budget: 64,
             prefer_busy_poll: true,
         };
-        match self.family {
+        match self.mechanism {
             Mechanism::Own { epoll, .. } => epoll,
             Mechanism::Base | Mechanism::Defer | Mechanism::ThreadBusy => {
                 EpollParameters::default()
@@ -95,7 +95,7 @@ impl Mode {
 
     /// Whether parameters alone do not make the mode, because the program has to wait in another way.
     pub fn needs_other_waits(&self) -> bool {
-        self.family == Mechanism::FullBusy
+        self.mechanism == Mechanism::FullBusy
     }
 }
 
@@ -119,27 +119,27 @@ impl FromStr for Mode {
             "threadbusy" => Some(Mechanism::ThreadBusy),
             _ => None,
         };
-        if let Some(family) = plain {
-            return Ok(Self { family, short_timeout: 0 });
+        if let Some(mechanism) = plain {
+            return Ok(Self { mechanism, short_timeout: 0 });
         }
-        let families = [("defer", Mechanism::Defer), ("suspend", Mechanism::Suspend)];
-        let found = families.iter().find_map(|(name, family)| {
-            text.strip_prefix(name).map(|rest| (*family, rest.strip_prefix(':').unwrap_or(rest)))
+        let mechanisms = [("defer", Mechanism::Defer), ("suspend", Mechanism::Suspend)];
+        let found = mechanisms.iter().find_map(|(name, mechanism)| {
+            text.strip_prefix(name).map(|rest| (*mechanism, rest.strip_prefix(':').unwrap_or(rest)))
         });
-        let (family, number) = found.ok_or_else(unknown)?;
+        let (mechanism, number) = found.ok_or_else(unknown)?;
         let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
         let short_timeout = number.parse().ok().filter(|_| is_number).ok_or_else(unknown)?;
-        let least = u32::from(family == Mechanism::Defer);
+        let least = u32::from(mechanism == Mechanism::Defer);
         if !(least..=SHORT_TIMEOUT_US_MAX).contains(&short_timeout) {
             return Err(unknown());
         }
-        Ok(Self { family, short_timeout })
+        Ok(Self { mechanism, short_timeout })
     }
 }
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.family {
+        match self.mechanism {
             Mechanism::Own { napi, .. } => write!(
                 f,
                 "defer {}, gro-flush {} us, irq-suspend {} us",

@@ -22,7 +22,7 @@ pub(crate) struct Source {
     pub(crate) filter: Option<String>,
 }
 
-/// An entry of a ring.
+/// A record of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PerfRecord<'a> {
     /// A record of a tracepoint, with its time on `CLOCK_MONOTONIC`.

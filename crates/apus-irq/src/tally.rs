@@ -168,7 +168,7 @@ pub(crate) struct Tally {
     /// Timers by address, in the order of addresses.
     timers: BTreeMap<u64, Timer>,
     /// NAPI instances by address.
-    napis: BTreeMap<u64, Seen>,
+    napis: BTreeMap<u64, NapiTally>,
     /// Number of instances and timers seen so far, which numbers the next one.
     seen: usize,
     softirqs: Vec<Softirqs>,
@@ -176,14 +176,14 @@ pub(crate) struct Tally {
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct NapiTally {
     place: usize,
     counts: NapiCounts,
 }
 
 #[derive(Debug, Default)]
 struct Timer {
-    seen: Seen,
+    seen: NapiTally,
     /// Whether the timer is armed with the long time.
     is_long: bool,
 }
@@ -244,7 +244,7 @@ impl Tally {
 
     fn polled(&mut self, napi: u64, device: Option<&str>, packets: u64, context: Context) {
         let Some(napi) =
-            entry(&mut self.napis, &mut self.seen, napi, |it: &mut Seen| &mut it.place)
+            entry(&mut self.napis, &mut self.seen, napi, |it: &mut NapiTally| &mut it.place)
         else {
             return;
         };

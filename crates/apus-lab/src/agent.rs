@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use apus::net::cpu;
 use apus::{Address, Config, Delivery, EngineAt, Flush, Links, Node, Service};
-use apus_bench::calls::{Call, Calls, Choice};
+use apus_bench::calls::{Calls, Choice, OutstandingCall};
 use apus_load::{Lateness, Poisson};
 use apus_node::pace::{Next, Pace, nanos_since};
 use apus_node::transport::interface::{Client, Ended, Request};
@@ -408,7 +408,7 @@ impl Generator {
         for ended in self.ended.drain(..) {
             let reply = ended?;
             let call = self.calls.finish(reply)?.context("a reply to no outstanding call")?;
-            let Call { request: Request { length, .. }, started_ns } = call;
+            let OutstandingCall { request: Request { length, .. }, started_ns } = call;
             if self.times.counts(now_ns) {
                 self.measured.bytes += u64::from(length) + u64::from(reply.length);
             }

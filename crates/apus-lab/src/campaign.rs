@@ -9,7 +9,7 @@ use apus_load::progress::Progress;
 use apus_load::record::{command_line, read_kept, record};
 use apus_load::stop::{self, Stopped};
 use apus_load::{Latency, Machine, ResultFile, Workload};
-use apus_node::message::Header;
+use apus_node::message::MessageHeader;
 
 use crate::agent::{ArrivalProcess, Assignment, Load, SILENCE, Transport};
 use crate::agents::Agents;
@@ -30,7 +30,7 @@ const CLOSED: u32 = 8;
 const LENGTHS: u32 = 10;
 
 /// Length of the smallest call. Its time on the idle network is the base of all ideal times.
-const SMALLEST: u32 = Header::LEN as u32;
+const SMALLEST: u32 = MessageHeader::LEN as u32;
 
 /// One sample of the processors in this many also samples the queues, which takes five milliseconds of a processor.
 const QUEUES_EVERY: u32 = 3;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use apus_net::cpu;
 use serde::{Deserialize, Serialize};
 
-use super::generator::{Arrival, IdleStrategy};
+use super::generator::{ArrivalProcess, IdleStrategy};
 use super::protocol::Protocol;
 use super::records::{self, Length};
 use apus_load::misuse::Misuse;
@@ -36,7 +36,7 @@ pub struct GeneratorConfig {
     pub scan: Option<Scan>,
     /// Distribution of the gaps between queries
     #[arg(long, value_name = "LAW", default_value = "poisson")]
-    pub arrival: Arrival,
+    pub arrival: ArrivalProcess,
     /// Connections, over all threads
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub connections: u32,
@@ -240,6 +240,6 @@ mod tests {
         let text = serde_json::to_string(&options).unwrap();
         let back: GeneratorConfig = serde_json::from_str(&text).unwrap();
         assert_eq!((back.key_size, back.value_size), (Length::Fixed(30), Length::Fb));
-        assert_eq!((back.arrival, back.protocol), (Arrival::FbIa, Protocol::Resp));
+        assert_eq!((back.arrival, back.protocol), (ArrivalProcess::FbIa, Protocol::Resp));
     }
 }

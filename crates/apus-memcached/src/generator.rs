@@ -37,7 +37,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// The distribution of the gaps between requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Arrival {
+pub enum ArrivalProcess {
     /// Exponential gaps
     #[default]
     Poisson,
@@ -47,7 +47,7 @@ pub enum Arrival {
     Fixed,
 }
 
-impl Arrival {
+impl ArrivalProcess {
     /// The name in arguments and results.
     pub fn name(self) -> &'static str {
         match self {
@@ -89,7 +89,7 @@ pub enum IdleStrategy {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Starts {
     /// At drawn times, independent of earlier requests.
-    Open { arrival: Arrival, qps: f64 },
+    Open { arrival: ArrivalProcess, qps: f64 },
     /// As soon as a connection has room.
     Closed,
 }
@@ -390,7 +390,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     /// All times of a schedule.
-    fn times(arrival: Arrival, qps: f64) -> Vec<u64> {
+    fn times(arrival: ArrivalProcess, qps: f64) -> Vec<u64> {
         let long_ago = Instant::now() - 2 * SECOND;
         let mut times = Vec::new();
         let mut pace = arrival.pace(qps, 7, SECOND).unwrap();
@@ -404,13 +404,13 @@ mod tests {
 
     #[test]
     fn arrivals_have_their_rate_and_end() {
-        for arrival in [Arrival::Poisson, Arrival::FbIa, Arrival::Fixed] {
+        for arrival in [ArrivalProcess::Poisson, ArrivalProcess::FbIa, ArrivalProcess::Fixed] {
             let times = times(arrival, 50_000.0);
             assert!((times.len() as f64 / 50_000.0 - 1.0).abs() < 0.03, "{arrival:?}");
             assert!(times.is_sorted() && times.last().is_some_and(|last| *last < 1_000_000_000));
         }
         let gaps: Vec<u64> =
-            times(Arrival::Fixed, 1000.0).windows(2).map(|pair| pair[1] - pair[0]).collect();
+            times(ArrivalProcess::Fixed, 1000.0).windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!(gaps.iter().all(|gap| (999_999..=1_000_001).contains(gap)));
     }
 

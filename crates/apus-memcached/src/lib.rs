@@ -40,7 +40,7 @@ pub use self::agents::{AgentOptions, serve_agent};
 pub use self::client::LoadGenerator;
 pub use self::config::{GeneratorConfig, Scan};
 pub use self::generator::Edge;
-pub use self::generator::{Arrival, IdleStrategy};
+pub use self::generator::{ArrivalProcess, IdleStrategy};
 pub use self::outcome::Outcome;
 pub use self::protocol::Protocol;
 pub use self::records::Length;

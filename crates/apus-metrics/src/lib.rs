@@ -18,4 +18,4 @@ pub mod table;
 
 pub use layout::{SectionType, Start};
 pub use metric::{Metric, engine_metrics, metrics, process_metrics};
-pub use reading::{Attached, Counter, Reading, Unreadable, last_written};
+pub use reading::{AttachedCounters, Counter, Reading, Unreadable, last_written};

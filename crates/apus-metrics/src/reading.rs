@@ -17,7 +17,7 @@ pub struct Reading {
     /// The sums of the counters of all engines of the process.
     pub counters: Vec<Counter>,
     /// Processes that use an engine of the process, or have used it recently.
-    pub attached: Vec<Attached>,
+    pub attached: Vec<AttachedCounters>,
     /// Sequences of the sections, to detect writes between two readings. An odd one means that a write is in progress.
     pub sequences: Vec<u64>,
 }
@@ -37,7 +37,7 @@ pub struct Counter {
 
 /// A process that uses an engine of the process that wrote the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Attached {
+pub struct AttachedCounters {
     /// PID in the pid namespace of the engine.
     pub pid: u32,
     /// User of the process.
@@ -175,7 +175,7 @@ impl Reading {
                 let counters = named.iter().zip(values).take(ATTACHED_COUNTERS_MAX);
                 let counters = counters.map(|(named, value)| Counter { value, ..named.clone() });
                 let owner = whole(section, word::OWNER)?;
-                self.attached.push(Attached {
+                self.attached.push(AttachedCounters {
                     pid: u32::try_from(owner >> 32).ok()?,
                     uid: u32::try_from(owner & u64::from(u32::MAX)).ok()?,
                     ended: kind == SectionType::Detached,

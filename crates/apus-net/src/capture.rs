@@ -75,8 +75,10 @@ impl<L: Link> PacketSink for CaptureLink<L> {
             let parts = [packet.header, packet.payload()];
             let (out, priority) = (Direction::Outbound, packet.priority);
             let comment = self.comments.of(out, packet.path, Some(priority), parts);
-            self.file
-                .packet(Seen { direction: out, from, to, tos: priority.tos(), comment }, parts);
+            self.file.packet(
+                PacketDescription { direction: out, from, to, tos: priority.tos(), comment },
+                parts,
+            );
         }
         self.link.send(packet);
     }
@@ -129,7 +131,7 @@ impl<L: Link> Link for CaptureLink<L> {
             let to = source_towards(link.local_addr(), from);
             let (direction, parts) = (Direction::Inbound, [&packet[..], &[]]);
             let comment = comments.of(direction, path, None, parts);
-            file.packet(Seen { direction, from, to, tos: 0, comment }, parts);
+            file.packet(PacketDescription { direction, from, to, tos: 0, comment }, parts);
         }
         file.flush_if_due();
         taken
@@ -167,7 +169,7 @@ fn source_towards(local: SocketAddr, peer: SocketAddr) -> SocketAddr {
 }
 
 /// The description of a packet without its bytes.
-struct Seen<'a> {
+struct PacketDescription<'a> {
     direction: Direction,
     from: SocketAddr,
     to: SocketAddr,
@@ -209,7 +211,7 @@ impl Pcapng {
     }
 
     /// Writes an Enhanced Packet Block (pcapng draft, section 4.3).
-    fn packet(&mut self, seen: Seen<'_>, parts: [&[u8]; 2]) {
+    fn packet(&mut self, seen: PacketDescription<'_>, parts: [&[u8]; 2]) {
         if self.stopped {
             self.failed += 1;
             return;

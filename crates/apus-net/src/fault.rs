@@ -196,27 +196,27 @@ impl Random {
 
 /// A packet that is held back. Ordered by its due time, then by its number.
 #[derive(Debug)]
-struct Held {
+struct DelayedPacket {
     due: Instant,
     number: u64,
     packet: Owned,
 }
 
-impl PartialEq for Held {
+impl PartialEq for DelayedPacket {
     fn eq(&self, other: &Self) -> bool {
         self.number == other.number
     }
 }
 
-impl Eq for Held {}
+impl Eq for DelayedPacket {}
 
-impl PartialOrd for Held {
+impl PartialOrd for DelayedPacket {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Held {
+impl Ord for DelayedPacket {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.due, self.number).cmp(&(other.due, other.number))
     }
@@ -276,9 +276,9 @@ pub struct FaultLink<L> {
     faults: Faults,
     random: Random,
     /// Packets held back until a time.
-    delayed: BinaryHeap<Reverse<Held>>,
+    delayed: BinaryHeap<Reverse<DelayedPacket>>,
     /// Packets held back until packet `number` has been sent, or a time has come. There are few, so a scan of all is cheap.
-    reordered: Vec<Held>,
+    reordered: Vec<DelayedPacket>,
     /// Number of packets sent so far.
     number: u64,
     counters: LinkCounters,
@@ -319,11 +319,11 @@ impl<L: Link> FaultLink<L> {
         let due = Instant::now() + wait;
         if !reordered {
             self.counters.fault_delayed += 1;
-            return self.delayed.push(Reverse(Held { due, number: self.number, packet }));
+            return self.delayed.push(Reverse(DelayedPacket { due, number: self.number, packet }));
         }
         self.counters.fault_reordered += 1;
         let number = self.number + 1 + self.random.below(PREEMPTED_BY_MAX);
-        self.reordered.push(Held { due: due + REORDER_WAIT_MAX, number, packet });
+        self.reordered.push(DelayedPacket { due: due + REORDER_WAIT_MAX, number, packet });
     }
 
     /// Sends packets that were held back long enough. Returns whether there were any.

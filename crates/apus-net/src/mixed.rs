@@ -19,10 +19,10 @@ use crate::sleeper::{Descriptors, only};
 /// The address and the capabilities of the first link stand for all.
 pub struct MixedLink {
     /// UDP first, if present; at most one raw link of each IP version.
-    links: Vec<Part>,
+    links: Vec<MemberLink>,
 }
 
-struct Part {
+struct MemberLink {
     link: Box<dyn Link>,
     native: bool,
     /// Number of the link in the paths that it assigns.
@@ -37,12 +37,12 @@ impl MixedLink {
     /// Without any link, or with more descriptors than can be watched at once.
     #[must_use]
     pub fn new(udp: Option<Box<dyn Link>>, raw: Vec<RawLink>) -> Self {
-        let udp = udp.into_iter().map(|link| Part { link, native: false, number: 0 });
+        let udp = udp.into_iter().map(|link| MemberLink { link, native: false, number: 0 });
         let raw = raw.into_iter().map(|link| {
             let number = link.number();
-            Part { link: Box::new(link), native: true, number }
+            MemberLink { link: Box::new(link), native: true, number }
         });
-        let links: Vec<Part> = udp.chain(raw).collect();
+        let links: Vec<MemberLink> = udp.chain(raw).collect();
         assert!(!links.is_empty(), "a link needs something to send by");
         let mixed = Self { links };
         assert!(

@@ -163,7 +163,7 @@ impl Paths {
     pub(crate) fn correct(&self, peer: SocketAddr, mtu: Option<usize>) -> bool {
         let now = Instant::now();
         let mtu = mtu.unwrap_or_else(|| Asked::of(peer, &self.interfaces).mtu);
-        self.shorten(peer, |search| search.told(mtu, now))
+        self.shorten(peer, |search| search.mtu_reported(mtu, now))
     }
 
     /// Records that long packets to a host vanish while short ones arrive. Returns whether the path allows less from now on.

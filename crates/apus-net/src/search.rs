@@ -56,7 +56,7 @@ impl Search {
         let min = if v4 { MIN_MTU_V4 } else { BASE_MTU };
         let device = device.max(min);
         let mut search = Self { device, mtu: device, min, limit: None, tried: None };
-        search.told(mtu, now);
+        search.mtu_reported(mtu, now);
         search
     }
 
@@ -66,7 +66,7 @@ impl Search {
     }
 
     /// Takes a report of the network that the path allows no more than `mtu`. Returns whether that is less than before.
-    pub(crate) fn told(&mut self, mtu: usize, now: Instant) -> bool {
+    pub(crate) fn mtu_reported(&mut self, mtu: usize, now: Instant) -> bool {
         if mtu < self.min || mtu >= self.mtu {
             return false; // Absurd, or one of many errors about packets under way.
         }
@@ -158,7 +158,8 @@ mod tests {
                 course.push((second, search.mtu()));
             }
             if search.mtu() > taken {
-                let changed = if says { search.told(taken, now) } else { search.swallowed(now) };
+                let changed =
+                    if says { search.mtu_reported(taken, now) } else { search.swallowed(now) };
                 assert!(changed);
                 course.push((second, search.mtu()));
             }
@@ -182,8 +183,8 @@ mod tests {
     fn a_forged_limit_is_gone_after_half_a_minute() {
         let start = Instant::now();
         let mut search = Search::new(1_500, 1_500, true, start);
-        assert!(search.told(576, start));
-        assert!(!search.told(600, start), "less than what is known");
+        assert!(search.mtu_reported(576, start));
+        assert!(!search.mtu_reported(600, start), "less than what is known");
         let expected = [(0, 576), (10, 1_280), (20, 1_400), (30, 1_500)];
         // A forged limit proves nothing about the lengths above it, so it is lifted at once.
         let seen = course(&mut search, 1_500, true, start);
@@ -193,9 +194,9 @@ mod tests {
     #[test]
     fn absurd_limits_are_not_believed() {
         let start = Instant::now();
-        assert!(!Search::new(1_500, 1_500, true, start).told(575, start));
-        assert!(!Search::new(1_500, 1_500, false, start).told(1_279, start));
-        assert!(Search::new(1_500, 1_500, false, start).told(1_280, start));
+        assert!(!Search::new(1_500, 1_500, true, start).mtu_reported(575, start));
+        assert!(!Search::new(1_500, 1_500, false, start).mtu_reported(1_279, start));
+        assert!(Search::new(1_500, 1_500, false, start).mtu_reported(1_280, start));
         assert_eq!(Search::new(68, 1_500, true, start).mtu(), 1_500);
     }
 
@@ -228,7 +229,7 @@ mod tests {
     fn a_path_that_grows_is_used_again() {
         let start = Instant::now();
         let mut search = Search::new(1_500, 1_500, true, start);
-        search.told(1_300, start);
+        search.mtu_reported(1_300, start);
         let later = start + seconds(40);
         assert!(search.is_due(later));
         search.raise(9_000, later);

@@ -7,18 +7,18 @@ use std::str::FromStr;
 use apus::{Config, Delivery, DeliveryError, Links};
 use apus_load::{Size, SizeError, Workload, WorkloadError};
 
-use crate::message::{Header, MESSAGE_MAX};
+use crate::message::{MESSAGE_MAX, MessageHeader};
 
 /// A message size in bytes.
 ///
 /// # Errors
 /// The allowed values; the same for all functions here.
 pub fn size(text: &str) -> Result<u32, String> {
-    let allowed = Header::LEN as u32..=MESSAGE_MAX;
+    let allowed = MessageHeader::LEN as u32..=MESSAGE_MAX;
     match text.parse::<Size>().map(Size::bytes) {
         Ok(bytes) if allowed.contains(&bytes) => Ok(bytes),
         Err(error @ SizeError::NotASize { .. }) => Err(error.to_string()),
-        _ => Err(format!("it must be between {} and {MESSAGE_MAX} bytes", Header::LEN)),
+        _ => Err(format!("it must be between {} and {MESSAGE_MAX} bytes", MessageHeader::LEN)),
     }
 }
 

@@ -17,7 +17,7 @@ const IS_RESPONSE: u16 = 1 << 2;
 
 /// The first bytes of every message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct CpNodeHeader {
     /// Bytes of the message, including the header.
     length: i32,
     /// Client port, client, server port, server. Each counts from 0 and is only echoed.
@@ -27,7 +27,7 @@ pub struct Header {
     flags: u16,
 }
 
-impl Header {
+impl CpNodeHeader {
     /// Bytes of a header, which is the smallest message.
     pub const LEN: usize = 12;
 
@@ -58,9 +58,9 @@ impl Header {
     }
 }
 
-/// A request of `length` bytes, at least [`Header::LEN`], to the server with index `server`.
+/// A request of `length` bytes, at least [`CpNodeHeader::LEN`], to the server with index `server`.
 pub fn request(key: u64, server: usize, length: u32, short: bool) -> Bytes {
-    let header = Header {
+    let header = CpNodeHeader {
         length: length as i32,
         ids: [0, 0, 0, server as u8],
         slot: key as u16,
@@ -79,7 +79,7 @@ pub fn response_length(length: u32, short: bool) -> u32 {
 /// # Errors
 /// If it is not a response of a cp_node, or belongs to another call.
 pub fn read_response(key: u64, body: &[u8]) -> Result<u32> {
-    let header = Header::from_bytes(body).context("a response shorter than its header")?;
+    let header = CpNodeHeader::from_bytes(body).context("a response shorter than its header")?;
     ensure!(header.says(IS_RESPONSE), "a response without the response flag: not from a cp_node");
     ensure!(header.slot == key as u16, "a response to another request");
     ensure!(
@@ -93,26 +93,31 @@ pub fn read_response(key: u64, body: &[u8]) -> Result<u32> {
 
 /// The response to a request; `None` if the request is not from a cp_node.
 pub fn response(body: &[u8]) -> Option<Bytes> {
-    let header = Header::from_bytes(body)?;
+    let header = CpNodeHeader::from_bytes(body)?;
     if header.length as usize != body.len() || header.says(IS_RESPONSE) {
         return None;
     }
     let length = response_length(body.len() as u32, header.says(SHORT_RESPONSE)) as usize;
-    let header = Header { length: length as i32, flags: header.flags | IS_RESPONSE, ..header };
+    let header =
+        CpNodeHeader { length: length as i32, flags: header.flags | IS_RESPONSE, ..header };
     let mut response = Vec::with_capacity(length);
     response.extend_from_slice(&header.to_bytes());
-    response.extend_from_slice(&body[Header::LEN..length.max(Header::LEN)]);
+    response.extend_from_slice(&body[CpNodeHeader::LEN..length.max(CpNodeHeader::LEN)]);
     Some(response.into())
 }
 
 /// The response to a malformed request: a header that matches no call.
 pub fn refusal() -> Bytes {
-    let header =
-        Header { length: Header::LEN as i32, ids: [0; 4], slot: u16::MAX, flags: IS_RESPONSE };
+    let header = CpNodeHeader {
+        length: CpNodeHeader::LEN as i32,
+        ids: [0; 4],
+        slot: u16::MAX,
+        flags: IS_RESPONSE,
+    };
     header.to_bytes().to_vec().into()
 }
 
-fn message(header: Header, length: usize) -> Vec<u8> {
+fn message(header: CpNodeHeader, length: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length);
     bytes.extend_from_slice(&header.to_bytes());
     while bytes.len() < length {
@@ -148,7 +153,10 @@ mod tests {
             let response = response(&request).unwrap();
             assert_eq!(read_response(9, &response).unwrap(), expected);
             assert_eq!(response_length(length, short), expected);
-            assert_eq!(response[Header::LEN..], request[Header::LEN..expected as usize]);
+            assert_eq!(
+                response[CpNodeHeader::LEN..],
+                request[CpNodeHeader::LEN..expected as usize]
+            );
             assert!(read_response(10, &response).is_err());
         }
     }
@@ -164,6 +172,6 @@ mod tests {
         for wrong in [&good[..11], &good[..199], &longer, &negative, &answer, &[0; 100]] {
             assert_eq!(response(wrong), None);
         }
-        assert!(read_response(9, &refusal()).is_err() && refusal().len() == Header::LEN);
+        assert!(read_response(9, &refusal()).is_err() && refusal().len() == CpNodeHeader::LEN);
     }
 }

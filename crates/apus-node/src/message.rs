@@ -1,6 +1,6 @@
 //! The format of benchmark messages, common to all transports.
 //!
-//! A message starts with a [`Header`]; the rest is a fixed pattern. A request has the length of the wanted reply. A reply echoes
+//! A message starts with a [`MessageHeader`]; the rest is a fixed pattern. A request has the length of the wanted reply. A reply echoes
 //! the request's tag and has the request's length. So every reply proves that the whole request arrived.
 
 use std::sync::LazyLock;
@@ -15,7 +15,7 @@ pub const SHORT_REPLY: u32 = 100;
 
 /// The first bytes of every message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct MessageHeader {
     /// Chosen by the client, echoed by the server.
     pub tag: u64,
     /// Length of the whole message in bytes, including the header; 0 if the transport keeps message boundaries.
@@ -24,7 +24,7 @@ pub struct Header {
     pub other_length: u32,
 }
 
-impl Header {
+impl MessageHeader {
     /// Bytes of a header, which is the smallest message.
     pub const LEN: usize = 16;
 
@@ -77,7 +77,7 @@ pub fn filler(offset: usize, length: usize) -> &'static [u8] {
 }
 
 /// A message of `length` bytes with `header` in front.
-pub fn build(header: Header, length: usize) -> Vec<u8> {
+pub fn build(header: MessageHeader, length: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length);
     bytes.extend_from_slice(&header.to_bytes());
     while bytes.len() < length {
@@ -120,22 +120,26 @@ mod tests {
 
     #[test]
     fn a_header_survives_the_trip() {
-        let header = Header { tag: 0x0102_0304_0506_0708, length: 500_000, other_length: 100 };
-        assert_eq!(Header::from_bytes(&header.to_bytes()), Some(header));
-        assert_eq!(Header::from_bytes(&header.to_bytes()[..15]), None);
+        let header =
+            MessageHeader { tag: 0x0102_0304_0506_0708, length: 500_000, other_length: 100 };
+        assert_eq!(MessageHeader::from_bytes(&header.to_bytes()), Some(header));
+        assert_eq!(MessageHeader::from_bytes(&header.to_bytes()[..15]), None);
     }
 
     #[test]
     fn an_answer_echoes_the_tag_and_has_the_wanted_length() {
-        let echo = Header { tag: 9, length: 0, other_length: 0 };
-        assert_eq!(echo.answer(777), Header { tag: 9, length: 777, other_length: 777 });
-        let short = Header { tag: 9, length: 777, other_length: SHORT_REPLY };
-        assert_eq!(short.answer(777), Header { tag: 9, length: SHORT_REPLY, other_length: 777 });
+        let echo = MessageHeader { tag: 9, length: 0, other_length: 0 };
+        assert_eq!(echo.answer(777), MessageHeader { tag: 9, length: 777, other_length: 777 });
+        let short = MessageHeader { tag: 9, length: 777, other_length: SHORT_REPLY };
+        assert_eq!(
+            short.answer(777),
+            MessageHeader { tag: 9, length: SHORT_REPLY, other_length: 777 }
+        );
     }
 
     #[test]
     fn every_stretch_of_a_long_message_follows_the_pattern() {
-        let message = build(Header { tag: 1, length: 0, other_length: 0 }, 3_000_000);
+        let message = build(MessageHeader { tag: 1, length: 0, other_length: 0 }, 3_000_000);
         assert_eq!(message.len(), 3_000_000);
         for end in [17, 65_536, 65_537, 1_048_577, 3_000_000] {
             check_last(&message[16..end], end).unwrap();

@@ -14,7 +14,7 @@ use super::TICK;
 use super::link::{BodyFormat, LinkOptions, Protocol};
 use crate::arguments;
 use crate::cp_node;
-use crate::message::{Header, check, check_last};
+use crate::message::{MessageHeader, check, check_last};
 use crate::traffic::{Counts, Traffic};
 use crate::transport::interface::Server;
 use crate::transport::over_apus::reply_to;
@@ -160,7 +160,7 @@ impl Answers {
 
     /// The reply to a request; `None` if it is malformed. No reply is built before the request is checked.
     fn reply(&self, body: &Bytes, counts: &mut Counts) -> Option<Bytes> {
-        let header = Header::from_bytes(body)?;
+        let header = MessageHeader::from_bytes(body)?;
         let reply = header.answer(body.len() as u32);
         if reply.length > self.reply_max {
             return None;
@@ -177,12 +177,15 @@ impl Answers {
 
     /// The reply to a malformed request: a header that marks a refusal if the request has a header, otherwise an echo.
     fn refusal(&self, body: &Bytes) -> Bytes {
-        match (self.body, Header::from_bytes(body)) {
+        match (self.body, MessageHeader::from_bytes(body)) {
             (BodyFormat::CpNode, _) => cp_node::refusal(),
             // A length of 0 does not match the client's request, so the client detects the refusal.
             (BodyFormat::Apus, Some(header)) => {
-                let refusal =
-                    Header { length: Header::LEN as u32, other_length: 0, tag: header.tag };
+                let refusal = MessageHeader {
+                    length: MessageHeader::LEN as u32,
+                    other_length: 0,
+                    tag: header.tag,
+                };
                 refusal.to_bytes().to_vec().into()
             }
             (BodyFormat::Apus, None) => body.clone(),
@@ -192,9 +195,9 @@ impl Answers {
 
 /// Whether a request follows the pattern: its last byte, or every byte if the reply is longer than the request.
 fn is_pattern(body: &[u8], reply: u32) -> bool {
-    let rest = &body[Header::LEN..];
+    let rest = &body[MessageHeader::LEN..];
     if reply as usize > body.len() {
-        check(rest, Header::LEN)
+        check(rest, MessageHeader::LEN)
     } else {
         check_last(rest, body.len()).is_ok()
     }
@@ -311,10 +314,10 @@ mod tests {
 
     #[test]
     fn nothing_longer_than_a_message_is_built() {
-        let header = |other_length| Header { tag: 1, length: 0, other_length };
+        let header = |other_length| MessageHeader { tag: 1, length: 0, other_length };
         assert_eq!(reply(build(header(1 << 20), 100)).unwrap().len(), 1 << 20);
         for tag in [1, VERIFIED] {
-            let header = Header { tag, ..header(u32::MAX) };
+            let header = MessageHeader { tag, ..header(u32::MAX) };
             assert_eq!(reply(verify::build(header, 100)), None);
             assert_eq!(reply(build(header, 100)), None);
         }
@@ -323,7 +326,7 @@ mod tests {
     #[test]
     fn a_request_with_a_wrong_byte_gets_less_than_it_is() {
         for tag in [1, VERIFIED | 1] {
-            let header = Header { tag, length: 0, other_length: 5000 };
+            let header = MessageHeader { tag, length: 0, other_length: 5000 };
             let good = if tag == 1 { build(header, 400) } else { verify::build(header, 400) };
             assert_eq!(reply(good.clone()).unwrap().len(), 5000);
             for place in [16, 200, 399] {
@@ -332,8 +335,8 @@ mod tests {
                 assert_eq!(reply(wrong), None, "{tag}: {place}");
             }
             let refusal = answers(BodyFormat::Apus).refusal(&good.into());
-            assert_eq!(Header::from_bytes(&refusal).unwrap().other_length, 0);
-            assert_eq!(refusal.len(), Header::LEN);
+            assert_eq!(MessageHeader::from_bytes(&refusal).unwrap().other_length, 0);
+            assert_eq!(refusal.len(), MessageHeader::LEN);
         }
         assert_eq!(reply(vec![7; 15]), None);
         assert_eq!(answers(BodyFormat::Apus).refusal(&vec![7; 15].into()).len(), 15);
@@ -342,7 +345,7 @@ mod tests {
     #[test]
     fn a_second_execution_is_counted_only_of_what_is_right() {
         let answers = answers(BodyFormat::Apus);
-        let header = Header { tag: VERIFIED | 1, length: 0, other_length: 0 };
+        let header = MessageHeader { tag: VERIFIED | 1, length: 0, other_length: 0 };
         let (good, mut wrong) = (verify::build(header, 100), verify::build(header, 100));
         wrong[50] ^= 1;
         let twice = |body: Vec<u8>| {

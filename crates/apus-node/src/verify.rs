@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Mutex;
 
-use crate::message::Header;
+use crate::message::MessageHeader;
 
 /// Flag in the tag of a message whose bytes depend on the tag.
 pub const VERIFIED: u64 = 1 << 63;
@@ -12,7 +12,7 @@ pub const VERIFIED: u64 = 1 << 63;
 const TAGS_MAX: usize = 8 << 20;
 
 /// A message of `length` bytes with `header` in front and a body computed from the header's tag.
-pub fn build(header: Header, length: usize) -> Vec<u8> {
+pub fn build(header: MessageHeader, length: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length + 8);
     bytes.extend_from_slice(&header.to_bytes());
     for word in words(header.tag) {
@@ -26,8 +26,8 @@ pub fn build(header: Header, length: usize) -> Vec<u8> {
 }
 
 /// Whether every byte after the header matches its tag.
-pub fn is_right(header: Header, message: &[u8]) -> bool {
-    let body = message.get(Header::LEN..).unwrap_or_default();
+pub fn is_right(header: MessageHeader, message: &[u8]) -> bool {
+    let body = message.get(MessageHeader::LEN..).unwrap_or_default();
     body.chunks(8)
         .zip(words(header.tag))
         .all(|(bytes, word)| *bytes == word.to_le_bytes()[..bytes.len()])
@@ -63,18 +63,18 @@ mod tests {
 
     #[test]
     fn any_wrong_byte_is_noticed() {
-        let header = Header { tag: VERIFIED | 77, length: 0, other_length: 0 };
+        let header = MessageHeader { tag: VERIFIED | 77, length: 0, other_length: 0 };
         for length in [16, 17, 24, 100, 1001] {
             let message = build(header, length);
             assert_eq!(message.len(), length);
             assert!(is_right(header, &message));
-            for place in Header::LEN..length {
+            for place in MessageHeader::LEN..length {
                 let mut wrong = message.clone();
                 wrong[place] ^= 1;
                 assert!(!is_right(header, &wrong), "{place} of {length}");
             }
         }
-        let other = Header { tag: VERIFIED | 78, ..header };
+        let other = MessageHeader { tag: VERIFIED | 78, ..header };
         assert!(!is_right(other, &build(header, 100)));
     }
 

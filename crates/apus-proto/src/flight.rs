@@ -35,7 +35,7 @@ pub(crate) struct Flight {
     /// The message begun last.
     last: Option<RpcKey>,
     /// Value of `sent` at the last probe of the peer, and the time of that probe.
-    asked: (u64, Time),
+    last_probe: (u64, Time),
     /// Deferred messages, shortest first, then oldest, with the bytes of the receive buffer that each would take.
     deferred: BTreeMap<SrptKey, u64>,
 }
@@ -70,8 +70,8 @@ impl Flight {
     }
 
     /// Returns whether the peer was probed at `then` or later.
-    pub(crate) fn was_asked_since(&self, then: Time) -> bool {
-        self.asked.1 >= then
+    pub(crate) fn was_probed_since(&self, then: Time) -> bool {
+        self.last_probe.1 >= then
     }
 
     pub(crate) fn defer(&mut self, key: SrptKey, takes: u64) {
@@ -120,11 +120,11 @@ impl Flight {
         if first.is_none_or(|(_, &takes)| self.has_room(most, takes)) {
             return None;
         }
-        let (mark, at) = self.asked;
+        let (mark, at) = self.last_probe;
         if self.arrived < mark && now.saturating_since(at) < rto {
             return None;
         }
-        self.asked = (self.sent, now);
+        self.last_probe = (self.sent, now);
         self.last
     }
 }

@@ -128,7 +128,7 @@ impl Issued {
 }
 
 /// This endpoint's part of the host's grants.
-struct Part {
+struct HostShare {
     /// Number of messages to grant at a time.
     active: usize,
     /// Window of a message on an unmeasured path, in bytes.
@@ -195,7 +195,7 @@ impl Grants {
     }
 
     /// Returns this endpoint's part of the host's grants, if a path may have `limit` bytes expected.
-    fn part(&self, config: &Config, limit: u64) -> Part {
+    fn part(&self, config: &Config, limit: u64) -> HostShare {
         let most = config.overcommitment as u64;
         let (own, others) = (self.granting().min(most), self.others.granting.min(most));
         //= docs/protocol.md#host-1
@@ -205,7 +205,7 @@ impl Grants {
         //= docs/protocol.md#host-2
         let fair = limit * active / (all + 1);
         let left = limit.saturating_sub(self.others.expected);
-        Part {
+        HostShare {
             active: usize::try_from(active).expect("no more than the overcommitment"),
             share: limit / (all + 1),
             buffer_share: self.capacity / active,
@@ -369,7 +369,7 @@ impl Grants {
         config: &Config,
         message: &Incoming,
         peer: &Peer,
-        part: &Part,
+        part: &HostShare,
         behind: bool,
         affordable: u64,
     ) -> Option<u64> {

@@ -37,7 +37,7 @@ pub(crate) struct History {
     strays: Strays,
 }
 
-/// The answer of a history about a request.
+/// Result of the check whether a request was received before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReplayCheck {
     Fresh,

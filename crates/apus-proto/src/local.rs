@@ -154,12 +154,12 @@ pub(crate) struct LocalCall {
     pub(crate) started: Time,
     pub(crate) expires: Option<Time>,
     pub(crate) charge: Charge,
-    pub(crate) side: Side,
+    pub(crate) role: CallRole,
 }
 
 #[derive(Debug)]
-pub(crate) enum Side {
-    Client(Client),
+pub(crate) enum CallRole {
+    Client(ClientCall),
     /// `cancelled`: the client no longer waits.
     Server {
         cancelled: bool,
@@ -168,7 +168,7 @@ pub(crate) enum Side {
 
 /// The client's state of a call.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct ClientCall {
     pub(crate) cookie: u64,
     /// The local and the remote port.
     pub(crate) ports: (u16, u16),
@@ -182,16 +182,16 @@ pub(crate) struct Client {
 
 impl LocalCall {
     pub(crate) fn account(&self) -> Account {
-        match self.side {
-            Side::Client(_) => Account::Own,
-            Side::Server { .. } => Account::Theirs,
+        match self.role {
+            CallRole::Client(_) => Account::Own,
+            CallRole::Server { .. } => Account::Theirs,
         }
     }
 
-    pub(crate) fn client_mut(&mut self) -> Option<&mut Client> {
-        match &mut self.side {
-            Side::Client(client) => Some(client),
-            Side::Server { .. } => None,
+    pub(crate) fn client_mut(&mut self) -> Option<&mut ClientCall> {
+        match &mut self.role {
+            CallRole::Client(client) => Some(client),
+            CallRole::Server { .. } => None,
         }
     }
 }
@@ -396,7 +396,7 @@ impl LocalCalls {
     pub(crate) fn take(&mut self, key: RpcKey) -> Option<LocalCall> {
         let key = inner(key);
         let call = self.calls.take(key)?;
-        if matches!(call.side, Side::Server { .. }) {
+        if matches!(call.role, CallRole::Server { .. }) {
             self.requests.remove(key, call.name());
         }
         Some(call)

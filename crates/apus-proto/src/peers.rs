@@ -205,7 +205,7 @@ impl Peers {
 
     /// Reports to the link the paths that peers have begun or ceased to use.
     #[inline]
-    pub(crate) fn tell_paths<S: PacketSink + ?Sized>(&mut self, sink: &mut S) {
+    pub(crate) fn report_paths<S: PacketSink + ?Sized>(&mut self, sink: &mut S) {
         for path_use in self.path_uses.drain(..) {
             match path_use {
                 PathUse::Hold(path) => sink.hold(path),

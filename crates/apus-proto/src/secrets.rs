@@ -13,7 +13,7 @@ use crate::time::Time;
 
 /// Purpose of a number, so that one kind is never taken for another.
 #[derive(Hash)]
-enum For {
+enum Purpose {
     Tables,
     OwnToken,
     OfferedToken,
@@ -35,57 +35,57 @@ impl Secrets {
         Self { key: SipHasher24::new_with_key(&seed.to_le_bytes()), drawn: 0 }
     }
 
-    fn hash(&self, what: &For, of: impl Hash) -> u64 {
+    fn hash(&self, purpose: &Purpose, value: impl Hash) -> u64 {
         let mut hasher = self.key;
-        what.hash(&mut hasher);
-        of.hash(&mut hasher);
+        purpose.hash(&mut hasher);
+        value.hash(&mut hasher);
         hasher.finish()
     }
 
-    fn draw(&mut self, what: &For) -> u64 {
+    fn draw(&mut self, purpose: &Purpose) -> u64 {
         self.drawn += 1;
-        self.hash(what, self.drawn)
+        self.hash(purpose, self.drawn)
     }
 
     /// Returns the seed of the hash tables.
     pub(crate) fn tables(&self) -> u64 {
-        self.hash(&For::Tables, 0)
+        self.hash(&Purpose::Tables, 0)
     }
 
     /// Returns a new token, which no peer has.
     pub(crate) fn token(&mut self) -> Token {
-        Token(self.draw(&For::OwnToken).max(1))
+        Token(self.draw(&Purpose::OwnToken).max(1))
     }
 
     /// Returns the token for the peer that names itself by `theirs` in an OPEN. It is the same for each OPEN of one unit of time,
     /// so that no state need be kept until the peer confirms.
     pub(crate) fn offered_token(&self, theirs: Token, issued: u32) -> Token {
-        Token(self.hash(&For::OfferedToken, (theirs.0, issued)).max(1))
+        Token(self.hash(&Purpose::OfferedToken, (theirs.0, issued)).max(1))
     }
 
     /// Returns the proof for this token, which is sent only to this address.
     pub(crate) fn proof(&self, token: Token, path: PathId, issued: u32) -> u64 {
-        self.hash(&For::Proof, (token.0, path.name(), issued))
+        self.hash(&Purpose::Proof, (token.0, path.name(), issued))
     }
 
     /// Returns an incarnation for the ids of calls to a peer of a native link.
     pub(crate) fn incarnation(&mut self) -> u64 {
-        self.draw(&For::Incarnation)
+        self.draw(&Purpose::Incarnation)
     }
 
     /// Returns the first version of the cutoffs.
     pub(crate) fn first_version(&self) -> u16 {
-        self.hash(&For::Version, 0) as u16
+        self.hash(&Purpose::Version, 0) as u16
     }
 
     /// Returns the number to add to the version for one peer of a native link.
     pub(crate) fn version_salt(&mut self) -> u16 {
-        self.draw(&For::Version) as u16
+        self.draw(&Purpose::Version) as u16
     }
 
     /// Returns the version that a client of a native link must echo for its `incarnation` to be taken after `begun` others.
     pub(crate) fn challenge(&self, path: PathId, incarnation: u64, begun: u32) -> u16 {
-        (self.hash(&For::Challenge, (path.name(), incarnation, begun)) as u16).max(1)
+        (self.hash(&Purpose::Challenge, (path.name(), incarnation, begun)) as u16).max(1)
     }
 }
 

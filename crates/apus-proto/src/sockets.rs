@@ -15,7 +15,7 @@ pub(crate) struct Socket {
     /// Charges to the socket's budget.
     pub(crate) usage: Usage,
     /// Part of these bytes for responses that wait for the application.
-    pub(crate) untaken: u64,
+    pub(crate) undelivered: u64,
     /// Bytes charged to the ends of this socket at other endpoints of the host.
     pub(crate) others: u64,
 }
@@ -45,7 +45,7 @@ impl Sockets {
             None => self.free_port().ok_or(OpenError::NoPortLeft)?,
         };
         let usage = Usage::default();
-        let socket = self.slots.insert(Socket { port, usage, untaken: 0, others: 0 });
+        let socket = self.slots.insert(Socket { port, usage, undelivered: 0, others: 0 });
         self.ports.insert(port, socket);
         if port < FIRST_CLIENT_PORT {
             self.serves_last = Some((port, socket));

@@ -398,7 +398,7 @@ fn who_does_not_take_responses_gets_no_further_ones() {
             config.socket_budget(1 << 20);
         });
         pair.answer_with(response);
-        let (mut calls, mut took, mut untaken) = (Vec::new(), 0, 0);
+        let (mut calls, mut took, mut undelivered) = (Vec::new(), 0, 0);
         // The application takes nothing, and calls as often as it may.
         for _ in 0..3_000 {
             let request = body(100, 1);
@@ -407,21 +407,22 @@ fn who_does_not_take_responses_gets_no_further_ones() {
             };
             calls.push(call);
             pair.drive_for(micros(200));
-            untaken = calls.iter().filter(|&&call| pair.outcome(CLIENT, call).is_some()).count();
-            let (socket, waiting) = (pair.nodes[CLIENT].socket, untaken as u64);
-            pair.endpoint(CLIENT).set_untaken(socket, waiting, waiting * response as u64);
+            undelivered =
+                calls.iter().filter(|&&call| pair.outcome(CLIENT, call).is_some()).count();
+            let (socket, waiting) = (pair.nodes[CLIENT].socket, undelivered as u64);
+            pair.endpoint(CLIENT).set_undelivered(socket, waiting, waiting * response as u64);
         }
         let most = (1 << 20) / (response + RPC as usize);
-        assert!((most - 2..=most + 1).contains(&untaken), "{untaken} of {most}");
+        assert!((most - 2..=most + 1).contains(&undelivered), "{undelivered} of {most}");
         assert!(pair.nodes[CLIENT].endpoint.held_bytes() < (1 << 20) + response as u64 + 4_096);
         // The client takes all responses, and the rest arrives.
         let socket = pair.nodes[CLIENT].socket;
-        pair.endpoint(CLIENT).set_untaken(socket, 0, 0);
+        pair.endpoint(CLIENT).set_undelivered(socket, 0, 0);
         pair.drive_until(|net| net.active(CLIENT) == 0);
         for call in calls {
             took += usize::from(pair.response(call).len() == response);
         }
-        assert!(took >= untaken);
+        assert!(took >= undelivered);
         pair.drive();
         pair.assert_clean();
     }

@@ -34,9 +34,9 @@ pub struct Channel {
 
 /// A descriptor from a peer. [`crate::closer`] closes it.
 #[derive(Debug)]
-pub struct Received(ManuallyDrop<OwnedFd>);
+pub struct ReceivedDescriptor(ManuallyDrop<OwnedFd>);
 
-impl Received {
+impl ReceivedDescriptor {
     /// Returns the descriptor. Its `close` may sleep.
     #[must_use]
     pub fn into_owned(self) -> OwnedFd {
@@ -46,13 +46,13 @@ impl Received {
     }
 }
 
-impl AsFd for Received {
+impl AsFd for ReceivedDescriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl Drop for Received {
+impl Drop for ReceivedDescriptor {
     fn drop(&mut self) {
         // SAFETY: no code uses the value after its drop.
         close_elsewhere(unsafe { ManuallyDrop::take(&mut self.0) });
@@ -65,7 +65,7 @@ pub struct Taken {
     /// Length of the message in bytes.
     pub length: usize,
     /// Descriptors in the message.
-    pub descriptors: Vec<Received>,
+    pub descriptors: Vec<ReceivedDescriptor>,
 }
 
 /// Result of [`Channel::receive`].
@@ -227,7 +227,7 @@ struct Control([u8; CONTROL]);
 ///
 /// The kernel has filled the header, and no code has taken the descriptors.
 #[allow(clippy::unnecessary_cast, reason = "the length has another type with other C libraries")]
-unsafe fn received(header: &libc::msghdr) -> Vec<Received> {
+unsafe fn received(header: &libc::msghdr) -> Vec<ReceivedDescriptor> {
     let mut found = Vec::new();
     // SAFETY: the header is the kernel's, so its control messages lie one after the other within its buffer.
     unsafe {
@@ -239,7 +239,8 @@ unsafe fn received(header: &libc::msghdr) -> Vec<Received> {
                 let numbers =
                     (0..bytes / size_of::<RawFd>()).map(|at| data.add(at).read_unaligned());
                 found.extend(
-                    numbers.map(|fd| Received(ManuallyDrop::new(OwnedFd::from_raw_fd(fd)))),
+                    numbers
+                        .map(|fd| ReceivedDescriptor(ManuallyDrop::new(OwnedFd::from_raw_fd(fd)))),
                 );
             }
             control = libc::CMSG_NXTHDR(header, control);

@@ -31,7 +31,7 @@ mod socket_file;
 mod spare;
 mod watch;
 
-pub use channel::{Channel, Parcel, Received, Taken};
+pub use channel::{Channel, Parcel, ReceivedDescriptor, Taken};
 pub use counter_file::{CounterDirectory, CounterFile, ProcessName};
 pub use meeting::{Listener, Meeting, Nonce, Place, connect_to};
 pub use pair::{MessageReceiver, Pair, PairError, PendingPair, WHOLE_MAX, fits_limits};

@@ -171,7 +171,7 @@ impl Listener {
         Meeting::begin(self.accept_socket()?, nonce, self.number)
     }
 
-    /// Accepts the next connection, if there is one, for an [`Offer`](crate::Offer) without a nonce, where the right to connect is
+    /// Accepts the next connection, if there is one, for a [`PendingPair`](crate::PendingPair) without a nonce, where the right to connect is
     /// enough. An unused socket must be closed by [`close_elsewhere`].
     ///
     /// # Errors
@@ -222,7 +222,7 @@ impl Drop for Listener {
     }
 }
 
-/// Connects to the listener at a place, for an [`Offer`](crate::Offer) without a nonce. Never blocks.
+/// Connects to the listener at a place, for a [`PendingPair`](crate::PendingPair) without a nonce. Never blocks.
 ///
 /// # Errors
 ///
@@ -316,7 +316,7 @@ impl Meeting {
         Ok(getsockopt(&self.channel.descriptor(), sockopt::PeerCredentials)?.uid())
     }
 
-    /// Allows the peer to pass descriptors from now on, for its [`Offer`](crate::Offer). The kernel refuses earlier ones (Linux
+    /// Allows the peer to pass descriptors from now on, for its [`PendingPair`](crate::PendingPair). The kernel refuses earlier ones (Linux
     /// 6.16).
     pub fn allow_descriptors(&self) {
         self.channel.allow_descriptors(true);
@@ -328,7 +328,7 @@ impl Meeting {
         self.channel.descriptor()
     }
 
-    /// Converts the meeting to its socket, for an [`Offer`](crate::Offer).
+    /// Converts the meeting to its socket, for a [`PendingPair`](crate::PendingPair).
     #[must_use]
     pub fn into_socket(self) -> OwnedFd {
         self.channel.into_socket()

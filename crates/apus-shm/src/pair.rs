@@ -384,7 +384,7 @@ impl Pair {
             }
         }
         if count > 0 {
-            self.consumer.tell(self.receipts.words.word(layout::READ));
+            self.consumer.report(self.receipts.words.word(layout::READ));
             self.receipts.ring(Bell::Room);
         }
         Ok(count)

@@ -130,14 +130,14 @@ pub(crate) struct Pool {
     share: &'static Share,
     /// Number of segments of its user, if that is not the user of this process.
     of_user: Option<Arc<AtomicUsize>>,
-    segments: Vec<Part>,
+    segments: Vec<PoolSegment>,
     generation: u32,
     /// Number of times that the pool was given up.
     pub(crate) epoch: u8,
 }
 
 #[derive(Debug)]
-struct Part {
+struct PoolSegment {
     memory: Memory,
     /// A bit for each chunk without a run.
     free: u64,
@@ -219,7 +219,7 @@ impl Pool {
         if let Some(taken) = &self.of_user {
             taken.fetch_add(1, Ordering::Relaxed);
         }
-        self.segments.push(Part { memory, free: u64::MAX, lent: Vec::new() });
+        self.segments.push(PoolSegment { memory, free: u64::MAX, lent: Vec::new() });
     }
 
     /// Returns whether the peer holds unreleased runs.
@@ -252,7 +252,7 @@ impl Pool {
     }
 }
 
-impl Part {
+impl PoolSegment {
     /// Returns the first of `chunks` consecutive free chunks.
     fn find(&self, chunks: u32) -> Option<u32> {
         // Bit n of `begins` is set if the `length` chunks from n on are free; doubling the length takes log steps.
@@ -374,7 +374,8 @@ mod tests {
 
     #[test]
     fn gaps_between_runs_are_found() {
-        let mut part = Part { memory: Memory::private(CHUNK), free: 0b0111_0110, lent: vec![] };
+        let mut part =
+            PoolSegment { memory: Memory::private(CHUNK), free: 0b0111_0110, lent: vec![] };
         assert_eq!([1, 2, 3, 4].map(|chunks| part.find(chunks)), [Some(1), Some(1), Some(4), None]);
         part.free = u64::MAX;
         assert_eq!([64, 63].map(|chunks| part.find(chunks)), [Some(0), Some(0)]);

@@ -72,7 +72,7 @@ pub(crate) struct Consumer {
     /// Number of slots read since the beginning.
     read: u64,
     /// Number of read slots last reported to the peer.
-    told: u64,
+    reported: u64,
 }
 
 /// A frame that was read. Its payload is in the peer's memory.
@@ -179,7 +179,7 @@ impl Producer {
 impl Consumer {
     /// Creates the reader of a ring of `size` bytes at `start` of the peer's segment.
     pub(crate) fn new(peer: PeerSegment, start: usize, size: usize) -> Self {
-        Self { peer, start, count: (size / SLOT) as u64, read: 0, told: 0 }
+        Self { peer, start, count: (size / SLOT) as u64, read: 0, reported: 0 }
     }
 
     /// Returns whether a frame is ready. Costs one load from a cache line.
@@ -188,7 +188,7 @@ impl Consumer {
         self.peer.load(self.offset(), Ordering::Acquire) != 0
     }
 
-    /// Reads the next frame. Its payload stays in place until [`tell`](Self::tell).
+    /// Reads the next frame. Its payload stays in place until [`report`](Self::report).
     ///
     /// # Errors
     ///
@@ -226,9 +226,9 @@ impl Consumer {
 
     /// Reports new read slots to the peer, which may write them again. `word` is this process's.
     #[inline]
-    pub(crate) fn tell(&mut self, word: &std::sync::atomic::AtomicU64) {
-        if self.told != self.read {
-            self.told = self.read;
+    pub(crate) fn report(&mut self, word: &std::sync::atomic::AtomicU64) {
+        if self.reported != self.read {
+            self.reported = self.read;
             word.store(self.read, Ordering::Release);
         }
     }
@@ -291,8 +291,8 @@ mod tests {
         let fitted = (0..).take_while(|&number| ends.push(1, [number, 0], b"")).count();
         assert_eq!(fitted, 15, "one slot is the next stamp");
         assert_eq!(ends.pop().unwrap().1, [0, 0]);
-        assert!(!ends.push(1, [15, 0], b""), "the reader has not told yet");
-        ends.consumer.tell(&ends.read);
+        assert!(!ends.push(1, [15, 0], b""), "the reader has not reported yet");
+        ends.consumer.report(&ends.read);
         assert!(ends.push(1, [15, 0], b"") && !ends.push(1, [16, 0], b""));
     }
 
@@ -306,7 +306,7 @@ mod tests {
             assert!(ends.push(7, [round, !round], &payload[..length]));
             assert_eq!(ends.pop(), Some((7, [round, !round], payload[..length].to_vec())));
             assert_eq!(ends.pop(), None);
-            ends.consumer.tell(&ends.read);
+            ends.consumer.report(&ends.read);
         }
     }
 
@@ -373,7 +373,7 @@ mod tests {
                 };
                 let mut payload = Vec::new();
                 consumer.peer.copy_out(frame.at..frame.at + frame.length, &mut payload);
-                consumer.tell(read);
+                consumer.report(read);
                 assert_eq!(frame.words, [number, 0]);
                 assert_eq!(payload, vec![number as u8; number as usize % 200]);
             }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::chance;
 use crate::queue::{Event, EventQueue, What};
-use crate::topology::{Graph, Links, Node};
+use crate::topology::{Graph, LinkEnd, Links};
 
 /// The index of no packet.
 const NONE: u32 = u32::MAX;
@@ -68,7 +68,7 @@ struct Port {
     latency: u64,
     /// Upper bound on bytes that wait here, besides the switch's limit.
     limit: u64,
-    to: Node,
+    to: LinkEnd,
     switch: u32,
     layer: u32,
     /// Whether an event is scheduled for the time at which the port is free.
@@ -172,7 +172,7 @@ impl<H: Copy> Fabric<H> {
         let mut layers = vec![Layer::default(); graph.layers.len()];
         let port = |outlet: &crate::topology::Outlet| {
             layers[outlet.layer].ports += 1;
-            let is_nic = matches!(outlet.at, Node::Host(_));
+            let is_nic = matches!(outlet.at, LinkEnd::Host(_));
             Port {
                 busy_until: 0,
                 picos_per_byte: 8_000 / outlet.gbps.max(1),
@@ -180,7 +180,7 @@ impl<H: Copy> Fabric<H> {
                 limit: treatment.layer_bytes[outlet.layer]
                     .min(outlet.port_bytes.unwrap_or(u64::MAX)),
                 to: outlet.to,
-                switch: if let Node::Switch(switch) = outlet.at { switch } else { 0 },
+                switch: if let LinkEnd::Switch(switch) = outlet.at { switch } else { 0 },
                 layer: outlet.layer as u32,
                 waking: false,
                 is_nic,
@@ -440,13 +440,13 @@ impl<H: Copy> Fabric<H> {
             self.schedule(busy_until, What::PortFree, port, 0);
         }
         match next {
-            Node::Host(host) => {
+            LinkEnd::Host(host) => {
                 if self.jitter > 0 {
                     at += (u64::from(chance::below(&mut self.rng, 1 << 20)) * self.jitter) >> 20;
                 }
                 self.schedule(at, What::AtHost, host, index);
             }
-            Node::Switch(switch) => {
+            LinkEnd::Switch(switch) => {
                 let next = self.way(switch, to, flow);
                 self.schedule(at, What::AtPort, next, index);
             }

@@ -1,8 +1,8 @@
 //! A datacenter in one process: the production protocol on hundreds of hosts, deterministic.
 //!
 //! Every host runs [`apus_proto::Endpoint`], unchanged. Links, switches, clocks and random numbers are simulated. A [`Plan`]
-//! describes the simulation, [`run()`] runs it, and an [`Outcome`] has the results. The same plan gives the same events in the same
-//! order on every machine ([`Outcome::hash`]).
+//! describes the simulation, [`run()`] runs it, and an [`SimulationResult`] has the results. The same plan gives the same events in the same
+//! order on every machine ([`SimulationResult::hash`]).
 //!
 //! # Map
 //!
@@ -45,7 +45,7 @@ pub use fabric::Buffers;
 pub use framing::Framing;
 pub use layout::{Layout, Link, Switch};
 pub use plan::{Arrivals, Exchange, HomaPlan, Pattern, Plan, PlanError, Profile, Protocol};
-pub use run::{LayerOutcome, Outcome, Progress, run, run_traced};
+pub use run::{LayerOutcome, Progress, SimulationResult, run, run_traced};
 pub use size_table::SizeTable;
 pub use sizes::Sizes;
 pub use slowdown::{BATCHES, Decile, SizeClass};

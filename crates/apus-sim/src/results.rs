@@ -4,7 +4,7 @@ use apus_load::{ResultFile, Row, Series};
 
 use crate::paper::PaperWorkload;
 use crate::plan::Protocol;
-use crate::run::Outcome;
+use crate::run::SimulationResult;
 
 /// Number of messages from which the 99th percentile of a size is stable.
 const STABLE: u64 = 1_000;
@@ -59,7 +59,7 @@ pub const PAPER_LOAD: f64 = 0.8;
 /// An outcome beside the paper's result for the same transport. `None` if the paper has no such result, as for loads other than
 /// [`PAPER_LOAD`].
 #[must_use]
-pub fn compare(outcome: &Outcome) -> Option<Vec<Compared>> {
+pub fn compare(outcome: &SimulationResult) -> Option<Vec<Compared>> {
     let workload = outcome.plan.workload.paper()?;
     if (outcome.plan.load - PAPER_LOAD).abs() > 1e-9 {
         return None;
@@ -80,7 +80,7 @@ pub fn compare(outcome: &Outcome) -> Option<Vec<Compared>> {
     Some(outcome.deciles.iter().enumerate().map(row).collect())
 }
 
-fn row(outcome: &Outcome, bench: &str) -> Row {
+fn row(outcome: &SimulationResult, bench: &str) -> Row {
     Row::new(outcome.plan.transport.name())
         .set("bench", bench)
         .set("workload", outcome.plan.workload.to_string())
@@ -92,7 +92,7 @@ fn decile_name(decile: usize, bytes: u32) -> String {
 }
 
 /// Adds the rows, curves and warnings of an outcome to a result.
-pub fn record(outcome: &Outcome, result: &mut ResultFile) {
+pub fn record(outcome: &SimulationResult, result: &mut ResultFile) {
     for (decile, here) in outcome.deciles.iter().enumerate() {
         result.rows.push(
             row(outcome, "sim slowdown")
@@ -140,7 +140,7 @@ pub fn record(outcome: &Outcome, result: &mut ResultFile) {
 }
 
 /// Slowdown by size, in the form of the paper's figures 12 and 13.
-fn record_curves(outcome: &Outcome, result: &mut ResultFile) {
+fn record_curves(outcome: &SimulationResult, result: &mut ResultFile) {
     let title = format!("{} at {:.0} %", outcome.plan.workload, outcome.plan.load * 100.0);
     let curve = |transport: &str, percent: &str, points: Vec<(f64, f64)>| {
         Series::by_size(&format!("{title}, p{percent}"), transport, "slowdown".to_owned(), points)
@@ -162,7 +162,7 @@ fn record_curves(outcome: &Outcome, result: &mut ResultFile) {
     }
 }
 
-fn record_warnings(outcome: &Outcome, result: &mut ResultFile) {
+fn record_warnings(outcome: &SimulationResult, result: &mut ResultFile) {
     let (title, messages) = (&outcome.plan.workload, outcome.messages);
     if outcome.unfinished > 0 {
         result.warn(format!(
@@ -181,7 +181,7 @@ fn record_warnings(outcome: &Outcome, result: &mut ResultFile) {
 }
 
 /// Adds the decile table beside the paper's. Returns the number of cells that are higher than allowed.
-pub fn record_comparison(outcome: &Outcome, result: &mut ResultFile) -> usize {
+pub fn record_comparison(outcome: &SimulationResult, result: &mut ResultFile) -> usize {
     let cells = compare(outcome).unwrap_or_default();
     for cell in &cells {
         result.rows.push(

@@ -69,7 +69,7 @@ pub struct LayerOutcome {
 
 /// The results of a simulation.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Outcome {
+pub struct SimulationResult {
     /// The plan that was simulated.
     pub plan: Plan,
     /// Slowdowns by size.
@@ -98,7 +98,7 @@ pub struct Outcome {
     pub wall: Duration,
 }
 
-impl Outcome {
+impl SimulationResult {
     /// Packets times links per second of real time.
     #[must_use]
     pub fn packet_hops_per_s(&self) -> f64 {
@@ -111,7 +111,7 @@ impl Outcome {
 /// # Errors
 ///
 /// If the plan cannot be run.
-pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Outcome, PlanError> {
+pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<SimulationResult, PlanError> {
     run_with(plan, progress, false).map(|(outcome, _)| outcome)
 }
 
@@ -124,7 +124,7 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Outcome, P
 pub fn run_traced(
     plan: &Plan,
     progress: &mut dyn FnMut(Progress),
-) -> Result<(Outcome, Option<Trace>), PlanError> {
+) -> Result<(SimulationResult, Option<Trace>), PlanError> {
     run_with(plan, progress, true)
 }
 
@@ -132,7 +132,7 @@ fn run_with(
     plan: &Plan,
     progress: &mut dyn FnMut(Progress),
     traced: bool,
-) -> Result<(Outcome, Option<Trace>), PlanError> {
+) -> Result<(SimulationResult, Option<Trace>), PlanError> {
     plan.validate()?;
     let graph = Graph::new(&plan.topology, &plan.links);
     let trace = match &plan.trace {
@@ -190,7 +190,7 @@ fn run_tcp(
     graph: Graph,
     flavour: Flavour,
     progress: &mut dyn FnMut(Progress),
-) -> (Outcome, Option<Trace>) {
+) -> (SimulationResult, Option<Trace>) {
     let marks = flavour == Flavour::Dctcp;
     // The marking threshold grows with the rate, as do the bytes of a round trip.
     let mark_bytes = tcp::DCTCP_MARK_BYTES * plan.links.host_gbps / 10;
@@ -274,7 +274,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
         }
     }
 
-    fn run(mut self, progress: &mut dyn FnMut(Progress)) -> (Outcome, Option<Trace>) {
+    fn run(mut self, progress: &mut dyn FnMut(Progress)) -> (SimulationResult, Option<Trace>) {
         self.greet();
         self.measured_from = self.began + self.plan.warmup();
         self.measured_until = self.measured_from + self.plan.measured();
@@ -495,7 +495,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
         }
     }
 
-    fn outcome(self) -> Outcome {
+    fn outcome(self) -> SimulationResult {
         let sizes = self.slowdowns.sizes();
         let paper = self.plan.workload.paper().filter(|_| self.plan.trace.is_none());
         let bins = paper.map(|workload| workload.bins());
@@ -513,7 +513,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
             layer_outcome(name, layer, now, ports.map(|outlet| outlet.gbps).sum())
         });
         let layers = layers.collect();
-        Outcome {
+        SimulationResult {
             plan: self.plan.clone(),
             deciles: self.slowdowns.deciles(share),
             sizes,

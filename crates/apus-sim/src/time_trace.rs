@@ -23,7 +23,7 @@ struct Ring {
 }
 
 /// The trace sink of one host.
-struct Host {
+struct HostTrace {
     now: Arc<AtomicU64>,
     ring: Arc<Mutex<Ring>>,
 }
@@ -36,7 +36,7 @@ impl Recorder {
 
     /// The sink for the events of a host.
     pub(crate) fn sink(&self, host: usize) -> Box<dyn TraceSink> {
-        Box::new(Host { now: Arc::clone(&self.now), ring: Arc::clone(&self.hosts[host]) })
+        Box::new(HostTrace { now: Arc::clone(&self.now), ring: Arc::clone(&self.hosts[host]) })
     }
 
     /// Sets the time of the following records.
@@ -75,7 +75,7 @@ impl Recorder {
     }
 }
 
-impl TraceSink for Host {
+impl TraceSink for HostTrace {
     fn record(&mut self, event: TraceEvent, arguments: [u32; 4]) {
         let ticks = self.now.load(Ordering::Relaxed) / 1_000;
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);

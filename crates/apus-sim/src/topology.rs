@@ -189,13 +189,13 @@ impl Links {
     pub(crate) fn latency_ns(&self, outlet: &Outlet) -> u64 {
         let Outlet { wire_ns, .. } = *outlet;
         let node_ns = match outlet.to {
-            Node::Host(_) => self.receive_ns,
-            Node::Switch(_) => self.switch_ns,
+            LinkEnd::Host(_) => self.receive_ns,
+            LinkEnd::Switch(_) => self.switch_ns,
         };
         match (outlet.at, outlet.to) {
-            (Node::Host(_), _) => self.send_ns + wire_ns.unwrap_or(self.wire_ns) + node_ns,
-            (Node::Switch(_), Node::Host(_)) => wire_ns.unwrap_or(self.wire_ns) + node_ns,
-            (Node::Switch(_), Node::Switch(_)) => {
+            (LinkEnd::Host(_), _) => self.send_ns + wire_ns.unwrap_or(self.wire_ns) + node_ns,
+            (LinkEnd::Switch(_), LinkEnd::Host(_)) => wire_ns.unwrap_or(self.wire_ns) + node_ns,
+            (LinkEnd::Switch(_), LinkEnd::Switch(_)) => {
                 wire_ns.or(self.core_wire_ns).unwrap_or(self.wire_ns) + node_ns
             }
         }
@@ -204,7 +204,7 @@ impl Links {
 
 /// One end of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Node {
+pub(crate) enum LinkEnd {
     Host(u32),
     Switch(u32),
 }
@@ -212,8 +212,8 @@ pub(crate) enum Node {
 /// One direction of a link: the port of a switch or host where packets wait to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outlet {
-    pub(crate) at: Node,
-    pub(crate) to: Node,
+    pub(crate) at: LinkEnd,
+    pub(crate) to: LinkEnd,
     pub(crate) gbps: u64,
     /// Index into [`Graph::layers`].
     pub(crate) layer: usize,
@@ -273,12 +273,12 @@ impl Graph {
         for host in 0..hosts {
             let (host, edge) = (host as u32, (host / per_edge) as u32);
             graph.edge_of.push(edge);
-            graph.outlet(Node::Host(host), Node::Switch(edge), links.host_gbps, 0);
+            graph.outlet(LinkEnd::Host(host), LinkEnd::Switch(edge), links.host_gbps, 0);
         }
         for host in 0..hosts as u32 {
             graph.down_to.push(graph.outlets.len() as u32);
             let edge = graph.edge_of[host as usize];
-            graph.outlet(Node::Switch(edge), Node::Host(host), links.host_gbps, down);
+            graph.outlet(LinkEnd::Switch(edge), LinkEnd::Host(host), links.host_gbps, down);
         }
         graph.switches = hosts / per_edge;
         match *topology {
@@ -301,7 +301,7 @@ impl Graph {
         for (upwards, layer) in [(true, 0), (false, 2)] {
             for host in 0..self.hosts {
                 let switch = &layout.switches[self.edge_of[host] as usize];
-                let (at, edge) = (Node::Host(host as u32), Node::Switch(self.edge_of[host]));
+                let (at, edge) = (LinkEnd::Host(host as u32), LinkEnd::Switch(self.edge_of[host]));
                 if !upwards {
                     self.down_to.push(self.outlets.len() as u32);
                 }
@@ -313,7 +313,7 @@ impl Graph {
         }
         for link in &layout.links {
             let [one, other] =
-                link.between.each_ref().map(|name| Node::Switch(layout.number(name) as u32));
+                link.between.each_ref().map(|name| LinkEnd::Switch(layout.number(name) as u32));
             let gbps = link.gbps.unwrap_or(links.core_gbps);
             let (wire_ns, port_bytes) = (link.wire_ns, link.port_bytes);
             for (at, to) in [(one, other), (other, one)] {
@@ -322,12 +322,12 @@ impl Graph {
         }
     }
 
-    fn outlet(&mut self, at: Node, to: Node, gbps: u64, layer: usize) {
+    fn outlet(&mut self, at: LinkEnd, to: LinkEnd, gbps: u64, layer: usize) {
         self.outlets.push(Outlet { at, to, gbps, layer, wire_ns: None, port_bytes: None });
     }
 
     fn pair(&mut self, low: usize, high: usize, gbps: u64, layers: (usize, usize)) {
-        let (low, high) = (Node::Switch(low as u32), Node::Switch(high as u32));
+        let (low, high) = (LinkEnd::Switch(low as u32), LinkEnd::Switch(high as u32));
         self.outlet(low, high, gbps, layers.0);
         self.outlet(high, low, gbps, layers.1);
     }
@@ -365,7 +365,7 @@ impl Graph {
     fn find_ways(&mut self) {
         let mut leaving = vec![Vec::new(); self.switches];
         for (index, outlet) in self.outlets.iter().enumerate() {
-            if let (Node::Switch(at), Node::Switch(to)) = (outlet.at, outlet.to) {
+            if let (LinkEnd::Switch(at), LinkEnd::Switch(to)) = (outlet.at, outlet.to) {
                 leaving[at as usize].push((index as u32, to as usize));
             }
         }
@@ -416,7 +416,7 @@ impl Graph {
         while at != self.edge_of[to as usize] {
             let outlet = self.ways(at, to)[0] as usize;
             path.push(outlet);
-            let Node::Switch(next) = self.outlets[outlet].to else { break };
+            let LinkEnd::Switch(next) = self.outlets[outlet].to else { break };
             at = next;
         }
         path.push(self.down_to[to as usize] as usize);

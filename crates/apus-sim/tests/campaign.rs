@@ -2,11 +2,11 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use apus_sim::check::{Part, check, log, minimize};
+use apus_sim::check::{ScenarioSubset, check, log, minimize};
 
 fn all_hold(seeds: impl IntoIterator<Item = u64>) {
     for seed in seeds {
-        if let Err(failure) = check(seed, &Part::default()) {
+        if let Err(failure) = check(seed, &ScenarioSubset::default()) {
             let small = minimize(&failure);
             let log = log(seed, &small.part);
             let tail = log[log.len().saturating_sub(60)..].join("\n");
@@ -59,10 +59,12 @@ fn weighted_seeds_that_once_failed_hold() {
 /// RESEND, and each RESEND by a packet, for ever.
 #[test]
 fn a_challenge_is_no_storm() {
-    let part = Part { calls: Some([7, 23, 24, 27].into()), faults: Some([0].into()) };
-    for (seed, part) in
-        [(7_317_491, part), (7_317_491, Part::default()), (9_116_602, Part::default())]
-    {
+    let part = ScenarioSubset { calls: Some([7, 23, 24, 27].into()), faults: Some([0].into()) };
+    for (seed, part) in [
+        (7_317_491, part),
+        (7_317_491, ScenarioSubset::default()),
+        (9_116_602, ScenarioSubset::default()),
+    ] {
         if let Err(failure) = check(seed, &part) {
             panic!("{}\nreplay: apus sim check {}", failure.violation, failure.replay());
         }
@@ -71,7 +73,7 @@ fn a_challenge_is_no_storm() {
 
 #[test]
 fn a_seed_is_the_same_run_every_time() {
-    let part = Part::default();
+    let part = ScenarioSubset::default();
     assert_eq!(log(17, &part), log(17, &part));
     assert_eq!(
         check(17, &part).map_err(|f| f.violation),
@@ -81,7 +83,7 @@ fn a_seed_is_the_same_run_every_time() {
 
 #[test]
 fn a_part_of_a_scenario_can_be_run() {
-    let part = Part { calls: Some([0].into()), faults: Some([].into()) };
+    let part = ScenarioSubset { calls: Some([0].into()), faults: Some([].into()) };
     let tally = check(3, &part).expect("one call on a good network ends well");
     assert!(tally.calls <= 1, "{tally:?}");
 }

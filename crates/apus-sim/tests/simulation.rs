@@ -1,8 +1,8 @@
 //! Small whole simulations.
 
-use apus_sim::{Outcome, Plan, Protocol, run};
+use apus_sim::{Plan, Protocol, SimulationResult, run};
 
-fn simulate(text: &str) -> Outcome {
+fn simulate(text: &str) -> SimulationResult {
     let plan = Plan::from_toml(text).expect("the plan is right");
     run(&plan, &mut |_| {}).expect("the plan can be run")
 }

@@ -159,8 +159,8 @@ impl Trace {
         let header_bytes = checked_start(&start)?;
         let mut header = vec![0; header_bytes];
         read_at(file, &mut header, 0, length)?;
-        let Header { clock, pid, machine, realtime, anchors, program, events } =
-            Header::parse(&header)?;
+        let FileHeader { clock, pid, machine, realtime, anchors, program, events } =
+            FileHeader::parse(&header)?;
         let mut anchors = anchors.to_vec();
         let mut rings = Vec::new();
         let mut left = SPARSE_MAX.max(file.metadata()?.blocks().saturating_mul(512));
@@ -208,7 +208,7 @@ impl Trace {
     /// The errors of the writer.
     pub fn write(&self, mut to: impl Write) -> io::Result<()> {
         let widest = self.widest_anchors();
-        let header = Header {
+        let header = FileHeader {
             clock: self.clock,
             pid: self.pid,
             machine: self.machine,
@@ -279,7 +279,7 @@ impl From<EventInfo> for EventNames {
 
 /// The header of a file.
 #[derive(Debug)]
-pub(crate) struct Header {
+pub(crate) struct FileHeader {
     pub(crate) clock: Clock,
     pub(crate) pid: u32,
     pub(crate) machine: [u8; 16],
@@ -289,7 +289,7 @@ pub(crate) struct Header {
     pub(crate) events: Vec<EventNames>,
 }
 
-impl Header {
+impl FileHeader {
     pub(crate) fn emit(&self, settings: &Settings, without_ring: u64) -> Vec<u8> {
         let lines = self.events.iter().map(|event| {
             let arguments = event.arguments.join(",");

@@ -21,7 +21,7 @@ use nix::unistd::gettid;
 
 use crate::controls::{Controls, Settings};
 use crate::event::EventInfo;
-use crate::file::{Anchor, Header, machine, names};
+use crate::file::{Anchor, FileHeader, machine, names};
 use crate::layout::{CONTROLS_AT, HEADER};
 use crate::ring::LiveRing;
 use crate::stamp::{Clock, monotonic_nanos, realtime_nanos, ticks};
@@ -82,7 +82,7 @@ thread_local! {
     /// The number of [`RETURNED`] rings when the thread last failed to get a ring.
     static ASKED_AT: Cell<u64> = const { Cell::new(NEVER_ASKED) };
     /// Returns the ring when the thread ends.
-    static HELD: Cell<Option<Held>> = const { Cell::new(None) };
+    static HELD: Cell<Option<ThreadRing>> = const { Cell::new(None) };
 }
 
 /// Number of rings that threads have returned. A thread without a ring tries again when this number changes.
@@ -251,18 +251,18 @@ fn begin(event: u16, arguments: [u32; 4]) {
     let thread = std::thread::current();
     ring.take(clock, gettid().as_raw() as u32, thread.name().unwrap_or("thread"));
     RING.set(Some((ring, clock, live.controls)));
-    HELD.set(Some(Held { index, pid: live.pid }));
+    HELD.set(Some(ThreadRing { index, pid: live.pid }));
     ring.write(clock, live.controls, event, arguments);
 }
 
 /// The ring of a thread.
 #[derive(Debug)]
-struct Held {
+struct ThreadRing {
     index: usize,
     pid: u32,
 }
 
-impl Drop for Held {
+impl Drop for ThreadRing {
     fn drop(&mut self) {
         // Later records of the thread's destructors are lost.
         RING.set(None);
@@ -298,7 +298,7 @@ impl Live {
             file.set_len(length as u64)?;
         }
         let clock = Clock::of_host();
-        let header = Header {
+        let header = FileHeader {
             clock,
             pid,
             machine: machine(),

@@ -19,7 +19,7 @@ pub(crate) struct CallKey {
 pub(crate) struct Nodes {
     /// The node of each ring.
     of_ring: Vec<usize>,
-    nodes: Vec<Node>,
+    nodes: Vec<TracedNode>,
     /// The nodes of each pair, in the order of their first records.
     of_pair: BTreeMap<u32, Vec<usize>>,
     /// The node at the client's end of a call, and at its server's.
@@ -27,7 +27,7 @@ pub(crate) struct Nodes {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Node {
+struct TracedNode {
     name: String,
     /// Start of the time in which all its records are present.
     from: u64,
@@ -37,10 +37,10 @@ struct Node {
 
 impl Nodes {
     pub(crate) fn of(merged: &Merged) -> Self {
-        let (mut nodes, mut numbers): (Vec<Node>, _) = (Vec::new(), BTreeMap::new());
+        let (mut nodes, mut numbers): (Vec<TracedNode>, _) = (Vec::new(), BTreeMap::new());
         let of_ring = merged.rings.iter().map(|source| {
             *numbers.entry(name(source)).or_insert_with_key(|name| {
-                nodes.push(Node { name: name.clone(), from: 0, until: 0 });
+                nodes.push(TracedNode { name: name.clone(), from: 0, until: 0 });
                 nodes.len() - 1
             })
         });

@@ -88,7 +88,7 @@ struct Sent {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Received {
+struct Reception {
     at: u64,
     ring: usize,
     offset: u32,
@@ -99,7 +99,7 @@ struct Received {
 #[derive(Debug, Default)]
 struct Flow {
     sent: Vec<Sent>,
-    received: Vec<Received>,
+    received: Vec<Reception>,
     /// Ranges that the receiver requested again, with the time.
     asked: Vec<(u64, Range<u32>)>,
     message: Option<u32>,
@@ -142,7 +142,7 @@ impl Flows {
                 self.flow(PacketType::Data, call, at_client).sent.push(sent);
             }
             "data_received" => {
-                let received = Received { at, ring, offset, bytes };
+                let received = Reception { at, ring, offset, bytes };
                 self.flow(PacketType::Data, call, !at_client).received.push(received);
             }
             "sendmsg_request" | "sendmsg_response" => {
@@ -163,7 +163,7 @@ impl Flows {
                 self.flow(kind, call, at_client).sent.push(sent);
             }
             Some((kind, false)) => {
-                let received = Received { at, ring, offset, bytes: 0 };
+                let received = Reception { at, ring, offset, bytes: 0 };
                 self.flow(kind, call, !at_client).received.push(received);
             }
             None => {}

@@ -24,7 +24,7 @@ use crate::mail::{CallKey, CompletionMode};
 use crate::observe::events;
 use crate::observe::spans::{CallSpan, SpanNumber};
 use crate::observe::stats::PortStats;
-use crate::socket::{Message, Recv, Socket, SocketInner};
+use crate::socket::{Deliverable, Recv, Socket, SocketInner};
 use crate::sync::clock;
 
 /// Makes calls from a port of its own. Opened by [`Node::client`](crate::Node::client).
@@ -50,7 +50,7 @@ pub struct Response {
     span: SpanNumber,
 }
 
-impl Message for Response {
+impl Deliverable for Response {
     #[inline(always)]
     fn take(queue: &mut Queue, _: &mut Endpoint, _: &Arc<SocketInner>) -> Option<Self> {
         let WaitingResponse { cookie, result, span, .. } = queue.pop_response()?;

@@ -214,11 +214,11 @@ impl Engine {
         let near = self.receive_near(now, paused);
         self.forward(now);
         let (far, more) = if self.wants_link(now, paused) { self.receive(now) } else { (0, false) };
-        let came = near + far;
+        let received = near + far;
         if far > 0 {
             self.turns.link_used = now;
             if let Self { neighbours: Some(neighbours), endpoint, link, .. } = self {
-                neighbours.packets_came(now, endpoint, &mut **link);
+                neighbours.packets_arrived(now, endpoint, &mut **link);
             }
         }
         // Bounded, because errors can be forged as fast as they are taken.
@@ -236,7 +236,7 @@ impl Engine {
             self.endpoint.handle_timeout(now);
             self.paths.examinations.extend(self.link.wanted_examination());
         }
-        if came > 0
+        if received > 0
             || due
             || self.turns.corked_at.is_some()
             || self.link_is_due()
@@ -256,10 +256,10 @@ impl Engine {
             }
         }
         self.run_handlers(now);
-        if came > 0 {
-            self.leadership.packets_came();
+        if received > 0 {
+            self.leadership.packets_arrived();
         }
-        came
+        received
     }
 
     /// Receives messages of neighbours. Returns the number of messages and parts of messages.
@@ -324,11 +324,11 @@ impl Engine {
     #[inline]
     fn receive(&mut self, now: Time) -> (usize, bool) {
         let mut receiver = Receiver { endpoint: &mut self.endpoint, now, bytes: 0 };
-        let mut came = 0;
+        let mut received = 0;
         loop {
             let before = receiver.bytes;
             let batch = self.link.recv(&mut receiver);
-            came += batch;
+            received += batch;
             if batch > 0 {
                 let bytes = receiver.bytes - before;
                 self.following.received(&*self.link, batch, bytes);
@@ -337,10 +337,10 @@ impl Engine {
             // A batch that is not full was probably the last. Another look costs a system call, which is little beside a burst that
             // would delay the packets behind it.
             if batch == 0 || (batch < FULL_BATCH && !receiver.endpoint.sends_long()) {
-                return (came, false);
+                return (received, false);
             }
-            if came + FULL_BATCH > self.turns.budget || receiver.bytes >= BYTES_MAX {
-                return (came, batch >= FULL_BATCH);
+            if received + FULL_BATCH > self.turns.budget || receiver.bytes >= BYTES_MAX {
+                return (received, batch >= FULL_BATCH);
             }
         }
     }
@@ -378,8 +378,8 @@ impl Engine {
     #[inline]
     fn report_backlog(&mut self) {
         let endpoint = &mut self.endpoint;
-        self.mail.report_backlog(|socket, untaken| {
-            endpoint.set_untaken(socket, untaken.responses, untaken.bytes);
+        self.mail.report_backlog(|socket, undelivered| {
+            endpoint.set_undelivered(socket, undelivered.responses, undelivered.bytes);
         });
     }
 
@@ -470,7 +470,7 @@ impl Engine {
             Ok(rpc) => {
                 let mark = self.endpoint.take_trace_mark(rpc);
                 self.mail.call_started(call, rpc, mark);
-                self.endpoint.tell_paths(&mut *self.link);
+                self.endpoint.report_paths(&mut *self.link);
                 Ok(call)
             }
             Err(error) => {
@@ -533,7 +533,7 @@ impl Engine {
             Ok(rpc) => {
                 let mark = self.endpoint.take_trace_mark(rpc);
                 self.mail.call_started(call, rpc, mark);
-                self.endpoint.tell_paths(&mut *self.link);
+                self.endpoint.report_paths(&mut *self.link);
                 if let Some(neighbours) = &mut self.neighbours {
                     neighbours.wait_for_meeting(to.path, call);
                 }

@@ -21,7 +21,7 @@ use crate::delivery::cross_shard::CrossShardWaiters;
 use crate::delivery::parker::{Parker, Waiter, WaiterId};
 use crate::delivery::spin::Spin;
 use crate::error::CallError;
-use crate::mail::queue::{Queue, Untaken, WaitingRequest, WaitingResponse};
+use crate::mail::queue::{Queue, Undelivered, WaitingRequest, WaitingResponse};
 use crate::observe::spans::SpanNumber;
 use crate::observe::stats::PortStats;
 use crate::observe::time_trace;
@@ -76,9 +76,9 @@ pub(crate) struct Mailbox {
 #[derive(Debug, Default)]
 struct Backlog {
     /// Results of calls whose handle exists and was not asked for them.
-    results: Untaken,
+    results: Undelivered,
     /// Results and queued responses as last reported to the endpoint.
-    reported: Untaken,
+    reported: Undelivered,
     /// The mailbox is in the list of those to be reported.
     changed: bool,
 }
@@ -117,7 +117,7 @@ impl Mailbox {
         }
     }
 
-    /// Its untaken responses have changed since they were told last.
+    /// Its undelivered responses have changed since the last report.
     #[inline]
     pub(crate) fn has_changed(&self) -> bool {
         self.backlog.changed
@@ -144,7 +144,7 @@ pub(crate) struct Mail {
     boxes: Vec<Option<Mailbox>>,
     /// Mailboxes with sleepers that got messages since [`Mail::settle`].
     touched: Vec<SocketKey>,
-    /// Mailboxes whose untaken responses have changed since [`Mail::report_backlog`].
+    /// Mailboxes whose undelivered responses have changed since [`Mail::report_backlog`].
     changed: Vec<SocketKey>,
     /// Mailboxes with a handler that got messages since [`Mail::take_handled`].
     handled: Vec<SocketKey>,
@@ -285,10 +285,10 @@ impl Mail {
     }
 
     /// Whether responses wait for the application.
-    pub(crate) fn has_untaken(&self) -> bool {
+    pub(crate) fn has_undelivered(&self) -> bool {
         let mut boxes = self.boxes.iter().flatten();
         boxes.any(|mailbox| {
-            mailbox.backlog.results.responses + mailbox.queue.untaken().responses > 0
+            mailbox.backlog.results.responses + mailbox.queue.undelivered().responses > 0
         })
     }
 
@@ -364,17 +364,17 @@ impl Mail {
 
     /// Reports the bytes of responses that wait for the application, of each socket where they have changed.
     #[inline]
-    pub(crate) fn report_backlog(&mut self, mut tell: impl FnMut(SocketKey, Untaken)) {
+    pub(crate) fn report_backlog(&mut self, mut report: impl FnMut(SocketKey, Undelivered)) {
         while let Some(socket) = self.changed.pop() {
             let Some(mailbox) = self.mailbox(socket) else { continue };
             mailbox.backlog.changed = false;
-            let (queued, held) = (mailbox.queue.untaken(), mailbox.backlog.results);
-            let untaken = Untaken {
+            let (queued, held) = (mailbox.queue.undelivered(), mailbox.backlog.results);
+            let undelivered = Undelivered {
                 responses: queued.responses + held.responses,
                 bytes: queued.bytes + held.bytes,
             };
-            if mem::replace(&mut mailbox.backlog.reported, untaken) != untaken {
-                tell(socket, untaken);
+            if mem::replace(&mut mailbox.backlog.reported, undelivered) != undelivered {
+                report(socket, undelivered);
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::flush::{Flush, operate};
 use crate::local_caller::LocalCaller;
 use crate::mail::queue::{Queue, WaitingRequest};
 use crate::observe::spans::{RequestTrace, Scope};
-use crate::socket::{Message, Socket, SocketInner};
+use crate::socket::{Deliverable, Socket, SocketInner};
 use crate::sync::clock;
 
 /// A request from a client, executed at most once.
@@ -43,7 +43,7 @@ pub struct Request {
 /// A time that does not come.
 const NEVER: Time = Time::from_nanos(u64::MAX);
 
-impl Message for Request {
+impl Deliverable for Request {
     #[inline(always)]
     fn take(queue: &mut Queue, endpoint: &mut Endpoint, end: &Arc<SocketInner>) -> Option<Self> {
         let request = queue.next_request(endpoint)?;

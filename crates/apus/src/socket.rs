@@ -42,7 +42,7 @@ pub(crate) struct Socket {
 }
 
 /// A message that a port delivers.
-pub(crate) trait Message: Sized {
+pub(crate) trait Deliverable: Sized {
     /// Takes the next one of the queue of `end`.
     fn take(queue: &mut Queue, endpoint: &mut Endpoint, end: &Arc<SocketInner>) -> Option<Self>;
 
@@ -199,8 +199,8 @@ impl Socket {
 
     /// Runs before a message is given to the application. The lock is free.
     #[inline(always)]
-    fn note_delivery<M: Message>(&self, came: &mut Option<M>) {
-        if let Some(message) = came
+    fn note_delivery<M: Deliverable>(&self, delivered: &mut Option<M>) {
+        if let Some(message) = delivered
             && message.is_noted()
         {
             message.delivered(self);
@@ -208,24 +208,24 @@ impl Socket {
     }
 
     /// Waits for the next message, no longer than `timeout`.
-    pub(crate) fn recv<M: Message>(&self, timeout: Option<Duration>) -> Result<M, RecvError> {
+    pub(crate) fn recv<M: Deliverable>(&self, timeout: Option<Duration>) -> Result<M, RecvError> {
         // It is put to its place at once: messages are large.
-        let mut came = None;
+        let mut delivered = None;
         self.receive(timeout, |queue, endpoint, end| {
-            came = M::take(queue, endpoint, end);
-            came.is_some()
+            delivered = M::take(queue, endpoint, end);
+            delivered.is_some()
         })?;
-        self.note_delivery(&mut came);
-        came.ok_or(RecvError::Empty)
+        self.note_delivery(&mut delivered);
+        delivered.ok_or(RecvError::Empty)
     }
 
     /// The next message if one is there; turns the engine once to see.
     #[inline]
-    pub(crate) fn try_recv<M: Message>(&self) -> Result<M, RecvError> {
-        let mut came = None;
+    pub(crate) fn try_recv<M: Deliverable>(&self) -> Result<M, RecvError> {
+        let mut delivered = None;
         let mut take = |queue: &mut Queue, endpoint: &mut Endpoint, end: &Arc<SocketInner>| {
-            came = M::take(queue, endpoint, end);
-            came.is_some()
+            delivered = M::take(queue, endpoint, end);
+            delivered.is_some()
         };
         let (before, from_home) = self.ends.split_at(self.home());
         for end in from_home.iter().chain(before) {
@@ -234,13 +234,13 @@ impl Socket {
                 break;
             }
         }
-        self.note_delivery(&mut came);
-        came.ok_or(RecvError::Empty)
+        self.note_delivery(&mut delivered);
+        delivered.ok_or(RecvError::Empty)
     }
 
     /// Waits for the next message, then takes as many as are there, up to `max`, which counts as 1 if it is 0.
     #[inline]
-    pub(crate) fn recv_many<M: Message>(
+    pub(crate) fn recv_many<M: Deliverable>(
         &self,
         batch: &mut Vec<M>,
         max: usize,
@@ -316,7 +316,7 @@ impl Socket {
     }
 
     /// As a future's `poll`. `waiting` is the id under which the future has registered a waker.
-    pub(crate) fn poll_recv<M: Message>(
+    pub(crate) fn poll_recv<M: Deliverable>(
         &self,
         waiting: &mut Option<WaiterId>,
         context: &mut Context<'_>,
@@ -336,16 +336,16 @@ impl Socket {
             } else {
                 end.look_around(&mut engine, now);
             }
-            let mut came = None;
+            let mut delivered = None;
             let looked = end.look(&mut engine, true, &mut |queue, endpoint, end| {
-                came = M::take(queue, endpoint, end);
-                came.is_some()
+                delivered = M::take(queue, endpoint, end);
+                delivered.is_some()
             });
             if looked != Ok(false) {
                 drop(engine);
                 self.leave(waiting);
-                self.note_delivery(&mut came);
-                return Poll::Ready(looked.and_then(|_| came.ok_or(RecvError::Empty)));
+                self.note_delivery(&mut delivered);
+                return Poll::Ready(looked.and_then(|_| delivered.ok_or(RecvError::Empty)));
             }
             if !always_polls {
                 // From here on it may be called, by this end or by one before.
@@ -397,7 +397,7 @@ impl<'a, M> Recv<'a, M> {
     }
 }
 
-impl<M: Message> Future for Recv<'_, M> {
+impl<M: Deliverable> Future for Recv<'_, M> {
     type Output = Result<M, RecvError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

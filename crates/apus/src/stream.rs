@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use connection::{Connection, Side};
+use connection::{Connection, Operation};
 
 use crate::address::Address;
 use crate::node::Node;
@@ -218,7 +218,7 @@ impl Stream {
     ///
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) for a timeout of zero.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.set_timeout(Side::Read, timeout)
+        self.set_timeout(Operation::Read, timeout)
     }
 
     /// Limits how long a write waits for room, and [`close`](Self::close) for the peer. Otherwise as
@@ -228,27 +228,27 @@ impl Stream {
     ///
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) for a timeout of zero.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.set_timeout(Side::Write, timeout)
+        self.set_timeout(Operation::Write, timeout)
     }
 
-    fn set_timeout(&self, side: Side, timeout: Option<Duration>) -> io::Result<()> {
+    fn set_timeout(&self, operation: Operation, timeout: Option<Duration>) -> io::Result<()> {
         if timeout == Some(Duration::ZERO) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a timeout is not zero"));
         }
-        self.connection().set_timeout(side, timeout);
+        self.connection().set_timeout(operation, timeout);
         Ok(())
     }
 
     /// The timeout of reads.
     #[must_use]
     pub fn read_timeout(&self) -> Option<Duration> {
-        self.connection().timeout(Side::Read)
+        self.connection().timeout(Operation::Read)
     }
 
     /// The timeout of writes.
     #[must_use]
     pub fn write_timeout(&self) -> Option<Duration> {
-        self.connection().timeout(Side::Write)
+        self.connection().timeout(Operation::Write)
     }
 
     /// Reads without waiting, as a future's `poll`, for any executor. If nothing has arrived, the task is woken when something has.
@@ -261,7 +261,7 @@ impl Stream {
         context: &mut Context<'_>,
         buffer: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        self.poll(Side::Read, context, || self.connection().try_read(buffer))
+        self.poll(Operation::Read, context, || self.connection().try_read(buffer))
     }
 
     /// Writes without waiting, as a future's `poll`, for any executor. If there is no room, the task is woken when there is.
@@ -270,7 +270,7 @@ impl Stream {
     ///
     /// As [`write`](Write::write).
     pub fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll(Side::Write, context, || self.connection().try_write(bytes))
+        self.poll(Operation::Write, context, || self.connection().try_write(bytes))
     }
 
     /// Ends the writing half and is ready when the peer's node has received everything, as a future's `poll`, for any executor.
@@ -286,16 +286,16 @@ impl Stream {
 
     fn poll<T>(
         &self,
-        side: Side,
+        operation: Operation,
         context: &mut Context<'_>,
-        mut operation: impl FnMut() -> Option<io::Result<T>>,
+        mut attempt: impl FnMut() -> Option<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         self.connection().check_process()?;
         loop {
-            if let Some(result) = operation() {
+            if let Some(result) = attempt() {
                 return Poll::Ready(result);
             }
-            ready!(self.connection().poll_ready(side, context))?;
+            ready!(self.connection().poll_ready(operation, context))?;
         }
     }
 }

@@ -111,11 +111,11 @@ fn a_call_waits_no_longer_than_its_deadline_and_for_no_room_that_nobody_makes() 
         Err(CallError::OverBudget { .. }) => None,
         call => Some(call.unwrap()),
     };
-    let untaken: Vec<_> = (0..20).filter_map(begin).collect();
+    let undelivered: Vec<_> = (0..20).filter_map(begin).collect();
     let error = client.call(pair.address, body(5)).unwrap_err();
     assert!(matches!(error, CallError::OverBudget { .. }), "{error}");
     // Some calls get their response, and others end with an error. No call waits for ever.
-    for call in untaken {
+    for call in undelivered {
         match call.wait() {
             Ok(response) => assert_eq!(response, body(5)),
             Err(error) => assert!(matches!(error, CallError::OverBudget { .. }), "{error}"),

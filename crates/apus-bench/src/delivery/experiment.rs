@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use apus::Delivery;
 use apus_load::{REFUSED_LATE, ResultFile, Row, stats};
 
-use super::generator::{self, Arrival, Outcome, QueryLoad, Records, Starts};
+use super::generator::{self, ArrivalProcess, Outcome, QueryLoad, Records, Starts};
 use super::server;
 use crate::comparison::note_health;
 use crate::pin::{Pin, on_cpu};
@@ -50,7 +50,7 @@ pub struct ExperimentDesign {
     pub threads: Vec<u32>,
     /// Distribution of the gaps between queries
     #[arg(long, value_name = "LAW", default_value = "poisson")]
-    pub arrival: Arrival,
+    pub arrival: ArrivalProcess,
     /// Share of read queries, in percent; the others write
     #[arg(long, value_name = "PERCENT", default_value_t = 97, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub get_share: u32,

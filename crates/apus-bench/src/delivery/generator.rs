@@ -40,7 +40,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// The distribution of the gaps between queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
-pub enum Arrival {
+pub enum ArrivalProcess {
     /// Exponential gaps
     #[default]
     Poisson,
@@ -48,7 +48,7 @@ pub enum Arrival {
     Etc,
 }
 
-impl Arrival {
+impl ArrivalProcess {
     /// The name in arguments and results.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -67,7 +67,7 @@ impl Arrival {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Starts {
     /// At drawn times, independent of earlier queries.
-    Open { arrival: Arrival, qps: f64 },
+    Open { arrival: ArrivalProcess, qps: f64 },
     /// As soon as fewer than this many are outstanding.
     Closed { outstanding: u32 },
 }

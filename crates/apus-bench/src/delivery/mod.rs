@@ -16,7 +16,7 @@ use apus_load::ResultFile;
 
 pub(crate) use self::experiment::testcase;
 pub use self::experiment::{CASES, Cases, ExperimentDesign, Load};
-pub use self::generator::Arrival;
+pub use self::generator::ArrivalProcess;
 
 use self::experiment::Experiment;
 use crate::report::delivery::curves;

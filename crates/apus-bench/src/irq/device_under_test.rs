@@ -8,7 +8,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
 use super::plan::Plan;
-use super::veth::{self, Side, Veth};
+use super::veth::{self, Veth, VethEnd};
 use apus_load::misuse::Misuse;
 
 /// The device that queries arrive by. Dropping it restores the device's values.
@@ -46,7 +46,7 @@ impl DeviceUnderTest {
         if plan.threaded {
             veth.make_threaded()?;
         }
-        let device = veth.inside(Side::Server, || Device::named(&veth::device()))??;
+        let device = veth.inside(VethEnd::Server, || Device::named(&veth::device()))??;
         let address = veth::ADDRESS.to_owned();
         let is_about = |case: &Mode| case.napi().threaded.is_some();
         let threaded = plan.cases.iter().any(is_about).then(|| u32::from(plan.threaded));
@@ -63,7 +63,7 @@ impl DeviceUnderTest {
     /// # Errors
     /// If the namespace cannot be entered, and the errors of `work`.
     pub(super) fn at_server<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-        self.at(Side::Server, work)
+        self.at(VethEnd::Server, work)
     }
 
     /// Runs `work` on a thread in the load generator's namespace.
@@ -71,10 +71,10 @@ impl DeviceUnderTest {
     /// # Errors
     /// The errors of [`at_server`](Self::at_server).
     pub(super) fn at_client<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-        self.at(Side::Client, work)
+        self.at(VethEnd::Client, work)
     }
 
-    fn at<T: Send>(&self, side: Side, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    fn at<T: Send>(&self, side: VethEnd, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         match &self.veth {
             Some(veth) => veth.inside(side, work)?,
             None => work(),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::delivery::Load;
 use apus_load::misuse::Misuse;
-use apus_memcached::{Arrival, GeneratorConfig, IdleStrategy, Length, Protocol};
+use apus_memcached::{ArrivalProcess, GeneratorConfig, IdleStrategy, Length, Protocol};
 
 /// The cases of the letter, and suspension without deferral as the control.
 const CASES: [&str; 12] = [
@@ -79,7 +79,7 @@ pub(super) struct Plan {
     pub(super) depth: u32,
     /// Gaps between queries: poisson, fb-ia or fixed. Default fb-ia, as in the letter.
     #[serde(deserialize_with = "named")]
-    pub(super) arrival: Arrival,
+    pub(super) arrival: ArrivalProcess,
     /// Number of keys. Default 10,000.
     pub(super) keys: u32,
     /// Length of keys: fb or bytes. Default fb.
@@ -126,7 +126,7 @@ impl Default for Plan {
             connections: 16,
             threads: 1,
             depth: 1,
-            arrival: Arrival::FbIa,
+            arrival: ArrivalProcess::FbIa,
             keys: 10_000,
             key_size: Length::Fb,
             value_size: Length::Fb,
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(plan.cases.len(), 2);
         assert_eq!(plan.loads, [Load::Percent(50), Load::Max]);
         assert_eq!((plan.value_size, plan.key_size), (Length::Fixed(100), Length::Fb));
-        assert_eq!((plan.protocol, plan.arrival), (Protocol::Resp, Arrival::Poisson));
+        assert_eq!((plan.protocol, plan.arrival), (Protocol::Resp, ArrivalProcess::Poisson));
     }
 
     #[test]

@@ -29,9 +29,9 @@ const TSO: [&str; 4] = [
     "tx-tcp-mangleid-segmentation",
 ];
 
-/// A side of the pair.
+/// An end of the pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Side {
+pub(super) enum VethEnd {
     Client,
     Server,
 }
@@ -57,7 +57,7 @@ impl Veth {
         }
         remove_stale()?;
         let veth = Self(());
-        let [client, server] = [Side::Client, Side::Server].map(name);
+        let [client, server] = [VethEnd::Client, VethEnd::Server].map(name);
         let device = device();
         let of = format!("numtxqueues {queues} numrxqueues {queues}");
         ip(&format!("netns add {client}"))?;
@@ -73,8 +73,8 @@ impl Veth {
         let set = |feature, on| {
             set_feature(&device, feature, on).with_context(|| format!("{feature} of a veth"))
         };
-        veth.inside(Side::Client, || TSO.iter().try_for_each(|feature| set(feature, false)))??;
-        veth.inside(Side::Server, || set("rx-gro", true))??;
+        veth.inside(VethEnd::Client, || TSO.iter().try_for_each(|feature| set(feature, false)))??;
+        veth.inside(VethEnd::Server, || set("rx-gro", true))??;
         Ok(veth)
     }
 
@@ -86,14 +86,18 @@ impl Veth {
         // `ip netns exec` shows the devices of the namespace in /sys.
         let write = format!("echo 1 > /sys/class/net/{}/threaded", device());
         let mut command = Command::new("ip");
-        run(command.args(["netns", "exec", &name(Side::Server), "sh", "-c", &write]))
+        run(command.args(["netns", "exec", &name(VethEnd::Server), "sh", "-c", &write]))
     }
 
     /// Runs `work` on a thread in the namespace of a side. Threads and processes that it starts are in it as well.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub(super) fn inside<T: Send>(&self, side: Side, work: impl FnOnce() -> T + Send) -> Result<T> {
+    pub(super) fn inside<T: Send>(
+        &self,
+        side: VethEnd,
+        work: impl FnOnce() -> T + Send,
+    ) -> Result<T> {
         let name = name(side);
         let enter = || {
             let namespace = File::open(format!("{NAMESPACES}/{name}"))?;
@@ -112,17 +116,17 @@ impl Veth {
 
 impl Drop for Veth {
     fn drop(&mut self) {
-        for side in [Side::Client, Side::Server] {
+        for side in [VethEnd::Client, VethEnd::Server] {
             // A pair that was not created cannot be removed. The next command removes any remains.
             let _ = ip(&format!("netns del {}", name(side)));
         }
     }
 }
 
-fn name(side: Side) -> String {
+fn name(side: VethEnd) -> String {
     let side = match side {
-        Side::Client => "client",
-        Side::Server => "server",
+        VethEnd::Client => "client",
+        VethEnd::Server => "server",
     };
     format!("{PREFIX}{}-{side}", process::id())
 }
@@ -173,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_namespace_names_its_process() {
-        assert_eq!(maker(&name(Side::Server)), Some(process::id() as i32));
+        assert_eq!(maker(&name(VethEnd::Server)), Some(process::id() as i32));
         for other in ["apus-bench-irq-12", "apus-bench-irq-x-client", "apus-bench-irq-1-router"] {
             assert_eq!(maker(other), None, "{other}");
         }

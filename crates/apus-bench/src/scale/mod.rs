@@ -63,14 +63,14 @@ pub struct Scalability {
     pub pin: Pin,
 }
 
-/// The varied number.
+/// The factor that is varied, with its level.
 #[derive(Clone, Copy, Debug)]
-enum Subject {
+enum Factor {
     Held(u32),
     Peers(u32),
 }
 
-impl Subject {
+impl Factor {
     fn held(self) -> u32 {
         match self {
             Self::Held(held) => held,
@@ -95,14 +95,14 @@ pub fn measure(
     progress: &dyn Progress,
     result: &mut ResultFile,
 ) -> Result<()> {
-    let held = options.held.iter().map(|held| Subject::Held(*held));
-    let subjects: Vec<Subject> =
-        held.chain(options.peers.iter().map(|peers| Subject::Peers(*peers))).collect();
-    progress.lengthen(subjects.len() as u64 * u64::from(options.runs));
+    let held = options.held.iter().map(|held| Factor::Held(*held));
+    let factors: Vec<Factor> =
+        held.chain(options.peers.iter().map(|peers| Factor::Peers(*peers))).collect();
+    progress.lengthen(factors.len() as u64 * u64::from(options.runs));
     for run in 1..=options.runs {
-        for &subject in &subjects {
-            progress.begin(&format!("scale: {subject:?}"));
-            let row = measure_once(options, subject).with_context(|| format!("{subject:?}"))?;
+        for &factor in &factors {
+            progress.begin(&format!("scale: {factor:?}"));
+            let row = measure_once(options, factor).with_context(|| format!("{factor:?}"))?;
             result.rows.push(row.set("run", run));
             progress.done();
         }
@@ -110,33 +110,33 @@ pub fn measure(
     Ok(())
 }
 
-fn measure_once(options: &Scalability, subject: Subject) -> Result<Row> {
+fn measure_once(options: &Scalability, factor: Factor) -> Result<Row> {
     let (client_cpu, server_cpu) = options.pin.cpus();
     let peer: ServerProcess = ServerProcess::start(
         holder::ROLE,
         &holder::HolderConfig {
             listen: (Ipv4Addr::UNSPECIFIED, 0).into(),
             delivery: options.delivery,
-            held: subject.held(),
+            held: factor.held(),
             cpu: server_cpu,
         },
     )?;
     let (port, meter) = (peer.address().port(), peer.meter());
-    let row = on_cpu(client_cpu, || measure_client(options, subject, port, meter))?;
+    let row = on_cpu(client_cpu, || measure_client(options, factor, port, meter))?;
     peer.finish()?;
     Ok(row)
 }
 
-fn measure_client(options: &Scalability, subject: Subject, port: u16, meter: Meter) -> Result<Row> {
-    let mut client = ManyServers::start(options, subject, port)?;
-    let (servers, outstanding) = (client.servers.len(), subject.held() + options.window);
+fn measure_client(options: &Scalability, factor: Factor, port: u16, meter: Meter) -> Result<Row> {
+    let mut client = ManyServers::start(options, factor, port)?;
+    let (servers, outstanding) = (client.servers.len(), factor.held() + options.window);
     let calls = Calls::new(Workload::Fixed(options.size), 0, outstanding, 1);
     let calls = calls.among(servers, Choice::InTurn);
     let mut pipeline = Pipeline::new(Transport::ApusUdp, calls);
     let duration = Duration::from_secs_f64(options.seconds);
     pipeline.fill_slowly(&mut client, BATCH_MAX, FILL_PAUSE)?;
     // Before counting, every first call has ended and every peer is met.
-    let enough = u64::from(subject.held()).max(servers as u64) * 2;
+    let enough = u64::from(factor.held()).max(servers as u64) * 2;
     pipeline.run(&mut client, duration / 10, enough)?;
     let (before, resends) = (meter.read()?, client.resends());
     let tally = pipeline.run(&mut client, duration, 1)?;
@@ -146,7 +146,7 @@ fn measure_client(options: &Scalability, subject: Subject, port: u16, meter: Met
         .set("size_bytes", options.size)
         .set("pin", &*options.pin.name())
         .set("delivery", options.delivery.to_string());
-    Ok(subject
+    Ok(factor
         .row(row)
         .set("server_cpu_ns_per_call", cpu.server.as_nanos() as f64 / calls)
         .set("client_cpu_ns_per_call", cpu.client.as_nanos() as f64 / calls)
@@ -165,12 +165,12 @@ struct ManyServers {
 }
 
 impl ManyServers {
-    fn start(options: &Scalability, subject: Subject, port: u16) -> Result<Self> {
+    fn start(options: &Scalability, factor: Factor, port: u16) -> Result<Self> {
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let config = holder::config(listen, options.delivery)?;
-        let (node, servers) = match subject {
-            Subject::Held(_) => (Node::start(&config)?, vec![(Ipv4Addr::LOCALHOST, port).into()]),
-            Subject::Peers(peers) => {
+        let (node, servers) = match factor {
+            Factor::Held(_) => (Node::start(&config)?, vec![(Ipv4Addr::LOCALHOST, port).into()]),
+            Factor::Peers(peers) => {
                 let link = Box::new(ManyAddresses::open()?);
                 let servers = (0..peers).map(|number| addresses::address(number, port));
                 (Node::with_link(link, &config)?, servers.collect::<Vec<SocketAddr>>())

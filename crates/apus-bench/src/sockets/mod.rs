@@ -67,9 +67,9 @@ pub struct SocketComparison {
     pub seconds: f64,
 }
 
-/// The subject of one row.
+/// The test case of one row.
 #[derive(Clone, Copy)]
-struct Subject {
+struct TestCase {
     test: Test,
     size: u32,
     way: Way,
@@ -86,32 +86,32 @@ pub fn measure(
     progress: &dyn Progress,
     result: &mut ResultFile,
 ) -> Result<()> {
-    let subjects = options.subjects()?;
-    let under_apus = subjects.iter().any(|subject| subject.way == Way::ApusRun);
+    let cases = options.cases()?;
+    let under_apus = cases.iter().any(|case| case.way == Way::ApusRun);
     let preload = under_apus.then(|| preload(&this_program()?)).transpose()?;
     let measurement = Measurement { options, preload };
-    progress.lengthen(subjects.len() as u64 * u64::from(options.runs));
-    let whole = measurement.runs(&subjects, progress, result);
+    progress.lengthen(cases.len() as u64 * u64::from(options.runs));
+    let whole = measurement.runs(&cases, progress, result);
     result.series.extend(curves(&result.rows));
     whole
 }
 
 impl SocketComparison {
-    /// The subjects, grouped by test and size, with adjacent transports.
-    fn subjects(&self) -> Result<Vec<Subject>> {
+    /// The cases, grouped by test and size, with adjacent transports.
+    fn cases(&self) -> Result<Vec<TestCase>> {
         let tests = self.only.map_or_else(|| vec![Test::Rr, Test::Stream], |test| vec![test]);
         let mut ways = self.transports.clone();
         if ways.is_empty() {
             ways.extend(DEFAULT.iter().filter(|way| !(self.pin.shares_cpu() && way.spins())));
         }
-        let mut subjects = Vec::new();
+        let mut cases = Vec::new();
         for &test in &tests {
             for &size in &self.sizes {
                 let fitting = ways.iter().filter(|way| way.fits(test, size));
-                subjects.extend(fitting.map(|&way| Subject { test, size, way }));
+                cases.extend(fitting.map(|&way| TestCase { test, size, way }));
             }
         }
-        let unfit = |way: &&Way| !subjects.iter().any(|subject| subject.way == **way);
+        let unfit = |way: &&Way| !cases.iter().any(|case| case.way == **way);
         if let Some(unfit) = self.transports.iter().find(unfit) {
             let unfit = unfit.name();
             return Err(Misuse(format!(
@@ -119,7 +119,7 @@ impl SocketComparison {
             ))
             .into());
         }
-        Ok(subjects)
+        Ok(cases)
     }
 }
 
@@ -130,16 +130,16 @@ struct Measurement<'a> {
 }
 
 impl Measurement<'_> {
-    /// Measures each subject in each run: A B C A B C.
+    /// Measures each case in each run: A B C A B C.
     fn runs(
         &self,
-        subjects: &[Subject],
+        cases: &[TestCase],
         progress: &dyn Progress,
         result: &mut ResultFile,
     ) -> Result<()> {
         for run in 1..=self.options.runs {
-            for &subject in subjects {
-                let Subject { test, size, way } = subject;
+            for &case in cases {
+                let TestCase { test, size, way } = case;
                 let name = format!("{}: {}, {size} B", bench_of(test), way.name());
                 progress.begin(&name);
                 let row = Row::new(way.name())
@@ -149,7 +149,7 @@ impl Measurement<'_> {
                     .set("size_bytes", size);
                 let row = match way.sockets() {
                     None => set_round_trips(row, &self.floor(size)?),
-                    Some(_) => self.program(subject, row, result).context(name)?,
+                    Some(_) => self.program(case, row, result).context(name)?,
                 };
                 result.rows.push(row);
                 progress.done();
@@ -175,8 +175,8 @@ impl Measurement<'_> {
     }
 
     /// Measures the ordinary program. Adds its results to a row, and a warning if the measurement was repeated.
-    fn program(&self, subject: Subject, row: Row, result: &mut ResultFile) -> Result<Row> {
-        let Subject { test, size, way } = subject;
+    fn program(&self, case: TestCase, row: Row, result: &mut ResultFile) -> Result<Row> {
+        let TestCase { test, size, way } = case;
         let kind = way.sockets().context("this transport has no sockets program")?;
         let options = program::ProgramConfig {
             test,

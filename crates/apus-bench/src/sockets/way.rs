@@ -4,7 +4,7 @@ use strum::IntoStaticStr;
 
 use super::connection::SocketType;
 use super::program::Test;
-use apus_node::message::Header;
+use apus_node::message::MessageHeader;
 
 /// The transport of the program's bytes. Its name is the `transport` of a result row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, IntoStaticStr)]
@@ -38,7 +38,7 @@ impl Way {
     /// Whether it can be measured in a test with this size.
     pub(super) fn fits(self, test: Test, size: u32) -> bool {
         match self {
-            Self::RawShm => test == Test::Rr && size >= Header::LEN as u32,
+            Self::RawShm => test == Test::Rr && size >= MessageHeader::LEN as u32,
             Self::TcpSpin => test == Test::Rr,
             Self::Tcp | Self::Unix | Self::ApusRun => true,
         }

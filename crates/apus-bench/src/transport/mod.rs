@@ -169,7 +169,7 @@ impl Transport {
     }
 
     /// The kind of streams of a rival.
-    fn family(self) -> SocketDomain {
+    fn domain(self) -> SocketDomain {
         match self {
             Self::UnixBlock | Self::UnixPoll => SocketDomain::Unix,
             _ => SocketDomain::Tcp,
@@ -218,17 +218,17 @@ pub(crate) fn connect(
     server: &str,
     options: ClientOptions,
 ) -> Result<Box<dyn Client>> {
-    let family = transport.family();
+    let domain = transport.domain();
     let ip = || server.parse().with_context(|| format!("the server's address, {server}"));
     if let Some(shape) = transport.shape() {
         return Ok(Box::new(raw_udp::RawClient::connect(ip()?, shape)?));
     }
     Ok(match transport {
         Transport::TcpBlock | Transport::UnixBlock => {
-            Box::new(stream_block::BlockingClient::connect(family, server)?)
+            Box::new(stream_block::BlockingClient::connect(domain, server)?)
         }
         Transport::TcpPoll | Transport::UnixPoll => {
-            Box::new(stream_poll::PollingClient::connect(family, server)?)
+            Box::new(stream_poll::PollingClient::connect(domain, server)?)
         }
         Transport::TcpEpoll => {
             Box::new(tcp_epoll::EpollClient::connect(&vec![ip()?; options.connections])?)
@@ -249,10 +249,10 @@ pub(crate) fn bind(transport: Transport, node: NodeOptions) -> Result<Box<dyn Se
     }
     Ok(match transport {
         Transport::TcpBlock | Transport::UnixBlock => {
-            Box::new(StreamServer::bind(transport.family(), stream_block::serve)?)
+            Box::new(StreamServer::bind(transport.domain(), stream_block::serve)?)
         }
         Transport::TcpPoll | Transport::UnixPoll => {
-            Box::new(StreamServer::bind(transport.family(), stream_poll::serve)?)
+            Box::new(StreamServer::bind(transport.domain(), stream_poll::serve)?)
         }
         Transport::TcpEpoll => Box::new(tcp_epoll::EpollServer::listen(
             (Ipv4Addr::LOCALHOST, 0).into(),

@@ -35,7 +35,7 @@ use rustix::net::{
 use socket2::Socket;
 
 use super::stream_socket::SocketDomain;
-use apus_node::message::{Header, check_last, filler};
+use apus_node::message::{MessageHeader, check_last, filler};
 use apus_node::transport::backlog::Backlog;
 use apus_node::transport::interface::{Client, Ended, Failed, Request, Server};
 
@@ -71,9 +71,9 @@ const POOL_START: usize = RING_START + CELL * CELLS as usize;
 const SEGMENT: usize = POOL_START + POOL;
 
 /// Number of consumed cells after which the cursor is written.
-const UNTOLD_CELLS: u64 = CELLS / 4;
+const UNREPORTED_CELLS: u64 = CELLS / 4;
 /// Number of consumed bytes of the pool after which the cursor is written.
-const UNTOLD_BYTES: usize = POOL / 4;
+const UNREPORTED_BYTES: usize = POOL / 4;
 
 /// Upper bound on messages taken in one `receive` before the caller may send.
 const BATCH: usize = 64;
@@ -181,7 +181,7 @@ fn exchange(stream: &Socket) -> Result<(Sender, Receiver)> {
         short: Backlog::default(),
         long: VecDeque::new(),
     };
-    Ok((sender, Receiver { peer, cursor, read: 0, told: 0, untold_bytes: 0, arrived: 0 }))
+    Ok((sender, Receiver { peer, cursor, read: 0, reported: 0, unreported_bytes: 0, arrived: 0 }))
 }
 
 fn send_descriptor(stream: &Socket, descriptor: &impl AsFd) -> Result<()> {
@@ -223,15 +223,15 @@ struct Sender {
     /// The values of `pool_end` after each cell.
     pool_ends: Vec<u64>,
     /// Messages of one cell that wait for room.
-    short: Backlog<Header>,
+    short: Backlog<MessageHeader>,
     /// Messages of several cells, with the number of body bytes sent.
-    long: VecDeque<(Header, usize)>,
+    long: VecDeque<(MessageHeader, usize)>,
 }
 
 impl Sender {
     /// Sends a message of one cell at once if there is room. A longer one is sent in [`send_waiting`](Self::send_waiting), piece by
     /// piece, so that it delays no short one.
-    fn send(&mut self, header: Header) {
+    fn send(&mut self, header: MessageHeader) {
         if body(header) > PIECE {
             self.long.push_back((header, 0));
         } else {
@@ -261,7 +261,7 @@ impl Sender {
 
     /// Writes one cell: a short message, or a piece of a long one from `offset` of its body. Returns `false` if there is no room.
     #[inline]
-    fn push(&mut self, header: Header, offset: usize) -> bool {
+    fn push(&mut self, header: MessageHeader, offset: usize) -> bool {
         let body = body(header);
         let piece = (body - offset).min(PIECE);
         let start = if body <= INLINE_MAX { self.pool_end } else { self.place(piece) };
@@ -273,7 +273,7 @@ impl Sender {
             }
         }
         let cell = (self.written % CELLS) as usize * CELL;
-        let bytes = filler(Header::LEN + offset, piece);
+        let bytes = filler(MessageHeader::LEN + offset, piece);
         if body <= INLINE_MAX {
             self.ring.copy_in(cell + BODY, bytes);
         } else {
@@ -318,9 +318,9 @@ struct Receiver {
     /// Cells consumed.
     read: u64,
     /// Consumed cells in the published cursor.
-    told: u64,
+    reported: u64,
     /// Consumed bytes of the pool since that.
-    untold_bytes: usize,
+    unreported_bytes: usize,
     /// Body bytes that have arrived of the incomplete long message.
     arrived: usize,
 }
@@ -331,7 +331,7 @@ impl Receiver {
     /// # Errors
     /// If its bytes are wrong.
     #[inline]
-    fn next(&mut self) -> Result<Option<Header>> {
+    fn next(&mut self) -> Result<Option<MessageHeader>> {
         loop {
             let cell = RING_START + (self.read % CELLS) as usize * CELL;
             if self.peer.load(cell, Ordering::Acquire) != stamp(self.read) {
@@ -352,9 +352,9 @@ impl Receiver {
         }
     }
 
-    fn header(&self, cell: usize) -> Header {
+    fn header(&self, cell: usize) -> MessageHeader {
         let lengths = self.peer.load(cell + LENGTHS, Ordering::Relaxed);
-        Header {
+        MessageHeader {
             tag: self.peer.load(cell + TAG, Ordering::Relaxed),
             length: lengths as u32,
             other_length: (lengths >> 32) as u32,
@@ -363,13 +363,13 @@ impl Receiver {
 
     /// Takes the next piece of a message. Returns `true` for the last one. Messages of one piece may arrive between pieces of a
     /// long message.
-    fn take_piece(&mut self, header: Header, cell: usize) -> Result<bool> {
+    fn take_piece(&mut self, header: MessageHeader, cell: usize) -> Result<bool> {
         let place = POOL_START + self.peer.load(cell + BODY, Ordering::Relaxed) as usize;
         let body = body(header);
         let offset = if body > PIECE { self.arrived } else { 0 };
         let piece = (body - offset).min(PIECE);
         self.check_last(place, offset, piece)?;
-        self.untold_bytes += piece;
+        self.unreported_bytes += piece;
         let complete = offset + piece == body;
         if body > PIECE {
             self.arrived = if complete { 0 } else { offset + piece };
@@ -383,15 +383,17 @@ impl Receiver {
             return Ok(());
         };
         let word = self.peer.load(last & !7, Ordering::Relaxed);
-        check_last(&[word.to_le_bytes()[last & 7]], Header::LEN + offset + length)
+        check_last(&[word.to_le_bytes()[last & 7]], MessageHeader::LEN + offset + length)
     }
 
     /// Publishes the cursor if much was consumed, so that the other side can reuse the room.
     fn tell(&mut self) {
-        if self.read - self.told >= UNTOLD_CELLS || self.untold_bytes >= UNTOLD_BYTES {
+        if self.read - self.reported >= UNREPORTED_CELLS
+            || self.unreported_bytes >= UNREPORTED_BYTES
+        {
             self.cursor.word(CURSOR_START).store(self.read, Ordering::Release);
-            self.told = self.read;
-            self.untold_bytes = 0;
+            self.reported = self.read;
+            self.unreported_bytes = 0;
         }
     }
 }
@@ -402,8 +404,8 @@ fn stamp(written: u64) -> u64 {
 }
 
 /// Bytes of a message after its header.
-fn body(header: Header) -> usize {
-    header.length as usize - Header::LEN
+fn body(header: MessageHeader) -> usize {
+    header.length as usize - MessageHeader::LEN
 }
 
 #[cfg(test)]
@@ -427,10 +429,10 @@ mod tests {
         let ((mut sender, _), (_, mut receiver)) = sides();
         let powers = (4..=26).map(|power| 1_u32 << power);
         let around = |length: u32| [length - 1, length, length + 1];
-        let edges = [INLINE_MAX, PIECE, POOL].map(|body| (body + Header::LEN) as u32);
+        let edges = [INLINE_MAX, PIECE, POOL].map(|body| (body + MessageHeader::LEN) as u32);
         for length in powers.chain(edges.into_iter().flat_map(around)) {
             assert!(length <= MESSAGE_MAX);
-            let header = Header { tag: length.into(), length, other_length: 100 };
+            let header = MessageHeader { tag: length.into(), length, other_length: 100 };
             sender.send(header);
             let arrived = loop {
                 sender.send_waiting();
@@ -446,7 +448,7 @@ mod tests {
     fn messages_wait_for_room_in_their_order_and_short_ones_do_not_wait_for_long_ones() {
         let ((mut sender, _), (_, mut receiver)) = sides();
         let send = |sender: &mut Sender, tag, length| {
-            sender.send(Header { tag, length, other_length: 0 });
+            sender.send(MessageHeader { tag, length, other_length: 0 });
         };
         send(&mut sender, 0, 10_000_000);
         for tag in 1..=5_000 {
@@ -466,7 +468,7 @@ mod tests {
     fn a_wrong_byte_is_noticed() {
         let ((mut sender, _), (_, mut receiver)) = sides();
         for length in [100, 5_000] {
-            sender.send(Header { tag: 1, length, other_length: 0 });
+            sender.send(MessageHeader { tag: 1, length, other_length: 0 });
             sender.ring.copy_in(receiver.read as usize * CELL + BODY + 83, &[0; 1]);
             sender.pool.copy_in(4_983, &[0; 1]);
             assert!(receiver.next().is_err(), "{length}");

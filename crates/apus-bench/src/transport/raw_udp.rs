@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Socket, Type};
 
-use apus_node::message::{Header, filler};
+use apus_node::message::{MessageHeader, filler};
 use apus_node::transport::interface::{Client, Ended, Failed, Request, Server};
 
 /// A floor's use of UDP.
@@ -56,7 +56,7 @@ const RECEIVE_BYTES: usize = 1 << 16;
 const SPINS_PER_CLOCK: u32 = 64;
 
 /// Bytes in front of each packet: the message's header and the packet's offset in it.
-const PACKET_HEADER: usize = Header::LEN + 4;
+const PACKET_HEADER: usize = MessageHeader::LEN + 4;
 
 /// The client's side.
 pub(crate) struct RawClient {
@@ -133,7 +133,7 @@ struct Pipe {
     /// Short messages that share the next datagram.
     shared: Vec<u8>,
     /// Outgoing messages, with the number of bytes sent.
-    unsent: VecDeque<(Header, usize)>,
+    unsent: VecDeque<(MessageHeader, usize)>,
     /// Received bytes of each incomplete message.
     partial: HashMap<u64, u32>,
     read_timeout: Duration,
@@ -173,7 +173,7 @@ impl Pipe {
     }
 
     /// Sends a message of one call at once. A longer one is sent call by call in `receive`, so that it delays no short one.
-    fn send(&mut self, header: Header) -> Result<()> {
+    fn send(&mut self, header: MessageHeader) -> Result<()> {
         if self.is_shared(header) {
             return self.send_shared(header);
         }
@@ -185,18 +185,18 @@ impl Pipe {
         Ok(())
     }
 
-    fn is_shared(&self, header: Header) -> bool {
+    fn is_shared(&self, header: MessageHeader) -> bool {
         self.shape.share && (PACKET_HEADER..=SHARED_MAX).contains(&(header.length as usize))
     }
 
     /// Adds a message to the datagram that the next [`receive`](Self::receive) sends.
-    fn send_shared(&mut self, header: Header) -> Result<()> {
+    fn send_shared(&mut self, header: MessageHeader) -> Result<()> {
         let length = header.length as usize;
         if self.shared.len() + length > self.shape.packet {
             self.send_shared_now()?;
         }
         self.shared.extend_from_slice(&header.to_bytes());
-        self.shared.extend_from_slice(&[0; PACKET_HEADER - Header::LEN]);
+        self.shared.extend_from_slice(&[0; PACKET_HEADER - MessageHeader::LEN]);
         self.shared.extend_from_slice(&self.outgoing[PACKET_HEADER..length]);
         Ok(())
     }
@@ -214,8 +214,9 @@ impl Pipe {
         let Some((header, offset)) = self.unsent.front_mut() else { return Ok(()) };
         let bytes = call_length(header.length as usize - *offset, self.shape);
         for packet in self.outgoing[..bytes].chunks_mut(self.shape.packet) {
-            packet[..Header::LEN].copy_from_slice(&header.to_bytes());
-            packet[Header::LEN..PACKET_HEADER].copy_from_slice(&(*offset as u32).to_le_bytes());
+            packet[..MessageHeader::LEN].copy_from_slice(&header.to_bytes());
+            packet[MessageHeader::LEN..PACKET_HEADER]
+                .copy_from_slice(&(*offset as u32).to_le_bytes());
             *offset += packet.len();
         }
         if *offset >= header.length as usize {
@@ -237,7 +238,11 @@ impl Pipe {
     }
 
     /// Calls `complete` for each message whose last byte has arrived, and continues to send.
-    fn receive(&mut self, timeout: Duration, mut complete: impl FnMut(Header)) -> Result<()> {
+    fn receive(
+        &mut self,
+        timeout: Duration,
+        mut complete: impl FnMut(MessageHeader),
+    ) -> Result<()> {
         self.send_shared_now()?;
         let mut arrived = None;
         while arrived.is_none() && !self.unsent.is_empty() {
@@ -295,11 +300,11 @@ impl Pipe {
     }
 
     /// Counts the packets of one datagram, which are several if the kernel merged them.
-    fn take(&mut self, bytes: usize, complete: &mut impl FnMut(Header)) -> Result<()> {
+    fn take(&mut self, bytes: usize, complete: &mut impl FnMut(MessageHeader)) -> Result<()> {
         let mut datagram = &self.incoming[..bytes];
         while !datagram.is_empty() {
             let header =
-                Header::from_bytes(datagram).context("a packet too short for its header")?;
+                MessageHeader::from_bytes(datagram).context("a packet too short for its header")?;
             let length =
                 if self.is_shared(header) { header.length as usize } else { self.shape.packet };
             let (packet, rest) = datagram.split_at(length.min(datagram.len()));
@@ -374,7 +379,7 @@ mod tests {
             while seen.is_empty() {
                 server.receive(Duration::from_secs(1), |header| seen.push(header)).unwrap();
             }
-            assert_eq!(seen, [Header { tag: 7, length, other_length: 0 }]);
+            assert_eq!(seen, [MessageHeader { tag: 7, length, other_length: 0 }]);
             assert!(server.partial.is_empty());
         }
     }

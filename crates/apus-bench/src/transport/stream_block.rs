@@ -27,9 +27,9 @@ impl BlockingClient {
     ///
     /// # Errors
     /// If the kernel or the server refuses.
-    pub(crate) fn connect(family: SocketDomain, server: &str) -> Result<Self> {
+    pub(crate) fn connect(domain: SocketDomain, server: &str) -> Result<Self> {
         Ok(Self {
-            stream: family.connect(server)?,
+            stream: domain.connect(server)?,
             reader: FrameReader::default(),
             writer: FrameWriter::default(),
             incoming: vec![0; READ_SIZE],

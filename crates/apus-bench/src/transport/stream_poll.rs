@@ -24,9 +24,9 @@ impl PollingClient {
     ///
     /// # Errors
     /// If the kernel or the server refuses.
-    pub(crate) fn connect(family: SocketDomain, server: &str) -> Result<Self> {
+    pub(crate) fn connect(domain: SocketDomain, server: &str) -> Result<Self> {
         Ok(Self {
-            connection: FramedStream::new(family.connect(server)?)?,
+            connection: FramedStream::new(domain.connect(server)?)?,
             scratch: vec![0; READ_SIZE],
         })
     }

@@ -11,7 +11,7 @@ use apus_node::transport::interface::Server;
 
 /// The server's side of the rivals with one connection.
 pub(super) struct StreamServer {
-    family: SocketDomain,
+    domain: SocketDomain,
     listener: Socket,
     address: String,
     serve: fn(Socket) -> Result<()>,
@@ -22,9 +22,9 @@ impl StreamServer {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub(super) fn bind(family: SocketDomain, serve: fn(Socket) -> Result<()>) -> Result<Self> {
-        let (listener, address) = family.listen()?;
-        Ok(Self { family, listener, address, serve })
+    pub(super) fn bind(domain: SocketDomain, serve: fn(Socket) -> Result<()>) -> Result<Self> {
+        let (listener, address) = domain.listen()?;
+        Ok(Self { domain, listener, address, serve })
     }
 }
 
@@ -35,7 +35,7 @@ impl Server for StreamServer {
 
     fn run(self: Box<Self>) -> Result<Infallible> {
         loop {
-            let stream = self.family.accept(&self.listener)?;
+            let stream = self.domain.accept(&self.listener)?;
             let serve = self.serve;
             // A broken connection ends its own thread; the client reports it.
             thread::spawn(move || serve(stream));

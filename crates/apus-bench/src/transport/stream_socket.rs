@@ -11,7 +11,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 /// Upper bound on connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// The kind of stream.
+/// The domain of a stream socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SocketDomain {
     Tcp,
@@ -86,10 +86,10 @@ mod tests {
 
     #[test]
     fn a_client_finds_the_server() {
-        for family in [SocketDomain::Tcp, SocketDomain::Unix] {
-            let (listener, address) = family.listen().unwrap();
-            let mut client = family.connect(&address).unwrap();
-            let mut server = family.accept(&listener).unwrap();
+        for domain in [SocketDomain::Tcp, SocketDomain::Unix] {
+            let (listener, address) = domain.listen().unwrap();
+            let mut client = domain.connect(&address).unwrap();
+            let mut server = domain.accept(&listener).unwrap();
             client.write_all(b"x").unwrap();
             let mut byte = [0];
             server.read_exact(&mut byte).unwrap();

@@ -66,11 +66,11 @@ pub(crate) struct Process {
     /// Counters by group and name, with a point between.
     pub(crate) counters: Counters,
     /// Processes that use its engine.
-    pub(crate) attached: Vec<Attached>,
+    pub(crate) attached: Vec<AttachedSnapshot>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Attached {
+pub(crate) struct AttachedSnapshot {
     pub(crate) pid: u32,
     pub(crate) uid: u32,
     /// It uses the engine no more.
@@ -126,7 +126,7 @@ impl Process {
 
     fn of(name: ProcessName, reading: Reading) -> Self {
         let Reading { start, closed, written_ns, counters, attached, .. } = reading;
-        let attached = attached.into_iter().map(|it| Attached {
+        let attached = attached.into_iter().map(|it| AttachedSnapshot {
             pid: it.pid,
             uid: it.uid,
             ended: it.ended,

@@ -49,7 +49,7 @@ pub(crate) struct AttachArgs {
 
 /// The result for `--json`.
 #[derive(Debug, Serialize)]
-struct Attached<'a> {
+struct AttachResult<'a> {
     schema: &'static str,
     pid: i32,
     program: &'a str,
@@ -166,7 +166,7 @@ pub(crate) fn attach(args: &AttachArgs) -> Result<()> {
     let done = session.done().clone();
     session.restore()?;
     let Some(json) = json else { return Ok(()) };
-    json.write_json(&Attached {
+    json.write_json(&AttachResult {
         schema: "apus-irq-attach/1",
         pid,
         program: program.name(),

@@ -51,7 +51,7 @@ struct PresetShown {
 }
 
 #[derive(Debug, Serialize)]
-struct Shown {
+struct ShowResult {
     schema: &'static str,
     devices: Vec<DeviceShown>,
     #[serde(flatten)]
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let devices = names.iter().map(|name| DeviceShown::read(name)).collect::<Result<_>>()?;
     let programs = Programs::read(args.pid)?;
-    let shown = Shown { schema: "apus-irq/1", devices, programs };
+    let shown = ShowResult { schema: "apus-irq/1", devices, programs };
     if let Some(path) = &args.json {
         output::write_json(path, &shown)?;
     }

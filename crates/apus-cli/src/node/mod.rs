@@ -8,7 +8,7 @@ use anyhow::Result;
 
 /// Generate and serve load between hosts; probe a host
 #[derive(Clone, Debug, clap::Subcommand)]
-pub(crate) enum Node {
+pub(crate) enum NodeCommand {
     Server(server::Args),
     Client(client::Args),
     Probe(probe::Args),
@@ -18,10 +18,10 @@ pub(crate) enum Node {
 ///
 /// # Errors
 /// As that side does.
-pub(crate) fn run(node: &Node) -> Result<()> {
+pub(crate) fn run(node: &NodeCommand) -> Result<()> {
     match node {
-        Node::Server(args) => server::run(args),
-        Node::Client(args) => client::run(args),
-        Node::Probe(args) => probe::run(args),
+        NodeCommand::Server(args) => server::run(args),
+        NodeCommand::Client(args) => client::run(args),
+        NodeCommand::Probe(args) => probe::run(args),
     }
 }

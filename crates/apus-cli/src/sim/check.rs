@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{Result, anyhow};
 use apus_load::misuse::Misuse;
 use apus_load::progress::Progress as _;
-use apus_sim::check::{Failure, Part, Tally, check, log, minimize};
+use apus_sim::check::{Failure, ScenarioSubset, Tally, check, log, minimize};
 
 use super::record::{CheckLog, Counts, Failed, SeedRange};
 use crate::output::{self, JsonArgs};
@@ -83,7 +83,7 @@ fn parse_list(text: &str) -> Result<Numbers, String> {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let campaign = Campaign {
         args,
-        part: Part {
+        part: ScenarioSubset {
             calls: args.calls.clone().map(|numbers| numbers.0),
             faults: args.faults.clone().map(|numbers| numbers.0),
         },
@@ -129,7 +129,7 @@ fn jobs(args: &Args) -> NonZeroUsize {
 
 struct Campaign<'a> {
     args: &'a Args,
-    part: Part,
+    part: ScenarioSubset,
     commit: String,
     jobs: NonZeroUsize,
 }

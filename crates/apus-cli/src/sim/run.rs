@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use apus_load::misuse::Misuse;
 use apus_load::progress::Progress as _;
-use apus_sim::{Outcome, Plan, Protocol, Sizes, Topology, results};
+use apus_sim::{Plan, Protocol, SimulationResult, Sizes, Topology, results};
 
 use super::simulate::{STEPS, simulate};
 use crate::output::{OutputArgs, OutputFile, different};
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// Simulates, and writes the time trace, whole or not at all.
-fn traced(plan: &Plan, progress: &Bar, file: OutputFile) -> Result<Outcome> {
+fn traced(plan: &Plan, progress: &Bar, file: OutputFile) -> Result<SimulationResult> {
     let (outcome, trace) = super::simulate::simulate_traced(plan, progress)?;
     if let Some(trace) = trace {
         file.write_by(|to| trace.write(to)).context("cannot write the time trace")?;

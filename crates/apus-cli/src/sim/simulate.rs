@@ -10,7 +10,7 @@ use apus_load::record::command_line;
 use apus_load::stop::{self, Stopped};
 use apus_load::{Machine, ResultFile};
 use apus_node::arguments::within;
-use apus_sim::{Outcome, Plan, PlanError};
+use apus_sim::{Plan, PlanError, SimulationResult};
 use apus_trace::Trace;
 use procfs::process::Process;
 
@@ -82,7 +82,7 @@ pub(crate) const STEPS: u64 = 100;
 ///
 /// # Errors
 /// When it cannot be run, or with [`Stopped`] when signals are handled and one came.
-pub(crate) fn simulate(plan: &Plan, progress: &Bar) -> Result<Outcome> {
+pub(crate) fn simulate(plan: &Plan, progress: &Bar) -> Result<SimulationResult> {
     stoppable(plan, progress, |progressed| apus_sim::run(plan, progressed))
 }
 
@@ -90,7 +90,10 @@ pub(crate) fn simulate(plan: &Plan, progress: &Bar) -> Result<Outcome> {
 ///
 /// # Errors
 /// As [`simulate`].
-pub(super) fn simulate_traced(plan: &Plan, progress: &Bar) -> Result<(Outcome, Option<Trace>)> {
+pub(super) fn simulate_traced(
+    plan: &Plan,
+    progress: &Bar,
+) -> Result<(SimulationResult, Option<Trace>)> {
     stoppable(plan, progress, |progressed| apus_sim::run_traced(plan, progressed))
 }
 

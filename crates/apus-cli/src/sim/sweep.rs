@@ -8,7 +8,7 @@ use apus_load::misuse::Misuse;
 use apus_load::progress::Progress as _;
 use apus_load::record::read_kept;
 use apus_sim::sweep::Point;
-use apus_sim::{Outcome, results, sweep};
+use apus_sim::{SimulationResult, results, sweep};
 use serde_json::Value;
 use toml::Table;
 
@@ -175,7 +175,7 @@ fn difference(here: &Value, there: &Value) -> String {
 }
 
 /// Writes a point's result; a file is there only once it is complete.
-fn finish(point: &Point, path: &Path, total: usize, outcome: Outcome) -> Result<()> {
+fn finish(point: &Point, path: &Path, total: usize, outcome: SimulationResult) -> Result<()> {
     let mut result = super::simulate::new_result();
     results::record(&outcome, &mut result);
     point.label(&mut result);

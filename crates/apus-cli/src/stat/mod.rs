@@ -15,7 +15,7 @@ use apus_load::misuse::Misuse;
 use apus_load::report::Style;
 use apus_shm::CounterDirectory;
 
-use self::show::Shown;
+use self::show::OutputForm;
 use crate::counters::{Change, Snapshot, Unreadable};
 use crate::failure;
 use crate::output;
@@ -133,12 +133,12 @@ fn show_change(args: &Args, change: &Change, changed_only: bool) -> Result<()> {
     output::print(&show::text(change, shown(args, changed_only), Style::for_stdout()))
 }
 
-fn shown(args: &Args, changed_only: bool) -> Shown {
+fn shown(args: &Args, changed_only: bool) -> OutputForm {
     match (args.pid, changed_only) {
-        (_, true) => Shown::Changed,
-        (Some(_), false) => Shown::Counters,
-        (None, false) if args.ended => Shown::All,
-        (None, false) => Shown::Running,
+        (_, true) => OutputForm::Changed,
+        (Some(_), false) => OutputForm::Counters,
+        (None, false) if args.ended => OutputForm::All,
+        (None, false) => OutputForm::Running,
     }
 }
 

@@ -10,7 +10,7 @@ use crate::counters::{Change, Process, ProcessChange, warnings};
 
 /// The form of the output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Shown {
+pub(super) enum OutputForm {
     /// A line for each process that runs.
     Running,
     /// A line for each process, those that run first.
@@ -22,14 +22,14 @@ pub(super) enum Shown {
 }
 
 /// The list of processes, or the counters of each.
-pub(super) fn text(change: &Change, shown: Shown, style: Style) -> String {
+pub(super) fn text(change: &Change, shown: OutputForm, style: Style) -> String {
     if change.processes.is_empty() {
         return "No process of this user shows counters.\n".to_owned();
     }
-    if let Shown::Running | Shown::All = shown {
-        return list(change, shown == Shown::All, style);
+    if let OutputForm::Running | OutputForm::All = shown {
+        return list(change, shown == OutputForm::All, style);
     }
-    let changed_only = shown == Shown::Changed;
+    let changed_only = shown == OutputForm::Changed;
     let tables = change.processes.iter();
     let tables = tables.filter(|it| !changed_only || !it.grown.is_empty());
     let text: Vec<_> = tables.map(|it| detail(change, it, changed_only, style)).collect();

@@ -25,7 +25,7 @@ pub(super) struct Sample {
     pub(super) unreadable: Unreadable,
     /// Of processes that run in the pid namespace of this one.
     pub(super) usage: BTreeMap<Identity, Usage>,
-    pub(super) host: Host,
+    pub(super) host: HostFigures,
     /// Recent calls of the process that was asked for, if it has a time trace.
     pub(super) recorded: Option<(Identity, Recorded)>,
 }
@@ -41,7 +41,7 @@ pub(super) struct Usage {
 
 /// The system's figures of the host. `None` where the system has none.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub(super) struct Host {
+pub(super) struct HostFigures {
     pub(super) cpus: Option<usize>,
     /// Means of one, five and fifteen minutes.
     pub(super) load: Option<[f32; 3]>,
@@ -77,7 +77,7 @@ impl Reader {
             running.filter_map(|it| Some((it.identity(), self.usage(it)?))).collect();
         let recorded = traced.filter(|it| usage.contains_key(it));
         let recorded = recorded.and_then(|it| Some((it, recorded_of(it.0)?)));
-        Ok(Sample { at, counters, unreadable, usage, host: Host::now(), recorded })
+        Ok(Sample { at, counters, unreadable, usage, host: HostFigures::now(), recorded })
     }
 
     /// None if the process has ended meanwhile.
@@ -106,7 +106,7 @@ fn recorded_of(pid: u32) -> Option<Recorded> {
     Some(Recorded::of(&trace, u64::try_from(from).ok()?))
 }
 
-impl Host {
+impl HostFigures {
     fn now() -> Self {
         let stats = KernelStats::current().ok();
         let load = LoadAverage::current().ok();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::sample::{Host, Sample, Usage};
+use super::sample::{HostFigures, Sample, Usage};
 use crate::counters::{Process, Snapshot};
 
 /// A process that runs, with these counters.
@@ -38,7 +38,7 @@ pub(super) fn sample(seconds: f64, processes: impl IntoIterator<Item = Process>)
         counters: Snapshot { taken_ns: 0, monotonic: None, processes },
         unreadable: Vec::new(),
         usage,
-        host: Host::default(),
+        host: HostFigures::default(),
         recorded: None,
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use apus::net::{Link as _, MAX_DATAGRAM};
 use apus::{Address, Bytes, CallOptions, Client, Config, Links, Node, Presence, Route};
 use apus_load::stats;
-use apus_node::message::{self, Header};
+use apus_node::message::{self, MessageHeader};
 
 use crate::device::{self, Device};
 use crate::files::Here;
@@ -180,7 +180,7 @@ fn any(to: Address) -> SocketAddr {
 
 /// A request that `apus node server` answers with the same number of bytes.
 fn request(length: usize) -> Vec<u8> {
-    message::build(Header { tag: 0, length: 0, other_length: 0 }, length)
+    message::build(MessageHeader { tag: 0, length: 0, other_length: 0 }, length)
 }
 
 pub(super) fn options() -> CallOptions {

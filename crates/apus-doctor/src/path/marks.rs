@@ -19,14 +19,14 @@ const SUBJECT: Subject = Subject::Path;
 #[derive(Clone, Debug)]
 pub(super) struct Marks {
     /// Each level of priority with its marks there and back, or the reason why they are not known.
-    levels: Result<Vec<Seen>, String>,
+    levels: Result<Vec<MarkRoundTrip>, String>,
     /// `None` if it was not requested.
     flood: Option<Result<Flood, String>>,
 }
 
 /// A mark as sent, as received by the peer, and as received back in the answer.
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Seen {
+struct MarkRoundTrip {
     sent: u8,
     there: Option<u8>,
     back: Option<u8>,
@@ -129,12 +129,16 @@ impl Asker {
     }
 
     /// Tries all levels. A question without an answer is repeated a few times.
-    fn marks(&self) -> Result<Vec<Seen>, String> {
+    fn marks(&self) -> Result<Vec<MarkRoundTrip>, String> {
         let seen = (0..LEVELS).map(|level| {
             let sent = mark(level);
             for _ in 0..TRIES {
                 if let Some(answer) = self.ask(sent).map_err(|error| error.to_string())? {
-                    return Ok(Seen { sent, there: answer.packet.seen, back: answer.mark });
+                    return Ok(MarkRoundTrip {
+                        sent,
+                        there: answer.packet.seen,
+                        back: answer.mark,
+                    });
                 }
             }
             Err(format!("UDP port {} of the peer does not answer", self.to.port()))
@@ -232,7 +236,7 @@ fn dscp(marks: &Marks) -> Finding {
     };
     let text =
         |mark: Option<u8>| mark.map_or_else(|| "not told".to_owned(), |it| format!("{it:#04x}"));
-    let changed = |direction: fn(&Seen) -> Option<u8>| {
+    let changed = |direction: fn(&MarkRoundTrip) -> Option<u8>| {
         let changed = levels.iter().filter(move |it| direction(it) != Some(it.sent));
         changed.map(|it| format!("{:#04x} as {}", it.sent, text(direction(it)))).collect::<Vec<_>>()
     };
@@ -377,7 +381,7 @@ mod tests {
     #[test]
     fn marks_that_change_are_named() {
         let seen = |there| {
-            (0..LEVELS).map(mark).map(move |sent| Seen {
+            (0..LEVELS).map(mark).map(move |sent| MarkRoundTrip {
                 sent,
                 there: Some(there & sent),
                 back: Some(sent),

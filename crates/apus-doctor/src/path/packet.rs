@@ -60,7 +60,7 @@ pub(super) struct Marked {
 
 /// A received datagram.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Received {
+pub(super) struct MarkedDatagram {
     pub(super) length: usize,
     pub(super) from: SocketAddr,
     /// The mark on arrival; `None` if the kernel does not report it.
@@ -100,7 +100,7 @@ impl Marked {
     }
 
     /// Waits for a datagram. Bytes beyond the buffer are cut off.
-    pub(super) fn receive(&self, bytes: &mut [u8]) -> io::Result<Received> {
+    pub(super) fn receive(&self, bytes: &mut [u8]) -> io::Result<MarkedDatagram> {
         let mut parts = [IoSliceMut::new(bytes)];
         let mut space = nix::cmsg_space!(i32);
         let message = recvmsg::<SockaddrStorage>(
@@ -115,7 +115,7 @@ impl Marked {
             ControlMessageOwned::Ipv6TClass(class) => u8::try_from(class).ok(),
             _ => None,
         });
-        Ok(Received { length: message.bytes, from, mark })
+        Ok(MarkedDatagram { length: message.bytes, from, mark })
     }
 }
 

@@ -32,7 +32,7 @@ pub struct Session {
     restored: bool,
     done: Done,
     /// Processes whose error was reported.
-    told: BTreeSet<ProcessId>,
+    reported: BTreeSet<ProcessId>,
     tell: fn(&Notice),
 }
 
@@ -63,8 +63,19 @@ impl Session {
         let links = LinkEvents::open().map_err(|error| Error::io("news about links", error))?;
         let guardian = ready::start("guardian", command.stdin(Stdio::piped()))?;
         let devices = Vec::new();
-        let (done, told) = (Done::default(), BTreeSet::new());
-        Ok(Self { state, own, mode, devices, links, guardian, restored: false, done, told, tell })
+        let (done, reported) = (Done::default(), BTreeSet::new());
+        Ok(Self {
+            state,
+            own,
+            mode,
+            devices,
+            links,
+            guardian,
+            restored: false,
+            done,
+            reported,
+            tell,
+        })
     }
 
     /// The PID of the guardian.
@@ -123,7 +134,7 @@ impl Session {
                 Ok(count) => sets += count,
                 Err(_) if !process.runs() => {}
                 Err(error) if place == 0 => return Err(error),
-                Err(error) if self.told.insert(*process) => (self.tell)(&Notice::NotSet(error)),
+                Err(error) if self.reported.insert(*process) => (self.tell)(&Notice::NotSet(error)),
                 Err(_) => {}
             }
         }

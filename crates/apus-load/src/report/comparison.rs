@@ -44,8 +44,8 @@ impl Comparison {
         }
     }
 
-    /// The side of the first figure according to the words.
-    pub(crate) fn side(self, column: &Column) -> Standing {
+    /// The standing of the first figure according to the words.
+    pub(crate) fn standing(self, column: &Column) -> Standing {
         match self {
             Self::Missing | Self::Refused | Self::RunsDisagree => Standing::Unclear,
             Self::Same => Standing::Level,
@@ -136,8 +136,14 @@ mod tests {
         let column = Column::of("p50_us");
         let opposite = Comparison::of(&column, 22_020.0, 13_042.0, Some(0.94));
         assert_eq!(opposite.in_words(&column), "runs disagree");
-        assert_eq!(Comparison::of(&column, 5.0, 10.0, Some(1.2)).side(&column), Standing::Unclear);
-        assert_eq!(Comparison::of(&column, 5.0, 10.0, Some(0.9)).side(&column), Standing::Ahead);
+        assert_eq!(
+            Comparison::of(&column, 5.0, 10.0, Some(1.2)).standing(&column),
+            Standing::Unclear
+        );
+        assert_eq!(
+            Comparison::of(&column, 5.0, 10.0, Some(0.9)).standing(&column),
+            Standing::Ahead
+        );
     }
 
     #[test]
@@ -147,7 +153,7 @@ mod tests {
         {
             assert_eq!(words("p50_us", ours, reference), "—", "{ours} against {reference}");
         }
-        assert_eq!(Comparison::Refused.side(&Column::of("p50_us")), Standing::Unclear);
+        assert_eq!(Comparison::Refused.standing(&Column::of("p50_us")), Standing::Unclear);
     }
 
     proptest! {
@@ -163,7 +169,7 @@ mod tests {
             let (ours, reference) = (column.shown(ours), column.shown(reference));
             prop_assert!(!text.contains("faster") || ours < reference, "{text}: {ours}, {reference}");
             prop_assert!(!text.contains("slower") || ours > reference, "{text}: {ours}, {reference}");
-            prop_assert_eq!(comparison.side(&column) == Standing::Ahead, text.contains("faster"));
+            prop_assert_eq!(comparison.standing(&column) == Standing::Ahead, text.contains("faster"));
             prop_assert!(!text.starts_with("0 %") && !text.starts_with("1.0×"), "{text}");
         }
     }

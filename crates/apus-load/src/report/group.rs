@@ -204,7 +204,7 @@ impl<'a> Group<'a> {
             headline: headline.map(|column| Headline {
                 column: column.clone(),
                 values: self.values(column),
-                verdicts: self.verdicts(column, reference),
+                claims: self.claims(column, reference),
             }),
         }
     }
@@ -356,8 +356,8 @@ impl<'a> Group<'a> {
         valued.map(|(line, value)| (self.name(line), line.transport.clone(), value)).collect()
     }
 
-    /// One verdict against the best rival of each name. The best of all rivals is the first.
-    fn verdicts(&self, column: &Column, reference: Option<&TransportResults>) -> Vec<Claim> {
+    /// One claim against the best rival of each name. The best of all rivals is the first.
+    fn claims(&self, column: &Column, reference: Option<&TransportResults>) -> Vec<Claim> {
         let Some(reference) = reference else { return Vec::new() };
         let name_of =
             |line: &TransportResults| self.conventions.name_of(&line.transport).to_owned();
@@ -371,10 +371,10 @@ impl<'a> Group<'a> {
                 names.push(name);
             }
         }
-        references.into_iter().filter_map(|line| self.verdict(column, line)).collect()
+        references.into_iter().filter_map(|line| self.claim(column, line)).collect()
     }
 
-    fn verdict(&self, column: &Column, reference: &TransportResults) -> Option<Claim> {
+    fn claim(&self, column: &Column, reference: &TransportResults) -> Option<Claim> {
         let subject =
             self.lines.iter().find(|line| !self.is_floor(line) && !self.is_rival(line))?;
         let ours = self.best_valid(column, |line| line.transport == subject.transport)?;
@@ -388,7 +388,7 @@ impl<'a> Group<'a> {
         let named = |line: &TransportResults| self.conventions.name_of(&line.transport).to_owned();
         Some(Claim {
             headline: comparison.sentence(column, &named(ours), &named(reference)),
-            side: comparison.side(column),
+            standing: comparison.standing(column),
             subject: ours.transport.clone(),
             rival: reference.transport.clone(),
             ours: spelled(ours)?,

@@ -80,9 +80,9 @@ fn the_subject_is_compared_with_each_kind_of_rival() {
     };
     let rows = vec![rtt("apus-shm", 6.0), rtt("tcp-a", 54.0), rtt("tcp-b", 60.0), rtt("unix", 3.0)];
     let tables = tables(&result(rows), &conventions);
-    let verdicts = &tables[0].headline.as_ref().unwrap().verdicts;
+    let claims = &tables[0].headline.as_ref().unwrap().claims;
     let said: Vec<(&str, Standing)> =
-        verdicts.iter().map(|verdict| (&*verdict.rival, verdict.side)).collect();
+        claims.iter().map(|claim| (&*claim.rival, claim.standing)).collect();
     assert_eq!(said, [("unix", Standing::Behind), ("tcp-a", Standing::Ahead)]);
 }
 
@@ -120,13 +120,13 @@ fn the_reference_is_the_best_tcp_and_the_floor_is_no_contender() {
     assert_eq!(line(table, 3), ["raw-udp (floor)", "4", "1.9× faster"]);
     let best: Vec<bool> = table.lines.iter().map(|line| line[1].best).collect();
     assert_eq!(best, [true, false, false, false]);
-    let verdict = table.headline.as_ref().unwrap().verdicts.first().unwrap();
+    let claim = table.headline.as_ref().unwrap().claims.first().unwrap();
     assert_eq!(
-        (verdict.headline.as_str(), verdict.side),
+        (claim.headline.as_str(), claim.standing),
         ("Apus is 1.5× faster than kernel TCP", Standing::Ahead)
     );
     assert_eq!(
-        (verdict.ours.as_str(), verdict.reference.as_str()),
+        (claim.ours.as_str(), claim.reference.as_str()),
         ("apus-udp 5 µs", "tcp-busy 7.50 µs")
     );
 }
@@ -202,8 +202,8 @@ fn the_subject_is_the_first_transport_in_its_best_setting() {
         rtt("tcp-busy", 10.0),
     ];
     let table = &tables_of(&result(rows))[0];
-    let verdict = table.headline.as_ref().unwrap().verdicts.first().unwrap();
-    assert_eq!(verdict.ours, "apus-udp, fullbusy 5 µs");
+    let claim = table.headline.as_ref().unwrap().claims.first().unwrap();
+    assert_eq!(claim.ours, "apus-udp, fullbusy 5 µs");
 }
 
 #[test]
@@ -230,11 +230,11 @@ fn lines_that_are_no_transports_are_not_compared() {
 }
 
 #[test]
-fn nothing_to_compare_gives_no_verdict() {
+fn nothing_to_compare_gives_no_claim() {
     let table = &tables_of(&result(vec![rtt("tcp-busy", 5.0)]))[0];
     assert_eq!(heads(table), ["transport", "p50 µs"]);
     let table = &tables_of(&result(vec![rtt("apus-udp", 5.0)]))[0];
-    assert!(table.headline.as_ref().unwrap().verdicts.is_empty());
+    assert!(table.headline.as_ref().unwrap().claims.is_empty());
     let table = &tables_of(&result(vec![
         Row::new("a").set("calls", 5_u32),
         Row::new("b").set("calls", 6_u32),
@@ -258,13 +258,13 @@ fn no_card_says_what_its_figures_deny() {
     }
     let table = &tables_of(&result(rows))[0];
     assert_eq!(line(table, 0)[3], "runs disagree");
-    let verdict = table.headline.as_ref().unwrap().verdicts.first().unwrap();
+    let claim = table.headline.as_ref().unwrap().claims.first().unwrap();
     assert_eq!(
-        (verdict.headline.as_str(), verdict.side),
+        (claim.headline.as_str(), claim.standing),
         ("Apus or kernel TCP: the runs disagree", Standing::Unclear)
     );
-    assert_eq!(verdict.ours, "apus-udp 22.0 ms");
-    assert_eq!(verdict.reference, "tcp-busy 13.0 ms");
+    assert_eq!(claim.ours, "apus-udp 22.0 ms");
+    assert_eq!(claim.reference, "tcp-busy 13.0 ms");
 }
 
 #[test]
@@ -274,9 +274,9 @@ fn a_refused_run_has_no_headline_to_be_proud_of() {
     let words: Vec<&str> = table.lines.iter().map(|line| line[3].text.as_str()).collect();
     assert_eq!(words, ["refused", "reference"]);
     assert!(!table.lines[0].iter().any(|entry| entry.best));
-    let verdict = table.headline.as_ref().unwrap().verdicts.first().unwrap();
+    let claim = table.headline.as_ref().unwrap().claims.first().unwrap();
     assert_eq!(
-        (verdict.headline.as_str(), verdict.side),
+        (claim.headline.as_str(), claim.standing),
         ("The machine was too busy to compare", Standing::Unclear)
     );
     // A repetition that was not refused is the one to compare with.
@@ -286,9 +286,9 @@ fn a_refused_run_has_no_headline_to_be_proud_of() {
         lab("tcp-epoll", "good", 50.0),
     ];
     let table = &tables_of(&result(rows))[0];
-    let verdict = table.headline.as_ref().unwrap().verdicts.first().unwrap();
+    let claim = table.headline.as_ref().unwrap().claims.first().unwrap();
     assert_eq!(
-        (verdict.headline.as_str(), verdict.side),
+        (claim.headline.as_str(), claim.standing),
         ("Apus is 10× faster than kernel TCP", Standing::Ahead)
     );
 }

@@ -122,7 +122,7 @@ impl Page<'_> {
             .iter()
             .filter_map(|table| {
                 let headline = table.headline.as_ref()?;
-                Some((*table, headline.column.name.as_str(), headline.verdicts.first()?))
+                Some((*table, headline.column.name.as_str(), headline.claims.first()?))
             })
             .collect();
         if compared.is_empty() {
@@ -130,13 +130,13 @@ impl Page<'_> {
         }
         // The cards have the best rival; the sentence counts each kind of rival.
         let headlines = tables.iter().filter_map(|table| table.headline.as_ref());
-        let verdicts: Vec<&Claim> = headlines.flat_map(|headline| &headline.verdicts).collect();
+        let claims: Vec<&Claim> = headlines.flat_map(|headline| &headline.claims).collect();
         markup! {
             h2 { "At a glance" }
-            p.lead { (self.balance(&verdicts)) }
+            p.lead { (self.balance(&claims)) }
             div.cards {
-                @for (table, figure, verdict) in compared {
-                    @let (class, mark) = match verdict.side {
+                @for (table, figure, claim) in compared {
+                    @let (class, mark) = match claim.standing {
                         Standing::Ahead => ("card ahead", "▲ ahead"),
                         Standing::Behind => ("card behind", "▼ behind"),
                         Standing::Level => ("card", "= level"),
@@ -144,9 +144,9 @@ impl Page<'_> {
                     };
                     div class=(class) {
                         span.side { (mark) }
-                        b { (verdict.headline) }
+                        b { (claim.headline) }
                         p { (figure) " of " (table.title) }
-                        p { (verdict.ours) " against " (verdict.reference) }
+                        p { (claim.ours) " against " (claim.reference) }
                     }
                 }
             }
@@ -154,34 +154,34 @@ impl Page<'_> {
     }
 
     /// "Apus is ahead of kernel TCP in 3 of 5 comparisons, behind in 1, level in 1."
-    fn balance(&self, verdicts: &[&Claim]) -> String {
-        if let [verdict] = verdicts {
-            return format!("{}.", verdict.headline);
+    fn balance(&self, claims: &[&Claim]) -> String {
+        if let [claim] = claims {
+            return format!("{}.", claim.headline);
         }
         let mut subjects: Vec<(&str, &str)> = Vec::new();
-        for verdict in verdicts {
-            let pair =
-                [&verdict.subject, &verdict.rival].map(|name| self.conventions.name_of(name));
+        for claim in claims {
+            let pair = [&claim.subject, &claim.rival].map(|name| self.conventions.name_of(name));
             if !subjects.contains(&(pair[0], pair[1])) {
                 subjects.push((pair[0], pair[1]));
             }
         }
         let sentence = |(subject, rival): &(&str, &str)| {
-            let about = |verdict: &&&Claim| {
-                self.conventions.name_of(&verdict.subject) == *subject
-                    && self.conventions.name_of(&verdict.rival) == *rival
+            let about = |claim: &&&Claim| {
+                self.conventions.name_of(&claim.subject) == *subject
+                    && self.conventions.name_of(&claim.rival) == *rival
             };
-            let count =
-                |side| verdicts.iter().filter(about).filter(|verdict| verdict.side == side).count();
-            let all = verdicts.iter().filter(about).count();
+            let count = |standing| {
+                claims.iter().filter(about).filter(|claim| claim.standing == standing).count()
+            };
+            let all = claims.iter().filter(about).count();
             let mut text = format!(
                 "{subject} is ahead of {rival} in {} of {all} comparisons, behind in {}",
                 count(Standing::Ahead),
                 count(Standing::Behind),
             );
-            for (side, word) in [(Standing::Level, "level"), (Standing::Unclear, "not clear")] {
-                if count(side) > 0 {
-                    text += &format!(", {word} in {}", count(side));
+            for (standing, word) in [(Standing::Level, "level"), (Standing::Unclear, "not clear")] {
+                if count(standing) > 0 {
+                    text += &format!(", {word} in {}", count(standing));
                 }
             }
             text + "."
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_command_machine_warnings_verdicts_plots_tables_and_terms() {
+    fn a_page_has_command_machine_warnings_claims_plots_tables_and_terms() {
         let page = page(sample::result());
         for wanted in [
             "<title>Results of apus bench rtt</title>",

@@ -73,7 +73,7 @@ pub(crate) struct Head {
     pub(crate) kept: bool,
 }
 
-/// One entry of a table.
+/// A cell of a table.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct TableCell {
     /// Text as shown.
@@ -89,8 +89,8 @@ pub(crate) struct Headline {
     pub(crate) column: Column,
     /// One entry per line with the figure, in order: label, transport, value.
     pub(crate) values: Vec<(String, String, f64)>,
-    /// The subject's verdicts against the best of each kind of rival; the best of all rivals is the first.
-    pub(crate) verdicts: Vec<Claim>,
+    /// The subject's claims against the best of each kind of rival; the best of all rivals is the first.
+    pub(crate) claims: Vec<Claim>,
 }
 
 /// The main statement of a table.
@@ -106,11 +106,11 @@ pub(crate) struct Claim {
     pub(crate) ours: String,
     /// Label and value of the reference.
     pub(crate) reference: String,
-    /// The side of the line.
-    pub(crate) side: Standing,
+    /// The standing of the line.
+    pub(crate) standing: Standing,
 }
 
-/// The side of a figure compared with its reference.
+/// Standing of a figure beside its reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
     /// The better side.

@@ -24,14 +24,14 @@ pub(super) enum Direction {
 const MESSAGES_MAX: usize = 4096;
 
 /// A message: its path, the id in its sender's form, and its direction.
-type Message = (PathId, RpcId, Direction);
+type MessageKey = (PathId, RpcId, Direction);
 
 /// Builds comments. Keeps the number of unscheduled bytes of each message, which only its first packet contains.
 #[derive(Default)]
 pub(super) struct Comments {
-    unscheduled: HashMap<Message, u32>,
+    unscheduled: HashMap<MessageKey, u32>,
     /// The same messages, oldest first.
-    order: VecDeque<Message>,
+    order: VecDeque<MessageKey>,
     text: String,
 }
 
@@ -61,7 +61,7 @@ impl Comments {
         Some(&self.text)
     }
 
-    fn describe(&mut self, message: Message, data: &Data) {
+    fn describe(&mut self, message: MessageKey, data: &Data) {
         self.text.push_str(if message.1.is_client() { "request" } else { "response" });
         if data.offset == 0 && !data.retransmit {
             self.remember(message, data.incoming);
@@ -76,7 +76,7 @@ impl Comments {
         }
     }
 
-    fn remember(&mut self, message: Message, unscheduled: u32) {
+    fn remember(&mut self, message: MessageKey, unscheduled: u32) {
         if self.unscheduled.insert(message, unscheduled).is_some() {
             return;
         }

@@ -7,9 +7,9 @@ use crate::recorder::{HERE, PEER, Recorder, THERE};
 
 /// A shared output that the test can read.
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
+struct SharedOutput(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Shared {
+impl Write for SharedOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -54,7 +54,7 @@ fn blocks(mut file: &[u8]) -> Vec<(usize, &[u8])> {
 }
 
 fn captured(local: &str, to: &str) -> Vec<u8> {
-    let output = Shared::default();
+    let output = SharedOutput::default();
     let [local, peer] = [local, to].map(|address| Some(address.parse().unwrap()));
     let link = Recorder { local, peer, ..Recorder::default() };
     let mut link = CaptureLink::new(link, output.clone()).unwrap();
@@ -67,7 +67,7 @@ fn captured(local: &str, to: &str) -> Vec<u8> {
 
 #[test]
 fn both_directions_are_written_as_udp_packets() {
-    let output = Shared::default();
+    let output = SharedOutput::default();
     let mut link = CaptureLink::new(Recorder::default(), output.clone()).unwrap();
     link.send(Transmit::control(PEER, Priority::HIGHEST, &[0xAB; 29]));
     link.link.arriving.push_back(vec![0xCD; 30]);

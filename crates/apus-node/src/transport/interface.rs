@@ -10,7 +10,7 @@ use apus::{CallError, Delivery, Links};
 use derive_more::AddAssign;
 use serde::{Deserialize, Serialize};
 
-use crate::message::Header;
+use crate::message::MessageHeader;
 
 /// Options of a client.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ pub struct NodeOptions {
 pub struct Request {
     /// Identifies the call. The reply echoes it.
     pub tag: u64,
-    /// Bytes of the request, at least [`crate::message::Header::LEN`].
+    /// Bytes of the request, at least [`crate::message::MessageHeader::LEN`].
     pub length: u32,
     /// Bytes of the wanted reply; 0 means the length of the request.
     pub reply: u32,
@@ -61,14 +61,14 @@ pub struct Reply {
 
 impl Request {
     /// The header of its message.
-    pub fn header(self) -> Header {
-        Header { tag: self.tag, length: self.length, other_length: self.reply }
+    pub fn header(self) -> MessageHeader {
+        MessageHeader { tag: self.tag, length: self.length, other_length: self.reply }
     }
 }
 
-impl From<Header> for Reply {
+impl From<MessageHeader> for Reply {
     /// The fields of a reply's header.
-    fn from(header: Header) -> Self {
+    fn from(header: MessageHeader) -> Self {
         Self { tag: header.tag, length: header.length, request_length: header.other_length }
     }
 }

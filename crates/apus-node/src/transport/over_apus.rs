@@ -22,7 +22,7 @@ use super::interface::{
     Client, Ended, Failed, Health, HealthProbe, NodeOptions, Reply, Request, Server,
 };
 use crate::cp_node;
-use crate::message::{Header, MESSAGE_MAX, SHORT_REPLY, build, check_last};
+use crate::message::{MESSAGE_MAX, MessageHeader, SHORT_REPLY, build, check_last};
 use crate::verify::{self, VERIFIED};
 
 /// The service's Homa port.
@@ -57,7 +57,8 @@ pub enum Body {
 impl Body {
     /// Bytes of the shortest message.
     pub fn shortest(self) -> u32 {
-        let bytes = if self == Self::CpNode { cp_node::Header::LEN } else { Header::LEN };
+        let bytes =
+            if self == Self::CpNode { cp_node::CpNodeHeader::LEN } else { MessageHeader::LEN };
         bytes as u32
     }
 
@@ -151,7 +152,7 @@ impl ApusClient {
         match self.body {
             Body::Pattern => self.bodies.body(request),
             Body::Verified(client) => {
-                let header = Header {
+                let header = MessageHeader {
                     tag: tag(client, request.tag),
                     length: 0,
                     other_length: request.reply,
@@ -174,7 +175,8 @@ impl ApusClient {
                 return Ok(Reply { tag: key, length, request_length: 0 });
             }
         };
-        let header = Header::from_bytes(body).context("a response shorter than its header")?;
+        let header =
+            MessageHeader::from_bytes(body).context("a response shorter than its header")?;
         ensure!(header.tag == tag(client, key), "a response to another request");
         ensure!(header.other_length > 0, "the server found a wrong byte in a request");
         ensure!(
@@ -282,9 +284,9 @@ pub fn health(node: &Node) -> Health {
 
 /// Checks a response to the request with `tag`.
 pub fn read_reply(tag: u64, body: &[u8]) -> Result<Reply> {
-    let header = Header::from_bytes(body).context("a response shorter than its header")?;
+    let header = MessageHeader::from_bytes(body).context("a response shorter than its header")?;
     ensure!(header.tag == tag % VARIANTS, "a response to another request");
-    check_last(&body[Header::LEN..], body.len())?;
+    check_last(&body[MessageHeader::LEN..], body.len())?;
     let length = body.len() as u32;
     // An echo is the request itself, whose 0 stands for the length of the reply.
     let request_length = if header.other_length == 0 { length } else { header.other_length };
@@ -316,7 +318,7 @@ impl Bodies {
         let length = request.length as usize;
         let ready = self.ready.entry((variant, request.reply)).or_default();
         if ready.len() < length {
-            let header = Header { tag: variant, length: 0, other_length: request.reply };
+            let header = MessageHeader { tag: variant, length: 0, other_length: request.reply };
             *ready = build(header, length.next_power_of_two().max(BODY_MIN)).into();
         }
         ready.slice(..length)
@@ -355,7 +357,7 @@ impl Server for ApusServer {
         self.service.serve(|mut request| {
             let body = request.take_body();
             // The client detects a wrong byte by the missing reply. A client that is gone needs no reply.
-            if check_last(body.get(Header::LEN..).unwrap_or_default(), body.len()).is_ok() {
+            if check_last(body.get(MessageHeader::LEN..).unwrap_or_default(), body.len()).is_ok() {
                 let _ = request.reply(reply_to(body));
             }
         });
@@ -366,7 +368,7 @@ impl Server for ApusServer {
 /// The reply to a request: an echo, or a reply of the requested length. Malformed requests, and those with a reply longer than a
 /// message may be, are echoed.
 pub fn reply_to(body: Bytes) -> Bytes {
-    match Header::from_bytes(&body) {
+    match MessageHeader::from_bytes(&body) {
         Some(header) if (1..=MESSAGE_MAX).contains(&header.other_length) => {
             let reply = header.answer(body.len() as u32);
             build(reply, reply.length as usize).into()
@@ -419,7 +421,7 @@ mod tests {
             );
             assert!(read_reply(tag + 1, &echo).is_err());
             let request = bodies.body(Request { tag, length, reply: SHORT_REPLY });
-            let header = Header::from_bytes(&request).unwrap().answer(request.len() as u32);
+            let header = MessageHeader::from_bytes(&request).unwrap().answer(request.len() as u32);
             let short = build(header, header.length as usize);
             assert_eq!(
                 read_reply(tag, &short).unwrap(),

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, IoSlice, Write};
 
 use anyhow::{Result, ensure};
 
-use crate::message::{Header, check_last, filler};
+use crate::message::{MessageHeader, check_last, filler};
 
 /// Bytes requested from the kernel in one read.
 pub const READ_SIZE: usize = 256 << 10;
@@ -29,10 +29,10 @@ const PIECES_PER_CALL: usize = 64;
 #[derive(Debug, Default)]
 pub struct FrameReader {
     /// The start of a message whose header is incomplete.
-    header: [u8; Header::LEN],
+    header: [u8; MessageHeader::LEN],
     have: usize,
     /// The message being read.
-    current: Option<Header>,
+    current: Option<MessageHeader>,
     /// Bytes of it that were read, including the header.
     offset: usize,
 }
@@ -42,7 +42,11 @@ impl FrameReader {
     ///
     /// # Errors
     /// If the bytes are wrong.
-    pub fn take(&mut self, mut bytes: &[u8], mut complete: impl FnMut(Header)) -> Result<()> {
+    pub fn take(
+        &mut self,
+        mut bytes: &[u8],
+        mut complete: impl FnMut(MessageHeader),
+    ) -> Result<()> {
         while !bytes.is_empty() {
             let Some(header) = self.current else {
                 bytes = self.take_header(bytes)?;
@@ -60,23 +64,24 @@ impl FrameReader {
     }
 
     fn take_header<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8]> {
-        let (part, rest) = bytes.split_at(bytes.len().min(Header::LEN - self.have));
+        let (part, rest) = bytes.split_at(bytes.len().min(MessageHeader::LEN - self.have));
         self.header[self.have..self.have + part.len()].copy_from_slice(part);
         self.have += part.len();
-        if self.have == Header::LEN {
-            let header = Header::from_bytes(&self.header).expect("the buffer is a header long");
+        if self.have == MessageHeader::LEN {
+            let header =
+                MessageHeader::from_bytes(&self.header).expect("the buffer is a header long");
             ensure!(
-                header.length as usize >= Header::LEN,
+                header.length as usize >= MessageHeader::LEN,
                 "a message of {} bytes, shorter than its header",
                 header.length
             );
             self.current = Some(header);
-            self.offset = Header::LEN;
+            self.offset = MessageHeader::LEN;
         }
         Ok(rest)
     }
 
-    fn finish_if_whole(&mut self, complete: &mut impl FnMut(Header)) {
+    fn finish_if_whole(&mut self, complete: &mut impl FnMut(MessageHeader)) {
         if let Some(header) = self.current.take_if(|header| header.length as usize == self.offset) {
             self.have = 0;
             complete(header);
@@ -128,12 +133,12 @@ pub enum Progress {
 
 impl FrameWriter {
     /// Queues the message that `header` describes.
-    pub fn push(&mut self, header: Header) {
+    pub fn push(&mut self, header: MessageHeader) {
         let length = header.length as usize;
-        let copied = if length <= COPY_MAX { length } else { Header::LEN };
+        let copied = if length <= COPY_MAX { length } else { MessageHeader::LEN };
         let bytes = self.copied_piece(copied);
         bytes.extend_from_slice(&header.to_bytes());
-        bytes.extend_from_slice(filler(Header::LEN, copied - Header::LEN));
+        bytes.extend_from_slice(filler(MessageHeader::LEN, copied - MessageHeader::LEN));
         if length > copied {
             self.pieces.push_back(Piece::Filler(copied, length - copied));
         }
@@ -233,12 +238,12 @@ mod tests {
         }
     }
 
-    const HEADERS: [Header; 5] = [
-        Header { tag: 1, length: 16, other_length: 0 },
-        Header { tag: 2, length: 100, other_length: 100 },
-        Header { tag: 3, length: 3_000_000, other_length: 100 },
-        Header { tag: 4, length: 17, other_length: 0 },
-        Header { tag: 5, length: 10_000, other_length: 0 },
+    const HEADERS: [MessageHeader; 5] = [
+        MessageHeader { tag: 1, length: 16, other_length: 0 },
+        MessageHeader { tag: 2, length: 100, other_length: 100 },
+        MessageHeader { tag: 3, length: 3_000_000, other_length: 100 },
+        MessageHeader { tag: 4, length: 17, other_length: 0 },
+        MessageHeader { tag: 5, length: 10_000, other_length: 0 },
     ];
 
     fn stream(a_call: usize) -> Vec<u8> {

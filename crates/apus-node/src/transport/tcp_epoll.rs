@@ -20,7 +20,7 @@ use socket2::Socket;
 
 use super::interface::{Client, Ended, Failed, Request, Server};
 use super::stream_frames::{FrameReader, FrameWriter, Progress, READ_SIZE, WRITE_SIZE};
-use crate::message::{Header, MESSAGE_MAX};
+use crate::message::{MESSAGE_MAX, MessageHeader};
 use crate::traffic::{Counts, Traffic};
 
 /// Upper bound on events of one `epoll_wait`.
@@ -66,7 +66,7 @@ impl FramedStream {
     pub fn read(
         &mut self,
         scratch: &mut [u8],
-        complete: impl FnMut(&mut FrameWriter, Header),
+        complete: impl FnMut(&mut FrameWriter, MessageHeader),
     ) -> Result<bool> {
         let bytes = match self.stream.read(scratch) {
             Ok(0) => return Ok(false),

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64 as Word, compiler_fence};
 
 use libc::c_int;
 
-use crate::carry::snapshots::{Place, Snapshots};
+use crate::carry::snapshots::{Region, Snapshots};
 use crate::carry::spin::SLEEPERS;
 use crate::carry::sync::{
     AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence, thread_local,
@@ -67,10 +67,10 @@ const NUMBER: u64 = (1 << FLAGS) - 1;
 /// Mask of an address.
 const ADDRESS: u64 = (1 << KIND) - 1;
 
-/// The kind of an entry.
+/// The type of the object of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
-enum Kind {
+enum ObjectType {
     /// The number of a connection, with flags.
     Connection = 1,
     /// The number of an epoll set, with flags.
@@ -85,7 +85,7 @@ enum Kind {
     Parents,
 }
 
-impl Kind {
+impl ObjectType {
     fn entry(self, of: u64) -> u64 {
         (self as u64) << KIND | of
     }
@@ -125,28 +125,29 @@ impl Hold {
     /// A connection is in use.
     #[inline]
     pub(super) fn connection(number: usize) -> Self {
-        own_record().push(Kind::Connection.entry(number as u64))
+        own_record().push(ObjectType::Connection.entry(number as u64))
     }
 
     /// A set is waited for.
     pub(super) fn set(number: usize) -> Self {
-        own_record().push(Kind::Set.entry(number as u64))
+        own_record().push(ObjectType::Set.entry(number as u64))
     }
 
     /// A word is about to have the thread's number. Only this thread reads the entry.
     #[inline]
     pub(super) fn token(word: &Word) -> Self {
-        own_record().push_for_itself(Kind::Token.entry(ptr::from_ref(word).addr() as u64 & ADDRESS))
+        own_record()
+            .push_for_itself(ObjectType::Token.entry(ptr::from_ref(word).addr() as u64 & ADDRESS))
     }
 
     /// A descriptor that must be closed.
     pub(super) fn descriptor(fd: c_int) -> Self {
-        own_record().push_for_itself(Kind::Descriptor.entry(fd as u64 & NUMBER))
+        own_record().push_for_itself(ObjectType::Descriptor.entry(fd as u64 & NUMBER))
     }
 
     /// A connection that is returning to TCP. If a jump leaves the call, the connection stays carried.
     pub(super) fn returning(number: usize) -> Self {
-        own_record().push_for_itself(Kind::Return.entry(number as u64))
+        own_record().push_for_itself(ObjectType::Return.entry(number as u64))
     }
 
     /// The thread that holds the object, which is the calling thread.
@@ -333,20 +334,20 @@ impl Record {
             }
             let of = what & ADDRESS;
             for sleeps in [0, 1] {
-                if Kind::Connection.has(what) && what & SLEEPS[sleeps] != 0 {
+                if ObjectType::Connection.has(what) && what & SLEEPS[sleeps] != 0 {
                     (left().awake)((what & NUMBER) as usize, sleeps, owner);
                 }
             }
             entry.what.store(0, Ordering::SeqCst);
-            if Kind::Token.has(what) && !self.any(&|other| other == what) {
+            if ObjectType::Token.has(what) && !self.any(&|other| other == what) {
                 let word: *const Word = ptr::with_exposed_provenance(of as usize);
                 // SAFETY: the word is static, or belongs to a side that the same call used and that lives until the call's entry
                 // goes.
                 let word = unsafe { &*word };
                 let _ = word.compare_exchange(owner, 0, Ordering::Release, Ordering::Relaxed);
-            } else if Kind::Return.has(what) {
+            } else if ObjectType::Return.has(what) {
                 (left().carry_on)(of as usize);
-            } else if Kind::Descriptor.has(what) {
+            } else if ObjectType::Descriptor.has(what) {
                 // SAFETY: the descriptor is this library's, and no longer used.
                 let _ = unsafe { own::close((what & NUMBER) as c_int) };
             }
@@ -372,7 +373,7 @@ impl Record {
     }
 
     fn tokens(&self) -> impl Iterator<Item = *const Word> {
-        self.held().filter(|(_, what)| Kind::Token.has(*what)).map(|(_, what)| word_of(what))
+        self.held().filter(|(_, what)| ObjectType::Token.has(*what)).map(|(_, what)| word_of(what))
     }
 
     /// The entries of the calls that the thread is in, from the first one.
@@ -392,10 +393,10 @@ impl Record {
             self.grow();
         }
         for (entry, what) in self.held() {
-            if Kind::Token.has(what) {
+            if ObjectType::Token.has(what) {
                 let word = word_of(what);
                 if self.snapshots.have(word.addr()) {
-                    entry.what.store(Kind::Parents.entry(what & ADDRESS), Ordering::Relaxed);
+                    entry.what.store(ObjectType::Parents.entry(what & ADDRESS), Ordering::Relaxed);
                 } else if (left().segments)(word.addr()).is_none() {
                     // SAFETY: the word is memory of this process.
                     let word = unsafe { &*word };
@@ -404,7 +405,7 @@ impl Record {
                 }
             }
             for sleeps in [0, 1] {
-                if Kind::Connection.has(what) && what & SLEEPS[sleeps] != 0 {
+                if ObjectType::Connection.has(what) && what & SLEEPS[sleeps] != 0 {
                     (left().asleep)((what & NUMBER) as usize, sleeps, me);
                 }
             }
@@ -419,7 +420,7 @@ impl Record {
         if !self.snapshots.are_there() {
             return;
         }
-        let is_parents = |(_, what): &(&Entry, u64)| Kind::Parents.has(*what);
+        let is_parents = |(_, what): &(&Entry, u64)| ObjectType::Parents.has(*what);
         let uses = self.held().next_back().is_some_and(|last| is_parents(&last));
         let is_needed = self.held().any(|entry| is_parents(&entry));
         errno::kept(|| {
@@ -502,7 +503,7 @@ fn claim() -> &'static Record {
     });
     for entry in record.entries() {
         // A thread that waits for a token takes it over from an ended holder. The token's word may be gone.
-        if Kind::Token.has(entry.what.load(Ordering::Relaxed)) {
+        if ObjectType::Token.has(entry.what.load(Ordering::Relaxed)) {
             entry.what.store(0, Ordering::Relaxed);
         }
     }
@@ -531,7 +532,7 @@ fn any(is_one: impl Fn(u64) -> bool) -> bool {
 
 /// Whether a live thread uses a connection.
 pub(super) fn use_connection(number: usize) -> bool {
-    let its = Kind::Connection.entry(number as u64);
+    let its = ObjectType::Connection.entry(number as u64);
     let is_its = |what: u64| what & !(ADDRESS ^ NUMBER) == its;
     fence(Ordering::SeqCst);
     records()
@@ -540,13 +541,13 @@ pub(super) fn use_connection(number: usize) -> bool {
 
 /// Whether calls on a connection have any of these flags.
 pub(super) fn have(number: usize, flags: u64) -> bool {
-    let its = Kind::Connection.entry(number as u64);
+    let its = ObjectType::Connection.entry(number as u64);
     any(|what| what & !(ADDRESS ^ NUMBER) == its && what & flags != 0)
 }
 
 /// Whether calls of this thread about a connection have these flags: the call itself, or one that a signal handler has interrupted.
 pub(super) fn this_thread_has(number: usize, flags: u64) -> bool {
-    let its = Kind::Connection.entry(number as u64);
+    let its = ObjectType::Connection.entry(number as u64);
     own_record().any(&|what| what & !(ADDRESS ^ NUMBER) == its && what & flags != 0)
 }
 
@@ -563,14 +564,14 @@ pub(super) fn forget_all() {
 
 /// Whether a thread sleeps in a set.
 pub(super) fn sleep_in(number: usize) -> bool {
-    let its = Kind::Set.entry(number as u64);
+    let its = ObjectType::Set.entry(number as u64);
     any(|what| what & !(ADDRESS ^ NUMBER) == its && what & SLEEPS[0] != 0)
 }
 
 /// Whether the thread is returning a connection to TCP.
 pub(super) fn this_thread_returns(number: usize) -> bool {
     OWN.with(Cell::get)
-        .is_some_and(|own| own.any(&|what| what == Kind::Return.entry(number as u64)))
+        .is_some_and(|own| own.any(&|what| what == ObjectType::Return.entry(number as u64)))
 }
 
 /// Whether the call that uses a token goes on with a snapshot, because the token is the parent's. The call must change nothing that
@@ -624,7 +625,7 @@ pub(crate) struct Left {
     /// A thread has ended. Frees its memory.
     pub(crate) give_back: fn(u64),
     /// The segments of the connection that has a word, given by its address: the own one and the peer's.
-    pub(crate) segments: fn(usize) -> Option<[Place; 2]>,
+    pub(crate) segments: fn(usize) -> Option<[Region; 2]>,
 }
 
 static LEFT: AtomicPtr<Left> = AtomicPtr::new(ptr::null_mut());
@@ -736,7 +737,7 @@ pub(crate) unsafe extern "C" fn before_jump(buffer: *const u64) {
 
 fn recount_sleepers() {
     let sleeps = |what: u64| what & (SLEEPS[0] | SLEEPS[1]) != 0;
-    let may = |what: u64| Kind::Connection.has(what) || Kind::Set.has(what);
+    let may = |what: u64| ObjectType::Connection.has(what) || ObjectType::Set.has(what);
     let count = records().filter(|it| it.any(&|what| may(what) && sleeps(what))).count();
     SLEEPERS.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
 }

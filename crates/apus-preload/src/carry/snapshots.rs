@@ -22,7 +22,7 @@ struct Snapshot {
 }
 
 /// The address and the number of bytes of a segment.
-pub(super) type Place = (usize, usize);
+pub(super) type Region = (usize, usize);
 
 struct Segment {
     place: *mut u8,
@@ -72,7 +72,7 @@ impl Snapshots {
     }
 
     /// Copies the segments of a connection, unless they are here already.
-    pub(super) fn add(&self, places: [Place; 2]) {
+    pub(super) fn add(&self, places: [Region; 2]) {
         if self.have(places[0].0) {
             return;
         }
@@ -140,7 +140,7 @@ impl Snapshots {
 }
 
 impl Segment {
-    fn copied((place, bytes): Place) -> Self {
+    fn copied((place, bytes): Region) -> Self {
         let place: *mut u8 = ptr::with_exposed_provenance_mut(place);
         let mut segment = Self { place, bytes, shared: ptr::null_mut(), copy: ptr::null_mut() };
         segment.copy();

@@ -52,7 +52,7 @@ pub(crate) fn until(spin: &Spin, is_there: impl Fn() -> bool) -> bool {
         }
         budget = BUDGET_MAX;
     }
-    let Some(place) = Place::take() else { return false };
+    let Some(permit) = SpinPermit::take() else { return false };
     for _ in 0..FIRST_LOOKS {
         if is_there() {
             spin.budget.store(BUDGET_FIRST, Ordering::Relaxed);
@@ -87,7 +87,7 @@ pub(crate) fn until(spin: &Spin, is_there: impl Fn() -> bool) -> bool {
             return false;
         }
         last = now;
-        if place.is_wanted() {
+        if permit.is_wanted() {
             // A relative wants to spin here too, so there are more threads than processors. They run when this one sleeps.
             spin.budget.store(0, Ordering::Relaxed);
             return is_there();
@@ -106,28 +106,28 @@ pub(super) fn note_sleep(begins: bool) {
 
 /// The right to spin on a processor, for one thread of a process and its relatives at a time. If another thread has it, that
 /// thread was preempted while spinning, so there are more threads than processors.
-struct Place(&'static AtomicU64);
+struct SpinPermit(&'static AtomicU64);
 
-impl Place {
+impl SpinPermit {
     fn take() -> Option<Self> {
         // SAFETY: the call takes no arguments.
         let processor = unsafe { libc::sched_getcpu() } as usize;
-        let (place, me) = (holders::place(processor)?, thread::thread());
+        let (word, me) = (holders::place(processor)?, thread::thread());
         let take = |holder| {
             let (taken, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
-            place.compare_exchange(holder, me, taken, relaxed).is_ok()
+            word.compare_exchange(holder, me, taken, relaxed).is_ok()
         };
-        let holder = place.load(Ordering::Relaxed);
+        let holder = word.load(Ordering::Relaxed);
         let is_free = holder == 0 || Self::was_left(holder & !WANTED, me);
         let has_taken = is_free && take(holder);
         if !has_taken && holder & WANTED == 0 && holder != 0 {
             let (before, now) = (holder, holder | WANTED);
-            let _ = place.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = word.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed);
         }
-        has_taken.then_some(Self(place))
+        has_taken.then_some(Self(word))
     }
 
-    /// Whether another thread has wanted to spin here since this thread took the place.
+    /// Whether another thread has wanted to spin here since this thread took the permit.
     fn is_wanted(&self) -> bool {
         self.0.load(Ordering::Relaxed) & WANTED != 0
     }
@@ -141,7 +141,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SpinPermit {
     fn drop(&mut self) {
         self.0.store(0, Ordering::Release);
     }

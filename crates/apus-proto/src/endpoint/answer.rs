@@ -169,7 +169,7 @@ impl Step<'_> {
         }
         let Some(message) = self.rpc.outgoing_mut() else { return self.control(Body::Busy) };
         if message.is_blocked() {
-            return self.ask_for_confirmation(now);
+            return self.request_confirmation(now);
         }
         //= docs/protocol.md#loss-9
         if resend.length.is_none() && message.first_grant().is_some() {
@@ -217,7 +217,7 @@ impl Step<'_> {
         let crossed = request.is_some_and(|request| request.arrived(now, under_way) == 0);
         // The packet answers an earlier probe than those answered since.
         let late = self.rpc.probing.probes_unanswered == 0
-            && !self.peer.flight.was_asked_since(self.rpc.started);
+            && !self.peer.flight.was_probed_since(self.rpc.started);
         if reason == UnknownReason::Unknown && (crossed || late) {
             return None;
         }
@@ -283,7 +283,7 @@ impl Step<'_> {
     fn on_busy(&mut self, now: Time) {
         // The peer is alive and has not progressed: the next probe may wait longer still.
         //= docs/protocol.md#measure-5
-        if self.rpc.is_first_answer() && !self.peer.flight.was_asked_since(self.rpc.started) {
+        if self.rpc.is_first_answer() && !self.peer.flight.was_probed_since(self.rpc.started) {
             self.peer.measured.delay.bound(now, now.saturating_since(self.rpc.probing.last_probe));
         }
         self.rpc.note_alive(now);
@@ -315,7 +315,7 @@ impl Step<'_> {
 
     /// Requests that a client with a blocked response prove that it receives at its address: sends a version that only this client
     /// can know, and requests a packet that will carry it (rule `hostile-3`).
-    pub(super) fn ask_for_confirmation(&mut self, now: Time) {
+    pub(super) fn request_confirmation(&mut self, now: Time) {
         //= docs/protocol.md#hostile-3
         self.parts.send_cutoffs(now, self.rpc.peer, self.peer, self.rpc.header());
         let first = self.parts.first_packet();

@@ -135,9 +135,9 @@ impl Endpoint {
             let Some(key) = self.slowest(now, peer, socket, bytes) else { return };
             let Some(step) = self.step(key) else { return };
             let (peer, header) = (step.rpc.peer, step.rpc.header());
-            let is_told = !step.peer.native;
+            let takes_reasons = !step.peer.native;
             step.parts.counters.requests_too_slow += 1;
-            if is_told {
+            if takes_reasons {
                 let reason = UnknownReason::OverBudget;
                 self.parts.control(peer, header, Body::Unknown(RpcUnknown { reason }));
             }
@@ -219,11 +219,11 @@ impl Endpoint {
     /// Sets the number and the bytes of responses to a socket's calls that wait for the application in a queue behind
     /// [`Endpoint::poll_event`]. They are charged to the socket's and the total budget, so that an application that does not take
     /// responses gets no further ones.
-    pub fn set_untaken(&mut self, socket: SocketKey, responses: u64, bytes: u64) {
+    pub fn set_undelivered(&mut self, socket: SocketKey, responses: u64, bytes: u64) {
         let bytes = responses * RPC_BYTES + bytes;
         //= docs/protocol.md#hostile-9
         let Some(socket) = self.parts.sockets.get_mut(socket) else { return };
-        let before = std::mem::replace(&mut socket.untaken, bytes);
+        let before = std::mem::replace(&mut socket.undelivered, bytes);
         socket.usage.charged = socket.usage.charged - before + bytes;
         let total = &mut self.parts.total.usage;
         total.charged = total.charged - before + bytes;

@@ -10,7 +10,8 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::event::{CallOptions, Event};
 use crate::error::{Awaited, CallError, CallFailed, CallStory, ReplyError};
 use crate::local::{
-    Client, LocalCall, LocalPeer, MessageKind, MessageSink, OutboundMessage, Side, Words, is_local,
+    CallRole, ClientCall, LocalCall, LocalPeer, MessageKind, MessageSink, OutboundMessage, Words,
+    is_local,
 };
 use crate::remote::Remote;
 use crate::slab::{Handle, RpcKey, SocketKey};
@@ -143,7 +144,7 @@ impl Endpoint {
         };
         let ports = (from, to.port);
         let CallOptions { cookie, deadline, trace } = options;
-        let client = Client { cookie, ports, body, trace, refusals: 0, waits: false };
+        let client = ClientCall { cookie, ports, body, trace, refusals: 0, waits: false };
         //= docs/protocol.md#local-2
         let peer = to.path.index();
         let cost = RPC_BYTES + length as u64;
@@ -155,7 +156,7 @@ impl Endpoint {
             started: now,
             expires: deadline,
             charge,
-            side: Side::Client(client),
+            role: CallRole::Client(client),
         });
         if let Some(due) = deadline {
             self.local.wheel.insert(now, due, key);
@@ -252,7 +253,7 @@ impl Endpoint {
 
     fn fail_local(&mut self, key: RpcKey, error: CallFailed) {
         let Some(call) = self.end_local(key) else { return };
-        let Side::Client(Client { cookie, body, .. }) = call.side else { return };
+        let CallRole::Client(ClientCall { cookie, body, .. }) = call.role else { return };
         self.discard(body);
         self.parts.counters.calls_failed += 1;
         self.parts.events.push_back(Event::Failed { socket: call.socket, rpc: key, cookie, error });
@@ -460,7 +461,7 @@ impl Endpoint {
             started: now,
             expires: deadline,
             charge,
-            side: Side::Server { cancelled: false },
+            role: CallRole::Server { cancelled: false },
         });
         let Some(key) = inserted else {
             self.parts.counters.refused_duplicate_requests += 1;
@@ -483,7 +484,7 @@ impl Endpoint {
         }
         let key = RpcKey::from_bits(id);
         let Some(call) = self.end_local(key) else { return };
-        let Side::Client(Client { cookie, body: request, .. }) = call.side else { return };
+        let CallRole::Client(ClientCall { cookie, body: request, .. }) = call.role else { return };
         self.discard(request);
         if self.parts.sampler.chooses(self.parts.counters.calls_completed) {
             self.parts.counters.call_timed(now.saturating_since(call.started));
@@ -562,7 +563,9 @@ impl Endpoint {
 
     /// Marks a request whose client no longer waits for the response.
     fn cancel_local(&mut self, key: RpcKey) {
-        if let Some(LocalCall { side: Side::Server { cancelled }, .. }) = self.local.get_mut(key) {
+        if let Some(LocalCall { role: CallRole::Server { cancelled }, .. }) =
+            self.local.get_mut(key)
+        {
             *cancelled = true;
         }
     }
@@ -588,11 +591,11 @@ impl Endpoint {
 
     fn check_local_reply(&self, key: RpcKey, length: usize) -> Result<(), ReplyError> {
         let limit = self.parts.config.message_max;
-        match self.local.get(key).map(|call| &call.side) {
-            Some(Side::Server { cancelled: false }) if length > limit as usize => {
+        match self.local.get(key).map(|call| &call.role) {
+            Some(CallRole::Server { cancelled: false }) if length > limit as usize => {
                 Err(ReplyError::MessageTooLarge { length, limit })
             }
-            Some(Side::Server { cancelled: false }) => Ok(()),
+            Some(CallRole::Server { cancelled: false }) => Ok(()),
             _ => Err(ReplyError::NotInService),
         }
     }
@@ -601,14 +604,14 @@ impl Endpoint {
     pub(super) fn abort_local(&mut self, key: RpcKey, reason: UnknownReason) -> bool {
         let Some(call) = self.end_local(key) else { return false };
         let Some(path) = self.local.path_at(call.peer) else { return false };
-        let kind = match call.side {
-            Side::Client(Client { body, .. }) => {
+        let kind = match call.role {
+            CallRole::Client(ClientCall { body, .. }) => {
                 self.parts.counters.calls_aborted += 1;
                 self.discard(body);
                 //= docs/protocol.md#local-5
                 MessageKind::Abort
             }
-            Side::Server { .. } => {
+            CallRole::Server { .. } => {
                 self.parts.counters.requests_abandoned += 1;
                 MessageKind::Refused(reason)
             }
@@ -619,7 +622,7 @@ impl Endpoint {
 
     pub(super) fn is_local_active(&self, key: RpcKey) -> bool {
         let call = self.local.get(key);
-        call.is_some_and(|call| !matches!(call.side, Side::Server { cancelled: true }))
+        call.is_some_and(|call| !matches!(call.role, CallRole::Server { cancelled: true }))
     }
 
     /// Returns the time at which calls within the host have something to do, if there are any.

@@ -106,8 +106,8 @@ impl Step<'_> {
             AwaitedPacket::Response => self.probe_progress(),
             //= docs/protocol.md#ack-3
             AwaitedPacket::Acknowledgement | AwaitedPacket::Grant => self.control(Body::NeedAck),
-            AwaitedPacket::Confirmation => self.ask_for_confirmation(now),
-            AwaitedPacket::Data => self.ask_for_data(now, most),
+            AwaitedPacket::Confirmation => self.request_confirmation(now),
+            AwaitedPacket::Data => self.request_data(now, most),
         }
     }
 
@@ -117,7 +117,7 @@ impl Step<'_> {
         self.control(Body::Resend(Resend { offset: 0, length: None, priority }));
     }
 
-    fn ask_for_data(&mut self, now: Time, most: u32) {
+    fn request_data(&mut self, now: Time, most: u32) {
         self.note_ahead();
         let rpc = &mut *self.rpc;
         //= docs/protocol.md#grant-7

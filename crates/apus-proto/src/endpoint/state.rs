@@ -130,7 +130,7 @@ impl Endpoint {
     /// Closes a socket. Its RPCs end a few at a time, without events.
     pub fn close(&mut self, socket: SocketKey) {
         if self.port(socket).is_some() {
-            self.set_untaken(socket, 0, 0);
+            self.set_undelivered(socket, 0, 0);
             self.close_local(socket);
             self.parts.sockets.close(socket);
             self.sweeps.push(Swept::Socket(socket));
@@ -156,7 +156,7 @@ impl Endpoint {
         if is_local(key) {
             return self.abort_local(key, UnknownReason::Finished);
         }
-        self.tell_aborted(key);
+        self.send_abort(key);
         let Some(ended) = self.remove_rpc(key) else { return false };
         if ended.is_client {
             self.parts.counters.calls_aborted += 1;
@@ -362,8 +362,8 @@ impl Endpoint {
     /// Reports to the link the paths that peers have begun or ceased to use, which [`poll_transmit`](Self::poll_transmit) does
     /// first. For a caller that passes many paths to the endpoint that are not held yet before it transmits.
     #[inline]
-    pub fn tell_paths<S: PacketSink + ?Sized>(&mut self, sink: &mut S) {
-        self.peers.tell_paths(sink);
+    pub fn report_paths<S: PacketSink + ?Sized>(&mut self, sink: &mut S) {
+        self.peers.report_paths(sink);
     }
 
     /// Sets the properties of a path. Traffic that stays on the host is not paced; the rate of the host's link paces the rest,
@@ -415,7 +415,7 @@ impl Endpoint {
     }
 
     /// Informs the server of a call that it is given up, unless the server does not know the call.
-    pub(super) fn tell_aborted(&mut self, key: RpcKey) {
+    pub(super) fn send_abort(&mut self, key: RpcKey) {
         let Some(mut step) = self.step(key) else { return };
         let request = step.rpc.outgoing();
         let is_known = step.rpc.phase.is_incoming() || request.is_some_and(Outgoing::has_begun);
@@ -464,7 +464,7 @@ impl Endpoint {
 
     pub(super) fn fail(&mut self, key: RpcKey, error: CallFailed) {
         if matches!(error, CallFailed::DeadlineExceeded { .. }) {
-            self.tell_aborted(key);
+            self.send_abort(key);
         }
         if let Some(step) = self.step(key) {
             let mark = step.peer.trace_mark(step.rpc.id);

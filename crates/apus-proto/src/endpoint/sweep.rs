@@ -49,7 +49,7 @@ impl Endpoint {
             Swept::Service(..) if is_client => self.fail(key, CallFailed::NoSuchPort),
             //= docs/protocol.md#life-8
             Swept::Socket(_) if is_client => {
-                self.tell_aborted(key);
+                self.send_abort(key);
                 self.remove_rpc(key);
             }
             _ => {

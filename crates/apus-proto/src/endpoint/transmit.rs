@@ -46,7 +46,7 @@ struct Sent {
 impl Endpoint {
     /// Transmits the packets that may go now, at most about one burst of data. Returns true if more may go at once.
     pub fn poll_transmit<S: PacketSink + ?Sized>(&mut self, now: Time, sink: &mut S) -> bool {
-        self.tell_paths(sink);
+        self.report_paths(sink);
         self.sweep(now);
         self.issue_grants(now);
         self.send_control(sink);
@@ -300,7 +300,7 @@ impl Step<'_> {
     fn on_blocked(&mut self, now: Time) {
         self.peer.note_blocked(self.key);
         self.parts.counters.responses_blocked += 1;
-        self.ask_for_confirmation(now);
+        self.request_confirmation(now);
     }
 }
 

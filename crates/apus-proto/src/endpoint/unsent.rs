@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::endpoint::Endpoint;
 use crate::endpoint::event::{CallOptions, Event};
 use crate::error::CallFailed;
-use crate::local::{LocalCall, OutboundMessage, Side};
+use crate::local::{CallRole, LocalCall, OutboundMessage};
 use crate::remote::Remote;
 use crate::slab::{RpcKey, SocketKey};
 use crate::time::Time;
@@ -71,8 +71,8 @@ impl Endpoint {
                 if !refused && !outbound.contains(&rpc) && !is_unsent(call.id) {
                     return None;
                 }
-                let LocalCall { socket, expires: deadline, side, .. } = self.end_local(rpc)?;
-                let Side::Client(client) = side else { return None };
+                let LocalCall { socket, expires: deadline, role, .. } = self.end_local(rpc)?;
+                let CallRole::Client(client) = role else { return None };
                 let options = CallOptions { cookie: client.cookie, deadline, trace: client.trace };
                 Some(Unsent { rpc, socket, port: client.ports.1, body: client.body, options })
             })

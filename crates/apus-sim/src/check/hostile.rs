@@ -10,11 +10,11 @@ use rand::Rng;
 use crate::chance::{below, happens};
 use crate::check::scenario::Manner;
 
-/// The next packet of an attacker to a node. `told` is the node's last token offer to the attacker, if any.
+/// The next packet of an attacker to a node. `offered` is the node's last token offer to the attacker, if any.
 pub(super) fn packet(
     rng: &mut Random,
     manner: Manner,
-    told: &mut Option<Told>,
+    offered: &mut Option<TokenOffer>,
     seen: &[Vec<u8>],
     port: u16,
 ) -> Vec<u8> {
@@ -23,7 +23,7 @@ pub(super) fn packet(
         Manner::Copies => copy(rng, seen),
         Manner::Requests => request(rng, port),
         Manner::Control => control(rng, seen, port),
-        Manner::Met => met(rng, told, seen, port),
+        Manner::Met => met(rng, offered, seen, port),
     }
 }
 
@@ -58,7 +58,7 @@ pub(super) fn forged(rng: &mut Random, ports: [u16; 2]) -> Vec<u8> {
 
 /// A node's token offer to an attacker, and whether the attacker has confirmed it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
+pub(super) struct TokenOffer {
     pub(super) offer: Offer,
     pub(super) confirmed: bool,
     /// Whether this or an earlier offer was confirmed, which shows that the attacker receives at its address.
@@ -66,13 +66,13 @@ pub(super) struct Told {
 }
 
 /// The next packet of an attacker that makes first contact like any other node, and then sends arbitrary packets about a few calls.
-fn met(rng: &mut Random, told: &mut Option<Told>, seen: &[Vec<u8>], port: u16) -> Vec<u8> {
+fn met(rng: &mut Random, offered: &mut Option<TokenOffer>, seen: &[Vec<u8>], port: u16) -> Vec<u8> {
     const OURS: Token = Token(0x0BAD_0000_0BAD_0000);
     let number = RpcId(u64::from(2 * (1 + below(rng, 30))));
     let header = Header { source_port: 40_000, dest_port: port, sender_id: number };
     let mut buffer = [0; MAX_HEADER];
-    let (mut packet, token) = match told {
-        Some(told) if told.confirmed && !happens(rng, 20_000) => {
+    let (mut packet, token) = match offered {
+        Some(offered) if offered.confirmed && !happens(rng, 20_000) => {
             let packet = match below(rng, 4) {
                 0 => copy(rng, seen),
                 1 => control_with(rng, &header),
@@ -82,12 +82,12 @@ fn met(rng: &mut Random, told: &mut Option<Told>, seen: &[Vec<u8>], port: u16) -
                     data
                 }
             };
-            (packet, told.offer.token)
+            (packet, offered.offer.token)
         }
-        Some(told) if !told.confirmed => {
-            (told.confirmed, told.met) = (true, true);
-            let length = Offer { token: OURS, ..told.offer }.emit_confirm(&header, &mut buffer);
-            (buffer[..length].to_vec(), told.offer.token)
+        Some(offered) if !offered.confirmed => {
+            (offered.confirmed, offered.met) = (true, true);
+            let length = Offer { token: OURS, ..offered.offer }.emit_confirm(&header, &mut buffer);
+            (buffer[..length].to_vec(), offered.offer.token)
         }
         _ => {
             let length = Open { known: Token::NONE }.emit(&header, &mut buffer);

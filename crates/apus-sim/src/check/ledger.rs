@@ -7,7 +7,7 @@ use apus_wire::TraceContext;
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::check::scenario::{Call, REQUEST_MIN};
+use crate::check::scenario::{PlannedCall, REQUEST_MIN};
 
 /// A broken rule.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -267,14 +267,14 @@ pub(super) fn context(number: usize) -> Option<TraceContext> {
 }
 
 /// The request of a call: its number, the length of the response, then the pattern.
-pub(super) fn request(number: usize, call: &Call) -> Bytes {
+pub(super) fn request(number: usize, call: &PlannedCall) -> Bytes {
     let mut body = filled(number, false, call.request);
     body[..8].copy_from_slice(&(number as u64).to_le_bytes());
     body[8..12].copy_from_slice(&call.response.to_le_bytes());
     body.into()
 }
 
-pub(super) fn response(number: usize, call: &Call) -> Bytes {
+pub(super) fn response(number: usize, call: &PlannedCall) -> Bytes {
     filled(number, true, call.response).into()
 }
 

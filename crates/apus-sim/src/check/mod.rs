@@ -47,7 +47,7 @@ pub use self::world::Tally;
 
 /// A part of a scenario, such as the result of minimizing a failure.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Part {
+pub struct ScenarioSubset {
     /// Calls to make; all if absent.
     pub calls: Option<BTreeSet<usize>>,
     /// Faults to inject; all if absent.
@@ -60,7 +60,7 @@ pub struct Failure {
     /// The seed.
     pub seed: u64,
     /// The part of its scenario that was run.
-    pub part: Part,
+    pub part: ScenarioSubset,
     /// The broken rule.
     pub violation: Violation,
 }
@@ -82,7 +82,7 @@ impl Failure {
 }
 
 /// The scenario of a seed, reduced to a part. Calls keep their numbers, which are returned as well.
-fn scenario(seed: u64, part: &Part) -> (Scenario, Vec<usize>) {
+fn scenario(seed: u64, part: &ScenarioSubset) -> (Scenario, Vec<usize>) {
     let mut scenario = weighted::scenario(seed);
     let mut numbers: Vec<usize> = (0..scenario.calls.len()).collect();
     if let Some(kept) = &part.calls {
@@ -122,7 +122,7 @@ fn attempt(scenario: &Scenario, log: &mut Option<Vec<String>>) -> Result<Tally, 
 /// # Errors
 ///
 /// The broken rule.
-pub fn check(seed: u64, part: &Part) -> Result<Tally, Box<Failure>> {
+pub fn check(seed: u64, part: &ScenarioSubset) -> Result<Tally, Box<Failure>> {
     let (scenario, _) = scenario(seed, part);
     attempt(&scenario, &mut None)
         .map_err(|violation| Box::new(Failure { seed, part: part.clone(), violation }))
@@ -130,7 +130,7 @@ pub fn check(seed: u64, part: &Part) -> Result<Tally, Box<Failure>> {
 
 /// The log of a run, one line per event: the scenario first, then packets and events.
 #[must_use]
-pub fn log(seed: u64, part: &Part) -> Vec<String> {
+pub fn log(seed: u64, part: &ScenarioSubset) -> Vec<String> {
     let (scenario, numbers) = scenario(seed, part);
     let mut lines = vec![format!(
         "seed {seed}: {} nodes, delay {:?}, {} Gb/s, packets of {} B, peer timeout {:?}",
@@ -162,7 +162,7 @@ pub fn minimize(failure: &Failure) -> Failure {
     let mut calls = best.part.calls.take().unwrap_or_else(|| all(full.calls.len()));
     let kind = std::mem::discriminant(&failure.violation);
     let fails = |calls: &BTreeSet<usize>, faults: &BTreeSet<usize>| {
-        let part = Part { calls: Some(calls.clone()), faults: Some(faults.clone()) };
+        let part = ScenarioSubset { calls: Some(calls.clone()), faults: Some(faults.clone()) };
         check(failure.seed, &part)
             .err()
             .filter(|found| std::mem::discriminant(&found.violation) == kind)
@@ -184,6 +184,6 @@ pub fn minimize(failure: &Failure) -> Failure {
         }
         step /= 2;
     }
-    best.part = Part { calls: Some(calls), faults: Some(faults) };
+    best.part = ScenarioSubset { calls: Some(calls), faults: Some(faults) };
     best
 }

@@ -15,7 +15,7 @@ pub(super) const REQUEST_MIN: u32 = 16;
 
 /// One call of an application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Call {
+pub(super) struct PlannedCall {
     pub(super) at: Duration,
     pub(super) from: usize,
     pub(super) to: usize,
@@ -97,7 +97,7 @@ pub(super) struct Scenario {
     pub(super) config: Config,
     pub(super) peer_timeout: Duration,
     pub(super) total_budget: u64,
-    pub(super) calls: Vec<Call>,
+    pub(super) calls: Vec<PlannedCall>,
     pub(super) faults: Vec<Fault>,
     /// Delay of the network, one way.
     pub(super) delay: Duration,
@@ -129,7 +129,7 @@ impl Scenario {
         let (config, total_budget) = config(&mut rng, peer_timeout, tight);
         let count = 1 + below(&mut rng, 80);
         let mut room = 8_000_000u32;
-        let mut calls: Vec<Call> =
+        let mut calls: Vec<PlannedCall> =
             (0..count).map(|_| call(&mut rng, nodes, span, &mut room)).collect();
         if tight {
             // The budget does not bound responses, which are the application's own; only requests matter.
@@ -256,7 +256,7 @@ pub(super) fn config(rng: &mut Random, peer_timeout: Duration, tight: bool) -> (
     (config, total)
 }
 
-pub(super) fn call(rng: &mut Random, nodes: usize, span: Duration, room: &mut u32) -> Call {
+pub(super) fn call(rng: &mut Random, nodes: usize, span: Duration, room: &mut u32) -> PlannedCall {
     let from = below(rng, nodes as u32) as usize;
     let to = (from + 1 + below(rng, nodes as u32 - 1) as usize) % nodes;
     let length = |rng: &mut Random, room: &mut u32| {
@@ -266,7 +266,7 @@ pub(super) fn call(rng: &mut Random, nodes: usize, span: Duration, room: &mut u3
         length
     };
     let (request, response) = (length(rng, room), length(rng, room));
-    Call {
+    PlannedCall {
         at: span.mul_f64(f64::from(below(rng, 1000)) / 1000.0),
         from,
         to,
@@ -323,7 +323,7 @@ impl fmt::Display for Fault {
     }
 }
 
-impl fmt::Display for Call {
+impl fmt::Display for PlannedCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { at, from, to, request, response, .. } = self;
         write!(f, "{at:?} node {from} calls node {to}: {request} B, {response} B back")?;

@@ -9,7 +9,8 @@ use apus_load::{Random, seeded};
 
 use crate::chance::{below, happens};
 use crate::check::scenario::{
-    Call, Fault, FaultType, Manner, REQUEST_MIN, Scenario, call, config, fault, micros, millis,
+    Fault, FaultType, Manner, PlannedCall, REQUEST_MIN, Scenario, call, config, fault, micros,
+    millis,
 };
 
 /// The main fault of a scenario.
@@ -183,9 +184,9 @@ fn restarts(rng: &mut Random, scenario: &mut Scenario, span: Duration) {
 }
 
 /// A call like one of the existing calls.
-fn follow(rng: &mut Random, scenario: &Scenario) -> Call {
+fn follow(rng: &mut Random, scenario: &Scenario) -> PlannedCall {
     let call = scenario.calls[below(rng, scenario.calls.len() as u32) as usize];
-    Call { deadline: None, abort: None, ..call }
+    PlannedCall { deadline: None, abort: None, ..call }
 }
 
 /// A fault that keeps a node away for longer than its peers remember it, with calls before, during and after it. Some calls are in

@@ -37,14 +37,14 @@ const NONE: u32 = u32::MAX;
 
 /// A packet's header, and the length of the payload that it stands for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Header {
+pub(crate) struct HomaHeader {
     bytes: [u8; MAX_HEADER],
     length: u8,
     payload: u16,
 }
 
 #[derive(Debug)]
-struct Host {
+struct HostEndpoint {
     endpoint: Endpoint,
     client: SocketKey,
     path: PathId,
@@ -73,7 +73,7 @@ impl Withheld {
 
 #[derive(Debug)]
 pub(crate) struct Apus {
-    hosts: Vec<Host>,
+    hosts: Vec<HostEndpoint>,
     zeros: Bytes,
     spent: SpentBodies,
     /// Length of each message's request.
@@ -109,7 +109,7 @@ fn time(picos: u64) -> Time {
 
 impl Apus {
     pub(crate) fn new(
-        fabric: &mut Fabric<Header>,
+        fabric: &mut Fabric<HomaHeader>,
         homa: &Homa,
         framing: Framing,
         exchange: Exchange,
@@ -125,7 +125,7 @@ impl Apus {
                 endpoint.open(Some(PORT)).expect("the port is free");
                 fabric.timer(TICK_PS, host, 0);
                 let withheld = Withheld::default();
-                Host { endpoint, client, path: path_to(host), withheld }
+                HostEndpoint { endpoint, client, path: path_to(host), withheld }
             })
             .collect();
         Self {
@@ -159,7 +159,7 @@ impl Apus {
 
     /// Sets the time of the following events to the current time.
     #[inline]
-    fn stamp(&self, fabric: &Fabric<Header>) {
+    fn stamp(&self, fabric: &Fabric<HomaHeader>) {
         if let Some(recorder) = &self.recorder {
             recorder.set_now(fabric.now);
         }
@@ -195,7 +195,7 @@ impl Apus {
 
     /// Handles the endpoint's events, then sends as much as the link takes. `arrived` is the message whose packet was handled last.
     #[inline]
-    fn turn(&mut self, fabric: &mut Fabric<Header>, host: u32, arrived: u32) {
+    fn turn(&mut self, fabric: &mut Fabric<HomaHeader>, host: u32, arrived: u32) {
         while let Some(event) = self.hosts[host as usize].endpoint.poll_event() {
             self.on_event(fabric, host, arrived, event);
         }
@@ -204,7 +204,7 @@ impl Apus {
         self.transmit(fabric, host);
     }
 
-    fn on_event(&mut self, fabric: &mut Fabric<Header>, host: u32, arrived: u32, event: Event) {
+    fn on_event(&mut self, fabric: &mut Fabric<HomaHeader>, host: u32, arrived: u32, event: Event) {
         match event {
             Event::Request { rpc, body, .. } => {
                 let mark = self.hosts[host as usize].endpoint.take_trace_mark(rpc);
@@ -227,7 +227,7 @@ impl Apus {
         }
     }
 
-    fn answer(&mut self, fabric: &mut Fabric<Header>, host: u32, rpc: RpcKey, number: u32) {
+    fn answer(&mut self, fabric: &mut Fabric<HomaHeader>, host: u32, rpc: RpcKey, number: u32) {
         debug_assert_ne!(number, NONE, "a request is delivered when its last packet arrives");
         let bytes = match self.exchange {
             Exchange::OneWay => {
@@ -245,7 +245,7 @@ impl Apus {
     }
 
     #[inline]
-    fn transmit(&mut self, fabric: &mut Fabric<Header>, host: u32) {
+    fn transmit(&mut self, fabric: &mut Fabric<HomaHeader>, host: u32) {
         let now = time(fabric.now);
         let base = self.zeros.as_ptr() as usize;
         let Self { hosts, framing, exchange, free_ps, .. } = self;
@@ -266,9 +266,9 @@ impl Apus {
 }
 
 impl Transport for Apus {
-    type Header = Header;
+    type Header = HomaHeader;
 
-    fn start(&mut self, fabric: &mut Fabric<Header>, message: Message) {
+    fn start(&mut self, fabric: &mut Fabric<HomaHeader>, message: Message) {
         let Message { number, from, to, bytes } = message;
         self.stamp(fabric);
         debug_assert!((number as usize) < NUMBERS, "too many messages under way");
@@ -298,7 +298,7 @@ impl Transport for Apus {
     }
 
     #[inline]
-    fn receive(&mut self, fabric: &mut Fabric<Header>, host: u32, packet: u32) {
+    fn receive(&mut self, fabric: &mut Fabric<HomaHeader>, host: u32, packet: u32) {
         self.stamp(fabric);
         let Packet { header, from, message, wire, .. } = *fabric.packet(packet);
         fabric.remove(packet);
@@ -313,17 +313,17 @@ impl Transport for Apus {
         let from = self.hosts[usize::from(from)].path;
         self.hosts[host as usize].endpoint.handle_packet(time(fabric.now), from, bytes);
         self.turn(fabric, host, message);
-        let Host { endpoint, withheld, .. } = &mut self.hosts[host as usize];
+        let HostEndpoint { endpoint, withheld, .. } = &mut self.hosts[host as usize];
         withheld.note(fabric.now, wire, endpoint.load().granting > self.overcommitment);
         self.now = fabric.now;
     }
 
-    fn nic_free(&mut self, fabric: &mut Fabric<Header>, host: u32) {
+    fn nic_free(&mut self, fabric: &mut Fabric<HomaHeader>, host: u32) {
         self.stamp(fabric);
         self.transmit(fabric, host);
     }
 
-    fn timer(&mut self, fabric: &mut Fabric<Header>, host: u32, _: u32) {
+    fn timer(&mut self, fabric: &mut Fabric<HomaHeader>, host: u32, _: u32) {
         self.stamp(fabric);
         let now = time(fabric.now);
         let endpoint = &mut self.hosts[host as usize].endpoint;
@@ -364,7 +364,7 @@ impl Transport for Apus {
 
 /// Sends an endpoint's packets into the fabric.
 struct Sink<'a> {
-    fabric: &'a mut Fabric<Header>,
+    fabric: &'a mut Fabric<HomaHeader>,
     host: u32,
     framing: Framing,
     /// Address of the buffer of zeros.
@@ -379,7 +379,7 @@ impl PacketSink for Sink<'_> {
         let length = packet.header.len();
         let payload = packet.range.len();
         let mut header =
-            Header { bytes: [0; MAX_HEADER], length: length as u8, payload: payload as u16 };
+            HomaHeader { bytes: [0; MAX_HEADER], length: length as u8, payload: payload as u16 };
         header.bytes[..length].copy_from_slice(packet.header);
         let kind = packet.header[11];
         let to = packet.path.index() as u32;

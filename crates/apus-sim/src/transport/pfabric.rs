@@ -22,7 +22,7 @@ const PROBE_AFTER: u32 = 5;
 
 /// A packet's header.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Header {
+pub(crate) struct PfabricHeader {
     /// Serial number of the message, which distinguishes late packets of an earlier message with the same number.
     serial: u64,
     /// Index of the packet in the message.
@@ -84,7 +84,7 @@ impl Pfabric {
     }
 
     /// Sends one packet of the flow with the least left, if the host's link is idle.
-    fn pump(&mut self, fabric: &mut Fabric<Header>, host: u32) {
+    fn pump(&mut self, fabric: &mut Fabric<PfabricHeader>, host: u32) {
         if !fabric.nic_is_idle(host) {
             return;
         }
@@ -103,7 +103,7 @@ impl Pfabric {
         flow.under_way.push_back((fabric.now, packet));
         let before = packet * self.framing.payload();
         let payload = (flow.message.bytes - before).min(self.framing.payload());
-        let header = Header { serial: flow.serial, packet, is_ack: false };
+        let header = PfabricHeader { serial: flow.serial, packet, is_ack: false };
         let Message { from, to, .. } = flow.message;
         let mut out = Packet::new(header, from, to, self.framing.data_wire(payload));
         out.message = number;
@@ -128,9 +128,9 @@ impl Pfabric {
         }
     }
 
-    fn on_data(&mut self, fabric: &mut Fabric<Header>, packet: Packet<Header>) {
+    fn on_data(&mut self, fabric: &mut Fabric<PfabricHeader>, packet: Packet<PfabricHeader>) {
         let Packet { header, message, from, to, .. } = packet;
-        let ack = Header { is_ack: true, ..header };
+        let ack = PfabricHeader { is_ack: true, ..header };
         let mut out =
             Packet::new(ack, u32::from(to), u32::from(from), self.framing.control_wire(12));
         out.message = message;
@@ -144,7 +144,7 @@ impl Pfabric {
         }
     }
 
-    fn on_ack(&mut self, fabric: &mut Fabric<Header>, packet: Packet<Header>) {
+    fn on_ack(&mut self, fabric: &mut Fabric<PfabricHeader>, packet: Packet<PfabricHeader>) {
         let Packet { header, message, .. } = packet;
         let Some(flow) = self.flow(message, header.serial) else { return };
         let left = flow.left();
@@ -170,9 +170,9 @@ impl Pfabric {
 }
 
 impl Transport for Pfabric {
-    type Header = Header;
+    type Header = PfabricHeader;
 
-    fn start(&mut self, fabric: &mut Fabric<Header>, message: Message) {
+    fn start(&mut self, fabric: &mut Fabric<PfabricHeader>, message: Message) {
         let packets = message.bytes.div_ceil(self.framing.payload()).max(1);
         self.serial += 1;
         let flow = Flow {
@@ -198,7 +198,7 @@ impl Transport for Pfabric {
         self.pump(fabric, message.from);
     }
 
-    fn receive(&mut self, fabric: &mut Fabric<Header>, _: u32, index: u32) {
+    fn receive(&mut self, fabric: &mut Fabric<PfabricHeader>, _: u32, index: u32) {
         let packet = *fabric.packet(index);
         fabric.remove(index);
         if packet.header.is_ack {
@@ -208,11 +208,11 @@ impl Transport for Pfabric {
         }
     }
 
-    fn nic_free(&mut self, fabric: &mut Fabric<Header>, host: u32) {
+    fn nic_free(&mut self, fabric: &mut Fabric<PfabricHeader>, host: u32) {
         self.pump(fabric, host);
     }
 
-    fn timer(&mut self, fabric: &mut Fabric<Header>, number: u32, serial: u32) {
+    fn timer(&mut self, fabric: &mut Fabric<PfabricHeader>, number: u32, serial: u32) {
         let Some(Some(flow)) = self.flows.get_mut(number as usize) else { return };
         if flow.serial as u32 != serial {
             return;

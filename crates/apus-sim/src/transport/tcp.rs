@@ -34,7 +34,7 @@ pub(crate) enum Flavour {
 
 /// A packet's header.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Header {
+pub(crate) struct TcpHeader {
     serial: u64,
     /// DATA: the packet's index. ACK: all packets before this one have arrived.
     packet: u32,
@@ -218,7 +218,7 @@ impl Tcp {
     }
 
     /// Sends one packet of the connection whose turn it is, if the host's link is idle.
-    fn pump(&mut self, fabric: &mut Fabric<Header>, host: u32) {
+    fn pump(&mut self, fabric: &mut Fabric<TcpHeader>, host: u32) {
         while fabric.nic_is_idle(host) {
             let Some(number) = self.turns[host as usize].pop_front() else { return };
             let Some(connection) = self.connections[number as usize].as_mut() else { continue };
@@ -232,11 +232,11 @@ impl Tcp {
         }
     }
 
-    fn emit(&mut self, fabric: &mut Fabric<Header>, number: u32, packet: u32) {
+    fn emit(&mut self, fabric: &mut Fabric<TcpHeader>, number: u32, packet: u32) {
         let Some(connection) = &mut self.connections[number as usize] else { return };
         let before = packet * self.framing.payload();
         let payload = (connection.message.bytes - before).min(self.framing.payload());
-        let header = Header {
+        let header = TcpHeader {
             serial: connection.serial,
             packet,
             is_ack: false,
@@ -254,7 +254,7 @@ impl Tcp {
         fabric.send(out);
     }
 
-    fn on_data(&mut self, fabric: &mut Fabric<Header>, packet: Packet<Header>) {
+    fn on_data(&mut self, fabric: &mut Fabric<TcpHeader>, packet: Packet<TcpHeader>) {
         let Packet { header, message, from, to, marked, .. } = packet;
         let mut expected = u32::MAX; // The message has ended: all packets have arrived.
         let found = self.connections.get_mut(message as usize).and_then(Option::as_mut);
@@ -269,14 +269,14 @@ impl Tcp {
                 fabric.finished.push(message);
             }
         }
-        let ack = Header { is_ack: true, packet: expected, echo: marked, ..header };
+        let ack = TcpHeader { is_ack: true, packet: expected, echo: marked, ..header };
         let mut out =
             Packet::new(ack, u32::from(to), u32::from(from), self.framing.control_wire(12));
         out.message = message;
         fabric.send(out);
     }
 
-    fn on_ack(&mut self, fabric: &mut Fabric<Header>, packet: Packet<Header>) {
+    fn on_ack(&mut self, fabric: &mut Fabric<TcpHeader>, packet: Packet<TcpHeader>) {
         let Packet { header, message: number, .. } = packet;
         let (flavour, now) = (self.flavour, fabric.now);
         let found = self.connections.get_mut(number as usize).and_then(Option::as_mut);
@@ -329,9 +329,9 @@ impl Tcp {
 }
 
 impl Transport for Tcp {
-    type Header = Header;
+    type Header = TcpHeader;
 
-    fn start(&mut self, fabric: &mut Fabric<Header>, message: Message) {
+    fn start(&mut self, fabric: &mut Fabric<TcpHeader>, message: Message) {
         let packets = message.bytes.div_ceil(self.framing.payload()).max(1);
         self.serial += 1;
         let number = message.number as usize;
@@ -343,7 +343,7 @@ impl Transport for Tcp {
         self.pump(fabric, message.from);
     }
 
-    fn receive(&mut self, fabric: &mut Fabric<Header>, _: u32, index: u32) {
+    fn receive(&mut self, fabric: &mut Fabric<TcpHeader>, _: u32, index: u32) {
         let packet = *fabric.packet(index);
         fabric.remove(index);
         if packet.header.is_ack {
@@ -353,11 +353,11 @@ impl Transport for Tcp {
         }
     }
 
-    fn nic_free(&mut self, fabric: &mut Fabric<Header>, host: u32) {
+    fn nic_free(&mut self, fabric: &mut Fabric<TcpHeader>, host: u32) {
         self.pump(fabric, host);
     }
 
-    fn timer(&mut self, fabric: &mut Fabric<Header>, number: u32, serial: u32) {
+    fn timer(&mut self, fabric: &mut Fabric<TcpHeader>, number: u32, serial: u32) {
         let flavour = self.flavour;
         let Some(Some(connection)) = self.connections.get_mut(number as usize) else { return };
         if connection.serial as u32 != serial {

@@ -51,7 +51,7 @@ impl Store<ReceiverWord> for VecDeque<Out> {
 struct Model {
     bounds: Bounds,
     /// The sender as the receiver sees it.
-    shown_sender: Shown,
+    shown_sender: SenderSnapshot,
     /// The words of the receiver as the sender sees them.
     shown_receiver: ReceiverWords,
     /// Number of bytes that TCP has brought.
@@ -95,7 +95,7 @@ enum Reading {
 
 /// The sender at some moment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Shown {
+struct SenderSnapshot {
     words: SenderWords,
     ring: [u8; CAPACITY],
     is_alive: bool,
@@ -155,7 +155,7 @@ impl Model {
         let ring = [u8::MAX; CAPACITY];
         Self {
             bounds,
-            shown_sender: Shown { words: SenderWords::default(), ring, is_alive: true },
+            shown_sender: SenderSnapshot { words: SenderWords::default(), ring, is_alive: true },
             shown_receiver: ReceiverWords::default(),
             arrived: 0,
             sender_words: SenderWords::default(),
@@ -188,7 +188,7 @@ impl Model {
 
     fn show_sender(&mut self) {
         let (words, ring, is_alive) = (self.sender_words, self.ring, self.sender_is_alive);
-        self.shown_sender = Shown { words, ring, is_alive };
+        self.shown_sender = SenderSnapshot { words, ring, is_alive };
     }
 
     /// Returns the model after a move, or `None` if the move is impossible.

@@ -11,7 +11,7 @@ use crate::report::{Cell, Report, counted};
 
 /// A message with grants, as its two ends see it.
 #[derive(Default)]
-struct Message {
+struct GrantedMessage {
     /// Offset up to which the receiver has granted.
     granted: u32,
     /// Offset up to which the sender knows of grants.
@@ -41,7 +41,7 @@ struct Lags {
 #[must_use]
 pub fn grants(merged: &Merged, interval: u64) -> Report {
     let (nodes, end) = (Nodes::of(merged), end(merged));
-    let mut messages: BTreeMap<_, Message> = BTreeMap::new();
+    let mut messages: BTreeMap<_, GrantedMessage> = BTreeMap::new();
     let mut levels: Vec<[Level; 2]> = vec![Default::default(); nodes.count()];
     let (mut lags, mut count) = (Lags::default(), 0);
     for moment in &merged.moments {
@@ -113,7 +113,7 @@ fn at_sender(event: &str) -> Option<bool> {
     }
 }
 
-impl Message {
+impl GrantedMessage {
     fn note(&mut self, event: &str, at: u64, a: u32, b: u32, lags: &mut Lags) {
         match event {
             "grant_xmit" => {

@@ -153,7 +153,7 @@ pub fn longterm(merged: &Merged, wanted: u64) -> Report {
 }
 
 /// A message whose first transmission and end are in the traces.
-struct Message {
+struct CompletedMessage {
     id: u32,
     pair: u32,
     from_client: bool,
@@ -168,7 +168,8 @@ pub fn tput(merged: &Merged, least: u32) -> Report {
     let mut report = Report::default();
     let mut messages: Vec<_> =
         calls(merged).iter().flat_map(messages_of).filter(|it| it.bytes >= least).collect();
-    let rate = |message: &Message| f64::from(message.bytes) * 8.0 / message.took.max(1) as f64;
+    let rate =
+        |message: &CompletedMessage| f64::from(message.bytes) * 8.0 / message.took.max(1) as f64;
     let table =
         report.table("directions", &["message", "count", "bytes_mean", "took_p50_us", "gbps_p50"]);
     for from_client in [true, false] {
@@ -194,13 +195,13 @@ pub fn tput(merged: &Merged, least: u32) -> Report {
 }
 
 /// The request and the response of a call.
-fn messages_of(call: &TracedCall) -> impl Iterator<Item = Message> + use<> {
+fn messages_of(call: &TracedCall) -> impl Iterator<Item = CompletedMessage> + use<> {
     let place = |name| STAGES.iter().position(|stage| stage.name == name);
     let reached = |name| call.reached[place(name)?];
     let of = |from_client, bytes: Option<u32>, sent, complete| {
         let (id, pair, sent) = (call.id, call.pair, reached(sent)?);
         let took = reached(complete)?.saturating_sub(sent);
-        Some(Message { id, pair, from_client, bytes: bytes?, sent, took })
+        Some(CompletedMessage { id, pair, from_client, bytes: bytes?, sent, took })
     };
     let request = of(true, call.request, "request_xmit", "request_complete");
     let response = of(false, call.response, "response_xmit", "response_complete");

@@ -9,7 +9,7 @@ use crate::report::{Cell, Report};
 
 /// A message, as its two ends know it.
 #[derive(Default)]
-struct Message {
+struct MessageState {
     length: Option<u32>,
     /// Offset up to which the sender has sent.
     sent: u32,
@@ -28,10 +28,10 @@ struct Message {
 
 /// Messages by their calls, each with whether the client sends it.
 #[derive(Default)]
-struct Messages(BTreeMap<(CallKey, bool), Message>);
+struct Messages(BTreeMap<(CallKey, bool), MessageState>);
 
 impl Messages {
-    fn of(&mut self, call: CallKey, from_client: bool) -> &mut Message {
+    fn of(&mut self, call: CallKey, from_client: bool) -> &mut MessageState {
         self.0.entry((call, from_client)).or_default()
     }
 
@@ -112,7 +112,7 @@ pub fn snapshot(merged: &Merged, at: u64) -> Report {
     report
 }
 
-fn start(node: &str, call: CallKey, from_client: bool, message: &Message) -> [Cell; 5] {
+fn start(node: &str, call: CallKey, from_client: bool, message: &MessageState) -> [Cell; 5] {
     let (id, pair) = (call.id.into(), Cell::hex(call.pair));
     [node.into(), id, pair, side(from_client).into(), message.length.into()]
 }

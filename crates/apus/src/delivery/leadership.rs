@@ -269,7 +269,7 @@ impl<T: Clone> Leadership<T> {
 
     /// A turn of the engine found packets.
     #[inline]
-    pub(crate) fn packets_came(&mut self) {
+    pub(crate) fn packets_arrived(&mut self) {
         self.deferred_left = self.deferral.map_or(0, |(_, count)| count);
     }
 

@@ -40,7 +40,7 @@ use crate::config::{parse_duration, parse_number};
 /// `suspend_timeout=0`, `suspend:X` behaves as `defer:X`, and `suspend` as `base`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Delivery {
-    family: Mechanism,
+    mechanism: Mechanism,
     short_timeout: Option<Duration>,
     defer: u32,
     suspend_timeout: Duration,
@@ -49,7 +49,7 @@ pub struct Delivery {
     budget: u32,
 }
 
-/// The family of a mode.
+/// The mechanism of a mode.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Mechanism {
     Base,
@@ -89,9 +89,9 @@ impl Delivery {
         Self::suspend_after(Duration::from_micros(20)),
     ];
 
-    const fn new(family: Mechanism) -> Self {
+    const fn new(mechanism: Mechanism) -> Self {
         Self {
-            family,
+            mechanism,
             short_timeout: None,
             defer: DEFER,
             suspend_timeout: Duration::ZERO,
@@ -163,7 +163,7 @@ impl Delivery {
     /// Sets the length of a deferred sleep, the X of the names. No effect in `base` and `fullbusy`.
     #[must_use]
     pub const fn with_short_timeout(mut self, time: Duration) -> Self {
-        if self.family.has(Key::ShortTimeout) {
+        if self.mechanism.has(Key::ShortTimeout) {
             self.short_timeout = Some(time);
         }
         self
@@ -174,7 +174,7 @@ impl Delivery {
     /// load. No effect in `base` and `fullbusy`.
     #[must_use]
     pub const fn with_defer_count(mut self, count: u32) -> Self {
-        if self.family.has(Key::Defer) {
+        if self.mechanism.has(Key::Defer) {
             self.defer = count;
         }
         self
@@ -184,7 +184,7 @@ impl Delivery {
     /// effect in `suspend` only.
     #[must_use]
     pub const fn with_suspend_timeout(mut self, time: Duration) -> Self {
-        if self.family.has(Key::SuspendTimeout) {
+        if self.mechanism.has(Key::SuspendTimeout) {
             self.suspend_timeout = time;
         }
         self
@@ -194,7 +194,7 @@ impl Delivery {
     /// polling. Has an effect in `napibusy` and `suspend` only.
     #[must_use]
     pub const fn with_poll_time(mut self, time: Option<Duration>) -> Self {
-        if self.family.has(Key::Poll) {
+        if self.mechanism.has(Key::Poll) {
             self.poll = time;
         }
         self
@@ -238,7 +238,7 @@ impl Delivery {
     }
 
     pub(crate) fn regime(&self) -> Regime {
-        match self.family {
+        match self.mechanism {
             Mechanism::FullBusy => Regime::AlwaysPolls,
             Mechanism::NapiBusy => Regime::PollFirst,
             Mechanism::Suspend if self.suspends() => Regime::ThreadsLead,
@@ -263,7 +263,7 @@ impl Delivery {
 
     /// How long the engine may stand still while the background thread is masked.
     pub(crate) fn mask(&self) -> Duration {
-        match self.family {
+        match self.mechanism {
             // The patches' busy polling has no timeout of its own: the short one does its work.
             Mechanism::NapiBusy => self.short_timeout.unwrap_or(Duration::ZERO).max(MASK_MIN),
             _ => self.suspend_timeout.max(MASK_MIN),
@@ -272,7 +272,7 @@ impl Delivery {
 
     /// The mode as it is without further parameters.
     fn plain(&self) -> Self {
-        match (self.family, self.short_timeout) {
+        match (self.mechanism, self.short_timeout) {
             (Mechanism::Base, _) => Self::base(),
             (Mechanism::Defer, time) => Self::defer(time.unwrap_or(Duration::ZERO)),
             (Mechanism::NapiBusy, _) => Self::napibusy(),
@@ -288,7 +288,7 @@ impl Delivery {
     ///
     /// [`DeliveryError`] for the first that is not.
     pub(crate) fn check(&self) -> Result<(), DeliveryError> {
-        for key in Key::ALL.into_iter().filter(|key| self.family.has(*key)) {
+        for key in Key::ALL.into_iter().filter(|key| self.mechanism.has(*key)) {
             let number = match key {
                 Key::ShortTimeout => self.short_timeout.map(Number::number),
                 Key::Defer => Some(self.defer.number()),
@@ -407,7 +407,7 @@ impl Mechanism {
         }
     }
 
-    /// The family's mode with the given X.
+    /// The mode of the mechanism with the given X.
     fn mode(self, x: Option<Duration>) -> Option<Delivery> {
         match (self, x) {
             (Self::Base, None) => Some(Delivery::base()),
@@ -424,15 +424,15 @@ impl Mechanism {
 /// The shortest text that [`from_str`](FromStr::from_str) reads back.
 impl fmt::Display for Delivery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = self.family.name().to_owned();
+        let mut text = self.mechanism.name().to_owned();
         let plain = self.plain();
-        if let Some(time) = plain.short_timeout.filter(|_| self.family != Mechanism::NapiBusy) {
+        if let Some(time) = plain.short_timeout.filter(|_| self.mechanism != Mechanism::NapiBusy) {
             match time.as_nanos() {
                 nanos if nanos % 1_000 == 0 => write!(text, ":{}", nanos / 1_000)?,
                 nanos => write!(text, ":{nanos}ns")?,
             }
         }
-        for key in Key::ALL.into_iter().filter(|key| self.family.has(*key)) {
+        for key in Key::ALL.into_iter().filter(|key| self.mechanism.has(*key)) {
             let value = self.value(key);
             if value != plain.value(key) {
                 write!(text, ",{}={value}", key.name())?;
@@ -471,8 +471,8 @@ impl FromStr for Delivery {
                 .map_or((part, ""), |(name, value)| (name.trim(), value.trim()));
             let key = Key::ALL
                 .into_iter()
-                .find(|key| key.name() == name && mode.family.has(*key))
-                .ok_or_else(|| error(mode.family.keys(name)))?;
+                .find(|key| key.name() == name && mode.mechanism.has(*key))
+                .ok_or_else(|| error(mode.mechanism.keys(name)))?;
             mode.set(key, value).ok_or_else(|| error(key.expected()))?;
             Ok(mode)
         })
@@ -488,7 +488,7 @@ fn modes() -> String {
 }
 
 impl Mechanism {
-    /// The keys of this family, for an error about a key that it does not have.
+    /// The keys of this mechanism, for an error about a key that it does not have.
     fn keys(self, wrong: &str) -> String {
         let keys: Vec<&str> =
             Key::ALL.into_iter().filter(|key| self.has(*key)).map(Key::name).collect();
@@ -499,16 +499,16 @@ impl Mechanism {
 /// A mode without further parameters: `base`, `defer:20`, `defer20`, `defer:1500ns`.
 fn mode(text: &str) -> Option<Delivery> {
     // The longest name first would only matter if one name began another; none does.
-    let (family, rest) = Mechanism::ALL
+    let (mechanism, rest) = Mechanism::ALL
         .into_iter()
-        .find_map(|family| text.strip_prefix(family.name()).map(|rest| (family, rest)))?;
+        .find_map(|mechanism| text.strip_prefix(mechanism.name()).map(|rest| (mechanism, rest)))?;
     if rest.is_empty() {
-        return family.mode(None);
+        return mechanism.mode(None);
     }
     let x = rest.strip_prefix(':').unwrap_or(rest).trim();
     let x = x.parse().ok().map(Duration::from_micros).or_else(|| parse_duration(x).ok())?;
     Key::ShortTimeout.setting().check(x.number()).ok()?;
-    family.mode(Some(x))
+    mechanism.mode(Some(x))
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ impl Takers {
         }
         RECEIVED.with_borrow_mut(|received| {
             received.retain(|received| received.served.strong_count() > 0);
-            received.push(Received {
+            received.push(RecentService {
                 served: Arc::downgrade(served),
                 port: served.port_id(),
                 takers: Arc::clone(self),
@@ -64,7 +64,7 @@ impl Takers {
 }
 
 /// A service from which a thread has received. Looked at under the engine's lock, so nothing here may be the last reference.
-struct Received {
+struct RecentService {
     served: Weak<SocketInner>,
     port: PortId,
     takers: Arc<Takers>,
@@ -77,7 +77,7 @@ thread_local! {
     /// The service that the calling thread serves.
     static SERVED: RefCell<Option<Served>> = const { RefCell::new(None) };
     /// Services from which the calling thread was the first to receive by other means, as a task or in a loop of its own.
-    static RECEIVED: RefCell<Vec<Received>> = const { RefCell::new(Vec::new()) };
+    static RECEIVED: RefCell<Vec<RecentService>> = const { RefCell::new(Vec::new()) };
 }
 
 /// While it lives, the calling thread serves a service.
@@ -119,7 +119,8 @@ pub(crate) fn serves_itself(
 #[inline]
 fn received(caller: &SocketInner, port: u16) -> Option<Arc<Takers>> {
     RECEIVED.with_borrow(|received| {
-        let is_it = |it: &&Received| it.served.strong_count() > 0 && caller.is_at(&it.port, port);
+        let is_it =
+            |it: &&RecentService| it.served.strong_count() > 0 && caller.is_at(&it.port, port);
         received.iter().find(is_it).map(|it| Arc::clone(&it.takers))
     })
 }

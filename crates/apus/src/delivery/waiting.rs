@@ -197,7 +197,7 @@ impl Shared {
             (engine, now, gave_way) = self.give_way(engine)?;
         }
         loop {
-            let came = engine.turn(now);
+            let received = engine.turn(now);
             let output = awaited.take(&mut engine);
             if let Some(time) = gave_way.take()
                 && let Some(spin) = awaited.spin(&mut engine.mail)
@@ -214,7 +214,7 @@ impl Shared {
             // sleeps on a timer needs it: the packet would wait for the timer.
             let once = budget.is_none() && !engine.leadership.defers();
             let mut gap = Duration::ZERO;
-            if came > 0 && !once {
+            if received > 0 && !once {
                 if let Some(since) = quiet_since.take() {
                     budget.spend(now.saturating_since(since));
                 }
@@ -229,7 +229,7 @@ impl Shared {
                 (engine, now, gave_way) = self.give_way(engine)?;
                 continue;
             }
-            if came == 0 {
+            if received == 0 {
                 engine.poll_near(now, || self.contenders.load(Ordering::Relaxed) > 0);
             }
             engine = self.let_others_in(engine)?;

@@ -22,8 +22,8 @@ pub(crate) fn run(shared: &Shared, me: &Arc<Parker>) {
             BackgroundAction::Turn { forced } => {
                 engine.counters.background_turns += 1;
                 engine.counters.safety_turns += u64::from(forced);
-                let came = engine.turn(now);
-                if came > 0 && engine.leadership.defers() {
+                let received = engine.turn(now);
+                if received > 0 && engine.leadership.defers() {
                     continue;
                 }
                 let kind = engine.leadership.sleep_kind();

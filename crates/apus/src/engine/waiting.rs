@@ -65,7 +65,7 @@ impl Engine {
             self.waiting.progress = (now, progress);
         }
         let since = self.waiting.progress.0;
-        now.saturating_since(since) >= self.endpoint.peer_timeout() && self.mail.has_untaken()
+        now.saturating_since(since) >= self.endpoint.peer_timeout() && self.mail.has_undelivered()
     }
 
     /// Begins waiting calls for which there is room, and ends those whose deadline has passed or for which no room will be made.
@@ -127,7 +127,7 @@ impl Engine {
             Ok(rpc) => {
                 let mark = self.endpoint.take_trace_mark(rpc);
                 self.mail.call_started(waiting.call, rpc, mark);
-                self.endpoint.tell_paths(&mut *self.link);
+                self.endpoint.report_paths(&mut *self.link);
                 Ok(())
             }
             Err(error) => {

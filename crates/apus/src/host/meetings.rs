@@ -230,7 +230,12 @@ impl Neighbours {
 
     /// Packets have come: nonces that nodes have returned, or the first contact that a meeting waits for.
     #[inline]
-    pub(crate) fn packets_came(&mut self, now: Time, endpoint: &mut Endpoint, link: &mut dyn Link) {
+    pub(crate) fn packets_arrived(
+        &mut self,
+        now: Time,
+        endpoint: &mut Endpoint,
+        link: &mut dyn Link,
+    ) {
         while let Some((from, meet)) = endpoint.poll_meet() {
             self.handle_meet(now, from, meet, endpoint, link);
         }

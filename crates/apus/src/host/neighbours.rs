@@ -72,8 +72,8 @@ pub(crate) struct Neighbours {
     pub(super) destinations: Vec<Option<Destination>>,
     /// When the watch was looked at.
     looked: Time,
-    /// When a message came last.
-    came: Time,
+    /// Time at which the last message was received.
+    last_rx: Time,
     /// The active pairs are asleep as well.
     asleep: bool,
     /// When to look for pairs that keep memory and have not been used for long.
@@ -118,7 +118,7 @@ impl Neighbours {
             ended: Vec::new(),
             destinations: Vec::new(),
             looked: now,
-            came: Time::ZERO,
+            last_rx: Time::ZERO,
             asleep: false,
             shrink_at: None,
             moved: Vec::new(),
@@ -202,10 +202,10 @@ impl Neighbours {
         self.attachments.forwarder.is_none() && self.attachments.attached.is_none()
     }
 
-    /// Messages came so lately that the network need not be looked at every time.
+    /// Traffic through memory is recent, so a turn may skip the network.
     #[inline]
     pub(crate) fn are_busy(&self, now: Time) -> bool {
-        now < self.came + BUSY
+        now < self.last_rx + BUSY
     }
 
     /// Polls for a moment for the next message, if one is expected, or until `stop` says so. Holds nothing up: a turn of the engine
@@ -240,10 +240,10 @@ impl Neighbours {
         if mem::take(&mut self.asleep) {
             self.disarm_bells();
         }
-        let mut came = self.receive_active(now, endpoint);
+        let mut received = self.receive_active(now, endpoint);
         if everywhere || now.saturating_since(self.looked) > LOOK_EVERY {
             self.looked = now;
-            came += self.look(now, endpoint, link);
+            received += self.look(now, endpoint, link);
         }
         if self.meetings.due.is_some_and(|due| due <= now) {
             self.advance_meetings(now, endpoint, link);
@@ -257,12 +257,12 @@ impl Neighbours {
         if !self.serves_alone() && self.attaching_due().is_some_and(|due| due <= now) {
             self.advance_attaching(now, endpoint);
         }
-        came
+        received
     }
 
     #[inline]
     fn receive_active(&mut self, now: Time, endpoint: &mut Endpoint) -> usize {
-        let mut came = 0;
+        let mut received = 0;
         for index in 0..self.active.len() {
             let key = self.active[index];
             let Some(paired) = self.paired_mut(key) else { continue };
@@ -270,13 +270,13 @@ impl Neighbours {
                 continue;
             }
             paired.used = now;
-            came += self.receive_from(now, key, FRAMES, endpoint);
+            received += self.receive_from(now, key, FRAMES, endpoint);
         }
-        if came > 0 {
-            self.came = now;
+        if received > 0 {
+            self.last_rx = now;
             self.shrink_at.get_or_insert(now + KEPT_FOR);
         }
-        came
+        received
     }
 
     /// Gives up the memory of pairs that have not been used for long, and pairs whose neighbours do not read for `timeout`.
@@ -355,7 +355,7 @@ impl Neighbours {
         self.rest_unused(now);
         let mut ready = [0; READY];
         let count = self.watch.look(&mut ready).len();
-        let mut came = 0;
+        let mut received = 0;
         for &number in &ready[..count] {
             if number == LISTENER {
                 self.accept(now, link);
@@ -372,15 +372,15 @@ impl Neighbours {
                 Some(Neighbour::Attaching(_)) => self.attach(now, key, endpoint),
                 Some(Neighbour::Paired(_)) => {
                     self.handle_channel(now, key);
-                    came += self.receive_from(now, key, FRAMES, endpoint);
+                    received += self.receive_from(now, key, FRAMES, endpoint);
                 }
                 None => {}
             }
         }
-        if came > 0 {
-            self.came = now;
+        if received > 0 {
+            self.last_rx = now;
         }
-        came
+        received
     }
 
     /// A neighbour has written to the socket, or has ended.
@@ -641,7 +641,7 @@ impl Neighbours {
                             self.moved.extend(endpoint.begin_unsent(now, calls, Some(udp)));
                             let known = link.path(udp);
                             endpoint.set_path(now, udp, known.loopback, known.link_mbps);
-                            endpoint.tell_paths(link); // They hold the path from now on.
+                            endpoint.report_paths(link); // They hold the path from now on.
                         }
                         link.release(udp);
                     }

@@ -69,17 +69,17 @@ pub(crate) struct Queue {
     skips: bool,
     /// Oldest first.
     responses: VecDeque<WaitingResponse>,
-    untaken: Untaken,
+    undelivered: Undelivered,
 }
 
 /// Responses that the application has not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Untaken {
+pub(crate) struct Undelivered {
     pub(crate) responses: u64,
     pub(crate) bytes: u64,
 }
 
-impl Untaken {
+impl Undelivered {
     #[inline]
     pub(crate) fn add(&mut self, result: &Result<Bytes, CallError>) {
         self.responses += 1;
@@ -102,7 +102,7 @@ impl Queue {
             late: FairQueue::new(),
             service_time: 0,
             responses: VecDeque::new(),
-            untaken: Untaken { responses: 0, bytes: 0 },
+            undelivered: Undelivered { responses: 0, bytes: 0 },
         }
     }
 
@@ -118,8 +118,8 @@ impl Queue {
 
     /// Of the responses in it.
     #[inline]
-    pub(crate) fn untaken(&self) -> Untaken {
-        self.untaken
+    pub(crate) fn undelivered(&self) -> Undelivered {
+        self.undelivered
     }
 
     #[inline]
@@ -129,7 +129,7 @@ impl Queue {
 
     #[inline]
     pub(crate) fn push_response(&mut self, response: WaitingResponse) {
-        self.untaken.add(&response.result);
+        self.undelivered.add(&response.result);
         self.responses.push_back(response);
     }
 
@@ -204,7 +204,7 @@ impl Queue {
     #[inline]
     pub(crate) fn pop_response(&mut self) -> Option<WaitingResponse> {
         let response = self.responses.pop_front()?;
-        self.untaken.take(&response.result);
+        self.undelivered.take(&response.result);
         if response.mark.is_some() {
             let length = response.result.as_ref().map_or(0, Bytes::len);
             time_trace::record_of(TraceEvent::RecvmsgResponse, response.mark, length);
@@ -310,8 +310,8 @@ mod tests {
                 mark: None,
             });
         }
-        assert_eq!(queue.untaken(), Untaken { responses: 2, bytes: 10 });
+        assert_eq!(queue.undelivered(), Undelivered { responses: 2, bytes: 10 });
         assert_eq!(queue.pop_response().map(|response| response.cookie), Some(1));
-        assert_eq!(queue.untaken(), Untaken { responses: 1, bytes: 6 });
+        assert_eq!(queue.undelivered(), Undelivered { responses: 1, bytes: 6 });
     }
 }

@@ -66,7 +66,7 @@ pub(crate) struct Again {
 
 /// A process that uses this engine.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct ForwardedProcess {
     pub(crate) pid: i32,
     pub(crate) uid: u32,
     /// Destinations of the coming requests, by id.
@@ -95,7 +95,7 @@ pub(crate) struct Process {
     published: ProcessCounters,
 }
 
-impl Process {
+impl ForwardedProcess {
     fn publish(&mut self, now: Time) {
         if let Some(section) = &mut self.section
             && self.counters != self.published
@@ -163,7 +163,7 @@ pub(crate) struct Forwarder {
     pub(crate) refused: [u64; 2],
     /// Bytes that all pairs keep for their processes.
     load: u64,
-    pub(crate) processes: HashMap<NeighbourKey, Process>,
+    pub(crate) processes: HashMap<NeighbourKey, ForwardedProcess>,
     pub(crate) under_way: Slab<ForwardKey, Forwarded>,
     /// Whose the sockets of the node are, by [`SocketKey::index`], with the port that the process knows.
     owners: Vec<Option<(SocketKey, NeighbourKey, u16)>>,
@@ -218,7 +218,7 @@ impl Forwarder {
 
     /// A process may use the engine from now on, whose node has this address.
     pub(crate) fn add(&mut self, key: NeighbourKey, (pid, uid): (i32, u32), node: SocketAddr) {
-        let process = Process {
+        let process = ForwardedProcess {
             pid,
             uid,
             addresses: HashMap::new(),
@@ -429,7 +429,7 @@ impl Forwarder {
         let Some(Forwarded::Request { server, again, .. }) = self.under_way.get(key) else {
             return;
         };
-        let unread = self.processes.get(server).map_or(0, Process::unread);
+        let unread = self.processes.get(server).map_or(0, ForwardedProcess::unread);
         if unread > self.limits.process_budget.min(self.share(*server)) {
             return self.try_again(now, key);
         }

@@ -244,7 +244,7 @@ impl Engine {
                 if let Some(process) = forwarder.processes.get_mut(&client.process) {
                     process.calls.insert(client.id, key);
                 }
-                self.endpoint.tell_paths(&mut *self.link);
+                self.endpoint.report_paths(&mut *self.link);
             }
             Err(error) => {
                 forwarder.under_way.remove(key);

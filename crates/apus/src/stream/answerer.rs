@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use crate::stream::halves::{Broken, Halves};
-use crate::stream::message::{FIN, Header, OPEN, Reason};
+use crate::stream::message::{FIN, OPEN, Reason, SegmentHeader};
 
 /// A stream at the end that was accepted. `C` stands for a call that can be answered.
 #[derive(Debug)]
 pub(crate) struct Answerer<C> {
     pub(crate) halves: Halves,
     /// Calls that were not answered, oldest first.
-    held: VecDeque<Held<C>>,
+    held: VecDeque<UnansweredCall<C>>,
     /// The latest epoch of the peer. Calls of earlier epochs may be lost, and with them the segments in their responses.
     epoch: u16,
     /// How many of them may stay so until there is something to say, according to the call that came last.
@@ -25,7 +25,7 @@ pub(crate) struct Answerer<C> {
 
 /// A call that was not answered.
 #[derive(Debug)]
-struct Held<C> {
+struct UnansweredCall<C> {
     call: C,
     epoch: u16,
     /// How many calls may be kept, according to this one.
@@ -56,9 +56,9 @@ impl<C> Answerer<C> {
     }
 
     /// The peer has called.
-    pub(crate) fn handle_call(&mut self, header: &Header, payload: Bytes, call: C) {
+    pub(crate) fn handle_call(&mut self, header: &SegmentHeader, payload: Bytes, call: C) {
         let keep = usize::from(header.keep).min(KEEP_MAX);
-        self.held.push_back(Held { call, epoch: header.epoch, keep });
+        self.held.push_back(UnansweredCall { call, epoch: header.epoch, keep });
         let was_complete = self.halves.incoming.is_complete();
         if !self.halves.handle(header, payload) {
             return;
@@ -97,13 +97,13 @@ impl<C> Answerer<C> {
         if !self.has_answer() {
             return None;
         }
-        let Held { call, epoch, keep } = self.held.pop_front()?;
+        let UnansweredCall { call, epoch, keep } = self.held.pop_front()?;
         if let Some(broken) = &self.halves.broken {
             let reason = match broken {
                 Broken::ByUs(reason) => *reason,
                 _ => Reason::Unknown,
             };
-            let header = Header::reset(self.halves.id, reason);
+            let header = SegmentHeader::reset(self.halves.id, reason);
             let body = Bytes::copy_from_slice(&header.encode());
             return Some(Answer { call, epoch, keep, body, segment: None });
         }
@@ -123,7 +123,7 @@ impl<C> Answerer<C> {
         }
         if again {
             let Answer { call, epoch, keep, .. } = answer;
-            self.held.push_front(Held { call, epoch, keep });
+            self.held.push_front(UnansweredCall { call, epoch, keep });
         }
     }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::error::CallError;
 use crate::stream::halves::{Broken, Halves};
-use crate::stream::message::{Header, MORE, OPEN, RESET, Reason};
+use crate::stream::message::{MORE, OPEN, RESET, Reason, SegmentHeader};
 
 /// A stream at the end that connected.
 #[derive(Debug)]
@@ -70,8 +70,8 @@ impl Caller {
 
     /// The stream is over, the peer knows, and no call is under way.
     pub(crate) fn is_done(&self) -> bool {
-        let told = self.tell.is_none() && !self.acknowledge && self.outstanding == 0;
-        self.halves.is_over() && (told || !self.may_tell())
+        let is_settled = self.tell.is_none() && !self.acknowledge && self.outstanding == 0;
+        self.halves.is_over() && (is_settled || !self.may_tell())
     }
 
     /// Whether the peer can be told that the stream is over.
@@ -99,7 +99,7 @@ impl Caller {
         }
         self.retry_at = None;
         if self.halves.broken.is_some() {
-            let header = Header::reset(self.halves.id, self.tell.take()?);
+            let header = SegmentHeader::reset(self.halves.id, self.tell.take()?);
             self.outstanding += 1;
             return Some(CallBody {
                 body: Bytes::copy_from_slice(&header.encode()),
@@ -157,7 +157,7 @@ impl Caller {
     pub(crate) fn handle_response(&mut self, response: &Bytes) {
         self.ended();
         self.failing_since = None;
-        let Some((header, payload)) = Header::parse(response) else {
+        let Some((header, payload)) = SegmentHeader::parse(response) else {
             return self.reset(Reason::Violation);
         };
         let was_complete = self.halves.incoming.is_complete();

@@ -27,7 +27,7 @@ use crate::stream::answerer::Answerer;
 use crate::stream::caller::{CallBody, Caller};
 use crate::stream::failure;
 use crate::stream::halves::{Broken, Halves};
-use crate::stream::message::{HEADER, Header, Reason};
+use crate::stream::message::{HEADER, Reason, SegmentHeader};
 use crate::stream::options::StreamOptions;
 use crate::stream::waiters::Waiters;
 use crate::sync::clock;
@@ -84,7 +84,7 @@ pub(crate) struct HeldCall {
 
 /// An operation of a thread or a task on a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Side {
+pub(crate) enum Operation {
     Read = 0,
     Write = 1,
 }
@@ -95,16 +95,16 @@ enum Goal {
     /// The listener has answered, or will not.
     Open,
     /// A read or write has a result.
-    Ready(Side),
+    Ready(Operation),
     /// The peer has everything that was written.
     Delivered,
 }
 
 impl Goal {
-    fn side(self) -> Side {
+    fn operation(self) -> Operation {
         match self {
-            Self::Ready(side) => side,
-            Self::Open | Self::Delivered => Side::Write,
+            Self::Ready(operation) => operation,
+            Self::Open | Self::Delivered => Operation::Write,
         }
     }
 }
@@ -186,30 +186,30 @@ impl State {
         broken
             || match goal {
                 Goal::Open => self.role.is_open(),
-                Goal::Ready(Side::Read) => {
+                Goal::Ready(Operation::Read) => {
                     let incoming = &halves.incoming;
                     incoming.readable() > 0 || incoming.is_complete() || incoming.discards()
                 }
-                Goal::Ready(Side::Write) => {
+                Goal::Ready(Operation::Write) => {
                     halves.outgoing.room() > 0 || halves.outgoing.is_finished()
                 }
                 Goal::Delivered => halves.outgoing.is_complete(),
             }
     }
 
-    fn waiters(&mut self, side: Side) -> &mut Waiters {
-        match side {
-            Side::Read => &mut self.readers,
-            Side::Write => &mut self.writers,
+    fn waiters(&mut self, operation: Operation) -> &mut Waiters {
+        match operation {
+            Operation::Read => &mut self.readers,
+            Operation::Write => &mut self.writers,
         }
     }
 
     /// Wakes the waiters that can go on.
     fn wake(&mut self, mail: &mut Mail) {
-        if self.has_reached(Goal::Ready(Side::Read)) {
+        if self.has_reached(Goal::Ready(Operation::Read)) {
             self.readers.wake(mail);
         }
-        let reached = [Goal::Ready(Side::Write), Goal::Open, Goal::Delivered];
+        let reached = [Goal::Ready(Operation::Write), Goal::Open, Goal::Delivered];
         if reached.into_iter().any(|goal| self.has_reached(goal)) {
             self.writers.wake(mail);
         }
@@ -339,12 +339,12 @@ impl Connection {
         if self.end.shared.is_forked() { self.enter().map(drop) } else { Ok(()) }
     }
 
-    pub(crate) fn timeout(&self, side: Side) -> Option<Duration> {
-        self.state().timeouts[side as usize]
+    pub(crate) fn timeout(&self, operation: Operation) -> Option<Duration> {
+        self.state().timeouts[operation as usize]
     }
 
-    pub(crate) fn set_timeout(&self, side: Side, timeout: Option<Duration>) {
-        self.state().timeouts[side as usize] = timeout;
+    pub(crate) fn set_timeout(&self, operation: Operation, timeout: Option<Duration>) {
+        self.state().timeouts[operation as usize] = timeout;
     }
 
     /// Opens the stream, and waits until the listener has answered.
@@ -421,7 +421,7 @@ impl Connection {
             if let Some(result) = self.try_read(buffer) {
                 return result;
             }
-            self.wait_ready(Side::Read)?;
+            self.wait_ready(Operation::Read)?;
         }
     }
 
@@ -449,14 +449,14 @@ impl Connection {
             if let Some(result) = self.try_write(bytes) {
                 return result;
             }
-            self.wait_ready(Side::Write)?;
+            self.wait_ready(Operation::Write)?;
         }
     }
 
-    fn wait_ready(&self, side: Side) -> io::Result<()> {
-        let timeout = self.timeout(side);
+    fn wait_ready(&self, operation: Operation) -> io::Result<()> {
+        let timeout = self.timeout(operation);
         let engine = self.enter()?;
-        self.wait(engine, Goal::Ready(side), clock::now(), timeout)
+        self.wait(engine, Goal::Ready(operation), clock::now(), timeout)
     }
 
     /// No byte will be written any more.
@@ -490,7 +490,7 @@ impl Connection {
     /// Ends this half and waits until the peer has received everything.
     pub(crate) fn deliver(&self) -> io::Result<()> {
         self.finish()?;
-        let timeout = self.timeout(Side::Write);
+        let timeout = self.timeout(Operation::Write);
         let engine = self.enter()?;
         self.wait(engine, Goal::Delivered, clock::now(), timeout)?;
         self.delivered()
@@ -521,8 +521,12 @@ impl Connection {
     }
 
     /// As a future's `poll`: registers the task until a read or write may have a result.
-    pub(crate) fn poll_ready(&self, side: Side, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_goal(Goal::Ready(side), context)
+    pub(crate) fn poll_ready(
+        &self,
+        operation: Operation,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.poll_goal(Goal::Ready(operation), context)
     }
 
     /// The same until the peer has received everything that was written.
@@ -546,7 +550,7 @@ impl Connection {
             context.waker().wake_by_ref();
         } else {
             let waiter = Waiter::Task(parker::next_id(), context.waker().clone());
-            state.waiters(goal.side()).enlist(waiter, &mut engine.mail);
+            state.waiters(goal.operation()).enlist(waiter, &mut engine.mail);
             drop(state);
             engine.need_progress();
             engine.transmit_due(now);
@@ -596,7 +600,7 @@ impl Connection {
         &self,
         engine: &mut Engine,
         now: Time,
-        header: &Header,
+        header: &SegmentHeader,
         payload: Bytes,
         call: HeldCall,
     ) {
@@ -748,11 +752,11 @@ impl Awaited for AwaitGoal<'_> {
 
     fn enlist(&self, engine: &mut Engine, waiter: Waiter) {
         let mut state = self.connection.state();
-        state.waiters(self.goal.side()).enlist(waiter, &mut engine.mail);
+        state.waiters(self.goal.operation()).enlist(waiter, &mut engine.mail);
     }
 
     fn delist(&self, _: &mut Engine, id: WaiterId) -> bool {
-        self.connection.state().waiters(self.goal.side()).delist(id)
+        self.connection.state().waiters(self.goal.operation()).delist(id)
     }
 
     fn socket(&self) -> Option<SocketKey> {
@@ -762,7 +766,7 @@ impl Awaited for AwaitGoal<'_> {
     fn spin<'m>(&self, mail: &'m mut Mail) -> Option<&'m mut Spin> {
         let mailbox = mail.mailbox(self.connection.end.key)?;
         Some(match self.goal {
-            Goal::Ready(Side::Read) => &mut mailbox.receive_spin,
+            Goal::Ready(Operation::Read) => &mut mailbox.receive_spin,
             _ => &mut mailbox.call_spin,
         })
     }

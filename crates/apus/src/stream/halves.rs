@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::error::CallError;
 use crate::stream::incoming::{Incoming, Violation};
-use crate::stream::message::{FIN, HEADER, Header, MORE, Reason};
+use crate::stream::message::{FIN, HEADER, MORE, Reason, SegmentHeader};
 use crate::stream::outgoing::{Outgoing, Segment};
 
 /// Why a stream is over before both halves are complete.
@@ -49,7 +49,7 @@ impl Halves {
     }
 
     /// Handles a message. A peer that breaks the rules ends the stream. Returns true if the stream goes on.
-    pub(crate) fn handle(&mut self, header: &Header, payload: Bytes) -> bool {
+    pub(crate) fn handle(&mut self, header: &SegmentHeader, payload: Bytes) -> bool {
         if self.broken.is_some() {
             return false;
         }
@@ -69,7 +69,7 @@ impl Halves {
         }
     }
 
-    fn take(&mut self, header: &Header, payload: Bytes) -> Result<(), Violation> {
+    fn take(&mut self, header: &SegmentHeader, payload: Bytes) -> Result<(), Violation> {
         if header.id != self.id {
             return Err(Violation);
         }
@@ -93,7 +93,7 @@ impl Halves {
             fin: false,
         });
         let more = begins.is_some() && !self.outgoing.is_sent();
-        let header = Header {
+        let header = SegmentHeader {
             flags: flags | if fin { FIN } else { 0 } | if more { MORE } else { 0 },
             keep,
             reason: None,

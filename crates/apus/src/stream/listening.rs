@@ -17,7 +17,7 @@ use crate::mail::queue::WaitingRequest;
 use crate::socket::SocketInner;
 use crate::stream::connection::{Acceptor, Connection, HeldCall, LOOK_EVERY, segment_max};
 use crate::stream::halves::Halves;
-use crate::stream::message::{Header, OPEN, RESET, Reason};
+use crate::stream::message::{OPEN, RESET, Reason, SegmentHeader};
 use crate::stream::options::{StreamOptions, WINDOW_MIN};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -140,7 +140,7 @@ impl Listening {
         call: HeldCall,
         body: &Bytes,
     ) {
-        let Some((header, payload)) = Header::parse(body) else {
+        let Some((header, payload)) = SegmentHeader::parse(body) else {
             engine.streams.refused_malformed += 1;
             return self.refuse(engine, now, call, 0, Reason::Violation);
         };
@@ -163,7 +163,7 @@ impl Listening {
     }
 
     fn refuse(&self, engine: &mut Engine, now: Time, call: HeldCall, id: u64, reason: Reason) {
-        let body = Bytes::copy_from_slice(&Header::reset(id, reason).encode());
+        let body = Bytes::copy_from_slice(&SegmentHeader::reset(id, reason).encode());
         if engine.reply(now, self.end.key, call.rpc, call.path, body).is_err() {
             engine.endpoint.abort(call.rpc);
         }

@@ -36,7 +36,7 @@ pub(crate) enum Reason {
 
 /// The header of a message. All numbers are in network byte order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Header {
+pub(crate) struct SegmentHeader {
     pub(crate) flags: u8,
     /// In a call: calls that the accepting end may leave unanswered until it has something to say.
     pub(crate) keep: u8,
@@ -53,7 +53,7 @@ pub(crate) struct Header {
     pub(crate) limit: u64,
 }
 
-impl Header {
+impl SegmentHeader {
     pub(crate) fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         bytes[..3].copy_from_slice(&MAGIC);
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_header_has_these_bytes() {
-        let header = Header {
+        let header = SegmentHeader {
             flags: FIN | MORE,
             keep: 3,
             reason: None,
@@ -128,27 +128,30 @@ mod tests {
             [0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 11]
         );
         message.extend_from_slice(b"payload");
-        assert_eq!(Header::parse(&message.into()), Some((header, Bytes::from_static(b"payload"))));
+        assert_eq!(
+            SegmentHeader::parse(&message.into()),
+            Some((header, Bytes::from_static(b"payload")))
+        );
     }
 
     #[test]
     fn every_reason_comes_back() {
         use Reason::{Dropped, Lost, Refused, Unknown, Violation};
         for reason in [Refused, Unknown, Dropped, Violation, Lost] {
-            let header = Header::reset(7, reason);
+            let header = SegmentHeader::reset(7, reason);
             let message = Bytes::copy_from_slice(&header.encode());
-            assert_eq!(Header::parse(&message), Some((header, Bytes::new())));
+            assert_eq!(SegmentHeader::parse(&message), Some((header, Bytes::new())));
         }
     }
 
     #[test]
     fn anything_else_is_no_message() {
-        let good = Header::reset(7, Reason::Lost).encode();
+        let good = SegmentHeader::reset(7, Reason::Lost).encode();
         for (at, value) in [(0, b'X'), (2, 2), (3, 16), (3, 0), (5, 0), (5, 6)] {
             let mut bad = good;
             bad[at] = value;
-            assert_eq!(Header::parse(&Bytes::copy_from_slice(&bad)), None, "byte {at}");
+            assert_eq!(SegmentHeader::parse(&Bytes::copy_from_slice(&bad)), None, "byte {at}");
         }
-        assert_eq!(Header::parse(&Bytes::copy_from_slice(&good[..HEADER - 1])), None);
+        assert_eq!(SegmentHeader::parse(&Bytes::copy_from_slice(&good[..HEADER - 1])), None);
     }
 }

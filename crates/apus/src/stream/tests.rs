@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::answerer::{Answer, Answerer};
 use super::caller::{CallBody, Caller};
 use super::halves::{Broken, Halves};
-use super::message::{FIN, HEADER, Header, OPEN, Reason};
+use super::message::{FIN, HEADER, OPEN, Reason, SegmentHeader};
 use crate::error::CallError;
 
 const WINDOW: u64 = 1_000;
@@ -74,7 +74,7 @@ impl Pair {
 
     fn deliver_call(&mut self, at: usize) {
         let flight = self.calls.remove(at);
-        let (header, payload) = Header::parse(&flight.body).unwrap();
+        let (header, payload) = SegmentHeader::parse(&flight.body).unwrap();
         self.answerer.handle_call(&header, payload, flight.call);
         self.executed.push(flight);
     }
@@ -239,7 +239,7 @@ fn a_stream_that_is_given_up_while_it_is_opened_is_reset() {
 #[test]
 fn a_peer_that_lies_ends_its_stream_and_is_told() {
     let lies = [
-        Header {
+        SegmentHeader {
             flags: 0,
             keep: 2,
             reason: None,
@@ -249,7 +249,7 @@ fn a_peer_that_lies_ends_its_stream_and_is_told() {
             received: 0,
             limit: 0,
         },
-        Header {
+        SegmentHeader {
             flags: 0,
             keep: 2,
             reason: None,
@@ -259,7 +259,7 @@ fn a_peer_that_lies_ends_its_stream_and_is_told() {
             received: 1,
             limit: 0,
         },
-        Header {
+        SegmentHeader {
             flags: 0,
             keep: 2,
             reason: None,
@@ -278,7 +278,7 @@ fn a_peer_that_lies_ends_its_stream_and_is_told() {
         pair.caller.handle_response(&[&lie.encode()[..], b"x"].concat().into());
         assert_eq!(pair.caller.halves.broken, Some(Broken::ByUs(Reason::Violation)));
         let told = pair.caller.poll_call(pair.now).unwrap().body;
-        assert_eq!(Header::parse(&told).unwrap().0.reason, Some(Reason::Violation));
+        assert_eq!(SegmentHeader::parse(&told).unwrap().0.reason, Some(Reason::Violation));
     }
 }
 
@@ -316,7 +316,7 @@ fn a_response_that_was_lost_is_asked_for() {
     Pair::fail(&mut pair.caller, pair.now, &mut lost);
     pair.now = pair.now + STEP;
     pair.send();
-    let (header, _) = Header::parse(&pair.calls[0].body).unwrap();
+    let (header, _) = SegmentHeader::parse(&pair.calls[0].body).unwrap();
     assert!(header.epoch == 1 && !header.has(OPEN) && !header.has(FIN));
     pair.settle();
     assert_eq!(pair.at_client(), b"abc");
@@ -459,7 +459,7 @@ proptest! {
         for (call, (offset, length, flags, received)) in messages.into_iter().enumerate() {
             let flags = flags & (FIN | OPEN);
             let header =
-                Header { flags, keep: 2, reason: None, epoch: 0, id: 7, offset, received, limit: 3_000 };
+                SegmentHeader { flags, keep: 2, reason: None, epoch: 0, id: 7, offset, received, limit: 3_000 };
             answerer.handle_call(&header, vec![0; length].into(), call);
             while answerer.poll_answer().is_some() {}
             prop_assert!(answerer.halves.incoming.readable() <= WINDOW);

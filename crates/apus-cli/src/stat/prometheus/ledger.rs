@@ -30,7 +30,7 @@ pub(super) struct Ledger {
     /// What processes had counted that have ended, by program.
     ended: BTreeMap<String, Ended>,
     /// Processes that were on a page after their end.
-    told: BTreeSet<Identity>,
+    reported: BTreeSet<Identity>,
 }
 
 /// A process as it was last.
@@ -69,8 +69,8 @@ const PROGRAMS_MAX: usize = 1_000;
 
 impl Ledger {
     pub(super) fn new(per_process: bool) -> Self {
-        let (last, ended, told) = Default::default();
-        Self { per_process, last, ended, told }
+        let (last, ended, reported) = Default::default();
+        Self { per_process, last, ended, reported }
     }
 
     /// The groups of a page, of what the processes have counted now.
@@ -106,7 +106,7 @@ impl Ledger {
 
     fn by_process(&mut self, now: &Snapshot) -> BTreeMap<Labels, Group> {
         let there: BTreeSet<Identity> = now.processes.iter().map(Process::identity).collect();
-        self.told.retain(|identity| there.contains(identity));
+        self.reported.retain(|identity| there.contains(identity));
         let mut groups = BTreeMap::new();
         for process in &now.processes {
             let runs = process.alive == Some(true);
@@ -114,7 +114,7 @@ impl Ledger {
             // Whether a process of another pid namespace has ended cannot be known: one that writes nothing for so long is idle at least.
             let is_shown = match process.alive {
                 Some(true) => true,
-                Some(false) => is_recent && self.told.insert(process.identity()),
+                Some(false) => is_recent && self.reported.insert(process.identity()),
                 None => is_recent,
             };
             if is_shown {

@@ -18,7 +18,7 @@ use crate::carry::connection::slots::{self, Released, Slot, State};
 use crate::carry::inner::{self, Checked, Inner};
 use crate::carry::kernel;
 use crate::carry::leaving::children;
-use crate::carry::peers::meeting::{self, Addresses, Listener, Offer, Where};
+use crate::carry::peers::meeting::{self, Addresses, Listener, PendingMeeting, Where};
 use crate::carry::sets::attaching::{self, Attached};
 use crate::carry::spin::Clock;
 use crate::originals::own as originals;
@@ -178,7 +178,7 @@ struct Search {
     slot: &'static Slot,
     addresses: Addresses,
     way: Way,
-    step: Step,
+    state: MeetingState,
     /// Time of the next repetition.
     due: Duration,
     /// Number of repetitions.
@@ -210,31 +210,31 @@ impl Way {
     }
 }
 
-enum Step {
+enum MeetingState {
     /// The end that accepted the connection listens.
-    Listens(Listener),
+    Listening(Listener),
     /// The end that made the connection connects.
-    Connects,
+    Connecting,
     /// The end waits for the other end or the carrier.
-    Offers(Option<Offer>),
+    Pending(Option<PendingMeeting>),
 }
 
-impl Step {
+impl MeetingState {
     fn first(slot: &Slot, addresses: Addresses, way: Way) -> std::io::Result<Self> {
         let accepted = slot.accepted.load(Ordering::Relaxed);
         match way {
             Way::Meeting(at) if accepted => {
-                return Listener::new(&addresses, at).map(Self::Listens);
+                return Listener::new(&addresses, at).map(Self::Listening);
             }
-            Way::Meeting(_) => return Ok(Self::Connects),
+            Way::Meeting(_) => return Ok(Self::Connecting),
             Way::Carrier => {}
         }
         let unknown = std::io::ErrorKind::NotConnected;
         let port = net::port().filter(|_| net::may_carry(&addresses)).ok_or(unknown)?;
         let held = slot.hold().ok_or(unknown)?;
         let sockets = [meeting::carrier(port)?, meeting::carrier(port)?];
-        Offer::send_to_carrier(sockets, held.fd, addresses, accepted)
-            .map(|offer| Self::Offers(Some(offer)))
+        PendingMeeting::send_to_carrier(sockets, held.fd, addresses, accepted)
+            .map(|pending| Self::Pending(Some(pending)))
     }
 }
 
@@ -291,13 +291,13 @@ impl Answering {
     fn members(&self) -> Vec<pollfd> {
         let member = |fd: c_int| pollfd { fd, events: libc::POLLIN as c_short, revents: 0 };
         let searches = self.searches.iter().flat_map(|search| {
-            let (listener, offer) = match &search.step {
-                Step::Listens(listener) => (Some(listener), None),
-                Step::Connects => (None, None),
-                Step::Offers(offer) => (None, offer.as_ref()),
+            let (listener, pending) = match &search.state {
+                MeetingState::Listening(listener) => (Some(listener), None),
+                MeetingState::Connecting => (None, None),
+                MeetingState::Pending(pending) => (None, pending.as_ref()),
             };
-            let offer = offer.map(Offer::descriptor);
-            listener.into_iter().flat_map(Listener::descriptors).chain(offer)
+            let pending = pending.map(PendingMeeting::descriptor);
+            listener.into_iter().flat_map(Listener::descriptors).chain(pending)
         });
         let carried = self.carried.iter().filter_map(|slot| {
             let side = slot.side().filter(|side| !side.peer_is_dead.load(Ordering::Relaxed))?;
@@ -497,8 +497,8 @@ impl Search {
     fn new(slot: &'static Slot, addresses: Addresses) -> Option<Self> {
         let way = Way::first(&addresses);
         let begun = |way| {
-            let step = Step::first(slot, addresses, way).ok()?;
-            Some(Self { slot, addresses, way, step, due: Clock::now(), tries: 0 })
+            let state = MeetingState::first(slot, addresses, way).ok()?;
+            Some(Self { slot, addresses, way, state, due: Clock::now(), tries: 0 })
         };
         begun(way).or_else(|| begun(way.next()?))
     }
@@ -507,10 +507,10 @@ impl Search {
     fn advance(&mut self, now: Duration) -> Progress {
         match (self.try_to_advance(now), self.way.next()) {
             (Progress::Failed, Some(way)) if self.slot.state() == State::Meeting => {
-                let Ok(step) = Step::first(self.slot, self.addresses, way) else {
+                let Ok(state) = MeetingState::first(self.slot, self.addresses, way) else {
                     return Progress::Failed;
                 };
-                (self.way, self.step, self.due, self.tries) = (way, step, now, 0);
+                (self.way, self.state, self.due, self.tries) = (way, state, now, 0);
                 Progress::Goes
             }
             (progress, _) => progress,
@@ -521,28 +521,28 @@ impl Search {
         if self.slot.state() != State::Meeting {
             return Progress::Failed; // The program has closed the connection.
         }
-        match &mut self.step {
-            Step::Listens(listener) => {
+        match &mut self.state {
+            MeetingState::Listening(listener) => {
                 let Some(held) = self.slot.hold() else { return Progress::Failed };
                 let met = listener.advance(held.fd, &self.addresses, self.slot.holders());
                 if let Some(side) = met {
                     return Progress::Met(Box::new(side));
                 }
             }
-            Step::Connects if now >= self.due => {
+            MeetingState::Connecting if now >= self.due => {
                 if let Way::Meeting(at) = self.way
                     && let Ok(sockets) = meeting::connect(&self.addresses, at)
                 {
                     return self.offer(sockets, at);
                 }
             }
-            Step::Connects => {}
-            Step::Offers(offer) => {
+            MeetingState::Connecting => {}
+            MeetingState::Pending(pending) => {
                 let Some(held) = self.slot.hold() else { return Progress::Failed };
                 let holders = self.slot.holders();
-                match offer.take().map(|offer| offer.complete(held.fd, holders)) {
+                match pending.take().map(|pending| pending.complete(held.fd, holders)) {
                     Some(Ok(Ok(side))) => return Progress::Met(Box::new(side)),
-                    Some(Ok(Err(waits))) => *offer = Some(waits),
+                    Some(Ok(Err(waits))) => *pending = Some(waits),
                     Some(Err(_)) | None => return Progress::Failed,
                 }
             }
@@ -552,10 +552,10 @@ impl Search {
             if is_last && self.way != Way::Carrier {
                 return Progress::Failed; // Between hosts, the carrier decides when to give up.
             }
-            match &self.step {
-                Step::Listens(listener) => listener.repeat(),
-                Step::Offers(Some(offer)) => offer.repeat(),
-                Step::Connects | Step::Offers(None) => {}
+            match &self.state {
+                MeetingState::Listening(listener) => listener.repeat(),
+                MeetingState::Pending(Some(pending)) => pending.repeat(),
+                MeetingState::Connecting | MeetingState::Pending(None) => {}
             }
             self.due = now + FIRST_STEP * (1 << self.tries);
             self.tries += u32::from(!is_last);
@@ -565,9 +565,9 @@ impl Search {
 
     fn offer(&mut self, sockets: [Inner; 2], at: Where) -> Progress {
         let Some(held) = self.slot.hold() else { return Progress::Failed };
-        match Offer::send(sockets, held.fd, self.addresses, at) {
-            Ok(offer) => {
-                self.step = Step::Offers(Some(offer));
+        match PendingMeeting::send(sockets, held.fd, self.addresses, at) {
+            Ok(pending) => {
+                self.state = MeetingState::Pending(Some(pending));
                 Progress::Goes
             }
             Err(_) => Progress::Failed,

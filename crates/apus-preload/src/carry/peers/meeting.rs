@@ -436,7 +436,7 @@ impl Drop for Listener {
 }
 
 /// An end that has sent its parts and waits for the other end.
-pub(crate) struct Offer {
+pub(crate) struct PendingMeeting {
     other: Other,
     bell: InnerChannel,
     own: Memory,
@@ -456,7 +456,7 @@ enum Other {
     Claims(Stranger),
 }
 
-impl Offer {
+impl PendingMeeting {
     /// Sends this end's parts to the other end.
     pub(crate) fn send(
         sockets: [Inner; 2],
@@ -482,10 +482,10 @@ impl Offer {
         let Addresses { local, peer } = addresses;
         let cookie = diagnosis::cookie(fd).ok_or(io::ErrorKind::Unsupported)?;
         let size = layout::FAR_SIZE;
-        let offer = Self::new(sockets, fd, addresses, size, None, |number| {
+        let pending = Self::new(sockets, fd, addresses, size, None, |number| {
             Introduction { cookie, number, accepted, local, peer }.to_bytes().to_vec()
         })?;
-        Ok(Self { between_hosts: Some(accepted), ..offer })
+        Ok(Self { between_hosts: Some(accepted), ..pending })
     }
 
     fn new(

@@ -7,7 +7,7 @@ use libc::c_int;
 use super::table::{MEMBERS_MAX, Members, Set, all};
 use crate::carry::connection::side::{Bell, Side};
 use crate::carry::connection::slots::Slot;
-use crate::carry::sets::events::{Kind, tag};
+use crate::carry::sets::events::{EventSource, tag};
 use crate::carry::sets::member::{EXCLUSIVE, Member, ONCE, OUT, PRIVATE};
 
 impl Members<'_> {
@@ -54,7 +54,7 @@ impl Members<'_> {
         let member = &mut self.list()[index];
         let (fd, events) = (member.fd, member.of_kernel());
         member.told = events;
-        self.change(fd, events, tag(Kind::Socket, fd))
+        self.change(fd, events, tag(EventSource::Socket, fd))
     }
 
     /// The same, unless the kernel already reports all of those events. [`translate`](Self::translate) leaves out the surplus,

@@ -35,15 +35,16 @@ impl Events {
     }
 }
 
-/// The subject of a tagged event.
+/// The source of a tagged event.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum EventSource {
     Socket = 0,
     Bell = 1,
     Set = 2,
 }
 
-const KINDS: [Kind; 4] = [Kind::Socket, Kind::Bell, Kind::Set, Kind::Set];
+const KINDS: [EventSource; 4] =
+    [EventSource::Socket, EventSource::Bell, EventSource::Set, EventSource::Set];
 
 /// The upper bits of all tags. The program's data has them with a probability of 2⁻⁴⁶.
 fn magic() -> u64 {
@@ -59,11 +60,11 @@ fn magic() -> u64 {
 /// The upper bits of a tag. The bits below are the kind and the descriptor.
 const MAGIC: u64 = !0 << 18;
 
-pub(super) fn tag(kind: Kind, fd: c_int) -> u64 {
+pub(super) fn tag(kind: EventSource, fd: c_int) -> u64 {
     magic() & MAGIC | (kind as u64) << 16 | fd as u64
 }
 
-pub(super) fn tagged(data: u64) -> Option<(Kind, c_int)> {
+pub(super) fn tagged(data: u64) -> Option<(EventSource, c_int)> {
     let kind = KINDS[(data >> 16 & 3) as usize];
     (data & MAGIC == magic() & MAGIC).then_some((kind, (data & 0xffff) as c_int))
 }

@@ -15,7 +15,7 @@ use libc::{c_int, epoll_event, pollfd};
 use super::table::{Members, Nested, Set};
 use crate::carry::connection::side::Side;
 use crate::carry::inner;
-use crate::carry::sets::events::{Kind, tag, tagged};
+use crate::carry::sets::events::{EventSource, tag, tagged};
 use crate::carry::sets::member::{ALWAYS, EDGE, IN, ONCE, PRIVATE};
 use crate::originals::own;
 
@@ -128,7 +128,7 @@ impl Members<'_> {
             return true;
         }
         let Some(bells) = bell_set() else { return false };
-        if !self.control(libc::EPOLL_CTL_ADD, bells, IN | EDGE, tag(Kind::Bell, 0)) {
+        if !self.control(libc::EPOLL_CTL_ADD, bells, IN | EDGE, tag(EventSource::Bell, 0)) {
             inner::close(bells);
             return false;
         }
@@ -158,7 +158,7 @@ impl Members<'_> {
     pub(super) fn control_bell(&self, operation: c_int, bell: c_int, member: c_int) -> bool {
         let bells = self.set.bells.load(Ordering::Relaxed);
         let set = if bells >= 0 { bells } else { self.set.fd.load(Ordering::Relaxed) };
-        control(set, operation, bell, IN | EDGE, tag(Kind::Bell, member))
+        control(set, operation, bell, IN | EDGE, tag(EventSource::Bell, member))
     }
 
     pub(super) fn find_nested(&mut self, fd: c_int) -> Option<usize> {
@@ -175,7 +175,7 @@ impl Members<'_> {
     ) -> bool {
         let known = self.find_nested(fd);
         let operation = if known.is_some() { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_ADD };
-        if !self.control(operation, fd, wants, tag(Kind::Set, fd)) {
+        if !self.control(operation, fd, wants, tag(EventSource::Set, fd)) {
             return false;
         }
         let nested = Nested { fd, set, wants, data, armed: true, seen: u64::MAX, asked: false };

@@ -7,7 +7,7 @@ use libc::epoll_event;
 use super::table::Members;
 use crate::carry::connection::side::{Bell, Side};
 use crate::carry::holds::{Hold, SLEEPS};
-use crate::carry::sets::events::{Events, Kind, tagged};
+use crate::carry::sets::events::{EventSource, Events, tagged};
 use crate::carry::sets::member::{ALWAYS, EDGE, HANGUP, IN, Member, OUT};
 
 impl Members<'_> {
@@ -88,12 +88,12 @@ impl Members<'_> {
         let mut kept = 0;
         for at in 0..count {
             let mut event = events.get(at);
-            if let Some((Kind::Set, fd)) = tagged(event.u64) {
+            if let Some((EventSource::Set, fd)) = tagged(event.u64) {
                 let Some(its) = self.report_nested(fd, event.events) else { continue };
                 event = its;
             } else if let Some((kind, fd)) = tagged(event.u64) {
                 let Ok(index) = self.find(fd) else { continue };
-                if kind == Kind::Bell {
+                if kind == EventSource::Bell {
                     self.check(index);
                     continue;
                 }

@@ -230,16 +230,16 @@ fn every_transition_is_as_written() {
     }
 }
 
-/// The beds of a leader that looks again and again; `came` says which looks found packets.
-fn beds(mode: &str, came: &[bool]) -> Vec<SleepKind> {
+/// The sleep kinds of a leader that looks again and again; `arrivals` says which looks found packets.
+fn sleep_kinds(mode: &str, arrivals: &[bool]) -> Vec<SleepKind> {
     let mut leadership: Leadership<char> = Leadership::new(mode.parse().unwrap(), None);
-    let beds = came.iter().map(|came| {
-        if *came {
-            leadership.packets_came();
+    let kinds = arrivals.iter().map(|arrives| {
+        if *arrives {
+            leadership.packets_arrived();
         }
         leadership.sleep_kind()
     });
-    beds.collect()
+    kinds.collect()
 }
 
 #[test]
@@ -249,12 +249,12 @@ fn sleeps_are_deferred_after_packets_and_on_the_link_after_looks_in_vain() {
     let looks = [false, true, true, false, false, false, true, false];
     let once = [LINK, TIMER, TIMER, LINK, LINK, LINK, TIMER, LINK];
     for mode in ["defer:20", "suspend:20", "napibusy,short_timeout=20us"] {
-        assert_eq!(beds(mode, &looks), once, "{mode}");
+        assert_eq!(sleep_kinds(mode, &looks), once, "{mode}");
     }
     let twice = [LINK, TIMER, TIMER, TIMER, LINK, LINK, TIMER, TIMER];
-    assert_eq!(beds("suspend:20,defer=2", &looks), twice);
+    assert_eq!(sleep_kinds("suspend:20,defer=2", &looks), twice);
     for mode in ["base", "suspend", "suspend:0", "defer:0", "suspend:20,defer=0"] {
-        assert_eq!(beds(mode, &looks), [LINK; 8], "{mode}");
+        assert_eq!(sleep_kinds(mode, &looks), [LINK; 8], "{mode}");
     }
 }
 
