@@ -91,7 +91,8 @@ fn count_all(side: &Side, fd: c_int) -> Option<usize> {
 /// Copies all that is left, which stays where it is: another process has the connection as well, and may be the one that reads it.
 /// `None` if there is more than [`MOST`], or if bytes or the end are on their way at `until`.
 fn copy_all(used: &Use, side: &Side, fd: c_int, until: Duration) -> Option<CopiedRest> {
-    if !kernel::has_ended(fd) && !(side.peer_is_gone() && end_arrives(used, fd, until)) {
+    let may_arrive = || side.peer_is_gone() && end_arrives(used, fd, until);
+    if !kernel::has_ended(fd) && !may_arrive() {
         return None;
     }
     let all = count_all(side, fd)?;
