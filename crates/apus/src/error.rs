@@ -308,6 +308,15 @@ impl CallError {
 
     /// The history of the call, for an error of silence or time: how far its messages had come, the event for which it waited, and
     /// when the last packet of the peer came. Other errors name their cause.
+    ///
+    /// ```no_run
+    /// # fn example(error: apus::CallError) {
+    /// if let Some(story) = error.story() {
+    ///     eprintln!("{} of {} bytes of the request were sent", story.sent, story.request);
+    ///     eprintln!("details: apus trace explain {} *.trace", story.id);
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub const fn story(&self) -> Option<&CallStory> {
         match self {
