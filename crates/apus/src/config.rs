@@ -227,8 +227,8 @@ impl Config {
 
     /// The node cannot make its files there.
     pub(crate) fn unusable_directory(&self, error: &io::Error) -> ConfigError {
-        let allowed = "a directory in which this process may make sockets";
-        self.wrong_directory(format!("{allowed}, not one of which the system says: {error}"))
+        let allowed = "a directory in which this process may create sockets";
+        self.wrong_directory(format!("{allowed} (the system reports: {error})"))
     }
 
     fn wrong_directory(&self, allowed: String) -> ConfigError {
@@ -254,11 +254,11 @@ impl Config {
             Err(ConfigError::Value { key, value, allowed })
         };
         if self.shards != 1 {
-            return value("shards", self.shards.to_string(), "1 for an engine that is shared");
+            return value("shards", self.shards.to_string(), "1 for a shared engine");
         }
         match &self.engine {
             EngineAt::Own => Ok(()),
-            other => value("engine", other.to_string(), "own for an engine that is shared"),
+            other => value("engine", other.to_string(), "own for a shared engine"),
         }
     }
 

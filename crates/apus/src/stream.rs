@@ -249,7 +249,10 @@ impl Stream {
 
     fn set_timeout(&self, operation: Operation, timeout: Option<Duration>) -> io::Result<()> {
         if timeout == Some(Duration::ZERO) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a timeout is not zero"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a timeout must be above zero",
+            ));
         }
         self.connection().set_timeout(operation, timeout);
         Ok(())

@@ -77,7 +77,7 @@ pub trait Propagator: Send + Sync {
 
 /// A [`Propagator`] was set before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("this process has a propagator already, and a process has one")]
+#[error("this process already has a propagator")]
 pub struct PropagatorIsSet(());
 
 static PROPAGATOR: OnceLock<Box<dyn Propagator>> = OnceLock::new();
