@@ -130,7 +130,7 @@ impl Pipeline {
                 let reply = reply?;
                 let Some(call) = self.calls.finish(reply)? else {
                     let tag = reply.tag;
-                    ensure!(self.lossy, "a reply with tag {tag:#x} answers no outstanding call");
+                    ensure!(self.lossy, "a reply with tag {tag:#x} belongs to no outstanding call");
                     continue;
                 };
                 tally.calls += 1;

@@ -28,7 +28,7 @@ pub struct Comparison {
     /// UDP receive buffer of Apus on both sides; a stock machine gives 212992; `apus settings receive_buffer` shows the default
     #[arg(long, value_name = "BYTES", value_parser = arguments::buffer)]
     pub receive_buffer: Option<u32>,
-    /// Write the packets of all runs of Apus over UDP to FILE, for Wireshark, as the client's node sees them; this takes time
+    /// Write the packets of all runs of Apus over UDP to FILE for Wireshark, as seen by the client's node; this takes time
     #[arg(long, value_name = "FILE.pcapng")]
     pub capture: Option<PathBuf>,
     /// CPUs of client and server: split (the first two), same, none, or numbers like 0-3; several of them, as in split,0-3, are
@@ -59,7 +59,7 @@ impl Comparison {
         if let Some(file) = &self.capture {
             if !transports.iter().any(|(transport, _)| transport.has_packets()) {
                 return Err(Misuse(format!(
-                    "'--capture {}': no transport sends packets of Apus; apus-udp does",
+                    "'--capture {}': no transport of this run sends packets of Apus, as apus-udp does",
                     file.display()
                 ))
                 .into());
@@ -86,7 +86,7 @@ impl Comparison {
             let allowed: Vec<&str> = default.into_iter().map(Transport::name).collect();
             let (unfit, allowed) = (unfit.name(), allowed.join(", "));
             return Err(Misuse(format!(
-                "'--transports {unfit}': `bench {bench}` cannot use it; it can use {allowed}"
+                "'--transports {unfit}': `bench {bench}` allows {allowed}"
             ))
             .into());
         }
@@ -207,7 +207,7 @@ pub(crate) enum Best {
 pub(crate) fn warn_of_losses(result: &mut ResultFile, transport: Transport, lost: u64, calls: u64) {
     if lost > 0 {
         result.warn(format!(
-            "{}: {lost} of {} calls were lost and not repeated, as raw UDP does when a socket buffer is full",
+            "{}: {lost} of {} calls were lost, because raw UDP drops datagrams when a socket buffer is full",
             transport.name(),
             lost + calls
         ));
@@ -225,7 +225,7 @@ pub(crate) fn note_health(mut row: Row, health: Health, result: &mut ResultFile)
     }
     if health.resends > 0 {
         row.put("resends", health.resends);
-        result.warn(format!("{name}: data had to be requested again"));
+        result.warn(format!("{name}: some data was retransmitted"));
     }
     row
 }

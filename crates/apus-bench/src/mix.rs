@@ -135,7 +135,7 @@ impl TransportUnderLoad {
             let why = if self.transport.may_lose() {
                 "datagrams were lost"
             } else {
-                "the load was more than it could carry"
+                "the load exceeded its capacity"
             };
             result.warn(format!(
                 "{who}: {} calls had no reply two seconds after the end: {why}",

@@ -75,7 +75,7 @@ impl OpenLoopResult {
         for reply in ended.drain(..) {
             let reply = reply?;
             let Some(OutstandingCall { request, started_ns }) = calls.finish(reply)? else {
-                bail!("a reply with tag {:#x} answers no outstanding call", reply.tag);
+                bail!("a reply with tag {:#x} belongs to no outstanding call", reply.tag);
             };
             if offer.counts(started_ns) {
                 self.tally.calls += 1;

@@ -94,7 +94,7 @@ impl<A: FromStr> ServerProcess<A> {
     /// The errors of [`finish`](Self::finish).
     pub(crate) fn finish_with_words(mut self) -> Result<String> {
         self.end()?;
-        self.child.words().context("cannot read what the server wrote")
+        self.child.words().context("cannot read the output of the server")
     }
 
     fn end(&mut self) -> Result<ServerReport> {
@@ -148,7 +148,7 @@ pub(crate) fn until_closed(
     writeln!(output, "{report}").and_then(|()| output.flush()).context(GONE)
 }
 
-const GONE: &str = "the process that started this server is gone";
+const GONE: &str = "the process that started this server has ended";
 
 /// The error of a server that exited too early.
 fn ended(child: &mut Child) -> Error {
@@ -170,7 +170,7 @@ impl Meter {
     /// # Errors
     /// If the server is gone.
     pub(crate) fn read(self) -> Result<CpuTimes> {
-        let server = self.server.now().context("the server process is gone")?;
+        let server = self.server.now().context("the server process has ended")?;
         Ok(CpuTimes { client: cpu::process_time(), server: server.into() })
     }
 }

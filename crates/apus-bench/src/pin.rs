@@ -27,7 +27,7 @@ pub enum Pin {
 }
 
 /// Allowed placements, for errors.
-const ALLOWED: &str = "split, same, none, and CLIENT-SERVER, two numbers of CPUs";
+const ALLOWED: &str = "split, same, none, or CLIENT-SERVER with two CPU numbers";
 
 impl Pin {
     /// The name in arguments and results.
@@ -82,7 +82,10 @@ impl FromStr for Pin {
             None => Ok(Self::At { client, server }),
             Some(cpu) => {
                 let allowed: Vec<_> = allowed.iter().map(ToString::to_string).collect();
-                Err(format!("no CPU {cpu} for this process; allowed are {}", allowed.join(", ")))
+                Err(format!(
+                    "this process may not use CPU {cpu}; allowed are {}",
+                    allowed.join(", ")
+                ))
             }
         }
     }
@@ -140,7 +143,7 @@ impl FromStr for Placements {
                 if text == word { allowed } else { format!("'{word}': {allowed}") }
             })?;
             if pins.contains(&pin) {
-                return Err(format!("'{word}' is in the list twice"));
+                return Err(format!("'{word}' occurs twice in the list"));
             }
             pins.push(pin);
         }
@@ -193,11 +196,13 @@ mod tests {
         let error = |text: &str| text.parse::<Placements>().unwrap_err();
         assert_eq!(
             error("left"),
-            "allowed are sweep, or a list of split, same, none, and CLIENT-SERVER, two numbers of CPUs"
+            "allowed are sweep, or a list of split, same, none, or CLIENT-SERVER with two CPU numbers"
         );
         assert!(error("same,left").starts_with("'left': allowed are sweep"));
-        assert!(error("99998-99999").starts_with("no CPU 99998 for this process; allowed are "));
-        assert_eq!(error("same,same"), "'same' is in the list twice");
+        assert!(
+            error("99998-99999").starts_with("this process may not use CPU 99998; allowed are ")
+        );
+        assert_eq!(error("same,same"), "'same' occurs twice in the list");
         assert_eq!("sweep".parse::<Pin>().unwrap_err(), format!("allowed are {ALLOWED}"));
     }
 }

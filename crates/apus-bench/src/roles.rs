@@ -19,7 +19,7 @@ pub fn serve(role: &str, options: &str, output: &mut dyn Write) -> Result<()> {
         delivery::server::ROLE => delivery::server::run(parse(options)?, output),
         program::ROLE => program::run(&parse(options)?, output),
         scale::holder::ROLE => scale::holder::run(parse(options)?, output),
-        other => bail!("there is no role `{other}`"),
+        other => bail!("unknown role `{other}`"),
     }
 }
 

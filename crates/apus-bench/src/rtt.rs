@@ -40,7 +40,7 @@ pub struct PingPong {
     /// Bytes of request and reply
     #[arg(long, value_name = "BYTES", default_value = "100", value_parser = arguments::size)]
     pub size: u32,
-    /// Seconds of sleep before each call: after 0.002 or more, both sides sleep when it begins, unless they spin for ever
+    /// Seconds of sleep before each call; from 0.002, both sides sleep when it begins, unless they always spin
     #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = arguments::pause)]
     pub pause: f64,
 }

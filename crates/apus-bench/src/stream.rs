@@ -93,7 +93,7 @@ fn transports(options: &StreamThroughput) -> Result<Vec<(Transport, Pin)>> {
         comparison.transports.iter().find(|transport| options.echo && transport.blocks_in_write())
     {
         return Err(Misuse(format!(
-            "'--transports {}': not together with '--echo', both sides would block; use tcp-epoll, tcp-poll or unix-poll",
+            "'--transports {}' with '--echo': both sides would block; use tcp-epoll, tcp-poll or unix-poll",
             blocks.name()
         ))
         .into());

@@ -71,7 +71,7 @@ pub fn ask(uid: u32, port: u16, request: Request) -> io::Result<Status> {
     if user_of(&stream)? != uid {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
-            "another user answers in its place",
+            "a process of another user answers at this port",
         ));
     }
     stream.set_read_timeout(Some(WAIT))?;
@@ -82,7 +82,7 @@ pub fn ask(uid: u32, port: u16, request: Request) -> io::Result<Status> {
     if text.is_empty() {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
-            "only root and its user may ask it",
+            "only root and the user of the carrier may query it",
         ));
     }
     Ok(serde_json::from_str(&text)?)
@@ -132,7 +132,7 @@ async fn serve(shared: &CarrierState, stream: &Source<UnixStream>) -> io::Result
 /// Switches the carrier on or off.
 pub(crate) fn switch(shared: &CarrierState, carries: bool) {
     if shared.switch(carries) {
-        tracing::info!("carrying is {}", if carries { "on" } else { "off" });
+        tracing::info!("the carrier is switched {}", if carries { "on" } else { "off" });
     }
 }
 

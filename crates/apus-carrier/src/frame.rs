@@ -96,7 +96,7 @@ impl Frame {
 
 /// A frame that no carrier of this version sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the other carrier has sent a malformed frame")]
+#[error("the other carrier sent a malformed frame")]
 pub(crate) struct Malformed;
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub(crate) async fn accept(
         match poll_fn(|context| listener.poll(context, UnixListener::accept)).await {
             Ok((socket, _)) => admit(&shared, ProgramChannel::new(socket.into())),
             Err(error) => {
-                let line = || format!("no program can be accepted: {error}");
+                let line = || format!("cannot accept programs: {error}");
                 shared.counters.note(Incident::NoDescriptor, line);
                 reserve.give_up();
                 if let Ok((socket, _)) = listener.get().accept() {
@@ -55,7 +55,7 @@ fn admit(shared: &Arc<CarrierState>, channel: ProgramChannel) {
     let uid = geteuid().as_raw();
     let theirs = getsockopt(&channel, sockopt::PeerCredentials).map(|process| process.uid());
     if theirs != Ok(uid) {
-        let line = || "a process of another user is refused".to_owned();
+        let line = || "refused a process of another user".to_owned();
         return shared.counters.note(Incident::ForeignUser, line);
     }
     match (Guest::come(&shared.guests), Source::new(channel)) {
@@ -65,7 +65,7 @@ fn admit(shared: &Arc<CarrierState>, channel: ProgramChannel) {
 }
 
 fn no_room(shared: &CarrierState) {
-    let line = || "there is no room for a further process or connection: it stays with TCP".into();
+    let line = || "no descriptors for a further process or connection: it stays with TCP".into();
     shared.counters.note(Incident::NoDescriptor, line);
 }
 
@@ -88,12 +88,14 @@ async fn serve(
         Err(_) => None,
     };
     let Some(introduced) = introduced.filter(|it| is_true(it, uid)) else {
-        let line =
-            || "a process introduces a connection that it does not have, or no longer".to_owned();
+        let line = || {
+            "refused a connection that the introducing process does not have, or no longer has"
+                .to_owned()
+        };
         return shared.counters.note(Incident::NotIntroduced, line);
     };
     if !shared.carries.load(Ordering::Relaxed) {
-        let line = || "carrying is off: a connection stays with TCP".to_owned();
+        let line = || "the carrier is switched off: a connection stays with TCP".to_owned();
         return shared.counters.note(Incident::Off, line);
     }
     let bell = shared.bells.bell(introduced.introduction.number);

@@ -71,7 +71,7 @@ impl Hosts {
 #[non_exhaustive]
 pub enum StartError {
     /// The user already has a carrier at this port.
-    #[error("a carrier of this user runs already at port {0}")]
+    #[error("a carrier of this user already runs at port {0}")]
     Runs(u16),
     /// The node cannot start; in most cases the UDP port is in use.
     #[error("cannot start the node at UDP port {port}: {error}")]

@@ -39,17 +39,25 @@ fn refusal(shared: &CarrierState, from: Address) -> Option<(Incident, String)> {
     let at = from.host;
     if at.port() != shared.port {
         // Any user of that host may have a node at another port, and would be trusted about the connections of all other users.
-        return Some((Incident::ForeignPort, format!("a node at {at} is not a carrier: refused")));
+        return Some((
+            Incident::ForeignPort,
+            format!("refused a node at {at}, which is not a carrier"),
+        ));
     }
     if !shared.hosts.have(at.ip()) {
-        return Some((Incident::ForeignHost, format!("the carrier at {at} is not in the list")));
+        return Some((
+            Incident::ForeignHost,
+            format!("refused the carrier at {at}: it is not in --hosts"),
+        ));
     }
     let is_off = !shared.carries.load(Ordering::Relaxed);
-    is_off.then(|| (Incident::Off, format!("carrying is off: the carrier at {at} is refused")))
+    is_off.then(|| {
+        (Incident::Off, format!("the carrier is switched off: refused the carrier at {at}"))
+    })
 }
 
 fn too_many(shared: &CarrierState, host: IpAddr) {
-    let line = || format!("too many streams wait for programs, most of them from {host}");
+    let line = || format!("refused a stream: too many wait for programs, most of them from {host}");
     shared.counters.note(Incident::TooMany, line);
 }
 
@@ -59,7 +67,11 @@ async fn bring(shared: Arc<CarrierState>, stream: Stream, permit: UnnamedPermit)
     let Some(Some(tuple)) = within(ANSWER_WAIT, named(&stream)).await else { return };
     drop(permit);
     if host != tuple.client.ip() {
-        let line = || format!("the carrier at {host} names a client at another host");
+        let line = || {
+            format!(
+                "refused a stream of the carrier at {host}, which names a client at another host"
+            )
+        };
         return shared.counters.note(Incident::ForeignClient, line);
     }
     if let Some(loser) = shared.pairing.bring(tuple, stream, Instant::now()) {

@@ -46,16 +46,17 @@ pub(crate) enum Bench {
     Delivery(Args<delivery::ExperimentDesign>),
     /// The kernel's IRQ suspension: latency and CPU time of any server under each delivery mode
     #[command(
-        long_about = "The experiment of the kernel's IRQ suspension series with any server that speaks memcached's protocols or RESP: each case \
-at each load, the runs of all cases in alternation. The report has the table of the series, and the ratios of its cover letter beside those \
-measured here.
+        long_about = "Repeats the experiment of the kernel's IRQ suspension series with any server that speaks memcached's \
+protocols or RESP: each case at each load, with interleaved runs. The report has the table of the series, and compares the ratios \
+of its cover letter with the measured ones.
 
-With device = \"veth\", the command makes two network namespaces with a veth pair between them, starts the server in one of them and \
-offers the load from the other. All of it is removed at the end, also after Ctrl-C. With a NIC, the server runs on this host and agents on \
-other hosts offer the load; the NIC's values are restored at the end, or by `apus irq restore`. Both need root.
+With device = \"veth\", the command creates two network namespaces with a veth pair between them, runs the server in one and the \
+load generator in the other, and removes both at the end, also after Ctrl-C. With a NIC, the server runs on this host and agents \
+on other hosts generate the load; the command restores the values of the NIC at the end, otherwise `apus irq restore` does. Both \
+need root.
 
-A run in which more than 1 % of the queries were sent more than 50 µs late tells of the generator and not of the server: it is repeated up to \
-three times and then missing, and the exit status is 3.",
+If more than 1 % of the queries of a run are sent more than 50 µs late, the run measures the generator and not the server. It is \
+repeated up to three times, then left out, and the exit status is 3.",
         after_help = "Examples:
   sudo apus bench irq plans/irq-memcached.toml --json irq.json --html irq.html
   sudo apus bench irq plans/irq-memcached.toml --cases base,suspend20,fullbusy --loads 20,MAX --runs 3
@@ -78,13 +79,12 @@ three times and then missing, and the exit status is 3.",
     Scale(Args<scale::Scalability>),
     /// An ordinary sockets program plain, under `apus run`, and over unix sockets
     #[command(
-        long_about = "Measures an ordinary program with blocking sockets: netperf's TCP_RR (round trips) and TCP_STREAM (a stream in one \
-direction), for messages of each size. The program runs plain over kernel TCP, over unix stream sockets, and under `apus run`, \
-in alternation. Round trips also have TCP with sockets that never block (tcp-spin), and shared memory without sockets as the \
-floor (raw-shm).
+        long_about = "Measures an ordinary program with blocking sockets: netperf's TCP_RR (round trips) and TCP_STREAM (a stream \
+in one direction), for messages of each size. Interleaved runs use kernel TCP, unix stream sockets, and `apus run`. Round trips \
+are also measured over TCP with non-blocking sockets (tcp-spin), and over shared memory without sockets as the floor (raw-shm).
 
-For each connection the kernel is asked how many bytes its TCP carried (kernel_pct of the result). The command fails if the program \
-under `apus run` was not carried by the library.",
+For each connection, kernel_pct in the result is the share of the bytes that the kernel's TCP carried. The command fails if the \
+library did not carry the connection of the program under `apus run`.",
         after_help = "Examples:
   apus bench sockets
   apus bench sockets --only rr --sizes 1,1kB,64kB
@@ -94,13 +94,13 @@ under `apus run` was not carried by the library.",
     Sockets(Args<sockets::SocketComparison>),
     /// Latency of a memcached or Redis server against load: open loop, from the intended start
     #[command(
-        long_about = "Offers a load to a server that speaks memcached's text or binary protocol, or RESP (Redis, Valkey), and measures its latency. \
-Queries are due at random times, whatever became of those before (open loop). Latency counts from the time a query was due, also \
-when it had to wait for a connection. A run in which more than 1 % of the queries were sent more than 50 µs late tells of the \
-generator and not of the server: it is refused, and the exit status is 3.
+        long_about = "Generates a load for a server that speaks memcached's text or binary protocol, or RESP (Redis, Valkey), and \
+measures its latency. Queries are due at random times, independent of earlier queries (open loop). Latency counts from the time at \
+which a query was due, including its wait for a connection. If more than 1 % of the queries of a run are sent more than 50 µs \
+late, the run measures the generator and not the server: it is refused, and the exit status is 3.
 
-Each query goes to the connection with the fewest outstanding queries. The keys are set first, in place of what the server has under these \
-names: the numbers from 0, as long as --key-size says.",
+Each query uses the connection with the fewest outstanding queries. The command first sets the keys, which are the numbers from 0 \
+in the length of --key-size, and overwrites existing values.",
         after_help = "Examples:
   apus bench memcached 10.0.0.1:11211
   apus bench memcached 10.0.0.1:11211 --qps 50000 --connections 64 --depth 1
@@ -115,7 +115,7 @@ names: the numbers from 0, as long as --key-size says.",
   apus bench memcached-agent --listen 10.0.0.2:7000
   apus bench memcached 10.0.0.1:11211 --qps 400000 --agents 10.0.0.2:7000,10.0.0.3:7000
 
-An agent offers what any host that reaches it asks for to any server: use it in trusted networks only.")]
+Any host that reaches an agent can make it load any server: use it in trusted networks only.")]
     MemcachedAgent(apus_memcached::AgentOptions),
 }
 

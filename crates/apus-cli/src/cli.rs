@@ -31,10 +31,10 @@ Exit status:
     1  failed or stopped, or a check FAILS
     2  wrong use
     3  measured but refused, because the machine or the load generator was too busy
-  126  apus run, apus irq run: the program or its library cannot be used
-  127  apus run, apus irq run: there is no such program
+  126  apus run, apus irq run: the program or its library is not usable
+  127  apus run, apus irq run: the program was not found
 
-apus run and apus irq run end with the exit status of the program otherwise."
+Otherwise apus run and apus irq run end with the exit status of the program."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]

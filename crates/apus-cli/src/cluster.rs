@@ -24,11 +24,11 @@ pub(crate) enum Cluster {
   apus cluster run --hosts hosts.txt --link-mbps 25000 --workload w4 --load 0.5
   apus cluster run --hosts hosts.txt --link-mbps 1000 --program /opt/apus/bin/apus --ssh='-F ssh_config' --workload 100
 
-The hosts file has one line for each host: its name for ssh, and its IP address in the measured network:
+Each line of the hosts file has the name of a host for ssh and its IP address in the measured network:
   node1.example.com 10.0.1.1
   root@node2        10.0.1.2
-Every host needs the same version of apus, free UDP ports from 20146 on and free TCP ports from 5000 on, and ssh without a password. \
-Links, queues and the MTU stay as they are; link_mbps and mtu of the plan must describe them.")]
+Every host needs the same version of apus, free UDP ports from 20146 and TCP ports from 5000, and ssh without a password. The \
+command does not change links, queues or the MTU; link_mbps and mtu of the plan must describe them.")]
 pub(crate) struct Args {
     /// File with one host per line
     #[arg(long, value_name = "FILE")]

@@ -12,21 +12,22 @@ use apus_load::report::Style;
 use crate::output::{self, OutputFile};
 use crate::{daemon, interrupt};
 
-/// Show what this machine, or the path to a peer, offers, what Apus uses of it, and what to change
+/// Examine this machine, or the path to a peer, and suggest changes
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "Each line has a verdict (good, could be better, bad, not known), what was found, and what Apus does with it. Where something is \
-not good, a command says what to change, and what that brings. Nothing is changed. The commands are for this machine: read them before \
-you paste them. Settings of a node are taken from the environment (APUS_...), as programs take them. docs/doctor.md explains every line.
+    after_help = "Each line has a verdict (good, could be better, bad, not known), the finding, and the use that Apus makes of it. \
+A line that is not good also has a command and its benefit. The doctor changes nothing itself. The commands are for this machine: \
+read them before you run them. Settings of a node come from the environment (APUS_...), as for programs. docs/doctor.md explains \
+every line.
 
-The check takes about a second, and keeps two CPUs busy for a part of it. Without privilege it finds as much as programs of this user \
-can use.
+The check takes about a second and keeps two CPUs busy for a part of it. It finds the capabilities that programs of this user have.
 
-With HOST, the path to the Apus node there is looked at: round trip, transport, packet length and, if `apus doctor --serve` runs there, \
-whether packets arrive as they were marked (DSCP). --flood loads the path for a second, to find out whether the network honours the \
-marks; others on the path notice. A doctor that serves answers only who has called its node, with no more bytes than it was sent.
+With HOST, the doctor examines the path to the Apus node at that host: round trip, transport, packet length and, if `apus doctor \
+--serve` runs there, whether marks (DSCP) of packets arrive unchanged. --flood finds out whether the network honours the marks: it \
+loads the path for a second, which disturbs other traffic. A serving doctor answers only hosts that have called its node, and never \
+with more bytes than it received.
 
-The exit status is 1 if something is bad, and 0 otherwise.
+The exit status is 1 if a verdict is bad, and 0 otherwise.
 
 Examples:
   apus doctor
@@ -37,10 +38,10 @@ Examples:
   apus doctor 10.0.0.2:4000@20146 --flood 1000 --json path.json"
 )]
 pub(crate) struct Args {
-    /// Peer to which the path is looked at, with its port (4000 unless given): HOST, HOST:PORT, HOST:PORT@UDPPORT
+    /// Peer at the end of the path, with its port (4000 unless given): HOST, HOST:PORT or HOST:PORT@UDPPORT
     #[arg(value_name = "HOST[:PORT]")]
     peer: Option<String>,
-    /// Network interface to look at [default: that of the address at which nodes listen, or of the default route]
+    /// Network interface to examine [default: that of the address at which nodes listen, or of the default route]
     #[arg(long, value_name = "DEV", conflicts_with = "peer")]
     device: Option<String>,
     /// Write the findings as JSON to FILE; - is standard output, which then has no table
@@ -49,10 +50,10 @@ pub(crate) struct Args {
     /// Load the path to the peer with packets of the lowest level, at this rate in Mb/s, 1 to 100000, for a second
     #[arg(long, value_name = "MBPS", requires = "peer", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     flood: Option<u64>,
-    /// Be the peer of another doctor, until Ctrl-C
+    /// Serve as the peer of another doctor until Ctrl-C
     #[arg(long, conflicts_with_all = ["peer", "device", "json"])]
     serve: bool,
-    /// IP address and UDP port of the node of --serve; without it, only this machine reaches it
+    /// IP address and UDP port of the node of --serve [default: only this machine reaches it]
     #[arg(long, value_name = "ADDR", requires = "serve", default_value = "127.0.0.1:20146")]
     listen: SocketAddr,
 }

@@ -124,7 +124,7 @@ pub(crate) fn print_usage(error: &clap::Error) {
     // The standard library does not name the expected values.
     let body = body.replace(
         "invalid socket address syntax",
-        "expected IP:PORT, as in 127.0.0.1:20146; a name is not resolved here",
+        "expected IP:PORT, as in 127.0.0.1:20146, without a host name",
     );
     print_line(&one_line(body.trim_start_matches("error: ")));
 }

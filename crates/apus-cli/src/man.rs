@@ -26,7 +26,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, command: Command) -> Result<()> {
     if let Some(dir) = &args.dir {
         fs::create_dir_all(dir)
-            .with_context(|| format!("cannot make the directory `{}`", dir.display()))?;
+            .with_context(|| format!("cannot create the directory `{}`", dir.display()))?;
         return clap_mangen::generate_to(command, dir)
             .with_context(|| format!("cannot write manual pages to `{}`", dir.display()));
     }

@@ -92,7 +92,7 @@ pub(crate) struct JsonArgs {
 fn json_file(text: &str) -> Result<PathBuf, String> {
     if text.ends_with(".trace") {
         return Err(format!(
-            "a trace would be overwritten; `--json - {text}` writes to standard output"
+            "{text} is a trace, which --json would overwrite; `--json - {text}` writes to standard output"
         ));
     }
     Ok(text.into())
@@ -203,7 +203,7 @@ pub(crate) fn conclude(result: &ResultFile) -> Result<()> {
     conclude_whole(result)?;
     let refused = result.rows.iter().filter(|row| row.is_refused()).count();
     if refused > 0 {
-        let why = "others or the load kept the machine too busy, see the warnings";
+        let why = "other programs or the load kept the machine too busy, see the warnings";
         return Err(Refused(format!("{refused} measurements are refused: {why}")).into());
     }
     match failed_checks(&result.rows) {
@@ -234,7 +234,7 @@ pub(crate) fn different(paths: &[(&'static str, Option<&Path>)]) -> Result<()> {
         if let Some((other, _)) = given().skip(number + 1).find(same) {
             let path = path.display();
             return Err(Misuse(format!(
-                "'{argument} {path}' and '{other} {path}': the same file cannot take both"
+                "'{argument} {path}' and '{other} {path}': the files must differ"
             ))
             .into());
         }

@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if let Some(directory) = &args.svg {
         fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make `{}`", directory.display()))?;
+            .with_context(|| format!("cannot create `{}`", directory.display()))?;
         for result in &results {
             for file in report::svg(result, &CONVENTIONS)? {
                 output::write_text(&directory.join(&file.file_name), &file.text)?;

@@ -92,7 +92,7 @@ fn refusal(arguments: &[String]) -> Option<String> {
     let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     // The reader has the file, or the preset that `apus irq tune` saves.
     let text = error.to_string();
-    let is_of_reader = ["No such file or directory", "there is no preset"];
+    let is_of_reader = ["No such file or directory", "no preset `"];
     let is_of_reader = is_of_reader.iter().any(|it| text.contains(it));
     (!is_answer && !is_of_reader).then(|| format!("{}: {text}", arguments.join(" ")))
 }

@@ -33,7 +33,7 @@ pub(crate) struct Args {
 /// When standard output cannot be written, and when there is no such setting.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let text = list(&args.part, Style::for_stdout());
-    anyhow::ensure!(!text.is_empty(), "no setting has '{}' in its key", args.part);
+    anyhow::ensure!(!text.is_empty(), "no key contains '{}'", args.part);
     args.json.deliver_value(&as_json(&args.part), || text)
 }
 
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn a_setting_is_shown_with_its_default_range_and_text() {
         let text = list("resend_initial", Style::PLAIN);
-        assert!(text.contains("\nresend_initial  5 ms     Time until a missing answer"), "{text}");
+        assert!(text.contains("\nresend_initial  5 ms     Initial RTO, the time until"), "{text}");
         assert!(text.contains("µs to 10 s."), "{text}");
         let all = list("", Style::PLAIN);
         assert!(all.lines().all(|line| line.chars().count() <= 80), "{all}");

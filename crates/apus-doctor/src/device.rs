@@ -61,7 +61,8 @@ pub(super) fn choose(
             return Ok(asked.to_owned());
         }
         let known = names.join(", ");
-        let why = format!("'--device {asked}': there is no such network interface, but {known}");
+        let why =
+            format!("'--device {asked}': no such network interface; this machine has {known}");
         return Err(Misuse(why).into());
     }
     let chosen = with_address(listen).or_else(|| of_default_route(files)).or_else(|| {

@@ -188,15 +188,15 @@ mod tests {
     fn both_doctors_have_one_form() {
         let attach = "sudo apus irq attach 7 --mode suspend:20";
         let findings = vec![
-            Finding::good(Subject::SuspensionRights, "kernel", "it can suspend interrupts"),
+            Finding::good(Subject::SuspensionRights, "kernel", "the kernel can suspend interrupts"),
             Finding::bad(Subject::Program, "prefer", "1 of 2", attach),
             Finding::not_known(Subject::Suspension, "acts", "root only").command("sudo !!"),
         ];
         let inspected = Inspected::Program { pid: 7, name: "server".to_owned() };
         let report = Report::new(inspected, SystemTime::UNIX_EPOCH, findings, None);
-        let expected = "Kernel and rights\n  good            kernel: it can suspend interrupts\n\nProgram\n  bad             prefer: 1 \
-            of 2\n    change:       sudo apus irq attach 7 --mode suspend:20\n\nSuspension\n  not known       acts: root only\n    \
-            change:       sudo !!\n\n3 findings: 1 good, 0 could be better, 1 bad, 1 not known.\n";
+        let expected = "Kernel and rights\n  good            kernel: the kernel can suspend interrupts\n\nProgram\n  bad             \
+                        prefer: 1 of 2\n    change:       sudo apus irq attach 7 --mode suspend:20\n\nSuspension\n  not known       \
+                        acts: root only\n    change:       sudo !!\n\n3 findings: 1 good, 0 could be better, 1 bad, 1 not known.\n";
         assert_eq!(report.text(Style::PLAIN), expected);
         assert_eq!(report.bad().as_deref(), Some("1 of 3 findings are bad: Program: prefer"));
         let json = serde_json::to_value(&report).unwrap();

@@ -53,11 +53,11 @@ impl std::str::FromStr for Target {
                 Ok(number) if queue.bytes().all(|byte| byte.is_ascii_digit()) => {
                     (device, Some(number))
                 }
-                _ => return Err(format!("`{queue}` is no number of a queue")),
+                _ => return Err(format!("queue `{queue}`: expected a number")),
             },
         };
         if device.is_empty() || device.contains('/') {
-            return Err("expected the name of a network device, perhaps with :QUEUE".to_owned());
+            return Err("expected DEV or DEV:QUEUE, with the name of a network device".to_owned());
         }
         Ok(Self { device: device.to_owned(), queue })
     }

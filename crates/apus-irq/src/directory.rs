@@ -86,7 +86,7 @@ impl Directory {
     /// The text of a file; `None` if there is none.
     ///
     /// # Errors
-    /// When it is no plain file of this user, is too long, or cannot be read.
+    /// When it is not a regular file of this user, is too long, or cannot be read.
     pub(crate) fn read(&self, name: &str) -> Result<Option<String>, Error> {
         // A FIFO would block the call, and is refused as soon as it is open.
         let file = match self.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK) {
@@ -99,7 +99,7 @@ impl Directory {
         let read = file.take(BYTES_MAX + 1).read_to_string(&mut text);
         read.map_err(|error| failed(&self.path.join(name), error))?;
         if text.len() as u64 > BYTES_MAX {
-            return Err(refused(&self.path.join(name), "longer than any state"));
+            return Err(refused(&self.path.join(name), "too long for a state file"));
         }
         Ok(Some(text))
     }
@@ -138,7 +138,7 @@ impl Directory {
     /// Waits until no other process changes anything in the directory. The lock ends with the returned value.
     ///
     /// # Errors
-    /// When the file of the lock is no plain file of this user, or cannot be locked.
+    /// When the file of the lock is not a regular file of this user, or cannot be locked.
     pub(crate) fn lock(&self) -> Result<Flock<File>, Error> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK;
         let file = self.open_file(LOCK, flags)?;
@@ -158,7 +158,7 @@ impl Directory {
         )?;
         let stat = fstat(&fd).map_err(|error| failed(&path(), error.into()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(refused(&path(), "no plain file"));
+            return Err(refused(&path(), "not a regular file"));
         }
         match distrust(&stat) {
             Some(why) => Err(refused(&path(), &why)),
@@ -171,11 +171,13 @@ impl Directory {
 fn distrust(stat: &Stat) -> Option<String> {
     let own = geteuid().as_raw();
     if stat.st_uid != own {
-        return Some(format!("owned by user {}, and this process is of user {own}", stat.st_uid));
+        return Some(format!(
+            "owned by user {}, while this process runs as user {own}",
+            stat.st_uid
+        ));
     }
     let others = stat.st_mode & 0o022;
-    (others != 0)
-        .then(|| format!("open to writes of other users (mode {:o})", stat.st_mode & 0o7777))
+    (others != 0).then(|| format!("writable by other users (mode {:o})", stat.st_mode & 0o7777))
 }
 
 fn refused(path: &Path, why: &str) -> Error {
@@ -189,7 +191,7 @@ fn failed(path: &Path, error: io::Error) -> Error {
 /// The file that is locked.
 const LOCK: &str = "lock";
 
-const NO_DIRECTORY: &str = "no directory, or a symbolic link";
+const NO_DIRECTORY: &str = "not a directory, or a symbolic link";
 
 /// Upper bound on entries that are read. Each device, program and group of listeners has one.
 const ENTRIES_MAX: usize = 65_536;
@@ -262,11 +264,14 @@ mod tests {
         let link = scratch.0.join("link");
         symlink(&path, &link).unwrap();
         let error = Directory::made(&link).unwrap_err().to_string();
-        assert!(error.contains("no directory, or a symbolic link"), "{error}");
+        assert!(error.contains("not a directory, or a symbolic link"), "{error}");
         for mode in [0o1777, 0o770, 0o702] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             let error = Directory::open(&path).unwrap_err().to_string();
-            assert!(error.contains("writes of other users") && error.contains("state"), "{error}");
+            assert!(
+                error.contains("writable by other users") && error.contains("state"),
+                "{error}"
+            );
         }
     }
 
@@ -277,6 +282,6 @@ mod tests {
         let directory = Directory::made(&path).unwrap();
         nix::unistd::mkfifo(&path.join("a.json"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         let error = directory.read("a.json").unwrap_err().to_string();
-        assert!(error.contains("no plain file"), "{error}");
+        assert!(error.contains("not a regular file"), "{error}");
     }
 }

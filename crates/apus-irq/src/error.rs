@@ -11,7 +11,7 @@ use crate::steering::Misfit;
 #[non_exhaustive]
 pub enum Error {
     /// No device of that name.
-    #[error("there is no network device `{0}`")]
+    #[error("no network device `{0}`")]
     NoDevice(String),
     /// A device without the requested queue.
     #[error("`{device}` has no receive queue {queue}; it has {there}")]
@@ -25,11 +25,12 @@ pub enum Error {
     },
     /// A device that shows no NAPI instance.
     #[error(
-        "`{0}` shows no NAPI instance: it is down, its driver tells of none, or it has none (loopback; veth without GRO)"
+        "`{0}` has no visible NAPI instance: the device is down, its driver does not report them, or it has none (loopback; veth \
+         without GRO)"
     )]
     NoNapi(String),
     /// A device or process that was changed before, and whose earlier values are kept.
-    #[error("{what} is set already, by {by}")]
+    #[error("{what} is already set by {by}")]
     Held {
         /// Device or process.
         what: String,
@@ -38,7 +39,7 @@ pub enum Error {
     },
     /// NAPI instances that are absent now, although their values are kept.
     #[error(
-        "`{device}` does not have {slots} now; their values before are kept: restore them when the device is up again"
+        "`{device}` has lost {slots}; the state directory keeps their earlier values: restore them when the device is up again"
     )]
     Absent {
         /// The device.
@@ -47,7 +48,7 @@ pub enum Error {
         slots: String,
     },
     /// A state file that cannot be understood.
-    #[error("`{}` is no state of apus irq: {why}", path.display())]
+    #[error("`{}` is not a state file of apus irq: {why}", path.display())]
     BadState {
         /// The file.
         path: PathBuf,
@@ -55,7 +56,8 @@ pub enum Error {
         why: String,
     },
     /// A state directory, or a file in it, that another user could have chosen or changed.
-    #[error("`{}` is {why}: the state directory and its files must be of the user of this command, and no other user may write them", path.display())]
+    #[error("`{}` is {why}: the state directory and its files must belong to the user of this command, and no other user may have \
+             write permission", path.display())]
     UnsafeState {
         /// The directory or file.
         path: PathBuf,
@@ -63,7 +65,7 @@ pub enum Error {
         why: String,
     },
     /// The caller may not watch the kernel's tracepoints.
-    #[error("the kernel's timers and polls cannot be watched: {source} ({right})")]
+    #[error("cannot watch the kernel's timers and polls: {source} ({right})")]
     CannotWatch {
         /// The missing right, or a remedy.
         right: String,
@@ -78,7 +80,7 @@ pub enum Error {
     NotSet(String),
     /// NAPI instances that bring packets to other programs, too.
     #[error(
-        "{slot} is shared: it also brings packets to {others}, which would wait while another program is busy"
+        "{slot} is shared: it also receives packets for {others}, which would wait while another program is busy"
     )]
     Shared {
         /// The instance.
@@ -88,7 +90,7 @@ pub enum Error {
     },
     /// A program without listeners that could be steered.
     #[error(
-        "the program has no TCP listeners that share an address by SO_REUSEPORT, of which each worker would have one"
+        "the program has no TCP listeners that share an address by SO_REUSEPORT: steering needs one for each worker"
     )]
     NoListeners,
     /// Listeners that receive queues cannot be spread over evenly.
@@ -118,11 +120,10 @@ impl Error {
 fn explained(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::Unsupported if error.get_ref().is_none() => {
-            "this kernel cannot set single NAPI instances (Linux 6.13 and newer can)".to_owned()
+            "this kernel cannot set single NAPI instances, which needs Linux 6.13".to_owned()
         }
         io::ErrorKind::NotFound if error.raw_os_error().is_none() => {
-            "this kernel does not have the netlink family netdev (Linux 6.8 and newer do)"
-                .to_owned()
+            "this kernel does not have the netlink family netdev, which needs Linux 6.8".to_owned()
         }
         _ => error.to_string(),
     }

@@ -25,7 +25,7 @@
 //!
 //! Nothing here runs by itself, except the thread of a [`Watch`]. A [`Session`] and a [`keeper`] start the process that their
 //! caller names, and change values only when they are called. A session passes notices to a function of its caller and prints
-//! nothing. Reading NAPI instances needs no privilege; setting one requires `CAP_NET_ADMIN` in the first user namespace. A process
+//! nothing. Reading NAPI instances needs no privilege; setting one requires `CAP_NET_ADMIN` in the initial user namespace. A process
 //! can reach the epoll sets of another process if it may trace that process.
 
 #![deny(unsafe_code)]

@@ -102,8 +102,8 @@ impl Mode {
 /// A text that is not the name of a mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no mode: expected base, defer:X, napibusy, fullbusy, suspend:X or threadbusy, where X is 1 to 100000 microseconds, \
-     or 0 for suspend"
+    "mode `{0}`: expected base, defer:X, napibusy, fullbusy, suspend:X or threadbusy, where X is 1 to 100000 microseconds \
+     (suspend: from 0)"
 )]
 pub struct UnknownMode(String);
 

@@ -144,7 +144,7 @@ pub fn queues(ifindex: u32) -> io::Result<Vec<Queue>> {
 /// Sets the parameters of one NAPI instance.
 ///
 /// # Errors
-/// When the caller lacks `CAP_NET_ADMIN` in the first user namespace (`PermissionDenied`), there is no such instance in
+/// When the caller lacks `CAP_NET_ADMIN` in the initial user namespace (`PermissionDenied`), there is no such instance in
 /// this network namespace (`NotFound`), a value is out of range, or the kernel does not have the command (before Linux
 /// 6.13: `Unsupported`) or [`THREADED_BUSY_POLL`] (before Linux 6.19: `Unsupported`, with a text).
 pub fn set(id: u32, parameters: &NapiParameters) -> io::Result<()> {
@@ -200,7 +200,7 @@ fn number(value: &[u8]) -> io::Result<Option<u64>> {
 }
 
 const NO_THREADED_BUSY_POLL: &str =
-    "this kernel has no threads that poll a NAPI instance all the time (Linux 6.19 and newer have)";
+    "this kernel has no threads that busy-poll a NAPI instance, which need Linux 6.19";
 
 // Constants of linux/netdev.h.
 const FAMILY: &str = "netdev";

@@ -494,11 +494,11 @@ fn refuse_held(held: &HeldDevice, owner: Option<ProcessId>) -> Result<(), Error>
         (Some(old), _) if old.runs() => Err(Error::Held { what: what(), by: by(old) }),
         _ => Err(Error::Held {
             what: what(),
-            by: "an earlier command; `apus irq restore` restores it".to_owned(),
+            by: "an earlier command: run `apus irq restore` first".to_owned(),
         }),
     }
 }
 
 fn by(owner: ProcessId) -> String {
-    format!("process {}, which restores it when it ends", owner.pid)
+    format!("process {}, which restores it at its end", owner.pid)
 }

@@ -47,7 +47,7 @@ pub struct Spread {
 /// Listeners that queues cannot be spread over evenly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "{listeners} listeners and {queues} receive queues do not fit: the number of listeners has to be at most that of the queues, or a \
+    "{listeners} listeners for {queues} receive queues: the number of listeners must be at most the number of queues, or a \
      multiple of it"
 )]
 pub struct Misfit {
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(Spread::of(2, 8), Ok(Spread { modulus: 2, each: 1 }));
         assert_eq!(Spread::of(3, 4), Ok(Spread { modulus: 3, each: 1 }));
         assert_eq!(Spread::of(8, 2), Ok(Spread { modulus: 2, each: 4 }));
-        assert!(Spread::of(3, 2).unwrap_err().to_string().contains("3 listeners and 2 receive"));
+        assert!(Spread::of(3, 2).unwrap_err().to_string().contains("3 listeners for 2 receive"));
         assert!(Spread::of(2, 0).is_err() && Spread::of(0, 2).is_err());
     }
 

@@ -39,7 +39,7 @@ impl Tracing {
     pub(crate) fn format(&self, tracepoint: &str) -> io::Result<Format> {
         let text = self.read(&format!("events/{tracepoint}/format"))?;
         Format::parse(&text).ok_or_else(|| {
-            let why = format!("the kernel's description of {tracepoint} cannot be read");
+            let why = format!("cannot read the kernel's description of {tracepoint}");
             io::Error::new(io::ErrorKind::InvalidData, why)
         })
     }

@@ -229,7 +229,7 @@ impl Tuner {
     fn settle(&self, mut reasons: Vec<String>) -> Decision {
         let (parameters, is_met) = self.best().unwrap_or((self.parameters, false));
         if reasons.is_empty() {
-            reasons.push("nothing is left to change".to_owned());
+            reasons.push("no change remains to try".to_owned());
         }
         Decision {
             action: TuningAction::Settled { parameters, is_met },
@@ -239,7 +239,7 @@ impl Tuner {
 
     fn step_without_cycles(&mut self, cycles: u64) -> Decision {
         self.quiet += 1;
-        let reason = format!("only {cycles} cycles, of which {CYCLES_MIN} are needed");
+        let reason = format!("only {cycles} cycles, but {CYCLES_MIN} are needed");
         if self.quiet < QUIET_PERIODS_MAX {
             return Decision {
                 action: TuningAction::Next(self.parameters),
@@ -277,14 +277,14 @@ impl Tuner {
             if now_ns >= max_ns {
                 return Some((
                     now_ns,
-                    format!("{count} cycles longer than irq-suspend {ms} ms, which may not grow"),
+                    format!("{count} cycles exceeded irq-suspend {ms} ms, which is at its limit"),
                 ));
             }
             let next_ns = (2 * now_ns).min(max_ns);
             self.suspend_floor_ns = next_ns;
             return Some((
                 next_ns,
-                format!("{count} cycles longer than irq-suspend {ms} ms: doubled"),
+                format!("{count} cycles exceeded irq-suspend {ms} ms: doubled"),
             ));
         }
         let floor_ns = self.suspend_floor_ns.min(max_ns);
@@ -332,9 +332,9 @@ impl Tuner {
             let least_ns = self.below_ns.unwrap_or(floor_ns);
             return if next_ns >= now_ns || is_narrow(least_ns, now_ns) {
                 let why = match self.best() {
-                    Some((_, true)) => format!("{missed}: gro-flush is found"),
+                    Some((_, true)) => format!("{missed}: the search for gro-flush ends"),
                     _ => format!(
-                        "{missed}, and a smaller gro-flush has no sense: the timer alone costs that much"
+                        "{missed}, and a smaller gro-flush has no effect, because the timer alone costs that much"
                     ),
                 };
                 Search { next_ns: None, why }
@@ -344,7 +344,7 @@ impl Tuner {
         }
         if share <= INTERFERENCE_MAX {
             let why = format!(
-                "p99 {p99} us meets {target} us, the timer interrupts {percent:.1} % of the cycles"
+                "p99 {p99} us meets {target} us, and the timer interrupts {percent:.1} % of the cycles"
             );
             return Search { next_ns: None, why };
         }

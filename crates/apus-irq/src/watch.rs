@@ -254,15 +254,14 @@ fn counter(text: &str, group: &str, name: &str) -> Option<u64> {
 /// The formats of tracepoints, from `read`, and the address of the function that identifies the timers of NAPI instances.
 pub(crate) fn formats<T>(read: impl Fn(&Tracing) -> io::Result<T>) -> Result<(T, u64), Error> {
     let tracing = Tracing::open().map_err(|error| {
-        cannot("tracefs is not mounted, and mounting it takes CAP_SYS_ADMIN", error)
+        cannot("tracefs is not mounted: mounting it needs CAP_SYS_ADMIN", error)
     })?;
-    let formats =
-        read(&tracing).map_err(|error| cannot("tracefs may be read by root only", error))?;
+    let formats = read(&tracing).map_err(|error| cannot("only root may read tracefs", error))?;
     let symbols = fs::read_to_string("/proc/kallsyms")
-        .map_err(|error| cannot("/proc/kallsyms cannot be read", error))?;
+        .map_err(|error| cannot("cannot read /proc/kallsyms", error))?;
     let function = address(&symbols, WATCHDOG).ok_or_else(|| {
         let why = format!("the address of {WATCHDOG} is hidden");
-        cannot("CAP_SYSLOG shows it", io::Error::other(why))
+        cannot("CAP_SYSLOG makes it visible", io::Error::other(why))
     })?;
     Ok((formats, function))
 }
@@ -270,10 +269,7 @@ pub(crate) fn formats<T>(read: impl Fn(&Tracing) -> io::Result<T>) -> Result<(T,
 /// A ring of records for each CPU.
 pub(crate) fn rings(sources: &[Source]) -> Result<Vec<Ring>, Error> {
     Ring::open_all(sources).map_err(|error| {
-        cannot(
-            "perf_event_open takes CAP_PERFMON in the first user namespace, as root has it",
-            error,
-        )
+        cannot("perf_event_open needs CAP_PERFMON in the initial user namespace", error)
     })
 }
 

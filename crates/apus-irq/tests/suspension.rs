@@ -132,7 +132,7 @@ fn packets_are_held_until_the_timer_that_all_four_parameters_say() {
         };
         match pair.inside(1, || set(napi, &parameters)) {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                return skipped("no CAP_NET_ADMIN in the first user namespace");
+                return skipped("no CAP_NET_ADMIN in the initial user namespace");
             }
             done => done.expect("values within range"),
         }

@@ -98,7 +98,7 @@ fn can_set(index: u32) -> bool {
     }
     match set(napi.id, &napi.parameters()) {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            skipped("no CAP_NET_ADMIN in the first user namespace");
+            skipped("no CAP_NET_ADMIN in the initial user namespace");
             false
         }
         done => done.is_ok() || panic!("{done:?}"),

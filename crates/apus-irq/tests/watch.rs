@@ -62,7 +62,7 @@ fn suspension_is_seen_in_the_timers_and_in_the_counter_of_busy_polling() {
     let napi = pair.napi();
     match pair.inside(1, || set(napi, &PARAMETERS)) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            return skipped("no CAP_NET_ADMIN in the first user namespace");
+            return skipped("no CAP_NET_ADMIN in the initial user namespace");
         }
         done => done.expect("values within range"),
     }

@@ -137,7 +137,7 @@ pub(crate) struct Measured {
 /// If an address is in use, a host cannot be reached, or a call fails.
 pub fn run(output: &mut dyn Write) -> Result<()> {
     let mut say = |line: &str| {
-        writeln!(output, "{line}").and_then(|()| output.flush()).context("the leader is gone")
+        writeln!(output, "{line}").and_then(|()| output.flush()).context("the leader has ended")
     };
     let mut orders = stdin().lock().lines().map_while(Result::ok);
     let Some(order) = orders.next() else { return Ok(()) };
@@ -407,7 +407,7 @@ impl Generator {
         let now_ns = nanos_since(self.times.start);
         for ended in self.ended.drain(..) {
             let reply = ended?;
-            let call = self.calls.finish(reply)?.context("a reply to no outstanding call")?;
+            let call = self.calls.finish(reply)?.context("a reply without an outstanding call")?;
             let OutstandingCall { request: Request { length, .. }, started_ns } = call;
             if self.times.counts(now_ns) {
                 self.measured.bytes += u64::from(length) + u64::from(reply.length);

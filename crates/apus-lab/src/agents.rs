@@ -88,7 +88,7 @@ impl Agents {
         for place in 0..self.agents.len() {
             let line = self.line(place)?;
             if line != wanted {
-                bail!("host {place} said `{line}` instead of `{wanted}`");
+                bail!("host {place} sent `{line}` instead of `{wanted}`");
             }
         }
         Ok(())

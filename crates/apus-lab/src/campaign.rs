@@ -91,7 +91,7 @@ impl<'a, T: Testbed> Campaign<'a, T> {
         self.progress.lengthen(all_steps as u64);
         if let Some(dir) = &self.dir {
             std::fs::create_dir_all(dir)
-                .with_context(|| format!("cannot make `{}`", dir.display()))?;
+                .with_context(|| format!("cannot create `{}`", dir.display()))?;
         }
         let mut parts = Vec::new();
         for (setting, (path, kept)) in settings.iter().zip(self.kept(settings.len())?) {
@@ -232,7 +232,8 @@ impl<'a, T: Testbed> Campaign<'a, T> {
                 Err(error) if is_silence(&error) && !stop::requested() => {
                     let (setting_name, title) = (setting.name(), contender.title());
                     result.warn(format!(
-                        "{setting_name}, {title}: the idle network was measured once more, because of silence: {error:#}"
+                        "{setting_name}, {title}: repeating the measurement of the idle network, because a host was silent: \
+                         {error:#}"
                     ));
                     self.idle_of(contender, setting, hosts)
                 }

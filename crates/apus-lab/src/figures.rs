@@ -295,14 +295,15 @@ fn warn(setting: &Setting, title: &str, trial: &Trial, number: usize, result: &m
     let blocked_s = loads().map(|load| load.blocked_ns).sum::<u64>() as f64 / 1e9;
     if unfinished * 100 > calls {
         result.warn(format!(
-            "{title}: {unfinished} of {} calls had not ended {} s after the last began; they count with the time they had taken",
+            "{title}: {unfinished} of {} calls had not ended {} s after the last one began; each counts with its time until then",
             unfinished + calls,
             setting.drain_s
         ));
     }
     if blocked_s > 0.01 * setting.seconds * setting.hosts as f64 {
         result.warn(format!(
-            "{title}: calls were due but could not start for {blocked_s:.1} s of all hosts' time, because as many were outstanding as allowed"
+            "{title}: due calls could not start for {blocked_s:.1} s of all hosts' time, because the limit of outstanding calls \
+             was reached"
         ));
     }
 }

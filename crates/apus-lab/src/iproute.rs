@@ -84,7 +84,8 @@ fn explanation(error: &str, command: &str) -> String {
         return ": the lab needs CAP_NET_ADMIN and CAP_SYS_ADMIN, use sudo".to_owned();
     }
     if says(&["Unknown device type", "Operation not supported"]) {
-        return ": this kernel cannot make the lab's links (veth) or switch (bridge)".to_owned();
+        return ": this kernel does not support the lab's links (veth) or switch (bridge)"
+            .to_owned();
     }
     String::new()
 }

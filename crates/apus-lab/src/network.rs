@@ -52,7 +52,7 @@ impl Network {
             }
             return Ok(network);
         }
-        bail!("there is a lab `{lab}` already: `apus lab down {lab}` removes it")
+        bail!("lab `{lab}` exists: `apus lab down {lab}` removes it")
     }
 
     /// The lab of that name.
@@ -62,7 +62,7 @@ impl Network {
     pub(crate) fn find(lab: &str) -> Result<Self> {
         let found = namespaces(Some(lab))?;
         let hosts = found.iter().filter(|name| !name.ends_with(&format!("-{SWITCH}"))).count();
-        ensure!(hosts > 0, "there is no lab `{lab}`: `apus lab up {lab}` makes one");
+        ensure!(hosts > 0, "no lab `{lab}`: `apus lab up {lab}` creates it");
         Ok(Self { lab: lab.to_owned(), hosts })
     }
 
@@ -149,7 +149,7 @@ const NO_FIREWALL: &str =
 fn check_name(lab: &str) -> Result<()> {
     let fits = !lab.is_empty() && lab.len() <= 40;
     let plain = lab.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
-    ensure!(fits && plain, "`{lab}` is not a name of a lab: up to 40 of a-z, 0-9 and _");
+    ensure!(fits && plain, "lab `{lab}`: expected up to 40 characters of a-z, 0-9 and _");
     Ok(())
 }
 

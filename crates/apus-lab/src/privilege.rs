@@ -28,8 +28,8 @@ pub(crate) fn demand(command: &str) -> Result<()> {
         return Ok(());
     }
     bail!(
-        "'apus lab {command}' makes network namespaces that stay, which needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): \
-         use sudo; 'apus lab run' works without where the system allows user namespaces"
+        "'apus lab {command}' creates permanent network namespaces, which needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): use sudo; \
+         'apus lab run' needs no root where the system allows user namespaces"
     )
 }
 
@@ -48,7 +48,7 @@ pub fn obstacle() -> Option<String> {
         Err(error) => format!("cannot run `unshare`: {error}"),
     };
     let said = said.lines().last().unwrap_or_default();
-    Some(format!("network namespaces with links cannot be made here ({said})"))
+    Some(format!("this process cannot create network namespaces with links ({said})"))
 }
 
 /// Gives a user other than root namespaces with a root of their own: the program starts again inside them, and they end with it.
@@ -61,14 +61,13 @@ pub fn acquire() -> Result<()> {
         return Ok(());
     }
     if env::var_os(INSIDE).is_some() {
-        bail!("root of a user namespace is not enough here: use sudo");
+        bail!("root of a user namespace does not suffice: use sudo");
     }
     let probe = Command::new("unshare").args(["-Urnm", "true"]).output();
     if !probe.is_ok_and(|output| output.status.success()) {
         bail!(
-            "'apus lab run' makes network namespaces, which needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN) or a system \
-             that allows user namespaces ('unshare -Urnm true' fails here): use sudo, or measure on loopback with \
-             'apus bench mix'"
+            "'apus lab run' creates network namespaces, which needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN) or user namespaces, \
+             which this system does not allow ('unshare -Urnm true' fails): use sudo, or measure on loopback with 'apus bench mix'"
         );
     }
     let error = Command::new("unshare")

@@ -45,9 +45,9 @@ impl SlowProcessor {
             })
             .context("cannot start a thread")?;
         let slow = Self { number, over, holder: Some(holder) };
-        let outcome = outcome.recv().context("the thread that holds up a processor ended")?;
+        let outcome = outcome.recv().context("the thread that occupies a processor ended")?;
         outcome.with_context(|| {
-            format!("cannot hold up processor {number}: host_cpu needs root (CAP_SYS_NICE)")
+            format!("cannot occupy processor {number}: host_cpu needs root (CAP_SYS_NICE)")
         })?;
         Ok(slow)
     }

@@ -46,7 +46,8 @@ impl Queues {
     }
 
     fn parse(text: &str) -> Result<Self> {
-        let found: Vec<Discipline> = serde_json::from_str(text).context("what `tc -j` prints")?;
+        let found: Vec<Discipline> =
+            serde_json::from_str(text).context("cannot read the output of `tc -j`")?;
         let queue = |found: Discipline| {
             let class: u8 = found.handle.strip_suffix("0:")?.parse().ok()?;
             let queue = Queue { held: found.backlog, sent: found.bytes, dropped: found.drops };

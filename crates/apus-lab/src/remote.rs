@@ -50,11 +50,11 @@ pub fn parse(text: &str) -> Result<Vec<Host>> {
         let [destination, address] = words[..] else {
             ensure!(
                 words.is_empty(),
-                "line {number}: expected where ssh finds the host, and its IP address"
+                "line {number}: expected the name of a host for ssh, and its IP address"
             );
             continue;
         };
-        ensure!(!destination.starts_with('-'), "line {number}: `{destination}` is not a host");
+        ensure!(!destination.starts_with('-'), "line {number}: `{destination}` is not a host name");
         let address = address
             .parse()
             .with_context(|| format!("line {number}: `{address}` is not an IP address"))?;

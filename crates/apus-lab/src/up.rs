@@ -66,8 +66,8 @@ pub fn down(lab: Option<&str>) -> Result<String> {
     privilege::demand("down")?;
     let removed = network::remove(lab)?.len();
     Ok(match lab {
-        Some(lab) if removed == 0 => format!("there is no lab `{lab}`\n"),
-        None if removed == 0 => "there is no lab\n".to_owned(),
+        Some(lab) if removed == 0 => format!("no lab `{lab}`\n"),
+        None if removed == 0 => "no lab\n".to_owned(),
         _ => format!("removed {removed} namespaces\n"),
     })
 }
@@ -84,9 +84,9 @@ pub fn exec(lab: &str, host: &str, program: &[String]) -> Result<Infallible> {
         host => {
             let place = host.strip_prefix('h').and_then(|place| place.parse().ok());
             let place: usize =
-                place.with_context(|| format!("`{host}` is not a host: h0, h1, … or switch"))?;
+                place.with_context(|| format!("host `{host}`: expected h0, h1, … or switch"))?;
             let hosts = network.addresses().len();
-            ensure!(place < hosts, "`{host}`: lab `{}` has h0 to h{}", lab, hosts - 1);
+            ensure!(place < hosts, "host `{host}`: lab `{}` has h0 to h{}", lab, hosts - 1);
             network.host(place)
         }
     };
@@ -147,7 +147,7 @@ impl fmt::Display for LabStatus {
         write!(f, "{lab}: {hosts} hosts, h0 {first} to h{} {last}, ", hosts - 1)?;
         match self.processes {
             Some(processes) => write!(f, "{processes} processes"),
-            None => f.write_str("processes are for root to see"),
+            None => f.write_str("processes are shown only to root"),
         }
     }
 }

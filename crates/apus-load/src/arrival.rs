@@ -96,7 +96,7 @@ impl Iterator for Pareto {
 
 /// An impossible rate of arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
-#[error("rate {value} calls/s is not possible; it must be a finite number above 0")]
+#[error("rate {value} calls/s: expected a finite number above 0")]
 pub struct RateError {
     /// The requested rate, in calls per second.
     pub value: f64,
@@ -162,8 +162,8 @@ impl Lateness {
     pub fn warning(&self, who: &str) -> Option<String> {
         self.is_refused().then(|| {
             format!(
-                "{who}: the generator was late: {:.1} % of calls started more than {} µs after \
-                 their time (worst {:.0} µs), so the offered load came in bursts; the run is refused",
+                "{who}: the generator was late: {:.1} % of calls started more than {} µs after their time (worst {:.0} µs), so the \
+                 load came in bursts; the run is refused",
                 self.share() * 100.0,
                 LATE_NS / 1000,
                 self.max_us(),
@@ -223,7 +223,7 @@ mod tests {
         }
         assert_eq!(
             Poisson::new(-2.5, 1).unwrap_err().to_string(),
-            "rate -2.5 calls/s is not possible; it must be a finite number above 0"
+            "rate -2.5 calls/s: expected a finite number above 0"
         );
     }
 

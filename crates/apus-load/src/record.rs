@@ -23,7 +23,7 @@ pub fn record(measure: impl FnOnce(&mut ResultFile) -> Result<()>) -> Result<Res
     let mut result = ResultFile::new(&command_line(), Machine::here());
     result.machine.warning().into_iter().for_each(|warning| result.warn(warning));
     if cfg!(debug_assertions) {
-        result.warn("this is a debug build of the program: every figure is far from that of a release build");
+        result.warn("this is a debug build of the program: all figures are far from those of a release build");
     }
     let watch = Watch::start();
     match measure(&mut result) {
@@ -41,9 +41,6 @@ pub fn record(measure: impl FnOnce(&mut ResultFile) -> Result<()>) -> Result<Res
 /// If the file is not a result. The error has its name and a remedy.
 pub fn read_kept(path: &Path) -> Result<ResultFile> {
     ResultFile::read(path).with_context(|| {
-        format!(
-            "`{}` is in the place of a kept result: move it away to measure that again",
-            path.display()
-        )
+        format!("`{}` is not a kept result: move it away to repeat the measurement", path.display())
     })
 }

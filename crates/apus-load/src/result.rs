@@ -131,7 +131,7 @@ impl ResultFile {
         let found = head.schema.map_or_else(|| "none".to_owned(), |found| format!("\"{found}\""));
         ensure!(
             found == format!("\"{SCHEMA}\""),
-            "`{path}` is not a result file this program reads: its `schema` is {found}, wanted \"{SCHEMA}\""
+            "`{path}` is not a result file of this version: its `schema` is {found}, expected \"{SCHEMA}\""
         );
         serde_json::from_str(text)
             .map_err(|error| anyhow!("result file `{path}` is damaged: {error}"))
@@ -219,11 +219,11 @@ mod tests {
         assert!(error("[]").starts_with("`r.json` is not a result file: not a JSON object"));
         assert_eq!(
             error("{}"),
-            "`r.json` is not a result file this program reads: its `schema` is none, wanted \"apus-result/1\""
+            "`r.json` is not a result file of this version: its `schema` is none, expected \"apus-result/1\""
         );
         assert!(
             error(r#"{"schema":"apus-result/2"}"#)
-                .contains("its `schema` is \"apus-result/2\", wanted")
+                .contains("its `schema` is \"apus-result/2\", expected")
         );
         let damaged = error(
             "{\"schema\":\"apus-result/1\",\n\"command\":\"x\",\"machine\":{},\"started\":\"\",\"rows\":[{}]}",

@@ -78,19 +78,19 @@ impl FromStr for Size {
 #[non_exhaustive]
 pub enum SizeError {
     /// Not a whole count with a known unit.
-    #[error("size `{value}` is not a count of bytes such as 100, 10kB, 1MB or 64KiB")]
+    #[error("size `{value}`: expected a number of bytes such as 100, 10kB, 1MB or 64KiB")]
     NotASize {
         /// The given text.
         value: String,
     },
     /// An empty message.
-    #[error("size `{value}` is zero; a message has at least 1 byte")]
+    #[error("size `{value}`: a message has at least 1 byte")]
     Zero {
         /// The given text.
         value: String,
     },
     /// A size of more than 32 bits.
-    #[error("size `{value}` is too large; allowed are 1 to {max} bytes", max = u32::MAX)]
+    #[error("size `{value}`: allowed are 1 to {max} bytes", max = u32::MAX)]
     TooLarge {
         /// The given text.
         value: String,
@@ -123,12 +123,12 @@ mod tests {
     #[test]
     fn errors_name_the_value_and_what_is_allowed() {
         for (text, wanted) in [
-            ("", "size `` is not a count of bytes such as 100, 10kB, 1MB or 64KiB"),
-            ("-5", "size `-5` is not a count of bytes such as 100, 10kB, 1MB or 64KiB"),
-            ("1.5kB", "size `1.5kB` is not a count of bytes such as 100, 10kB, 1MB or 64KiB"),
-            ("kB", "size `kB` is not a count of bytes such as 100, 10kB, 1MB or 64KiB"),
-            ("0", "size `0` is zero; a message has at least 1 byte"),
-            ("5GB", "size `5GB` is too large; allowed are 1 to 4294967295 bytes"),
+            ("", "size ``: expected a number of bytes such as 100, 10kB, 1MB or 64KiB"),
+            ("-5", "size `-5`: expected a number of bytes such as 100, 10kB, 1MB or 64KiB"),
+            ("1.5kB", "size `1.5kB`: expected a number of bytes such as 100, 10kB, 1MB or 64KiB"),
+            ("kB", "size `kB`: expected a number of bytes such as 100, 10kB, 1MB or 64KiB"),
+            ("0", "size `0`: a message has at least 1 byte"),
+            ("5GB", "size `5GB`: allowed are 1 to 4294967295 bytes"),
         ] {
             assert_eq!(text.parse::<Size>().unwrap_err().to_string(), wanted);
         }

@@ -272,20 +272,19 @@ impl FromStr for Mix {
 pub enum WorkloadError {
     /// Neither a name nor a size.
     #[error(
-        "workload `{value}` is unknown; allowed are w1 to w5, mix, a size such as 100, 10kB or 1MB, \
-         or weight:size pairs such as 90:100,10:10kB"
+        "workload `{value}`: expected w1 to w5, mix, a size such as 100, 10kB or 1MB, or weight:size pairs such as 90:100,10:10kB"
     )]
     Unknown {
         /// The given text.
         value: String,
     },
     /// An impossible size.
-    #[error("workload is not possible: {0}")]
+    #[error("invalid workload: {0}")]
     Size(#[from] SizeError),
     /// Pairs that do not make a mix.
     #[error(
-        "workload `{value}` is not a mix; it is written as weight:size pairs such as 90:100,9:10kB,1:1MB, \
-         with weights from 1 to {max} and sizes of at least 1 byte",
+        "workload `{value}`: expected weight:size pairs such as 90:100,9:10kB,1:1MB, with weights from 1 to {max} and sizes of at \
+         least 1 byte",
         max = u32::MAX
     )]
     BadMix {
@@ -416,16 +415,13 @@ mod tests {
         let error = |text: &str| text.parse::<Workload>().unwrap_err().to_string();
         assert_eq!(
             error("w6"),
-            "workload `w6` is unknown; allowed are w1 to w5, mix, a size such as 100, 10kB or 1MB, \
+            "workload `w6`: expected w1 to w5, mix, a size such as 100, 10kB or 1MB, \
              or weight:size pairs such as 90:100,10:10kB"
         );
-        assert_eq!(
-            error("0"),
-            "workload is not possible: size `0` is zero; a message has at least 1 byte"
-        );
+        assert_eq!(error("0"), "invalid workload: size `0`: a message has at least 1 byte");
         for text in ["0:100", "1:0", "1:", ":", "5:100,", "-1:5", "1:100;2:5"] {
             assert!(
-                error(text).starts_with(&format!("workload `{text}` is not a mix")),
+                error(text).starts_with(&format!("workload `{text}`: expected weight:size")),
                 "{}",
                 error(text)
             );

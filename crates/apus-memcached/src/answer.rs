@@ -44,7 +44,7 @@ impl Malformed {
             Operation::Set => "set",
         };
         let bytes = in_words(bytes);
-        Self(format!("'{bytes}' is not an answer to a {asked}: is '--protocol' right?"))
+        Self(format!("'{bytes}' is not an answer to a {asked}: check '--protocol'"))
     }
 }
 
@@ -76,9 +76,9 @@ pub(super) fn length(digits: &[u8]) -> Result<usize, Malformed> {
     match number.and_then(|text| text.parse::<u32>().ok()) {
         Some(length) if length <= VALUE_MAX => Ok(length as usize),
         Some(length) => {
-            Err(Malformed(format!("a value of {length} bytes, where {VALUE_MAX} is the most")))
+            Err(Malformed(format!("a value of {length} bytes: at most {VALUE_MAX} are allowed")))
         }
-        None => Err(Malformed(format!("'{}' is not the length of a value", in_words(digits)))),
+        None => Err(Malformed(format!("'{}' is not a length of a value", in_words(digits)))),
     }
 }
 

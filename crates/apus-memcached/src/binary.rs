@@ -83,7 +83,7 @@ pub(super) fn parse(operation: Operation, number: u32, bytes: &[u8]) -> Parsed {
     }
     if body > VALUE_MAX as usize + BESIDE_VALUE || beside > body {
         let told = format!("{body} bytes, of which {beside} are extras and key");
-        return Err(Malformed(format!("an answer has a length of {told}")));
+        return Err(Malformed(format!("the length of an answer is {told}")));
     }
     let Some(value) = bytes.get(HEADER + beside..HEADER + body) else { return Ok(None) };
     let answer = match (u16_at(6), operation) {

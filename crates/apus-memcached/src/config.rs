@@ -69,7 +69,7 @@ pub struct GeneratorConfig {
     /// Share of queries that set a value, 0 to 1; the others read
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true, default_value_t = 0.03, value_parser = share)]
     pub update: f64,
-    /// Do not set the values first: an earlier run with the same keys and lengths has
+    /// Do not set the values first, because an earlier run with the same keys and lengths did
     #[arg(long)]
     pub no_load: bool,
     /// Way in which threads wait while no query is due
@@ -83,7 +83,7 @@ pub struct GeneratorConfig {
     #[arg(long)]
     #[serde(default)]
     pub stamps: bool,
-    /// Other hosts that take part, with `apus bench memcached-agent`. The rate is divided among all hosts, this one included;
+    /// Other hosts that generate load, with `apus bench memcached-agent`. The rate is divided among all hosts, this one included;
     /// each has this number of connections and threads
     #[arg(long, value_name = "HOST:PORT,…", value_delimiter = ',')]
     #[serde(skip)]
@@ -116,7 +116,7 @@ impl GeneratorConfig {
         }
         if self.stamps && self.server.starts_with(super::server::UNIX) {
             return Err(Misuse(format!(
-                "'--stamps' with '{}': packets are stamped on TCP connections only",
+                "'--stamps' with '{}': only packets of TCP connections have stamps",
                 self.server
             )));
         }
@@ -131,9 +131,7 @@ impl GeneratorConfig {
             Some(cpu) => {
                 let allowed: Vec<_> = allowed.iter().map(ToString::to_string).collect();
                 let allowed = allowed.join(", ");
-                Err(Misuse(format!(
-                    "'--pin {cpu}': no such CPU for this process; allowed are {allowed}"
-                )))
+                Err(Misuse(format!("'--pin {cpu}': this process may use the CPUs {allowed}")))
             }
             None => Ok(()),
         }
@@ -160,7 +158,7 @@ impl FromStr for Scan {
             .collect::<Result<_, _>>()?;
         let [from, to, step] = numbers[..] else { return Err(form()) };
         if from > to {
-            return Err(format!("it must begin with the lowest rate, and {from} is above {to}"));
+            return Err(format!("it must begin with the lowest rate, but {from} is above {to}"));
         }
         let steps = ((to - from) / step + 1e-9) as usize;
         if steps >= SCAN_MAX {

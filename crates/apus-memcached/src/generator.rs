@@ -341,12 +341,12 @@ pub(super) fn load(connections: &mut Connections) -> Result<()> {
             }
         })?;
         if let Some(why) = refused {
-            bail!("the server refuses to set a value: {why}");
+            bail!("the server refused to set a value: {why}");
         }
         if any {
             heard = Instant::now();
         } else if heard.elapsed() > SILENCE_MAX {
-            bail!("no answer for {SILENCE_MAX:?}: is '--protocol' right?");
+            bail!("no answer for {SILENCE_MAX:?}: check '--protocol'");
         }
     }
     Ok(())
@@ -357,7 +357,7 @@ impl Outcome {
     fn note(&mut self, query: Query, answer: Answer, length: usize, now_ns: u64) {
         match answer {
             Answer::Value(found) if found != length => {
-                self.fail(format!("a value has {found} bytes, where {length} were set"));
+                self.fail(format!("a value has {found} bytes instead of {length}"));
                 return;
             }
             Answer::Refused(why) => {
@@ -425,7 +425,7 @@ mod tests {
         outcome.note(Query { operation: Operation::Set, ..get }, Answer::Stored, 5, 3000);
         assert_eq!((outcome.gets.count(), outcome.updates.count()), (2, 1));
         assert_eq!((outcome.misses, outcome.errors), (1, 2));
-        assert_eq!(outcome.first_error.unwrap(), "a value has 4 bytes, where 5 were set");
+        assert_eq!(outcome.first_error.unwrap(), "a value has 4 bytes instead of 5");
         assert_eq!(outcome.gets.p_ns(50.0), 2000);
     }
 }

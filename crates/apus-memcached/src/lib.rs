@@ -76,7 +76,7 @@ pub fn measure(
     let rates = options.rates();
     progress.lengthen(rates.len() as u64 * u64::from(options.runs) + u64::from(!options.no_load));
     if options.wait == IdleStrategy::Spin && run::is_crowded(options) {
-        result.warn("threads that spin on every CPU leave none to others: use fewer '--threads', or '--wait sleep'");
+        result.warn("spinning threads occupy every CPU: use fewer '--threads', or '--wait sleep'");
     }
     if !options.no_load {
         progress.begin(&format!("memcached: set {} values", options.keys));
@@ -201,13 +201,13 @@ fn warn(qps: f64, run: u32, outcome: &Whole, result: &mut ResultFile) {
     if qps > 0.0 && outcome.qps() < qps * KEPT_UP {
         let qps = outcome.qps();
         result.warn(format!(
-            "{who}: the server answered only {qps:.0} queries/s, so latency is that of a queue that grows"
+            "{who}: the server answered only {qps:.0} queries/s, so latency includes a growing queue"
         ));
     }
     if outcome.unfinished > 0 {
         let count = outcome.unfinished;
         result.warn(format!(
-            "{who}: {count} queries had no answer {DRAIN:?} after the end; they count with the time they had waited by then"
+            "{who}: {count} queries had no answer {DRAIN:?} after the end; each counts with its wait until then"
         ));
     }
     if let (errors @ 1.., Some(first)) = (outcome.errors, &outcome.first_error) {

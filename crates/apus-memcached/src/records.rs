@@ -27,7 +27,7 @@ impl FromStr for Length {
             size => size
                 .parse::<Size>()
                 .map(|size| Self::Fixed(size.bytes()))
-                .map_err(|_| "it must be fb, or a number of bytes".to_owned()),
+                .map_err(|_| "it must be fb or a number of bytes".to_owned()),
         }
     }
 }

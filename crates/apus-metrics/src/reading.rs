@@ -65,7 +65,10 @@ impl std::fmt::Display for Unreadable {
         match self {
             Self::NotCounters => f.write_str("not a file of counters"),
             Self::Version(version) => {
-                write!(f, "a file of counters of version {version}; this program knows {VERSION}")
+                write!(
+                    f,
+                    "a file of counters of version {version}; this program reads version {VERSION}"
+                )
             }
             Self::Malformed => f.write_str("a file of counters with a malformed header"),
         }

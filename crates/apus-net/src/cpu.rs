@@ -38,7 +38,7 @@ pub fn was_preempted() -> bool {
 /// [`allowed`]).
 pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
     if cpu >= libc::CPU_SETSIZE as usize {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no CPU {cpu}")));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("no CPU {cpu}")));
     }
     let mut set = empty_set();
     // SAFETY: `cpu` is within the set, by the check above.

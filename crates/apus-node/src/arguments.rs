@@ -35,9 +35,9 @@ pub fn any_size(text: &str) -> Result<u32, String> {
 pub fn workload(text: &str) -> Result<Workload, String> {
     let workload: Workload = text.parse().map_err(|error: WorkloadError| error.to_string())?;
     match workload.longest() {
-        longest if longest > MESSAGE_MAX => {
-            Err(format!("its longest message, {longest} bytes, is over {MESSAGE_MAX}"))
-        }
+        longest if longest > MESSAGE_MAX => Err(format!(
+            "its longest message has {longest} bytes, but at most {MESSAGE_MAX} are allowed"
+        )),
         _ => Ok(workload),
     }
 }

@@ -84,7 +84,7 @@ pub fn read_response(key: u64, body: &[u8]) -> Result<u32> {
     ensure!(header.slot == key as u16, "a response to another request");
     ensure!(
         header.length as usize == body.len(),
-        "a response of {} bytes that says {}",
+        "a response of {} bytes whose header says {}",
         body.len(),
         header.length
     );

@@ -132,7 +132,9 @@ pub fn pin(cpu: Option<usize>) -> Result<()> {
     if !allowed.contains(&cpu) {
         let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
         let allowed = allowed.join(", ");
-        return Err(Misuse(format!("'--pin {cpu}': the CPUs allowed here are {allowed}")).into());
+        return Err(
+            Misuse(format!("'--pin {cpu}': this process may use the CPUs {allowed}")).into()
+        );
     }
     cpu::pin_current_thread(cpu).with_context(|| format!("'--pin {cpu}'"))
 }

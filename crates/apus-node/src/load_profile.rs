@@ -41,7 +41,7 @@ pub struct LoadProfile {
     /// Load: request bytes in Gb/s, with exponential gaps between requests; 0 is a closed loop
     #[arg(long, value_name = "GBPS", allow_negative_numbers = true, default_value_t = 0.0, value_parser = arguments::gbps_or_closed_loop)]
     pub gbps: f64,
-    /// Most outstanding calls, over all ports [default: 1; with --gbps, 200]
+    /// Upper bound on outstanding calls, over all ports [default: 1; with --gbps, 200]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub client_max: Option<u32>,
     /// Client ports, each with a thread that sends
@@ -86,7 +86,7 @@ impl LoadProfile {
             needs_apus("--unloaded", self.unloaded.is_some())?;
         }
         if self.verify && self.link.body == BodyFormat::CpNode {
-            let why = "a cp_node answers with the request's bytes, so they are not checked there";
+            let why = "a cp_node answers with the bytes of the request, so they cannot be checked";
             return Err(Misuse(format!("'--verify' with '--body cp-node': {why}")).into());
         }
         Ok(())
@@ -182,7 +182,7 @@ fn unresolved(server: &str, error: ResolveError) -> Error {
 }
 
 fn too_high(server: &str) -> String {
-    format!("'--servers {server}' with '--server-ports': a port is over 65535")
+    format!("'--servers {server}' with '--server-ports': ports must be at most 65535")
 }
 
 /// Nanoseconds of the wall clock, which distinguishes clients.

@@ -30,7 +30,7 @@ const STARTS_PER_TURN: usize = 64;
 const OVERSLEEP: Duration = Duration::from_micros(60);
 
 /// Error of a transport that ends an unknown call.
-const STRAY: &str = "a reply to no outstanding call";
+const STRAY: &str = "a reply without an outstanding call";
 
 /// State common to all threads of a client.
 #[derive(Debug)]

@@ -114,7 +114,7 @@ fn serve_apus(
         port_range(options.first_port, options.ports)
     ))?;
     for file in apus::missing_files() {
-        say(&format!("runs without {file}"))?;
+        say(&format!("the server runs without {file}"))?;
     }
     let served = thread::scope(|scope| {
         for service in &services {

@@ -38,16 +38,16 @@ pub(crate) fn begin() {
         match parse(text) {
             Some(word) => PARAMETERS.store(word, Ordering::Relaxed),
             None => report::say(format_args!(
-                "APUS_EPOLL is `{text}`, which is ignored: expected USECS,BUDGET,PREFER, up to 2147483647, 65535 and 1"
+                "ignoring APUS_EPOLL = '{text}': expected USECS,BUDGET,PREFER, up to 2147483647, 65535 and 1"
             )),
         }
     }
     match variable(c"APUS_EPOLL_REPEAT") {
         None | Some("0") => {}
         Some("1") => REPEATS.store(true, Ordering::Relaxed),
-        Some(text) => report::say(format_args!(
-            "APUS_EPOLL_REPEAT is `{text}`, which is ignored: expected 0 or 1"
-        )),
+        Some(text) => {
+            report::say(format_args!("ignoring APUS_EPOLL_REPEAT = '{text}': expected 0 or 1"))
+        }
     }
 }
 
@@ -107,7 +107,7 @@ fn give(set: c_int, word: u64) {
     let result = unsafe { originals::ioctl(set, libc::EPIOCSPARAMS, argument) };
     if result != 0 && errno::current() == libc::EPERM && !IS_REFUSED.swap(true, Ordering::Relaxed) {
         report::say(format_args!(
-            "the kernel refuses the budget of APUS_EPOLL: more than 64 takes CAP_NET_ADMIN"
+            "the kernel refuses the budget of APUS_EPOLL: a budget above 64 needs CAP_NET_ADMIN"
         ));
     }
 }

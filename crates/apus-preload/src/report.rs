@@ -192,7 +192,7 @@ pub(crate) fn end() {
     print();
     WANTED.store(false, Ordering::Relaxed);
     say(format_args!(
-        "the program restricts its system calls: from now on nothing is carried or explained"
+        "the program restricts its system calls: from now on no connection is carried or explained"
     ));
 }
 
@@ -211,8 +211,7 @@ fn print_lines() {
     let beyond = BEYOND.swap(0, Ordering::Relaxed);
     if beyond > 0 {
         let mut line = Line::new();
-        let _ =
-            writeln!(line, "{beyond} more connections, without a record of what became of them");
+        let _ = writeln!(line, "{beyond} more connections without a record");
         line.print();
     }
 }
@@ -283,8 +282,7 @@ impl Connection {
     fn describe(&self, line: &mut Line) -> fmt::Result {
         let is_accepted = self.role.load(Ordering::Relaxed) == Role::Accepted as u8;
         if !self.is_complete.load(Ordering::Acquire) {
-            let what =
-                if is_accepted { "an accepted connection" } else { "a connection that was begun" };
+            let what = if is_accepted { "an accepted connection" } else { "a connecting socket" };
             return writeln!(
                 line,
                 "{what}: not carried: it was not established, or was reset at once"
@@ -302,7 +300,7 @@ impl Connection {
             _ => {
                 return writeln!(
                     line,
-                    "carried between hosts, and reset because a carrier ended or could not reach the other one"
+                    "carried between hosts, and reset because a carrier ended or lost the other carrier"
                 );
             }
         };
@@ -346,11 +344,11 @@ fn reason(local: IpAddr, peer: IpAddr) -> &'static str {
     if let Some(why) = NOTHING.get() {
         why
     } else if peer.to_canonical().is_loopback() || peer == local {
-        "it ended before it was worth it, or the peer does not run under Apus"
+        "it ended too early, or the peer does not run under `apus run`"
     } else if BETWEEN_HOSTS.load(Ordering::Relaxed) {
-        "it ended before it was worth it, the peer does not run under `apus run --net`, or a carrier does not reach the other one"
+        "it ended too early, the peer does not run under `apus run --net`, or the carriers do not reach each other"
     } else if CONTAINERS.load(Ordering::Relaxed) {
-        "it ended before it was worth it, or the peer does not run under Apus by the same user and with APUS_SHM_DIR"
+        "it ended too early, or the peer does not run under `apus run` as the same user with the same APUS_SHM_DIR"
     } else {
         "the peer is not at an address of this host"
     }

@@ -89,7 +89,7 @@ impl Config {
         {
             let [value, least] = [self.unscheduled_max, self.unscheduled]
                 .map(|bytes| Self::setting("unscheduled").show(bytes.into()));
-            let allowed = format!("at least 'unscheduled', {least}");
+            let allowed = format!("at least 'unscheduled' ({least})");
             return Err(SettingError::new("unscheduled_max", value, allowed));
         }
         Ok(())
@@ -251,7 +251,7 @@ mod tests {
         let error = config.unscheduled_max(200_000).check().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "unscheduled_max = 200,000 B: expected at least 'unscheduled', 300,000 B"
+            "unscheduled_max = 200,000 B: expected at least 'unscheduled' (300,000 B)"
         );
     }
 

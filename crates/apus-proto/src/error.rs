@@ -85,10 +85,12 @@ impl fmt::Display for CallError {
             }
             Self::TooLargeForLinux { length } => too_large_for_linux(f, "request", *length),
             Self::TooManyCalls { limit } => {
-                write!(f, "{limit} calls to this peer are outstanding, the most allowed")
+                write!(f, "calls_max is reached: {limit} calls to this peer are outstanding")
             }
             Self::OverBudget { length, room } => over_budget(f, "request", *length, *room),
-            Self::TooManyPeers { limit } => write!(f, "{limit} peers are in use, the most allowed"),
+            Self::TooManyPeers { limit } => {
+                write!(f, "peers_max is reached: {limit} peers are in use")
+            }
             Self::SocketClosed => write!(f, "the socket is closed"),
             Self::PathEnded => write!(f, "the path within the host has ended"),
         }
@@ -102,13 +104,13 @@ fn over_budget(f: &mut fmt::Formatter<'_>, what: &str, length: usize, room: u64)
 }
 
 fn empty_for_linux(f: &mut fmt::Formatter<'_>, what: &str) -> fmt::Result {
-    write!(f, "empty {what}: a peer with the Linux module (homa://) takes at least 1 byte")
+    write!(f, "empty {what}: a peer with the Linux module (homa://) accepts at least 1 byte")
 }
 
 fn too_large_for_linux(f: &mut fmt::Formatter<'_>, what: &str, length: usize) -> fmt::Result {
     write!(
         f,
-        "{what} of {length} bytes: a peer with the Linux module (homa://) takes at most {MAX_LINUX_MESSAGE}"
+        "{what} of {length} bytes: a peer with the Linux module (homa://) accepts at most {MAX_LINUX_MESSAGE}"
     )
 }
 
@@ -145,7 +147,7 @@ pub enum ReplyError {
 impl fmt::Display for ReplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotInService => write!(f, "the request is not in service any more"),
+            Self::NotInService => write!(f, "the request is no longer in service"),
             Self::EmptyForLinux => empty_for_linux(f, "response"),
             Self::TooLargeForLinux { length } => too_large_for_linux(f, "response", *length),
             Self::OverBudget { length, room } => over_budget(f, "response", *length, *room),
@@ -177,11 +179,11 @@ pub enum Awaited {
 impl fmt::Display for Awaited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Token => "a first sign of the peer",
+            Self::Token => "the first packet of the peer",
             Self::Response => "the response",
             Self::Grant => "a grant to send the rest of the request",
             Self::RestOfResponse => "the rest of the response",
-            Self::Link => "its turn on the link of this node",
+            Self::Link => "its turn on this node's link",
         })
     }
 }
@@ -286,14 +288,16 @@ impl fmt::Display for CallFailed {
                 write!(f, "peer unreachable: {error}; the request was not executed")
             }
             Self::NoSuchPort => write!(f, "no service listens at this port of the peer"),
-            Self::ResponseLost => write!(f, "executed, but the response was given up by the peer"),
+            Self::ResponseLost => {
+                write!(f, "the server executed the request and gave the response up")
+            }
             Self::MayHaveExecuted => write!(
                 f,
                 "the server that had the request was restarted or has forgotten this client; the request may have been executed"
             ),
             Self::OtherVersion { ours, theirs } => write!(
                 f,
-                "the peer speaks version {theirs} of the wire format, this node version {ours}"
+                "the peer uses version {theirs} of the wire format, this node version {ours}"
             ),
             Self::HandlerPanicked => write!(f, "the server's handler panicked"),
             Self::EmptyForLinux => empty_for_linux(f, "request"),
@@ -308,7 +312,7 @@ impl fmt::Display for CallFailed {
                 write!(f, "deadline exceeded after {after:?}: {story}")
             }
             Self::RequestTooLarge { length } => {
-                write!(f, "request of {length} bytes: longer than the peer takes")
+                write!(f, "request of {length} bytes: longer than the peer accepts")
             }
             Self::Overloaded { after, story } => {
                 write!(f, "the peer had no room for the request in {after:?} ({story})")

@@ -355,15 +355,15 @@ pub const FAILURE_CAUSES: &[&str] = &[
     "the port is not served",
     "the peer has given up the response",
     "the server was restarted or has forgotten this client",
-    "the peer speaks another version of the wire format",
+    "the peer uses another version of the wire format",
     "the server's handler panicked",
     "its deadline passed",
-    "the request is longer than the peer takes",
+    "the request is longer than the peer accepts",
     "the peer had no room for the request",
-    "the response is longer than this node takes",
+    "the response is longer than this node accepts",
     "the shared engine has ended",
     "the path within the host ended before the request was sent",
-    "the request is empty, which the Linux module does not take",
+    "the request is empty, which the Linux module does not accept",
 ];
 
 /// Returns the number of a cause in the trace: its index in [`FAILURE_CAUSES`].

@@ -444,7 +444,7 @@ fn a_peer_of_another_version_is_refused_with_both_versions() {
     assert_eq!(error, CallFailed::OtherVersion { ours: 1, theirs: 7 });
     assert_eq!(
         error.to_string(),
-        "the peer speaks version 7 of the wire format, this node version 1"
+        "the peer uses version 7 of the wire format, this node version 1"
     );
 }
 

@@ -136,10 +136,16 @@ fn messages_the_module_would_not_take_are_refused_with_a_reason() {
     assert!(node.call(PORT, longest).is_ok());
     let error = node.call(PORT, longest + 1).unwrap_err();
     assert_eq!(error, CallError::TooLargeForLinux { length: longest + 1 });
-    assert!(error.to_string().contains("Linux module (homa://) takes at most 1000000"), "{error}");
+    assert!(
+        error.to_string().contains("Linux module (homa://) accepts at most 1000000"),
+        "{error}"
+    );
     let error = node.call(PORT, 0).unwrap_err();
     assert_eq!(error, CallError::EmptyForLinux);
-    assert!(error.to_string().contains("Linux module (homa://) takes at least 1 byte"), "{error}");
+    assert!(
+        error.to_string().contains("Linux module (homa://) accepts at least 1 byte"),
+        "{error}"
+    );
     let apus = Remote::new(PathId::new(3, 3), PORT);
     let body = Bytes::from(vec![1; longest + 1]);
     let to_apus =

@@ -130,7 +130,7 @@ impl CounterDirectory {
         let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
         let metadata = file.metadata()?;
         if !metadata.is_file() || metadata.len() > most as u64 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "no file of this kind"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a file of this kind"));
         }
         let mut bytes = Vec::new();
         file.take(most as u64).read_to_end(&mut bytes)?;
@@ -167,7 +167,7 @@ impl CounterDirectory {
             return Err(io::ErrorKind::NotADirectory.into());
         }
         if !entitled || found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0 {
-            let text = "it belongs to another user, or others may write there";
+            let text = "it belongs to another user, or other users may write to it";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
         Ok(())

@@ -455,12 +455,12 @@ impl Pair {
         if let Some(index) = found {
             let stream = &self.streams[index];
             if (stream.received, stream.length) != (part.start, part.total) {
-                return Err(PairError::Unexpected("a part of a message that is not the next"));
+                return Err(PairError::Unexpected("a part of a message out of order"));
             }
             return Ok(index);
         }
         if part.start != 0 || self.streams.len() == BEGUN_MAX {
-            return Err(PairError::Unexpected("a part of a message that was not begun"));
+            return Err(PairError::Unexpected("a part of a message without a beginning"));
         }
         let body = receiver.admits(words, part.total).then(|| self.spare.take(part.total));
         let (number, length) = (part.number, part.total);
@@ -480,7 +480,7 @@ impl Pair {
                 break;
             }
         }
-        Err(PairError::Unexpected("a run of a segment that it did not send"))
+        Err(PairError::Unexpected("a run of an unknown segment"))
     }
 
     /// Handles a message of the channel. Returns `false` if there is none.
@@ -504,7 +504,11 @@ impl Pair {
             (POOL, [descriptor]) if self.segments.len() < SEGMENTS_MAX => {
                 self.segments.push(PeerSegment::open(descriptor.as_fd(), SEGMENT_SIZE)?);
             }
-            _ => return Err(PairError::Unexpected("a message that is no wake-up and no segment")),
+            _ => {
+                return Err(PairError::Unexpected(
+                    "a message that is neither a wake-up nor a segment",
+                ));
+            }
         }
         Ok(true)
     }
@@ -627,7 +631,7 @@ impl RunFrame {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, PairError> {
-        let lie = PairError::Unexpected("a run that cannot be");
+        let lie = PairError::Unexpected("an invalid run");
         let Ok(bytes) = <&[u8; Self::LENGTH]>::try_from(bytes) else { return Err(lie) };
         let word = |at| u32::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
         let long = |at| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));

@@ -61,7 +61,7 @@ const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK
 #[non_exhaustive]
 pub enum SegmentError {
     /// The descriptor is not a memfd. Memory of huge pages does not count as one.
-    #[error("the descriptor is no memory file of ordinary pages")]
+    #[error("the descriptor is not a memory file with ordinary pages")]
     NotMemory,
     /// The memory has a different size than agreed.
     #[error("the segment has {actual} bytes instead of {expected}")]
@@ -72,7 +72,7 @@ pub enum SegmentError {
         actual: u64,
     },
     /// A seal is missing: the peer could take pages away.
-    #[error("the segment lacks seals: it has {0:#x}")]
+    #[error("the segment lacks seals (it has {0:#x})")]
     Seals(i32),
     /// Pages are not allocated: a read could fail for lack of memory.
     #[error("only {0} bytes of the segment are allocated")]
@@ -127,7 +127,7 @@ impl Segment {
         size: usize,
         prepare: impl FnOnce(&mut Mapping) -> io::Result<()>,
     ) -> io::Result<Self> {
-        assert!(size > 0 && size.is_multiple_of(PAGE), "{size} is no whole number of pages");
+        assert!(size > 0 && size.is_multiple_of(PAGE), "{size} is not a whole number of pages");
         fits_file_limit(size as u64)?;
         let length = i64::try_from(size).map_err(io::Error::other)?;
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
@@ -575,7 +575,7 @@ impl Mapping {
 #[cold]
 #[inline(never)]
 fn no_word(offset: usize, size: usize) -> ! {
-    panic!("no word at {offset} of {size} bytes");
+    panic!("no word at offset {offset} of {size} bytes");
 }
 
 #[cold]

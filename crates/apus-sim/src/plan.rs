@@ -356,7 +356,11 @@ impl Plan {
             return wrong("a name in layer_bytes", name.clone(), "a switch layer of the topology");
         }
         if self.trace.is_some() && self.arrivals != Arrivals::Poisson {
-            return wrong("arrivals", format!("{:?}", self.arrivals), "left out beside trace");
+            return wrong(
+                "arrivals",
+                format!("{:?}", self.arrivals),
+                "absent, because a trace is given",
+            );
         }
         if self.transport != Protocol::Apus && self.exchange != Exchange::OneWay {
             return wrong("exchange", format!("{:?}", self.exchange), "one-way for rivals");

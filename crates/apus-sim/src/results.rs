@@ -166,7 +166,7 @@ fn record_warnings(outcome: &SimulationResult, result: &mut ResultFile) {
     let (title, messages) = (&outcome.plan.workload, outcome.messages);
     if outcome.unfinished > 0 {
         result.warn(format!(
-            "{title}: {} of {messages} messages had not ended when the run did; the longest sizes look faster than they are",
+            "{title}: {} of {messages} messages were unfinished at the end of the run, so figures of the longest sizes are too low",
             outcome.unfinished
         ));
     }
@@ -174,7 +174,7 @@ fn record_warnings(outcome: &SimulationResult, result: &mut ResultFile) {
     let share = stable.map(|size| size.messages).sum::<u64>() as f64 / messages.max(1) as f64;
     if share < STABLE_SHARE_MIN {
         result.warn(format!(
-            "{title}: only {:.0} % of the messages are of sizes with at least {STABLE} messages; 99th percentiles are rough",
+            "{title}: only {:.0} % of the messages have a size with at least {STABLE} messages, so 99th percentiles are rough",
             share * 100.0
         ));
     }

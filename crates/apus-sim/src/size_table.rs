@@ -71,7 +71,7 @@ impl SizeTable {
         hasher.write(&text);
         let digest = hasher.finish();
         if wanted.is_some_and(|wanted| wanted != digest) {
-            return Err(format!("the sizes `{shown}` have changed since the plan was written"));
+            return Err(format!("the sizes in `{shown}` differ from those of the plan"));
         }
         let bins = parse(&text).map_err(|error| format!("sizes `{shown}`, {error}; {ALLOWED}"))?;
         Ok(Self { path: path.to_owned(), digest, bins: bins.into() })
@@ -153,7 +153,7 @@ fn parse(text: &[u8]) -> Result<Vec<Bin>, String> {
     if !(total > 0.0 && total.is_finite())
         || kind == ValueColumn::Cdf && (total - 1.0).abs() > CDF_ERROR_MAX
     {
-        return Err(format!("its shares end at {total}"));
+        return Err(format!("the total of its shares is {total}"));
     }
     Ok(bins(pairs, kind, total))
 }
@@ -206,9 +206,9 @@ mod tests {
             assert!(error(text).ends_with("is not a size"), "{text}");
         }
         assert!(error("bytes,cdf\n100,0.5\n50,1\n").starts_with("line 3"));
-        assert_eq!(error("bytes,cdf\n100,0.5\n"), "its shares end at 0.5");
-        assert_eq!(error(""), "its shares end at 0");
-        assert_eq!(error("1,1e308\n2,1e308\n"), "its shares end at inf");
+        assert_eq!(error("bytes,cdf\n100,0.5\n"), "the total of its shares is 0.5");
+        assert_eq!(error(""), "the total of its shares is 0");
+        assert_eq!(error("1,1e308\n2,1e308\n"), "the total of its shares is inf");
     }
 
     #[test]
@@ -220,6 +220,6 @@ mod tests {
         fs::write(&path, "200,1\n").unwrap();
         let changed = SizeTable::read(&table.name());
         fs::remove_file(&path).unwrap();
-        assert!(changed.unwrap_err().contains("have changed"));
+        assert!(changed.unwrap_err().contains("differ from those of the plan"));
     }
 }

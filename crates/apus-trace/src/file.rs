@@ -32,13 +32,13 @@ const SPARSE_MAX: u64 = 128 << 20;
 #[non_exhaustive]
 pub enum TraceError {
     /// The file is not a time trace.
-    #[error("it is not a time trace")]
+    #[error("the file is not a time trace")]
     NotTrace,
     /// The file has the format of a later version.
-    #[error("its format has version {0}; this program reads version {VERSION}")]
+    #[error("the trace has format version {0}; this program reads version {VERSION}")]
     Version(u32),
     /// The file contradicts itself, or ends too early.
-    #[error("it is damaged: {0}")]
+    #[error("the trace is damaged: {0}")]
     Damaged(&'static str),
     /// A system call failed.
     #[error(transparent)]

@@ -76,7 +76,7 @@ impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooShort { length, needed } => {
-                write!(f, "packet of {length} bytes where {needed} are needed")
+                write!(f, "packet of {length} bytes: expected at least {needed}")
             }
             Self::UnknownType(byte) => write!(f, "unknown packet type {byte:#04x}"),
             Self::SourcePortZero => f.write_str("source port is 0"),
@@ -117,7 +117,7 @@ mod tests {
             assert_eq!(error.index(), index);
             assert_eq!(error.name(), ParseError::NAMES[index]);
         }
-        assert_eq!(all[0].to_string(), "packet of 5 bytes where 28 are needed");
+        assert_eq!(all[0].to_string(), "packet of 5 bytes: expected at least 28");
         assert_eq!(all[1].to_string(), "unknown packet type 0x19");
         assert_eq!(all[5].to_string(), "20 bytes at 90 go past the end of a message of 100 bytes");
     }

@@ -216,11 +216,11 @@ impl fmt::Display for PathError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoService(port) => return write!(f, "port {port} is not served"),
-            Self::PortUnreachable => "no socket is open at that port",
+            Self::PortUnreachable => "no socket listens at the port",
             Self::HostUnreachable => "no route to the host",
-            Self::ProtocolUnreachable => "the host does not know the protocol",
-            Self::PermissionDenied => "sending there is forbidden",
-            Self::NoLink => "this node has no link to such an address",
+            Self::ProtocolUnreachable => "the host does not support the protocol",
+            Self::PermissionDenied => "a firewall or a missing permission forbids it",
+            Self::NoLink => "this node has no link for such an address",
         })
     }
 }

@@ -11,6 +11,22 @@ use apus_wire::{DEFAULT_UDP_PORT, is_native};
 /// The text form is `IP:PORT`, or `IP:PORT@UDPPORT` if the node's UDP port is not [`apus_wire::DEFAULT_UDP_PORT`], optionally
 /// with the prefix `apus://`. A host that is reached by IP protocol 146, such as one with the Linux module, is
 /// `homa://IP:PORT`; its UDP port is 0 ([`apus_wire::is_native`]). IPv6 addresses are in brackets, as in a URL.
+///
+/// ```
+/// use apus::Address;
+///
+/// let address: Address = "10.0.0.1:4000".parse()?;
+/// assert_eq!(address, Address::new("10.0.0.1:20146".parse()?, 4000));
+///
+/// let on_another_udp_port: Address = "[2001:db8::1]:4000@7000".parse()?;
+/// assert_eq!(on_another_udp_port.host.port(), 7000);
+///
+/// let linux: Address = "homa://10.0.0.2:4000".parse()?;
+/// assert_eq!(linux.to_string(), "homa://10.0.0.2:4000");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// [`resolve`](crate::resolve()) accepts names of hosts as well.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Address {
     /// IP address and UDP port of the node; port 0 for a node on a native link.
@@ -55,6 +71,15 @@ impl Scheme {
 
     /// Splits `SERVICE` or `SERVICE@UDPPORT`, with or without a prefix, into the service and the UDP port. The port is 0 for a
     /// service that is reached by IP protocol 146. `None` for an unknown prefix or an invalid UDP port.
+    ///
+    /// ```
+    /// use apus::Scheme;
+    ///
+    /// assert_eq!(Scheme::split("cache.example:4000"), Some(("cache.example:4000", 20146)));
+    /// assert_eq!(Scheme::split("apus://cache.example:4000@7000"), Some(("cache.example:4000", 7000)));
+    /// assert_eq!(Scheme::split("homa://cache.example:4000"), Some(("cache.example:4000", 0)));
+    /// assert_eq!(Scheme::split("tcp://cache.example:4000@x"), None);
+    /// ```
     #[must_use]
     pub fn split(text: &str) -> Option<(&str, u16)> {
         if let Some(service) = text.strip_prefix(Self::HOMA) {

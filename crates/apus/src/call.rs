@@ -47,10 +47,16 @@ impl CallOptions {
         Self { deadline: None, trace: None, refused: false }
     }
 
-    /// Whether a call for which the limits and budgets of the node have no room waits until other calls of the node have ended, at
-    /// most until its deadline. Then, or at once with `false`, it ends with [`CallError::OverBudget`] or [`CallError::TooManyCalls`].
-    /// The same holds when no call is under way, or nothing moves for the setting `peer_timeout` and the call has no deadline, while
-    /// responses that the application has not taken are in the way; and for calls beyond 1,024 that wait. Calls of [`Client::send`](crate::Client::send) never wait. Default `true`.
+    /// Whether a call waits until other calls of the node have ended, if the limits and budgets of the node have no room for it.
+    /// Default `true`.
+    ///
+    /// A call without room ends with [`CallError::OverBudget`] or [`CallError::TooManyCalls`]:
+    ///
+    /// * at once with `false`, if no other call of the node is under way, and if 1,024 calls wait already;
+    /// * at its deadline;
+    /// * without a deadline, when nothing has moved for the setting `peer_timeout` and the application has not taken responses.
+    ///
+    /// Calls of [`Client::send`](crate::Client::send) never wait.
     pub const fn wait_for_room(&mut self, waits: bool) -> &mut Self {
         self.refused = !waits;
         self
@@ -71,6 +77,16 @@ impl CallOptions {
 
     /// Sends the call's place in a distributed trace to the server ([`Request::trace_context`](crate::Request::trace_context)). The
     /// packet with the first byte of the request is 28 bytes longer. Nothing else changes. Linux hosts get no context.
+    ///
+    /// ```
+    /// use apus::CallOptions;
+    ///
+    /// // From the header of an HTTP request.
+    /// let traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    /// let mut options = CallOptions::new();
+    /// options.trace_context(traceparent.parse()?);
+    /// # Ok::<(), apus::ParseTraceContextError>(())
+    /// ```
     pub const fn trace_context(&mut self, context: TraceContext) -> &mut Self {
         self.trace = Some(context);
         self
@@ -103,6 +119,38 @@ impl CallOptions {
 /// future for any executor.
 ///
 /// A dropped call is given up: its response is dropped, and the server is notified. A call keeps its client's port open.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let mut config = apus::Config::new();
+/// # config.listen("127.0.0.1:0".parse()?);
+/// # let node = apus::Node::start(&config)?;
+/// # let service = node.bind(4000)?;
+/// # let address = apus::Address::new(node.local_addr(), 4000);
+/// # std::thread::spawn(move || {
+/// #     service.serve(|request| {
+/// #         let body = request.body().clone();
+/// #         let _ = request.reply(body);
+/// #     });
+/// # });
+/// # let client = node.client()?;
+/// // Both requests are under way before the first wait.
+/// let first = client.start(address, "one")?;
+/// let second = client.start(address, "two")?;
+/// assert_eq!(first.wait()?, "one");
+/// assert_eq!(second.wait()?, "two");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A task awaits the call instead:
+///
+/// ```no_run
+/// # async fn example(client: apus::Client, address: apus::Address) -> Result<(), apus::CallError> {
+/// let response = client.start(address, "one")?.await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "dropping a call gives it up"]
 pub struct Call {
     socket: Arc<SocketInner>,
@@ -149,6 +197,32 @@ impl Call {
     /// # Errors
     ///
     /// The call itself, if it has not ended.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let mut config = apus::Config::new();
+    /// # config.listen("127.0.0.1:0".parse()?);
+    /// # let node = apus::Node::start(&config)?;
+    /// # let service = node.bind(4000)?;
+    /// # let address = apus::Address::new(node.local_addr(), 4000);
+    /// # std::thread::spawn(move || {
+    /// #     service.serve(|request| {
+    /// #         let body = request.body().clone();
+    /// #         let _ = request.reply(body);
+    /// #     });
+    /// # });
+    /// # let client = node.client()?;
+    /// let mut call = client.start(address, "hello")?;
+    /// let response = loop {
+    ///     match call.try_take() {
+    ///         Ok(result) => break result?,
+    ///         Err(unfinished) => call = unfinished, // The program does other work here.
+    ///     }
+    /// };
+    /// assert_eq!(response, "hello");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn try_take(mut self) -> Result<Result<Bytes, CallError>, Self> {
         match self.look() {
             Some(result) => Ok(self.end(result)),
@@ -240,6 +314,25 @@ impl fmt::Debug for Call {
 
 /// Cancels a [`Call`] from another thread or task. Does nothing once the call has ended, or in a forked child of the process
 /// that made the call.
+///
+/// ```
+/// use std::thread;
+/// use apus::CallError;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let mut config = apus::Config::new();
+/// # config.listen("127.0.0.1:0".parse()?);
+/// # let node = apus::Node::start(&config)?;
+/// # let service = node.bind(4000)?; // Answers nothing.
+/// # let address = apus::Address::new(node.local_addr(), 4000);
+/// # let client = node.client()?;
+/// let call = client.start(address, "a request that takes long")?;
+/// let canceller = call.canceller();
+/// thread::spawn(move || canceller.cancel());
+/// assert_eq!(call.wait(), Err(CallError::Cancelled));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Canceller {
     socket: Arc<SocketInner>,

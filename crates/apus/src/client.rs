@@ -33,6 +33,43 @@ use crate::sync::clock;
 /// the last [`Call`] are dropped. Outstanding calls of [`send`](Self::send) are then given up.
 ///
 /// A client keeps its node running, even if the [`Node`](crate::Node) is dropped.
+///
+/// # Calls in batches
+///
+/// A thread with thousands of outstanding calls uses the client as a queue. [`send`](Self::send) transmits a request with a cookie,
+/// and [`recv_many`](Self::recv_many) returns the responses with their cookies, in the order of arrival:
+///
+/// ```
+/// use apus::Flush;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let mut config = apus::Config::new();
+/// # config.listen("127.0.0.1:0".parse()?);
+/// # let node = apus::Node::start(&config)?;
+/// # let service = node.bind(4000)?;
+/// # let address = apus::Address::new(node.local_addr(), 4000);
+/// # std::thread::spawn(move || {
+/// #     service.serve(|request| {
+/// #         let body = request.body().clone();
+/// #         let _ = request.reply(body);
+/// #     });
+/// # });
+/// # let client = node.client()?;
+/// for number in 0..100 {
+///     // The last request of the burst transmits all.
+///     let flush = if number == 99 { Flush::Now } else { Flush::Later };
+///     client.send(address, format!("call {number}"), number, flush)?;
+/// }
+/// let (mut outstanding, mut batch) = (100, Vec::new());
+/// while outstanding > 0 {
+///     outstanding -= client.recv_many(&mut batch, 64, None)?;
+///     for response in batch.drain(..) {
+///         assert_eq!(response.result?, format!("call {}", response.cookie));
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Client {
     socket: Socket,
@@ -98,6 +135,29 @@ impl Client {
     /// # Errors
     ///
     /// See [`CallError`]. [`CallError::NoSuchPort`] is reported only by a first contact, not by a node that is known.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use apus::CallOptions;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let mut config = apus::Config::new();
+    /// # config.listen("127.0.0.1:0".parse()?);
+    /// # let node = apus::Node::start(&config)?;
+    /// # let service = node.bind(4000)?;
+    /// # let address = apus::Address::new(node.local_addr(), 4000);
+    /// # std::thread::spawn(move || {
+    /// #     service.serve(|request| {
+    /// #         let body = request.body().clone();
+    /// #         let _ = request.reply(body);
+    /// #     });
+    /// # });
+    /// # let client = node.client()?;
+    /// client.connect(address, CallOptions::new().deadline(Duration::from_secs(5)))?;
+    /// let response = client.call(address, "hello")?; // One round trip.
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn connect(&self, to: Address, options: &CallOptions) -> Result<(), CallError> {
         let end = self.socket.end(to.host);
         let (mut engine, to) = end.shared.enter_towards(to)?;
@@ -136,6 +196,34 @@ impl Client {
     /// # Errors
     ///
     /// See [`CallError`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use apus::{CallError, CallOptions};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let mut config = apus::Config::new();
+    /// # config.listen("127.0.0.1:0".parse()?);
+    /// # let node = apus::Node::start(&config)?;
+    /// # let service = node.bind(4000)?;
+    /// # let address = apus::Address::new(node.local_addr(), 4000);
+    /// # std::thread::spawn(move || {
+    /// #     service.serve(|request| {
+    /// #         let body = request.body().clone();
+    /// #         let _ = request.reply(body);
+    /// #     });
+    /// # });
+    /// # let client = node.client()?;
+    /// let mut options = CallOptions::new();
+    /// options.deadline(Duration::from_secs(5));
+    /// match client.call_with(address, "hello", &options) {
+    ///     Ok(response) => assert_eq!(response, "hello"),
+    ///     Err(CallError::Deadline { story, .. }) => eprintln!("no response in time: {story}"),
+    ///     Err(error) => return Err(error.into()),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn call_with(
         &self,
         to: Address,

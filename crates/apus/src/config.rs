@@ -48,6 +48,21 @@ node_settings! { define_settings! {
     /// environment variable (`APUS_DELIVERY=base`). Sizes are numbers of bytes or texts for [`parse_size`] (`"64 KiB"`), times
     /// are texts for [`parse_duration`] (`"20 ms"`). Settings that are not named keep their defaults.
     /// [`settings`](Self::settings) lists all settings. serde can read a configuration as a part of a program's own.
+    ///
+    /// ```
+    /// use std::env;
+    /// use std::error::Error;
+    /// use apus::{Config, Node};
+    ///
+    /// fn start() -> Result<Node, Box<dyn Error>> {
+    ///     let mut config = match env::args().nth(1) {
+    ///         Some(file) => Config::from_file(file)?,
+    ///         None => Config::server(),
+    ///     };
+    ///     config.apply_environment()?; // Takes precedence over the file.
+    ///     Ok(Node::start(&config)?)
+    /// }
+    /// ```
     pub struct Config {
         listen: SocketAddr = SocketAddr::from(([0, 0, 0, 0], 0)),
         link: Links = Links::default(),
@@ -212,8 +227,8 @@ impl Config {
 
     /// The node cannot make its files there.
     pub(crate) fn unusable_directory(&self, error: &io::Error) -> ConfigError {
-        let allowed = "a directory in which this process may make sockets";
-        self.wrong_directory(format!("{allowed}, not one of which the system says: {error}"))
+        let allowed = "a directory in which this process may create sockets";
+        self.wrong_directory(format!("{allowed} (the system reports: {error})"))
     }
 
     fn wrong_directory(&self, allowed: String) -> ConfigError {
@@ -239,11 +254,11 @@ impl Config {
             Err(ConfigError::Value { key, value, allowed })
         };
         if self.shards != 1 {
-            return value("shards", self.shards.to_string(), "1 for an engine that is shared");
+            return value("shards", self.shards.to_string(), "1 for a shared engine");
         }
         match &self.engine {
             EngineAt::Own => Ok(()),
-            other => value("engine", other.to_string(), "own for an engine that is shared"),
+            other => value("engine", other.to_string(), "own for a shared engine"),
         }
     }
 
@@ -289,6 +304,23 @@ impl Config {
     /// # Errors
     ///
     /// [`ConfigError`] for the first error in the text.
+    ///
+    /// ```
+    /// use apus::Config;
+    ///
+    /// let config = Config::from_toml_str(
+    ///     r#"
+    ///     listen = "127.0.0.1:0"
+    ///     message_max = "1 MB"
+    ///     peer_timeout = "300 ms"
+    ///     "#,
+    /// )?;
+    /// assert_eq!(config.message_limit(), 1_000_000);
+    ///
+    /// let error = Config::from_toml_str("priorities = 9").unwrap_err();
+    /// assert_eq!(error.to_string(), "priorities = '9': expected a number from 1 to 8");
+    /// # Ok::<(), apus::ConfigError>(())
+    /// ```
     pub fn from_toml_str(text: &str) -> Result<Self, ConfigError> {
         let mut config = Self::default();
         config.apply_toml(text)?;
@@ -300,6 +332,13 @@ impl Config {
     /// # Errors
     ///
     /// [`ConfigError::File`] if the file cannot be read; otherwise as [`from_toml_str`](Self::from_toml_str).
+    ///
+    /// ```
+    /// use apus::{Config, ConfigError};
+    ///
+    /// let error = Config::from_file("/etc/no-such-directory/apus.toml").unwrap_err();
+    /// assert!(matches!(error, ConfigError::File { .. }));
+    /// ```
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let text = fs::read_to_string(path)
@@ -343,6 +382,12 @@ impl Config {
     /// Variables of the environment whose names resemble those of Apus. Other names that begin with `APUS_` may belong to another
     /// program. [`apply_environment`](Self::apply_environment) reports misspelt variables by a warning of `tracing`, with the
     /// feature `tracing`.
+    ///
+    /// ```
+    /// for variable in apus::Config::misspelt_variables() {
+    ///     eprintln!("warning: {variable}");
+    /// }
+    /// ```
     #[must_use]
     pub fn misspelt_variables() -> Vec<MisspeltVariable> {
         let settings: Vec<_> = Self::settings().map(|setting| setting.variable).collect();
@@ -355,6 +400,16 @@ impl Config {
     /// # Errors
     ///
     /// As [`apply_environment`](Self::apply_environment).
+    ///
+    /// ```
+    /// use apus::{Config, Delivery};
+    ///
+    /// // As `APUS_DELIVERY=base PROGRAM` would.
+    /// let mut config = Config::new();
+    /// config.apply_variables(|name| (name == "APUS_DELIVERY").then(|| "base".to_owned()))?;
+    /// assert_eq!(config.delivery_mode(), Delivery::base());
+    /// # Ok::<(), apus::ConfigError>(())
+    /// ```
     pub fn apply_variables(
         &mut self,
         lookup: impl Fn(&str) -> Option<String>,
@@ -372,6 +427,14 @@ impl Config {
     /// # Errors
     ///
     /// [`ConfigError::Key`] or [`ConfigError::Value`]. The configuration is then unchanged.
+    ///
+    /// ```
+    /// use apus::Config;
+    ///
+    /// let mut config = Config::new();
+    /// config.set("peer_budget", "64 MiB")?.set("link", "udp")?;
+    /// # Ok::<(), apus::ConfigError>(())
+    /// ```
     pub fn set(&mut self, key: &str, value: &str) -> Result<&mut Self, ConfigError> {
         self.set_as(key, key, value)?;
         Ok(self)
@@ -401,6 +464,15 @@ impl Config {
     }
 
     /// All settings: first those of the node, then those of the protocol.
+    ///
+    /// ```
+    /// use apus::Config;
+    ///
+    /// let setting = Config::settings().find(|setting| setting.key == "calls_max").unwrap();
+    /// assert_eq!(setting.variable, "APUS_CALLS_MAX");
+    /// assert_eq!(setting.default, "65,536 calls");
+    /// assert_eq!(setting.range, "1 to 1,048,576");
+    /// ```
     pub fn settings() -> impl Iterator<Item = Setting> {
         let texts = TEXTS.iter().map(|setting| {
             let default = setting.default.to_owned();

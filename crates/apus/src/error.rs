@@ -96,7 +96,7 @@ impl OpenError {
 #[non_exhaustive]
 pub enum CallError {
     /// Misuse: the request is empty, which a peer with the Linux module does not accept. Nothing was sent.
-    #[error("empty request: a peer with the Linux module (homa://) takes at least 1 byte")]
+    #[error("empty request: a peer with the Linux module (homa://) accepts at least 1 byte")]
     EmptyForLinux,
     /// Misuse: the request is longer than the limit of this node. Nothing was sent.
     #[error("request of {length} bytes: at most {limit} are allowed")]
@@ -106,7 +106,7 @@ pub enum CallError {
         /// The limit (configuration `message_max`), in bytes.
         limit: u32,
     },
-    /// Local: the response is longer than this node takes (its `message_max` or budgets). The request was executed.
+    /// Local: the response is longer than this node accepts (its `message_max` or budgets). The request was executed.
     #[error("response of {length} bytes: at most {limit} are allowed")]
     ResponseTooLarge {
         /// Length of the response, in bytes.
@@ -116,7 +116,7 @@ pub enum CallError {
     },
     /// Misuse: the request is longer than a peer with the Linux module accepts. Nothing was sent.
     #[error(
-        "request of {length} bytes: a peer with the Linux module (homa://) takes at most {MAX_LINUX_MESSAGE}"
+        "request of {length} bytes: a peer with the Linux module (homa://) accepts at most {MAX_LINUX_MESSAGE}"
     )]
     TooLargeForLinux {
         /// Length of the request, in bytes.
@@ -124,12 +124,12 @@ pub enum CallError {
     },
     /// Misuse: an unspecified address (`0.0.0.0`, `[::]`) means all addresses of a listening node, and no address of a peer.
     /// Nothing was sent.
-    #[error("cannot call {0}: {ip} is an address to listen at", ip = .0.host.ip())]
+    #[error("cannot call {0}: {ip} is an address to listen on, not the address of a node", ip = .0.host.ip())]
     UnspecifiedAddress(Address),
     /// Misuse: a thread called the service that it serves itself, in a handler or a task, and no other thread takes requests there. The
     /// call is given up: its request is skipped, unless the setting `skip_unwanted` is off.
     #[error(
-        "the call waited {after:?} for the thread that makes it: no other serves the handler's own service"
+        "the call waited {after:?} for its own thread, because no other thread serves the service"
     )]
     OwnService {
         /// How long the call waited for another thread.
@@ -145,7 +145,7 @@ pub enum CallError {
     /// Local: the number of outstanding calls to this peer is at its limit, and the call has waited for room until its deadline or does
     /// not wait ([`CallOptions::wait_for_room`](crate::CallOptions::wait_for_room)). Nothing was sent. Wait for calls to end, or raise
     /// `calls_max`.
-    #[error("{limit} calls to this peer are outstanding, the most allowed")]
+    #[error("calls_max is reached: {limit} calls to this peer are outstanding")]
     TooManyCalls {
         /// The limit (configuration `calls_max`).
         limit: u32,
@@ -162,7 +162,7 @@ pub enum CallError {
         room: u64,
     },
     /// Local: the number of peers in use is at its limit. Nothing was sent.
-    #[error("{limit} peers are in use, the most allowed")]
+    #[error("peers_max is reached: {limit} peers are in use")]
     TooManyPeers {
         /// The limit (configuration `peers_max`).
         limit: usize,
@@ -212,7 +212,7 @@ pub enum CallError {
     )]
     MayHaveExecuted,
     /// Peer: it uses another version of the wire format. The request was not executed.
-    #[error("the peer speaks version {theirs} of the wire format, this node version {ours}")]
+    #[error("the peer uses version {theirs} of the wire format, this node version {ours}")]
     OtherVersion {
         /// Wire version of this node.
         ours: u8,
@@ -220,7 +220,7 @@ pub enum CallError {
         theirs: u8,
     },
     /// Peer: the request is longer than the peer ever accepts (its `message_max` or budgets). It was not executed.
-    #[error("request of {length} bytes: longer than the peer takes")]
+    #[error("request of {length} bytes: longer than the peer accepts")]
     RequestTooLarge {
         /// Length of the request, in bytes.
         length: u32,
@@ -252,14 +252,14 @@ pub enum CallError {
     #[error("the shared engine has ended; the request may have been executed")]
     EngineEnded,
     /// Local: the shared engine ([`Config::engine`](crate::Config::engine)) has ended and was not found again yet. Nothing was sent.
-    #[error("no shared engine: it has ended and was not found again yet")]
+    #[error("the shared engine has ended, and no successor was found yet")]
     NoEngine,
     /// Local: the memory shared with the peer, or with the shared engine, ended before the request was in it, and the request could
     /// not go over UDP instead. The request was not executed.
     #[error("the path within the host ended before the request was sent; it was not executed")]
     NotSent,
     /// The call failed for a reason that this version of the library does not know.
-    #[error("the call failed in a way this version has no name for")]
+    #[error("the call failed for a reason that this version does not know")]
     Other,
 }
 
@@ -308,6 +308,15 @@ impl CallError {
 
     /// The history of the call, for an error of silence or time: how far its messages had come, the event for which it waited, and
     /// when the last packet of the peer came. Other errors name their cause.
+    ///
+    /// ```no_run
+    /// # fn example(error: apus::CallError) {
+    /// if let Some(story) = error.story() {
+    ///     eprintln!("{} of {} bytes of the request were sent", story.sent, story.request);
+    ///     eprintln!("details: apus trace explain {} *.trace", story.id);
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub const fn story(&self) -> Option<&CallStory> {
         match self {
@@ -364,7 +373,7 @@ impl CallError {
 #[non_exhaustive]
 pub enum ReplyError {
     /// Misuse: the response is empty, which a peer with the Linux module does not accept.
-    #[error("empty response: a peer with the Linux module (homa://) takes at least 1 byte")]
+    #[error("empty response: a peer with the Linux module (homa://) accepts at least 1 byte")]
     EmptyForLinux,
     /// Misuse: the response is longer than the limit.
     #[error("response of {length} bytes: at most {limit} are allowed")]
@@ -376,7 +385,7 @@ pub enum ReplyError {
     },
     /// Misuse: the response is longer than a peer with the Linux module accepts.
     #[error(
-        "response of {length} bytes: a peer with the Linux module (homa://) takes at most {MAX_LINUX_MESSAGE}"
+        "response of {length} bytes: a peer with the Linux module (homa://) accepts at most {MAX_LINUX_MESSAGE}"
     )]
     TooLargeForLinux {
         /// Length of the response, in bytes.
@@ -423,10 +432,10 @@ impl ReplyError {
 #[non_exhaustive]
 pub enum RecvError {
     /// No message arrived in the time given.
-    #[error("no message came in time")]
+    #[error("no message arrived in time")]
     Timeout,
     /// No message waits ([`Service::try_recv`](crate::Service::try_recv), [`Client::try_recv`](crate::Client::try_recv)).
-    #[error("no message waits")]
+    #[error("no message is waiting")]
     Empty,
     /// The client, the service or its node was closed on this side.
     #[error("the port is closed")]
@@ -459,13 +468,13 @@ pub enum StartError {
     #[error("{0}")]
     Link(String),
     /// A node with a raw link can have only one shard.
-    #[error("'link = raw' and 'both' need 'shards = 1', not {shards}")]
+    #[error("shards = {shards}: expected 1 with 'link = raw' or 'link = both'")]
     RawShards {
         /// The number of shards in the configuration.
         shards: usize,
     },
     /// A probe was asked for of an unspecified address (`0.0.0.0`, `[::]`), which is the address of no peer.
-    #[error("cannot probe {0}: {ip} is an address to listen at", ip = .0.host.ip())]
+    #[error("cannot probe {0}: {ip} is an address to listen on, not the address of a node", ip = .0.host.ip())]
     UnspecifiedAddress(Address),
     /// The shared engine ([`Config::engine`](crate::Config::engine)) cannot be used, or its socket cannot be opened.
     #[error("shared engine at {path}: {source}", path = path.display())]

@@ -11,6 +11,20 @@ use crate::engine::lock::{Guard, Shared};
 use crate::sync::clock;
 
 /// When an operation's packets are transmitted.
+///
+/// ```no_run
+/// use apus::Flush;
+///
+/// # fn example(client: &apus::Client, servers: &[apus::Address]) -> Result<(), apus::CallError> {
+/// // The requests leave together, with the last one.
+/// for (number, server) in servers.iter().enumerate() {
+///     let is_last = number + 1 == servers.len();
+///     let flush = if is_last { Flush::Now } else { Flush::Later };
+///     client.send(*server, "question", number as u64, flush)?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Flush {

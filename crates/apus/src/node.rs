@@ -30,6 +30,22 @@ use crate::sync::on_thread::OnThread;
 /// [`close`](Self::close) waits for calls and requests to end, then stops the node. A node that is dropped instead runs until
 /// the last of its clients, services, calls and requests is dropped, and then stops at once.
 ///
+/// ```
+/// use std::time::Duration;
+/// use apus::{Config, Node};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut config = Config::new();
+/// config.listen("127.0.0.1:0".parse()?).apply_environment()?;
+/// let node = Node::start(&config)?;
+/// let service = node.bind(4000)?; // For requests.
+/// let client = node.client()?; // For calls.
+/// # drop((service, client));
+/// node.close(Duration::from_secs(5))?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Within one host
 ///
 /// A node with one shard and the setting [`link = auto`](Config::link), which is the default, shares memory with such nodes of
@@ -151,7 +167,13 @@ impl Node {
         self.shards.local_addr
     }
 
-    /// The capabilities of the kernel that the link has probed.
+    /// The capabilities of the kernel that the link has probed. Their text is one line for a log:
+    ///
+    /// ```no_run
+    /// # fn example(node: &apus::Node) {
+    /// println!("{} with {}", node.local_addr(), node.capabilities());
+    /// # }
+    /// ```
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.shards.capabilities.clone()
@@ -176,8 +198,29 @@ impl Node {
         Socket::open(&self.shards, Some(port)).map(Service::new)
     }
 
-    /// How the node's messages to another one go at the moment. Calls that are under way go as they have begun. Takes the locks of
-    /// all shards.
+    /// The current route of messages to another node. A call under way keeps the route on which it began. Takes the locks of all
+    /// shards.
+    ///
+    /// ```
+    /// use apus::{CallOptions, Route};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let mut config = apus::Config::new();
+    /// # config.listen("127.0.0.1:0".parse()?);
+    /// # let node = apus::Node::start(&config)?;
+    /// # let service = node.bind(4000)?;
+    /// # let address = apus::Address::new(node.local_addr(), 4000);
+    /// # let client_node = apus::Node::start(&config)?;
+    /// let client = client_node.client()?;
+    /// client.connect(address, &CallOptions::new())?;
+    /// match client_node.route(address) {
+    ///     Route::Memory => println!("{address} is on this host"),
+    ///     Route::Udp => println!("{address} is reached over UDP"),
+    ///     other => println!("{address}: {other:?}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn route(&self, to: Address) -> Route {
         let shares_memory = |shared: &Arc<Shared>| {
@@ -198,6 +241,30 @@ impl Node {
 
     /// The counters of the node since its start, over all shards; all zero in a forked child of the process that started it.
     /// Takes the locks of all shards, and may cost a system call for each.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let mut config = apus::Config::new();
+    /// # config.listen("127.0.0.1:0".parse()?);
+    /// # let node = apus::Node::start(&config)?;
+    /// # let service = node.bind(4000)?;
+    /// # let address = apus::Address::new(node.local_addr(), 4000);
+    /// # std::thread::spawn(move || {
+    /// #     service.serve(|request| {
+    /// #         let body = request.body().clone();
+    /// #         let _ = request.reply(body);
+    /// #     });
+    /// # });
+    /// # let client = node.client()?;
+    /// client.call(address, "hello")?;
+    /// let stats = node.stats();
+    /// assert_eq!(stats.protocol.calls, 1);
+    /// for (name, value) in stats.iter().filter(|(_, value)| *value > 0) {
+    ///     println!("{name}: {value}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shards.stats()
@@ -211,6 +278,24 @@ impl Node {
     ///
     /// [`CloseError::Unfinished`] if a call, request or response had not ended; the node is stopped nevertheless.
     /// [`CloseError::Forked`] in a forked child of the process that started the node.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use apus::CloseError;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let mut config = apus::Config::new();
+    /// # config.listen("127.0.0.1:0".parse()?);
+    /// # let node = apus::Node::start(&config)?;
+    /// // A server at the end of its work.
+    /// match node.close(Duration::from_secs(10)) {
+    ///     Ok(()) => println!("every request is answered"),
+    ///     Err(CloseError::Unfinished { active, .. }) => println!("{active} RPCs were cut off"),
+    ///     Err(error) => return Err(error.into()),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn close(self, deadline: Duration) -> Result<(), CloseError> {
         let drained = self.shards.drain(clock::now() + deadline);
         if drained != Err(Unusable::Forked) {

@@ -43,6 +43,35 @@ pub enum Presence {
 /// # Errors
 ///
 /// If no link can be opened (for a `homa://` address, without `CAP_NET_RAW`), and for `0.0.0.0` and `[::]`.
+///
+/// ```
+/// use std::time::Duration;
+/// use apus::{Address, Presence};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let mut config = apus::Config::new();
+/// # config.listen("127.0.0.1:0".parse()?);
+/// # let node = apus::Node::start(&config)?;
+/// # let service = node.bind(4000)?;
+/// # let address = apus::Address::new(node.local_addr(), 4000);
+/// # std::thread::spawn(move || {
+/// #     service.serve(|request| {
+/// #         let body = request.body().clone();
+/// #         let _ = request.reply(body);
+/// #     });
+/// # });
+/// let second = Duration::from_secs(1);
+/// match apus::probe(address, second)? {
+///     Presence::Answered(after) => println!("{address} answers after {after:?}"),
+///     Presence::PortNotServed => println!("a node without this service"),
+///     Presence::Unreachable(error) => println!("no node: {error}"),
+///     _ => println!("no answer within {second:?}"),
+/// }
+/// let unserved = Address::new(node.local_addr(), 4001);
+/// assert_eq!(apus::probe(unserved, Duration::from_secs(60))?, Presence::PortNotServed);
+/// # Ok(())
+/// # }
+/// ```
 pub fn probe(to: Address, timeout: Duration) -> Result<Presence, StartError> {
     probe_with(to, timeout, &Config::new())
 }

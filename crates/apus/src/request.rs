@@ -25,6 +25,22 @@ use crate::sync::clock;
 /// that there will be no response. If a panic drops it, the client is told at once
 /// ([`HandlerPanicked`](crate::CallError::HandlerPanicked)), unless the client is a Linux host. An unanswered request keeps its
 /// service open and counts against the budgets of its client.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// # fn work(_: &[u8]) -> Vec<u8> { Vec::new() }
+/// # fn example(service: apus::Service) {
+/// service.serve(|request| {
+///     println!("{} bytes from {}", request.body().len(), request.from());
+///     if request.remaining().is_some_and(|left| left < Duration::from_millis(1)) {
+///         return; // Too late for a response: the request is given up.
+///     }
+///     let response = work(request.body());
+///     let _ = request.reply(response); // The client may have gone.
+/// });
+/// # }
+/// ```
 pub struct Request {
     socket: Arc<SocketInner>,
     rpc: RpcKey,
@@ -74,8 +90,16 @@ impl Request {
     }
 
     /// The span of this request ([`apus::tracing`](crate::tracing)), for handlers that [`Service::serve`](crate::Service::serve) does
-    /// not call: `request.span().clone().in_scope(…)`, or `.instrument(request.span().clone())` of a future. Calls that are made
-    /// in it belong to the same trace. Needs the feature `tracing`.
+    /// not call. Calls that are made in it belong to the same trace. Needs the feature `tracing`.
+    ///
+    /// ```no_run
+    /// # fn handle(request: apus::Request) {}
+    /// # fn example(request: apus::Request) {
+    /// request.span().clone().in_scope(|| handle(request));
+    /// # }
+    /// ```
+    ///
+    /// A future enters it with `.instrument(request.span().clone())`.
     #[cfg(feature = "tracing")]
     #[must_use]
     pub fn span(&self) -> &::tracing::Span {
@@ -98,6 +122,13 @@ impl Request {
     /// kernel has checked what it says. `None` for a request over the network, also from a node of this host with which no memory is
     /// shared (yet), for one through a shared engine ([`Config::engine`](crate::Config::engine)), and when the process has ended. A
     /// service that admits callers by this must refuse requests without one.
+    ///
+    /// ```no_run
+    /// # fn example(request: apus::Request) {
+    /// let admitted = request.caller().is_some_and(|caller| caller.uid == 1000);
+    /// let _ = request.reply(if admitted { "welcome" } else { "refused" });
+    /// # }
+    /// ```
     #[must_use]
     pub fn caller(&self) -> Option<LocalCaller> {
         if !self.path.is_local() {
@@ -120,6 +151,19 @@ impl Request {
 
     /// The time until the deadline of the call, if it has one; zero when it has passed. A service that makes calls of its own
     /// for this request should give them no more time. Clients on Linux hosts send no deadline.
+    ///
+    /// ```no_run
+    /// # fn example(
+    /// #     request: apus::Request, client: apus::Client, storage: apus::Address,
+    /// # ) -> Result<(), apus::CallError> {
+    /// let mut options = apus::CallOptions::new();
+    /// if let Some(left) = request.remaining() {
+    ///     options.deadline(left);
+    /// }
+    /// let value = client.call_with(storage, request.body().clone(), &options)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         (self.deadline != NEVER).then(|| self.deadline.saturating_since(clock::now()))
@@ -128,6 +172,17 @@ impl Request {
     /// Where the call belongs in a distributed trace, if the client has said so ([`CallOptions::trace_context`]). A service that
     /// makes calls of its own for this request gives them a context of the same trace. Anybody who can send a request can name any
     /// trace. Clients on Linux hosts send no context.
+    ///
+    /// ```no_run
+    /// # fn example(request: &apus::Request, client: &apus::Client, storage: apus::Address) -> Result<(), apus::CallError> {
+    /// let mut options = apus::CallOptions::new();
+    /// if let Some(context) = request.trace_context() {
+    ///     options.trace_context(context); // Or one with the id of a span of this service.
+    /// }
+    /// client.call_with(storage, "read", &options)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// [`CallOptions::trace_context`]: crate::CallOptions::trace_context
     #[must_use]
@@ -138,6 +193,19 @@ impl Request {
     /// Whether the response is no longer needed: the client has given the call up, its deadline has passed, the client is lost,
     /// or the node was closed. A handler that takes long can check this now and then, and stop. Turns the engine once to find
     /// out. A Linux client does not report that it gave a call up.
+    ///
+    /// ```no_run
+    /// # fn example(request: apus::Request, parts: Vec<Vec<u8>>) {
+    /// let mut response = Vec::new();
+    /// for part in parts {
+    ///     if request.is_cancelled() {
+    ///         return; // Nobody needs the rest.
+    ///     }
+    ///     response.extend(part);
+    /// }
+    /// # let _ = request.reply(response);
+    /// # }
+    /// ```
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         let Ok(mut engine) = self.socket.shared.enter() else { return true };

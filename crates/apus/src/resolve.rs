@@ -14,6 +14,13 @@ use crate::sync::on_thread::OnThread;
 /// # Errors
 ///
 /// As [`resolve_all`].
+///
+/// ```
+/// let address = apus::resolve("localhost:4000")?;
+/// assert!(address.host.ip().is_loopback());
+/// assert_eq!(address.port, 4000);
+/// # Ok::<(), apus::ResolveError>(())
+/// ```
 pub fn resolve(text: &str) -> Result<Address, ResolveError> {
     resolve_all(text).map(first)
 }
@@ -40,6 +47,22 @@ pub fn resolve_async(
 /// # Errors
 ///
 /// [`ResolveError::Form`] for a text of another form, [`ResolveError::Lookup`] if the resolver does not know the name.
+///
+/// ```
+/// use apus::{Bytes, Client};
+///
+/// /// Calls the addresses of a name one after the other, until one of them is reached.
+/// fn call_any(client: &Client, name: &str) -> Result<Bytes, Box<dyn std::error::Error>> {
+///     let mut failure = None;
+///     for address in apus::resolve_all(name)? {
+///         match client.call(address, "hello") {
+///             Err(error) if !error.may_have_executed() => failure = Some(error),
+///             result => return Ok(result?),
+///         }
+///     }
+///     Err(failure.expect("a name has at least one address").into())
+/// }
+/// ```
 pub fn resolve_all(text: &str) -> Result<Vec<Address>, ResolveError> {
     if let Ok(address) = text.parse() {
         return Ok(vec![address]);

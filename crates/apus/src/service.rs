@@ -116,6 +116,15 @@ impl Service {
     }
 
     /// [`recv`](Self::recv) as a future, for any executor. Dropping the future loses no request.
+    ///
+    /// ```no_run
+    /// # async fn example(service: apus::Service) {
+    /// while let Ok(mut request) = service.recv_async().await {
+    ///     let body = request.take_body();
+    ///     let _ = request.reply(body); // The client may have gone.
+    /// }
+    /// # }
+    /// ```
     pub fn recv_async(
         &self,
     ) -> impl Future<Output = Result<Request, RecvError>> + Send + Sync + Unpin {
@@ -164,6 +173,35 @@ impl Service {
     /// other thread has received from the service: a blocking call in a runtime with one thread, for example. A call that
     /// [`Client::start`](crate::Client::start) began, and two services that call each other, are not detected and may wait for
     /// ever. Use more threads than calls can be nested, futures, or plain functions.
+    ///
+    /// # Example
+    ///
+    /// Two threads serve the same port:
+    ///
+    /// ```
+    /// use std::thread;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let mut config = apus::Config::new();
+    /// # config.listen("127.0.0.1:0".parse()?);
+    /// # let node = apus::Node::start(&config)?;
+    /// # let address = apus::Address::new(node.local_addr(), 4000);
+    /// let service = node.bind(4000)?;
+    /// let threads = [(); 2].map(|()| {
+    ///     let service = service.clone();
+    ///     thread::spawn(move || {
+    ///         service.serve(|request| {
+    ///             let length = request.body().len();
+    ///             let _ = request.reply(length.to_string()); // The client may have gone.
+    ///         });
+    ///     })
+    /// });
+    /// # assert_eq!(node.client()?.call(address, "hello")?, "5");
+    /// service.shutdown(); // Both calls of `serve` return.
+    /// threads.into_iter().for_each(|thread| thread.join().unwrap());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn serve(&self, mut handler: impl FnMut(Request)) {
         let _serving = Serving::begin(self.socket.first(), &self.takers);
         let mut batch: Vec<Request> = Vec::with_capacity(SERVE_BATCH);

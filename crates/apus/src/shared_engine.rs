@@ -49,6 +49,16 @@ use crate::socket::Socket;
 use crate::sync::clock;
 
 /// Users that may use a [`SharedEngine`], and their limits.
+///
+/// ```
+/// use std::path::Path;
+/// use apus::EngineAccess;
+///
+/// let mut access = EngineAccess::new(Path::new("/run/apus/engine.sock"));
+/// access.mode(0o660).users(&[1000, 1001]);
+/// access.ports(1..=999, &[0]); // Only root serves these ports.
+/// access.process_budget(256 << 20);
+/// ```
 #[derive(Clone, Debug)]
 pub struct EngineAccess {
     path: PathBuf,
@@ -133,6 +143,31 @@ impl EngineAccess {
 ///
 /// When the process that has the engine ends, calls under way fail with [`CallError::EngineEnded`](crate::CallError::EngineEnded),
 /// and the processes attach again to its successor.
+///
+/// ```
+/// use apus::{Config, EngineAccess, EngineAt, Node, SharedEngine};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let path = std::env::temp_dir().join(format!("apus-example-{}.sock", std::process::id()));
+/// // In the process with the engine.
+/// let mut config = Config::new();
+/// config.listen("127.0.0.1:0".parse()?);
+/// let engine = SharedEngine::start(&config, EngineAccess::new(&path).mode(0o600))?;
+///
+/// // In each of the other processes; here in the same one.
+/// let mut attached = Config::new();
+/// attached.engine(EngineAt::Socket(path.clone()));
+/// let node = Node::start(&attached)?;
+/// assert_eq!(node.local_addr(), engine.local_addr());
+/// assert_eq!(engine.processes().len(), 1);
+/// # drop(node);
+/// # std::fs::remove_file(path)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The background thread of the engine does the work in this example. A program that does nothing else calls
+/// [`run`](Self::run).
 pub struct SharedEngine {
     node: Node,
     /// The socket's file, if this engine has made it.

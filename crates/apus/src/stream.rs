@@ -151,6 +151,22 @@ impl Stream {
     }
 
     /// [`connect_with`](Self::connect_with) as a future, for any executor. Dropping it gives the stream up.
+    ///
+    /// With the feature `tokio`, the stream has the traits of tokio:
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "tokio")]
+    /// # async fn example(node: apus::Node, to: apus::Address) -> std::io::Result<()> {
+    /// use apus::{Stream, StreamOptions};
+    /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    ///
+    /// let mut stream = Stream::connect_async(&node, to, &StreamOptions::new()).await?;
+    /// stream.write_all(b"question\n").await?;
+    /// let mut answer = Vec::new();
+    /// stream.read_to_end(&mut answer).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn connect_async(
         node: &Node,
         to: Address,
@@ -233,7 +249,10 @@ impl Stream {
 
     fn set_timeout(&self, operation: Operation, timeout: Option<Duration>) -> io::Result<()> {
         if timeout == Some(Duration::ZERO) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a timeout is not zero"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a timeout must be above zero",
+            ));
         }
         self.connection().set_timeout(operation, timeout);
         Ok(())

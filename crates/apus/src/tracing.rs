@@ -39,6 +39,33 @@ use crate::TraceContext;
 
 /// Knows the ids of spans. Its methods are called for each call and each request, on the application's threads, outside of all locks
 /// of the library.
+///
+/// ```
+/// use apus::TraceContext;
+/// use apus::tracing::{Propagator, set_propagator};
+/// use tracing::Span;
+///
+/// /// For a subscriber whose spans know their trace.
+/// struct Ids;
+///
+/// # fn trace_of(_: &tracing::Id) -> Option<[u8; 16]> { None }
+/// # fn set_trace(_: &tracing::Id, _: TraceContext) {}
+/// impl Propagator for Ids {
+///     fn context(&self, span: &Span) -> Option<TraceContext> {
+///         let id = span.id()?;
+///         TraceContext::new(trace_of(&id)?, id.into_u64().to_be_bytes(), TraceContext::SAMPLED)
+///     }
+///
+///     fn set_parent(&self, span: &Span, parent: TraceContext) {
+///         if let Some(id) = span.id() {
+///             set_trace(&id, parent);
+///         }
+///     }
+/// }
+///
+/// set_propagator(Ids)?;
+/// # Ok::<(), apus::tracing::PropagatorIsSet>(())
+/// ```
 pub trait Propagator: Send + Sync {
     /// The context that goes with a call. `span` is the span of the call, or the current one if the subscriber does not want the
     /// call's. `None`: the call carries no context.
@@ -50,7 +77,7 @@ pub trait Propagator: Send + Sync {
 
 /// A [`Propagator`] was set before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("this process has a propagator already, and a process has one")]
+#[error("this process already has a propagator")]
 pub struct PropagatorIsSet(());
 
 static PROPAGATOR: OnceLock<Box<dyn Propagator>> = OnceLock::new();

@@ -155,6 +155,7 @@ fn a_directory_in_which_no_file_can_be_made_is_named() {
     let mut config = Config::new();
     config.listen((ip, 0).into()).shm_dir(Some("/proc".into()));
     let error = Node::start(&config).unwrap_err().to_string();
-    let expected = "shm_dir = '/proc': expected a directory in which this process may make sockets";
+    let expected =
+        "shm_dir = '/proc': expected a directory in which this process may create sockets";
     assert!(error.starts_with(expected), "{error}");
 }

@@ -35,7 +35,7 @@ const OUTPUTS: [(&str, &str); 15] = [
     ("overload", "N calls: N answered in time, N executed, N skipped\n"),
     (
         "own_service",
-        "one thread: the call waited Ns for the thread that makes it: no other serves the handler's own service\ntwo threads: inner\n",
+        "one thread: the call waited Ns for its own thread, because no other thread serves the service\ntwo threads: inner\n",
     ),
     ("requests", "one\ntwo\nslow\nthe stream has ended\n"),
     (

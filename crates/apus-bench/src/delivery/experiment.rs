@@ -246,7 +246,7 @@ impl<'a> Experiment<'a> {
                     continue;
                 }
                 result.warn(format!(
-                    "{point}, run {run}: refused {refused} times and left out, the last time with {:.1} % of queries sent more than 50 µs late",
+                    "{point}, run {run}: refused {refused} times and omitted, the last time with {:.1} % of queries sent more than 50 µs late",
                     outcome.lateness.share() * 100.0
                 ));
             }

@@ -53,7 +53,7 @@ impl DeviceUnderTest {
         let under_test = Self { veth: Some(veth), device, address, state, own, threaded };
         for thread in under_test.threads()? {
             sched_setaffinity(Pid::from_raw(thread), &cpu_set(&plan.pin.server)?)
-                .context("cannot have the thread of a NAPI instance stay on the server's CPUs")?;
+                .context("cannot pin the thread of a NAPI instance to the server's CPUs")?;
         }
         Ok(under_test)
     }
@@ -153,7 +153,7 @@ fn refuse_shared(device: &Device) -> Result<()> {
     let programs: Vec<String> =
         found.iter().map(|user| format!("{} (pid {})", user.name, user.process.pid)).collect();
     Err(Misuse(format!(
-        "packets of `{}` also come to {}: the cases would delay them; use a device of its own, or --force",
+        "{1} also receives packets of `{0}`, which the cases would delay: use a separate device, or --force",
         device.name,
         programs.join(", ")
     ))

@@ -80,18 +80,19 @@ impl<'a> Experiment<'a> {
         if let Some(case) = this.plan.cases.iter().copied().find(needs)
             && let Err(error) = this.find_library(case, preload)
         {
-            result.warn(format!("{} is left out: {error:#}", testcase(case)));
+            result.warn(format!("{} is omitted: {error:#}", testcase(case)));
             this.plan.cases.retain(|case| !needs(case));
         }
         let is_threaded = |case: &Mode| case.napi().threaded.is_some();
         if let Some(case) = this.plan.cases.iter().copied().find(is_threaded)
             && let Err(error) = this.under_test.set(case)
         {
-            result.warn(format!("{} is left out: {error:#}", testcase(case)));
+            result.warn(format!("{} is omitted: {error:#}", testcase(case)));
             this.plan.cases.retain(|case| !is_threaded(case));
         }
         if this.plan.cases.is_empty() {
-            let why = "no case is left: fullbusy needs libapus_preload.so and a server that loads it, threadbusy needs Linux 6.19";
+            let why = "no case remains: fullbusy needs libapus_preload.so and a server that can load it, threadbusy needs Linux \
+                       6.19";
             return Err(Misuse(why.to_owned()).into());
         }
         Ok(this)
@@ -152,7 +153,7 @@ impl<'a> Experiment<'a> {
             let row = activity.add_to(self.row(point).set("watched", true), point.case, &outcome);
             if let Some(lost) = row.number("lost_records").filter(|lost| *lost > 0.0) {
                 result.warn(format!(
-                    "{point}, watched: {lost} records were lost, so counts are too small"
+                    "{point}, watched: {lost} records were lost, so counts are too low"
                 ));
             }
             result.rows.push(row);
@@ -316,14 +317,11 @@ pub(super) fn prepare(server: &ServerUnderTest, case: Mode) -> Result<()> {
     if case.needs_other_waits() {
         ensure!(
             server.has(case)?,
-            "the preloaded library has not given the parameters of {case} to an epoll set: is libapus_preload.so as new as this program?"
+            "the preloaded library set the parameters of {case} at no epoll set: its version may differ from that of this program"
         );
         return Ok(());
     }
-    ensure!(
-        server.set(case)? > 0,
-        "the server has no epoll set, and without one there is no suspension"
-    );
+    ensure!(server.set(case)? > 0, "the server has no epoll set, which suspension needs");
     Ok(())
 }
 
@@ -342,7 +340,7 @@ pub(super) fn warn_of_queues(result: &mut ResultFile) {
     }
     if !points.is_empty() {
         result.warn(format!(
-            "the server did not keep up in some runs of {}: latency there is that of a queue that grows",
+            "the server did not keep up in some runs of {}, whose latency includes a growing queue",
             points.join(", ")
         ));
     }

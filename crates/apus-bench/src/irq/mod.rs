@@ -56,7 +56,7 @@ pub struct PlanArgs {
     /// Also count the server's instructions per query with callgrind (needs valgrind)
     #[arg(long)]
     pub instructions: bool,
-    /// Set a NIC even if its packets also go to other programs
+    /// Set a NIC even if other programs also receive its packets
     #[arg(long)]
     pub force: bool,
 }

@@ -188,18 +188,18 @@ impl Plan {
         let device = &self.device;
         match (self.is_veth(), &self.address, self.agents.is_empty()) {
             (true, Some(address), _) => Err(Misuse(format!(
-                "address = \"{address}\" with device = \"{VETH}\": the command chooses the addresses of its own pair"
+                "address = \"{address}\" with device = \"{VETH}\": the command chooses the addresses of its pair"
             ))),
             (true, None, false) => Err(Misuse(format!(
                 "agents = {:?} with device = \"{VETH}\": other hosts do not reach a pair of this host",
                 self.agents
             ))),
             (false, None, _) => Err(Misuse(format!(
-                "device = \"{device}\" needs an address: that of the server on it"
+                "device = \"{device}\" needs an address: the server's on this device"
             ))),
             (false, Some(_), true) => Err(Misuse(format!(
-                "device = \"{device}\" needs agents: hosts that run `apus bench memcached-agent`, because load of this host would not \
-                 pass the device"
+                "device = \"{device}\" needs agents: hosts that run `apus bench memcached-agent`, because load from this host \
+                 would not pass the device"
             ))),
             (true, None, true) | (false, Some(_), false) => Ok(()),
         }
@@ -210,14 +210,14 @@ impl Plan {
         for (key, cpus) in [("pin.server", &self.pin.server), ("pin.client", &self.pin.client)] {
             if let Some(cpu) = cpus.iter().find(|cpu| !allowed.contains(cpu)) {
                 return Err(Misuse(format!(
-                    "{key} = {cpus:?}: no CPU {cpu} for this process; allowed are {allowed:?}"
+                    "{key} = {cpus:?}: this process may not use CPU {cpu}; allowed are {allowed:?}"
                 )));
             }
         }
         let (server, client) = (&self.pin.server, &self.pin.client);
         if self.is_veth() && client.is_empty() {
             return Err(Misuse(format!(
-                "pin.server = {server:?} leaves no CPU to the load generator, which never sleeps: it needs another one"
+                "pin.server = {server:?} leaves no CPU to the load generator, which never sleeps"
             )));
         }
         match client.iter().find(|cpu| server.contains(cpu)) {

@@ -97,8 +97,8 @@ impl ServerUnderTest {
             if since.elapsed() > LISTENS_WITHIN {
                 let (host, port) = address;
                 bail!(
-                    "the server does not listen on {host}:{port} after {LISTENS_WITHIN:?}; does `server` of the plan have {{address}} and \
-                     {{port}}? Its last words: {}",
+                    "the server does not listen on {host}:{port} after {LISTENS_WITHIN:?}: `server` of the plan needs {{address}} \
+                     and {{port}}. Its last output: {}",
                     self.last_words()
                 );
             }

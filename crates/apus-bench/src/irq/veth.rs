@@ -52,7 +52,8 @@ impl Veth {
     /// [`Misuse`] for a user other than root; if `ip` is missing or fails.
     pub(super) fn new(queues: u32) -> Result<Self> {
         if !geteuid().is_root() {
-            let why = "'bench irq' with device = \"veth\" makes network namespaces and sets NAPI instances, which needs root: use sudo";
+            let why = "'bench irq' with device = \"veth\" creates network namespaces and sets NAPI instances, which needs root: \
+                       use sudo";
             return Err(Misuse(why.to_owned()).into());
         }
         remove_stale()?;

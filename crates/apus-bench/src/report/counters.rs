@@ -53,7 +53,7 @@ fn table(name: &str, rows: &[&Row]) -> Option<Table> {
     let note = match zero.len() {
         0 => String::new(),
         zero => {
-            format!("{zero} counters are 0 everywhere and left out here; the result file has them")
+            format!("{zero} counters are 0 in all rows and omitted here; the result file has them")
         }
     };
     Some(Table::of_texts(name, &note, &heads, shown.into_iter().map(line)))

@@ -184,9 +184,9 @@ impl Comparison {
 }
 
 /// The legend of the table's marks.
-const ON_VETH: &str = "(a) base has no delay here: in the letter it waits for the interrupt coalescing of its NIC, which a veth pair does not have. \
-(b) a veth pair has no device interrupts, whose cost is in base of the letter. Where the NAPI instance has a thread on the server's CPU, \
-its wake-ups stand for interrupts";
+const ON_VETH: &str = "(a) base has no delay here: in the letter it waits for the interrupt coalescing of the NIC, which a veth \
+                       pair does not have. (b) a veth pair has no device interrupts, whose cost is part of base in the letter. If \
+                       the NAPI instance has a thread on the server's CPU, its wake-ups take the place of interrupts";
 
 /// The letter's ratios beside ours; `None` if there is nothing to compare, as in the letter itself.
 fn comparisons(rows: &[Row]) -> Option<Table> {

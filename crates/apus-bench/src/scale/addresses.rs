@@ -44,7 +44,7 @@ impl ManyAddresses {
     pub(super) fn open() -> Result<Self> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).context("cannot open a socket")?;
         socket.set_nonblocking(true)?;
-        setsockopt(&socket, Ipv4PacketInfo, &true).context("cannot ask for addresses")?;
+        setsockopt(&socket, Ipv4PacketInfo, &true).context("cannot list addresses")?;
         let raw = SockRef::from(&socket);
         raw.set_recv_buffer_size(BUFFER)?;
         raw.set_send_buffer_size(BUFFER)?;

@@ -115,7 +115,7 @@ impl SocketComparison {
         if let Some(unfit) = self.transports.iter().find(unfit) {
             let unfit = unfit.name();
             return Err(Misuse(format!(
-                "'--transports {unfit}': it measures round trips only, and raw-shm those of at least 16 bytes"
+                "'--transports {unfit}': it supports only round trips, and raw-shm only those of at least 16 bytes"
             ))
             .into());
         }
@@ -177,7 +177,7 @@ impl Measurement<'_> {
     /// Measures the ordinary program. Adds its results to a row, and a warning if the measurement was repeated.
     fn program(&self, case: TestCase, row: Row, result: &mut ResultFile) -> Result<Row> {
         let TestCase { test, size, way } = case;
-        let kind = way.sockets().context("this transport has no sockets program")?;
+        let kind = way.sockets().context("this transport does not use the sockets program")?;
         let options = program::ProgramConfig {
             test,
             size,
@@ -197,7 +197,7 @@ impl Measurement<'_> {
             if attempts == 0 {
                 bail!("{why}; {}", hint(way, &outcome.explanation));
             }
-            result.warn(format!("{}, {size} B, was measured again: {why}", way.name()));
+            result.warn(format!("{}, {size} B: measured again: {why}", way.name()));
         }
     }
 }
@@ -231,12 +231,17 @@ fn went_wrong(way: Way, client: &ProgramResult) -> Option<String> {
 fn hint(way: Way, explanation: &str) -> String {
     match (way, explanation.trim()) {
         (Way::ApusRun, "") => {
-            "the library explained nothing, so it may not have been loaded".to_owned()
+            "the library reported nothing, so it may not have been loaded".to_owned()
         }
         (Way::ApusRun, said) => {
-            format!("the library says `{said}`; APUS_SOCKETS=off in the environment would do that")
+            format!(
+                "the library reports `{said}`; APUS_SOCKETS=off in the environment may be the cause"
+            )
         }
-        _ => "a library in LD_PRELOAD carries them: do not run this under `apus run`".to_owned(),
+        _ => {
+            "a library in LD_PRELOAD carries the sockets: do not run this command under `apus run`"
+                .to_owned()
+        }
     }
 }
 
@@ -276,7 +281,7 @@ mod tests {
             let wrong = went_wrong(way, &client(kernel_pct));
             assert_eq!(wrong.is_none(), is_right, "{way:?} {kernel_pct:?}: {wrong:?}");
         }
-        assert!(hint(Way::Tcp, "").contains("do not run this under `apus run`"));
+        assert!(hint(Way::Tcp, "").contains("do not run this command under `apus run`"));
         assert!(hint(Way::ApusRun, "not carried: x\n").contains("`not carried: x`"));
     }
 }

@@ -46,7 +46,7 @@ pub(super) fn run(
     let outcome = PairResult {
         client: report(&mut client, duration + TIMEOUT).context("the client")?,
         server: report(&mut server, TIMEOUT).context("the server")?,
-        explanation: client.words().context("cannot read what the client wrote")?,
+        explanation: client.words().context("cannot read the output of the client")?,
     };
     let (sent, received) = (outcome.client.total_bytes, outcome.server.total_bytes);
     ensure!(sent == received, "the server received {received} of {sent} bytes");

@@ -109,7 +109,7 @@ pub(crate) fn run(options: &ProgramConfig, output: &mut dyn Write) -> Result<()>
             MeasuringSide { options, connection, total_bytes: 0 }.run()?
         }
     };
-    writeln!(output, "{}", serde_json::to_string(&report)?).context("the benchmark is gone")
+    writeln!(output, "{}", serde_json::to_string(&report)?).context("the benchmark has ended")
 }
 
 /// Ends this process when standard input closes.
@@ -121,7 +121,9 @@ fn end_with_leader() {
 
 fn serve(options: &ProgramConfig, output: &mut dyn Write) -> Result<ProgramResult> {
     let (listener, address) = Listener::new(options.kind)?;
-    writeln!(output, "{address}").and_then(|()| output.flush()).context("the benchmark is gone")?;
+    writeln!(output, "{address}")
+        .and_then(|()| output.flush())
+        .context("the benchmark has ended")?;
     let mut connection = listener.accept().context("accept")?;
     match options.test {
         Test::Rr => answer(&mut connection, options.size as usize),

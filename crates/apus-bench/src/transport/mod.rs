@@ -205,7 +205,7 @@ impl FromStr for Transport {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let known = Self::all().find(|transport| transport.name() == name);
-        known.ok_or_else(|| format!("there is no transport `{name}`"))
+        known.ok_or_else(|| format!("unknown transport `{name}`"))
     }
 }
 

@@ -74,7 +74,7 @@ fn listen_unix() -> Result<(Socket, String)> {
     listener.bind(&SockAddr::unix("")?)?;
     listener.listen(BACKLOG)?;
     let address = listener.local_addr()?;
-    let name = address.as_abstract_namespace().context("the kernel picked no name")?;
+    let name = address.as_abstract_namespace().context("the kernel assigned no name")?;
     Ok((listener, format!("{ABSTRACT}{}", str::from_utf8(name)?)))
 }
 

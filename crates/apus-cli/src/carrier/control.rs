@@ -70,7 +70,7 @@ fn uid_of(user: &str) -> Result<u32> {
         return Ok(uid);
     }
     let found = User::from_name(user).context("cannot read the list of users")?;
-    let found = found.ok_or_else(|| Misuse(format!("there is no user `{user}`")))?;
+    let found = found.ok_or_else(|| Misuse(format!("no user `{user}`")))?;
     Ok(found.uid.as_raw())
 }
 
@@ -97,7 +97,7 @@ pub(super) fn status(args: &StatusArgs) -> Result<()> {
 pub(super) fn off(args: &OffArgs) -> Result<()> {
     let status = args.which.ask(Request::Off)?;
     let left = status.connections.len();
-    output::print(&format!("carries no new connections; {left} return to TCP\n"))
+    output::print(&format!("no new connections are carried; {left} return to TCP\n"))
 }
 
 /// Switches the carrier on.
@@ -106,7 +106,7 @@ pub(super) fn off(args: &OffArgs) -> Result<()> {
 /// When no carrier answers.
 pub(super) fn on(args: &OnArgs) -> Result<()> {
     args.which.ask(Request::On)?;
-    output::print("carries new connections\n")
+    output::print("new connections are carried\n")
 }
 
 fn text(status: &Status, style: Style) -> String {
@@ -149,7 +149,7 @@ fn refusals(status: &Status) -> [(&'static str, u64); 8] {
     [
         ("processes of other users", refused.foreign_user),
         (
-            "introductions of connections that a process does not have, or no longer",
+            "connections that the introducing process does not have, or no longer has",
             refused.not_introduced,
         ),
         ("processes or connections without a descriptor for them", refused.no_descriptor),

@@ -20,7 +20,7 @@ pub(crate) fn port() -> Result<u16> {
     let port = port.filter(|port| (1..=32_767).contains(port));
     port.ok_or_else(|| {
         let text = text.to_string_lossy();
-        Misuse(format!("APUS_CARRIER is `{text}`, and has to be a port from 1 to 32767")).into()
+        Misuse(format!("APUS_CARRIER = '{text}': expected a port from 1 to 32767")).into()
     })
 }
 
@@ -33,12 +33,12 @@ pub(super) fn hosts() -> Result<Vec<IpNet>> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     let networks: Result<Vec<IpNet>, String> = parts.map(network).collect();
     networks.map_err(|_| {
-        Misuse(format!("APUS_CARRIER_HOSTS is `{text}`, and has to be a list of networks")).into()
+        Misuse(format!("APUS_CARRIER_HOSTS = '{text}': expected a list of networks")).into()
     })
 }
 
 /// A network, or an address, which is the network of one host.
 pub(super) fn network(text: &str) -> Result<IpNet, String> {
     let address = text.parse::<IpAddr>().map(IpNet::from);
-    address.or_else(|_| text.parse()).map_err(|_| "it is neither an address nor a network".into())
+    address.or_else(|_| text.parse()).map_err(|_| "expected an address or a network".into())
 }

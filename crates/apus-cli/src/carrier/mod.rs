@@ -29,14 +29,14 @@ use environment::{hosts, network};
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "`apus run --net` starts one in the background if none is there. A carrier belongs to a user and a network namespace. It \
-ends when no program of `apus run --net` was there for --idle. deploy/apus-carrier@.service runs one for ever.
+    after_help = "`apus run --net` starts a carrier in the background if none runs. A carrier belongs to a user and a network \
+namespace. It ends after --idle without a program of `apus run --net`. deploy/apus-carrier@.service runs one permanently.
 
-Carriers of all hosts use the same UDP port. A packet filter has to let it through. A user who may bind the port at a host speaks for \
-that host; a port below 1024 needs a privilege. A carrier at another port is refused.
+Carriers of all hosts use the same UDP port, which packet filters must pass. Any user who may bind the port at a host acts for \
+that host; a port below 1024 needs a privilege. Carriers refuse carriers at other ports.
 
 A carrier logs to standard error, which is the journal under systemd. In the background it logs to \
-$XDG_STATE_HOME/apus/carrier-PORT.log, or below ~/.local/state; `apus carrier status` says where.
+$XDG_STATE_HOME/apus/carrier-PORT.log, or below ~/.local/state; `apus carrier status` names the file.
 
 Environment:
   APUS_CARRIER        the UDP port, as --port
@@ -48,7 +48,7 @@ Examples:
   apus carrier --port 700 --idle never --hosts 10.1.0.0/16,fd00::/8
   apus carrier --capture packets.pcapng
   apus carrier status --json -
-  apus carrier off                             # connections return to TCP, and stay there
+  apus carrier off                             # connections return to TCP and stay there
   APUS_CARRIER=700 apus run --net redis-server"
 )]
 pub(crate) struct Args {
@@ -70,13 +70,13 @@ struct RunArgs {
     /// UDP port, 1 to 32767 [default: 20147]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=32_767))]
     port: Option<u16>,
-    /// End after this time without a program; `never`: go on
+    /// End after this time without a program; `never`: run until it is stopped
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = idle)]
     idle: Idle,
-    /// Carry connections to and from these hosts only: addresses, or networks as 10.1.0.0/16 [default: all]
+    /// Carry only connections to and from these hosts: addresses, or networks such as 10.1.0.0/16 [default: all]
     #[arg(long, value_name = "NETWORK", value_delimiter = ',', value_parser = network)]
     hosts: Vec<IpNet>,
-    /// Log to this file; beyond 1 MiB it is renamed to FILE.old
+    /// Log to this file, which is renamed to FILE.old beyond 1 MiB
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Return when the carrier is ready, and leave it in the background
@@ -84,7 +84,7 @@ struct RunArgs {
     background: bool,
     #[command(flatten)]
     capture: CaptureOptions,
-    /// Do not end with the session that started it
+    /// Continue after the end of the session
     #[arg(long, hide = true)]
     detached: bool,
 }
@@ -133,7 +133,7 @@ fn carry(args: &RunArgs) -> Result<()> {
     leave_at(signals, Arc::clone(&carrier));
     output::print(&format!("carrier at {}\n", carrier.local_addr()))?;
     // A no-op without a service manager.
-    sd_notify::notify(&[NotifyState::Ready]).context("cannot tell the service manager")?;
+    sd_notify::notify(&[NotifyState::Ready]).context("cannot notify the service manager")?;
     carrier.run();
     Ok(())
 }
@@ -172,7 +172,7 @@ fn end_at_panics() {
 /// # Errors
 /// When it does not start.
 fn start(port: u16, hosts: &[IpNet], args: &RunArgs) -> Result<()> {
-    let program = env::current_exe().context("cannot tell where this program is")?;
+    let program = env::current_exe().context("cannot find the path of this program")?;
     let idle = args.idle.0.map(|time| humantime::format_duration(time).to_string());
     let mut arguments: Vec<OsString> = ["carrier", "--detached", "--port"].map(Into::into).into();
     arguments.push(port.to_string().into());
@@ -184,7 +184,7 @@ fn start(port: u16, hosts: &[IpNet], args: &RunArgs) -> Result<()> {
     let log = args.log.clone().or_else(|| log::default_file(port).filter(|it| log::may_have(it)));
     for (option, file) in [("--log", log.as_deref()), ("--capture", args.capture.file())] {
         if let Some(file) = file {
-            let cannot = || format!("cannot tell where {option} is");
+            let cannot = || format!("cannot find the path of {option}");
             arguments.extend([option.into(), path::absolute(file).with_context(cannot)?.into()]);
         }
     }
@@ -214,7 +214,7 @@ pub(crate) fn ensure(port: u16) -> Result<()> {
     if apus_carrier::is_running(port) {
         return Ok(());
     }
-    let program = env::current_exe().context("cannot tell where this program is")?;
+    let program = env::current_exe().context("cannot find the path of this program")?;
     let output = Command::new(program)
         .args(["carrier", "--background", "--port", &port.to_string()])
         .env_remove("LD_PRELOAD")

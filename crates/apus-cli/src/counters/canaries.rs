@@ -80,7 +80,7 @@ const CANARIES: &[Canary] = &[
             "link.black_holes",
             "protocol.black_holes",
         ],
-        means: "the kernel or the network does not take packets",
+        means: "the kernel or the network refuses packets",
     },
     Canary { counters: &["delivery.handler_panics"], means: "handlers of the application panic" },
     Canary {

@@ -111,7 +111,7 @@ impl Snapshot {
         let text = fs::read_to_string(path);
         let text = text.with_context(|| format!("cannot read `{}`", path.display()))?;
         let parsed = serde_json::from_str(&text);
-        parsed.with_context(|| format!("`{}` is no file of `apus stat --json`", path.display()))
+        parsed.with_context(|| format!("`{}` is not a file of `apus stat --json`", path.display()))
     }
 }
 

@@ -41,26 +41,26 @@ pub(crate) use socket::SOCKET;
   apus daemon status --socket /tmp/engine.sock
   apus daemon reload --socket /tmp/engine.sock
 
-A program with APUS_ENGINE=unix:PATH, or the setting `engine`, attaches to the engine: its messages are ordered and granted together with \
-those of all other such programs. Links, address and privileges are the daemon's. The settings of the engine's node come from \
-the table [node] of the file, then from the environment (APUS_…), then from arguments; `apus settings` lists them.
+A program with APUS_ENGINE=unix:PATH, or the setting `engine`, attaches to the engine, which schedules the messages of all \
+attached programs together. The links, the address and the privileges are those of the daemon. The settings of its node come from \
+the table [node] of the file, the environment (APUS_…) and the arguments; later ones take precedence. `apus settings` lists them.
 
 A file:
   [node]
   listen = \"10.0.0.1:20146\"
   [access]
   mode = \"0660\"             # of the socket; default 0666
-  users = [\"alice\", 33]     # whose programs may attach; default: all that can connect
-  process_budget = \"128 MiB\" # of calls under way, for each process
-  total_budget = \"1 GiB\"     # of messages that processes do not read; half of it for one user
+  users = [\"alice\", 33]     # may attach; default: all users who can connect
+  process_budget = \"128 MiB\" # for the outstanding calls of each process
+  total_budget = \"1 GiB\"     # for messages that processes have not read; half of it for one user
   processes_max = 1000
-  [[access.ports]]           # ports that are named nowhere are for everyone
+  [[access.ports]]           # other ports are open to all users
   ports = \"1-999\"
   users = [\"root\", 33]
 
-Started by systemd with a socket, the daemon uses that socket and says when it is ready (deploy/apus-daemon.service). SIGTERM and Ctrl-C \
-end it; calls under way end with an error, and programs attach again to its successor. SIGHUP, and 'apus daemon reload', have it \
-read the table [access] of the file anew; programs whose users may not attach any more are detached."
+The daemon uses the socket that systemd passes to it, and notifies systemd when it is ready (deploy/apus-daemon.service). SIGTERM \
+and Ctrl-C end it: outstanding calls fail, and programs attach again to its successor. SIGHUP and 'apus daemon reload' make it \
+read the table [access] of the file again, and detach programs whose users may no longer attach."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn serve(args: &RunArgs) -> Result<()> {
-    let socket = std::path::absolute(&args.socket).context("cannot tell where --socket is")?;
+    let socket = std::path::absolute(&args.socket).context("cannot find the path of --socket")?;
     let settings = Settings::read(args.config.as_deref())?;
     let mut config = settings.node(args.listen)?;
     args.capture.apply(&mut config)?;
@@ -122,7 +122,7 @@ fn serve(args: &RunArgs) -> Result<()> {
     obey(signals, reload);
     output::print(&started)?;
     // A no-op without a service manager.
-    sd_notify::notify(&[NotifyState::Ready]).context("cannot tell the service manager")?;
+    sd_notify::notify(&[NotifyState::Ready]).context("cannot notify the service manager")?;
     engine.with(SharedEngine::run);
     engine.end();
     Ok(())
@@ -160,7 +160,7 @@ fn started(engine: &SharedEngine, socket: &Path) -> String {
     let mut line = format!("engine at {}: ", engine.local_addr());
     let _ = writeln!(line, "programs attach with APUS_ENGINE=unix:{}", socket.display());
     for file in apus::missing_files() {
-        let _ = writeln!(line, "it runs without {file}");
+        let _ = writeln!(line, "the daemon runs without {file}");
     }
     line
 }

@@ -16,9 +16,9 @@ use crate::output;
   apus daemon reload
   apus daemon reload --socket /tmp/engine.sock
 
-The daemon reads the table [access] of the file that it was started with; the settings of [node] stay those of its start. If the file \
-has an error, nothing is changed. Only root and the user of the daemon may ask. SIGHUP does the same, and the daemon tells the result \
-on its standard error.")]
+The daemon reads the table [access] of its file again; the settings of [node] do not change. If the file has an error, the daemon \
+changes nothing. Only root and the user of the daemon may use this command. SIGHUP has the same effect, and the daemon reports the \
+result on standard error.")]
 pub(super) struct Args {
     /// Unix socket to which processes connect
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
@@ -54,7 +54,7 @@ impl Reload {
                 let from = self.config.as_deref().unwrap_or_else(|| Path::new("no file")).display();
                 format!("{DONE} [access] of {from}; {detached} programs were detached")
             }
-            Err(error) => format!("not reloaded, nothing is changed: {error:#}"),
+            Err(error) => format!("not reloaded, the old rules stay: {error:#}"),
         }
     }
 

@@ -42,6 +42,6 @@ pub(super) fn ask(socket: &Path, question: &str) -> Result<String> {
         stream.read_to_string(&mut text)
     });
     answer.with_context(|| no_answer(socket))?;
-    anyhow::ensure!(!text.is_empty(), "only root and the daemon's user may ask the daemon");
+    anyhow::ensure!(!text.is_empty(), "only root and the daemon's user may query the daemon");
     Ok(text)
 }

@@ -30,8 +30,8 @@ use crate::output::{self, OutputFile};
   apus daemon status
   apus daemon status --socket /tmp/engine.sock --json -
 
-Only root and the user of the daemon may ask. The status is that of the moment; counters count since a process has attached, \
-or since the engine's start.")]
+Only root and the user of the daemon may use this command. Counters of a process count from its attachment, those of the engine \
+from its start.")]
 pub(super) struct Args {
     /// Unix socket to which processes connect
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
@@ -160,9 +160,9 @@ impl DaemonStatus {
 
     fn table(&self, style: Style) -> String {
         let note = format!(
-            "Engine {} (pid {}) at {}, up {}. Packets: {} sent, {} received. Not read by processes: {} of at most {} bytes, \
-             half of them for one user. Memory for long messages: {} of {} bytes. Not let in: {} of users that may not attach, {} \
-             beyond the number of processes.{}",
+            "Engine {} (pid {}) at {}, up {}. Packets: {} sent, {} received. Unread by processes: {} of at most {} bytes, half of \
+             them for one user. Memory for long messages: {} of {} bytes. Refused processes: {} of users without access, {} beyond \
+             the limit.{}",
             self.version,
             self.pid,
             self.listen,
@@ -191,7 +191,7 @@ impl DaemonStatus {
         ];
         let lines = self.processes.iter().map(ProcessStatus::line);
         if self.processes.is_empty() {
-            return format!("{note}\nNo process uses it.\n");
+            return format!("{note}\nNo process is attached.\n");
         }
         Table::of_texts("Processes of the engine", &note, &heads, lines).text(style)
     }
@@ -369,6 +369,6 @@ mod tests {
             "{text}"
         );
         let none = DaemonStatus { processes: Vec::new(), ..status };
-        assert!(none.table(Style::PLAIN).contains("No process uses it."));
+        assert!(none.table(Style::PLAIN).contains("No process is attached."));
     }
 }

@@ -65,7 +65,7 @@ fn measure_mix(
         }
         for gbps in tried {
             result.warn(format!(
-                "the load is lower than usual: at {gbps} Gb/s this machine was too busy to send calls at their time"
+                "the load is lower than usual: at {gbps} Gb/s this machine was too busy to send calls on time"
             ));
         }
         mixed.warnings.into_iter().for_each(|warning| result.warn(warning));

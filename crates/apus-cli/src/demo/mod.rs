@@ -26,8 +26,8 @@ pub(crate) use self::network::{LAB_COMMAND, lab};
   apus demo --html /tmp/demo.html
   apus demo --no-html --json demo.json
 
-The network is emulated where network namespaces can be made (by root, or in a user namespace), otherwise simulated; \
-the output says which. See docs/demo.md.")]
+The network is emulated if the command can create network namespaces (as root, or in a user namespace), and simulated otherwise; \
+the output names the method. See docs/demo.md.")]
 pub(crate) struct Args {
     /// Write the HTML report to FILE
     #[arg(long, value_name = "FILE", default_value = "apus-demo.html")]

@@ -130,8 +130,8 @@ fn in_words(too_busy: &[(f64, Option<f64>)], refused: bool) -> String {
     };
     let list: Vec<String> = too_busy.iter().map(one).collect();
     let end = match refused {
-        false => "the links were slowed down for that",
-        true => "so the network's figures are not those of a network",
+        false => "the rate of the links was reduced",
+        true => "so the figures do not describe the network",
     };
     format!(" ({}; {end})", list.join(", "))
 }
@@ -286,11 +286,11 @@ mod tests {
         let slowed = in_words(&[(100.0, Some(88.2))], false);
         assert_eq!(
             slowed,
-            " (processors 88 % busy at 100 Mb/s; the links were slowed down for that)"
+            " (processors 88 % busy at 100 Mb/s; the rate of the links was reduced)"
         );
         let refused = in_words(&[(100.0, Some(99.0)), (25.0, None)], true);
         assert!(
-            refused.contains("too busy at 25 Mb/s; so the network's figures are not"),
+            refused.contains("too busy at 25 Mb/s; so the figures do not describe the network"),
             "{refused}"
         );
     }

@@ -58,7 +58,7 @@ pub(super) fn table(result: &ResultFile, lines: &[ComparedFigure]) -> Table {
 
 /// What holds for all lines.
 const NOTE: &str = "p50: the typical call; p99: 99 of 100 calls take at most this long. Less is better, except for Gb/s. TCP and \
-    unix sockets (unix) block or spin, whichever is better.";
+                    unix sockets (unix) either block or spin; the better result is shown.";
 
 /// The conclusion for a reader: one or two sentences that follow from the table.
 pub(super) fn conclusion(result: &ResultFile, lines: &[ComparedFigure]) -> String {

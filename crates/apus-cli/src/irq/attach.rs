@@ -19,13 +19,14 @@ use crate::output::OutputFile;
 /// Give a running program a mode, until this command ends
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "Sets the parameters of all epoll sets of the program and of its children, and of those that they make later, and of the \
-devices if some are given. All of it is restored when the command or the program ends; also when the command is killed. The epoll sets \
-need the right to trace the program, the devices CAP_NET_ADMIN.
+    after_help = "Sets the parameters of all epoll sets of the program and of its children, including later ones, and of the \
+devices that are given. The values before are restored when the command or the program ends, even if the command is killed. \
+Setting epoll sets needs the right to trace the program; setting devices needs CAP_NET_ADMIN.
 
---steer is for programs whose workers each have a listener of one address (SO_REUSEPORT; nginx with `listen ... reuseport`). The kernel \
-then gives a connection to the listener whose place in the group is the number of the connection's receive queue, instead of by a hash, so \
-each worker's epoll set has one NAPI instance. A filter that the program itself has for this is replaced, and not restored.
+--steer is for programs in which each worker has its own listener at the same address (SO_REUSEPORT; nginx with `listen ... \
+reuseport`). The kernel then selects the listener by the number of the connection's receive queue instead of a hash, so the epoll \
+set of each worker has one NAPI instance. --steer replaces a filter that the program has set for this purpose, and does not \
+restore it.
 
 Examples:
   apus irq attach 4711 --mode suspend:20 eth0
@@ -39,10 +40,10 @@ pub(crate) struct AttachArgs {
     pid: i32,
     #[command(flatten)]
     what: What,
-    /// Devices, or receive queues of them, that get the mode's parameters as well
+    /// Devices, or receive queues of them, that also get the parameters of the mode
     #[arg(value_name = "DEV[:QUEUE]")]
     targets: Vec<Target>,
-    /// Write what was set as JSON to FILE when everything is restored; - is standard output
+    /// Write the result as JSON to FILE at the end; - is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -66,7 +67,7 @@ pub(super) struct What {
     /// 6.19); or the name of a preset
     #[arg(long, value_name = "MODE", value_parser = preset::mode)]
     pub(super) mode: Mode,
-    /// Set queues that other programs use, too
+    /// Also set queues that other programs use
     #[arg(long)]
     force: bool,
     /// Give each connection to the listener of its receive queue, in programs with an SO_REUSEPORT listener for each worker
@@ -86,7 +87,7 @@ impl What {
             _ if !self.steer => Ok(None),
             [Target { device, queue: None }] => Ok(Some(Steering::new(device))),
             _ => Err(Misuse(
-                "'--steer' needs one whole device: queues have the same numbers on each, and connections come by all of them"
+                "'--steer' needs exactly one device, without a queue: queue numbers are unique only within a device"
                     .to_owned(),
             )
             .into()),
@@ -105,8 +106,8 @@ impl What {
     ) -> Result<Session> {
         if self.mode.needs_other_waits() && !preloaded {
             return Err(Misuse(format!(
-                "'--mode {}': its program polls without sleeping, with waits of 1 ms that repeat; parameters cannot make a program \
-                 wait so. `apus irq run --preload` starts a program that does; napibusy and suspend:X work from outside",
+                "'--mode {}': in this mode the program repeats waits of 1 ms instead of sleeping, which parameters cannot achieve \
+                 from outside. Start the program with `apus irq run --preload`, or use napibusy or suspend:X",
                 self.mode
             ))
             .into());

@@ -14,13 +14,13 @@ use crate::output::OutputFile;
 /// Find out what keeps suspension from acting, and whether it acts
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "Each line has a verdict (good, could be better, bad, not known), what was found, and a command that changes it. Nothing is changed. The \
-commands are for this machine: read them before you type them. docs/irq.md explains every line.
+    after_help = "Each line has a verdict (good, could be better, bad, not known), the finding, and a command that changes it. The \
+doctor changes nothing itself. The commands are for this machine: read them before you run them. docs/irq.md explains every line.
 
-The kernel's watchdog timers and polls are watched for a second, which takes root (CAP_PERFMON and CAP_SYSLOG); so look while the \
-program is under load. Without that right, the rest is looked at all the same. Programs of other users take CAP_SYS_PTRACE.
+The doctor watches the kernel's watchdog timers and polls for a second, so run it while the program is under load. This part needs \
+root (CAP_PERFMON and CAP_SYSLOG) and is omitted without it. Programs of other users need CAP_SYS_PTRACE.
 
-The exit status is 1 if something is bad, and 0 otherwise.
+The exit status is 1 if a verdict is bad, and 0 otherwise.
 
 Examples:
   sudo apus irq doctor 4711
@@ -30,10 +30,10 @@ Examples:
   sudo nsenter -t 4711 -n apus irq doctor 4711"
 )]
 pub(crate) struct Args {
-    /// Process of a program, whose children are looked at as well; or a network device
+    /// Process of a program, examined with its children; or a network device
     #[arg(value_name = "PID|DEV")]
     subject: String,
-    /// How long the kernel is watched, in seconds, 0.1 to 3600
+    /// Time to watch the kernel, in seconds, 0.1 to 3600
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     watch: Duration,
     /// Write the findings as JSON to FILE; - is standard output, which then has no text

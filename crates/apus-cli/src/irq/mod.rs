@@ -27,13 +27,13 @@ pub(crate) enum Irq {
     Run(run::RunArgs),
     Doctor(doctor::Args),
     Tune(tune::TuneArgs),
-    /// Restore what a process has set once standard input ends
+    /// Restore the values that a process has set, at the end of standard input
     #[command(hide = true, name = session::GUARDIAN_COMMAND)]
     Guardian(session::GuardianArgs),
     /// Become a user and then a program
     #[command(hide = true, name = user::BECOME_COMMAND)]
     Become(user::BecomeArgs),
-    /// Set a device again when its values are lost
+    /// Set a device again when it loses its values
     #[command(hide = true, name = keeper::KEEPER_COMMAND)]
     Keeper(keeper::KeeperArgs),
 }

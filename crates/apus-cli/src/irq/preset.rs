@@ -54,10 +54,9 @@ pub(super) fn mode(text: &str) -> Result<Mode, String> {
     let path = path(text).map_err(|error| error.to_string())?;
     let cannot = |why: String| format!("`{}`: {why}", path.display());
     match fs::read_to_string(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Err(format!(
-            "{unknown}; there is no preset `{text}` either, which would be in `{}`",
-            path.display()
-        )),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(format!("{unknown}; no preset `{text}` in `{}`", path.display()))
+        }
         Err(error) => Err(cannot(error.to_string())),
         Ok(text) => {
             let preset: Preset =
@@ -96,11 +95,11 @@ fn check(name: &str) -> Result<(), String> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.bytes().all(is_plain) {
         return Err(format!(
-            "`{name}` is no name of a preset: expected 1 to 64 letters, digits, '-', '_' and '.', the first one no '.'"
+            "preset `{name}`: expected 1 to 64 letters, digits, '-', '_' and '.', not beginning with '.'"
         ));
     }
     match name.parse::<Mode>() {
-        Ok(_) => Err(format!("`{name}` is a mode of its own, and no name of a preset")),
+        Ok(_) => Err(format!("preset `{name}`: this is the name of a mode")),
         Err(_) => Ok(()),
     }
 }
@@ -119,7 +118,7 @@ fn directory() -> Result<PathBuf> {
         return Ok(PathBuf::from("/etc/apus/irq"));
     }
     let home = set("HOME").ok_or_else(|| {
-        Misuse("neither XDG_CONFIG_HOME nor HOME is set, so presets have no directory".to_owned())
+        Misuse("presets have no directory: neither XDG_CONFIG_HOME nor HOME is set".to_owned())
     })?;
     Ok(home.join(".config/apus/irq"))
 }
@@ -137,7 +136,7 @@ mod tests {
             assert!(check(name).is_err(), "{name}");
         }
         assert!(mode("no-such-preset").unwrap_err().contains("no-such-preset.toml"));
-        assert!(mode("suspend:x").unwrap_err().contains("is no mode"));
+        assert!(mode("suspend:x").unwrap_err().contains("mode `suspend:x`"));
         assert_eq!(mode("base"), Ok("base".parse().unwrap()));
     }
 

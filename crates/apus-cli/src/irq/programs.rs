@@ -88,7 +88,7 @@ impl Programs {
         }
         if self.unreadable > 0 {
             text += &format!(
-                "{} processes are left out: they are of other users, which takes CAP_SYS_PTRACE\n",
+                "{} processes of other users are omitted: reading them needs CAP_SYS_PTRACE\n",
                 self.unreadable
             );
         }
@@ -105,17 +105,15 @@ fn read(pid: i32) -> io::Result<Found> {
 /// Explains an error about another process.
 fn explained(error: io::Error) -> anyhow::Error {
     let why = match error.kind() {
-        io::ErrorKind::NotFound => "there is no such process",
+        io::ErrorKind::NotFound => "no such process",
         io::ErrorKind::PermissionDenied => {
-            "it may be traced by its user only, or with CAP_SYS_PTRACE (see /proc/sys/kernel/yama/ptrace_scope)"
+            "tracing it needs its user or CAP_SYS_PTRACE (see /proc/sys/kernel/yama/ptrace_scope)"
         }
         _ => return error.into(),
     };
     match error.raw_os_error() {
         Some(code) if code == nix::errno::Errno::ENOTTY as i32 => {
-            anyhow::anyhow!(
-                "this kernel knows no parameters of epoll sets (Linux 6.9 and newer do)"
-            )
+            anyhow::anyhow!("this kernel has no parameters of epoll sets, which need Linux 6.9")
         }
         _ => anyhow::anyhow!(why),
     }

@@ -20,20 +20,20 @@ use crate::failure::NotStarted;
 use crate::output::OutputFile;
 use crate::run::{find, preload};
 
-/// Start a program with a mode, which ends with it
+/// Start a program with a mode for its lifetime
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "As `apus irq attach` for a program that is started. The exit code is that of the program. Signals that come to the \
-command are passed on, each of them.
+    after_help = "Starts a program and sets the parameters as `apus irq attach` does. The exit status is that of the program. The \
+command forwards every signal to the program.
 
-A server that goes to the background (memcached -d, nginx, redis-server --daemonize yes) is followed: as long as a process that it has left \
-has an internet socket, the values stay, and the command waits. The exit code is then that of the process in the background. If none of the \
-processes opens a socket within 10 seconds, one line says so, and the values are restored.
+The command follows a server into the background (memcached -d, nginx, redis-server --daemonize yes): while a process that the \
+server left behind has an internet socket, the values stay and the command waits. The exit status is then that of the background \
+process. If no process opens a socket within 10 seconds, the command reports this and restores the values.
 
-With --preload, the library of `apus run` gives the parameters to each epoll set when the program makes it, and nothing reaches into \
-the program from outside. Only so is there the mode fullbusy: the library makes each wait of the program a row of waits of 1 ms, which \
-do not sleep. No connection is carried, unless the variable APUS_SOCKETS says otherwise. A program that is statically linked, uses \
-musl or gains privileges when it starts cannot be preloaded.
+With --preload, the library of `apus run` sets the parameters of each epoll set when the program creates it, so the command needs \
+no access to the process. The mode fullbusy needs --preload: the library replaces each wait of the program with repeated waits of \
+1 ms, which do not sleep. The library carries no connections unless the variable APUS_SOCKETS is set. A program that is statically \
+linked, uses musl or gains privileges when it starts cannot be preloaded.
 
 Examples:
   apus irq run --mode suspend:20 eth0 -- memcached -t 4
@@ -43,16 +43,16 @@ Examples:
 pub(crate) struct RunArgs {
     #[command(flatten)]
     what: What,
-    /// Set the program's epoll sets by a library in it instead of from outside
+    /// Set the program's epoll sets with a preloaded library instead of from outside
     #[arg(long)]
     preload: bool,
-    /// User that the program runs as, by name or number, with all groups of that user [default: the user of this command]
+    /// User to run the program as, by name or number, with all groups of the user [default: the user of this command]
     #[arg(long, value_name = "USER")]
     user: Option<String>,
-    /// Device, or one of its receive queues, that gets the mode's parameters as well
+    /// Device, or one of its receive queues, that also gets the parameters of the mode
     #[arg(value_name = "DEV[:QUEUE]")]
     target: Target,
-    /// Write what was set as JSON to FILE when everything is restored; standard output is the program's
+    /// Write the result as JSON to FILE at the end; standard output belongs to the program
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Program and its arguments

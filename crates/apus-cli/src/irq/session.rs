@@ -66,29 +66,30 @@ fn words(notice: &Notice) -> String {
         Notice::NotSteered(error @ Error::Misfit { .. }) => format!("'--steer': {error}"),
         Notice::NotSteered(error) => error.to_string(),
         Notice::SetAgain { device, lost, new } => format!(
-            "{device}: set again: {lost} NAPI instances that had lost their values, and {new} new ones"
+            "{device}: set {lost} NAPI instances again that had lost their values, and {new} new ones"
         ),
         Notice::Steered { address, listeners, queues, spread } => {
             let several = match (spread.modulus < *queues, spread.each) {
                 (true, _) => {
-                    "; several queues have the same listener, whose packets come by more than one NAPI instance then"
+                    "; several queues share a listener, which then receives packets from more than one NAPI instance"
                 }
                 (false, 1) => "",
-                (false, _) => "; listeners of one queue are chosen at random",
+                (false, _) => "; a queue with several listeners selects one at random",
             };
             format!(
-                "{address}: {listeners} listeners get the connections of {queues} receive queues by the queue's number{several}"
+                "{address}: {listeners} listeners receive the connections of {queues} receive queues by the number of the \
+                 queue{several}"
             )
         }
         Notice::Followed { program, holder, pid } => format!(
-            "{program} has gone to the background; {holder} (pid {pid}) has its sockets and is followed until it ends"
+            "{program} went to the background; following {holder} (pid {pid}), which has its sockets, until it ends"
         ),
         Notice::NotFollowed { program, left, seconds } => {
             let pids = left.iter().map(i32::to_string).collect::<Vec<_>>().join(", ");
             format!(
-                "{program} has ended, and within {seconds} s no process that it left ({pids}) has opened an internet socket: the values are \
-                 restored. Keep the server in the foreground (memcached without -d, nginx -g 'daemon off;', redis-server --daemonize no), or \
-                 use `apus irq attach PID` when it listens"
+                "{program} ended, and no process that it left behind ({pids}) opened an internet socket within {seconds} s: the \
+                 values are restored. Keep the server in the foreground (memcached without -d, nginx -g 'daemon off;', \
+                 redis-server --daemonize no), or use `apus irq attach PID` once it listens"
             )
         }
     }
@@ -107,9 +108,9 @@ mod tests {
             let address = "10.0.0.1:80".parse().unwrap();
             words(&Notice::Steered { address, listeners, queues, spread })
         };
-        assert!(steered(2, 2).ends_with("by the queue's number"), "{}", steered(2, 2));
-        assert!(steered(2, 4).contains("several queues have the same listener"));
-        assert!(steered(4, 2).contains("chosen at random"));
+        assert!(steered(2, 2).ends_with("by the number of the queue"), "{}", steered(2, 2));
+        assert!(steered(2, 4).contains("several queues share a listener"));
+        assert!(steered(4, 2).contains("one at random"));
         let error = of_steering(Error::NoListeners);
         assert!(failure::message(&error).starts_with("'--steer': the program has no TCP"));
     }

@@ -18,9 +18,10 @@ use crate::output::{self, OutputFile};
 /// Set the parameters of a device's NAPI instances, until `apus irq restore`
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "The values before are kept in the state directory. A process stays behind, which sets the values again when the driver loses them, as \
-by a link that goes down and up, and new queues of a whole device; `apus irq restore` ends it. This sets the device only: suspension also needs a program whose \
-epoll sets prefer busy polling (`apus irq attach`). Needs CAP_NET_ADMIN in the first user namespace.
+    after_help = "The state directory keeps the values before. A background process sets the values again when the driver loses \
+them, for example when the link goes down and up, and sets new queues of a whole device; `apus irq restore` ends it. The command \
+sets the device only: suspension also needs a program whose epoll sets prefer busy polling (`apus irq attach`). Needs \
+CAP_NET_ADMIN in the initial user namespace.
 
 Examples:
   apus irq set eth0 --preset suspend:20
@@ -31,7 +32,7 @@ pub(crate) struct SetArgs {
     /// Device, or one of its receive queues
     #[arg(value_name = "DEV[:QUEUE]")]
     target: Target,
-    /// Values of a test case: base, defer:X, napibusy, fullbusy, suspend:X with X in microseconds, threadbusy; or a preset's name
+    /// Values of a test case: base, defer:X, napibusy, fullbusy, suspend:X with X in microseconds, or threadbusy; or the name of a preset
     #[arg(long, value_name = "MODE", value_parser = preset::mode, required_unless_present_any = ["defer", "gro_flush", "suspend"])]
     preset: Option<Mode>,
     /// Empty polls on the timer until the interrupt is unmasked, 0 to 2147483647
@@ -43,13 +44,13 @@ pub(crate) struct SetArgs {
     /// Longest suspension in milliseconds, 0 to 10000
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=10_000))]
     suspend: Option<u64>,
-    /// Set queues that several programs use, too
+    /// Also set queues that several programs use
     #[arg(long)]
     force: bool,
-    /// Leave no process behind; the values may be lost when the link goes down and up
+    /// Start no background process; the values may be lost when the link goes down and up
     #[arg(long)]
     once: bool,
-    /// Write what was set as JSON to FILE; - is standard output, which then has no text
+    /// Write the result as JSON to FILE; - is standard output, which then has no text
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     #[command(flatten)]
@@ -70,18 +71,18 @@ struct Set<'a> {
 /// Restore what `apus irq` has set, also after a crash
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "What a running `apus irq attach` or `apus irq run` has set is left alone: end that instead. To restore twice \
-changes nothing.
+    after_help = "Values that a running `apus irq attach` or `apus irq run` has set stay: end that command instead. Restoring \
+twice has no further effect.
 
 Examples:
   apus irq restore
   apus irq restore eth0"
 )]
 pub(crate) struct RestoreArgs {
-    /// Device to restore; all, and all programs, if none is given
+    /// Device to restore [default: all devices and programs]
     #[arg(value_name = "DEV")]
     device: Option<String>,
-    /// Write what was restored as JSON to FILE; - is standard output, which then has no text
+    /// Write the result as JSON to FILE; - is standard output, which then has no text
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     #[command(flatten)]
@@ -117,7 +118,7 @@ pub(crate) fn set(args: &SetArgs) -> Result<()> {
         let deferred = defer_hard_irqs > 0 && gro_flush_timeout_ns > 0;
         if irq_suspend_timeout_ns > 0 && !deferred {
             failure::note(&format!(
-                "{} of {}: without --defer and --gro-flush above 0, nothing is suspended",
+                "{} of {}: interrupts are not suspended unless --defer and --gro-flush are above 0",
                 slot.name, device.name
             ));
         }
@@ -145,7 +146,10 @@ pub(crate) fn set(args: &SetArgs) -> Result<()> {
         return Ok(());
     }
     let names = slots.iter().map(|slot| slot.name.as_str()).collect::<Vec<_>>().join(", ");
-    output::print(&format!("{}: set {names}; `apus irq restore` restores it\n", device.name))
+    output::print(&format!(
+        "{}: set {names}; `apus irq restore` restores the values before\n",
+        device.name
+    ))
 }
 
 impl SetArgs {
@@ -172,12 +176,12 @@ pub(super) fn refuse_shared(
     programs: usize,
 ) -> Result<()> {
     let unreadable = match apus_irq::refuse_shared(slots, without, programs) {
-        Err(error @ Error::Shared { .. }) => bail!("{error}; --force sets it all the same"),
+        Err(error @ Error::Shared { .. }) => bail!("{error}; --force sets it nevertheless"),
         result => result?,
     };
     if unreadable > 0 {
         failure::note(&format!(
-            "{unreadable} processes of other users may not be read, and may share these queues"
+            "{unreadable} processes of other users are not readable and may share these queues"
         ));
     }
     Ok(())
@@ -215,8 +219,7 @@ impl Restored {
         for held in state.devices()?.iter().filter(|held| named(&held.device.name)) {
             let name = &held.device.name;
             if let Some(owner) = held.owner.filter(ProcessId::runs) {
-                let why =
-                    format!("process {} holds {name} and restores it when it ends", owner.pid);
+                let why = format!("process {} holds {name} and restores it at its end", owner.pid);
                 if only.is_some() {
                     return Err(Misuse(why).into());
                 }

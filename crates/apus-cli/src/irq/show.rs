@@ -16,8 +16,8 @@ use crate::output;
 /// Show NAPI instances with their parameters, interrupts, and the epoll sets of programs
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "A NAPI instance is the receive context of a queue. Suspension needs four things at once: defer of at least 1, gro-flush \
-and irq-suspend above 0, and prefer on the epoll set of the program. docs/irq.md explains them.
+    after_help = "A NAPI instance is the receive context of a queue. Suspension needs defer of at least 1, gro-flush above 0, \
+irq-suspend above 0, and prefer on the epoll set of the program. docs/irq.md explains them.
 
 Examples:
   apus irq show
@@ -27,13 +27,13 @@ Examples:
   apus irq show --presets"
 )]
 pub(crate) struct Args {
-    /// Device to show; all if none is given
+    /// Device to show [default: all]
     #[arg(value_name = "DEV")]
     device: Option<String>,
-    /// Show the epoll sets of this process only, and no device unless one is given
+    /// Show only the epoll sets of this process, and no devices unless one is given
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
-    /// List the presets that were saved instead
+    /// List the saved presets instead
     #[arg(long, conflicts_with_all = ["device", "pid"])]
     presets: bool,
     /// Write as JSON to FILE; - is standard output, which then has no table
@@ -176,7 +176,7 @@ impl DeviceShown {
 
     fn text(&self, style: Style) -> String {
         let mut text = if self.napis.is_empty() {
-            format!("{}: no NAPI instance is shown\n", self.device)
+            format!("{}: no NAPI instance\n", self.device)
         } else {
             self.table(style)
         };

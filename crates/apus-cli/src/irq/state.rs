@@ -9,7 +9,7 @@ use apus_load::misuse::Misuse;
 /// Where the values before a change are kept.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct StateArgs {
-    /// Directory in which the values before are kept [default: /run/apus-irq for root, else $XDG_RUNTIME_DIR/apus-irq]
+    /// Directory that keeps the values before [default: /run/apus-irq for root, else $XDG_RUNTIME_DIR/apus-irq]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 }
@@ -25,7 +25,7 @@ impl StateArgs {
         }
         let of_user = StateDirectory::of_user().ok_or_else(|| {
             Misuse(
-                "XDG_RUNTIME_DIR is not set: give '--state DIR', a directory of this user"
+                "XDG_RUNTIME_DIR is not set: use '--state DIR' with a directory of this user"
                     .to_owned(),
             )
         })?;

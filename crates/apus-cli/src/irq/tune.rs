@@ -31,12 +31,12 @@ use crate::output;
 /// Choose the parameters for a program and a target of latency, by measurement under load
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "The program must be under the load that it is tuned for. Each step sets parameters, measures the program's cycles through \
-tracepoints, and says what it changes and why. At the end everything is restored, unless --keep is given, and the result is saved as a \
-preset, which `--mode` and `--preset` take by its name. Needs root.
+    after_help = "Run the command while the program is under its usual load. Each step sets parameters, measures the program's \
+cycles through tracepoints, and reports the next change with its reason. At the end the command restores the values before, unless \
+--keep is given, and saves the result as a preset for `--mode` and `--preset`. Needs root.
 
-Without --p99-from, the 99th percentile is what the server can tell of a request: the wait for the timer and the wake-up if the \
-program sleeps, and a cycle. The network and the queue of the client are not in it.
+Without --p99-from, the 99th percentile is an estimate at the server: the wait for the timer, the wake-up if the program sleeps, \
+and one cycle. It excludes the network and the queue of the client.
 
 Examples:
   apus irq tune $(pidof memcached) --p99 200
@@ -54,25 +54,25 @@ pub(crate) struct TuneArgs {
     /// Shell command that runs as long as each step and writes the 99th percentile in microseconds, as its last line, as a client sees it
     #[arg(long, value_name = "COMMAND")]
     p99_from: Option<String>,
-    /// Devices, or receive queues of them [default: those by which the program's packets come]
+    /// Devices, or receive queues of them [default: those that receive the program's packets]
     #[arg(long, value_name = "DEV[:QUEUE]")]
     device: Vec<Target>,
     /// Seconds of each step, 1 to 600; with --p99-from, each step is as long as the command
     #[arg(long, value_name = "S", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
-    /// Steps at most, 1 to 100
+    /// Upper bound on steps, 1 to 100
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100))]
     steps: u32,
-    /// Longest suspension in milliseconds, 1 to 10000: how long others may wait if the program does not come back
+    /// Longest suspension in milliseconds, 1 to 10000: the time that other programs may wait if the program does not return to epoll_wait
     #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     suspend_max: u64,
     /// Name of the preset [default: the program's name]
     #[arg(long, value_name = "NAME")]
     save: Option<String>,
-    /// Leave the result set on the devices, until `apus irq restore`
+    /// Leave the result on the devices until `apus irq restore`
     #[arg(long)]
     keep: bool,
-    /// Set queues that other programs use, too
+    /// Also set queues that other programs use
     #[arg(long)]
     force: bool,
     /// Write the steps and the result as JSON to FILE; - is standard output, which then has no table
@@ -155,7 +155,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<()> {
     session.restore()?;
     let best = tuner.best().with_context(|| {
         format!(
-            "no step measured enough: {} must be under load, and wait with epoll_wait",
+            "no step has enough cycles: {} must be under load and wait with epoll_wait",
             program.name()
         )
     })?;
@@ -181,7 +181,8 @@ impl TuneArgs {
             ensure!(!ended(program)?, "{} has ended", program.name());
             if places.is_empty() && began.elapsed() > Duration::from_secs(self.seconds) {
                 return Err(Misuse(
-                    "no packet has come to the program by a NAPI instance of this network namespace: give it load, or '--device DEV'"
+                    "the program received no packet from a NAPI instance of this network namespace: put it under load, or use \
+                     '--device DEV'"
                         .to_owned(),
                 )
                 .into());
@@ -202,7 +203,7 @@ impl TuneArgs {
         let mut client = self.p99_from.as_deref().map(LoadCommand::start).transpose()?;
         let began = Instant::now();
         loop {
-            ensure!(!stop.load(Ordering::Relaxed), "stopped; everything is restored");
+            ensure!(!stop.load(Ordering::Relaxed), "stopped; the values before are restored");
             ensure!(!ended(program)?, "{} has ended", program.name());
             cycles.drain();
             let is_over = match &mut client {
@@ -225,7 +226,7 @@ impl TuneArgs {
             ..cycles.finish()
         };
         if sample.lost > 0 {
-            failure::note(&format!("{} records of the kernel were lost in this step", sample.lost));
+            failure::note(&format!("the kernel lost {} records in this step", sample.lost));
         }
         Ok(sample)
     }
@@ -254,7 +255,10 @@ impl TuneArgs {
             for (device, slots) in places {
                 state.set_device(device, slots, |_| napi, None)?;
                 keeper::start(&state, device)?;
-                text += &format!("{}: set; `apus irq restore` restores it\n", device.name);
+                text += &format!(
+                    "{}: set; `apus irq restore` restores the values before\n",
+                    device.name
+                );
             }
         }
         if let Some(path) = &self.json {
@@ -274,9 +278,7 @@ impl TuneArgs {
             output::print(&text)?;
         }
         if !is_met {
-            bail!(
-                "'--p99 {target}' was not met in any step; the result is the step that came nearest"
-            );
+            bail!("no step met '--p99 {target}'; the result is the nearest step");
         }
         Ok(())
     }
@@ -351,7 +353,7 @@ impl LoadCommand {
     fn has_ended(&mut self) -> Result<bool> {
         ensure!(
             self.began.elapsed() < COMMAND_MAX,
-            "'--p99-from {}' runs for more than {COMMAND_MAX:?}",
+            "'--p99-from {}': still running after {COMMAND_MAX:?}",
             self.command
         );
         Ok(self.child.try_wait().context("the command of --p99-from")?.is_some())
@@ -368,7 +370,7 @@ impl LoadCommand {
         match last.parse::<f64>() {
             Ok(us) if us > 0.0 && us.is_finite() => Ok((us * 1e3) as u64),
             _ => bail!(
-                "'--p99-from {command}' wrote '{last}' as its last line: expected a number of microseconds"
+                "'--p99-from {command}': its last line is '{last}'; expected a number of microseconds"
             ),
         }
     }

@@ -42,7 +42,7 @@ pub(super) fn named(name: &str) -> Result<Option<User>> {
     let by_number =
         || name.parse().ok().map(Uid::from_raw).and_then(|uid| User::from_uid(uid).ok()?);
     let Some(user) = by_name.or_else(by_number) else {
-        return Err(Misuse(format!("'--user {name}': there is no such user")).into());
+        return Err(Misuse(format!("'--user {name}': no such user")).into());
     };
     if user.uid == geteuid() {
         return Ok(None);
@@ -82,9 +82,9 @@ pub(super) fn command(
 /// When the kernel refuses, or the program cannot be executed.
 pub(crate) fn become_program(args: &BecomeArgs) -> Result<()> {
     let user = User::from_uid(Uid::from_raw(args.user)).context("the table of users")?;
-    let user = user.with_context(|| format!("there is no user {}", args.user))?;
+    let user = user.with_context(|| format!("no user {}", args.user))?;
     let name = CString::new(user.name.as_str()).context("the name of the user")?;
-    let groups = || format!("cannot take the groups of {}", user.name);
+    let groups = || format!("cannot set the groups of {}", user.name);
     initgroups(&name, user.gid).with_context(groups)?;
     setgid(user.gid).with_context(groups)?;
     setuid(user.uid).with_context(|| format!("cannot become {}", user.name))?;

@@ -37,16 +37,16 @@ struct SettingOverrides {
     /// Receive buffer of Apus; a stock machine gives 212992; `apus settings receive_buffer` shows the default
     #[arg(long, value_name = "BYTES", value_parser = arguments::buffer)]
     receive_buffer: Option<u32>,
-    /// Write the packets of Apus to FILE, for Wireshark, which takes time; in a cluster they are appended to a FILE of each host
+    /// Append the packets of Apus to FILE for Wireshark, which takes time; in a cluster, to FILE on each host
     #[arg(long, value_name = "FILE.pcapng")]
     capture: Option<PathBuf>,
-    /// Connections of TCP for each pair of hosts; the best is taken [default: 1,2,4,8]
+    /// TCP connections for each pair of hosts; the best number is used [default: 1,2,4,8]
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = arguments::number::<usize>("connections from 1 to 64"))]
     connections: Option<Vec<usize>>,
     /// Congestion control of TCP [default: the system's]
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
-    /// Seconds in which calls start that count [default: 30]
+    /// Seconds in which counted calls start [default: 30]
     #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = arguments::number::<f64>("seconds from 0.1 to 100000"))]
     seconds: Option<f64>,
     /// Repetitions of all measurements [default: 1]
@@ -62,7 +62,7 @@ pub(crate) struct CampaignArgs {
     plan: Option<PathBuf>,
     #[command(flatten)]
     options: SettingOverrides,
-    /// Keep the result of each measurement in DIR, and skip measurements whose result is there
+    /// Keep the result of each measurement in DIR, and skip measurements with a result in DIR
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
     #[command(flatten)]
@@ -99,7 +99,7 @@ impl CampaignArgs {
         };
         let settings = plan::settings(&text).map_err(named)?;
         let capture = self.options.capture.as_ref().map(std::path::absolute).transpose();
-        let capture = capture.context("cannot tell where --capture is")?;
+        let capture = capture.context("cannot find the path of --capture")?;
         let capture = capture.map(|file| text_of(&file)).transpose()?;
         let changed = settings.into_iter().map(|setting| {
             let hosts = hosts.unwrap_or(setting.hosts);
@@ -117,7 +117,9 @@ impl CampaignArgs {
 /// A path as a value of a plan.
 fn text_of(path: &Path) -> Result<String> {
     let text = path.to_str().map(str::to_owned);
-    text.ok_or_else(|| Misuse(format!("'--capture {}': it is no UTF-8", path.display())).into())
+    text.ok_or_else(|| {
+        Misuse(format!("'--capture {}': the path is not UTF-8", path.display())).into()
+    })
 }
 
 impl SettingOverrides {

@@ -17,8 +17,8 @@ use crate::progress::Bar;
   sudo apus lab run --hosts 4 --load max --workload 500kB --transports apus,tcp
   apus lab run --hosts 3 --seconds 5 --json run.json
 
-The lab is removed at the end; after a kill, `apus lab down` removes it. With --dir the same command continues a \
-stopped run. Without root the command needs user namespaces. See docs/lab.md.")]
+The command removes the lab at the end; if it is killed, `apus lab down` does. With --dir the same command continues a stopped \
+run. Without root the command needs user namespaces. See docs/lab.md.")]
 pub(crate) struct Args {
     /// Hosts [default: 10]
     #[arg(long, value_name = "N", value_parser = arguments::number::<usize>(format!("hosts from 2 to {HOSTS_MAX}")))]

@@ -57,7 +57,7 @@ pub(crate) struct Exec {
 
   apus lab status --json -
 
-Without root the processes are not shown.")]
+Processes are shown only to root.")]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     json: JsonArgs,
@@ -94,7 +94,7 @@ pub(super) fn exec(args: &Exec) -> Result<()> {
 pub(super) fn status(args: &StatusArgs) -> Result<()> {
     let labs = up::status()?;
     let text = || match labs.is_empty() {
-        true => "there is no lab\n".to_owned(),
+        true => "no lab\n".to_owned(),
         false => labs.iter().map(|lab| format!("{lab}\n")).collect(),
     };
     args.json.deliver_value(&json!({ "labs": labs }), text)

@@ -21,8 +21,9 @@ use crate::output::{OutputArgs, OutputFile, different, measured, say};
 Prints one line of statistics per second. Latency is the time from the intended start of a call (in a closed loop, from its start) \
 to the last byte of the reply.
 
-A failed call is counted by the kind of its error, and the run continues; in a closed loop the next call starts 10 ms later. If a TCP \
-connection breaks, all connections of its port are opened again. The exit status is 1 if no call succeeded or a reply was wrong.")]
+A failed call is counted by the kind of its error, and the run continues; in a closed loop the next call starts 10 ms later. If a \
+TCP connection breaks, the client opens all connections of its port again. The exit status is 1 if no call succeeded or a reply \
+was wrong.")]
 pub(crate) struct Args {
     #[command(flatten)]
     options: LoadProfile,

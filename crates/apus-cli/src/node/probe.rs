@@ -18,8 +18,8 @@ use crate::output::{OutputArgs, different, measured};
   apus node probe homa://10.0.0.2:4000 --seconds 0.2
   apus node probe 10.0.0.2:4000 --capture probe.pcapng
 
-The probe leaves no state at the host. Without homa:// or apus:// both are tried; homa:// needs CAP_NET_RAW. \
-The exit status is 1 if no answer came.")]
+The probe leaves no state at the host. Without homa:// or apus://, the command tries both; homa:// needs CAP_NET_RAW. The exit \
+status is 1 if no answer arrives.")]
 pub(crate) struct Args {
     /// Address: HOST:PORT, apus://HOST:PORT@UDPPORT or homa://HOST:PORT
     #[arg(value_name = "ADDR")]
@@ -59,11 +59,11 @@ pub(super) fn run(args: &Args) -> Result<()> {
         Ok(())
     })?;
     output.deliver(&result)?;
-    if found { Ok(()) } else { Err(anyhow::anyhow!("nobody answered at {}", args.address)) }
+    if found { Ok(()) } else { Err(anyhow::anyhow!("no answer from {}", args.address)) }
 }
 
 const ANSWERED: &str = "answered";
-const NOT_SERVED: &str = "is there, but nobody serves the port";
+const NOT_SERVED: &str = "answers, but no service listens at the port";
 
 /// The address as it was given, or in both forms.
 fn candidates(text: &str) -> Vec<String> {

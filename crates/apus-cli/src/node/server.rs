@@ -17,13 +17,13 @@ use crate::output::{OutputArgs, different, measured, say};
   apus node server --protocol tcp --listen 10.0.0.1:0 --first-port 5000
   apus node server --listen 127.0.0.1:0 --fault loss=0.1,dup=0.05,reorder=0.05
 
-Without --listen, only this machine can call the server; 0.0.0.0 is every address of the machine. The server prints one line with its \
-address when it listens, then one line of statistics per second. A request of the wrong format, or for a reply longer than a message \
-may be, is counted as wrong and answered with a few bytes.
+Without --listen, only this machine can call the server; 0.0.0.0 is every address of the machine. The server prints one line with \
+its address when it listens, then one line of statistics per second. It counts a request as wrong if its format is wrong or its \
+reply would exceed the longest message, and answers it with a few bytes.
 
---link raw answers hosts with the Linux Homa module (IP protocol 146). It needs CAP_NET_RAW ('setcap cap_net_raw+ep' on the program). \
-The module must not be loaded on the same host, because it would take every packet of the protocol too; --link udp runs beside it. \
-Messages then have at most 1,000,000 bytes. Clients with the stripped module need APUS_CONFIRM_PEERS=false.")]
+--link raw serves hosts with the Linux Homa module (IP protocol 146). It needs CAP_NET_RAW ('setcap cap_net_raw+ep' on the \
+program), and messages have at most 1,000,000 bytes. The module must not be loaded on the same host, because it would also receive \
+every packet of the protocol; --link udp works beside it. Clients with the stripped module need APUS_CONFIRM_PEERS=false.")]
 pub(crate) struct Args {
     #[command(flatten)]
     options: ServerConfig,

@@ -28,7 +28,7 @@ pub(super) fn preloaded() -> Result<OsString> {
     if !is_listable(&library) {
         let path = library.display();
         return Err(Misuse(format!(
-            "`{path}` has a colon or a space, which LD_PRELOAD cannot hold"
+            "`{path}` has a colon or a space, which LD_PRELOAD does not allow"
         ))
         .into());
     }
@@ -53,7 +53,7 @@ fn find() -> Result<PathBuf> {
             NotStarted { code: NotStarted::CANNOT, why }.into()
         });
     }
-    let program = env::current_exe().context("cannot tell where this program is")?;
+    let program = env::current_exe().context("cannot find the path of this program")?;
     let directory = program.parent().unwrap_or_else(|| Path::new("/"));
     let installed = candidates(directory).into_iter().filter_map(|path| path.canonicalize().ok());
     match BYTES {
@@ -63,7 +63,8 @@ fn find() -> Result<PathBuf> {
         }
         None => installed.into_iter().find(|path| path.is_file()).ok_or_else(|| {
             let why = format!(
-                "this `apus` was built without {NAME}, and there is none beside `{}` or in ../lib/apus; APUS_PRELOAD can name it",
+                "this `apus` was built without {NAME}, which is neither beside `{}` nor in ../lib/apus: set APUS_PRELOAD to its \
+                 path",
                 program.display()
             );
             NotStarted { code: NotStarted::CANNOT, why }.into()

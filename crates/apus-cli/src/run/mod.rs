@@ -18,10 +18,10 @@ use crate::failure::{self, NotStarted};
 /// Run a program with its sockets over Apus, without a change to it
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "The program's connections stay TCP sockets of the kernel. Bytes between two programs of one host that run under \
-`apus run` go through shared memory. With --net, bytes between two hosts go over Apus, in the order of message lengths, if both \
-programs run under `apus run --net` as one user each; `apus carrier --help` says more. docs/sockets.md lists the calls that are \
-carried, and what ends carrying.
+    after_help = "The program's connections remain TCP sockets of the kernel. Bytes between two programs under `apus run` on one \
+host go through shared memory. With --net, bytes between two hosts go over Apus, shorter messages first, if both programs run under \
+`apus run --net` and do not change their users; see `apus carrier --help`. docs/sockets.md lists the carried calls, and the calls \
+that end carrying.
 
 The library is part of apus, which writes it to a directory of this user: $XDG_RUNTIME_DIR/apus, /run/apus-preload for root,
 ~/.cache/apus, /dev/shm or /tmp, whichever comes first and is neither read-only nor noexec.
@@ -30,13 +30,13 @@ A program that is statically linked, uses musl or gains privileges when it start
 on standard error says so.
 
 Environment:
-  APUS_PRELOAD  path of libapus_preload.so, in place of the one that apus contains
+  APUS_PRELOAD  path of libapus_preload.so, instead of the copy that apus contains
   APUS_EXPLAIN  as --explain, if set and not empty
   APUS_CARRIER  UDP port of the carriers, for --net [default: 20147]
   APUS_SOCKETS  off: nothing is carried
-  LD_PRELOAD    libraries that are there already stay, in front
+  LD_PRELOAD    existing libraries stay, in front
 
-Exit status: the program's; 126 if it cannot be started, 127 if it is not found.
+Exit status: that of the program; 126 if it cannot be started, 127 if it is not found.
 
 Examples:
   apus run redis-server --port 7000
@@ -46,10 +46,10 @@ Examples:
   apus run sh -c 'echo $LD_PRELOAD'                            # the library, to preload it by hand"
 )]
 pub(crate) struct Args {
-    /// At the end of each process, print for each TCP connection whether it was carried, and why not
+    /// At the end of each process, print for each TCP connection whether it was carried, or the reason why not
     #[arg(long)]
     explain: bool,
-    /// Carry connections to other hosts as well; starts a carrier in the background if none is there
+    /// Also carry connections to other hosts; starts a carrier in the background if none runs
     #[arg(long)]
     net: bool,
     /// Program and its arguments

@@ -54,13 +54,13 @@ pub(super) fn put(bytes: &[u8]) -> Result<PathBuf> {
     match in_memory(bytes) {
         Ok(path) => {
             failure::note(&format!(
-                "no directory takes the library ({reasons}); it is in memory, and a program that closes all descriptors starts its \
-                 children without it"
+                "no directory can hold the library ({reasons}); it is in memory, and children of a program that closes all \
+                 descriptors run without it"
             ));
             Ok(path)
         }
         Err(error) => {
-            let why = format!("no place takes the library ({reasons}; memory: {error})");
+            let why = format!("no place for the library ({reasons}; memory: {error})");
             Err(NotStarted { code: NotStarted::CANNOT, why }.into())
         }
     }
@@ -83,12 +83,12 @@ fn directories() -> Vec<PathBuf> {
 
 fn put_in(directory: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     if !is_listable(directory) {
-        return Err(io::Error::other("LD_PRELOAD cannot hold a colon or a space"));
+        return Err(io::Error::other("LD_PRELOAD does not allow a colon or a space"));
     }
     // Before anything is made there: a path of the environment may lead through directories of others.
     let is_missing = directory.symlink_metadata().is_err();
     if is_missing && !directory.parent().is_some_and(|parent| stays(parent).unwrap_or(false)) {
-        return Err(io::Error::other("others could change it"));
+        return Err(io::Error::other("other users could change it"));
     }
     match DirBuilder::new().mode(DIRECTORY_MODE).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -101,7 +101,7 @@ fn put_in(directory: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     )?;
     let is_ours = File::from(opened.try_clone()?).metadata()?.uid() == geteuid().as_raw();
     if !is_ours || !is_safe(directory)? {
-        return Err(io::Error::other("others could change it"));
+        return Err(io::Error::other("other users could change it"));
     }
     if rustix::fs::fstatvfs(&opened)?.f_flag.contains(StatVfsMountFlags::NOEXEC) {
         return Err(io::Error::other("mounted noexec"));

@@ -32,7 +32,7 @@ pub(super) fn find(name: &OsStr) -> Result<PathBuf> {
         let path = PathBuf::from(name);
         return match fs::metadata(&path) {
             Ok(file) if is_executable(&file) => Ok(path),
-            Ok(_) => Err(cannot(format!("`{shown}` is no program that can be executed"))),
+            Ok(_) => Err(cannot(format!("`{shown}` is not executable"))),
             Err(error) => Err(not_found(format!("cannot find the program `{shown}`: {error}"))),
         };
     }
@@ -41,7 +41,7 @@ pub(super) fn find(name: &OsStr) -> Result<PathBuf> {
         || env::split_paths(&path).map(|directory| directory.join(name)).filter(|p| p.is_file());
     let executable = files().find(|path| fs::metadata(path).is_ok_and(|file| is_executable(&file)));
     executable.ok_or_else(|| match files().next() {
-        Some(path) => cannot(format!("`{}` is no program that can be executed", path.display())),
+        Some(path) => cannot(format!("`{}` is not executable", path.display())),
         None => not_found(format!("cannot find the program `{shown}` in PATH")),
     })
 }
@@ -89,17 +89,12 @@ fn privileged(path: &Path, file: &Metadata) -> Option<String> {
     let gains_user = mode & 0o4000 != 0 && file.uid() != getuid().as_raw();
     let gains_group = mode & 0o2010 == 0o2010 && file.gid() != getgid().as_raw();
     if gains_user || gains_group {
-        return Some(
-            "it is setuid or setgid, and the dynamic linker preloads nothing into such programs"
-                .to_owned(),
-        );
+        return Some("it is setuid or setgid, so the dynamic linker ignores LD_PRELOAD".to_owned());
     }
     let mut capabilities = [0; 64];
     let found = rustix::fs::getxattr(path, c"security.capability", &mut capabilities);
     let gains = found.is_ok_and(|bytes| bytes > 0) && !getuid().is_root();
-    gains.then(|| {
-        "it has capabilities, and the dynamic linker preloads nothing into such programs".to_owned()
-    })
+    gains.then(|| "it has capabilities, so the dynamic linker ignores LD_PRELOAD".to_owned())
 }
 
 /// The linkage of the program, as far as it decides about preloading.
@@ -117,18 +112,16 @@ fn linkage(file: File) -> Option<String> {
     let linker =
         headers.iter().find_map(|header| header.interpreter(endian, &cache).ok().flatten());
     let Some(linker) = linker else {
-        return Some("it is statically linked, so no library can be preloaded".to_owned());
+        return Some("it is statically linked".to_owned());
     };
     let name =
         Path::new(OsStr::from_bytes(linker)).file_name().unwrap_or_default().to_string_lossy();
     match &*name {
         name if name.starts_with("ld-musl") => {
-            Some("it uses musl, and the library is for programs of glibc".to_owned())
+            Some("it uses musl, and the library needs glibc".to_owned())
         }
         name if name.starts_with("ld-linux") => None,
-        name => {
-            Some(format!("its dynamic linker is {name}, and the library is for programs of glibc"))
-        }
+        name => Some(format!("its dynamic linker is {name}, and the library needs glibc")),
     }
 }
 
@@ -136,7 +129,7 @@ fn other_machine(cache: &ReadCache<File>) -> Option<String> {
     FileHeader32::<Endianness>::parse(cache).is_ok().then(|| OTHER_MACHINE.to_owned())
 }
 
-const OTHER_MACHINE: &str = "it is a program of another machine than the library";
+const OTHER_MACHINE: &str = "it is for another architecture than the library";
 
 #[cfg(target_arch = "x86_64")]
 const MACHINE: Machine = object::elf::EM_X86_64;

@@ -26,16 +26,16 @@ use crate::progress::Bar;
   apus sim check --seeds 0..1000 --minimize --json failures.json
   apus sim check --seeds 1000000..2000000 --record docs/measurements/sim-check.json
 
-A failure names its seed, the version of this program and the command that repeats it. With --record, \
-the file has every range that has ended, with its commit; the same command continues a stopped run.")]
+A failure names its seed, the version of this program and the command that repeats it. With --record, FILE lists every finished \
+range with its commit; the same command continues a stopped run.")]
 pub(crate) struct Args {
     /// Seeds: A to B − 1
     #[arg(long, value_name = "A..B", default_value = "0..200", value_parser = parse_seeds)]
     seeds: Range<u64>,
-    /// Seeds that run at a time, each on a core of its own [default: all cores]
+    /// Simultaneous seeds, each on its own core [default: all cores]
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Append each range that has run to FILE, and skip ranges that are recorded for this commit
+    /// Append each finished range to FILE, and skip ranges that FILE has for this commit
     #[arg(long, value_name = "FILE", conflicts_with_all = ["log", "calls", "faults"])]
     record: Option<PathBuf>,
     /// Seeds per range of the record
@@ -62,7 +62,7 @@ pub(crate) struct Args {
 struct Numbers(BTreeSet<usize>);
 
 fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
-    let error = || format!("`{text}` is no range of seeds such as 0..200");
+    let error = || format!("`{text}`: expected a range of seeds such as 0..200");
     let (from, to) = text.split_once("..").ok_or_else(error)?;
     let range = from.parse().map_err(|_| error())?..to.parse().map_err(|_| error())?;
     if range.is_empty() { Err(error()) } else { Ok(range) }
@@ -73,7 +73,7 @@ fn parse_list(text: &str) -> Result<Numbers, String> {
         return Ok(Numbers(BTreeSet::new()));
     }
     let numbers: Result<_, _> = text.split(',').map(str::parse).collect();
-    numbers.map(Numbers).map_err(|_| format!("`{text}` is neither `none` nor numbers such as 0,3"))
+    numbers.map(Numbers).map_err(|_| format!("`{text}`: expected `none`, or numbers such as 0,3"))
 }
 
 /// Runs the seeds.
@@ -144,7 +144,7 @@ impl Campaign<'_> {
     fn record(&self, path: &std::path::Path) -> Result<SeedRange> {
         if self.commit.ends_with(CHANGED) || self.commit == UNKNOWN {
             return Err(Misuse(format!(
-                "--record `{}`: the sources are not those of a commit ({}), so the record could not name it",
+                "--record `{}`: the sources differ from those of a commit ({}), so the record could not name it",
                 path.display(),
                 self.commit
             ))

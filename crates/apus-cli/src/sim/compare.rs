@@ -19,8 +19,8 @@ use crate::progress::Bar;
   apus sim compare --workloads w3,w4 --transports apus,pfabric,srpt-oracle --html compare.html
   apus sim compare --workloads w2 --scale 0.2
 
-The paper's figures are for a load of 80 %. A cell agrees when the median is within 10 % and the \
-99th percentile within 15 % of the paper's; lower is better.")]
+The paper's figures are for a load of 80 %. A cell agrees if the median is within 10 % and the 99th percentile within 15 % of the \
+paper's figure; lower is better.")]
 pub(crate) struct Args {
     /// Workloads, of w1 to w5
     #[arg(long, value_delimiter = ',', default_value = "w1,w2,w3,w4,w5")]
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// Simulated time, as a multiple of the time that makes the figures stable
     #[arg(long, allow_negative_numbers = true, default_value_t = 1.0, value_parser = parse_scale)]
     scale: f64,
-    /// A value of the plans by its name in plans; can be given several times
+    /// A value of the plans by its key; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = super::simulate::parse_setting)]
     set: Vec<(String, String)>,
     /// Seed of all random numbers
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let delivered = output.deliver(&result);
     if (args.load - results::PAPER_LOAD).abs() > 1e-9 {
-        say(&args.output, "the paper's figures are for 80 %: nothing to compare with")?;
+        say(&args.output, "the paper has figures only for a load of 80 %")?;
     } else {
         let line = format!("{higher} deciles of apus are higher than the paper's Homa allows");
         say(&args.output, &line)?;

@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// Simulated milliseconds of warm-up
     #[arg(long, allow_negative_numbers = true, value_parser = super::simulate::parse_ms)]
     warmup_ms: Option<f64>,
-    /// A value of the plan by its name in plans; can be given several times
+    /// A value of the plan by its key; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = super::simulate::parse_setting)]
     set: Vec<(String, String)>,
     /// Write the time trace of all hosts to FILE, for `apus trace`; only the transport apus records
@@ -106,7 +106,7 @@ fn traced(plan: &Plan, progress: &Bar, file: OutputFile) -> Result<SimulationRes
 /// The file of the time trace, opened before the simulation.
 fn time_trace(plan: &Plan, path: &Path) -> Result<OutputFile> {
     if plan.transport != Protocol::Apus {
-        let message = format!("--time-trace: the transport {} records none", plan.transport);
+        let message = format!("'--time-trace': the transport {} records no trace", plan.transport);
         return Err(Misuse(format!("{message}; allowed is apus")).into());
     }
     OutputFile::open(path).context("cannot write the time trace")

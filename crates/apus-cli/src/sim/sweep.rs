@@ -24,10 +24,10 @@ use crate::progress::Bar;
   apus sim sweep plans/sim-priorities.toml --dir results --shard 3/16
   apus report results/*.json --html priorities.html --csv priorities.csv
 
-Each file has the plan of its point, and each of its rows a column for each axis. A file in DIR of another plan is an error, unless --anew
-is given.
+Each file contains the plan of its point, and each row a column for each axis. A file of another plan in DIR is an error, unless \
+--anew is given.
 
-Array jobs run the same command with one shard each; see deploy/.")]
+Each job of an array runs the same command with its own shard; see deploy/.")]
 pub(crate) struct Args {
     /// A plan with a [sweep] table
     #[arg(value_name = "PLAN.toml")]
@@ -38,16 +38,16 @@ pub(crate) struct Args {
     /// Part of the points: I of N, with I from 0
     #[arg(long, value_name = "I/N", default_value = "0/1", value_parser = parse_shard)]
     shard: (usize, usize),
-    /// Simulations that run at a time, each on a core of its own
+    /// Simultaneous simulations, each on its own core
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: u16,
-    /// Measure points anew whose file is of another plan, and remove files of points that the plan has not
+    /// Measure points again whose file belongs to another plan, and remove files of points that are not in the plan
     #[arg(long)]
     anew: bool,
 }
 
 fn parse_shard(text: &str) -> Result<(usize, usize), String> {
-    let error = || format!("`{text}` is no shard such as 0/4: I from 0 to below N");
+    let error = || format!("shard `{text}`: expected I/N, such as 0/4, with I from 0 to N - 1");
     let (shard, of) = text.split_once('/').ok_or_else(error)?;
     let shard: (usize, usize) =
         (shard.parse().map_err(|_| error())?, of.parse().map_err(|_| error())?);
@@ -65,20 +65,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !toml::from_str::<Table>(&text).is_ok_and(|plan| plan.contains_key("sweep")) {
         let plan = args.plan.display();
         let instead = format!("'apus sim run {plan}' runs it");
-        return Err(Misuse(format!(
-            "`{plan}` has no [sweep] table, so it is one point: {instead}"
-        ))
-        .into());
+        return Err(
+            Misuse(format!("`{plan}` has no [sweep] table and thus one point: {instead}")).into()
+        );
     }
     let (shard, shards) = args.shard;
     let total = points.len();
     std::fs::create_dir_all(&args.dir)
-        .with_context(|| format!("cannot make `{}`", args.dir.display()))?;
+        .with_context(|| format!("cannot create `{}`", args.dir.display()))?;
     let others = others(&args.dir, total)?;
     if let (Some(path), false) = (others.first(), args.anew) {
         let path = path.display();
         return Err(Misuse(format!(
-            "`{path}` is of another plan, since this one has {total} points; --anew removes it, another --dir keeps it"
+            "`{path}` belongs to another plan, because this plan has {total} points: --anew removes it, another --dir keeps it"
         ))
         .into());
     }
@@ -150,17 +149,19 @@ fn is_kept(point: &Point, path: &Path, anew: bool) -> Result<bool> {
         return Ok(false);
     }
     let why = match kept {
-        None => "does not say its plan".to_owned(),
-        Some(kept) => format!("is of another plan ({})", difference(&point.plan.to_json(), &kept)),
+        None => "does not name its plan".to_owned(),
+        Some(kept) => {
+            format!("belongs to another plan ({})", difference(&point.plan.to_json(), &kept))
+        }
     };
     let path = path.display();
-    Err(Misuse(format!("`{path}` {why}; --anew measures it again, another --dir keeps it")).into())
+    Err(Misuse(format!("`{path}` {why}: --anew measures it again, another --dir keeps it")).into())
 }
 
 /// The first value in which two plans differ: "load = 0.5 there, 0.8 here".
 fn difference(here: &Value, there: &Value) -> String {
     let (Some(ours), Some(theirs)) = (here.as_object(), there.as_object()) else {
-        return format!("{there} there, {here} here");
+        return format!("{there} in the file, {here} in the plan");
     };
     let differs = ours.iter().find(|(name, value)| theirs.get(*name) != Some(value));
     let null = Value::Null;

@@ -23,9 +23,10 @@ use crate::output;
 /// Show the counters of processes that use Apus, running or ended
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "Each process that has a node shows its counters in a file (setting `metrics`), which stays for an hour after it has ended, \
-killed or not. Without PID, the processes of this user that run are listed with their main rates, with --ended all of them; with PID, all counters that are not zero. \
-Warnings name counters that should not move: resends, timeouts, drops, exhausted budgets. docs/metrics.md explains every counter.
+    after_help = "Each process with a node publishes its counters in a file (setting `metrics`), which remains for an hour after \
+the process has ended or was killed. Without PID, the command lists the running processes of this user with their main rates, and \
+with --ended also the ended ones. With PID, it shows all counters that are not zero. Warnings name counters that should not move: \
+resends, timeouts, drops, exhausted budgets. docs/metrics.md explains every counter.
 
 Examples:
   apus stat
@@ -37,7 +38,7 @@ Examples:
   apus stat --prometheus 127.0.0.1:9146"
 )]
 pub(crate) struct Args {
-    /// Process to show; all processes of this number if there were several
+    /// Process to show; all processes with this PID if there were several
     #[arg(value_name = "PID")]
     pid: Option<u32>,
     /// Show rates again after every interval, until Ctrl-C
@@ -49,19 +50,19 @@ pub(crate) struct Args {
     /// Show only the changes in an interval, or between two files of --json
     #[arg(long, value_name = "FILE", num_args = 0..=2, conflicts_with_all = ["json", "prometheus"])]
     diff: Option<Vec<PathBuf>>,
-    /// Time between the two readings from which rates are made
+    /// Time between the two readings of a rate
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
     /// Write the counters as JSON to FILE; - is standard output, which then has no table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Serve the counters of all processes of this user to Prometheus, at this address only
+    /// Serve the counters of all processes of this user to Prometheus at this address
     #[arg(long, value_name = "IP:PORT", conflicts_with_all = ["pid", "json"])]
     prometheus: Option<SocketAddr>,
-    /// Give Prometheus a series for each process, with its number, instead of one for each program
+    /// Serve a series for each process, with its PID, instead of one for each program
     #[arg(long, requires = "prometheus")]
     per_process: bool,
-    /// List ended processes as well, and processes of other pid namespaces
+    /// Also list ended processes, and processes of other pid namespaces
     #[arg(long, conflicts_with_all = ["pid", "prometheus"])]
     ended: bool,
     /// Directory of the files [default: /dev/shm/apus-UID of this user]
@@ -72,7 +73,11 @@ pub(crate) struct Args {
 fn interval(text: &str) -> Result<Duration, String> {
     let time = apus::parse_duration(text).map_err(|error| error.to_string())?;
     let allowed = Duration::from_millis(10)..=Duration::from_secs(86_400);
-    if allowed.contains(&time) { Ok(time) } else { Err("expected 10 ms to 1 day".to_owned()) }
+    if allowed.contains(&time) {
+        Ok(time)
+    } else {
+        Err("expected a time from 10 ms to 1 day".to_owned())
+    }
 }
 
 /// Shows the counters that the arguments name.
@@ -100,7 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let (first, unreadable) = take(args, &directory)?;
     for (process, why) in unreadable {
-        failure::note(&format!("the counters of process {} are left out: {why}", process.pid));
+        failure::note(&format!("the counters of process {} are omitted: {why}", process.pid));
     }
     if let Some(path) = &args.json {
         return output::write_json(path, &first);
@@ -154,14 +159,15 @@ fn take(args: &Args, directory: &CounterDirectory) -> Result<(Snapshot, Unreadab
     let path = directory.path().display();
     let (mut snapshot, mut unreadable) =
         Snapshot::take(directory).with_context(|| {
-            format!("no process of this user shows counters: a process shows none with APUS_METRICS=off, or where it cannot write to '{path}'")
+            format!("no process of this user publishes counters; a process publishes none with APUS_METRICS=off, or if it cannot \
+                     write to '{path}'")
         })?;
     if let Some(pid) = args.pid {
         snapshot.processes.retain(|process| process.pid == pid);
         if snapshot.processes.is_empty() {
             let why = unreadable.iter().find(|(process, _)| process.pid == pid);
             let why = why.map_or_else(String::new, |(_, why)| format!(": {why}"));
-            anyhow::bail!("process {pid} shows no counters in '{path}'{why}");
+            anyhow::bail!("process {pid} publishes no counters in '{path}'{why}");
         }
         unreadable.clear(); // Only the named process was asked for.
     }

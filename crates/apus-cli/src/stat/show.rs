@@ -24,7 +24,7 @@ pub(super) enum OutputForm {
 /// The list of processes, or the counters of each.
 pub(super) fn text(change: &Change, shown: OutputForm, style: Style) -> String {
     if change.processes.is_empty() {
-        return "No process of this user shows counters.\n".to_owned();
+        return "No process of this user publishes counters.\n".to_owned();
     }
     if let OutputForm::Running | OutputForm::All = shown {
         return list(change, shown == OutputForm::All, style);
@@ -75,13 +75,13 @@ fn list(change: &Change, with_ended: bool, style: Style) -> String {
         0 => String::new(),
         _ if with_ended => String::new(),
         others => {
-            format!("{others} more have ended or are in another pid namespace; --ended shows them")
+            format!("{others} more ended, or in another pid namespace; --ended shows them")
         }
     };
     if shown.is_empty() {
-        return format!("No process with a node runs. {note}\n");
+        return format!("No running process has a node. {note}\n");
     }
-    let title = if with_ended { "Processes that show counters" } else { "Processes that run" };
+    let title = if with_ended { "Processes with counters" } else { "Running processes" };
     let mut text = Table::of_texts(title, &note, &heads, shown.iter().map(line)).text(style);
     for it in shown.iter().filter(|it| !it.is_new) {
         for warning in warnings(&it.grown) {
@@ -141,7 +141,7 @@ fn attached(process: &Process, style: Style) -> String {
             .chain(values)
             .collect()
     });
-    Table::of_texts("Processes of its engine", "", &heads, lines).text(style)
+    Table::of_texts("Attached processes", "", &heads, lines).text(style)
 }
 
 /// Empty for a process that was missing at the earlier reading.

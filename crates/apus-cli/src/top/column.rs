@@ -60,15 +60,15 @@ impl Column {
     /// The explanation of the column in the help.
     pub(super) fn meaning(self) -> &'static str {
         match self {
-            Self::Pid => "number of the process",
-            Self::Program => "name of its program",
-            Self::User => "user that it runs as",
-            Self::Calls => "calls that it started",
-            Self::Requests => "requests that it was given",
-            Self::MbitIn => "received, by links and through shared memory",
+            Self::Pid => "process ID",
+            Self::Program => "name of the program",
+            Self::User => "user of the process",
+            Self::Calls => "started calls",
+            Self::Requests => "requests passed to the application",
+            Self::MbitIn => "received from links and through shared memory",
             Self::MbitOut => "sent, likewise",
             Self::Packets => "Homa packets sent and received",
-            Self::Polling => "of the time that threads waited, % polled and % slept",
+            Self::Polling => "shares of waiting time that threads polled and slept, in %",
             Self::Handoffs => "wake-ups per message: 0 if polling finds every message",
             Self::Cpu => "of one CPU",
             Self::Drops => "packets and datagrams that were dropped",

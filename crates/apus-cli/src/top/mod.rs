@@ -42,9 +42,9 @@ use view::Look;
 /// Watch the processes of this host that use Apus, as a live screen
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "Shows the counters of `apus stat` as rates, one line for each process, with the load of the host above. Enter opens a \
-panel with more about the selected process; ? lists all keys and explains the columns. Where standard output is no terminal, one screen \
-is written as text.
+    after_help = "Shows the counters of `apus stat` as rates, with one line for each process and the load of the host above. Enter \
+opens a panel for the selected process; ? lists all keys and explains the columns. If standard output is not a terminal, the \
+command writes one screen as text.
 
 Examples:
   apus top
@@ -54,13 +54,13 @@ Examples:
   sudo apus top --dir /dev/shm/apus-1000"
 )]
 pub(crate) struct Args {
-    /// Process that is selected, with its panel open
+    /// Process to select, with its panel open
     #[arg(value_name = "PID")]
     pid: Option<u32>,
     /// Time between two readings, in seconds, from 0.1 to 60
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
-    /// Write one screen as text, after one interval, and end
+    /// Write one screen as text after one interval, and end
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let is_dumb = env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     if args.json.is_given() && !args.once {
         return Err(
-            Misuse("'--json' goes with --once: a live screen has no result".to_owned()).into()
+            Misuse("'--json' needs '--once': a live screen has no result".to_owned()).into()
         );
     }
     if args.once || is_dumb || !stdout().is_terminal() {
@@ -132,7 +132,7 @@ fn process(sample: &Sample, pid: u32, reader: &Reader) -> Result<Identity> {
             Some(_) => {
                 format!("process {pid} has ended; `apus stat {pid}` shows its last counters")
             }
-            None => format!("process {pid} shows no counters in '{directory}'"),
+            None => format!("process {pid} publishes no counters in '{directory}'"),
         }
     })
 }

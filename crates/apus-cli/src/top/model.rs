@@ -237,7 +237,7 @@ fn trouble(sample: &Sample) -> Option<String> {
         1 => " (and 1 other)".to_owned(),
         count => format!(" (and {count} others)"),
     };
-    Some(format!("the counters of process {} are left out: {why}{others}", process.pid))
+    Some(format!("the counters of process {} are omitted: {why}{others}", process.pid))
 }
 
 /// Intervals for which a process stays in the table after it has ended.
@@ -322,7 +322,7 @@ mod tests {
         model.take(unreadable);
         assert!(!model.rows[0].has_ended());
         let trouble = model.trouble.as_deref();
-        assert_eq!(trouble, Some("the counters of process 1 are left out: too long"));
+        assert_eq!(trouble, Some("the counters of process 1 are omitted: too long"));
         model.take(sample(2.0, [process(1, &[])]));
         assert_eq!(model.trouble, None);
     }

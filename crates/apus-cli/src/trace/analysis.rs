@@ -23,7 +23,7 @@ pub(crate) struct Input {
 pub(crate) struct OverTime {
     #[command(flatten)]
     input: Input,
-    /// Length of an interval, in µs; a millisecond, if none is given, and longer if there would be more than 10,000
+    /// Length of an interval, in µs [default: 1000, and longer if there would be more than 10,000 intervals]
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     interval: Option<u64>,
 }
@@ -33,7 +33,7 @@ pub(crate) struct OverTime {
 pub(crate) struct Lengths {
     #[command(flatten)]
     input: Input,
-    /// Most bytes of a short message; for tput, least bytes of a long one. If none is given: 1,000, and 300,000 for tput
+    /// Most bytes of a short message; for tput, least bytes of a long one [default: 1000; for tput 300000]
     #[arg(long, value_name = "BYTES")]
     length: Option<u32>,
 }
@@ -145,7 +145,7 @@ pub(super) fn as_text(report: &Report) -> String {
         let separator = if text.is_empty() { "" } else { "\n" };
         let _ = write!(text, "{separator}{}\n{}", words(table.name), table_text(table));
     }
-    if text.is_empty() { "the traces have nothing of this\n".to_owned() } else { text }
+    if text.is_empty() { "the traces have no such records\n".to_owned() } else { text }
 }
 
 /// The table as text: columns of text flush left, columns of numbers flush right.
@@ -199,7 +199,7 @@ mod tests {
         let lines =
             ["It is so.", "calls: 2", "", "some rows", "  name  took us", "  a       1.500"];
         assert_eq!(as_text(&report()), format!("{}\n  long        -\n", lines.join("\n")));
-        assert!(as_text(&Report::default()).contains("nothing"));
+        assert!(as_text(&Report::default()).contains("no such records"));
     }
 
     #[test]

@@ -22,9 +22,9 @@ use crate::output::JsonArgs;
   apus trace diff before-rtt.json after-rtt.json
   apus trace diff before-stat.json after-stat.json
 
-Of traces, the medians of round trips, stages and packets are compared; of results, such as those of 'apus bench rtt --json', the \
-medians of rows of the same kind, and of several runs the median of their medians; of 'apus stat --json', the sums of counters. A trace \
-of both ends is one file of 'apus trace merge'. The greatest differences come first.")]
+The command compares the medians of round trips, stages and packets in traces; the medians of corresponding rows in results, such \
+as those of 'apus bench rtt --json' (of several runs, the median of their medians); and the sums of counters in files of 'apus \
+stat --json'. 'apus trace merge' makes one file from the traces of both ends. The largest differences come first.")]
 pub(crate) struct Args {
     /// The first measurement
     #[arg(value_name = "FIRST")]
@@ -82,7 +82,8 @@ fn read(path: &Path) -> Result<(FileFormat, BTreeMap<String, f64>)> {
         return Ok((FileFormat::Result, of_rows(rows)));
     }
     let processes = value["processes"].as_array();
-    let processes = processes.context("it has neither rows nor processes").with_context(cannot)?;
+    let processes =
+        processes.context("the file has neither rows nor processes").with_context(cannot)?;
     Ok((FileFormat::Counters, of_processes(processes)))
 }
 

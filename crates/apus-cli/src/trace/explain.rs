@@ -24,17 +24,16 @@ const MOST: usize = 10;
   apus trace explain failed *.trace
   apus trace explain slowest --json - *.trace
 
-The error of a call that a deadline or a silent peer has ended names the id: \"deadline exceeded after 20ms: RPC 5762 waited for ...\". \
-Of calls that were not chosen (63 of 64 are not, unless APUS_TRACE_CALLS or `apus trace record --calls` says otherwise) the traces have \
-only the failure. Give the traces of both ends.")]
+If a deadline or a silent peer ends a call, the error names the id: \"deadline exceeded after 20ms: RPC 5762 waited for ...\". \
+Traces have all records of one call in 64, or of more with APUS_TRACE_CALLS or `apus trace record --calls`; of other calls they \
+have only the failure. Give the traces of both ends.")]
 pub(crate) struct Args {
-    /// Lower half of the id, of the client or the server; or `failed`: the last calls that failed, at most 10; or `slowest`: the call
-    /// that took longest
+    /// Lower half of the id at the client or the server; or `failed`: the last failed calls, at most 10; or `slowest`: the slowest call
     #[arg(value_name = "RPCID")]
     which: Which,
     #[command(flatten)]
     files: Files,
-    /// Number of the pair of nodes, in hexadecimal, where several clients have the id
+    /// Number of the pair of nodes, in hexadecimal, if several clients have the id
     #[arg(long, value_name = "HEX", value_parser = hexadecimal)]
     pair: Option<u32>,
     #[command(flatten)]
@@ -56,9 +55,10 @@ impl FromStr for Which {
         match text {
             "failed" => Ok(Self::Failed),
             "slowest" => Ok(Self::Slowest),
-            _ => text.parse().map(Self::Id).map_err(|_| {
-                "allowed are an id of up to 32 bits, 'failed' and 'slowest'".to_owned()
-            }),
+            _ => text
+                .parse()
+                .map(Self::Id)
+                .map_err(|_| "expected an id of up to 32 bits, 'failed' or 'slowest'".to_owned()),
         }
     }
 }
@@ -83,7 +83,7 @@ impl Which {
     fn none(self) -> String {
         match self {
             Self::Id(id) => format!("the traces have no RPC with the id {id}"),
-            Self::Failed => "the traces have no call that failed".to_owned(),
+            Self::Failed => "the traces have no failed call".to_owned(),
             Self::Slowest => "the traces have no call".to_owned(),
         }
     }

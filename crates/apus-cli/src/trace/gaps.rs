@@ -17,18 +17,18 @@ use crate::output::JsonArgs;
   apus trace gaps --threshold 1000 --json - *.trace
   apus trace gaps --live --seconds 10
 
-From traces: a stop is a time in which a node recorded nothing while a packet waited for it, beyond the least time that a packet takes. \
-Only the traces of both ends tell that. A thread that polls in vain or runs the application records nothing either, so threads are listed \
-by their last record.
+From traces: a stop is a time in which a node recorded nothing while a packet waited for it, beyond the least time that a packet \
+takes. Only the traces of both ends show stops. A thread that polls without success or runs the application also records nothing, \
+so threads are listed by their last record.
 
-With --live, a thread on each CPU that this process may use reads the clock in a loop, and reports how long it could not. What took \
-the time may be an interrupt, another thread, the hypervisor or the firmware; a gap of all CPUs at once is likely one of the last two. \
-The threads take all CPUs for the time.")]
+With --live, a thread on each CPU that this process may use reads the clock in a loop, and reports the gaps between readings. The \
+cause of a gap may be an interrupt, another thread, the hypervisor or the firmware; a simultaneous gap on all CPUs is probably one \
+of the last two. The threads occupy all CPUs meanwhile.")]
 pub(crate) struct Args {
     /// Traces, of any processes and hosts
     #[arg(value_name = "FILE", required_unless_present = "live")]
     files: Vec<std::path::PathBuf>,
-    /// Least time that is shown, in µs; 150 from traces and 10 live, if none is given
+    /// Least time to show, in µs [default: 150; with --live 10]
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     threshold: Option<u64>,
     /// Watch the CPUs instead of reading traces

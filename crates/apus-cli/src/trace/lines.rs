@@ -18,7 +18,7 @@ use crate::output::{self, JsonArgs};
   apus trace show client.4711.trace server.4712.trace | less
   apus trace show --json - sim.trace
 
-A line is the time since the first record, the time since the line before, the number of the thread, and the text. Threads are \
+A line has the time since the first record, the time since the previous line, the number of the thread, and the text. Threads are \
 listed first.")]
 pub(crate) struct ShowArgs {
     #[command(flatten)]
@@ -63,11 +63,11 @@ pub(crate) struct RangeArgs {
   apus trace rpcid 128 client.4711.trace server.4712.trace
   apus trace rpcid 128 --html call.html *.trace")]
 pub(crate) struct RpcidArgs {
-    /// Lower half of the id, of the client or the server, as `apus trace rpcs` lists it
+    /// Lower half of the id at the client or the server, as `apus trace rpcs` lists it
     id: u32,
     #[command(flatten)]
     files: Files,
-    /// Number of the pair of nodes, in hexadecimal, where several clients have the id
+    /// Number of the pair of nodes, in hexadecimal, if several clients have the id
     #[arg(long, value_name = "HEX", value_parser = hexadecimal)]
     pair: Option<u32>,
     #[command(flatten)]
@@ -107,7 +107,9 @@ pub(super) fn grep(args: &GrepArgs) -> Result<()> {
 pub(super) fn range(args: &RangeArgs) -> Result<()> {
     let (from, to) = (args.from, args.to.unwrap_or(f64::INFINITY));
     if to < from {
-        return Err(Misuse(format!("--to: {to} is less than --from, which is {from}")).into());
+        return Err(
+            Misuse(format!("'--to {to}': expected at least the value of --from, {from}")).into()
+        );
     }
     let merged = args.files.merged()?;
     let inside = |moment: &Moment| (from..=to).contains(&micros(moment.nanos as f64));
@@ -180,11 +182,14 @@ fn records_text(merged: &Merged, wanted: impl Fn(&Moment, &str) -> bool) -> Stri
     }
     if merged.without_ring > 0 {
         let count = merged.without_ring;
-        let _ = writeln!(lines, "# {count} threads found all rings of their process taken");
+        let _ = writeln!(
+            lines,
+            "# {count} threads have no ring, because all rings of their process were in use"
+        );
     }
     for offset in &merged.offsets {
         let (trace, micros) = (offset.trace + 1, micros(offset.nanos as f64));
-        let _ = writeln!(lines, "# the clock of file {trace} was set {micros:.3} us further");
+        let _ = writeln!(lines, "# the clock of file {trace} was moved by {micros:.3} us");
     }
     let mut before = None;
     for moment in &merged.moments {

@@ -27,7 +27,7 @@ pub(crate) struct Args {
 #[command(after_help = "Example:
   apus trace export client.4711.trace server.4712.trace --to calls.json
 
-Open the file at https://ui.perfetto.dev. A record is an instant of its thread; a call is a span of its own.")]
+Open the file at https://ui.perfetto.dev. A record is an instant event of its thread, and a call is a separate span.")]
 pub(crate) struct ExportArgs {
     #[command(flatten)]
     files: Files,

@@ -53,10 +53,10 @@ pub(crate) enum Trace {
     Rpcs(rpcs::Args),
     Timeline(timeline::Args),
     Explain(explain::Args),
-    /// Show how long packets live, by stage, and how long messages wait for the application
+    /// Show the time of packets by stage, and the time that messages wait for the application
     #[command(after_help = help::DELAY)]
     Delay(Input),
-    /// Show how long complete messages wait for the application, by how its thread comes to them
+    /// Show the time that complete messages wait for the application, by the way in which its thread gets them
     #[command(after_help = help::HANDOFFS)]
     Handoffs(Input),
     /// Show why the slowest percent of the calls of one packet were slow
@@ -90,7 +90,7 @@ pub(crate) enum Trace {
     /// Show how many recorded calls are under way, over time
     #[command(after_help = help::ACTIVITY)]
     Activity(OverTime),
-    /// Show how calls went in intervals of 20 ms, unless --interval says otherwise
+    /// Show figures of calls by interval, 20 ms unless --interval is given
     #[command(after_help = help::LONGTERM)]
     Longterm(OverTime),
     /// Show how fast long messages arrive
@@ -105,7 +105,7 @@ pub(crate) enum Trace {
     /// Show the least time that a packet took from node to node
     #[command(after_help = help::MINLATENCY)]
     Minlatency(Input),
-    /// Show how much longer than the least packets take from node to node
+    /// Show the time of packets from node to node beyond the least time
     #[command(after_help = help::PAIRS)]
     Pairs(Input),
     /// Show how fast payload is copied
@@ -180,10 +180,10 @@ pub(crate) fn check_variables() -> Result<()> {
 type Variable = (&'static str, fn(&OsStr) -> bool, &'static str);
 
 const VARIABLES: [Variable; 4] = [
-    ("APUS_TRACE", is_place, "allowed are on, off, and a directory that exists"),
-    ("APUS_TRACE_CALLS", is_share, "allowed are all, and a number from 1 to 4294967295"),
-    ("APUS_TRACE_SLOWER_THAN", is_time, "allowed are times from 1ns on, like 5ms"),
-    ("APUS_TRACE_KERNEL", is_switch, "allowed are on and off"),
+    ("APUS_TRACE", is_place, "expected on, off, or an existing directory"),
+    ("APUS_TRACE_CALLS", is_share, "expected all, or a number from 1 to 4294967295"),
+    ("APUS_TRACE_SLOWER_THAN", is_time, "expected a time of at least 1ns, like 5ms"),
+    ("APUS_TRACE_KERNEL", is_switch, "expected on or off"),
 ];
 
 fn is_switch(value: &OsStr) -> bool {

@@ -66,9 +66,9 @@ fn section(page: &mut String, merged: &Merged, call: &TracedCall) {
     let took = call.round_trip().map_or_else(|| "-".to_owned(), |nanos| us(nanos as f64));
     let _ = writeln!(
         page,
-        "<h1>Call {}, pair {:08x}</h1>\n<p>Request {} bytes, response {} bytes, round trip {took}, {} disturbances. The distance of \
-         two lines is at least a line, so it is no measure of time; each line has the time since the first, and since the one \
-         before at its node.</p>",
+        "<h1>Call {}, pair {:08x}</h1>\n<p>Request {} bytes, response {} bytes, round trip {took}, {} disturbances. The distance \
+         between lines is not a measure of time; each line has the time since the first line, and since the previous line of its \
+         node.</p>",
         call.id,
         call.pair,
         length(call.request),

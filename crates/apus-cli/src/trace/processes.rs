@@ -17,7 +17,7 @@ use rustix::fs::{Mode, OFlags, open, openat};
 /// Which processes are meant.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Processes {
-    /// Process that is meant; all that this user may read, if none is given
+    /// Process [default: all that this user may read]
     #[arg(long)]
     pid: Vec<u32>,
 }
@@ -51,7 +51,7 @@ impl Processes {
     /// When a process that was named was left out, or all were.
     pub(super) fn check(&self, left_out: &LeftOut, done: usize) -> Result<()> {
         let suffices = if self.pid.is_empty() { done > 0 } else { left_out.count == 0 };
-        anyhow::ensure!(suffices, "{} processes were left out", left_out.count);
+        anyhow::ensure!(suffices, "{} processes were omitted", left_out.count);
         Ok(())
     }
 }
@@ -67,7 +67,7 @@ impl LeftOut {
     pub(super) fn add(&mut self, pid: u32, error: &anyhow::Error) {
         self.count += 1;
         // An error of standard error itself cannot be reported.
-        let _ = writeln!(stderr(), "left out: the time trace of process {pid}: {error:#}");
+        let _ = writeln!(stderr(), "omitted: the time trace of process {pid}: {error:#}");
     }
 }
 
@@ -163,7 +163,7 @@ impl Identity {
         let metadata = found.metadata()?;
         let refuse = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidData, text));
         if !metadata.is_file() || metadata.uid() != self.user {
-            return refuse("it is no file of the process's user");
+            return refuse("the file does not belong to the user of the process");
         }
         let file = File::options()
             .read(true)
@@ -171,7 +171,7 @@ impl Identity {
             .open(path_of(found.as_raw_fd()))?;
         match Trace::process_of(&file) {
             Ok(number) if self.numbers.contains(&number) => Ok(file),
-            Ok(_) => refuse("it is of another process"),
+            Ok(_) => refuse("the file belongs to another process"),
             Err(error) => refuse(&error.to_string()),
         }
     }

@@ -30,20 +30,20 @@ const OTHERS_FREEZE: Duration = Duration::from_millis(100);
   apus trace record --calls all --for 2s
   apus trace record --slower-than 5ms
 
-Every process with a node records all the time, and keeps the last 65,536 records of each thread. Of processes of other users, \
-only root sees the records. A process that was started with APUS_TRACE=DIRECTORY has its file there, even after it was killed.
+Every process with a node always records, and keeps the last 65,536 records of each thread. Only root can read the records of \
+other users' processes. A process with APUS_TRACE=DIRECTORY has its file in that directory, even after it was killed.
 
 With --slower-than, the command waits for a call of one of these processes that takes longer. Both ends of that call stop \
-recording, wherever they are; those on this host are then written, and record again.
+recording, on whichever hosts they run. The command writes the traces of ends on this host, which then record again.
 
-What --calls and --slower-than change is as before when the command ends, also if it is killed: then after five seconds.")]
+The changes of --calls and --slower-than end with the command; if the command is killed, after five seconds.")]
 pub(crate) struct RecordArgs {
     #[command(flatten)]
     processes: Processes,
     /// Directory for the files PROGRAM.PID.trace
     #[arg(long, value_name = "DIRECTORY", default_value = ".")]
     to: PathBuf,
-    /// Have the processes record one call in N meanwhile, or all; needs --for or --slower-than
+    /// Record one call in N meanwhile, or all; needs --for or --slower-than
     #[arg(long, value_name = "N|all", value_parser = one_in)]
     calls: Option<u32>,
     /// Wait for this time before writing, as in 2s
@@ -60,17 +60,17 @@ pub(crate) struct RecordArgs {
   apus trace freeze --pid 4711
   apus trace freeze --off
 
-`apus trace record` writes frozen traces as well, and lets their processes record again.")]
+`apus trace record` also writes frozen traces, and lets their processes record again.")]
 pub(crate) struct FreezeArgs {
     #[command(flatten)]
     processes: Processes,
-    /// Let them record again
+    /// Let the processes record again
     #[arg(long)]
     off: bool,
 }
 
 fn one_in(text: &str) -> Result<u32, String> {
-    let allowed = "allowed are all, and numbers from 1 on";
+    let allowed = "expected all, or a number of at least 1";
     let number = if text == "all" { Some(1) } else { text.parse().ok() };
     number.filter(|&number| number > 0).ok_or_else(|| allowed.to_owned())
 }
@@ -81,7 +81,7 @@ fn one_in(text: &str) -> Result<u32, String> {
 /// When no process has a trace, or a file cannot be written.
 pub(super) fn run(args: &RecordArgs) -> Result<()> {
     if !args.to.is_dir() {
-        return Err(Misuse(format!("--to: '{}' is no directory", args.to.display())).into());
+        return Err(Misuse(format!("'--to {}': not a directory", args.to.display())).into());
     }
     if args.calls.is_some() && args.time.is_none() && args.slower_than.is_none() {
         return Err(Misuse("--calls needs --for or --slower-than".to_owned()).into());
@@ -195,7 +195,7 @@ fn wait(processes: &[(u32, File)], args: &RecordArgs, changed: Option<&Changed<'
         if stop::requested() || end.is_some_and(|end| Instant::now() >= end) {
             anyhow::ensure!(
                 args.slower_than.is_none(),
-                "no call took longer than --slower-than: nothing is written"
+                "no call took longer than --slower-than: no trace is written"
             );
             return Ok(());
         }

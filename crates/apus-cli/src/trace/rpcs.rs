@@ -15,12 +15,12 @@ use crate::output::JsonArgs;
   apus trace rpcs client.4711.trace server.4712.trace
   apus trace rpcs --slowest 20 --json - *.trace
 
-Records: what the traces have of the call: all stages at both ends, or a part of them. Disturbed: packets that were \
-retransmitted, asked for again, or answered with BUSY or UNKNOWN.")]
+Records: whether the traces have all stages of the call at both ends, or only some. Disturbed: packets that were retransmitted, \
+requested again, or answered with BUSY or UNKNOWN.")]
 pub(crate) struct Args {
     #[command(flatten)]
     files: Files,
-    /// Show the N calls that took longest, longest first
+    /// Show only the N slowest calls, the slowest first
     #[arg(long, value_name = "N")]
     slowest: Option<usize>,
     #[command(flatten)]

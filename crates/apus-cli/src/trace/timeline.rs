@@ -16,12 +16,12 @@ use crate::output::JsonArgs;
   apus trace timeline --length 100 --json - *.trace
   apus trace timeline --length 100-1500 *.trace
 
-Only calls count of which the traces have all stages at both ends. The stages are those of requests and responses of one packet; \
-of longer messages, the first packet counts.")]
+Only calls with all stages at both ends count. The stages are those of requests and responses of one packet; for longer messages, \
+the first packet counts.")]
 pub(crate) struct Args {
     #[command(flatten)]
     files: Files,
-    /// Length of the requests in bytes, or least and most; the most frequent one, if none is given
+    /// Length of the requests in bytes, or a range such as 100-1500 [default: the most frequent length]
     #[arg(long, value_name = "BYTES[-BYTES]", value_parser = lengths)]
     length: Option<(u32, u32)>,
     #[command(flatten)]
@@ -32,9 +32,7 @@ fn lengths(text: &str) -> Result<(u32, u32), String> {
     let (least, most) = text.split_once('-').unwrap_or((text, text));
     let number = |text: &str| text.parse().ok();
     let both = number(least).zip(number(most)).filter(|(least, most)| least <= most);
-    both.ok_or_else(|| {
-        "it must be a number of bytes, or two such as 100-1500, the lesser one first".to_owned()
-    })
+    both.ok_or_else(|| "it must be a number of bytes, or a range such as 100-1500".to_owned())
 }
 
 /// "100", or "100 to 1500".

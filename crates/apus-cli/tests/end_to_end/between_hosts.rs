@@ -219,5 +219,5 @@ fn the_ends_of_a_connection_between_hosts_see_what_those_of_tcp_see() {
     assert!(said.contains("until the program called exec"), "{said}");
     let second = output(on(b, apus).arg("carrier"));
     assert_eq!(second.status.code(), Some(1));
-    assert!(stderr(&second).contains("a carrier of this user runs already"), "{}", stderr(&second));
+    assert!(stderr(&second).contains("a carrier of this user already runs"), "{}", stderr(&second));
 }

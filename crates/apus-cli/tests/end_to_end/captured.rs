@@ -131,7 +131,7 @@ fn what_cannot_be_captured_is_refused() {
     let words = ["cannot write capture file '/nonexistent/x.pcapng'", "No such file"];
     fails(1, "node server --listen 127.0.0.1:0 --capture /nonexistent/x.pcapng", &words);
     fails(1, "daemon --listen 127.0.0.1:0 --socket /tmp/x --capture /nonexistent/x.pcapng", &words);
-    let words = ["'--capture x.pcapng'", "no transport sends packets of Apus"];
+    let words = ["'--capture x.pcapng'", "no transport of this run sends packets of Apus"];
     fails(2, "bench rtt --transports apus-shm,tcp-block --capture x.pcapng", &words);
 }
 

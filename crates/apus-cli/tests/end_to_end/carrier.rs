@@ -237,19 +237,19 @@ fn a_carrier_tells_its_status_and_is_switched_off_and_on() {
     // The server's carrier refuses the stream, and the client's carrier refuses the program.
     for (host, seed) in [(b, 2), (a, 3)] {
         let said = switched(host, "off");
-        assert!(said.starts_with("carries no new connections; "), "{said}");
+        assert!(said.starts_with("no new connections are carried; "), "{said}");
         // A short connection may end before a carrier looks for its other end.
         wait_until("a connection is refused", || {
             assert!(run(carried(a, &program, ""), seed).contains("not carried"));
             status(host)["refused"]["off"].as_u64() > Some(0)
         });
-        assert_eq!(switched(host, "on"), "carries new connections\n");
+        assert_eq!(switched(host, "on"), "new connections are carried\n");
     }
     assert!(run(meeting(a, &program, ""), 4).contains(": carried between hosts"));
     let log = status(b)["log"].as_str().expect("it has a log").to_owned();
     assert_eq!(log, state.join("apus/carrier-20147.log").display().to_string());
     let log = fs::read_to_string(log).expect("it can be read");
-    assert!(log.contains("carrying is off") && log.contains("carrying is on"), "{log}");
+    assert!(log.contains("switched off") && log.contains("switched on"), "{log}");
 }
 
 /// Starts a client until Apus carries its bytes. A machine that is too busy for carriers to answer needs several attempts.
@@ -327,8 +327,12 @@ fn connections_to_and_from_other_hosts_than_those_of_the_list_are_not_carried() 
 #[test]
 fn without_a_carrier_the_status_says_so() {
     crate::program::fails(1, "carrier status --port 1", &["no carrier runs at port 1"]);
-    crate::program::fails(2, "carrier off --user nobody-has-this-name", &["there is no user"]);
-    crate::program::fails(2, "carrier --hosts 10.0.0.0/40", &["neither an address nor a network"]);
+    crate::program::fails(
+        2,
+        "carrier off --user nobody-has-this-name",
+        &["no user `nobody-has-this-name`"],
+    );
+    crate::program::fails(2, "carrier --hosts 10.0.0.0/40", &["expected an address or a network"]);
 }
 
 #[test]

@@ -23,7 +23,8 @@ fn shown(demo: &mut Command) -> String {
     {
         assert!(text.contains(words), "no '{words}' in: {text}");
     }
-    let warnings = text.lines().skip_while(|line| !line.starts_with("What may be wrong")).skip(1);
+    let warnings =
+        text.lines().skip_while(|line| !line.starts_with("Warnings for this run")).skip(1);
     for line in warnings.take_while(|line| !line.is_empty()) {
         assert!(line.starts_with("  ! ") && line.chars().count() <= 80, "{text}");
     }

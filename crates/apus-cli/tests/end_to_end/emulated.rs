@@ -190,7 +190,7 @@ fn a_file_in_the_place_of_a_kept_result_is_named_before_anything_is_measured() {
     let dir = std::env::temp_dir().join(format!("apus-kept-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a temporary directory");
     std::fs::write(dir.join("000.json"), "{").expect("as above");
-    let words = ["000.json", "in the place of a kept result", "move it away"];
+    let words = ["000.json", "is not a kept result", "move it away"];
     fails(1, &format!("lab run --seconds 1 --dir {}", dir.display()), &words);
     std::fs::remove_dir_all(&dir).expect("it was made here");
 }
@@ -223,6 +223,6 @@ fn the_labs_are_listed_for_everybody() {
     std::fs::copy(env!("CARGO_BIN_EXE_apus"), &copy).expect("a temporary file");
     let mut unprivileged = Command::new(&copy);
     unprivileged.args(["lab", "status"]).uid(65534).gid(65534);
-    assert!(listed(&mut unprivileged).contains(&format!("{line}processes are for root")));
+    assert!(listed(&mut unprivileged).contains(&format!("{line}processes are shown only to root")));
     std::fs::remove_file(&copy).expect("it was made here");
 }

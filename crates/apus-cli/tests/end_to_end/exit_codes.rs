@@ -68,6 +68,6 @@ fn commands_that_show_something_have_it_as_json() {
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 
     // `--json` was once a flag, and now takes the next argument, a trace, as its file.
-    fails(2, "trace show --json x.trace", &["x.trace", "would be overwritten", "--json -"]);
+    fails(2, "trace show --json x.trace", &["x.trace", "would overwrite", "--json -"]);
     fails(2, "top --json -", &["--once"]);
 }

@@ -165,7 +165,10 @@ fn where_nothing_can_be_written_the_library_is_in_memory() {
     let Some(output) = in_namespace(&installed, &script) else { return };
     assert!(stdout(&output).contains("/memfd:libapus_preload.so"), "{}", stdout(&output));
     let note = stderr(&output);
-    assert!(note.contains("no directory takes the library") && note.lines().count() == 1, "{note}");
+    assert!(
+        note.contains("no directory can hold the library") && note.lines().count() == 1,
+        "{note}"
+    );
 }
 
 #[test]

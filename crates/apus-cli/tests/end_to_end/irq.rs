@@ -114,7 +114,7 @@ fn napi_set_is_there() -> Result<(), &'static str> {
     let slots = Device::named("eth0").expect("it was made").slots().expect("it is up");
     match apus_irq::set(slots[0].napi.id, &slots[0].napi.parameters()) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            Err("no CAP_NET_ADMIN in the first user namespace")
+            Err("no CAP_NET_ADMIN in the initial user namespace")
         }
         done => {
             done.expect("the values are those that it has");
@@ -620,7 +620,7 @@ fn root_obeys_no_state_that_another_user_could_have_written() {
     restore(&["program-1-1.json", "symbolic link"]);
     // A directory that all processes of a host share.
     std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o1777)).expect("it is ours");
-    restore(&["irq", "writes of other users (mode 1777)"]);
+    restore(&["irq", "writable by other users (mode 1777)"]);
     std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
     chown(&state, Some(65_534), None).expect("root may");
     restore(&["irq", "owned by user 65534"]);

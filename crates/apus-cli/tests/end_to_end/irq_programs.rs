@@ -476,7 +476,7 @@ fn the_doctor_names_what_keeps_suspension_from_acting() {
     let change = "set eth0 --defer 100 --gro-flush 20 --suspend 20";
     verdicts(&host, "eth0", &[("kept values", "bad", change), ("defer", "bad", "")]);
     host.succeeds("restore eth0");
-    verdicts(&host, "lo", &[("NAPI instances", "bad", "loopback has none")]);
+    verdicts(&host, "lo", &[("NAPI instances", "bad", "loopback has no NAPI instance")]);
 }
 
 #[test]
@@ -502,7 +502,7 @@ fn the_doctor_names_programs_that_wait_without_epoll() {
             ("epoll", "bad", "--preset defer:20"),
             (name, "bad", seen),
             ("NAPI ids of sockets", "good", ""),
-            ("acts", "not-known", "too few to tell"),
+            ("acts", "not-known", "too few for a result"),
         ];
         verdicts(&host, &server.pid().to_string(), &wanted);
     }

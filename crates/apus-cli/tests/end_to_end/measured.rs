@@ -263,7 +263,7 @@ fn sockets_fails_if_apus_run_does_not_carry() {
     };
     let mut off = command(small);
     off.env("APUS_SOCKETS", "off");
-    fails(off, "carried 100.0 % of the bytes; the library says");
+    fails(off, "carried 100.0 % of the bytes; the library reports");
     let mut missing = command(small);
     missing.env("APUS_PRELOAD", "/no/such/library.so");
     fails(missing, "APUS_PRELOAD is `/no/such/library.so`");

@@ -178,7 +178,7 @@ fn a_node_with_both_links_and_who_is_asked_for_it() {
         let answers = answers.map(|row| row["answer"].as_str().expect("a text").to_owned());
         (output.status.code(), answers.collect::<Vec<_>>())
     };
-    let not_served = "is there, but nobody serves the port".to_owned();
+    let not_served = "answers, but no service listens at the port".to_owned();
     let answered = "answered".to_owned();
     assert_eq!(probe("10.88.0.2:4000"), (Some(0), vec![answered.clone(), answered]));
     assert_eq!(probe("10.88.0.2:9"), (Some(0), vec![not_served.clone(), not_served]));
@@ -197,8 +197,8 @@ fn a_port_nobody_serves_and_a_message_that_is_too_long() {
         assert!(stderr(&output).contains(word), "{}", stderr(&output));
     };
     fails("9 --link raw", "no service listens at this port");
-    fails("4000 --link udp", "no link to such an address");
-    fails("4000 --link raw --workload 2MB --longest 2MB", "takes at most 1000000");
+    fails("4000 --link udp", "no link for such an address");
+    fails("4000 --link raw --workload 2MB --longest 2MB", "accepts at most 1000000");
 }
 
 #[test]

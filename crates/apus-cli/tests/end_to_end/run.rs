@@ -158,7 +158,7 @@ pub(crate) fn found(name: &str) -> Option<PathBuf> {
 fn each_connection_is_explained_once() {
     let directory = Directory::new("explain");
     let program = directory.program("connections.c", &[]);
-    let short = "it ended before it was worth it, or the peer does not run under Apus";
+    let short = "it ended too early, or the peer does not run under `apus run`";
     let ends = [("return", short), ("_exit", short)].into_iter();
     let programs = [("exec", "the program called exec"), ("vfork", "the program called vfork")];
     for (end, why) in ends.chain(programs) {
@@ -170,7 +170,8 @@ fn each_connection_is_explained_once() {
             format!("127.0.0.1:{server} from 127.0.0.1:{one}: not carried: {short}"),
             format!("127.0.0.1:{other} to 127.0.0.1:{server}: not carried: {short}"),
             format!("127.0.0.1:{server} from 127.0.0.1:{other}: not carried: {short}"),
-            "a connection that was begun: not carried: it was not established, or was reset at once".to_owned(),
+            "a connecting socket: not carried: it was not established, or was reset at once"
+                .to_owned(),
         ];
         let said = stderr(&output);
         let lines: Vec<&str> =
@@ -377,8 +378,8 @@ fn what_cannot_be_started_is_said_in_a_line() {
     let cases = [
         (vec!["no-such-program"], 127, "cannot find the program `no-such-program` in PATH"),
         (vec!["/no/such/program"], 127, "cannot find the program `/no/such/program`"),
-        (vec![text], 126, "no program that can be executed"),
-        (vec!["/"], 126, "no program that can be executed"),
+        (vec![text], 126, "is not executable"),
+        (vec!["/"], 126, "is not executable"),
         (vec![], 2, "PROGRAM"),
         (vec!["--no-such-option", "true"], 2, "--no-such-option"),
     ];

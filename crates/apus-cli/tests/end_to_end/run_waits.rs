@@ -111,7 +111,7 @@ fn a_program_that_restricts_its_system_calls_stays_with_tcp() {
             // The end that returns second may learn of the other one's return before.
             assert_eq!(lines(": carried"), carried, "{said}");
             assert!(lines(": carried until the program called seccomp") >= returned, "{said}");
-            assert!(said.ends_with("nothing is carried or explained\n"), "{said}");
+            assert!(said.ends_with("no connection is carried or explained\n"), "{said}");
         }
     }
 }
@@ -180,7 +180,7 @@ fn options_and_calls_follow_bytes_in_memory() {
     let said = stderr(&output(&mut explained(&program)));
     let returned = said.lines().filter(|line| !line.ends_with(": carried"));
     let wrong =
-        ["preadv2 or pwritev2 with flags", "sendfile from something that is no file, or splice"];
+        ["preadv2 or pwritev2 with flags", "sendfile from a source that is not a file, or splice"];
     assert!(returned.clone().all(|line| wrong.iter().any(|wrong| line.ends_with(wrong))), "{said}");
     // An end may learn of the other end's return before it returns itself.
     assert_eq!(said.lines().count(), 10, "{said}");

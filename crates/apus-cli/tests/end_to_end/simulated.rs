@@ -72,7 +72,7 @@ fn a_file_of_another_plan_is_no_result_of_this_one() {
     let mut old = read(&first);
     old.as_object_mut().unwrap().remove("plan");
     fs::write(&first, old.to_string()).unwrap();
-    fails(2, &sweep(&directory, "0.5", 9), &["00000.json", "does not say its plan"]);
+    fails(2, &sweep(&directory, "0.5", 9), &["00000.json", "does not name its plan"]);
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn rates_and_changes_are_shown() {
     assert_eq!(text(&format!("stat --diff {same}")), "No counter changed.\n");
     let watched =
         text(&format!("stat --watch --count 2 --interval 10ms --dir {}", directory.path()));
-    assert_eq!(watched.matches("Processes that run").count(), 2, "{watched}");
+    assert_eq!(watched.matches("Running processes").count(), 2, "{watched}");
     let one = directory.path();
     fails(2, &format!("stat --diff {} --dir {one}", after.display()), &["--diff", "two files"]);
     fails(1, &format!("stat 1 --dir {one}"), &["process 1", &one]);
@@ -307,7 +307,7 @@ fn processes_that_run_are_told_apart_and_ended_ones_are_asked_for() {
     let line = line.unwrap_or_else(|| panic!("no line of the server: {listed}"));
     assert!(line.contains("apus node") && line.contains(&port), "{listed}");
     assert!(listed.lines().all(|line| line.chars().count() <= 80), "{listed}");
-    assert!(listed.contains("1 more have ended") && !listed.contains(" ended 0s ago"), "{listed}");
+    assert!(listed.contains("1 more ended") && !listed.contains(" ended 0s ago"), "{listed}");
     let all = text(&format!("stat --ended --dir {} --interval 50ms", directory.path()));
     let place = |id: u32| all.find(&format!("{id} ")).unwrap_or_else(|| panic!("no {id}: {all}"));
     assert!(place(server.id()) < place(ended.id()), "{all}");

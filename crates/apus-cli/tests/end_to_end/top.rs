@@ -269,7 +269,9 @@ fn a_signal_ends_it_and_the_terminal_is_restored() {
     let directory = Directory::new("signal");
     for (name, number) in [("TERM", 15), ("INT", 2), ("HUP", 1)] {
         let mut top = Top::start(&format!("--dir {}", directory.path()), &[]);
-        top.wait_for("the screen is there", |screen| screen.contains("No process shows counters"));
+        top.wait_for("the screen is there", |screen| {
+            screen.contains("No process publishes counters")
+        });
         let pid = top.child.0.id().to_string();
         let kill = Command::new("kill").args(["-s", name, &pid]).status();
         assert!(kill.expect("the system has a kill command").success());

@@ -34,7 +34,7 @@ fn values_that_cannot_be() {
     fails(2, "node client --servers a:1 --fault loss=2", &["loss=2", "--fault", "0 to 1"]);
     fails(2, "node client --servers a:1 --gbps -3", &["-3", "--gbps"]);
     fails(2, "node server --listen here", &["here", "--listen"]);
-    fails(2, "node server --pin 99999", &["--pin 99999", "the CPUs allowed here are", "0"]);
+    fails(2, "node server --pin 99999", &["--pin 99999", "this process may use the CPUs", "0"]);
     fails(2, "sim compare --scale 0", &["--scale", "between 0.001 and 1000"]);
     fails(2, "sim run --load -1", &["-1", "--load", "above 0 and up to 2"]);
     fails(2, "sim run --sim-ms x", &["x", "--sim-ms", "0 to 1000000"]);
@@ -104,7 +104,7 @@ fn plans_that_are_none() {
         .expect("as above");
     fs::write(dir.join("00000.json"), "half a res").expect("as above");
     let sweep = format!("sim sweep {path} --dir {}", dir.display());
-    fails(1, &sweep, &["00000.json", "in the place of a kept result", "not a JSON object"]);
+    fails(1, &sweep, &["00000.json", "is not a kept result", "not a JSON object"]);
     fs::remove_file(dir.join("00000.json")).expect("it was made here");
     assert!(apus(&sweep).status.success());
     fs::remove_dir_all(dir).expect("it was made here");

@@ -41,15 +41,16 @@ fn sysctls(busy_polling: &BusyPolling) -> Finding {
         return Finding::not_known(
             SUBJECT,
             name,
-            "there is no net.core.busy_poll in this network namespace",
+            "this network namespace has no net.core.busy_poll",
         );
     };
     let found = format!("net.core.busy_poll is {poll} µs, net.core.busy_read {read} µs");
     Finding::new(SUBJECT, name, Verdict::good_if(poll == 0 && read == 0), found)
-        .apus("polls in user space while that pays (setting delivery) and then sleeps; the kernel would poll again in each sleep")
+        .apus("polls in user space while polling pays (setting delivery), and then sleeps; with busy_poll the kernel polls again \
+               in each sleep")
         .change(
             "sudo sysctl -w net.core.busy_poll=0 net.core.busy_read=0",
-            "a thread that has polled in vain uses no more CPU time; not measured here",
+            "a thread that polled without success uses no further CPU time; not measured here",
         )
         .value("busy_poll_us", poll)
         .value("busy_read_us", read)
@@ -57,12 +58,12 @@ fn sysctls(busy_polling: &BusyPolling) -> Finding {
 
 fn socket(busy_polling: &BusyPolling) -> Finding {
     let found = match &busy_polling.socket {
-        Ok(()) => "a socket of this process takes it".to_owned(),
-        Err(why) => format!("a socket of this process does not take it ({why})"),
+        Ok(()) => "a socket of this process accepts SO_BUSY_POLL".to_owned(),
+        Err(why) => format!("a socket of this process does not accept SO_BUSY_POLL ({why})"),
     };
     // Apus never needs it.
     Finding::new(SUBJECT, "SO_BUSY_POLL", Verdict::Good, found)
-        .apus("does not set it: it acts in blocking receives, and Apus never blocks in one")
+        .apus("does not set it, because it affects blocking receives only, and Apus has none")
         .value("allowed", busy_polling.socket.is_ok())
 }
 
@@ -74,10 +75,10 @@ fn epoll(busy_polling: &BusyPolling) -> Finding {
     };
     let found = match has {
         true => "epoll sets have busy polling parameters (EPIOCSPARAMS)",
-        false => "epoll sets have no busy polling parameters (EPIOCSPARAMS is of Linux 6.9)",
+        false => "epoll sets have no busy polling parameters (EPIOCSPARAMS needs Linux 6.9)",
     };
     Finding::new(SUBJECT, name, Verdict::Good, found)
-        .apus("does not set them: it sleeps in ppoll, not in epoll. Programs under epoll can use them with IRQ suspension")
+        .apus("does not set them, because it sleeps in ppoll. Programs that use epoll can set them for IRQ suspension")
         .value("has", has)
 }
 

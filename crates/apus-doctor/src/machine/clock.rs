@@ -29,7 +29,7 @@ impl Clock {
 
     pub(super) fn findings(&self) -> Vec<Finding> {
         let Some(source) = &self.source else {
-            return vec![Finding::not_known(SUBJECT, "source", "the kernel does not tell it")];
+            return vec![Finding::not_known(SUBJECT, "source", "the kernel does not report it")];
         };
         let found = format!(
             "{source}, of {}; a reading takes {:.0} ns",
@@ -37,7 +37,7 @@ impl Clock {
             self.reading_ns
         );
         let finding = Finding::new(SUBJECT, "source", verdict(source, self.reading_ns), found)
-            .apus("reads the clock in every turn of the engine; with tsc, kvm-clock and the like a reading needs no system call")
+            .apus("reads the clock in every turn of the engine; a clock such as tsc or kvm-clock needs no system call")
             .value("source", source.as_str())
             .value("reading_ns", self.reading_ns);
         let better = BY_MEMORY.iter().find(|name| self.available.iter().any(|it| it == *name));

@@ -18,17 +18,17 @@ impl DevShm {
     }
 
     pub(super) fn findings(&self) -> Vec<Finding> {
-        let apus = "keeps the counters of processes there (apus stat); messages between processes are in memory of their own (memfd) and need \
-                    no space here";
+        let apus = "keeps the counters of processes there (apus stat); messages between processes use memfds and need no space in \
+                    /dev/shm";
         let name = "space";
         let brings =
-            "counters of each process, which stay readable after it has died (docs/metrics.md)";
+            "counters of each process, readable after the process has ended (docs/metrics.md)";
         vec![match &self.0 {
             Err(why) => Finding::new(
                 SUBJECT,
                 name,
                 Verdict::CouldBeBetter,
-                format!("/dev/shm is not there ({why})"),
+                format!("/dev/shm is missing ({why})"),
             )
             .apus(apus)
             .change("sudo mount -t tmpfs -o size=64m tmpfs /dev/shm", brings),
@@ -58,6 +58,6 @@ mod tests {
         let full = of(Ok((64 << 20, 1 << 20)));
         assert_eq!(full.found, "1 MiB free of 64 MiB");
         assert!(full.change.unwrap().starts_with("sudo mount -o remount,size=64m /dev/shm"));
-        assert!(of(Err("ENOENT".to_owned())).found.contains("not there (ENOENT)"));
+        assert!(of(Err("ENOENT".to_owned())).found.contains("missing (ENOENT)"));
     }
 }

@@ -60,16 +60,16 @@ impl IdleStates {
 
 fn states(idle_states: &IdleStates) -> Finding {
     let name = "idle states";
-    let apus = "sleeps only when polling has not paid; a packet then waits until the CPU has left its idle state";
+    let apus = "sleeps only when polling does not pay; a packet then waits until the CPU leaves its idle state";
     let used: Vec<&IdleState> = idle_states.states.iter().filter(|state| !state.disabled).collect();
     let Some(deepest) = used.iter().max_by_key(|state| state.latency_us) else {
         let driver = idle_states.driver.as_deref().unwrap_or("none");
-        let found = format!("the kernel chooses none (driver {driver}); a hypervisor may");
+        let found = format!("the kernel selects no idle state (driver {driver}); a hypervisor may");
         return Finding::new(SUBJECT, name, Verdict::Good, found).apus(apus);
     };
     let list: Vec<_> = used.iter().map(|it| format!("{} {} µs", it.name, it.latency_us)).collect();
     let driver = idle_states.driver.as_deref().unwrap_or("unknown");
-    let found = format!("driver {driver}; time to leave: {}", list.join(", "));
+    let found = format!("driver {driver}; exit latencies: {}", list.join(", "));
     let deep = used.iter().filter(|state| state.latency_us > LATENCY_GOOD_US);
     let files: Vec<_> =
         deep.map(|it| format!("{CPU}/cpu*/cpuidle/{}/disable", it.directory)).collect();
@@ -88,17 +88,14 @@ fn states(idle_states: &IdleStates) -> Finding {
 fn governor(idle_states: &IdleStates) -> Finding {
     let name = "frequency";
     let Some(governor) = &idle_states.governor else {
-        let found =
-            "the kernel does not choose the frequency (no cpufreq); firmware or a hypervisor does";
+        let found = "the kernel does not set the frequency (no cpufreq); the firmware or the hypervisor does";
         return Finding::new(SUBJECT, name, Verdict::Good, found);
     };
     let pstate = idle_states.intel_pstate.as_ref();
     let pstate = pstate.map_or_else(String::new, |status| format!(", intel_pstate {status}"));
     let slow = matches!(governor.as_str(), "powersave" | "ondemand" | "conservative");
     Finding::new(SUBJECT, name, Verdict::good_if(!slow), format!("governor {governor}{pstate}"))
-        .apus(
-            "a thread that polls keeps its CPU at its highest frequency, one that sleeps does not",
-        )
+        .apus("a polling thread keeps its CPU at its highest frequency; a sleeping thread does not")
         .change(
             format!("echo performance | sudo tee {CPU}/cpu*/cpufreq/scaling_governor"),
             "latency that does not depend on the load of the last milliseconds; not measured here",
@@ -108,7 +105,7 @@ fn governor(idle_states: &IdleStates) -> Finding {
 
 fn halt_polling(nanoseconds: u64) -> Finding {
     let found = match nanoseconds {
-        0 => "off: an idle virtual CPU halts at once, which gives it to the hypervisor".to_owned(),
+        0 => "off: an idle virtual CPU halts at once and returns to the hypervisor".to_owned(),
         ns => format!("an idle virtual CPU polls for {} µs before it halts", ns / 1_000),
     };
     Finding::new(SUBJECT, "halt polling", Verdict::good_if(nanoseconds > 0), found)
@@ -150,7 +147,10 @@ mod tests {
             ("/sys/devices/system/cpu/intel_pstate/status", "active\n"),
         ]);
         let [states, frequency] = IdleStates::gather(&files).findings().try_into().unwrap();
-        assert_eq!(states.found, "driver intel_idle; time to leave: POLL 0 µs, C1 2 µs, C6 133 µs");
+        assert_eq!(
+            states.found,
+            "driver intel_idle; exit latencies: POLL 0 µs, C1 2 µs, C6 133 µs"
+        );
         let change = states.change.unwrap();
         assert!(change.contains("cpu*/cpuidle/state2/disable #"), "{change}");
         assert_eq!(frequency.found, "governor powersave, intel_pstate active");

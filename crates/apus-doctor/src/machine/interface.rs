@@ -29,7 +29,7 @@ impl Interface {
         match &self.features {
             Ok(features) => findings.extend(OFFLOADS.iter().map(|it| it.finding(self, features))),
             Err(why) => {
-                let why = format!("the kernel does not tell the offloads: {why}");
+                let why = format!("the kernel does not report the offloads: {why}");
                 findings.push(Finding::not_known(SUBJECT, "offloads", why));
             }
         }
@@ -44,7 +44,7 @@ fn state(device: &Device) -> Finding {
     // Loopback and tunnels have no carrier, so their state is unknown.
     let verdict = if device.state == "down" { Verdict::Bad } else { Verdict::Good };
     Finding::new(SUBJECT, "interface", verdict, found)
-        .apus("follows the kernel's routes; this is the interface of the address at which nodes listen, or of the default route")
+        .apus("follows the kernel's routes; this interface has the address of the setting listen, or the default route")
         .change(format!("sudo ip link set dev {name} up"), "packets can leave")
         .value("device", name.as_str())
 }
@@ -54,7 +54,7 @@ fn mtu(device: &Device) -> Finding {
         return Finding::not_known(
             SUBJECT,
             "MTU",
-            "/sys does not tell it; it may be that of another network namespace",
+            "/sys does not show it; /sys may belong to another network namespace",
         );
     };
     let verdict = match mtu {
@@ -64,11 +64,11 @@ fn mtu(device: &Device) -> Finding {
     };
     let name = &device.name;
     Finding::new(SUBJECT, "MTU", verdict, format!("{mtu} bytes on {name}"))
-        .apus("sends packets as long as the interface takes, never in fragments, and searches for the longest that passes where longer \
-               ones vanish")
+        .apus("sends packets of up to the MTU of the interface, never fragments them, and searches for the longest packet that \
+               passes where longer ones are lost")
         .change(
             format!("sudo ip link set dev {name} mtu 1500 # if the network between the hosts carries it"),
-            "fewer packets for a message; `apus node probe HOST:PORT` shows whether a peer is still reached",
+            "fewer packets for a message; `apus node probe HOST:PORT` shows whether a peer is still reachable",
         )
         .value("mtu_bytes", mtu)
 }
@@ -76,7 +76,7 @@ fn mtu(device: &Device) -> Finding {
 fn rate(interface: &Interface) -> Finding {
     let device = &interface.device;
     let told =
-        device.mbps.map_or_else(|| "tells no rate".to_owned(), |it| format!("tells {it} Mb/s"));
+        device.mbps.map_or_else(|| "reports no rate".to_owned(), |it| format!("reports {it} Mb/s"));
     let (verdict, found) = match &interface.link_mbps {
         Some(set) => {
             (Verdict::Good, format!("{} {told}; the setting link_mbps is {set}", device.name))
@@ -84,11 +84,12 @@ fn rate(interface: &Interface) -> Finding {
         None => (Verdict::good_if(device.mbps.is_some()), format!("{} {told}", device.name)),
     };
     Finding::new(SUBJECT, "rate", verdict, found)
-        .apus("paces packets by the rate of the interface, so that a long message does not fill the queues of the kernel ahead of short ones")
+        .apus("paces packets to the rate of the interface, so that a long message does not fill the queues of the kernel ahead of \
+               short ones")
         .change(
             "export APUS_LINK_MBPS=10000 # the rate of the link, in Mb/s",
-            "beside eight bulk senders, the p99 of short calls was 0.36 of that without a shared engine where the rate was told, and 0.76 \
-             where it was not (docs/performance.md)",
+            "beside eight bulk senders, a shared engine reduced the p99 of short calls to 0.36 of its value with a known rate, and \
+             to 0.76 without (docs/performance.md)",
         )
         .value("mbps", device.mbps)
 }
@@ -109,14 +110,14 @@ const OFFLOADS: &[Offload] = &[
         name: "checksums",
         features: &["tx-checksum-ip-generic", "tx-checksum-ipv4"],
         short: "tx",
-        apus: "a device that cannot compute checksums refuses segments; the link then turns GSO off",
+        apus: "a device without checksum offload refuses segments; the link then turns GSO off",
         brings: "GSO: packets of 1,472 B at 71 Gb/s instead of 4.8, over loopback (docs/links.md)",
     },
     Offload {
         name: "segmentation by the device",
         features: &["tx-udp-segmentation"],
         short: "tx-udp-segmentation",
-        apus: "the kernel cuts a send into packets just before the driver where the device cannot, which is nearly as good",
+        apus: "without it, the kernel segments a send just before the driver, which is nearly as good",
         brings: "less CPU time for each packet sent; not measured here",
     },
     Offload {
@@ -130,7 +131,7 @@ const OFFLOADS: &[Offload] = &[
         name: "joining on receive",
         features: &["rx-gro"],
         short: "gro",
-        apus: "asks for joined packets as soon as one from another machine has arrived (UDP_GRO)",
+        apus: "turns UDP_GRO on at the first packet from another machine",
         brings: "one receive call for many packets of a message (docs/links.md)",
     },
 ];

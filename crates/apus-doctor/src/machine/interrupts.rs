@@ -87,8 +87,8 @@ impl Interrupts {
         let mut findings = Vec::new();
         if self.loopback {
             findings.push(
-                Finding::new(SUBJECT, "interrupts", Verdict::Good, "loopback has none")
-                    .apus("the sender's CPU takes each packet to the receiver's socket"),
+                Finding::new(SUBJECT, "interrupts", Verdict::Good, "loopback has no interrupts")
+                    .apus("the sender's CPU delivers each packet to the receiver's socket"),
             );
         } else {
             findings.extend([affinity(self), rps(self), rfs(self), xps(self)]);
@@ -165,18 +165,18 @@ fn affinity(interrupts: &Interrupts) -> Finding {
     let free: BTreeSet<usize> = allowed.difference(&taken).copied().collect();
     let shares: Vec<_> = busy.iter().map(|(cpu, count)| format!("{count} at CPU {cpu}")).collect();
     let found = format!(
-        "{device} has {} interrupt lines, receive queues: {receive_queues}; interrupts since the boot: {}",
+        "{device} has {} interrupt lines and {receive_queues} receive queues; interrupts since the boot: {}",
         lines.len(),
         shares.join(", ")
     );
     // A node that keeps a core busy should not share it with interrupts, if there are other cores.
     let verdict = Verdict::good_if(allowed.len() < 2 || !free.is_empty());
     let finding = Finding::new(SUBJECT, "interrupts", verdict, found).value("lines", lines.len());
-    let apus = "a thread that polls has the best tail on a CPU without interrupts (lesson 20 of the Homa module's notes), near the CPU that \
-                takes them (lessons 39 and 52)";
+    let apus = "a polling thread has the lowest tail latency on a CPU without interrupts (lesson 20 of the Homa module's notes), \
+                close to the CPU that handles them (lessons 39 and 52)";
     if !free.is_empty() {
         let free = cpu_list::text(&free);
-        return finding.apus(format!("{apus}: here CPU {free}, as `taskset -c {free} PROGRAM`"));
+        return finding.apus(format!("{apus}: here CPU {free} (`taskset -c {free} PROGRAM`)"));
     }
     let first = allowed.first().copied().unwrap_or(0);
     let commands =
@@ -193,15 +193,16 @@ fn rps(interrupts: &Interrupts) -> Finding {
     let is_on = !interrupts.rps.is_empty();
     let found = match is_on {
         true => {
-            format!("packets of {device} are handed to CPU {}", cpu_list::text(&interrupts.rps))
+            format!("RPS passes packets of {device} to CPU {}", cpu_list::text(&interrupts.rps))
         }
-        false => "off: the CPU that takes the interrupt handles the packet".to_owned(),
+        false => "off: the CPU that handles the interrupt handles the packet".to_owned(),
     };
     Finding::new(SUBJECT, "RPS", Verdict::good_if(!is_on), found)
-        .apus("handles packets in the thread that polls; RPS adds an interrupt between CPUs to each packet")
+        .apus("handles packets in the polling thread; RPS adds an interprocessor interrupt to each packet")
         .change(
             format!("echo 0 | sudo tee /sys/class/net/{device}/queues/rx-*/rps_cpus"),
-            "lower latency at low load (lessons 1 and 6 of the Homa module's notes); less throughput where one CPU cannot take all packets",
+            "lower latency at low load (lessons 1 and 6 of the Homa module's notes); less throughput where one CPU cannot handle \
+             all packets",
         )
         .value("cpus", interrupts.rps.len())
 }
@@ -215,7 +216,7 @@ fn rfs(interrupts: &Interrupts) -> Finding {
     };
     // Both settings are right for some programs.
     Finding::new(SUBJECT, "RFS", Verdict::Good, found)
-        .apus("one socket takes the packets of all peers of a node or shard, so there is no flow of its own to steer")
+        .apus("receives the packets of all peers of a node or shard at one socket, so RFS has no separate flow to steer")
         .value("flows", queues)
 }
 
@@ -224,17 +225,17 @@ fn xps(interrupts: &Interrupts) -> Finding {
     let queues = format!("{transmit_queues} transmit queues");
     let (verdict, found) = match interrupts.xps {
         _ if *transmit_queues <= 1 => {
-            (Verdict::Good, "one transmit queue: nothing to choose".to_owned())
+            (Verdict::Good, "one transmit queue, so XPS has no effect".to_owned())
         }
-        None => (Verdict::NotKnown, format!("the kernel does not tell it; {queues}")),
+        None => (Verdict::NotKnown, format!("the kernel does not report it; {queues}")),
         Some(0) => (
             Verdict::good_if(allowed.len() < 2),
-            format!("off, with {queues}: packets choose a queue by their flow"),
+            format!("off, with {queues}: the flow of a packet selects its queue"),
         ),
         Some(set) => (Verdict::Good, format!("on for {set} of {queues}")),
     };
     let finding = Finding::new(SUBJECT, "XPS", verdict, found)
-        .apus("the kernel chooses the queue by the CPU that sends; threads then do not wait for each other's queue");
+        .apus("sends from several CPUs; with XPS the sending CPU selects the queue, so threads do not wait for each other");
     if verdict != Verdict::CouldBeBetter {
         return finding;
     }
@@ -246,7 +247,7 @@ fn xps(interrupts: &Interrupts) -> Finding {
     });
     finding.change(
         masks.collect::<Vec<_>>().join("; "),
-        "no lock is shared between CPUs that send; not measured here",
+        "sending CPUs share no lock; not measured here",
     )
 }
 
@@ -256,11 +257,13 @@ fn drops(interrupts: &Interrupts) -> Finding {
         return Finding::not_known(SUBJECT, "backlog", "/proc/net/softnet_stat counts nothing");
     }
     let found = format!(
-        "of {packets} packets since the boot, {dropped} found the queue of a CPU full; the softirq ended {squeezed} times with packets left"
+        "of {packets} packets since the boot, {dropped} were dropped because the queue of a CPU was full; the softirq ended \
+         {squeezed} times with packets left"
     );
     Finding::new(SUBJECT, "backlog", Verdict::good_if(dropped == 0), found)
-        .apus("packets to this host and those of RPS wait there; a lost packet is sent again after the RTO")
-        .change("sudo sysctl -w net.core.netdev_max_backlog=10000", "bursts of more than 1,000 packets wait instead of being lost")
+        .apus("loopback packets and packets of RPS wait in this queue; a dropped packet is retransmitted after the RTO")
+        .change("sudo sysctl -w net.core.netdev_max_backlog=10000", "bursts of more than 1,000 packets are queued instead of \
+                                                                     dropped")
         .value("packets", packets)
         .value("dropped", dropped)
         .value("squeezed", squeezed)

@@ -40,22 +40,23 @@ fn kernel(irq_suspension: &IrqSuspension) -> Finding {
         (Some(true), Ok(true)) => (
             Verdict::Good,
             format!(
-                "Linux {release} has it, and takes irq-suspend-timeout of a NAPI (netdev napi-set)"
+                "Linux {release} has it, and accepts irq-suspend-timeout for a NAPI instance (netdev napi-set)"
             ),
         ),
         (Some(false), _) | (_, Ok(false)) => (
             Verdict::Good,
-            format!("Linux {release} does not have it (Linux 6.13 with napi-set does)"),
+            format!("Linux {release} does not have it; it needs Linux 6.13 with napi-set"),
         ),
         (_, Err(why)) => (
             Verdict::NotKnown,
-            format!("Linux {release}; the kernel does not tell whether napi-set is there: {why}"),
+            format!("Linux {release}; whether the kernel has napi-set is not known: {why}"),
         ),
-        (None, _) => (Verdict::NotKnown, format!("the release `{release}` has no number")),
+        (None, _) => {
+            (Verdict::NotKnown, format!("the kernel release `{release}` has no version number"))
+        }
     };
     Finding::new(SUBJECT, "kernel", verdict, found)
-        .apus("does in user space what IRQ suspension does in the kernel, with the same modes (setting delivery); it needs no NAPI parameter, \
-               and sets none")
+        .apus("has the same modes in user space (setting delivery), and neither needs nor sets NAPI parameters")
         .value("release", release.as_str())
 }
 
@@ -64,7 +65,7 @@ fn interface(irq_suspension: &IrqSuspension) -> Finding {
     let (name, device) = ("interface", &irq_suspension.device);
     let napis = match &irq_suspension.napis {
         Ok(napis) if napis.is_empty() => {
-            let why = format!("{device} has no NAPI that the kernel tells of");
+            let why = format!("the kernel reports no NAPI instance of {device}");
             return Finding::new(SUBJECT, name, Verdict::Good, why).apus("needs none");
         }
         Ok(napis) => napis,
@@ -72,7 +73,7 @@ fn interface(irq_suspension: &IrqSuspension) -> Finding {
             return Finding::not_known(
                 SUBJECT,
                 name,
-                format!("the kernel does not tell the NAPIs of {device}: {why}"),
+                format!("the kernel does not report the NAPI instances of {device}: {why}"),
             );
         }
     };
@@ -81,16 +82,17 @@ fn interface(irq_suspension: &IrqSuspension) -> Finding {
     let suspended = napis.iter().filter_map(|it| it.irq_suspend_timeout_ns).max().unwrap_or(0);
     let defer = napis.iter().map(|it| it.defer_hard_irqs).max().unwrap_or(0);
     let found = format!(
-        "NAPIs of {device}: {}; defer-hard-irqs {defer}, interrupts deferred by up to {} µs, irq-suspend-timeout {} µs",
+        "NAPI instances of {device}: {}; defer-hard-irqs {defer}, interrupts deferred by up to {} µs, irq-suspend-timeout {} µs",
         napis.len(),
         longest / 1_000,
         suspended / 1_000
     );
     Finding::new(SUBJECT, name, Verdict::good_if(longest == 0), found)
-        .apus("sleeps in ppoll, for which the kernel suspends no interrupts; while they are deferred, a packet may wait that long")
+        .apus("sleeps in ppoll, for which the kernel does not suspend interrupts; deferral may delay a packet by this time")
         .change(
             format!("for file in napi_defer_hard_irqs gro_flush_timeout; do echo 0 | sudo tee /sys/class/net/{device}/$file; done"),
-            format!("up to {} µs less latency for a thread that sleeps; other programs of the host may have been the reason for the setting", longest / 1_000),
+            format!("up to {} µs less latency for a sleeping thread; the setting may be intended for other programs of the \
+                     host", longest / 1_000),
         )
         .value("napis", napis.len())
         .value("deferred_us", longest / 1_000)

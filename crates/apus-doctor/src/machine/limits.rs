@@ -36,7 +36,7 @@ fn length(limits: &Limits) -> Finding {
         _ => (Verdict::Good, ""),
     };
     let found = match current {
-        Some(limit) => format!("files of {limit} bytes at most{missing}"),
+        Some(limit) => format!("files of at most {limit} bytes{missing}"),
         None => "unlimited".to_owned(),
     };
     let may_raise = maximum.is_none_or(|maximum| maximum >= TRACE);
@@ -45,7 +45,8 @@ fn length(limits: &Limits) -> Finding {
         false => "sudo prlimit --pid $$ --fsize=unlimited:unlimited",
     };
     Finding::new(SUBJECT, "RLIMIT_FSIZE", verdict, found)
-        .apus("files of some kB for counters, of 64 MiB for the time trace (most of it is never touched), and memory of 1 MiB at a time between processes; what has no room is left out")
+        .apus("needs a few kB for counters, 64 MiB for the time trace (mostly untouched), and 1 MiB at a time for memory between \
+               processes; it omits the files that exceed the limit")
         .change(change, "counters, traces and shared memory")
         .value("soft_bytes", current)
         .value("hard_bytes", maximum)
@@ -58,15 +59,18 @@ fn files(limits: &Limits) -> Finding {
         ..FILES_BAD => Verdict::Bad,
         now => Verdict::good_if(now >= FILES_GOOD),
     };
-    let found = format!("{} descriptors, and {} at most", text(current), text(maximum));
+    let found =
+        format!("{} descriptors, which a process may raise to {}", text(current), text(maximum));
     let raised = maximum.map_or(FILES_GOOD, |maximum| maximum.min(FILES_GOOD));
     let change = match raised > now {
         true => format!("ulimit -n {raised}"),
         false => format!("sudo prlimit --pid $$ --nofile={FILES_GOOD}:{FILES_GOOD}"),
     };
     Finding::new(SUBJECT, "RLIMIT_NOFILE", verdict, found)
-        .apus("several descriptors for each process of the host that memory is shared with; five for each connection of `apus run`")
-        .change(change, "room for more neighbours; without it they are called over UDP, and connections of `apus run` stay with TCP (docs/sockets.md)")
+        .apus("uses several descriptors for each process that shares memory with a node, and five for each connection of `apus \
+               run`")
+        .change(change, "more neighbours; beyond the limit, calls to them use UDP, and connections of `apus run` stay with TCP \
+                         (docs/sockets.md)")
         .value("soft", current)
         .value("hard", maximum)
 }
@@ -74,7 +78,7 @@ fn files(limits: &Limits) -> Finding {
 fn locked(limits: &Limits) -> Finding {
     let found = format!("{} bytes", text(limits.locked.current));
     Finding::new(SUBJECT, "RLIMIT_MEMLOCK", Verdict::Good, found)
-        .apus("locks no memory, so that no limit matters")
+        .apus("locks no memory, so this limit has no effect")
         .value("soft_bytes", limits.locked.current)
 }
 

@@ -39,7 +39,7 @@ fn others(other_load: &OtherLoad) -> Finding {
     let OtherLoad { load, average, .. } = other_load;
     let share = load.others_share() * 100.0;
     let busiest = load.busiest.as_ref();
-    let busiest = busiest.map_or_else(String::new, |(name, _)| format!(", most of all `{name}`"));
+    let busiest = busiest.map_or_else(String::new, |(name, _)| format!(", mainly `{name}`"));
     let average = average.as_ref();
     let average = average.map_or_else(String::new, |it| {
         format!("; load average {:.2} {:.2} {:.2}", it.one, it.five, it.fifteen)
@@ -47,9 +47,9 @@ fn others(other_load: &OtherLoad) -> Finding {
     let cores = load.cores;
     let found = format!("other processes used {share:.0} % of {cores} CPUs{busiest}{average}");
     Finding::new(SUBJECT, "other processes", Verdict::by(share, OTHERS_GOOD, OTHERS_BAD), found)
-        .apus("a thread that loses its CPU to another program stops polling, for longer and longer times")
+        .apus("stops polling, for increasing times, in a thread that loses its CPU to another program")
         .change(
-            "top -b -n 1 | head -n 15 # who it is; `taskset` keeps programs apart",
+            "top -b -n 1 | head -n 15 # lists the programs; `taskset` keeps them apart",
             "steady latency: other programs take a core for milliseconds, which causes most 99.9th percentiles (docs/performance.md)",
         )
         .value("others_percent", round(share))
@@ -61,10 +61,11 @@ fn steal(other_load: &OtherLoad) -> Finding {
     let found = format!("the hypervisor took {share:.1} % of the CPU time for other machines");
     let verdict = Verdict::by(share, STEAL_GOOD, STEAL_BAD);
     let mut finding = Finding::new(SUBJECT, "steal", verdict, found)
-        .apus("nothing in this machine prevents it, and a thread would not run sooner if it slept")
+        .apus("cannot prevent it; a sleeping thread would not run sooner")
         .value("steal_percent", round(share));
     if verdict != Verdict::Good {
-        finding.brings = Some("dedicated CPUs, which the host of the machine assigns, are not taken; not measured here".to_owned());
+        finding.brings = Some("the hypervisor takes no time from dedicated CPUs, which its operator assigns; not measured \
+                               here".to_owned());
     }
     finding
 }
@@ -75,21 +76,21 @@ fn pressure(other_load: &OtherLoad) -> Finding {
         return Finding::not_known(
             SUBJECT,
             name,
-            "the kernel does not count it (CONFIG_PSI, psi=1)",
+            "the kernel does not measure CPU pressure (it needs CONFIG_PSI and psi=1)",
         );
     };
     let share = f64::from(some.avg10);
     let found = format!(
-        "some thread waited for a CPU {:.0} % of the last 10 s, {:.0} % of 60 s, {:.0} % of 300 s",
+        "at least one thread waited for a CPU in {:.0} % of the last 10 s, {:.0} % of 60 s, {:.0} % of 300 s",
         some.avg10, some.avg60, some.avg300
     );
     Finding::new(SUBJECT, name, Verdict::good_if(share <= PRESSURE_GOOD), found)
         .apus(
-            "as many threads poll as wait for messages; beyond the number of CPUs they take turns",
+            "polls with each thread that waits for messages; more such threads than CPUs take turns",
         )
         .change(
-            "cat /proc/pressure/cpu # again, when other programs have ended",
-            "threads that run as soon as they are woken",
+            "cat /proc/pressure/cpu # again, after other programs have ended",
+            "threads run as soon as they are woken",
         )
         .value("some_avg10_percent", round(share))
 }
@@ -136,10 +137,14 @@ mod tests {
         let [others, steal, pressure] = other_load.findings().try_into().unwrap();
         assert_eq!(
             others.found,
-            "other processes used 75 % of 2 CPUs, most of all `cc1`; load average 4.16 4.23 3.60"
+            "other processes used 75 % of 2 CPUs, mainly `cc1`; load average 4.16 4.23 3.60"
         );
         assert_eq!((others.verdict, steal.verdict), (Verdict::Bad, Verdict::CouldBeBetter));
-        assert!(pressure.found.starts_with("some thread waited for a CPU 58 % of the last 10 s"));
+        assert!(
+            pressure
+                .found
+                .starts_with("at least one thread waited for a CPU in 58 % of the last 10 s")
+        );
         let idle = OtherLoad { load: BackgroundLoad::default(), pressure: None, ..other_load };
         assert_eq!(self::others(&idle).verdict, Verdict::Good);
         assert_eq!(self::pressure(&idle).verdict, Verdict::NotKnown);

@@ -47,20 +47,21 @@ fn raw(privileges: &Privileges) -> Finding {
     let name = "IP protocol 146";
     if privileges.module {
         return Finding::new(SUBJECT, name, Verdict::CouldBeBetter, "the Homa module is loaded")
-            .apus("a raw link beside the module would take every packet of the protocol too; UDP runs beside it (docs/linux-homa.md)")
-            .change("sudo rmmod homa # if a node is to speak the protocol itself", "calls between this node and hosts with the module");
+            .apus("cannot use a raw link beside the module, because both would receive every packet of the protocol; UDP works \
+                   beside it (docs/linux-homa.md)")
+            .change("sudo rmmod homa # only if a node needs a raw link", "calls between this node and hosts with the module");
     }
     let (verdict, found) = match &privileges.raw {
-        Ok(()) => (Verdict::Good, "this process may open such a socket".to_owned()),
+        Ok(()) => (Verdict::Good, "this process may open a raw socket".to_owned()),
         Err(why) => {
-            (Verdict::CouldBeBetter, format!("this process may not open such a socket ({why})"))
+            (Verdict::CouldBeBetter, format!("this process may not open a raw socket ({why})"))
         }
     };
     Finding::new(SUBJECT, name, verdict, found)
-        .apus("needs it for calls to hosts with the Homa module only (setting link); all else goes without privilege")
+        .apus("needs one only for calls to hosts with the Homa module (setting link); everything else works without privilege")
         .change(
             "sudo setcap cap_net_raw+ep \"$(command -v apus)\"",
-            "calls to hosts with the Homa module, and theirs to this node (docs/linux-homa.md)",
+            "calls to and from hosts with the Homa module (docs/linux-homa.md)",
         )
         .value("allowed", privileges.raw.is_ok())
 }
@@ -68,25 +69,26 @@ fn raw(privileges: &Privileges) -> Finding {
 fn network(privileges: &Privileges) -> Finding {
     let name = "CAP_NET_ADMIN";
     let Some(capabilities) = privileges.capabilities else {
-        return Finding::not_known(SUBJECT, name, "/proc/self/status does not tell");
+        return Finding::not_known(SUBJECT, name, "/proc/self/status does not show it");
     };
     let has = capabilities >> CAP_NET_ADMIN & 1 == 1;
     let found = if has { "this process has it" } else { "this process does not have it" };
     // The capability improves only the sizes of buffers, which have their own finding.
     Finding::new(SUBJECT, name, Verdict::Good, found)
-        .apus("needs it in no case; with it a node has the buffers that it asks for, whatever net.core.rmem_max says")
+        .apus("does not need it; with it, a node gets the requested socket buffers regardless of net.core.rmem_max")
         .value("has", has)
 }
 
 fn namespaces(privileges: &Privileges) -> Finding {
     let (verdict, found) = match &privileges.lab_obstacle {
-        None => (Verdict::Good, "network namespaces with links can be made".to_owned()),
+        None => (Verdict::Good, "this process can create network namespaces with links".to_owned()),
         Some(why) => (Verdict::CouldBeBetter, why.clone()),
     };
     Finding::new(SUBJECT, "namespaces", verdict, found)
-        .apus("needs them for `apus lab` and the network of `apus demo`, which is simulated otherwise")
+        .apus("needs them for `apus lab`, and for the network of `apus demo`, which is simulated without them")
         .change(
-            "sudo sysctl -w user.max_user_namespaces=10000 # on Ubuntu also kernel.apparmor_restrict_unprivileged_userns=0; or use sudo",
+            "sudo sysctl -w user.max_user_namespaces=10000 # on Ubuntu also kernel.apparmor_restrict_unprivileged_userns=0; or run \
+             the command with sudo",
             "an emulated cluster on this machine (docs/lab.md)",
         )
         .value("possible", privileges.lab_obstacle.is_none())

@@ -62,7 +62,7 @@ fn engine(processes: &Processes) -> Finding {
     let (verdict, found) = match (processes.daemon, &processes.engine) {
         (_, Some(engine)) => (
             Verdict::Good,
-            format!("APUS_ENGINE is {engine}: programs started from here use that engine"),
+            format!("APUS_ENGINE is {engine}: programs started from this shell use that engine"),
         ),
         (true, None) => (
             Verdict::CouldBeBetter,
@@ -71,11 +71,13 @@ fn engine(processes: &Processes) -> Finding {
         (false, None) if processes.nodes.len() > 1 => (
             Verdict::CouldBeBetter,
             format!(
-                "none runs at {at}, and {} processes have an engine each",
+                "no daemon runs at {at}, and {} processes have an engine each",
                 processes.nodes.len()
             ),
         ),
-        (false, None) => (Verdict::Good, format!("none runs at {at}; a single process needs none")),
+        (false, None) => {
+            (Verdict::Good, format!("no daemon runs at {at}; a single process needs none"))
+        }
     };
     let change = match processes.daemon {
         true => format!("export APUS_ENGINE=unix:{at}"),
@@ -83,11 +85,11 @@ fn engine(processes: &Processes) -> Finding {
             .to_owned(),
     };
     Finding::new(SUBJECT, "shared engine", verdict, found)
-        .apus("processes with an engine each do not schedule their messages together (docs/engine.md)")
+        .apus("schedules the messages of each engine separately (docs/engine.md)")
         .change(
             change,
-            "where several processes send long and short messages by one link: with eight bulk senders, p99 of short calls 2.4 ms instead of \
-             6.6 (docs/performance.md)",
+            "for processes that send long and short messages over one link: with eight bulk senders, the p99 of short calls was \
+             2.4 ms instead of 6.6 ms (docs/performance.md)",
         )
         .value("daemon", processes.daemon)
 }

@@ -116,14 +116,14 @@ fn count(processors: &Processors) -> Finding {
     );
     Finding::new(SUBJECT, "CPUs", Verdict::good_if(allowed.len() > 1), found)
         .apus(
-            "a thread that waits for messages polls; two that share a CPU notice it, and give way",
+            "polls with a thread that waits for messages; two threads that share a CPU detect this and yield",
         )
         .change(
             format!(
-                "taskset -c {} PROGRAM # if the machine has more than one",
+                "taskset -c {} PROGRAM # if the machine has several CPUs",
                 cpu_list::text(online)
             ),
-            "a core each: a 100 B call takes 6.1 µs instead of 12.4 (docs/performance.md)",
+            "one core for each side: a 100 B call takes 6.1 µs instead of 12.4 µs (docs/performance.md)",
         )
         .value("online", online.len())
         .value("allowed", allowed.len())
@@ -131,13 +131,13 @@ fn count(processors: &Processors) -> Finding {
 
 fn quota_finding(processors: &Processors) -> Finding {
     let name = "quota";
-    let apus = "a thread that polls uses up a quota, and then all threads of the group stand still until the period ends";
+    let apus = "polls, which may use up the quota; then all threads of the group are throttled until the period ends";
     let Some(quota) = &processors.quota else {
         return Finding::new(SUBJECT, name, Verdict::Good, "no control group limits the CPU time")
             .apus(apus);
     };
     let Quota { cpus, file, none, throttled } = quota;
-    let found = format!("{cpus:.2} CPUs by {file}; its group stood still {throttled} times");
+    let found = format!("{cpus:.2} CPUs by {file}; its group was throttled {throttled} times");
     let verdict = match *cpus {
         cpus if cpus < 1.0 => Verdict::Bad,
         cpus => Verdict::good_if(cpus >= processors.allowed.len() as f64),
@@ -145,11 +145,9 @@ fn quota_finding(processors: &Processors) -> Finding {
     let change = match verdict {
         // A node with less than one core must not poll.
         Verdict::Bad => {
-            format!("export APUS_DELIVERY=base # or, where you may: echo {none} | sudo tee {file}")
+            format!("export APUS_DELIVERY=base # or, if permitted: echo {none} | sudo tee {file}")
         }
-        _ => format!(
-            "echo {none} | sudo tee {file} # or fewer threads that wait: APUS_DELIVERY=base"
-        ),
+        _ => format!("echo {none} | sudo tee {file} # or less polling: APUS_DELIVERY=base"),
     };
     Finding::new(SUBJECT, name, verdict, found)
         .apus(apus)
@@ -186,7 +184,7 @@ mod tests {
         assert_eq!(quota.verdict, Verdict::Bad);
         assert_eq!(
             quota.found,
-            "0.50 CPUs by /sys/fs/cgroup/system.slice/cpu.max; its group stood still 3 times"
+            "0.50 CPUs by /sys/fs/cgroup/system.slice/cpu.max; its group was throttled 3 times"
         );
     }
 

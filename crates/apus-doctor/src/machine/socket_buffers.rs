@@ -43,9 +43,9 @@ impl SocketBuffers {
     pub(super) fn findings(&self) -> Vec<Finding> {
         vec![
             finding("receive buffer", "rmem_max", self.rmem_max, self.receive)
-                .apus("grants no more bytes at a time than the receive buffer holds (setting receive_buffer)"),
+                .apus("keeps granted bytes within the receive buffer (setting receive_buffer)"),
             finding("send buffer", "wmem_max", self.wmem_max, self.send)
-                .apus("drops a packet for which the kernel has no room, and sends it again later (setting send_buffer)"),
+                .apus("drops a packet if the send buffer is full, and retransmits it later (setting send_buffer)"),
         ]
     }
 }
@@ -56,7 +56,7 @@ fn finding(name: &'static str, limit: &str, max: Option<u64>, buffer: Option<Buf
     };
     let told = max.map_or_else(|| "not known".to_owned(), mib);
     let mut found = format!(
-        "a node asks for {}, and gets {}; net.core.{limit} is {told}",
+        "a node requests {} and gets {}; net.core.{limit} is {told}",
         mib(wanted),
         mib(granted)
     );
@@ -73,10 +73,10 @@ fn finding(name: &'static str, limit: &str, max: Option<u64>, buffer: Option<Buf
     Finding::new(SUBJECT, name, verdict, found)
         .change(
             format!(
-                "sudo sysctl -w net.core.{limit}={wanted} # to keep it: /etc/sysctl.d/90-apus.conf"
+                "sudo sysctl -w net.core.{limit}={wanted} # permanently: in /etc/sysctl.d/90-apus.conf"
             ),
             format!(
-                "bursts of up to {} wait in the kernel instead of being lost or held back",
+                "the kernel queues bursts of up to {} instead of dropping or delaying them",
                 mib(wanted)
             ),
         )
@@ -117,7 +117,7 @@ mod tests {
     fn a_limit_below_what_is_wanted_could_be_better() {
         let [receive, send] = socket_buffers(212_992).findings().try_into().unwrap();
         assert_eq!((receive.verdict, send.verdict), (Verdict::CouldBeBetter, Verdict::Good));
-        assert!(receive.found.contains("asks for 8.0 MiB, and gets 208 KiB"), "{}", receive.found);
+        assert!(receive.found.contains("requests 8.0 MiB and gets 208 KiB"), "{}", receive.found);
         let change = receive.change.unwrap();
         assert!(change.starts_with("sudo sysctl -w net.core.rmem_max=8388608 "), "{change}");
         assert_eq!(send.change, None);

@@ -84,12 +84,14 @@ fn gso(udp_offloads: &UdpOffloads) -> Finding {
     let (verdict, found) = match &udp_offloads.gso {
         Ok(()) => (
             Verdict::Good,
-            format!("{SEGMENTS} packets left with one send, and arrived one by one"),
+            format!("one send transmitted {SEGMENTS} packets, which arrived one by one"),
         ),
-        Err(why) => (Verdict::CouldBeBetter, format!("packets cannot leave with one send ({why})")),
+        Err(why) => {
+            (Verdict::CouldBeBetter, format!("one send cannot transmit several packets ({why})"))
+        }
     };
     Finding::new(SUBJECT, "segmentation (GSO)", verdict, found)
-        .apus("packets of equal length to one peer leave as one send; without GSO each is a message of its own in one sendmmsg")
+        .apus("transmits packets of equal length to one peer with one send; without GSO, each is a separate message of sendmmsg")
         .change("uname -r # a kernel of Linux 4.18 or newer has UDP_SEGMENT", THROUGHPUT)
         .value("works", udp_offloads.gso.is_ok())
 }
@@ -97,10 +99,10 @@ fn gso(udp_offloads: &UdpOffloads) -> Finding {
 fn gro(udp_offloads: &UdpOffloads) -> Finding {
     let (verdict, found) = match &udp_offloads.gro {
         Ok(()) => (Verdict::Good, format!("{SEGMENTS} packets arrived as one")),
-        Err(why) => (Verdict::CouldBeBetter, format!("packets do not arrive joined ({why})")),
+        Err(why) => (Verdict::CouldBeBetter, format!("the kernel does not join packets ({why})")),
     };
     Finding::new(SUBJECT, "joining (GRO)", verdict, found)
-        .apus("turned on by the first packet from another machine; on loopback packets are as long as possible, and nothing is to be joined")
+        .apus("turns it on at the first packet from another machine; packets on loopback have full length and need no joining")
         .change("uname -r # a kernel of Linux 5.0 or newer has UDP_GRO", THROUGHPUT)
         .value("works", udp_offloads.gro.is_ok())
 }
@@ -115,7 +117,7 @@ fn link(udp_offloads: &UdpOffloads) -> Finding {
                 Verdict::Bad,
                 format!("no UDP link can be opened: {why}"),
             )
-            .apus("reaches no other host without a link");
+            .apus("cannot reach other hosts without a link");
         }
     };
     // The others are findings of their own, or depend on settings.
@@ -133,11 +135,11 @@ fn link(udp_offloads: &UdpOffloads) -> Finding {
         false => format!("is without {}: {capabilities}", missing.join(", ")),
     };
     let mut finding = Finding::new(SUBJECT, "link", Verdict::good_if(missing.is_empty()), found)
-        .apus("docs/links.md says what each capability is for, and what happens without it");
+        .apus("uses these capabilities as docs/links.md describes, with a fallback for each");
     if !missing.is_empty() {
         finding.brings = Some(
-            "a kernel that has them (Linux 4.12), outside of a sandbox that filters socket options, finds lost peers at once and keeps \
-             short packets apart from long ones (docs/links.md)"
+            "a kernel with all of them (Linux 4.12, outside a sandbox that filters socket options) detects lost peers at once and \
+             separates short packets from long ones (docs/links.md)"
                 .to_owned(),
         );
     }

@@ -38,7 +38,7 @@ impl WakeUps {
 
     pub(super) fn findings(&self) -> Vec<Finding> {
         let Some((one, other)) = self.cpus else {
-            let why = "this process may use one CPU only";
+            let why = "this process may use only one CPU";
             return vec![
                 Finding::not_known(SUBJECT, "sleeping thread", why),
                 Finding::not_known(SUBJECT, "spinning thread", why),
@@ -47,7 +47,7 @@ impl WakeUps {
         let cpus = format!("between CPU {one} and CPU {other}");
         let finding = |name, handoffs: Option<Handoffs>, good_us, bad_us| {
             let Some(Handoffs { count, median_ns }) = handoffs else {
-                return Finding::not_known(SUBJECT, name, "no descriptor is left");
+                return Finding::not_known(SUBJECT, name, "no file descriptor is left");
             };
             let median_us = median_ns / 1e3;
             let found = format!("{median_us:.2} µs for a handoff {cpus}, median of {count}");
@@ -57,16 +57,16 @@ impl WakeUps {
         };
         vec![
             finding("sleeping thread", self.sleeping, SLEEPING_GOOD_US, SLEEPING_BAD_US)
-                .apus("polls while that pays, so that most messages need no wake-up (setting delivery)")
+                .apus("polls while polling pays, so most messages need no wake-up (setting delivery)")
                 .change(
-                    "export APUS_DELIVERY=fullbusy # a core for each thread that waits",
-                    "no wake-ups: a 100 B call has a p50 of 6.0 µs where blocking TCP has 49.9 (docs/performance.md)",
+                    "export APUS_DELIVERY=fullbusy # takes a core for each waiting thread",
+                    "no wake-ups: the p50 of a 100 B call is 6.0 µs, that of blocking TCP 49.9 µs (docs/performance.md)",
                 ),
             finding("spinning thread", self.spinning, SPINNING_GOOD_US, SPINNING_BAD_US)
-                .apus("a node reaches a node of its host by such cache lines while both poll")
+                .apus("calls a node of the same host through such cache lines while both poll")
                 .change(
-                    "lscpu --extended # choose two CPUs of one cache, and `taskset -c` to run there",
-                    "calls within the host cross one cache instead of two; not measured here",
+                    "lscpu --extended # lists caches; run both programs on CPUs of one cache with `taskset -c`",
+                    "calls within the host stay in one cache; not measured here",
                 ),
         ]
     }

@@ -56,7 +56,7 @@ impl Reachability {
         let answer = match apus::probe_with(to, PROBE_TIMEOUT, config) {
             Ok(Presence::Answered(_)) => Ok(()),
             Ok(Presence::PortNotServed) => {
-                Err(format!("a node is there, but nobody serves port {}", to.port))
+                Err(format!("a node answers, but no service listens at port {}", to.port))
             }
             Ok(Presence::Unreachable(error)) => Err(error.to_string()),
             Ok(_) => Err(format!("no answer within {PROBE_TIMEOUT:?}")),
@@ -78,7 +78,7 @@ impl Reachability {
         Finding::new(SUBJECT, "peer", verdict, found)
             .apus("needs UDP in both directions")
             .change(
-                "apus doctor --serve --listen 0.0.0.0:20146 # at the peer; packet filters have to let UDP port 20146 through",
+                "apus doctor --serve --listen 0.0.0.0:20146 # at the peer; packet filters must pass UDP port 20146",
                 "calls",
             )
             .value("reached", self.is_there())
@@ -116,10 +116,8 @@ fn short(client: &Client, to: Address) -> Result<RoundTrips, String> {
 /// Sends and receives long messages over UDP, even to a node of this host.
 fn long(to: Address, config: &Config) -> Result<Long, String> {
     if to.host.port() == 0 {
-        return Err(
-            "the peer is reached by IP protocol 146, whose packets follow the MTU of the interface"
-                .to_owned(),
-        );
+        return Err("the peer uses IP protocol 146, whose packets follow the MTU of the interface"
+            .to_owned());
     }
     let max_packet = max_packet(to, config)?;
     let by_interface = by_interface(to).ok().flatten();
@@ -132,7 +130,11 @@ fn long(to: Address, config: &Config) -> Result<Long, String> {
         let reply =
             client.call_with(to, body.clone(), &options()).map_err(|error| error.to_string())?;
         if reply.len() != body.len() {
-            return Err(format!("the peer answered {} bytes with {}", body.len(), reply.len()));
+            return Err(format!(
+                "the peer answered a request of {} bytes with {} bytes",
+                body.len(),
+                reply.len()
+            ));
         }
     }
     let stats = node.stats();
@@ -152,7 +154,7 @@ fn max_packet(to: Address, config: &Config) -> Result<usize, String> {
     let mut config = config.clone();
     config.listen(any(to)).link(Links::Udp).capture(None);
     let mut link = config.open_link().map_err(|error| error.to_string())?;
-    let path = link.resolve(to.host).ok_or("the link does not reach such addresses")?;
+    let path = link.resolve(to.host).ok_or("this link does not support the address")?;
     if let Some(examination) = link.examination(path) {
         link.examined(examination.run());
     }
@@ -194,13 +196,13 @@ fn transport(calls: &Calls) -> Finding {
     let (found, apus) = match calls.route {
         Route::Memory => ("shared memory", "the peer is a process of this host"),
         Route::Engine => ("the shared engine of this host", "APUS_ENGINE names it"),
-        Route::Raw => ("IP protocol 146", "the address says homa://"),
+        Route::Raw => ("IP protocol 146", "the address begins with homa://"),
         _ if sends_segments => {
-            ("UDP with segmentation (GSO)", "packets of equal length leave as one send")
+            ("UDP with segmentation (GSO)", "one send transmits packets of equal length")
         }
         _ => (
             "UDP without segmentation",
-            "packets were as long as a datagram can be, or the kernel has no GSO: `apus doctor` tells",
+            "packets had the maximum length of a datagram, or the kernel has no GSO: see `apus doctor`",
         ),
     };
     Finding::new(SUBJECT, "transport", Verdict::Good, found).apus(apus).value("gso", sends_segments)
@@ -218,10 +220,10 @@ fn round_trip(calls: &Calls) -> Finding {
     let found =
         format!("{p50_us:.1} µs for a call of {SHORT} B, p99 {p99_us:.1} µs, of {calls} calls");
     Finding::new(SUBJECT, name, Verdict::by(p50_us, ROUND_TRIP_GOOD_US, ROUND_TRIP_BAD_US), found)
-        .apus("windows and timeouts follow the round trip that is measured to each peer")
+        .apus("adapts windows and timeouts to the measured round trip of each peer")
         .change(
             "apus doctor # at both ends: wake-ups, interrupts, other load",
-            "6.1 µs are possible over UDP within a host of two cores (docs/performance.md)",
+            "over UDP within a host of two cores, a call takes 6.1 µs (docs/performance.md)",
         )
         .value("p50_us", round(p50_us))
         .value("p99_us", round(p99_us))
@@ -237,25 +239,26 @@ fn packets(calls: &Calls) -> Finding {
     let Long { max_packet, by_interface, messages, resends, shrunk, .. } = *long;
     let passed = match shrunk {
         0 => format!(
-            "{messages} messages of 1 MB passed in each direction, and no packet was too long"
+            "{messages} messages of 1 MB arrived in each direction; no packet exceeded the path's MTU"
         ),
         times => format!(
-            "of {messages} messages of 1 MB in each direction, packets were too long {times} times"
+            "{messages} messages of 1 MB arrived in each direction; packets exceeded the path's MTU {times} times"
         ),
     };
     // The kernel has learnt that some hop accepts less.
     let limit = by_interface.filter(|&longest| max_packet < longest);
-    let limit = limit.map(|longest| format!(", where the interface takes {longest} B"));
+    let limit = limit.map(|longest| format!(", where the interface allows {longest} B"));
     let shorter = limit.is_some();
     let limit = limit.unwrap_or_default();
     let found = format!(
         "Homa packets of up to {max_packet} B by the route{limit}; {passed}; {resends} resends"
     );
     Finding::new(SUBJECT, name, Verdict::good_if(shrunk == 0 && !shorter), found)
-        .apus("sends shorter packets where longer ones vanish or are refused, and tries longer ones again after 10 to 30 s (docs/links.md)")
+        .apus("sends shorter packets where longer ones are lost or refused, and tries longer ones again after 10 to 30 s \
+               (docs/links.md)")
         .change(
-            "tracepath -n PEER # which hop takes less; then `sudo ip link set dev DEV mtu N` at both hosts",
-            "no lost rounds when a path is tried again",
+            "tracepath -n PEER # names the hop with a smaller MTU; then `sudo ip link set dev DEV mtu N` at both hosts",
+            "no losses when a path is probed again",
         )
         .value("max_packet_bytes", max_packet)
         .value("shrunk", shrunk)
@@ -306,7 +309,7 @@ mod tests {
         assert!(hole.change.unwrap().starts_with("tracepath"));
         let learnt = Long { max_packet: 972, by_interface: Some(1_472), ..long };
         let learnt = calls(learnt).findings().remove(2);
-        assert!(learnt.found.contains("972 B by the route, where the interface takes 1472 B"));
+        assert!(learnt.found.contains("972 B by the route, where the interface allows 1472 B"));
     }
 
     #[test]

@@ -69,8 +69,7 @@ impl Marks {
 fn open(client: &Client, to: Address, nonce: u64) -> Result<Ports, String> {
     let reply = client.call_with(to, Open { nonce }.request(), &calls::options());
     let reply = reply.map_err(|error| format!("the call failed: {error}"))?;
-    Ports::parse(&reply)
-        .ok_or_else(|| "the peer is another program than `apus doctor --serve`".to_owned())
+    Ports::parse(&reply).ok_or_else(|| "the peer does not run `apus doctor --serve`".to_owned())
 }
 
 /// Sends questions to the doctor at the peer as datagrams, one at a time.
@@ -223,28 +222,30 @@ fn flood(socket: &Marked, to: SocketAddr, mbps: u64, done: &AtomicBool) {
 
 fn dscp(marks: &Marks) -> Finding {
     let name = "DSCP";
-    let apus = "writes the priority of a packet to the upper three bits of its type of service; a network that rewrites them has one queue for all";
+    let apus = "writes the priority of a packet into the upper three bits of its type of service; a network that rewrites them has \
+                one queue for all packets";
     let levels = match &marks.levels {
         Ok(levels) => levels,
         Err(why) => {
             let mut finding = Finding::not_known(SUBJECT, name, why.clone()).apus(apus);
             finding.change = Some(SERVE.to_owned());
             finding.brings =
-                Some("the doctor there tells how packets are marked when they arrive".to_owned());
+                Some("the doctor at the peer reports the marks of received packets".to_owned());
             return finding;
         }
     };
-    let text =
-        |mark: Option<u8>| mark.map_or_else(|| "not told".to_owned(), |it| format!("{it:#04x}"));
+    let text = |mark: Option<u8>| {
+        mark.map_or_else(|| "not reported".to_owned(), |it| format!("{it:#04x}"))
+    };
     let changed = |direction: fn(&MarkRoundTrip) -> Option<u8>| {
         let changed = levels.iter().filter(move |it| direction(it) != Some(it.sent));
         changed.map(|it| format!("{:#04x} as {}", it.sent, text(direction(it)))).collect::<Vec<_>>()
     };
     let (there, back) = (changed(|it| it.there), changed(|it| it.back));
     let found = match (there.is_empty(), back.is_empty()) {
-        (true, true) => "all eight levels arrive as they were sent, there and back".to_owned(),
+        (true, true) => "all eight levels arrive unchanged in both directions".to_owned(),
         _ => format!(
-            "levels that arrive changed at the peer: {}; here: {}",
+            "levels that arrive changed at the peer: {}; at this host: {}",
             if there.is_empty() { "none".to_owned() } else { there.join(", ") },
             if back.is_empty() { "none".to_owned() } else { back.join(", ") }
         ),
@@ -253,8 +254,8 @@ fn dscp(marks: &Marks) -> Finding {
     Finding::new(SUBJECT, name, Verdict::good_if(intact), found)
         .apus(apus)
         .change(
-            "sudo nft list ruleset | grep -i dscp; sudo iptables -t mangle -S # at both hosts; then the switches have to trust DSCP",
-            "short messages pass long ones in the queues of switches; without, SRPT and grants do the work alone",
+            "sudo nft list ruleset | grep -i dscp; sudo iptables -t mangle -S # at both hosts; the switches must trust DSCP",
+            "short messages overtake long ones in the queues of switches; without priorities, only SRPT and grants order them",
         )
         .value("changed_there", there.len())
         .value("changed_back", back.len())
@@ -271,14 +272,17 @@ fn priorities(marks: &Marks) -> Finding {
     let flood = match &marks.flood {
         None => {
             let why = "the path was not loaded".to_owned();
-            let command = "apus doctor PEER --flood 1000 # Mb/s: more than the narrowest link of the path, for a second; others on it notice";
+            let command = "apus doctor PEER --flood 1000 # Mb/s, for a second: more than the slowest link of the path; it disturbs \
+                           other traffic";
             return not_known(
                 why,
                 command,
                 "round trips at the highest level while the lowest is loaded",
             );
         }
-        Some(Err(why)) => return not_known(why.clone(), SERVE, "the doctor there answers"),
+        Some(Err(why)) => {
+            return not_known(why.clone(), SERVE, "`apus doctor --serve` at the peer answers");
+        }
         Some(Ok(flood)) => flood,
     };
     let Flood { mbps, idle_us, highest_us, lowest_us, highest_lost, lowest_lost } = *flood;
@@ -306,25 +310,25 @@ fn priorities(marks: &Marks) -> Finding {
     if !is_loaded {
         let why = format!("{found}: no queue formed");
         let more = format!(
-            "apus doctor PEER --flood {} # more than the narrowest link of the path",
+            "apus doctor PEER --flood {} # Mb/s: more than the slowest link of the path",
             mbps.saturating_mul(2)
         );
-        return values(not_known(why, &more, "a queue, in which levels differ"));
+        return values(not_known(why, &more, "a queue forms, in which the levels differ"));
     }
     let acts = highest_us.is_finite()
         && waits(highest_us) <= AHEAD_MAX * waits(lowest_us)
         && (highest_lost < LOST_MIN || highest_lost < AHEAD_MAX * lowest_lost);
     let finding = Finding::new(SUBJECT, name, Verdict::good_if(acts), found)
-        .apus("sends short messages at high levels and long ones at low levels, and keeps the queue of its own host short")
+        .apus("sends short messages at high levels and long ones at low levels, and keeps the queue of the sending host short")
         .change(
-            "tc -s qdisc show # is the queue that of this host? then flood with less than its interface takes",
-            "where switches have a strict queue for each level, short messages do not wait behind long ones (docs/lab.md)",
+            "tc -s qdisc show # if the queue is at this host, flood with less than the rate of its interface",
+            "in switches with a strict queue for each level, short messages do not wait behind long ones (docs/lab.md)",
         );
     values(finding)
 }
 
 const SERVE: &str =
-    "apus doctor --serve --listen 0.0.0.0:20146 # at the peer; its UDP ports have to be reachable";
+    "apus doctor --serve --listen 0.0.0.0:20146 # at the peer; its UDP ports must be reachable";
 
 const LEVELS: u8 = 8;
 const LOWEST: u8 = 0;
@@ -391,7 +395,7 @@ mod tests {
         assert_eq!(of(0xff).verdict, Verdict::Good);
         let bleached = of(0x20);
         assert!(
-            bleached.found.contains("0xc0 as 0x00, 0xe0 as 0x20; here: none"),
+            bleached.found.contains("0xc0 as 0x00, 0xe0 as 0x20; at this host: none"),
             "{}",
             bleached.found
         );

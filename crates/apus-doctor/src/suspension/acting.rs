@@ -158,7 +158,7 @@ pub(super) fn findings(suspension: &Suspension, watched: &Watched) -> Vec<Findin
     match &watched.counts {
         Some(counts) => vec![acts(suspension, watched, counts), overruns(counts)],
         None => {
-            let why = watched.missing.as_deref().unwrap_or("it was not watched");
+            let why = watched.missing.as_deref().unwrap_or("suspension was not watched");
             let found = format!("{why}; {}", polled(watched));
             vec![Finding::not_known(SUBJECT, "acts", found).command_if(suspension.as_root())]
         }
@@ -170,7 +170,7 @@ fn acts(suspension: &Suspension, watched: &Watched, counts: &Counts) -> Finding 
     let Counts { long_rearms, short_rearms, expiries, lost, .. } = *counts;
     let lost = match lost {
         0 => String::new(),
-        some => format!("; {some} records were lost, so there were more"),
+        some => format!("; {some} records were lost, so the counts are too low"),
     };
     let found = format!(
         "in {:.1} s, threads suspended interrupts {long_rearms} times (long re-arms of the watchdog timer); {short_rearms} short \
@@ -188,8 +188,7 @@ fn acts(suspension: &Suspension, watched: &Watched, counts: &Counts) -> Finding 
     }
     if long_rearms > 0 {
         // The kernel arms the timer if prefer and irq-suspend are set, whatever the other parameters are.
-        let why =
-            "the timer was armed, but without defer and gro-flush above 0 no interrupt is masked";
+        let why = "the timer was armed, but no interrupt is masked while defer or gro-flush is 0";
         return Finding::bad(SUBJECT, name, format!("{why}: {found}"), suspension.attach());
     }
     let received = watched.received_packets.unwrap_or(0);
@@ -197,11 +196,16 @@ fn acts(suspension: &Suspension, watched: &Watched, counts: &Counts) -> Finding 
         return Finding::not_known(
             SUBJECT,
             name,
-            format!("{received} packets came, too few to tell; {found}"),
+            format!("only {received} packets arrived, too few for a result; {found}"),
         )
         .command(format!("{} --watch 10 # under load", suspension.again()));
     }
-    Finding::bad(SUBJECT, name, format!("nothing was suspended: {found}"), suspension.attach())
+    Finding::bad(
+        SUBJECT,
+        name,
+        format!("no interrupts were suspended: {found}"),
+        suspension.attach(),
+    )
 }
 
 fn polled(watched: &Watched) -> String {
@@ -217,10 +221,10 @@ fn overruns(counts: &Counts) -> Finding {
     let name = "in time";
     let Counts { long_rearms, overruns, .. } = *counts;
     let found = format!(
-        "the application came back after more than irq-suspend-timeout in {overruns} of {long_rearms} suspensions"
+        "the application returned to epoll_wait after irq-suspend-timeout in {overruns} of {long_rearms} suspensions"
     );
     if long_rearms == 0 {
-        return Finding::not_known(SUBJECT, name, "nothing was suspended");
+        return Finding::not_known(SUBJECT, name, "no interrupts were suspended");
     }
     if overruns * OVERRUNS_ONE_IN <= long_rearms {
         return Finding::good(SUBJECT, name, found);
@@ -308,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_missing_right_is_told_and_the_counter_still_shown() {
-        let missing = Some("perf_event_open takes CAP_PERFMON".to_owned());
+        let missing = Some("perf_event_open needs CAP_PERFMON".to_owned());
         let watched = Watched { counts: None, missing, ..watched(Counts::default()) };
         let [finding] = &findings(&suspension(), &watched)[..] else { panic!("one finding") };
         assert_eq!(finding.verdict, Verdict::NotKnown);

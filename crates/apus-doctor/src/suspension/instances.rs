@@ -34,9 +34,10 @@ pub(super) fn findings(suspension: &Suspension) -> Vec<Finding> {
 fn kernel(suspension: &Suspension) -> Finding {
     let name = "kernel";
     match &suspension.can_be_set {
-        Ok(true) => Finding::good(RIGHTS, name, "it can suspend interrupts"),
+        Ok(true) => Finding::good(RIGHTS, name, "the kernel can suspend interrupts"),
         Ok(false) => {
-            let found = "it cannot set single NAPI instances, as suspension needs (Linux 6.13 and newer can)";
+            let found =
+                "the kernel cannot set single NAPI instances, which suspension needs (Linux 6.13)";
             Finding::bad(RIGHTS, name, found, "uname -r")
         }
         Err(why) => Finding::not_known(RIGHTS, name, why.as_str()),
@@ -48,11 +49,11 @@ fn rights(suspension: &Suspension) -> Finding {
     if suspension.may_set {
         return Finding::good(RIGHTS, name, "this process may set NAPI instances");
     }
-    let needs = "this process may not set NAPI instances, which takes CAP_NET_ADMIN in the first user namespace (root of a rootless \
-                 container does not have it)";
+    let needs = "this process may not set NAPI instances: it needs CAP_NET_ADMIN in the initial user namespace, which root of a \
+                 rootless container lacks";
     if suspension.slots().all(|(_, slot)| is_set(&slot.napi)) && suspension.slots().next().is_some()
     {
-        return Finding::good(RIGHTS, name, format!("{needs}; all values are set already"));
+        return Finding::good(RIGHTS, name, format!("{needs}; all values are already set"));
     }
     Finding::bad(RIGHTS, name, needs, suspension.attach())
 }
@@ -67,13 +68,18 @@ fn is_set(napi: &Napi) -> bool {
 fn network(suspension: &Suspension) -> Finding {
     let name = "network namespace";
     if suspension.same_network {
-        return Finding::good(RIGHTS, name, "it is that of this process");
+        return Finding::good(
+            RIGHTS,
+            name,
+            "the program shares the network namespace of this process",
+        );
     }
     let pid = match suspension.inspected {
         ProgramOrDevice::Program { pid, .. } => pid,
         ProgramOrDevice::Device(_) => 0,
     };
-    let found = "the program is in another one, whose devices this process does not see";
+    let found =
+        "the program is in another network namespace, whose devices this process cannot see";
     Finding::bad(RIGHTS, name, found, format!("sudo nsenter -t {pid} -n apus irq doctor {pid}"))
 }
 
@@ -88,20 +94,22 @@ fn instances(suspension: &Suspension) -> Finding {
         ProgramOrDevice::Program { .. } => Finding::not_known(
             SUBJECT,
             name,
-            "no packet of the program came by one that is there now",
+            "no existing NAPI instance received a packet of the program",
         )
         .command(format!("{} # under load", suspension.again())),
         ProgramOrDevice::Device(device) => {
             let interface = suspension.devices.iter().find(|it| it.name == *device);
             let why = match interface {
-                _ if device == "lo" => "loopback has none",
+                _ if device == "lo" => "loopback has no NAPI instance",
                 Some(Interface { is_tun: true, .. }) => {
-                    "those of tun and tap devices cannot be polled"
+                    "NAPI instances of tun and tap devices cannot be polled"
                 }
                 Some(Interface { gro: Some(false), .. }) => {
-                    "none is shown; veth has none without GRO"
+                    "the kernel reports none; a veth device has none without GRO"
                 }
-                _ => "none is shown: the device is down, or its driver does not tell",
+                _ => {
+                    "the kernel reports none: the device is down, or its driver does not report them"
+                }
             };
             let found = format!("{device}: {why}");
             let has_none = device == "lo" || interface.is_some_and(|it| it.is_tun);
@@ -126,7 +134,7 @@ fn parameter(
     let without: Vec<_> =
         without.map(|(it, slot)| format!("{} of {}", slot.name, it.name)).collect();
     if all == 0 {
-        return Finding::not_known(SUBJECT, name, "there is no NAPI instance to look at");
+        return Finding::not_known(SUBJECT, name, "no NAPI instance to examine");
     }
     if without.is_empty() {
         return Finding::good(
@@ -136,7 +144,7 @@ fn parameter(
         );
     }
     let found = format!(
-        "{parameter} is 0 in {}, so nothing is suspended; the kernel reports no error",
+        "{parameter} is 0 in {}, so no interrupts are suspended; the kernel reports no error",
         without.join(", ")
     );
     let change = match &suspension.inspected {
@@ -167,18 +175,18 @@ fn kept(suspension: &Suspension) -> Finding {
     }
     let Some((device, _, set)) = lost.first() else {
         return match kept {
-            0 => Finding::good(SUBJECT, name, "apus irq has set nothing here"),
+            0 => Finding::good(SUBJECT, name, "apus irq has set no values"),
             some => Finding::good(
                 SUBJECT,
                 name,
-                format!("{some} instances have the values that apus irq has set"),
+                format!("{some} instances have the values that apus irq set"),
             ),
         };
     };
     let names: Vec<_> = lost.iter().map(|(it, slot, _)| format!("{slot} of {}", it.name)).collect();
     let found = format!(
-        "{} lost the values that apus irq has set: by link down and up, or by a write to napi_defer_hard_irqs or \
-         gro_flush_timeout in sysfs, which sets all instances",
+        "{} lost the values that apus irq set: the link went down and up, or a write to napi_defer_hard_irqs or gro_flush_timeout \
+         in sysfs set all instances",
         names.join(", ")
     );
     if device.is_kept_by_process {
@@ -204,14 +212,12 @@ fn threads(suspension: &Suspension) -> Finding {
     };
     if let Some((device, slot)) = of(THREADED_BUSY_POLL).next() {
         let found = format!(
-            "a kernel thread polls {} of {} all the time, so the application has nothing to poll and nothing to suspend",
+            "a kernel thread busy-polls {} of {}, so the application can neither poll nor suspend interrupts",
             slot.name, device.name
         );
         let of_apus = device.kept.get(&slot.name).is_some_and(|set| set.threaded.is_some());
         let change = match of_apus {
-            true => {
-                "sudo apus irq restore; or end the `apus irq` that has set threadbusy".to_owned()
-            }
+            true => "sudo apus irq restore; or end the `apus irq` that set threadbusy".to_owned(),
             false => format!("echo 0 | sudo tee /sys/class/net/{}/threaded", device.name),
         };
         return Finding::bad(SUBJECT, name, found, change);
@@ -222,7 +228,7 @@ fn threads(suspension: &Suspension) -> Finding {
             SUBJECT,
             name,
             format!(
-                "kernel threads poll {some} NAPI instances; suspension holds them back as it does softirqs"
+                "kernel threads poll {some} NAPI instances; suspension defers them as it defers softirqs"
             ),
         ),
     }
@@ -232,7 +238,7 @@ fn threads(suspension: &Suspension) -> Finding {
 fn shared(suspension: &Suspension) -> Finding {
     let name = "own queue";
     if suspension.slots().next().is_none() {
-        return Finding::not_known(SUBJECT, name, "there is no NAPI instance to look at");
+        return Finding::not_known(SUBJECT, name, "no NAPI instance to examine");
     }
     let own: BTreeSet<_> = match suspension.inspected {
         ProgramOrDevice::Program { .. } => {
@@ -250,7 +256,7 @@ fn shared(suspension: &Suspension) -> Finding {
             let others = others.iter().map(|(name, pid)| format!("{name} (pid {pid})"));
             let others = others.collect::<Vec<_>>().join(", ");
             let found = format!(
-                "{} of {} also brings packets to {others}, which wait while a program is busy",
+                "{} of {} also receives packets for {others}, which wait while a program is busy",
                 slot.name, device.name
             );
             let port = suspension.sockets().find(|it| it.listens).and_then(|it| it.local);
@@ -264,12 +270,16 @@ fn shared(suspension: &Suspension) -> Finding {
         }
     }
     match suspension.unreadable_users {
-        0 => Finding::good(SUBJECT, name, "no other program was seen to receive packets by it"),
+        0 => Finding::good(
+            SUBJECT,
+            name,
+            "no other program was seen to receive packets through these instances",
+        ),
         some => Finding::not_known(
             SUBJECT,
             name,
             format!(
-                "no other program was seen, but {some} processes of other users may not be read"
+                "no other program was seen, but {some} processes of other users are not readable"
             ),
         )
         .command_if(suspension.as_root()),
@@ -350,7 +360,7 @@ mod tests {
             it.devices[0].slots[0].napi.defer_hard_irqs = 0;
         });
         assert_eq!(rights(&suspension).verdict, Verdict::Bad);
-        assert!(rights(&suspension).found.contains("first user namespace"));
+        assert!(rights(&suspension).found.contains("initial user namespace"));
     }
 
     #[test]
@@ -361,11 +371,11 @@ mod tests {
                 change(&mut it.devices[0]);
             }))
         };
-        assert!(of(|_| ()).found.contains("driver does not tell"));
+        assert!(of(|_| ()).found.contains("driver does not report"));
         assert!(of(|it| it.gro = Some(false)).found.contains("without GRO"));
         assert!(of(|it| it.is_tun = true).found.contains("tun and tap"));
         let loopback = changed(|it| it.inspected = ProgramOrDevice::Device("lo".to_owned()));
-        assert!(instances(&loopback).found.contains("loopback has none"));
+        assert!(instances(&loopback).found.contains("loopback has no NAPI instance"));
         let idle = changed(|it| it.programs[0].sockets.clear());
         assert_eq!(instances(&idle).verdict, Verdict::NotKnown);
     }

@@ -34,7 +34,7 @@ pub struct Suspension {
     pub(super) inspected: ProgramOrDevice,
     /// Whether this kernel can set single NAPI instances.
     pub(super) can_be_set: Result<bool, String>,
-    /// Whether this process may set them: `CAP_NET_ADMIN` in the first user namespace.
+    /// Whether this process may set them: `CAP_NET_ADMIN` in the initial user namespace.
     pub(super) may_set: bool,
     /// Whether the program is in the network namespace of this process.
     pub(super) same_network: bool,

@@ -13,7 +13,7 @@ const SUBJECT: Subject = Subject::Program;
 pub(super) fn findings(suspension: &Suspension) -> Vec<Finding> {
     if let Some(why) = &suspension.unreadable {
         let why = format!(
-            "the program may not be read ({why}), which takes its user, or CAP_SYS_PTRACE (see /proc/sys/kernel/yama/ptrace_scope)"
+            "the program is not readable ({why}): reading needs its user or CAP_SYS_PTRACE (see /proc/sys/kernel/yama/ptrace_scope)"
         );
         return vec![Finding::not_known(SUBJECT, "program", why).command_if(suspension.as_root())];
     }
@@ -35,10 +35,11 @@ fn epoll(suspension: &Suspension) -> Finding {
         return Finding::good(SUBJECT, name, format!("{sets} epoll sets watch {sockets} sockets"));
     }
     if suspension.sockets().next().is_none() {
-        return Finding::not_known(SUBJECT, name, "there is no internet socket")
-            .command(format!("{} # once it has one", suspension.again()));
+        return Finding::not_known(SUBJECT, name, "the program has no internet socket")
+            .command(format!("{} # again, once it has one", suspension.again()));
     }
-    let found = "no epoll set watches a socket, and the kernel suspends for epoll_wait only";
+    let found =
+        "no epoll set watches a socket, and the kernel suspends interrupts for epoll_wait only";
     Finding::bad(SUBJECT, name, found, defer_only(suspension))
 }
 
@@ -65,11 +66,11 @@ fn waiting(suspension: &Suspension) -> Finding {
     );
     let has_sets = suspension.epoll_sets().next().is_some();
     if !receive.is_empty() || !poll.is_empty() && !has_sets {
-        let found = format!("{seen}; nothing is suspended for packets that are waited for so");
+        let found = format!("{seen}; the kernel does not suspend interrupts for such waits");
         return Finding::bad(SUBJECT, name, found, defer_only(suspension));
     }
     if epoll.is_empty() {
-        let why = "no thread was seen waiting: they were busy, or may not be traced";
+        let why = "no thread was seen waiting: all were busy, or tracing is not permitted";
         return Finding::not_known(SUBJECT, name, why);
     }
     Finding::good(SUBJECT, name, seen)
@@ -81,13 +82,13 @@ fn io_uring(suspension: &Suspension) -> Finding {
     let in_ring = suspension.programs.iter().flat_map(|it| &it.waits);
     let threads = in_ring.filter(|(_, wait)| *wait == ThreadState::IoUring).count();
     if rings == 0 && threads == 0 {
-        return Finding::good(SUBJECT, name, "it is not used");
+        return Finding::good(SUBJECT, name, "the program does not use io_uring");
     }
-    let found = format!("{rings} rings, {threads} threads that wait in io_uring_enter");
+    let found = format!("{rings} rings; {threads} threads wait in io_uring_enter");
     if threads == 0 && suspension.epoll_sets().next().is_some() {
-        return Finding::good(SUBJECT, name, format!("{found}; the sockets are in epoll sets"));
+        return Finding::good(SUBJECT, name, format!("{found}; epoll sets watch the sockets"));
     }
-    let found = format!("{found}; nothing is suspended for packets that come to a ring");
+    let found = format!("{found}; the kernel does not suspend interrupts for rings");
     Finding::bad(SUBJECT, name, found, defer_only(suspension))
 }
 
@@ -101,7 +102,7 @@ fn so_busy_poll(suspension: &Suspension) -> Finding {
         return Finding::good(SUBJECT, name, found);
     }
     let found = format!(
-        "{found}; it is for blocking receives and has no effect on epoll_wait, which takes parameters of the epoll set"
+        "{found}; it affects blocking receives only; epoll_wait uses the parameters of the epoll set"
     );
     Finding::bad(SUBJECT, name, found, suspension.attach())
 }
@@ -113,7 +114,7 @@ fn prefer(suspension: &Suspension) -> Finding {
     let without: Vec<_> =
         without.map(|(it, set)| format!("{} of process {}", set.fd, it.process.pid)).collect();
     match (all, without.len()) {
-        (0, _) => Finding::not_known(SUBJECT, name, "there is no epoll set with sockets"),
+        (0, _) => Finding::not_known(SUBJECT, name, "the program has no epoll set with sockets"),
         (_, 0) => Finding::good(SUBJECT, name, format!("all {all} epoll sets prefer busy polling")),
         (_, some) => {
             let list = listed(&without);
@@ -136,28 +137,28 @@ fn napi_ids(suspension: &Suspension) -> Finding {
     let all = connected.len();
     if let Some(first) = without.first() {
         let (why, change) = why_without(suspension, first);
-        let found = format!("{} of {all} connected sockets have none: {why}", without.len());
+        let found = format!("{} of {all} connected sockets have no NAPI id: {why}", without.len());
         return Finding::bad(SUBJECT, name, found, change);
     }
     if with > 0 {
         let local = match local.len() {
             0 => String::new(),
-            some => format!("; {some} others are of loopback, which has none"),
+            some => format!("; {some} others are on loopback, which has no NAPI instance"),
         };
         return Finding::good(
             SUBJECT,
             name,
-            format!("{with} of {all} connected sockets have one{local}"),
+            format!("{with} of {all} connected sockets have a NAPI id{local}"),
         );
     }
     if !local.is_empty() {
         let found =
-            format!("all {all} connected sockets are of loopback, which has no NAPI instance");
+            format!("all {all} connected sockets are on loopback, which has no NAPI instance");
         let again = format!("{} # while clients of other hosts are connected", suspension.again());
         return Finding::bad(SUBJECT, name, found, again);
     }
     if suspension.sockets().any(|it| it.napi.is_some()) {
-        return Finding::good(SUBJECT, name, "sockets without a connection have one");
+        return Finding::good(SUBJECT, name, "sockets without a connection have a NAPI id");
     }
     Finding::not_known(SUBJECT, name, "no socket is connected")
         .command(format!("{} # while clients are connected", suspension.again()))
@@ -169,7 +170,7 @@ fn why_without(suspension: &Suspension, socket: &Socket) -> (String, String) {
     let device =
         suspension.devices.iter().find(|it| local.is_some_and(|ip| it.addresses.contains(&ip)));
     let Some(device) = device else {
-        let why = "their device is not known in this network namespace".to_owned();
+        let why = "their device is not in this network namespace".to_owned();
         return (why, "apus irq show".to_owned());
     };
     let name = &device.name;
@@ -179,8 +180,8 @@ fn why_without(suspension: &Suspension, socket: &Socket) -> (String, String) {
     }
     if !device.slots.is_empty() {
         let why = format!(
-            "packets go past the NAPI instances of {name}. On veth, the sender's end must have TSO off (the command is for \
-             there), and UDP needs rx-udp-gro-forwarding at this end"
+            "packets bypass the NAPI instances of {name}. On veth, TSO must be off at the sender's end (run the command there), \
+             and UDP needs rx-udp-gro-forwarding at this end"
         );
         let change = "sudo ethtool -K PEER tx-tcp-segmentation off tx-tcp6-segmentation off tx-tcp-ecn-segmentation off \
                     tx-tcp-mangleid-segmentation off";
@@ -188,11 +189,11 @@ fn why_without(suspension: &Suspension, socket: &Socket) -> (String, String) {
     }
     match device.gro {
         Some(false) => (
-            format!("{name} shows no NAPI instance, and has GRO off, without which veth has none"),
+            format!("{name} has no NAPI instance, because GRO is off"),
             format!("sudo ethtool -K {name} gro on"),
         ),
         _ => (
-            format!("{name} shows no NAPI instance: its driver tells of none"),
+            format!("{name} has no NAPI instance that its driver reports"),
             format!("apus irq show {name}"),
         ),
     }
@@ -205,7 +206,7 @@ fn stale(suspension: &Suspension) -> Finding {
         return Finding::not_known(
             SUBJECT,
             name,
-            "the devices of another network namespace are not seen",
+            "devices of another network namespace are not visible",
         );
     }
     let there: BTreeSet<u32> =
@@ -213,14 +214,18 @@ fn stale(suspension: &Suspension) -> Finding {
     let ids = suspension.socket_ids();
     let gone: Vec<_> = ids.iter().filter(|id| !there.contains(id)).map(u32::to_string).collect();
     if ids.is_empty() {
-        return Finding::not_known(SUBJECT, name, "no socket has one");
+        return Finding::not_known(SUBJECT, name, "no socket has a NAPI id");
     }
     if gone.is_empty() {
-        return Finding::good(SUBJECT, name, format!("all {} are those of devices", ids.len()));
+        return Finding::good(
+            SUBJECT,
+            name,
+            format!("all {} NAPI ids belong to devices", ids.len()),
+        );
     }
     let found = format!(
-        "no device shows {}: a link went down and up since the last packet, or its driver does not tell. The next packet of a \
-         connection corrects its id",
+        "no device reports {}: its link went down and up since the last packet, or its driver does not report ids. The next packet \
+         of a connection corrects its id",
         listed(&gone)
     );
     Finding::bad(SUBJECT, name, found, format!("{} # after the next packets", suspension.again()))
@@ -236,12 +241,15 @@ fn mixed(suspension: &Suspension) -> Finding {
         })
         .collect();
     if suspension.epoll_sets().next().is_none() {
-        return Finding::not_known(SUBJECT, name, "there is no epoll set with sockets");
+        return Finding::not_known(SUBJECT, name, "the program has no epoll set with sockets");
     }
     if sets.is_empty() {
-        return Finding::good(SUBJECT, name, "no epoll set mixes them");
+        return Finding::good(SUBJECT, name, "no epoll set mixes NAPI instances");
     }
-    let found = format!("the kernel polls one at a time, and these mix them: {}", listed(&sets));
+    let found = format!(
+        "the kernel polls one NAPI instance at a time, and these epoll sets mix several: {}",
+        listed(&sets)
+    );
     let steer = match suspension.inspected {
         ProgramOrDevice::Program { .. } => format!("{} --steer", suspension.attach()),
         ProgramOrDevice::Device(_) => suspension.attach(),
@@ -335,7 +343,7 @@ mod tests {
         is(
             &io_uring(&changed(|it| it.programs[0].io_urings = 1)),
             Verdict::Good,
-            &["in epoll sets"],
+            &["epoll sets watch"],
         );
     }
 
@@ -350,7 +358,7 @@ mod tests {
         is(
             &so_busy_poll(&suspension),
             Verdict::Bad,
-            &["no effect", "attach 7 --mode suspend:20 eth0"],
+            &["blocking receives only", "attach 7 --mode suspend:20 eth0"],
         );
     }
 
@@ -375,7 +383,11 @@ mod tests {
             })
         };
         let past = of(|_| ());
-        is(&napi_ids(&past), Verdict::Bad, &["past the NAPI", "tx-tcp-mangleid-segmentation off"]);
+        is(
+            &napi_ids(&past),
+            Verdict::Bad,
+            &["bypass the NAPI", "tx-tcp-mangleid-segmentation off"],
+        );
         let without_gro = of(|it| {
             it.devices[0].slots.clear();
             it.devices[0].gro = Some(false);
@@ -386,7 +398,7 @@ mod tests {
         let driver = of(|it| it.devices[0].slots.clear());
         is(&napi_ids(&driver), Verdict::Bad, &["driver"]);
         let elsewhere = of(|it| it.devices.clear());
-        is(&napi_ids(&elsewhere), Verdict::Bad, &["not known"]);
+        is(&napi_ids(&elsewhere), Verdict::Bad, &["not in this network namespace"]);
         let local = |it: &mut Socket| {
             it.napi = None;
             (it.local, it.peer) =

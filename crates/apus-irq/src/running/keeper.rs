@@ -30,7 +30,7 @@ pub fn start(state: &StateDirectory, device: &Device, command: &mut Command) -> 
         return Ok(());
     }
     let command = command.current_dir("/").stdin(Stdio::null()).stderr(Stdio::null());
-    ready::start("process that keeps the values", command).map(drop)
+    ready::start("keeper process", command).map(drop)
 }
 
 /// Keeps the values until the device is restored, or another process keeps it.

@@ -44,7 +44,7 @@ pub struct ProcessTree {
 /// When the kernel refuses.
 pub fn adopt_orphans() -> Result<(), Error> {
     set_child_subreaper(true)
-        .map_err(|error| Error::io("cannot become the parent of orphans", error.into()))
+        .map_err(|error| Error::io("cannot become a child subreaper", error.into()))
 }
 
 impl ProcessTree {

@@ -399,7 +399,7 @@ impl<'a> Group<'a> {
     fn note(&self, runs: usize) -> String {
         let mut parts = self.constants.clone();
         if !self.has_one_load() {
-            parts.push("the loads differ, so nothing is compared".to_owned());
+            parts.push("the loads differ, so results are not compared".to_owned());
         }
         if runs > 1 {
             parts.push(format!(

@@ -58,7 +58,11 @@ fn figures_under_different_loads_are_not_compared() {
     let differ =
         &tables_of(&result(vec![mix("apus-udp", 31.9, 90.0), mix("tcp-epoll", 3.25, 31.0)]))[0];
     assert!(heads(differ).iter().all(|head| !head.contains("against")), "{:?}", heads(differ));
-    assert!(differ.note.contains("the loads differ, so nothing is compared"), "{}", differ.note);
+    assert!(
+        differ.note.contains("the loads differ, so results are not compared"),
+        "{}",
+        differ.note
+    );
     assert!(differ.headline.is_none() && differ.lines.iter().flatten().all(|entry| !entry.best));
 
     let same = &tables_of(&result(vec![mix("apus-udp", 2.0, 9.0), mix("tcp-epoll", 2.0, 31.0)]))[0];

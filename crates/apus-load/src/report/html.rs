@@ -108,7 +108,7 @@ impl Page<'_> {
                 @if !main.is_empty() { h2 { "Figures" } (figures(&main)) }
                 @if !set_up.is_empty() {
                     h2 { "Set-up" }
-                    p.note { "Measured only to choose how the rivals are set up; not part of the comparison." }
+                    p.note { "Measured only to choose the configuration of the rivals; not part of the comparison." }
                     (figures(&set_up))
                     @if let Some(plots) = set_up_plots { (plots) }
                 }
@@ -325,7 +325,7 @@ fn warning_list(texts: &[String]) -> Markup {
     }
     markup! {
         div.warnings {
-            h3 { "What may be wrong with this run" }
+            h3 { "Warnings for this run" }
             ul {
                 @for (kind, texts) in warnings::by_kind(texts) {
                     @if let [text] = texts[..] { li { (text) } } @else {

@@ -89,7 +89,7 @@ fn list_warnings(result: &ResultFile, style: Style, show: impl Fn(&str) -> Strin
         _ => show(&format!("{} × {kind}", texts.len())),
     };
     let list: String = by_kind(&result.warnings).into_iter().map(one).collect();
-    format!("\n{}\n{list}", style.strong("What may be wrong with this run"))
+    format!("\n{}\n{list}", style.strong("Warnings for this run"))
 }
 
 /// The first words of a text that fit `width` columns, followed by an ellipsis if any are left out.
@@ -227,8 +227,7 @@ mod tests {
 
     #[test]
     fn the_whole_text() {
-        let wanted = "\
-apus bench rtt --runs 2
+        let wanted = "apus bench rtt --runs 2
 AMD EPYC · 2 cores · 2026-11-20T18:40:00Z
 
 rtt · 100 B
@@ -247,7 +246,7 @@ tcp-busy                   60  0 %                 reference
 raw-udp (floor)            50  0 %                 1.2× less
 medians of 2 runs, ± half the distance between quartiles, ratios of the medians
 
-What may be wrong with this run
+Warnings for this run
   ! the generator was late
 ";
         assert_eq!(text(&sample::result(), &sample::CONVENTIONS, Style::PLAIN), wanted);

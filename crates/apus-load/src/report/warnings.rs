@@ -31,7 +31,7 @@ mod tests {
     fn subjects_and_numbers_do_not_make_a_kind() {
         let texts = [
             "tcp-epoll at 2 Gb/s: the generator was late: 1.5 % of calls",
-            "apus-udp: data had to be requested again",
+            "apus-udp: some data was retransmitted",
             "apus-udp at 60 %: the generator was late: 11.9 % of calls",
         ]
         .map(str::to_owned);

@@ -179,7 +179,7 @@ pub enum LinkError {
     },
     /// The process may not open raw sockets.
     #[error(
-        "the raw link needs CAP_NET_RAW: run as root, or give it to the program once with 'sudo setcap cap_net_raw+ep {program}'",
+        "the raw link needs CAP_NET_RAW: run as root, or use 'sudo setcap cap_net_raw+ep {program}' once",
         program = program.display()
     )]
     Capability {

@@ -97,7 +97,7 @@ mod tests {
                 let socket = UdpSocket::bind(peer).unwrap();
                 let from = socket.local_addr().unwrap();
                 let ip = if bound.ip().is_unspecified() { from.ip() } else { bound.ip() };
-                socket.send_to(b"to whom it concerns", (ip, port)).unwrap();
+                socket.send_to(b"hello", (ip, port)).unwrap();
                 let link = &mut links[shard_of(from, 5)];
                 let limit = Some(Duration::from_secs(5));
                 let woken = Sleeper::new().unwrap().sleep(link.descriptors(), limit);

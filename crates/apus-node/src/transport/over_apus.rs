@@ -220,12 +220,9 @@ fn check_memory(node: &Node) -> Result<()> {
     let memory = node.stats().memory;
     ensure!(
         memory.pairs_met > 0,
-        "no memory is shared with the server, so calls would go over UDP (is APUS_SHARDS set?)"
+        "the server shares no memory, so calls would go over UDP (is APUS_SHARDS set?)"
     );
-    ensure!(
-        memory.pairs_ended == 0,
-        "memory was no longer shared with the server, so calls went over UDP"
-    );
+    ensure!(memory.pairs_ended == 0, "the server stopped sharing memory, so calls went over UDP");
     Ok(())
 }
 

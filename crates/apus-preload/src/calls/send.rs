@@ -226,7 +226,7 @@ unsafe extern "C-unwind" fn splice(
 pub(super) fn before_two(one: c_int, other: c_int) {
     for fd in [one, other] {
         if descriptors::is_ours(fd) {
-            carried::return_to_kernel(fd, "sendfile from something that is no file, or splice");
+            carried::return_to_kernel(fd, "sendfile from a source that is not a file, or splice");
         }
     }
 }

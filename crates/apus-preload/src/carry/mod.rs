@@ -277,13 +277,13 @@ pub(crate) unsafe fn receive(
 ) -> ssize_t {
     let Some(used) = Use::of(fd) else { return original() };
     if flags & !transfer::RECEIVE_FLAGS != 0 {
-        return_to_kernel(fd, "a call with flags that receives");
+        return_to_kernel(fd, "a receive with flags");
         return original();
     }
     let peeks_at_all = flags & libc::MSG_PEEK != 0 && flags & libc::MSG_WAITALL != 0;
     // SAFETY: guaranteed by the caller.
     if peeks_at_all && !has_all(&used, fd, unsafe { total(list, count) }) {
-        return_to_kernel(fd, "a call with flags that receives");
+        return_to_kernel(fd, "a receive with flags");
         // A peer that has ended meanwhile puts nothing into TCP.
         if !used.side().is_some_and(|side| side.keeps_rest(fd)) {
             return original();
@@ -323,7 +323,7 @@ pub(crate) unsafe fn send(
 ) -> ssize_t {
     let Some(used) = Use::of(fd) else { return original() };
     if flags & !transfer::SEND_FLAGS != 0 {
-        return_to_kernel(fd, "a call with flags that sends");
+        return_to_kernel(fd, "a send with flags");
         return original();
     }
     match used.side() {
@@ -350,10 +350,7 @@ pub(crate) fn error_of(fd: c_int) -> Option<c_int> {
 pub(crate) fn close(fd: c_int) {
     // The kernel keeps reporting the connection for its other descriptors, and knows nothing of the ring.
     if Use::of(fd).is_some_and(|used| used.slot.has_other_descriptors()) && attaching::have(fd) {
-        return_to_kernel(
-            fd,
-            "close of a descriptor that an epoll set has, while a duplicate is open",
-        );
+        return_to_kernel(fd, "close of a descriptor in an epoll set while a duplicate is open");
     }
     closing::close(fd);
 }

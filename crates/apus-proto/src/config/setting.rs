@@ -323,7 +323,7 @@ macro_rules! define_settings {
                 number: u64,
             ) -> Result<&mut Self, $crate::SettingError> {
                 let setting = Self::TABLE.iter().find(|setting| setting.name == name);
-                let setting = setting.unwrap_or_else(|| panic!("there is no setting '{name}'"));
+                let setting = setting.unwrap_or_else(|| panic!("unknown setting '{name}'"));
                 setting.check(number)?;
                 match name {
                     $(stringify!($name) => self.$name = $crate::Number::from_number(number),)*

@@ -12,20 +12,20 @@ macro_rules! protocol_settings {
         $with! {
             { $($tokens)* }
 
-            /// Length of the longest message sent or received, in bytes. For a Linux peer the limit is 1,000,000 bytes, whatever
-            /// this setting says.
+            /// Length of the longest message sent or received, in bytes. A Linux peer accepts at most 1,000,000 bytes, also with a
+            /// larger setting.
             message_max: u32 = 64 MiB, 1 B ..= 1 GiB;
 
-            /// Bytes of a message sent without a grant to a peer before the first measurement (the module's `unsched_bytes`).
-            /// Afterwards, the number of bytes that the path carries in one round trip.
+            /// Bytes of a message that are sent without a grant, until the round trip to the peer is measured (the module's
+            /// `unsched_bytes`). Afterwards, the number of bytes that the path carries in one round trip.
             unscheduled: u32 = 40_000 B, 0 B ..= 16 MiB | follows_link;
 
-            /// Lower bound on the unscheduled bytes, whatever was measured, unless `unscheduled` is less. The default is a full
-            /// Ethernet packet. If it is equal to `unscheduled` and `unscheduled_max`, the number is fixed as in the SIGCOMM paper.
+            /// Lower bound on the measured unscheduled bytes, unless `unscheduled` is less. The default is a full Ethernet packet.
+            /// If it equals `unscheduled` and `unscheduled_max`, the number is fixed as in the SIGCOMM paper.
             unscheduled_min: u32 = 1_500 B, 0 B ..= 16 MiB;
 
             /// Upper bound on the measured unscheduled bytes. Must not be below `unscheduled`, and follows `unscheduled` unless
-            /// set. A higher value takes receive buffer at every peer to which many messages are sent.
+            /// set. A higher value needs more receive buffer at every peer with many incoming messages.
             unscheduled_max: u32 = 256 KiB, 0 B ..= 16 MiB | follows_link;
 
             /// Initial number of bytes granted or unscheduled and not yet received, over all senders (the module's `max_incoming`).
@@ -39,8 +39,8 @@ macro_rules! protocol_settings {
             /// Number of priority levels used, from the lowest (`num_priorities`).
             priorities: u8 = 8 levels, 1 ..= 8;
 
-            /// Upper bound on the bytes of one message that are granted and have not arrived, whatever round trip is measured. For
-            /// networks with a known round trip, such as the network of the SIGCOMM paper.
+            /// Upper bound on the granted bytes of one message that have not arrived, for any measured round trip. For networks
+            /// with a known round trip, such as the network of the SIGCOMM paper.
             window_max: u64 = 1 GiB, 1_500 B ..= 1 GiB;
 
             /// Thousandths of the granted bytes, and of the sent bytes if several messages wait, that go to the oldest message
@@ -64,10 +64,11 @@ macro_rules! protocol_settings {
             /// meanwhile.
             burst: u64 = 60_000 B, 1_500 B ..= 16 MiB;
 
-            /// Time until a missing answer is asked for (the RTO) before the first measurement of a peer (`resend_ticks`).
+            /// Initial RTO, the time until a side probes for a missing answer, before the first measurement of a peer
+            /// (`resend_ticks`).
             resend_initial: Duration = 5 ms, 100 us ..= 10 s;
 
-            /// Lower bound on the RTO, however short the measured delay, so that late packets are not retransmitted (lesson 55 of
+            /// Lower bound on the RTO, also after short measured delays, so that late packets are not retransmitted (lesson 55 of
             /// the module's notes). Unless set, at least the time that the link needs for `max_incoming`.
             resend_min: Duration = 2 ms, 100 us ..= 10 s | follows_link;
 
@@ -91,8 +92,8 @@ macro_rules! protocol_settings {
             /// Upper bound on the bytes charged to all peers together.
             total_budget: u64 = 1 GiB, 64 KiB ..= 1 TiB;
 
-            /// Number of outstanding calls from which on a client requests responses with few unscheduled bytes (incast control,
-            /// SIGCOMM 2018 section 3.6).
+            /// Number of outstanding calls at which a client begins to request responses with few unscheduled bytes (incast
+            /// control, SIGCOMM 2018 section 3.6).
             incast_threshold: u32 = 300 calls, 1 ..= 1_048_576;
 
             /// Unscheduled bytes of a response to a client in an incast.
@@ -103,7 +104,7 @@ macro_rules! protocol_settings {
             /// module need it off, because they never prove it.
             confirm_peers: bool = true;
 
-            /// Whether the cutoffs are computed from the observed traffic. If not, the cutoffs set by `cutoffs` stay.
+            /// Whether the node computes the cutoffs from the observed traffic. If not, the cutoffs set by `cutoffs` stay.
             learn_cutoffs: bool = true;
 
             /// Whether a packet's level follows the remaining bytes of its message instead of the whole length. Unscheduled packets

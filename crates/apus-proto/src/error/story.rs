@@ -62,11 +62,11 @@ impl fmt::Display for CallStory {
             Some(response) => write!(f, ", {received} of {response} were received; ")?,
         }
         match self.peer_silent_for {
-            None => write!(f, "no packet of the peer has come"),
+            None => write!(f, "no packet of the peer was received"),
             Some(silent) => {
                 let silent =
                     Duration::from_micros(silent.as_micros().try_into().unwrap_or(u64::MAX));
-                write!(f, "the peer's last packet came {silent:?} before")
+                write!(f, "the peer's last packet arrived {silent:?} before")
             }
         }?;
         match self.probes_unanswered {
@@ -97,20 +97,20 @@ mod tests {
         assert_eq!(
             story.to_string(),
             "RPC 6 waited for a grant to send the rest of the request; 10000 of 500000 bytes were sent, 20000 were allowed, nothing was \
-             received; the peer's last packet came 8.1ms before, 2 probes are unanswered"
+             received; the peer's last packet arrived 8.1ms before, 2 probes are unanswered"
         );
         (story.waited_for, story.sent, story.peer_silent_for) = (Awaited::Token, 0, None);
         assert_eq!(
             story.to_string(),
-            "RPC 6 waited for a first sign of the peer; nothing of 500000 bytes was sent, nothing was received; no packet of the peer \
-             has come, 2 probes are unanswered"
+            "RPC 6 waited for the first packet of the peer; nothing of 500000 bytes was sent, nothing was received; no packet of \
+             the peer was received, 2 probes are unanswered"
         );
         (story.sent, story.response, story.received) = (500_000, Some(9_000), 3_000);
         (story.waited_for, story.probes_unanswered) = (Awaited::RestOfResponse, 0);
         assert_eq!(
             story.to_string(),
-            "RPC 6 waited for the rest of the response; all 500000 bytes were sent, 3000 of 9000 were received; no packet of the peer has \
-             come"
+            "RPC 6 waited for the rest of the response; all 500000 bytes were sent, 3000 of 9000 were received; no packet of the \
+             peer was received"
         );
     }
 }

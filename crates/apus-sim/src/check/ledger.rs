@@ -32,7 +32,7 @@ pub enum Violation {
         runs: (u32, u32),
     },
     /// A request was executed, but the call's error says that it was not.
-    #[error("call {call} was executed, but its error says otherwise: {error}")]
+    #[error("call {call} was executed, but its error denies that: {error}")]
     ExecutedThoughDenied {
         /// The call's number.
         call: usize,
@@ -48,7 +48,7 @@ pub enum Violation {
         error: String,
     },
     /// A call got its response, or an error that says that it was executed, but it never was.
-    #[error("call {call} ended as if it was executed, and never was")]
+    #[error("call {call} ended as executed, but was never executed")]
     NeverExecuted {
         /// The call's number.
         call: usize,
@@ -134,7 +134,7 @@ pub enum Violation {
         from: usize,
     },
     /// A node asked to be called again and again without an event.
-    #[error("node {node} asks to be called again without end")]
+    #[error("node {node} requests repeated calls without end")]
     Spins {
         /// The node's number.
         node: usize,
@@ -158,7 +158,7 @@ fn by_runs((first, again): &(u32, u32)) -> String {
 /// Text for the time of a storm.
 fn meanwhile(silent: Option<Duration>) -> String {
     match silent {
-        Some(silent) => format!("in {silent:?} in which nothing new arrived"),
+        Some(silent) => format!("within {silent:?} without new data"),
         None => "in all".to_owned(),
     }
 }

@@ -145,7 +145,7 @@ pub fn log(seed: u64, part: &ScenarioSubset) -> Vec<String> {
     let result = attempt(&scenario, &mut log);
     lines.extend(log.unwrap_or_default());
     lines.push(match result {
-        Ok(tally) => format!("all held: {tally:?}"),
+        Ok(tally) => format!("all checks passed: {tally:?}"),
         Err(violation) => format!("VIOLATION: {violation}"),
     });
     lines

@@ -64,8 +64,8 @@ pub fn explain(merged: &Merged, call: &TracedCall, causes: &[&str]) -> Report {
     report.findings.push(case.outcome(causes));
     if case.is_alone() {
         report.find(
-            "the traces have its failure and no other record of it: with APUS_TRACE_CALLS=all, or while `apus trace record \
-             --calls all` runs, every call is recorded"
+            "the traces have only the failure of this call: with APUS_TRACE_CALLS=all, or while `apus trace record --calls all` \
+             runs, every call is recorded"
                 .to_owned(),
         );
         return report;
@@ -77,7 +77,8 @@ pub fn explain(merged: &Merged, call: &TracedCall, causes: &[&str]) -> Report {
     report.findings.extend(case.standstills());
     if case.ends[1].is_none() {
         report.find(
-            "the files have no trace of the server, so what happened there is not known".to_owned(),
+            "the files have no trace of the server, so the events at the server are not known"
+                .to_owned(),
         );
     }
     case.stages(&mut report);
@@ -148,7 +149,8 @@ impl Case<'_> {
         let since = time(self.ended.saturating_sub(at));
         if last == 0 {
             return Some(format!(
-                "nothing of the request was sent: for {since} it waited for a first sign of the peer, or for its turn on the link"
+                "nothing of the request was sent: for {since} it waited for the first packet of the peer, or for its turn on the \
+                 link"
             ));
         }
         let place =
@@ -158,7 +160,7 @@ impl Case<'_> {
         let known = STAGES[next].at_client || self.ends[1].is_some();
         Some(match known {
             true => format!(
-                "{place}, and spent the other {since} in {}, before {}",
+                "{place}, and spent the remaining {since} in {}, before {}",
                 SPENT_IN[next],
                 name(next)
             ),
@@ -181,8 +183,8 @@ impl Case<'_> {
         let last = bursts.last().filter(|_| sent < u64::from(length))?.nanos;
         let grants = self.of_end(of_client, &["grant_received"]);
         let allowed = match grants.iter().map(|moment| moment.arguments[2]).max() {
-            None => "no grant has come for more".to_owned(),
-            Some(offset) => format!("grants have come for all below {offset}"),
+            None => "no grant has arrived for more".to_owned(),
+            Some(offset) => format!("grants have arrived for all bytes below {offset}"),
         };
         let before = time(self.ended.saturating_sub(last));
         Some(format!(
@@ -215,7 +217,7 @@ impl Case<'_> {
         let arrivals = self.of_end(true, &RECEIVED);
         let probes = match self.of_end(true, &["resend_xmit"]).len() {
             0 => String::new(),
-            count => format!("; it asked for missing bytes by {}", counted(count, "RESEND")),
+            count => format!("; it requested missing bytes with {}", counted(count, "RESEND")),
         };
         Some(match arrivals.last() {
             None => format!("no packet about the call reached the client{probes}"),
@@ -248,7 +250,7 @@ impl Case<'_> {
         let knows = self.nodes.knows(node, since) && self.nodes.knows(node, since + nanos);
         (knows && nanos >= STILL_NANOS.max(self.took() / STILL_SHARE)).then(|| {
             format!(
-                "the {} recorded nothing at all for {}, from {} on: nothing came to it, or it was stopped",
+                "the {} recorded nothing for {}, from {} on: it received no packets, or was stopped",
                 side(at_client),
                 time(nanos),
                 time(since.saturating_sub(self.begun))
@@ -340,15 +342,15 @@ mod tests {
             found,
             [
                 "the call failed 5.00 ms after it had begun: its deadline passed",
-                "it had come to request_received at the server after 40.0 us, and spent the other 4.96 ms in the rest of the request, \
+                "it had come to request_received at the server after 40.0 us, and spent the remaining 4.96 ms in the rest of the request, \
                  before request_complete at the server",
-                "of the request, 20000 of 500000 bytes were sent, the last of them 4.93 ms before the end; grants have come for all below \
-                 20000",
+                "of the request, 20000 of 500000 bytes were sent, the last of them 4.93 ms before the end; grants have arrived for all \
+                 bytes below 20000",
                 "2 DATA packets of the client did not arrive",
                 "1 RESEND packet of the client did not arrive",
-                "the last packet about the call reached the client 4.94 ms before the end; it asked for missing bytes by 1 RESEND",
-                "the client recorded nothing at all for 4.00 ms, from 1.00 ms on: nothing came to it, or it was stopped",
-                "the server recorded nothing at all for 4.95 ms, from 50.0 us on: nothing came to it, or it was stopped",
+                "the last packet about the call reached the client 4.94 ms before the end; it requested missing bytes with 1 RESEND",
+                "the client recorded nothing for 4.00 ms, from 1.00 ms on: it received no packets, or was stopped",
+                "the server recorded nothing for 4.95 ms, from 50.0 us on: it received no packets, or was stopped",
             ]
         );
     }

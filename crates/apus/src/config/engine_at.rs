@@ -4,7 +4,15 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Whose engine runs the protocol for a node.
+/// The engine that runs the protocol for a node ([`Config::engine`](crate::Config::engine)).
+///
+/// ```
+/// use apus::EngineAt;
+///
+/// let at: EngineAt = "unix:/run/apus/engine.sock".parse()?;
+/// assert_eq!(at, EngineAt::Socket("/run/apus/engine.sock".into()));
+/// # Ok::<(), apus::EngineAtError>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum EngineAt {

@@ -31,6 +31,12 @@ const SIZES: [(&str, u64); 9] = [
 /// # Errors
 ///
 /// [`QuantityError`], also if the size does not fit 64 bits.
+///
+/// ```
+/// assert_eq!(apus::parse_size("64 KiB"), Ok(65_536));
+/// assert_eq!(apus::parse_size("1MB"), Ok(1_000_000));
+/// assert!(apus::parse_size("1.5 MB").is_err());
+/// ```
 pub fn parse_size(text: &str) -> Result<u64, QuantityError> {
     let read = || {
         let text = text.trim();
@@ -47,6 +53,13 @@ pub fn parse_size(text: &str) -> Result<u64, QuantityError> {
 /// # Errors
 ///
 /// [`QuantityError`], also if the unit is missing.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// assert_eq!(apus::parse_duration("1.5 s"), Ok(Duration::from_millis(1_500)));
+/// assert!(apus::parse_duration("20").is_err());
+/// ```
 pub fn parse_duration(text: &str) -> Result<Duration, QuantityError> {
     humantime::parse_duration(text.trim())
         .map_err(|_| QuantityError { text: text.to_owned(), expected: "a time like 20 ms" })

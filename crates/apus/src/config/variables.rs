@@ -57,7 +57,7 @@ impl MisspeltVariable {
 
 impl fmt::Display for MisspeltVariable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the variable {} has no meaning: did you mean {}?", self.name, self.nearest)
+        write!(f, "unknown variable {}: did you mean {}?", self.name, self.nearest)
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
         ] {
             let found = misspelt(name, &settings()).unwrap_or_else(|| panic!("{name}"));
             assert_eq!((found.name.as_str(), found.nearest.as_str()), (name, nearest));
-            let text = format!("the variable {name} has no meaning: did you mean {nearest}?");
+            let text = format!("unknown variable {name}: did you mean {nearest}?");
             assert_eq!(found.to_string(), text);
         }
         // Kubernetes sets the last ones for a service named apus.

@@ -33,6 +33,18 @@ use crate::config::{parse_duration, parse_number};
 /// Each parameter has a `with_*` method, which returns a changed copy. As text: `suspend:20,suspend_timeout=5ms,defer=2`, or
 /// `suspend20` as in the patches' tables.
 ///
+/// ```
+/// use std::time::Duration;
+/// use apus::{Config, Delivery};
+///
+/// let mode = Delivery::suspend_after(Duration::from_micros(20)).with_defer_count(2);
+/// assert_eq!(mode, "suspend:20,defer=2".parse()?);
+///
+/// let mut config = Config::new();
+/// config.delivery(mode);
+/// # Ok::<(), apus::DeliveryError>(())
+/// ```
+///
 /// # Settings that turn a mode off
 ///
 /// As in the kernel, suspension has no effect without the other settings, and reports no error. Without deferral (`suspend:0`,

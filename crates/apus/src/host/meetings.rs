@@ -322,7 +322,7 @@ impl Neighbours {
     ) {
         let Some(Neighbour::Meeting(meeting)) = self.all.get(key) else { return };
         let found = meeting.udp.and_then(|udp| Some((udp, link.address(udp)?)));
-        debug_assert!(found.is_some(), "the path is held since the peer has shown who it is");
+        debug_assert!(found.is_some(), "the path is held since the peer proved its identity");
         let Some((udp, address)) = found else { return self.give_up(key) };
         self.meetings.connected.extend(&meeting.connected);
         self.end_meeting(key);

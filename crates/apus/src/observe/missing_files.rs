@@ -10,6 +10,12 @@ static MISSING: Mutex<BTreeMap<&'static str, String>> = Mutex::new(BTreeMap::new
 
 /// Files that nodes of this process run without, each with the reason: counters, the time trace, or the memory between processes. None
 /// for one that is turned off. The reason may be `RLIMIT_FSIZE`, a directory that cannot be made, or a lack of memory.
+///
+/// ```
+/// for file in apus::missing_files() {
+///     eprintln!("warning: {file}");
+/// }
+/// ```
 #[must_use]
 pub fn missing_files() -> Vec<String> {
     let missing = MISSING.lock().unwrap_or_else(PoisonError::into_inner);

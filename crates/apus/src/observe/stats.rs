@@ -71,6 +71,14 @@ impl PortStats {
 
     /// Handoffs per message: 1 if every message meets a sleeping receiver, 0 if polling finds every message, less than 1 if one
     /// wake-up serves several messages. More than 1 is a bug. `None` before the first message.
+    ///
+    /// ```no_run
+    /// # fn example(service: &apus::Service) {
+    /// if let Some(handoffs) = service.stats().handoffs_per_message() {
+    ///     println!("{handoffs:.2} handoffs per message");
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
     pub fn handoffs_per_message(&self) -> Option<f64> {

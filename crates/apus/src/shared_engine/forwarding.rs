@@ -39,7 +39,7 @@ impl Engine {
                     .get_mut(&from)
                     .into_iter()
                     .for_each(|process| process.expelled = true);
-                self.end_process(from, "what no process sends that uses an engine");
+                self.end_process(from, "it sent a message that an attached process never sends");
             }
         }
         for _ in 0..forwarder.again.len() {

@@ -25,6 +25,34 @@ use crate::sync::clock;
 /// refused, and accepted ones go on. Its port is free when the last of them has ended.
 ///
 /// A listener keeps its node running, even if the [`Node`] is dropped.
+///
+/// ```
+/// use std::io::{self, Read, Write};
+/// use std::thread;
+/// use apus::{Config, Node, Stream, StreamListener};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let mut config = Config::new();
+/// # config.listen("127.0.0.1:0".parse()?);
+/// let node = Node::start(&config)?;
+/// let listener = StreamListener::bind(&node, 4000)?;
+/// let address = listener.local_addr();
+/// thread::spawn(move || {
+///     // A thread for each stream.
+///     for mut stream in listener.incoming() {
+///         thread::spawn(move || {
+///             stream.write_all(b"welcome")?;
+///             stream.close()
+///         });
+///     }
+/// });
+///
+/// let mut greeting = String::new();
+/// Stream::connect(&node, address)?.read_to_string(&mut greeting)?;
+/// assert_eq!(greeting, "welcome");
+/// # Ok(())
+/// # }
+/// ```
 pub struct StreamListener {
     ends: Vec<Arc<Listening>>,
     socket: Socket,
@@ -110,6 +138,17 @@ impl StreamListener {
     }
 
     /// [`accept`](Self::accept) as a future, for any executor. Dropping the future loses no stream.
+    ///
+    /// ```no_run
+    /// # async fn serve(stream: apus::Stream) {}
+    /// # async fn example(listener: apus::StreamListener) -> std::io::Result<()> {
+    /// loop {
+    ///     let (stream, from) = listener.accept_async().await?;
+    ///     println!("a stream from {from}");
+    ///     serve(stream).await;
+    /// }
+    /// # }
+    /// ```
     pub fn accept_async(
         &self,
     ) -> impl Future<Output = io::Result<(Stream, Address)>> + Send + Sync + Unpin {

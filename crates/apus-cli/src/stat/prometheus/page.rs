@@ -69,14 +69,14 @@ impl Page {
 
 impl Collector for Page {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let help = "Processes that run, as far as this process can see.";
+        let help = "Running processes that are visible to the exporter.";
         let mut processes =
             encoder.encode_descriptor("apus_processes", help, None, MetricType::Gauge)?;
         for (labels, group) in self.own() {
             let running = ConstGauge::new(i64::try_from(group.running).unwrap_or(i64::MAX));
             running.encode(processes.encode_family(labels)?)?;
         }
-        let help = "1 if the process of the program that ended last had not closed or dropped its nodes: it was killed, or has crashed.";
+        let help = "1 if the last ended process of the program had not closed or dropped its nodes: it was killed or crashed.";
         let mut died = encoder.encode_descriptor("apus_died", help, None, MetricType::Gauge)?;
         for (labels, group) in self.own() {
             ConstGauge::new(i64::from(group.died)).encode(died.encode_family(labels)?)?;

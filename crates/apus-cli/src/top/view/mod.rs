@@ -108,7 +108,7 @@ fn draw_head(model: &Model, look: Look, area: Rect, buffer: &mut Buffer) {
 /// The table, and below it the panel, or warnings of all processes.
 fn draw_body(model: &Model, look: Look, area: Rect, buffer: &mut Buffer) {
     if model.rows.is_empty() {
-        return Line::raw("No process shows counters.").render(area, buffer);
+        return Line::raw("No process publishes counters.").render(area, buffer);
     }
     let needed = body_heights(model, area.width);
     let table_height = if needed.table.saturating_add(needed.below) <= area.height {

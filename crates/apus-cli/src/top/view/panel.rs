@@ -122,7 +122,7 @@ fn head(row: &Row, look: Look, width: u16) -> Vec<Line<'static>> {
 fn delivery(row: &Row) -> String {
     let Some(rates) = &row.rates else { return "no rates".to_owned() };
     let waits = rates.polling.map_or_else(
-        || "no wait of its threads ended".to_owned(),
+        || "no wait of a thread ended".to_owned(),
         |polling| {
             let polling = (polling * 100.0).round();
             format!("waiting threads polled {polling:.0} % and slept {:.0} %", 100.0 - polling)
@@ -150,7 +150,7 @@ fn counters(row: &Row, look: Look) -> Vec<Line<'static>> {
     let shown = row.most_active.iter().take(COUNTERS_MAX);
     lines.extend(shown.map(|(name, rate)| Line::raw(format!("{name:<35}{:>8}", figure(*rate)))));
     if row.most_active.is_empty() {
-        lines.push(Line::raw("nothing was counted"));
+        lines.push(Line::raw("all counters are zero"));
     }
     lines
 }
@@ -165,7 +165,7 @@ fn by_length(row: &Row, look: Look, width: u16) -> Vec<Line<'static>> {
         lines.push(with_bar(text, (it.received + it.sent) / most, look, width));
     }
     if row.by_length.is_empty() {
-        lines.push(Line::raw("no whole message"));
+        lines.push(Line::raw("no complete message"));
     }
     lines
 }
