@@ -257,7 +257,7 @@ fn place_of(path: &Path) -> PathBuf {
 }
 
 /// A file that will have a text. A regular file appears whole or not at all: it is written beside its place under
-/// another name, which is gone when nothing was written.
+/// another name, which exists only while it is written.
 #[derive(Debug)]
 pub(crate) struct OutputFile {
     path: PathBuf,
@@ -271,7 +271,6 @@ enum Target {
     Device(File),
     /// Written here …
     Part {
-        file: File,
         path: PathBuf,
         /// … and then put there.
         place: PathBuf,
@@ -296,8 +295,9 @@ impl OutputFile {
                 let mut name = name.map_err(io::Error::from).with_context(cannot)?.to_owned();
                 name.push(format!(".{}.part", process::id()));
                 let part = place.with_file_name(name);
-                let file = File::create(&part).with_context(cannot)?;
-                Target::Part { file, path: part, place }
+                // Only a trial. A process that is killed before it writes leaves no file.
+                File::create(&part).and_then(|_| fs::remove_file(&part)).with_context(cannot)?;
+                Target::Part { path: part, place }
             }
         };
         Ok(Self { path: path.to_owned(), target })
@@ -329,7 +329,7 @@ impl OutputFile {
     /// # Errors
     /// When `write` fails, for another reason than a reader that left.
     pub(crate) fn write_by(
-        mut self,
+        self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<()> {
         let whole = |to: &mut dyn Write| {
@@ -340,26 +340,23 @@ impl OutputFile {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             other => other,
         };
-        let written = match &mut self.target {
+        let written = match self.target {
             Target::Stdout => {
                 return or_left(whole(&mut io::stdout().lock()))
                     .context("cannot write to standard output");
             }
-            Target::Device(file) => or_left(whole(file)),
-            Target::Part { file, path, place } => {
-                whole(file).and_then(|()| fs::rename(path, place))
+            Target::Device(mut file) => or_left(whole(&mut file)),
+            Target::Part { path, place } => {
+                let written = File::create(&path).and_then(|mut file| whole(&mut file));
+                let put = written.and_then(|()| fs::rename(&path, place));
+                if put.is_err() {
+                    // There is no file if it could not be created.
+                    let _ = fs::remove_file(&path);
+                }
+                put
             }
         };
         written.with_context(|| format!("cannot write `{}`", self.path.display()))
-    }
-}
-
-impl Drop for OutputFile {
-    fn drop(&mut self) {
-        if let Target::Part { path, .. } = &self.target {
-            // The temporary file does not exist any more once it was renamed.
-            let _ = fs::remove_file(path);
-        }
     }
 }
 
@@ -467,10 +464,11 @@ mod tests {
     fn a_file_appears_whole_or_not_at_all() {
         let directory = Directory::new("whole");
         let path = directory.0.join("x");
-        drop(OutputFile::open(&path).unwrap());
-        assert!(directory.names().is_empty());
         let file = OutputFile::open(&path).unwrap();
-        assert!(!path.exists());
+        assert!(directory.names().is_empty(), "a process that is killed now leaves no file");
+        let failed = file.write_by(|_| Err(ErrorKind::StorageFull.into()));
+        assert!(failed.is_err() && directory.names().is_empty());
+        let file = OutputFile::open(&path).unwrap();
         file.write("text").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "text");
         assert_eq!(directory.names(), ["x"]);

@@ -2,12 +2,15 @@
 //!
 //! Homa schedules a host, so a host's server and client share one node. The leader controls the process line by line: the process
 //! reads an `Assignment`, prints `ready` once it serves, connects on `connect` and prints `connected`, generates its load on `go`,
-//! and prints its `HostResult`. It exits when its standard input ends, so it does not outlive the leader.
+//! and prints its `HostResult`. It exits when its standard input ends, also in the middle of its load, so it does not outlive the
+//! leader.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, Write, stdin};
+use std::io::{Write, stdin};
 use std::net::{IpAddr, SocketAddr};
+use std::process;
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -139,8 +142,8 @@ pub fn run(output: &mut dyn Write) -> Result<()> {
     let mut say = |line: &str| {
         writeln!(output, "{line}").and_then(|()| output.flush()).context("the leader has ended")
     };
-    let mut orders = stdin().lock().lines().map_while(Result::ok);
-    let Some(order) = orders.next() else { return Ok(()) };
+    let orders = orders()?;
+    let Ok(order) = orders.recv() else { return Ok(()) };
     let assignment: Assignment = serde_json::from_str(&order).context("the assignment")?;
     cpu::sleep_precisely();
     let hosts = assignment
@@ -149,7 +152,7 @@ pub fn run(output: &mut dyn Write) -> Result<()> {
         .map(|load| Serving::start(load, &assignment))
         .collect::<Result<Vec<Serving>>>()?;
     say("ready")?;
-    if orders.next().is_none() {
+    if orders.recv().is_err() {
         return Ok(());
     }
     let clients = hosts
@@ -158,7 +161,7 @@ pub fn run(output: &mut dyn Write) -> Result<()> {
         .map(|(host, load)| host.client(load, &assignment))
         .collect::<Result<Vec<Box<dyn Client + Send>>>>()?;
     say("connected")?;
-    if orders.next().is_none() {
+    if orders.recv().is_err() {
         return Ok(());
     }
     let before = cpu::process_time();
@@ -169,8 +172,23 @@ pub fn run(output: &mut dyn Write) -> Result<()> {
     let cpu_s = (cpu::process_time() - before).as_secs_f64();
     say(&serde_json::to_string(&HostResult { loads: measured, cpu_s }).context("the report")?)?;
     // Other hosts may still need answers; the leader ends the process.
-    orders.for_each(drop);
+    orders.iter().for_each(drop);
     Ok(())
+}
+
+/// The leader's orders, line by line. Their end ends the process.
+fn orders() -> Result<Receiver<String>> {
+    let (sender, orders) = mpsc::channel();
+    let read = move || {
+        for order in stdin().lines().map_while(Result::ok) {
+            // The receiver is gone if the process is about to exit with an error.
+            let _ = sender.send(order);
+        }
+        process::exit(0);
+    };
+    let reader = thread::Builder::new().name("lab-orders".to_owned());
+    reader.spawn(read).context("cannot start a thread")?;
+    Ok(orders)
 }
 
 /// The server's side of a load, with the parts shared with the client's side.

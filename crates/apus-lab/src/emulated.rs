@@ -20,9 +20,22 @@ use crate::switch::{HostDiscipline, Ports};
 /// The program's hidden command that calls [`agent::run`](crate::agent::run).
 pub const AGENT_COMMAND: &str = "lab-agent";
 
+/// Name of the lab of a process that [runs](run) a campaign.
+fn lab_of(process: u32) -> String {
+    format!("run{process}")
+}
+
 /// Name of this run's lab.
 fn lab() -> String {
-    format!("run{}", std::process::id())
+    lab_of(std::process::id())
+}
+
+/// Removes the lab that a [run](run) in a process left, if there is one. The process has ended.
+///
+/// # Errors
+/// If a part cannot be removed.
+pub fn remove_of(process: u32) -> Result<()> {
+    network::remove(Some(&lab_of(process))).map(drop)
 }
 
 /// Checks that this machine can emulate the settings.

@@ -22,10 +22,10 @@ const FULL_MAX: f64 = 0.05;
 /// Upper bound on the factor that the 95 % interval of a stable percentile spans.
 const STABLE: f64 = 1.5;
 
-/// Points of a curve over sizes.
+/// Upper bound on the points of a curve over sizes.
 const SIZE_POINTS: usize = 30;
 
-/// Lower bound on the calls of each of these points.
+/// Lower bound on the calls of each of these points, except that of the longest messages.
 const CALLS_PER_POINT: usize = 100;
 
 /// IPv4 and TCP headers with timestamps, in bytes.
@@ -71,6 +71,24 @@ impl Calls {
     fn parts(&self, parts: usize) -> impl Iterator<Item = &[CallSample]> {
         let all = self.sorted.len();
         (0..parts).map(move |part| &self.sorted[all * part / parts..all * (part + 1) / parts])
+    }
+
+    /// The points of a curve over sizes, short to long: about equal parts of the messages, with all calls of one length in one part.
+    /// The longest messages have a part of their own if the part before has one length, even if they are few.
+    fn size_points(&self) -> Vec<&[CallSample]> {
+        let least = (self.sorted.len() / SIZE_POINTS).max(CALLS_PER_POINT);
+        let (mut points, mut rest) = (Vec::new(), &self.sorted[..]);
+        while !rest.is_empty() {
+            let longest = rest[least.min(rest.len()) - 1].bytes;
+            let mut end = rest.partition_point(|call| call.bytes <= longest);
+            if rest.len() - end < least && rest[0].bytes < longest {
+                end = rest.len();
+            }
+            let (point, longer) = rest.split_at(end);
+            points.push(point);
+            rest = longer;
+        }
+        points
     }
 
     fn short(&self) -> &[CallSample] {
@@ -488,12 +506,11 @@ fn curves(setting: &Setting, all: &[(String, Calls)], result: &mut ResultFile) {
     for percent in [50.0, 99.0] {
         let title = format!("Slowdown p{percent}, {}", setting.name());
         for (name, calls) in all {
-            let parts = (calls.sorted.len() / CALLS_PER_POINT).clamp(1, SIZE_POINTS);
             let point = |part: &[CallSample]| {
                 let bytes = mean(part, |call| f64::from(call.bytes))?;
                 Some((bytes, percentile(part, percent, slowdown)?))
             };
-            let points = calls.parts(parts).filter_map(point).collect();
+            let points = calls.size_points().into_iter().filter_map(point).collect();
             let label = format!("p{percent} slowdown (times the ideal)");
             result.series.push(Series::by_size(&title, name, label, points));
         }
@@ -568,6 +585,27 @@ mod tests {
         assert_eq!(parts.iter().sum::<usize>(), 95);
         assert!(parts.iter().all(|part| (9..=10).contains(part)), "{parts:?}");
         assert_eq!(calls.short().len(), 9);
+    }
+
+    #[test]
+    fn calls_of_one_length_are_one_point_of_a_curve() {
+        let of = |lengths: &[(u32, usize)]| {
+            let call = |bytes| CallSample { bytes, ns: 1, slowdown: 1.0 };
+            let calls = lengths.iter().flat_map(|&(bytes, count)| vec![call(bytes); count]);
+            Calls { sorted: calls.collect() }
+        };
+        let mut result = ResultFile::new("apus lab run", apus_load::Machine::default());
+        let calls = of(&[(100, 9_000), (10_000, 900), (1_000_000, 100)]);
+        curves(&Setting::default(), &[("apus-udp".to_owned(), calls)], &mut result);
+        let sizes: Vec<f64> = result.series[0].points.iter().map(|point| point.0).collect();
+        assert_eq!(sizes, [100.0, 10_000.0, 1_000_000.0]);
+        let lengths: Vec<(u32, usize)> = (1..=5_050).map(|bytes| (bytes, 1)).collect();
+        let calls = of(&lengths);
+        let points = calls.size_points();
+        assert_eq!(points.len(), SIZE_POINTS);
+        assert!(points.iter().all(|point| point.len() >= CALLS_PER_POINT));
+        assert_eq!(points.concat().len(), 5_050);
+        assert!(of(&[]).size_points().is_empty());
     }
 
     #[test]

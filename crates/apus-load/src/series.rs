@@ -81,7 +81,8 @@ impl Series {
         Self::by_size(name, transport, label, by_size.slowdown_points(percent, ideal_us))
     }
 
-    /// A figure against message size, both axes logarithmic. Points that are not finite are left out.
+    /// A figure against message size, both axes logarithmic. The points are one for each size, short to long; those that are not
+    /// finite are left out.
     #[must_use]
     pub fn by_size(
         name: &str,
@@ -90,6 +91,7 @@ impl Series {
         mut points: Vec<(f64, f64)>,
     ) -> Self {
         points.retain(|(x, y)| x.is_finite() && y.is_finite());
+        debug_assert!(points.is_sorted_by(|one, next| one.0 < next.0), "{name}: {points:?}");
         Self {
             name: name.to_owned(),
             transport: transport.to_owned(),

@@ -212,8 +212,12 @@ pub(crate) struct LocalPeer {
     pub(crate) last_rx: Time,
     /// Number of probes since `last_rx`.
     pub(crate) probes: u32,
-    /// Bytes that the path holds for this peer.
-    pub(crate) load: u64,
+    /// Bytes of messages that the path holds for this peer.
+    load: u64,
+    /// Bytes of memory that the path has created for messages to this peer, as far as they are charged.
+    memory: u64,
+    /// Sum of `load` and `memory`.
+    pub(crate) held: u64,
     /// Trace contexts of requests that have not arrived yet, by their ids, oldest first.
     traces: VecDeque<(u64, Box<TraceContext>)>,
 }
@@ -298,7 +302,9 @@ impl LocalCalls {
         }
         let usage = Usage::default();
         let traces = VecDeque::new();
-        let peer = LocalPeer { path, usage, calls: 0, last_rx: now, probes: 0, load: 0, traces };
+        let (load, memory, held) = (0, 0, 0);
+        let (calls, last_rx, probes) = (0, now, 0);
+        let peer = LocalPeer { path, usage, calls, last_rx, probes, load, memory, held, traces };
         self.peers[path.index()] = Some(peer);
     }
 
@@ -309,10 +315,19 @@ impl LocalCalls {
         }
     }
 
-    /// Sets the number of bytes that the path holds for a peer.
+    /// Sets the number of bytes of memory that the path has created for a peer.
+    pub(crate) fn set_memory(&mut self, path: PathId, memory: u64) {
+        if let Some(peer) = self.peer_mut(path) {
+            peer.memory = memory;
+            peer.held = peer.load + memory;
+        }
+    }
+
+    /// Sets the number of bytes of messages that the path holds for a peer.
     pub(crate) fn set_load(&mut self, path: PathId, load: u64) {
         if let Some(peer) = self.peer_mut(path) {
             let before = std::mem::replace(&mut peer.load, load);
+            peer.held = peer.memory + load;
             self.load = self.load - before + load;
             self.loaded = self.loaded + u64::from(load > 0) - u64::from(before > 0);
         }

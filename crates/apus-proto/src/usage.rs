@@ -28,8 +28,10 @@ pub(crate) struct Usage {
     pub(crate) ours: [u64; 2],
     /// Arriving messages by length, for each account.
     arriving: [BTreeSet<(u32, RpcKey)>; 2],
-    /// Length of the longest arriving message of each account: an upper bound on the bytes reserved in the budget.
+    /// Length of the longest arriving message of each account.
     longest: [u32; 2],
+    /// Sum of `longest`: an upper bound on the bytes reserved in the budget.
+    reserved_max: u64,
 }
 
 impl Usage {
@@ -51,6 +53,7 @@ impl Usage {
 
     fn note_longest(&mut self, account: Account) {
         self.longest[account as usize] = self.longest(account).map_or(0, |(length, _)| length);
+        self.reserved_max = self.longest.map(u64::from).iter().sum();
     }
 
     /// Returns the arriving messages of an account, by length.
@@ -79,19 +82,18 @@ impl Usage {
     /// Returns whether a budget of `budget` bytes, with charges of `others`, has room for `bytes` more for any purpose.
     #[inline]
     pub(crate) fn has_plenty(&self, bytes: u64, others: u64, budget: u64) -> bool {
-        let kept_free: u64 = self.longest.map(u64::from).iter().sum();
-        self.charged + others + bytes + kept_free <= budget / 2
+        self.charged + others + bytes + self.reserved_max <= budget / 2
     }
 
     /// Returns the bytes that may be charged more for a complete message. The budget has `all` bytes, of which requests of others
     /// may use `theirs`, and charges of `others`.
     #[inline]
     pub(crate) fn room(&self, others: u64, account: Account, all: u64, theirs: u64) -> u64 {
-        let kept_free: u64 = self.longest.map(u64::from).iter().sum();
-        let of_all = all.saturating_sub(self.charged + others + kept_free);
+        let besides = others + self.reserved_max;
+        let of_all = all.saturating_sub(self.charged + besides);
         match account {
             Account::Own => of_all,
-            Account::Theirs => of_all.min(theirs.saturating_sub(self.theirs + others + kept_free)),
+            Account::Theirs => of_all.min(theirs.saturating_sub(self.theirs + besides)),
         }
     }
 

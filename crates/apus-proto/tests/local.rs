@@ -255,6 +255,37 @@ fn what_a_path_keeps_for_a_peer_is_charged_to_it() {
     assert!(!host.nodes[SERVER].set_local_load(path(SERVER), 5 << 16), "it reads nothing");
 }
 
+//= docs/protocol.md#local-4
+#[test]
+fn memory_that_a_path_has_created_for_a_peer_is_charged_to_it() {
+    let mut host = Host::new(|config| {
+        config
+            .message_max(40_000)
+            .peer_budget(1 << 17)
+            .socket_budget(1 << 18)
+            .total_budget(1 << 18);
+    });
+    host.nodes[SERVER].set_local_memory(path(SERVER), 60_000);
+    host.call(40_000).unwrap();
+    host.call(40_000).unwrap();
+    host.pass(millis(10));
+    let first = host.request();
+    assert_eq!(host.nodes[SERVER].poll_event(), None, "there is no room for the second");
+    host.nodes[SERVER].set_local_memory(path(SERVER), 0);
+    host.pass(millis(70));
+    let second = host.request();
+    host.nodes[SERVER].set_local_memory(path(SERVER), 8 << 20);
+    host.reply(first, 1).unwrap();
+    host.reply(second, 1).unwrap();
+    host.settle();
+    for _ in 0..2 {
+        assert!(matches!(host.nodes[CLIENT].poll_event(), Some(Event::Response { .. })));
+    }
+    host.call(40_000).unwrap();
+    host.pass(millis(10));
+    host.request(); // Much memory leaves room for one longest message.
+}
+
 #[test]
 fn a_server_without_room_is_tried_for_a_while() {
     let mut host = Host::new(|config| {

@@ -591,7 +591,13 @@ impl Pair {
     /// Returns the bytes of memory that this process has created for the peer.
     #[must_use]
     pub fn memory(&self) -> usize {
-        layout::SIZE + self.pool.size()
+        layout::SIZE + self.pool_size()
+    }
+
+    /// Returns the bytes of memory that this process has created for long messages to the peer.
+    #[must_use]
+    pub fn pool_size(&self) -> usize {
+        self.pool.size()
     }
 }
 

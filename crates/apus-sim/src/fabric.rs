@@ -217,6 +217,28 @@ impl<H: Copy> Fabric<H> {
         }
     }
 
+    /// Starts the statistics of ports anew. Lost packets count from the beginning.
+    pub(crate) fn restart_statistics(&mut self, at: u64) {
+        for layer in &mut self.layers {
+            *layer = Layer { ports: layer.ports, lost: layer.lost, ..Layer::default() };
+        }
+        for port in &mut self.ports {
+            port.changed = at;
+            let layer = &mut self.layers[port.layer as usize];
+            layer.max = layer.max.max(port.queued);
+        }
+    }
+
+    /// The statistics of ports until `at`, which is not before the last event.
+    pub(crate) fn statistics(&mut self, at: u64) -> Vec<Layer> {
+        for port in &mut self.ports {
+            let layer = &mut self.layers[port.layer as usize];
+            layer.area += u128::from(port.queued) * u128::from(at - port.changed);
+            port.changed = at;
+        }
+        self.layers.clone()
+    }
+
     /// The next event. Advances the time to it.
     #[inline]
     pub(crate) fn next_event(&mut self) -> Option<Event> {

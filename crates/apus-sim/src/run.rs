@@ -48,7 +48,7 @@ pub struct Progress {
     pub wall: Duration,
 }
 
-/// Statistics of one kind of port.
+/// Statistics of one kind of port in the measured time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LayerOutcome {
     /// Its name: `nic`, `tor_up`, …
@@ -63,7 +63,7 @@ pub struct LayerOutcome {
     pub max_bytes: u64,
     /// The share of time in which a port was sending, mean over ports.
     pub utilization: f64,
-    /// Packets lost for lack of buffer space or by random loss.
+    /// Packets lost for lack of buffer space or by random loss, in the whole run.
     pub lost: u64,
 }
 
@@ -233,6 +233,8 @@ struct Simulation<'a, T: Transport> {
     began: u64,
     measured_from: u64,
     measured_until: u64,
+    /// Statistics of the ports in the measured time, once it is over.
+    layers: Option<Vec<Layer>>,
     messages: u64,
     under_way: u64,
     arrived_bytes: u64,
@@ -267,6 +269,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
             began: 0,
             measured_from: 0,
             measured_until: 0,
+            layers: None,
             messages: 0,
             under_way: 0,
             arrived_bytes: 0,
@@ -280,9 +283,13 @@ impl<'a, T: Transport> Simulation<'a, T> {
         self.measured_until = self.measured_from + self.plan.measured();
         let end = self.measured_until + self.plan.drain();
         self.first_arrivals();
+        let mut boundary = self.measured_from;
         while let Some(event) = self.fabric.next_event() {
             if event.at >= end || (event.at >= self.measured_until && self.under_way == 0) {
                 break;
+            }
+            if event.at >= boundary {
+                boundary = self.cross(boundary, event.at);
             }
             match event.what {
                 What::AtPort => self.fabric.at_port(event.place, event.subject),
@@ -307,6 +314,19 @@ impl<'a, T: Transport> Simulation<'a, T> {
         }
         let trace = self.transport.time_trace();
         (self.outcome(), trace)
+    }
+
+    /// Restricts the statistics of ports to the measured time: has them start with it, and keeps them at its end. Returns the next
+    /// boundary.
+    fn cross(&mut self, boundary: u64, at: u64) -> u64 {
+        if boundary == self.measured_from {
+            self.fabric.restart_statistics(boundary);
+            if at < self.measured_until {
+                return self.measured_until;
+            }
+        }
+        self.layers = Some(self.fabric.statistics(self.measured_until));
+        u64::MAX
     }
 
     fn progress(&self) -> Progress {
@@ -495,7 +515,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
         }
     }
 
-    fn outcome(self) -> SimulationResult {
+    fn outcome(mut self) -> SimulationResult {
         let sizes = self.slowdowns.sizes();
         let paper = self.plan.workload.paper().filter(|_| self.plan.trace.is_none());
         let bins = paper.map(|workload| workload.bins());
@@ -504,13 +524,16 @@ impl<'a, T: Transport> Simulation<'a, T> {
             bin.map_or(size.messages as f64, |bin| bin.percent)
         };
         let now = self.fabric.now;
-        let elapsed = now.min(self.measured_until).saturating_sub(self.measured_from).max(1) as f64;
+        let measured_end = now.min(self.measured_until);
+        let elapsed = measured_end.saturating_sub(self.measured_from).max(1);
         let hosts = self.fabric.graph.hosts as f64;
+        let layers = self.layers.take().unwrap_or_else(|| self.fabric.statistics(measured_end));
         let graph = &self.fabric.graph;
-        let layers = self.fabric.layers.iter().zip(&graph.layers).enumerate();
-        let layers = layers.map(|(index, (layer, name))| {
+        let layers = layers.iter().zip(&graph.layers).enumerate().map(|(index, (layer, name))| {
             let ports = graph.outlets.iter().filter(|outlet| outlet.layer == index);
-            layer_outcome(name, layer, now, ports.map(|outlet| outlet.gbps).sum())
+            let lost = self.fabric.layers[index].lost;
+            let gbps = ports.map(|outlet| outlet.gbps).sum();
+            LayerOutcome { lost, ..layer_outcome(name, layer, elapsed, gbps) }
         });
         let layers = layers.collect();
         SimulationResult {
@@ -521,7 +544,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
             counters: self.transport.counters(),
             messages: self.messages,
             unfinished: self.under_way,
-            goodput_gbps: self.arrived_bytes as f64 * 8.0 * 1000.0 / elapsed / hosts,
+            goodput_gbps: self.arrived_bytes as f64 * 8.0 * 1000.0 / elapsed as f64 / hosts,
             simulated: duration(now),
             packet_hops: self.fabric.hops,
             events: self.fabric.events_done,
@@ -531,15 +554,15 @@ impl<'a, T: Transport> Simulation<'a, T> {
     }
 }
 
-fn layer_outcome(name: &'static str, layer: &Layer, now: u64, gbps: u64) -> LayerOutcome {
-    let time = (now.max(1) as f64) * layer.ports.max(1) as f64;
+fn layer_outcome(name: &'static str, layer: &Layer, elapsed: u64, gbps: u64) -> LayerOutcome {
+    let time = elapsed as f64 * layer.ports.max(1) as f64;
     LayerOutcome {
         name,
         ports: layer.ports,
         mean_bytes: layer.area as f64 / time,
         p99_bytes: layer.percentile(99.0),
         max_bytes: layer.max,
-        utilization: layer.bytes as f64 * 8_000.0 / gbps.max(1) as f64 / now.max(1) as f64,
+        utilization: layer.bytes as f64 * 8_000.0 / gbps.max(1) as f64 / elapsed as f64,
         lost: layer.lost,
     }
 }

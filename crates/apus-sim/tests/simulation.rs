@@ -27,6 +27,17 @@ fn a_message_alone_takes_the_least_time() {
 }
 
 #[test]
+fn ports_are_measured_in_the_measured_time() {
+    // Before it, hosts greet each other at twice the load; after it, the last messages end on an idle network.
+    let outcome = simulate(
+        "topology = \"single-16\"\nworkload = \"10kB\"\nload = 0.3\nwarmup_ms = 0.0\nsim_ms = 2.0",
+    );
+    for layer in &outcome.layers {
+        assert!((0.28..0.32).contains(&layer.utilization), "{layer:?}");
+    }
+}
+
+#[test]
 fn every_transport_delivers_everything() {
     for protocol in Protocol::ALL {
         let outcome = simulate(&format!(

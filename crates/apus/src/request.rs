@@ -11,7 +11,7 @@ use bytes::Bytes;
 use crate::address::Address;
 use crate::engine::Engine;
 use crate::engine::lock::Shared;
-use crate::error::ReplyError;
+use crate::error::{RecvError, ReplyError};
 use crate::flush::{Flush, operate};
 use crate::local_caller::LocalCaller;
 use crate::mail::queue::{Queue, WaitingRequest};
@@ -62,13 +62,22 @@ const NEVER: Time = Time::from_nanos(u64::MAX);
 impl Deliverable for Request {
     #[inline(always)]
     fn take(queue: &mut Queue, endpoint: &mut Endpoint, end: &Arc<SocketInner>) -> Option<Self> {
-        let request = queue.next_request(endpoint)?;
-        let WaitingRequest { rpc, from, path, deadline, trace, body, .. } = request;
-        let socket = Arc::clone(end);
-        let trace = RequestTrace::new(trace);
-        let taken = if deadline.is_some() { clock::now() } else { NEVER };
-        let deadline = deadline.unwrap_or(NEVER);
-        Some(Self { socket, rpc, from, path, deadline, taken, trace, body, answered: false })
+        queue.next_request(endpoint).map(|request| Self::taken(request, end))
+    }
+
+    #[inline(always)]
+    fn take_into(
+        place: &mut Result<Self, RecvError>,
+        queue: &mut Queue,
+        endpoint: &mut Endpoint,
+        end: &Arc<SocketInner>,
+    ) -> bool {
+        // The usual request is moved once.
+        if let Some(request) = queue.next_wanted(endpoint) {
+            *place = Ok(Self::taken(request, end));
+            return true;
+        }
+        queue.has_requests() && Self::take_unusual(place, queue, endpoint, end)
     }
 
     #[inline]
@@ -84,6 +93,28 @@ impl Deliverable for Request {
 }
 
 impl Request {
+    #[inline(always)]
+    fn taken(request: WaitingRequest, end: &Arc<SocketInner>) -> Self {
+        let WaitingRequest { rpc, from, path, deadline, trace, body, .. } = request;
+        let socket = Arc::clone(end);
+        let trace = RequestTrace::new(trace);
+        let taken = if deadline.is_some() { clock::now() } else { NEVER };
+        let deadline = deadline.unwrap_or(NEVER);
+        Self { socket, rpc, from, path, deadline, taken, trace, body, answered: false }
+    }
+
+    #[cold]
+    fn take_unusual(
+        place: &mut Result<Self, RecvError>,
+        queue: &mut Queue,
+        endpoint: &mut Endpoint,
+        end: &Arc<SocketInner>,
+    ) -> bool {
+        let Some(request) = Self::take(queue, endpoint, end) else { return false };
+        *place = Ok(request);
+        true
+    }
+
     /// The state of the shard at which the request arrived.
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.socket.shared

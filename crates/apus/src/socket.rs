@@ -46,6 +46,19 @@ pub(crate) trait Deliverable: Sized {
     /// Takes the next one of the queue of `end`.
     fn take(queue: &mut Queue, endpoint: &mut Endpoint, end: &Arc<SocketInner>) -> Option<Self>;
 
+    /// Takes the next one and puts it into its place. Returns whether there was one.
+    #[inline(always)]
+    fn take_into(
+        place: &mut Result<Self, RecvError>,
+        queue: &mut Queue,
+        endpoint: &mut Endpoint,
+        end: &Arc<SocketInner>,
+    ) -> bool {
+        let Some(message) = Self::take(queue, endpoint, end) else { return false };
+        *place = Ok(message);
+        true
+    }
+
     /// Whether [`delivered`](Self::delivered) has to be called.
     fn is_noted(&self) -> bool;
 
@@ -199,8 +212,8 @@ impl Socket {
 
     /// Runs before a message is given to the application. The lock is free.
     #[inline(always)]
-    fn note_delivery<M: Deliverable>(&self, delivered: &mut Option<M>) {
-        if let Some(message) = delivered
+    fn note_delivery<M: Deliverable>(&self, delivered: &mut Result<M, RecvError>) {
+        if let Ok(message) = delivered
             && message.is_noted()
         {
             message.delivered(self);
@@ -210,22 +223,35 @@ impl Socket {
     /// Waits for the next message, no longer than `timeout`.
     pub(crate) fn recv<M: Deliverable>(&self, timeout: Option<Duration>) -> Result<M, RecvError> {
         // It is put to its place at once: messages are large.
-        let mut delivered = None;
-        self.receive(timeout, |queue, endpoint, end| {
-            delivered = M::take(queue, endpoint, end);
-            delivered.is_some()
-        })?;
-        self.note_delivery(&mut delivered);
-        delivered.ok_or(RecvError::Empty)
+        let mut delivered = Err(RecvError::Empty);
+        let received = self
+            .receive(timeout, |queue, endpoint, end| M::take_into(&mut delivered, queue, endpoint, end));
+        match received {
+            Ok(()) => self.note_delivery(&mut delivered),
+            Err(error) => delivered = Err(error),
+        }
+        delivered
     }
 
     /// The next message if one is there; turns the engine once to see.
     #[inline]
     pub(crate) fn try_recv<M: Deliverable>(&self) -> Result<M, RecvError> {
-        let mut delivered = None;
+        let mut delivered = Err(RecvError::Empty);
+        match self.look_everywhere(&mut delivered) {
+            Ok(()) => self.note_delivery(&mut delivered),
+            Err(error) => delivered = Err(error),
+        }
+        delivered
+    }
+
+    /// Looks at all ends, from that of the calling thread on, until one has a message.
+    #[inline(always)]
+    fn look_everywhere<M: Deliverable>(
+        &self,
+        delivered: &mut Result<M, RecvError>,
+    ) -> Result<(), RecvError> {
         let mut take = |queue: &mut Queue, endpoint: &mut Endpoint, end: &Arc<SocketInner>| {
-            delivered = M::take(queue, endpoint, end);
-            delivered.is_some()
+            M::take_into(delivered, queue, endpoint, end)
         };
         let (before, from_home) = self.ends.split_at(self.home());
         for end in from_home.iter().chain(before) {
@@ -234,8 +260,7 @@ impl Socket {
                 break;
             }
         }
-        self.note_delivery(&mut delivered);
-        delivered.ok_or(RecvError::Empty)
+        Ok(())
     }
 
     /// Waits for the next message, then takes as many as are there, up to `max`, which counts as 1 if it is 0.
@@ -336,16 +361,15 @@ impl Socket {
             } else {
                 end.look_around(&mut engine, now);
             }
-            let mut delivered = None;
+            let mut delivered = Err(RecvError::Empty);
             let looked = end.look(&mut engine, true, &mut |queue, endpoint, end| {
-                delivered = M::take(queue, endpoint, end);
-                delivered.is_some()
+                M::take_into(&mut delivered, queue, endpoint, end)
             });
             if looked != Ok(false) {
                 drop(engine);
                 self.leave(waiting);
                 self.note_delivery(&mut delivered);
-                return Poll::Ready(looked.and_then(|_| delivered.ok_or(RecvError::Empty)));
+                return Poll::Ready(looked.and_then(|_| delivered));
             }
             if !always_polls {
                 // From here on it may be called, by this end or by one before.

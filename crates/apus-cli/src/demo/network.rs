@@ -157,6 +157,7 @@ fn setting(seconds: f64, link_mbps: f64) -> Setting {
 pub(crate) fn lab(seconds: f64, link_mbps: f64) -> Result<()> {
     privilege::acquire()?;
     interrupt::handle()?;
+    interrupt::stop_at_end_of_input()?;
     print(&emulated::run(&[setting(seconds, link_mbps)], None, &Bar::new())?.to_json())
 }
 
@@ -164,13 +165,16 @@ pub(crate) fn lab(seconds: f64, link_mbps: f64) -> Result<()> {
 fn lab_apart(seconds: f64, link_mbps: f64) -> Result<ResultFile> {
     let child = Command::new(env::current_exe()?)
         .args([LAB_COMMAND, &seconds.to_string(), &link_mbps.to_string()])
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         // The signals that reach this process are passed on to all of that one's.
         .process_group(0)
         .spawn()?;
+    let id = child.id();
     let Output { status, stdout, .. } = output(child)?;
     if !status.success() {
+        // It removes its lab itself, unless it was killed.
+        emulated::remove_of(id).with_context(|| status.to_string())?;
         bail!("{status}");
     }
     ResultFile::parse(&String::from_utf8(stdout)?, Path::new("-"))
@@ -179,8 +183,9 @@ fn lab_apart(seconds: f64, link_mbps: f64) -> Result<ResultFile> {
 /// How often a request to stop is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Reads the output of a process until it ends. A request to stop ends it.
-fn output(child: Child) -> Result<Output> {
+/// Reads the output of a process until it ends. A request to stop ends it, and so does the end of its input with this process.
+fn output(mut child: Child) -> Result<Output> {
+    let input = child.stdin.take();
     let group = Pid::from_raw(i32::try_from(child.id())?);
     let (ended, wait) = channel::<()>();
     thread::scope(|scope| {
@@ -194,7 +199,7 @@ fn output(child: Child) -> Result<Output> {
             }
         });
         let output = child.wait_with_output();
-        drop(ended);
+        drop((input, ended));
         output
     })
     .context("the lab's process")

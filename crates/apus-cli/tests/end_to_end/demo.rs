@@ -1,12 +1,14 @@
 //! The demo, very short: with the lab where one can be made, and with the simulator elsewhere.
 
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::{env, fs, process};
 
 use nix::unistd::geteuid;
 
-use crate::program::{command, stderr};
+use crate::emulated;
+use crate::program::{command, stderr, wait_until};
 use crate::skipped::skipped;
 
 const SHORT: &str = "--seconds 0.05 --runs 1";
@@ -97,4 +99,74 @@ fn where_namespaces_are_forbidden_the_network_is_simulated() {
     assert!(words.contains("Network: SIMULATED, because network namespaces"), "{text}");
     assert!(words.contains("DCTCP stands in the column unix"), "{text}");
     assert!(words.contains("(unshare: "), "{text}");
+}
+
+/// A variable of a demo, which all its processes inherit.
+const MARK: &str = "DEMO_OF_TEST";
+
+/// The processes of the demo with this mark.
+fn processes(mark: &str) -> Vec<PathBuf> {
+    let is_of = |process: &PathBuf| {
+        let variables = fs::read(process.join("environ")).unwrap_or_default();
+        variables.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+    };
+    let processes = fs::read_dir("/proc").expect("Linux has it");
+    processes.map(|entry| entry.expect("it is listed").path()).filter(is_of).collect()
+}
+
+/// How many of some processes are the command `name` of the program.
+fn count(processes: &[PathBuf], name: &str) -> usize {
+    let lines = processes.iter().map(|process| fs::read(process.join("cmdline")));
+    lines
+        .filter(|line| {
+            line.as_ref()
+                .is_ok_and(|line| line.split(|byte| *byte == 0).nth(1) == Some(name.as_bytes()))
+        })
+        .count()
+}
+
+fn namespaces() -> String {
+    let listed = Command::new("ip").args(["netns", "list"]).output().expect("ip runs");
+    String::from_utf8_lossy(&listed.stdout).into_owned()
+}
+
+#[test]
+fn a_demo_that_is_ended_leaves_no_process_namespace_or_file() {
+    if let Some(reason) = emulated::obstacle() {
+        return skipped(reason);
+    }
+    // `timeout` sends SIGTERM twice.
+    for signals in [&["TERM"][..], &["INT"], &["HUP"], &["KILL"], &["TERM", "TERM"]] {
+        let name = format!("apus-demo-{}-{}", signals.concat(), process::id());
+        let directory = env::temp_dir().join(&name);
+        fs::create_dir_all(&directory).expect("a temporary directory");
+        let mut demo = command(&format!("demo {SHORT} --html {}/x.html", directory.display()));
+        demo.env(MARK, &name).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut demo = demo.spawn().expect("the program starts");
+        let mark = format!("{MARK}={name}");
+        let mut lab = None;
+        wait_until("the hosts of the lab run", || {
+            let running = processes(&mark);
+            assert!(demo.try_wait().expect("it was started").is_none(), "the demo has a lab");
+            let is_lab = |process: &&PathBuf| count(&[process.to_path_buf()], "demo-lab") == 1;
+            lab = running.iter().find(is_lab).cloned();
+            count(&running, "lab-agent") == 5
+        });
+        let lab = lab.expect("it has the hosts");
+        let lab = lab.file_name().expect("its number").to_string_lossy().into_owned();
+        let lab = format!("apus-lab-run{lab}-");
+        assert!(namespaces().contains(&lab), "{}", namespaces());
+        for signal in signals {
+            let kill = Command::new("kill").args(["-s", signal, &demo.id().to_string()]).status();
+            assert!(kill.expect("the system has a kill command").success());
+        }
+        assert!(!demo.wait().expect("it was started").success(), "{signals:?}");
+        wait_until("its processes end", || processes(&mark).is_empty());
+        assert!(!namespaces().contains(&lab), "{signals:?}: {}", namespaces());
+        // A demo that was asked to end has written its report of what it has measured.
+        let left = fs::read_dir(&directory).expect("it was made here");
+        let mut left = left.map(|entry| entry.expect("it is listed").file_name());
+        assert!(left.all(|name| name == "x.html"), "{signals:?}");
+        fs::remove_dir_all(&directory).expect("it was made here");
+    }
 }

@@ -125,7 +125,7 @@ fn draw_chart(canvas: &Canvas<'_>, curves: &[&Series], palette: &Palette) -> Res
         .margin_top(16)
         .margin_right(36)
         .x_label_area_size(92)
-        .y_label_area_size(124)
+        .y_label_area_size(150)
         .build_cartesian_2d(x.clone(), y.clone())?;
     chart
         .configure_mesh()

@@ -90,7 +90,18 @@ impl Endpoint {
     }
 
     /// Returns an error if a request of this length cannot be sent there.
+    #[inline]
     pub(super) fn check_length(&self, to: Remote, length: usize) -> Result<(), CallError> {
+        let limit = MAX_LINUX_MESSAGE.min(self.parts.config.message_max);
+        if (1..=limit as usize).contains(&length) {
+            return Ok(());
+        }
+        self.check_unusual_length(to, length)
+    }
+
+    /// Checks a length that not every peer takes.
+    #[cold]
+    fn check_unusual_length(&self, to: Remote, length: usize) -> Result<(), CallError> {
         let limit = self.parts.config.message_max;
         if length > limit as usize {
             return Err(CallError::MessageTooLarge { length, limit });

@@ -92,6 +92,16 @@ impl Endpoint {
         fits_all && bytes <= config.peer_budget.saturating_mul(LOAD_BUDGETS)
     }
 
+    /// Sets the bytes of memory that the path has created for messages to the peer. They are charged to its budget, as far as they
+    /// leave room there for one longest message, so that requests without room beside them are refused. The total budget does not
+    /// count them: the memory of all paths has a limit of its own.
+    pub fn set_local_memory(&mut self, path: PathId, bytes: u64) {
+        //= docs/protocol.md#local-4
+        let config = &self.parts.config;
+        let longest = RPC_BYTES + u64::from(config.message_max);
+        self.local.set_memory(path, bytes.min(config.peer_budget.saturating_sub(longest)));
+    }
+
     /// Returns the upper bound on the bytes of messages kept for all peers.
     #[must_use]
     pub fn total_budget(&self) -> u64 {
@@ -207,7 +217,7 @@ impl Endpoint {
         // Bytes that the path holds for own calls are charged already.
         let (load, all) = match account {
             Account::Own => (0, 0),
-            Account::Theirs => (peer.load, self.local.load),
+            Account::Theirs => (peer.held, self.local.load),
         };
         let of_peer = peer.usage.room(load, account, config.peer_budget, config.peer_budget);
         let total = config.total_budget;

@@ -1,7 +1,8 @@
 //! The production core on every host.
 //!
 //! The `apus` library drives an [`Endpoint`] in the same way: packets in, `poll_transmit` when the link takes more, `poll_event`,
-//! and time. Three things differ:
+//! and time. A host's clock is ahead of the simulation's by a part of a tick of its own, so that timers of different hosts do not
+//! expire together. Three things differ:
 //!
 //! - **Hosts know each other.** A first contact takes one more round trip, once for each pair of processes. The simulation assumes
 //!   that hosts have met, so two hosts are introduced before the first message between them.
@@ -28,7 +29,7 @@ use crate::transport::{Message, Transport};
 
 /// The service of every host.
 const PORT: u16 = 1;
-/// Interval at which a host checks its timers; the core's own resolution.
+/// Interval at which a host checks its timers, at multiples of it by its own clock; the core's own resolution.
 const TICK_PS: u64 = 500_000_000;
 /// Upper bound on messages in progress.
 const NUMBERS: usize = 1 << 21;
@@ -48,7 +49,17 @@ struct HostEndpoint {
     endpoint: Endpoint,
     client: SocketKey,
     path: PathId,
+    /// Lead of the host's clock, in ns.
+    ahead_ns: u64,
     withheld: Withheld,
+}
+
+impl HostEndpoint {
+    /// The time by the host's clock.
+    #[inline]
+    fn time(&self, picos: u64) -> Time {
+        Time::from_nanos(picos / 1000 + self.ahead_ns)
+    }
 }
 
 /// Time in which a host withheld grants, and the bytes that its link delivered in that time. The rest of the link's capacity was
@@ -103,10 +114,6 @@ fn path_to(host: u32) -> PathId {
     PathId::new(host, u64::from(host))
 }
 
-fn time(picos: u64) -> Time {
-    Time::from_nanos(picos / 1000)
-}
-
 impl Apus {
     pub(crate) fn new(
         fabric: &mut Fabric<HomaHeader>,
@@ -117,15 +124,17 @@ impl Apus {
         seed: u64,
     ) -> Self {
         let config = homa.config().expect("the plan is valid");
+        let count = fabric.graph.hosts as u64;
         let hosts = (0..fabric.graph.hosts as u32)
             .map(|host| {
                 let mut endpoint =
                     Endpoint::counting(config.clone(), u128::from(seed) << 64 | u128::from(host));
                 let client = endpoint.open(None).expect("the first socket gets a port");
                 endpoint.open(Some(PORT)).expect("the port is free");
-                fabric.timer(TICK_PS, host, 0);
+                let ahead_ns = TICK_PS / 1000 * u64::from(host) / count;
+                fabric.timer(TICK_PS - ahead_ns * 1000, host, 0);
                 let withheld = Withheld::default();
-                HostEndpoint { endpoint, client, path: path_to(host), withheld }
+                HostEndpoint { endpoint, client, path: path_to(host), ahead_ns, withheld }
             })
             .collect();
         Self {
@@ -175,7 +184,7 @@ impl Apus {
 
     /// Introduces two hosts to each other, unless they have met.
     #[inline]
-    fn introduce(&mut self, now: Time, one: u32, other: u32) {
+    fn introduce(&mut self, picos: u64, one: u32, other: u32) {
         let (low, high) = (one.min(other) as usize, one.max(other) as usize);
         let known = &mut self.introduced[low * self.hosts.len() + high];
         if std::mem::replace(known, true) {
@@ -184,8 +193,9 @@ impl Apus {
         let token = |of: usize, peer: usize| Token((of as u64 + 1) << 32 | (peer as u64 + 1));
         for (of, peer) in [(low, high), (high, low)] {
             let path = self.hosts[peer].path;
-            let endpoint = &mut self.hosts[of].endpoint;
-            endpoint.introduce(now, path, token(of, peer), token(peer, of));
+            let host = &mut self.hosts[of];
+            let now = host.time(picos);
+            host.endpoint.introduce(now, path, token(of, peer), token(peer, of));
         }
     }
 
@@ -238,15 +248,16 @@ impl Apus {
             Exchange::Response(bytes) => bytes,
         };
         let body = self.body(number, bytes);
-        self.hosts[host as usize]
-            .endpoint
-            .reply(time(fabric.now), rpc, body)
+        let host = &mut self.hosts[host as usize];
+        let now = host.time(fabric.now);
+        host.endpoint
+            .reply(now, rpc, body)
             .expect("a request that was just delivered can be answered");
     }
 
     #[inline]
     fn transmit(&mut self, fabric: &mut Fabric<HomaHeader>, host: u32) {
-        let now = time(fabric.now);
+        let now = self.hosts[host as usize].time(fabric.now);
         let base = self.zeros.as_ptr() as usize;
         let Self { hosts, framing, exchange, free_ps, .. } = self;
         let endpoint = &mut hosts[host as usize].endpoint;
@@ -277,11 +288,12 @@ impl Transport for Apus {
             self.lengths.resize(number as usize + 1, 0);
         }
         self.lengths[number as usize] = bytes;
-        self.introduce(time(fabric.now), from, to);
+        self.introduce(fabric.now, from, to);
         let host = &mut self.hosts[from as usize];
+        let now = host.time(fabric.now);
         let options = CallOptions { cookie: u64::from(number), ..CallOptions::default() };
         let to = Remote::new(path_to(to), PORT);
-        let called = host.endpoint.call(time(fabric.now), host.client, to, body, options);
+        let called = host.endpoint.call(now, host.client, to, body, options);
         let Ok(rpc) = called else {
             self.failed += 1;
             fabric.retired.push(number);
@@ -311,7 +323,8 @@ impl Transport for Apus {
             &self.control[..length]
         };
         let from = self.hosts[usize::from(from)].path;
-        self.hosts[host as usize].endpoint.handle_packet(time(fabric.now), from, bytes);
+        let receiver = &mut self.hosts[host as usize];
+        receiver.endpoint.handle_packet(receiver.time(fabric.now), from, bytes);
         self.turn(fabric, host, message);
         let HostEndpoint { endpoint, withheld, .. } = &mut self.hosts[host as usize];
         withheld.note(fabric.now, wire, endpoint.load().granting > self.overcommitment);
@@ -325,7 +338,7 @@ impl Transport for Apus {
 
     fn timer(&mut self, fabric: &mut Fabric<HomaHeader>, host: u32, _: u32) {
         self.stamp(fabric);
-        let now = time(fabric.now);
+        let now = self.hosts[host as usize].time(fabric.now);
         let endpoint = &mut self.hosts[host as usize].endpoint;
         if endpoint.poll_timeout().is_some_and(|due| due <= now) {
             endpoint.handle_timeout(now);

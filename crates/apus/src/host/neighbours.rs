@@ -252,7 +252,7 @@ impl Neighbours {
             self.resume_accepting();
         }
         if self.shrink_at.is_some_and(|due| due <= now) {
-            self.shrink(now, endpoint.peer_timeout());
+            self.shrink(now, endpoint);
         }
         if !self.serves_alone() && self.attaching_due().is_some_and(|due| due <= now) {
             self.advance_attaching(now, endpoint);
@@ -279,9 +279,11 @@ impl Neighbours {
         received
     }
 
-    /// Gives up the memory of pairs that have not been used for long, and pairs whose neighbours do not read for `timeout`.
+    /// Gives up the memory of pairs that have not been used for long, and pairs whose neighbours do not read for the time after which
+    /// a peer counts as gone.
     #[cold]
-    fn shrink(&mut self, now: Time, timeout: Duration) {
+    fn shrink(&mut self, now: Time, endpoint: &mut Endpoint) {
+        let timeout = endpoint.peer_timeout();
         self.shrink_at = None;
         for key in self.all.keys().collect::<Vec<_>>() {
             let Some(paired) = self.paired_mut(key) else { continue };
@@ -295,6 +297,7 @@ impl Neighbours {
             let mut due = paired.used + KEPT_FOR;
             if due <= now {
                 paired.pair.shrink();
+                paired.charge_memory(key, endpoint);
                 due = now + KEPT_FOR; // It keeps the memory that the peer still reads.
             }
             if paired.pair.has_spare_memory() || is_unread {
@@ -446,7 +449,11 @@ impl Neighbours {
                 continue;
             };
             let advanced = match paired.pair.is_sending() {
-                true => paired.pair.advance(COPIED),
+                true => {
+                    let advanced = paired.pair.advance(COPIED);
+                    paired.charge_memory(key, endpoint);
+                    advanced
+                }
                 false => Ok(false),
             };
             paired.pair.flush();

@@ -104,7 +104,7 @@ impl<T> FairQueue<T> {
     }
 
     /// The same, if the item is wanted; otherwise it stays, which is an error.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pop_if(
         &mut self,
         is_wanted: impl FnOnce(&T) -> bool,

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::address::Address;
 use crate::error::CallError;
-use crate::mail::fair_queue::{FairQueue, Unwanted};
+use crate::mail::fair_queue::FairQueue;
 use crate::observe::spans::SpanNumber;
 use crate::observe::time_trace;
 use crate::sync::clock;
@@ -54,6 +54,15 @@ pub(crate) struct WaitingResponse {
     pub(crate) span: SpanNumber,
     /// How its call is known in the time trace, if it was chosen.
     pub(crate) mark: Option<TraceMark>,
+}
+
+impl WaitingResponse {
+    /// Records that the application takes it.
+    #[cold]
+    fn record_taken(&self) {
+        let length = self.result.as_ref().map_or(0, Bytes::len);
+        time_trace::record_of(TraceEvent::RecvmsgResponse, self.mark, length);
+    }
 }
 
 /// The queue of a socket: requests of a service, or responses of a client.
@@ -143,27 +152,47 @@ impl Queue {
     /// The next request for the application. Skips requests whose caller has given up.
     #[inline]
     pub(crate) fn next_request(&mut self, endpoint: &mut Endpoint) -> Option<WaitingRequest> {
-        if !self.skips {
-            return self.pop_request();
+        let usual = self.next_wanted(endpoint);
+        if usual.is_some() || !self.has_requests() {
+            return usual;
         }
+        self.next_behind(endpoint)
+    }
+
+    /// Whether requests wait, late and unwanted ones included.
+    #[inline]
+    pub(crate) fn has_requests(&self) -> bool {
+        self.requests.len() + self.late.len() > 0
+    }
+
+    /// The request whose turn it is, if the application is to have it: the first step of [`next_request`](Self::next_request).
+    #[inline(always)]
+    pub(crate) fn next_wanted(&mut self, endpoint: &Endpoint) -> Option<WaitingRequest> {
+        let (skips, waiting, service_time) = (self.skips, self.requests.len(), self.service_time);
         // A request is looked at where it is, because moving it takes more than that.
-        loop {
-            let (waiting, service_time) = (self.requests.len(), self.service_time);
-            let is_wanted = |request: &WaitingRequest| {
-                let wanted = endpoint.is_active(request.rpc)
+        let is_wanted = |request: &WaitingRequest| {
+            let wanted = !skips
+                || endpoint.is_active(request.rpc)
                     && request.deadline.is_none_or(|deadline| is_in_time(deadline, service_time));
-                if wanted {
-                    request.record_taken(waiting - 1);
-                }
-                wanted
-            };
-            match self.requests.pop_if(is_wanted) {
-                Ok(None) if self.late.len() == 0 => return None,
-                Ok(None) => return self.pop_late(endpoint),
-                Ok(request) => return request,
-                Err(Unwanted) => self.put_aside(endpoint),
+            if wanted {
+                request.record_taken(waiting - 1);
             }
+            wanted
+        };
+        self.requests.pop_if(is_wanted).ok().flatten()
+    }
+
+    /// The first request to be taken behind those that are not wanted, or a late one.
+    #[cold]
+    fn next_behind(&mut self, endpoint: &mut Endpoint) -> Option<WaitingRequest> {
+        while self.requests.len() > 0 {
+            let wanted = self.next_wanted(endpoint);
+            if wanted.is_some() {
+                return wanted;
+            }
+            self.put_aside(endpoint);
         }
+        self.pop_late(endpoint)
     }
 
     /// The request whose turn it is gives way: it is late, or nobody waits for its response.
@@ -179,7 +208,6 @@ impl Queue {
     }
 
     /// The next request that has little time left.
-    #[cold]
     fn pop_late(&mut self, endpoint: &mut Endpoint) -> Option<WaitingRequest> {
         while let Some(request) = self.late.pop() {
             let is_over = request.deadline.is_some_and(|deadline| deadline <= clock::now());
@@ -201,13 +229,12 @@ impl Queue {
         };
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pop_response(&mut self) -> Option<WaitingResponse> {
         let response = self.responses.pop_front()?;
         self.undelivered.take(&response.result);
         if response.mark.is_some() {
-            let length = response.result.as_ref().map_or(0, Bytes::len);
-            time_trace::record_of(TraceEvent::RecvmsgResponse, response.mark, length);
+            response.record_taken();
         }
         Some(response)
     }
