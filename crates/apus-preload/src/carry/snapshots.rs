@@ -83,7 +83,7 @@ impl Snapshots {
         self.push(snapshot);
     }
 
-    /// Frees all copies, which were never shown.
+    /// Frees all copies, none of which is shown.
     pub(super) fn discard(&self) {
         self.for_each(|snapshot| {
             // SAFETY: as above. The list is cleared next.

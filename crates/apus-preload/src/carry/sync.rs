@@ -15,6 +15,7 @@ pub(crate) use real::*;
 
 #[cfg(all(test, apus_model))]
 mod model {
+    use std::sync::Mutex;
     use std::sync::atomic::AtomicU64 as Ended;
 
     pub(crate) use shuttle::hint::spin_loop;
@@ -22,6 +23,9 @@ mod model {
         AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
     pub(crate) use shuttle::thread_local;
+
+    /// The tables are the process's, so one test of a model runs at a time.
+    pub(crate) static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
     /// A bit for each ended thread of a run.
     static ENDED: Ended = Ended::new(0);

@@ -68,6 +68,10 @@ impl Word for AtomicU64 {
     }
 
     fn pause(&self, tries: u32) {
+        #[cfg(all(test, apus_model))]
+        if crate::carry::sync::thread().is_some() {
+            return shuttle::thread::yield_now();
+        }
         if tries > SPINS {
             // SAFETY: the call takes no arguments.
             unsafe { crate::originals::own::sched_yield() };

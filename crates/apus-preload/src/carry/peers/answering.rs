@@ -3,6 +3,9 @@
 //! The thread starts with the first candidate, and has all signals blocked. A child of fork has no such thread until it has a
 //! candidate itself, or uses a carried connection.
 
+#[cfg(all(test, apus_model))]
+mod model;
+
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The sets that this process has created, and their member lists.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicU64 as Word;
 
 use libc::{c_int, epoll_event};
 
@@ -10,6 +10,7 @@ use crate::carry::connection::slots::{self, Slot};
 use crate::carry::holds;
 use crate::carry::sets::member::{Early, Member};
 use crate::carry::spin::Spin;
+use crate::carry::sync::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::carry::thread;
 use crate::carry::token::{Interrupted, Token};
 use crate::descriptors::{self, EARLY, INHERITED, SET, WATCHED};
@@ -32,7 +33,7 @@ pub(crate) struct Set {
     /// The bell set, if the set is watched. -1 if the bells are in the program's set.
     pub(super) bells: AtomicI32,
     /// The thread that holds the members.
-    holder: AtomicU64,
+    holder: Word,
     members: UnsafeCell<Lists>,
     /// Number of attached members.
     pub(crate) attached: AtomicUsize,
@@ -118,7 +119,7 @@ impl Set {
             descriptors: AtomicU32::new(0),
             fd: AtomicI32::new(-1),
             bells: AtomicI32::new(-1),
-            holder: AtomicU64::new(0),
+            holder: Word::new(0),
             members: UnsafeCell::new(Lists::new()),
             attached: AtomicUsize::new(0),
             nested: AtomicUsize::new(0),

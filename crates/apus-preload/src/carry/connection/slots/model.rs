@@ -3,7 +3,7 @@
 //!
 //! `RUSTFLAGS="--cfg apus_model" cargo test -p apus-preload --lib --target-dir target/model model`
 
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Once, PoisonError};
 
 use apus_shm::{PeerSegment, Segment};
 use apus_sockets::layout;
@@ -111,9 +111,8 @@ fn connections_come_and_go() {
 }
 
 fn run(scheduler: impl Scheduler + 'static) {
-    static TABLE: Mutex<()> = Mutex::new(());
     static BEGUN: Once = Once::new();
-    let _table = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _table = sync::ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     BEGUN.call_once(holders::begin);
     let mut config = shuttle::Config::new();
     config.stack_size = 256 << 10; // A side is made on the stack.
