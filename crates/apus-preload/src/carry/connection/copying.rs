@@ -107,7 +107,7 @@ pub(crate) unsafe fn copy(
     #[cfg(target_arch = "x86_64")]
     if is_non_temporal {
         // SAFETY: guaranteed by the caller.
-        return unsafe { memory.copy_in_past_caches(at, from, length) };
+        return unsafe { memory.copy_in_non_temporal(at, from, length) };
     }
     let _ = is_non_temporal;
     if length >= LEAST_FETCHED {
