@@ -421,7 +421,7 @@ impl Memory {
     ///
     /// If there is no room.
     #[cfg(target_arch = "x86_64")]
-    pub unsafe fn copy_in_past_caches(&self, offset: usize, bytes: *const u8, length: usize) {
+    pub unsafe fn copy_in_non_temporal(&self, offset: usize, bytes: *const u8, length: usize) {
         use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
         const LINE: usize = 64;
         let place = (self.range.start + offset) % LINE;

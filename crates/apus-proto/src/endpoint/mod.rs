@@ -12,7 +12,7 @@
 //! | `charge` | room in the budgets |
 //! | `state` | the endpoint itself |
 //! | `step`, `parts` | one RPC with all state that it may change |
-//! | `sweeps`, `turns` | pending work over all RPCs; peers with pending probes |
+//! | `sweeps`, `probe_queue` | pending work over all RPCs; peers with pending probes |
 
 mod answer;
 mod call;
@@ -25,6 +25,7 @@ mod local;
 mod meet;
 mod parts;
 mod probe;
+mod probe_queue;
 mod receive;
 mod reply;
 mod state;
@@ -32,7 +33,6 @@ mod step;
 mod sweep;
 mod sweeps;
 mod transmit;
-mod turns;
 mod unsent;
 
 pub use event::{CallOptions, Event, SpentBodies};

@@ -33,22 +33,22 @@ impl Endpoint {
         step.peer.prober.push(key, step.rpc.is_known());
         if !waiting {
             let peer = step.rpc.peer;
-            self.turns.push(now, peer);
+            self.probe_queue.push(now, peer);
         }
     }
 
     /// Sends the pending probes that are due, one peer's after the other.
     pub(super) fn probe_queued(&mut self, now: Time) {
-        if self.turns.next().is_none_or(|next| now < next) {
+        if self.probe_queue.next().is_none_or(|next| now < next) {
             return;
         }
-        self.turns.begin(now);
+        self.probe_queue.begin(now);
         let mut left = QUEUED_MAX;
-        for _ in 0..self.turns.len() {
-            let Some(peer) = self.turns.pop() else { return };
+        for _ in 0..self.probe_queue.len() {
+            let Some(peer) = self.probe_queue.pop() else { return };
             self.probe_queued_of(now, peer, &mut left);
             if self.peers.get(peer).is_some_and(|peer| peer.prober.is_waiting()) {
-                self.turns.push(now, peer);
+                self.probe_queue.push(now, peer);
             }
             if left == 0 {
                 return;

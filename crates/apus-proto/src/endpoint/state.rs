@@ -12,9 +12,9 @@ use crate::counters::Counters;
 use crate::endpoint::event::Event;
 use crate::endpoint::event::SpentBodies;
 use crate::endpoint::parts::Parts;
+use crate::endpoint::probe_queue::ProbeQueue;
 use crate::endpoint::step::{End, Ended, Step};
 use crate::endpoint::sweeps::{Sweeps, Swept};
-use crate::endpoint::turns::Turns;
 use crate::error::{CallFailed, OpenError};
 use crate::grant::Issued;
 use crate::host::HostLoad;
@@ -57,7 +57,7 @@ pub struct Endpoint {
     pub(super) openings: BTreeSet<(Time, PeerKey)>,
     /// RPCs that were taken from the timer wheel and not examined yet.
     pub(super) expired: Vec<RpcKey>,
-    pub(super) turns: Turns,
+    pub(super) probe_queue: ProbeQueue,
     pub(super) sweeps: Sweeps,
     /// Grants to transmit; empty between calls.
     pub(super) issued: Vec<Issued>,
@@ -94,7 +94,7 @@ impl Endpoint {
             receive_target: None,
             openings: BTreeSet::new(),
             expired: Vec::new(),
-            turns: Turns::default(),
+            probe_queue: ProbeQueue::default(),
             sweeps: Sweeps::default(),
             issued: Vec::new(),
         }
@@ -220,7 +220,8 @@ impl Endpoint {
         }
         let opening = self.openings.first().map(|&(due, _)| due);
         let due = sooner(self.poll_ready(), self.parts.wheel.next());
-        let due = sooner(due, sooner(self.peers.next_check(), sooner(self.turns.next(), opening)));
+        let due =
+            sooner(due, sooner(self.peers.next_check(), sooner(self.probe_queue.next(), opening)));
         if self.local.len() == 0 { due } else { sooner(due, self.local_timeout()) }
     }
 

@@ -54,7 +54,7 @@ impl Copying {
 
     /// Whether the next `bytes` are copied past the caches.
     #[inline]
-    pub(crate) fn is_past_caches(&self, bytes: usize) -> bool {
+    pub(crate) fn is_non_temporal(&self, bytes: usize) -> bool {
         cfg!(target_arch = "x86_64") && bytes >= LEAST && self.count(bytes)
     }
 
@@ -102,14 +102,14 @@ pub(crate) unsafe fn copy(
     at: usize,
     from: *const u8,
     length: usize,
-    is_past_caches: bool,
+    is_non_temporal: bool,
 ) {
     #[cfg(target_arch = "x86_64")]
-    if is_past_caches {
+    if is_non_temporal {
         // SAFETY: guaranteed by the caller.
-        return unsafe { memory.copy_in_past_caches(at, from, length) };
+        return unsafe { memory.copy_in_non_temporal(at, from, length) };
     }
-    let _ = is_past_caches;
+    let _ = is_non_temporal;
     if length >= LEAST_FETCHED {
         fetch(memory, at, length);
     }
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn the_faster_way_is_used_and_the_other_one_tried() {
         let copying = Copying::new();
-        assert!(!copying.is_past_caches(100), "short writes go through the caches");
+        assert!(!copying.is_non_temporal(100), "short writes go through the caches");
         let set = |took: [u64; 2]| {
             copying
                 .took

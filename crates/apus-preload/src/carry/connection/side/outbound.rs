@@ -266,11 +266,11 @@ impl Side {
         parts: &[iovec],
         wrote: impl FnMut(usize),
     ) {
-        let is_past_caches = self.outbound.copying.is_past_caches(bytes);
+        let is_non_temporal = self.outbound.copying.is_non_temporal(bytes);
         let copy = |at, from: *mut u8, length| {
             // SAFETY: the write token is held, so no other thread writes into the ring, and the peer does not read there before
             // it is notified. The caller guarantees that the parts are valid.
-            unsafe { copying::copy(&self.own, at, from, length, is_past_caches) };
+            unsafe { copying::copy(&self.own, at, from, length, is_non_temporal) };
         };
         self.places().copy(position, bytes, parts, copy, wrote);
     }

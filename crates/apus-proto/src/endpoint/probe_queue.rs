@@ -8,13 +8,13 @@ use crate::timer::TICK;
 
 /// Peers with pending probes, in turn.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct ProbeQueue {
     peers: VecDeque<PeerKey>,
     /// Time of the next probes.
     next: Time,
 }
 
-impl Turns {
+impl ProbeQueue {
     /// Returns the time of the next probes, if any are pending.
     #[inline]
     pub(super) fn next(&self) -> Option<Time> {
