@@ -96,7 +96,10 @@ fn where_namespaces_are_forbidden_the_network_is_simulated() {
     let mut demo = forbidden(&[env!("CARGO_BIN_EXE_apus"), "demo", "--no-html"]);
     let text = shown(demo.args(SHORT.split(' ')));
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains("Network: SIMULATED, because network namespaces"), "{text}");
+    assert!(
+        words.contains("Network: SIMULATED, because this process cannot create network namespaces"),
+        "{text}"
+    );
     assert!(words.contains("DCTCP stands in the column unix"), "{text}");
     assert!(words.contains("(unshare: "), "{text}");
 }

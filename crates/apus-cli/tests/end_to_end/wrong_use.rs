@@ -7,7 +7,11 @@ use crate::program::{apus, fails, stderr};
 #[test]
 fn values_that_cannot_be() {
     fails(2, "bench rtt --pin left", &["left", "--pin", "sweep, or a list of split, same, none"]);
-    fails(2, "bench rtt --pin 0-99999", &["0-99999", "--pin", "no CPU 99999 for this process"]);
+    fails(
+        2,
+        "bench rtt --pin 0-99999",
+        &["0-99999", "--pin", "this process may not use CPU 99999"],
+    );
     fails(2, "bench scale --pin sweep", &["sweep", "--pin", "split, same, none"]);
     fails(2, "bench rtt --runs 0", &["0", "--runs", "1..=1000"]);
     fails(2, "bench rtt --seconds -1", &["-1", "--seconds"]);
