@@ -107,7 +107,9 @@ fn banned() -> Vec<Banned> {
 fn files() -> Vec<PathBuf> {
     let root = root();
     let mut directories: Vec<PathBuf> =
-        ["crates", "docs", "fuzz", "rivals", "examples", ".ci"].map(|it| root.join(it)).into();
+        ["crates", "docs", "fuzz", "rivals", "examples", ".ci", "xtask"]
+            .map(|it| root.join(it))
+            .into();
     let mut files: Vec<PathBuf> = fs::read_dir(&root)
         .expect("the workspace")
         .filter_map(|entry| Some(entry.ok()?.path()))
