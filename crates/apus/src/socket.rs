@@ -224,8 +224,9 @@ impl Socket {
     pub(crate) fn recv<M: Deliverable>(&self, timeout: Option<Duration>) -> Result<M, RecvError> {
         // It is put to its place at once: messages are large.
         let mut delivered = Err(RecvError::Empty);
-        let received = self
-            .receive(timeout, |queue, endpoint, end| M::take_into(&mut delivered, queue, endpoint, end));
+        let received = self.receive(timeout, |queue, endpoint, end| {
+            M::take_into(&mut delivered, queue, endpoint, end)
+        });
         match received {
             Ok(()) => self.note_delivery(&mut delivered),
             Err(error) => delivered = Err(error),
@@ -369,7 +370,7 @@ impl Socket {
                 drop(engine);
                 self.leave(waiting);
                 self.note_delivery(&mut delivered);
-                return Poll::Ready(looked.and_then(|_| delivered));
+                return Poll::Ready(looked.and(delivered));
             }
             if !always_polls {
                 // From here on it may be called, by this end or by one before.
