@@ -30,7 +30,7 @@ fn lab() -> String {
     lab_of(std::process::id())
 }
 
-/// Removes the lab that a [run](run) in a process left, if there is one. The process has ended.
+/// Removes the lab that a [run] in a process left, if there is one. The process has ended.
 ///
 /// # Errors
 /// If a part cannot be removed.
