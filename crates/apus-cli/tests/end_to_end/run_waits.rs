@@ -67,6 +67,15 @@ fn a_set_wakes_for_a_connection_whose_bell_was_full() {
 }
 
 #[test]
+fn a_set_wakes_for_room_after_a_child_has_filled_the_ring() {
+    let directory = Directory::new("child-fills");
+    let program = directory.program("child_fills.c", &[]);
+    let text = same(&program, &[]);
+    assert_eq!(text, "level: room\nonce: room\nedge: room\nedge, once: room\n");
+    all_carried(&stderr(&output(&mut explained(&program))), 8);
+}
+
+#[test]
 fn each_member_of_a_set_has_its_turn() {
     let directory = Directory::new("fair");
     let program = directory.program("fair.c", &[]);

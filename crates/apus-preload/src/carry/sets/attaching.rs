@@ -161,6 +161,7 @@ pub(crate) fn ask_kernel_for_room(slot: &Slot, asks: bool) {
             let is_told = |side| !member.has_to_be_told(side);
             if waits_for_room && !slot.side().is_some_and(is_told) && members.is_at(index, slot) {
                 members.tell_kernel(index);
+                members.list()[index].withheld_room &= !asks;
             }
         }
     }

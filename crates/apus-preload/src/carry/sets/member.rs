@@ -48,6 +48,9 @@ pub(super) struct Member {
     pub(super) seen: u64,
     /// Whether the member was reported as writable.
     pub(super) seen_room: bool,
+    /// Whether the kernel has reported room in TCP while writes went into the ring. It does not report an edge-triggered or one-shot
+    /// member again, and the program was not told.
+    pub(super) withheld_room: bool,
     /// Whether the end of the inbound direction was reported.
     pub(super) seen_end: bool,
     /// Whether the end of both directions was reported.
@@ -70,6 +73,7 @@ impl Member {
             armed: true,
             seen: u64::MAX,
             seen_room: false,
+            withheld_room: false,
             seen_end: false,
             seen_hangup: false,
             asked: [false; 2],
@@ -102,7 +106,9 @@ impl Member {
         } else {
             // For an edge-triggered member, any change reports all current events.
             let takes_writes = self.slot.ring_takes_writes.load(Ordering::SeqCst);
-            let by_ring = takes_writes && self.wants & EDGE == 0;
+            let waits_for_ring =
+                self.wants & EDGE == 0 || self.wants & ONCE != 0 && self.withheld_room;
+            let by_ring = takes_writes && waits_for_ring;
             let without = if by_ring { OUT } else { 0 } | if self.is_hushed { IN } else { 0 };
             self.wants & !without
         }
@@ -111,7 +117,10 @@ impl Member {
     /// Whether the kernel must be told again that the program waits for room, because writes go by TCP from now on. The kernel
     /// then reports the room of an edge-triggered member if there was none.
     pub(super) fn has_to_be_told(&self, side: &Side) -> bool {
-        self.wants & EDGE == 0 || side.was_full() || self.of_kernel() != self.told
+        self.wants & EDGE == 0
+            || self.withheld_room
+            || side.was_full()
+            || self.of_kernel() != self.told
     }
 
     /// The current events of the ring, whether reported or not.
@@ -186,6 +195,7 @@ impl Member {
             self.seen_hangup |= events & HANGUP != 0;
             if events & OUT != 0 {
                 self.seen_room = true;
+                self.withheld_room = false;
                 side.forget_was_full();
             }
         }

@@ -8,7 +8,7 @@ use super::table::Members;
 use crate::carry::connection::side::{Bell, Side};
 use crate::carry::holds::{Hold, SLEEPS};
 use crate::carry::sets::events::{EventSource, Events, tagged};
-use crate::carry::sets::member::{ALWAYS, EDGE, HANGUP, IN, Member, OUT};
+use crate::carry::sets::member::{ALWAYS, EDGE, HANGUP, IN, Member, ONCE, OUT};
 
 impl Members<'_> {
     /// Whether a member has ring events to report.
@@ -131,11 +131,17 @@ impl Members<'_> {
         if its & HANGUP != 0 {
             its |= member.wants & OUT; // A write no longer blocks.
         } else if member.slot.side().is_some_and(|side| side.is_writable().is_some()) {
-            its &= !OUT; // The room is in TCP, not in the ring.
+            // The room is in TCP, not in the ring. Another process may have made writes go there.
+            member.slot.ring_takes_writes.store(true, Ordering::SeqCst);
+            member.withheld_room |= its & OUT != 0;
+            its &= !OUT;
         }
         // For a member whose writes go into the ring, room in TCP is no news, unless bytes have come that it does not wait for.
         its |= if its != 0 || member.wants & IN == 0 { member.there() } else { member.ready() };
         if its == 0 {
+            if member.wants & ONCE != 0 {
+                self.tell_kernel(index); // The kernel has disarmed it.
+            }
             return None;
         }
         member.reported(its, arrived);
@@ -200,8 +206,9 @@ impl Members<'_> {
     /// Asks all members to wake the sleeping waits.
     pub(super) fn ask(&mut self) {
         self.ask_for_bytes_again();
-        self.follow_room();
         self.list().iter_mut().for_each(Member::ask);
+        // A member that waits for the ring has asked by now, so the thread that makes its writes go by TCP later wakes it.
+        self.follow_room();
         self.ask_nested();
     }
 
@@ -211,13 +218,13 @@ impl Members<'_> {
             let member = &self.list()[index];
             let waits = member.attached && member.armed && member.is_in && member.wants & OUT != 0;
             let Some(side) = member.slot.side().filter(|_| waits) else { continue };
-            let mut is_news = false;
-            if side.is_writable().is_none() {
-                let was_in_ring = member.slot.ring_takes_writes.swap(false, Ordering::SeqCst);
-                is_news = was_in_ring && member.has_to_be_told(side);
-            }
+            let by_tcp = side.is_writable().is_none();
+            let was_in_ring = member.slot.ring_takes_writes.swap(!by_tcp, Ordering::SeqCst);
+            let is_news =
+                by_tcp && (member.withheld_room || was_in_ring && member.has_to_be_told(side));
             if is_news || member.of_kernel() & !member.told != 0 {
                 self.tell_kernel(index);
+                self.list()[index].withheld_room &= !by_tcp;
             }
         }
     }
