@@ -154,7 +154,8 @@ fn misuse_is_refused_before_anything_is_sent() {
         assert!(matches!(probed, Err(StartError::UnspecifiedAddress(_))), "{probed:?}");
     }
     let refused = CallError::UnspecifiedAddress("0.0.0.0:4000@7000".parse().unwrap());
-    let text = "cannot call 0.0.0.0:4000@7000: 0.0.0.0 is an address to listen at";
+    let text = "cannot call 0.0.0.0:4000@7000: 0.0.0.0 is an address to listen on, \
+                not the address of a node";
     assert_eq!(refused.to_string(), text);
     assert_eq!(sent(), before);
 }

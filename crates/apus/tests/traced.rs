@@ -75,7 +75,7 @@ fn nodes_failed_calls_and_panics_of_handlers_are_told_and_nothing_else() {
         "DEBUG message=node started local_addr=127.0.0.1:",
         "ERROR message=handler panicked port=4000",
         "DEBUG message=call failed error=the server's handler panicked may_have_executed=true",
-        "DEBUG message=call failed error=cannot call 0.0.0.0:1@1: 0.0.0.0 is an address to listen at may_have_executed=false",
+        "DEBUG message=call failed error=cannot call 0.0.0.0:1@1: 0.0.0.0 is an address to listen on, not the address of a node may_have_executed=false",
         "DEBUG message=node closed local_addr=127.0.0.1:",
     ] {
         assert!(lines.iter().any(|line| line.starts_with(part)), "no {part}: {lines:#?}");

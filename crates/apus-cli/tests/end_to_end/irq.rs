@@ -163,7 +163,7 @@ fn values_are_set_shown_and_restored() {
     for (arguments, word) in [
         ("set eth0:7 --preset base", "receive queue 7"),
         ("set eth7 --preset base", "`eth7`"),
-        ("set lo --preset base", "no NAPI instance"),
+        ("set lo --preset base", "no visible NAPI instance"),
         ("run --mode suspend:20 eth0 -- /no/such/program", "/no/such/program"),
     ] {
         let output = host.irq(arguments);

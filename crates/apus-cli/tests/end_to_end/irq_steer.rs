@@ -234,5 +234,9 @@ fn a_program_that_cannot_be_steered_is_refused() {
     assert!(stderr(&refused).contains("SO_REUSEPORT"), "{}", stderr(&refused));
     let refused = attach("wire:0");
     assert_eq!(refused.status.code(), Some(2));
-    assert!(stderr(&refused).contains("one whole device"), "{}", stderr(&refused));
+    assert!(
+        stderr(&refused).contains("exactly one device, without a queue"),
+        "{}",
+        stderr(&refused)
+    );
 }

@@ -98,7 +98,7 @@ fn a_client_tells_the_percentile_and_a_missed_target_is_a_failure() {
     let text = String::from_utf8_lossy(&missed.stdout).into_owned();
     assert_eq!(missed.status.code(), Some(1), "{}", stderr(&missed));
     assert!(text.contains("250.5") && text.contains("misses 100 us"), "{text}");
-    assert!(stderr(&missed).contains("'--p99 100' was not met"), "{}", stderr(&missed));
+    assert!(stderr(&missed).contains("no step met '--p99 100'"), "{}", stderr(&missed));
     for (client, words) in [("echo fast", "wrote 'fast'"), ("exit 3", "failed")] {
         let failed = tune(client);
         assert!(!failed.status.success() && stderr(&failed).contains(words), "{}", stderr(&failed));
