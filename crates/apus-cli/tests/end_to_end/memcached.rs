@@ -197,7 +197,7 @@ fn missing_and_wrong_values_are_told() {
         json(&format!("{closed} --no-load --value-size 11").replace("--value-size 10 ", ""));
     assert!(others["rows"][0]["errors"].as_u64() > Some(0));
     let warnings = others["warnings"].to_string();
-    assert!(warnings.contains("a value has 10 bytes, where 11 were set"), "{warnings}");
+    assert!(warnings.contains("a value has 10 bytes instead of 11"), "{warnings}");
 }
 
 fn all_went_well_but_updates(result: &Value) {

@@ -253,7 +253,7 @@ fn wrong_traces_and_ranges_are_named() {
         let output = command("settings").env(name, value).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         let error = stderr(&output);
-        assert!(error.contains(&format!("{name}: '{value}': allowed are ")), "{error}");
+        assert!(error.contains(&format!("{name}: '{value}': expected ")), "{error}");
     }
 }
 
