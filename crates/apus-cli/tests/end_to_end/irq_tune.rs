@@ -99,7 +99,9 @@ fn a_client_tells_the_percentile_and_a_missed_target_is_a_failure() {
     assert_eq!(missed.status.code(), Some(1), "{}", stderr(&missed));
     assert!(text.contains("250.5") && text.contains("misses 100 us"), "{text}");
     assert!(stderr(&missed).contains("no step met '--p99 100'"), "{}", stderr(&missed));
-    for (client, words) in [("echo fast", "wrote 'fast'"), ("exit 3", "failed")] {
+    for (client, words) in
+        [("echo fast", "its last line is 'fast'"), ("exit 3", "--p99-from exit 3")]
+    {
         let failed = tune(client);
         assert!(!failed.status.success() && stderr(&failed).contains(words), "{}", stderr(&failed));
     }
