@@ -142,8 +142,9 @@ fn nothing_is_left_of_a_client_process_that_is_killed() {
         wait_until("the requests are given up", || server.report().held == 0);
         // The last body that was read in place releases the memory, when any thread drops it.
         wait_until("the client's memory is gone", || server.report().mappings == 0);
-        let kept = server.report().descriptors;
-        assert_eq!(*before.get_or_insert(kept), kept, "{round}");
+        // Descriptors of a pair are closed by a thread of their own.
+        let most = *before.get_or_insert_with(|| server.report().descriptors);
+        wait_until("its descriptors are closed", || server.report().descriptors <= most);
     }
 }
 
