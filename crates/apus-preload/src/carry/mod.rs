@@ -12,7 +12,8 @@
 //! | [`inner`], [`process`] | descriptors of this library; the number of this process |
 //! | [`kernel`], [`sleep`], [`spin`] | the kernel's state of a connection; sleeps, and spinning before them |
 //! | [`sync`] | atomics, which a model test replaces |
-//! | [`thread`], [`token`], [`scratch`] | threads by number; exclusive use by one thread; memory for long lists |
+//! | [`thread`], [`token`] | threads by number; exclusive use by one thread |
+//! | [`mapping`], [`scratch`] | memory without an allocation; memory for long lists |
 //! | [`holds`], [`snapshots`] | the holds of each thread's calls, until they end or a jump leaves them; memory for calls that a fork interrupts |
 //!
 //! `leaving` builds on `sets`, and `sets` on `connection`. Calls of the program enter here, or in `bytes`, `waits` and `sets`.
@@ -23,6 +24,7 @@ pub(crate) mod holds;
 pub(crate) mod inner;
 mod kernel;
 pub(crate) mod leaving;
+mod mapping;
 mod peers;
 pub(crate) mod process;
 mod scratch;
@@ -102,7 +104,7 @@ pub(crate) fn begin_in_child(may_allocate: bool) {
     spin::SLEEPERS.store(0, Ordering::Relaxed);
     answering::forget();
     children::forget();
-    holds::begin_in_child();
+    holds::forks::begin_in_child();
     slots::begin_in_child();
     table::forget_all();
     scratch::forget_all();
@@ -126,7 +128,7 @@ pub(crate) fn before_fork() {
     answering::pause();
     errno::kept(children::before_fork);
     slots::share_all();
-    errno::kept(holds::before_fork);
+    errno::kept(holds::forks::before_fork);
 }
 
 /// Runs in the parent after a fork, or after a failed one. Not all handlers of the C library learn of the failure.
@@ -134,7 +136,7 @@ pub(crate) fn after_fork(failed: bool) {
     if failed {
         after_failed_fork();
     }
-    errno::kept(holds::after_fork);
+    errno::kept(holds::forks::after_fork);
     let has_pipe = errno::kept(children::in_parent);
     if answering::go_on() || has_pipe {
         answering::wake();

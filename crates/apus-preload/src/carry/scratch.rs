@@ -7,8 +7,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use crate::carry::holds::Hold;
+use crate::carry::mapping::{map, unmap};
 use crate::carry::thread;
-use crate::originals::own;
 
 /// Number of blocks that are kept. Further calls get temporary memory.
 const BLOCKS: usize = 64;
@@ -116,19 +116,6 @@ pub(crate) fn forget_all() {
     for block in POOL.iter().filter(|block| block.owner.load(Ordering::Relaxed) != me) {
         block.owner.store(0, Ordering::Relaxed);
     }
-}
-
-fn map(bytes: usize) -> Option<*mut u8> {
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: the call makes a new mapping.
-    let memory = unsafe { own::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
-    (memory != libc::MAP_FAILED).then_some(memory.cast())
-}
-
-fn unmap(memory: *mut u8, bytes: usize) {
-    // SAFETY: the memory comes from `map`, and is unused.
-    let _ = unsafe { own::munmap(memory.cast(), bytes) };
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::carry::mapping::{map_or_abort, unmap};
 use crate::originals::own;
 
 /// The copies of a thread.
@@ -76,7 +77,7 @@ impl Snapshots {
         if self.have(places[0].0) {
             return;
         }
-        let snapshot: *mut Snapshot = map(size_of::<Snapshot>()).cast();
+        let snapshot: *mut Snapshot = map_or_abort(size_of::<Snapshot>()).cast();
         let segments = places.map(Segment::copied);
         // SAFETY: the memory has room for the snapshot.
         unsafe { snapshot.write(Snapshot { next: ptr::null_mut(), segments }) };
@@ -153,7 +154,7 @@ impl Segment {
 
     /// Copies the bytes at the place.
     fn copy(&mut self) {
-        self.copy = map(self.bytes);
+        self.copy = map_or_abort(self.bytes);
         // SAFETY: both have as many bytes. Other processes may change those at the place meanwhile, but for those that the token
         // protects.
         unsafe { self.copy.copy_from_nonoverlapping(self.place, self.bytes) };
@@ -190,23 +191,6 @@ fn put(from: *mut u8, moved: usize, place: *mut u8, bytes: usize) {
     if result == libc::MAP_FAILED {
         std::process::abort();
     }
-}
-
-/// Maps memory of zeros. Aborts on failure, because the interrupted call cannot go on without it.
-fn map(bytes: usize) -> *mut u8 {
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: the call makes a new mapping.
-    let memory = unsafe { own::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
-    if memory == libc::MAP_FAILED {
-        std::process::abort();
-    }
-    memory.cast()
-}
-
-fn unmap(memory: *mut u8, bytes: usize) {
-    // SAFETY: the memory is this module's, and unused.
-    let _ = unsafe { own::munmap(memory.cast(), bytes) };
 }
 
 #[cfg(test)]
