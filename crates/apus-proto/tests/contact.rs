@@ -78,8 +78,8 @@ fn a_late_answer_to_another_open_does_not_end_what_was_begun_with_the_first() {
 
 /// Returns the token that a TOKEN packet offers.
 fn offered(sent: &Sent) -> Token {
-    let Packet::Token { offer, .. } = sent.packet() else { panic!("no TOKEN") };
-    offer.token
+    let Packet::Token { credentials, .. } = sent.packet() else { panic!("no TOKEN") };
+    credentials.token
 }
 
 #[test]
