@@ -83,7 +83,7 @@ fn offered(sent: &Sent) -> Token {
 }
 
 #[test]
-fn who_connects_to_nobody_is_told_so() {
+fn a_node_that_connects_to_no_peer_learns_so() {
     let mut pair = Pair::unacquainted();
     pair.nodes[SERVER].up = false;
     let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);

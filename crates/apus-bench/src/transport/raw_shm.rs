@@ -345,7 +345,7 @@ impl Receiver {
                 self.take_piece(header, cell)?
             };
             self.read += 1;
-            self.tell();
+            self.publish_cursor();
             if complete {
                 return Ok(Some(header));
             }
@@ -387,7 +387,7 @@ impl Receiver {
     }
 
     /// Publishes the cursor if much was consumed, so that the other side can reuse the room.
-    fn tell(&mut self) {
+    fn publish_cursor(&mut self) {
         if self.read - self.reported >= UNREPORTED_CELLS
             || self.unreported_bytes >= UNREPORTED_BYTES
         {

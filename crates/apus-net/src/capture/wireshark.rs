@@ -215,7 +215,7 @@ fn an_empty_message_is_shown_as_such() {
 }
 
 #[test]
-fn packets_of_a_call_are_told_together() {
+fn packets_of_a_call_belong_together() {
     let capture = Capture::udp("call", &of_each_type());
     let fields =
         ["homa.rpc", "homa.rpc.id", "homa.message", "homa.request_in", "homa.reassembled.length"];

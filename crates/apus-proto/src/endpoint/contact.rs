@@ -1,8 +1,8 @@
 //! First contact and its end: the peer of each packet, the introduction of peers, and the end of RPCs with a run of a peer that is
 //! over. Rules `contact-1` to `contact-8` of docs/protocol.md.
 //!
-//! The peer's state machine ([`Contact::handle`]) decides; this file finds the peer, tells it the event, and carries the reaction
-//! out.
+//! The peer's state machine ([`Contact::handle`]) decides. This file finds the peer, passes the event to it, and carries out the
+//! reaction.
 //!
 //! | packet | the peer is found by | event |
 //! |---|---|---|
@@ -181,7 +181,7 @@ impl Endpoint {
         self.contact(now, key, event, arrived);
     }
 
-    /// Tells the contact with a peer that a packet has arrived, and carries out the reaction.
+    /// Passes the event of an arrived packet to the contact with a peer, and carries out the reaction.
     fn contact(&mut self, now: Time, key: PeerKey, event: Event, arrived: Arrived<'_, '_>) {
         let spacing = self.parts.config.resend_min / 2;
         let (header, theirs) = (arrived.header(), arrived.stamp.token);
