@@ -17,10 +17,16 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::segment::{Memory, PeerSegment};
+use crate::segment::{LINE, Memory, PeerSegment};
 
 /// Size of a slot in bytes: a cache line.
-pub(crate) const SLOT: usize = 64;
+pub(crate) const SLOT: usize = LINE;
+
+/// Distance in slots between a frame and the slots that are fetched for writing when it is written. The transfer of a line from the
+/// peer's processor takes about as long as the work on this many short messages.
+const AHEAD: u64 = 12;
+/// Upper bound on the slots fetched for a frame. Longer frames are read in order, and the processor fetches them by itself.
+const FETCHED_MAX: u64 = 4;
 
 /// Bytes of a frame before its payload.
 const HEAD: usize = 24;
@@ -139,10 +145,14 @@ impl Producer {
             self.publish(SKIP, skipped, 0);
         }
         let at = self.offset(self.written);
-        self.slots.word(at + 8).store(words[0], Ordering::Relaxed);
-        self.slots.word(at + 16).store(words[1], Ordering::Relaxed);
         self.slots.copy_in(at + HEAD, payload);
+        let [_, first, second, ..] = self.slots.line(at);
+        first.store(words[0], Ordering::Relaxed);
+        second.store(words[1], Ordering::Relaxed);
         self.publish(kind, slots, payload.len());
+        for slot in 0..slots.min(FETCHED_MAX) {
+            self.slots.fetch_to_write(self.offset(self.written + AHEAD + slot));
+        }
         Ok(true)
     }
 
@@ -155,9 +165,9 @@ impl Producer {
     #[inline]
     fn publish(&mut self, kind: u8, slots: u64, payload: usize) {
         let (frame, next) = (self.offset(self.written), self.offset(self.written + slots));
-        self.slots.word(next).store(0, Ordering::Relaxed);
+        self.slots.line(next)[0].store(0, Ordering::Relaxed);
         let stamp = (payload as u64) << 8 | u64::from(kind);
-        self.slots.word(frame).store(stamp, Ordering::Release);
+        self.slots.line(frame)[0].store(stamp, Ordering::Release);
         self.written += slots;
     }
 
@@ -197,7 +207,7 @@ impl Consumer {
     pub(crate) fn pop(&mut self) -> Result<Option<Frame>, Broken> {
         loop {
             let offset = self.offset();
-            let stamp = self.peer.load(offset, Ordering::Acquire);
+            let (stamp, words) = self.peer.load_head(offset);
             if stamp == 0 {
                 return Ok(None);
             }
@@ -216,10 +226,6 @@ impl Consumer {
             }
             let length = length as usize;
             self.read += slots_of(length);
-            let words = [
-                self.peer.load(offset + 8, Ordering::Relaxed),
-                self.peer.load(offset + 16, Ordering::Relaxed),
-            ];
             return Ok(Some(Frame { kind, words, at: offset + HEAD, length }));
         }
     }
