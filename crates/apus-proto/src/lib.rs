@@ -78,6 +78,7 @@ mod budget;
 mod config;
 mod contact;
 mod control;
+mod cookie;
 mod counters;
 mod cutoffs;
 mod delay;
@@ -116,8 +117,11 @@ mod usage;
 #[doc(hidden)]
 pub use config::Number;
 pub use config::{Config, Setting, SettingError, Unit};
+pub use cookie::Cookie;
 pub use counters::Counters;
-pub use endpoint::{CallOptions, Endpoint, Event, Moved, SpentBodies, UnsentCalls};
+pub use endpoint::{
+    Arrivals, CallOptions, Departures, Endpoint, Event, Moved, SpentBodies, UnsentCalls,
+};
 pub use error::{Awaited, CallError, CallFailed, CallStory, OpenError, ReplyError};
 pub use host::HostLoad;
 pub use local::{MessageKind, MessageSink, Words};

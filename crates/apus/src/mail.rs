@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use apus_proto::slab::{Handle, Slab};
-use apus_proto::{Event, Moved, Remote, RpcKey, SocketKey, TraceEvent, TraceMark};
+use apus_proto::{Cookie, Event, Moved, Remote, RpcKey, SocketKey, TraceEvent, TraceMark};
 use apus_wire::PathId;
 use bytes::Bytes;
 
@@ -304,7 +304,7 @@ impl Mail {
 
     /// A call is known by another RPC from now on.
     pub(crate) fn moved(&mut self, moved: Moved) {
-        if let Some(slot) = self.calls.get_mut(CallKey::from_bits(moved.cookie)) {
+        if let Some(slot) = self.calls.get_mut(CallKey::from_bits(moved.cookie.number())) {
             slot.rpc = Some(moved.rpc);
         }
     }
@@ -396,12 +396,12 @@ impl Mail {
                 let request = WaitingRequest { rpc, from, path, deadline, trace, body, mark };
                 self.enqueue(socket, |queue| queue.push_request(request));
             }
-            Event::Response { cookie, body, .. } => {
-                self.finish(CallKey::from_bits(cookie), Ok(body))
+            Event::Response { socket, cookie, body, .. } => {
+                self.complete(socket, cookie, Ok(body));
             }
-            Event::Connected { cookie, .. } => self.connected(CallKey::from_bits(cookie)),
-            Event::Failed { cookie, error, .. } => {
-                self.finish(CallKey::from_bits(cookie), Err(CallError::failed(error)));
+            Event::Connected { cookie, .. } => self.connected(CallKey::from_bits(cookie.number())),
+            Event::Failed { socket, cookie, error, .. } => {
+                self.complete(socket, cookie, Err(CallError::failed(error)));
             }
         }
     }
@@ -409,6 +409,18 @@ impl Mail {
     /// A call that was to make a peer known has done so.
     pub(crate) fn connected(&mut self, call: CallKey) {
         self.finish(call, Ok(Bytes::new()));
+    }
+
+    /// A call ends.
+    #[inline]
+    fn complete(&mut self, socket: SocketKey, cookie: Cookie, result: Result<Bytes, CallError>) {
+        match cookie {
+            Cookie::Key(call) => self.finish(CallKey::from_bits(call), result),
+            Cookie::Queue(cookie) => {
+                let (span, mark) = (SpanNumber::NONE, None);
+                self.enqueue_response(socket, WaitingResponse { cookie, result, span, mark });
+            }
+        }
     }
 
     #[inline]
