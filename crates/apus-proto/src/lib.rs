@@ -29,7 +29,7 @@
 //! # Order of calls
 //!
 //! ```
-//! use apus_proto::{CallOptions, Config, Endpoint, Event, Remote, Time};
+//! use apus_proto::{CallOptions, Config, Endpoint, Event, Inbox, Remote, Time};
 //! use apus_wire::{PacketSink, PathId, Transmit};
 //!
 //! /// A network of one wire, which keeps the packets.
@@ -120,7 +120,8 @@ pub use config::{Config, Setting, SettingError, Unit};
 pub use cookie::Cookie;
 pub use counters::Counters;
 pub use endpoint::{
-    Arrivals, CallOptions, Departures, Endpoint, Event, Moved, SpentBodies, UnsentCalls,
+    Arrivals, ArrivedRequest, CallOptions, Departures, Endpoint, Event, Inbox, Moved, SpentBodies,
+    UnsentCalls,
 };
 pub use error::{Awaited, CallError, CallFailed, CallStory, OpenError, ReplyError};
 pub use host::HostLoad;

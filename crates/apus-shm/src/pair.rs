@@ -269,7 +269,7 @@ impl Pair {
     }
 
     #[inline]
-    fn push(&mut self, kind: u8, words: Words, payload: &[u8]) -> Result<bool, PairError> {
+    fn push(&mut self, kind: u8, words: Words, payload: &[u8]) -> Result<bool, Broken> {
         let peer = &self.peer;
         let read = || peer.load(layout::READ, Ordering::Acquire);
         let pushed = self.producer.push(kind, words, payload, read)?;
@@ -412,19 +412,20 @@ impl Pair {
     /// Copies short messages out of the ring. Returns the first frame that is none of them.
     #[inline]
     fn take_burst(&mut self, frames: usize) -> Result<Option<Frame>, Broken> {
-        while self.burst.len() < frames.min(BURST) {
-            if self.chunk.capacity() - self.chunk.len() < SHARING_MAX {
-                if !self.burst.is_empty() {
-                    break;
-                }
-                // Without a kept body the memory is used again.
-                self.chunk.reserve(CHUNK);
+        if self.chunk.capacity() < SHARING_MAX {
+            self.chunk.reserve(CHUNK); // Without a kept body the memory is used again.
+        }
+        let mut room = self.chunk.capacity();
+        for _ in 0..frames.min(BURST) {
+            if room < SHARING_MAX {
+                break;
             }
             let Some(frame) = self.consumer.pop()? else { break };
             if frame.kind != SHORT || frame.length > SHARING_MAX {
                 return Ok(Some(frame));
             }
             self.peer.append_to(frame.at..frame.at + frame.length, &mut self.chunk);
+            room -= frame.length;
             self.burst.push((frame.words, frame.length));
         }
         Ok(None)

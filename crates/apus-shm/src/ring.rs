@@ -61,6 +61,8 @@ pub enum Broken {
 #[derive(Debug)]
 pub(crate) struct Producer {
     slots: Memory,
+    /// Number of slots of the ring, a power of two.
+    count: u64,
     /// Number of slots written since the beginning.
     written: u64,
     /// Number of slots that the peer has read, as last reported.
@@ -100,19 +102,15 @@ impl Producer {
     /// Creates a ring in `slots`, which must be zero.
     pub(crate) fn new(slots: Memory) -> Self {
         debug_assert!((slots.size() / SLOT).is_power_of_two() && slots.size() >= 8 * SLOT);
-        Self { slots, written: 0, read: 0 }
-    }
-
-    #[inline]
-    fn count(&self) -> u64 {
-        (self.slots.size() / SLOT) as u64
+        let count = (slots.size() / SLOT) as u64;
+        Self { slots, count, written: 0, read: 0 }
     }
 
     /// Returns the length of the longest payload in bytes, a quarter of the ring. So a frame that does not fit before the ring's
     /// end fits after its start.
     #[inline]
     pub(crate) fn payload_max(&self) -> usize {
-        self.slots.size() / 4 - HEAD
+        self.count as usize * SLOT / 4 - HEAD
     }
 
     /// Writes a frame. Returns `false`, with nothing written, if there is no room until the peer has read more. `read` reads the
@@ -131,26 +129,22 @@ impl Producer {
     ) -> Result<bool, Broken> {
         debug_assert!(payload.len() <= self.payload_max() && kind != 0);
         let slots = slots_of(payload.len());
-        let to_end = self.count() - (self.written & (self.count() - 1));
+        let to_end = self.count - (self.written & (self.count - 1));
         // A frame does not wrap around the end, and one slot after it must be free for the next stamp.
         let skipped = if slots > to_end { to_end } else { 0 };
         let needed = skipped + slots + 1;
-        if self.count() - (self.written - self.read) < needed {
+        if self.count - (self.written - self.read) < needed {
             self.note_read(read())?;
-            if self.count() - (self.written - self.read) < needed {
+            if self.count - (self.written - self.read) < needed {
                 return Ok(false);
             }
         }
         if skipped > 0 {
-            self.publish(SKIP, skipped, 0);
+            self.write(SKIP, [0, 0], &[], skipped);
         }
-        let at = self.offset(self.written);
-        self.slots.copy_in(at + HEAD, payload);
-        let [_, first, second, ..] = self.slots.line(at);
-        first.store(words[0], Ordering::Relaxed);
-        second.store(words[1], Ordering::Relaxed);
-        self.publish(kind, slots, payload.len());
-        for slot in 0..slots.min(FETCHED_MAX) {
+        self.write(kind, words, payload, slots);
+        self.slots.fetch_to_write(self.offset(self.written + AHEAD));
+        for slot in 1..slots.min(FETCHED_MAX) {
             self.slots.fetch_to_write(self.offset(self.written + AHEAD + slot));
         }
         Ok(true)
@@ -161,13 +155,12 @@ impl Producer {
         (read, self.written)
     }
 
-    /// Makes the written frame visible.
-    #[inline]
-    fn publish(&mut self, kind: u8, slots: u64, payload: usize) {
-        let (frame, next) = (self.offset(self.written), self.offset(self.written + slots));
-        self.slots.line(next)[0].store(0, Ordering::Relaxed);
-        let stamp = (payload as u64) << 8 | u64::from(kind);
-        self.slots.line(frame)[0].store(stamp, Ordering::Release);
+    /// Writes a frame of `slots` slots, which the peer can read from then on.
+    #[inline(always)]
+    fn write(&mut self, kind: u8, words: Words, payload: &[u8], slots: u64) {
+        let places = (self.offset(self.written), self.offset(self.written + slots));
+        let stamp = (payload.len() as u64) << 8 | u64::from(kind);
+        self.slots.write_frame(places, words, payload, stamp);
         self.written += slots;
     }
 
@@ -182,7 +175,7 @@ impl Producer {
 
     #[inline]
     fn offset(&self, slot: u64) -> usize {
-        (slot & (self.count() - 1)) as usize * SLOT
+        (slot & (self.count - 1)) as usize * SLOT
     }
 }
 
@@ -206,13 +199,13 @@ impl Consumer {
     #[inline]
     pub(crate) fn pop(&mut self) -> Result<Option<Frame>, Broken> {
         loop {
-            let offset = self.offset();
+            let place = self.read & (self.count - 1);
+            let (offset, to_end) = (self.start + place as usize * SLOT, self.count - place);
             let (stamp, words) = self.peer.load_head(offset);
             if stamp == 0 {
                 return Ok(None);
             }
             let (kind, length) = (stamp as u8, stamp >> 8);
-            let to_end = self.count - (self.read & (self.count - 1));
             if kind == SKIP {
                 if to_end == self.count {
                     return Err(Broken::Kind(kind)); // A skip never occurs at the ring's start, so this loop ends.

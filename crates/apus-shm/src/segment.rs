@@ -370,7 +370,7 @@ impl Memory {
     #[inline]
     #[must_use]
     pub fn size(&self) -> usize {
-        self.range.len()
+        self.range.end - self.range.start
     }
 
     /// Splits the part into its first `size` bytes and the rest.
@@ -414,17 +414,38 @@ impl Memory {
         self.mapping.half_word(self.range.start + offset)
     }
 
-    /// Returns the words of the cache line at `offset`, for this process to write and for the peer to read.
+    /// Writes a frame that begins with the cache line at `at`: two words and a payload after its first word, then 0 to the first
+    /// word of the line at `next`, then `stamp` to the first word of the frame. A peer that reads the stamp reads all of it.
     ///
     /// # Panics
     ///
-    /// If the line is not within the part or `offset` is not a multiple of 64.
+    /// If the frame or the line is not within the part, or an offset is not a multiple of 64.
     #[inline]
-    pub(crate) fn line(&self, offset: usize) -> &[AtomicU64; LINE_WORDS] {
-        if offset + LINE > self.size() {
-            no_word(offset, self.size());
+    pub(crate) fn write_frame(
+        &mut self,
+        (at, next): (usize, usize),
+        words: [u64; 2],
+        payload: &[u8],
+        stamp: u64,
+    ) {
+        const HEAD: usize = 24;
+        let size = self.size();
+        let is_within = at < size && next < size && payload.len() <= size - HEAD - at;
+        if !(at | next | size).is_multiple_of(LINE) || !is_within {
+            no_word(at, size);
         }
-        self.mapping.line(self.range.start + offset)
+        // SAFETY: the part is mapped for writing as long as `self` lives. Words are aligned, and only accessed as atomics. No
+        // reference to the payload's bytes exists in this process, and `&mut self` excludes other threads.
+        unsafe {
+            let part = self.mapping.base.as_ptr().add(self.range.start);
+            let frame = part.add(at);
+            let word = |line: *mut u8, number: usize| &*line.cast::<AtomicU64>().add(number);
+            word(frame, 1).store(words[0], Ordering::Relaxed);
+            word(frame, 2).store(words[1], Ordering::Relaxed);
+            frame.add(HEAD).copy_from_nonoverlapping(payload.as_ptr(), payload.len());
+            word(part.add(next), 0).store(0, Ordering::Relaxed);
+            word(frame, 0).store(stamp, Ordering::Release);
+        }
     }
 
     /// Fetches the cache line at `offset`, for a write that follows soon: the peer's processor has it, and the transfer takes longer

@@ -12,7 +12,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use apus_proto::slab::{Handle, Slab};
-use apus_proto::{Cookie, Event, Moved, Remote, RpcKey, SocketKey, TraceEvent, TraceMark};
+use apus_proto::{
+    ArrivedRequest, Cookie, Event, Inbox, Moved, Remote, RpcKey, SocketKey, TraceEvent, TraceMark,
+};
 use apus_wire::PathId;
 use bytes::Bytes;
 
@@ -406,6 +408,12 @@ impl Mail {
         }
     }
 
+    /// Returns the inbox for messages of a node of this host.
+    #[inline]
+    pub(crate) fn neighbour_inbox(&mut self, host: SocketAddr, path: PathId) -> NeighbourInbox<'_> {
+        NeighbourInbox { mail: self, host, path }
+    }
+
     /// A call that was to make a peer known has done so.
     pub(crate) fn connected(&mut self, call: CallKey) {
         self.finish(call, Ok(Bytes::new()));
@@ -667,6 +675,28 @@ impl Mail {
         if !mailbox.queue.is_empty() && !mem::replace(&mut mailbox.touched, true) {
             self.touched.push(socket);
         }
+    }
+}
+
+/// Puts messages of a node of this host in their places. Calls within the host have no marks in the time trace.
+pub(crate) struct NeighbourInbox<'a> {
+    mail: &'a mut Mail,
+    host: SocketAddr,
+    path: PathId,
+}
+
+impl Inbox for NeighbourInbox<'_> {
+    #[inline]
+    fn request(&mut self, request: ArrivedRequest) {
+        let ArrivedRequest { socket, rpc, from, deadline, trace, body } = request;
+        let (from, path, mark) = (Address::new(self.host, from), self.path, None);
+        let request = WaitingRequest { rpc, from, path, deadline, trace, body, mark };
+        self.mail.enqueue(socket, |queue| queue.push_request(request));
+    }
+
+    #[inline]
+    fn response(&mut self, socket: SocketKey, _: RpcKey, cookie: Cookie, body: Bytes) {
+        self.mail.complete(socket, cookie, Ok(body));
     }
 }
 

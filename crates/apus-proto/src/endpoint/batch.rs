@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use apus_wire::{PathId, UnknownReason};
+use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
+use crate::cookie::Cookie;
 use crate::endpoint::Endpoint;
 use crate::endpoint::event::{CallOptions, Event};
 use crate::error::{CallError, ReplyError};
@@ -24,6 +25,32 @@ pub struct Arrivals<'a> {
     path: PathId,
     requests: Option<Admitted>,
     responses: Option<Ended>,
+}
+
+/// Destination of messages for the application.
+pub trait Inbox {
+    /// Takes a request, as [`Event::Request`] has it.
+    fn request(&mut self, request: ArrivedRequest);
+
+    /// Takes the response of a call, as [`Event::Response`] has it.
+    fn response(&mut self, socket: SocketKey, rpc: RpcKey, cookie: Cookie, body: Bytes);
+}
+
+/// A request that has arrived.
+#[derive(Debug)]
+pub struct ArrivedRequest {
+    /// The destination socket.
+    pub socket: SocketKey,
+    /// The RPC to answer.
+    pub rpc: RpcKey,
+    /// The client's port.
+    pub from: u16,
+    /// Time at which the client gives the call up, if it has stated one.
+    pub deadline: Option<Time>,
+    /// The call's context in a distributed trace, if the client has stated one.
+    pub trace: Option<Box<TraceContext>>,
+    /// The request.
+    pub body: Bytes,
 }
 
 /// Requests to one port.
@@ -66,19 +93,18 @@ impl Endpoint {
 }
 
 impl Arrivals<'_> {
-    /// Takes a message. Returns the event for the application, if the message is a request or a response that it gets. Never fails: a
-    /// message that no honest peer sends is counted and dropped.
+    /// Takes a message. A request or a response that the application gets goes to `inbox`. Never fails: a message that no honest peer
+    /// sends is counted and dropped.
     #[inline]
-    pub fn take(&mut self, words: Words, body: Bytes) -> Option<Event> {
+    pub fn take(&mut self, words: Words, body: Bytes, inbox: &mut impl Inbox) {
         match MessageKind::decode(words) {
             Some((MessageKind::Request { from, to, remaining }, id)) => {
-                self.take_request((from, to), remaining, id, body)
+                self.take_request((from, to), remaining, id, body, inbox);
             }
-            Some((MessageKind::Response, id)) => self.take_response(id, body),
+            Some((MessageKind::Response, id)) => self.take_response(id, body, inbox),
             _ => {
                 let (now, path) = (self.now, self.path);
                 self.endpoint().handle_control(now, path, words, body);
-                None
             }
         }
     }
@@ -104,7 +130,8 @@ impl Arrivals<'_> {
         remaining: Option<Duration>,
         id: u64,
         body: Bytes,
-    ) -> Option<Event> {
+        inbox: &mut impl Inbox,
+    ) {
         let length = body.len() as u64;
         let cost = RPC_BYTES + length;
         let is_known = |it: &Admitted| {
@@ -120,8 +147,7 @@ impl Arrivals<'_> {
             Ok(socket) => socket,
             Err(reason) => {
                 endpoint.refuse_request(path, id, reason);
-                endpoint.discard(body);
-                return None;
+                return endpoint.discard(body);
             }
         };
         let deadline = remaining.map(|remaining| now + remaining);
@@ -133,8 +159,7 @@ impl Arrivals<'_> {
             endpoint.local.insert_request(LocalCall::new((peer, id), socket, times, charge, role));
         let Some(rpc) = inserted else {
             endpoint.parts.counters.refused_duplicate_requests += 1;
-            endpoint.discard(body);
-            return None;
+            return endpoint.discard(body);
         };
         if let Some(admitted) = &mut self.requests {
             admitted.owed += cost;
@@ -145,8 +170,7 @@ impl Arrivals<'_> {
         }
         endpoint.parts.counters.requests += 1;
         endpoint.parts.counters.message_received(length);
-        let from = Remote::new(path, from);
-        Some(Event::Request { socket, rpc, from, deadline, trace, body })
+        inbox.request(ArrivedRequest { socket, rpc, from, deadline, trace, body });
     }
 
     /// Looks up the socket of a request, and the room for it and for later ones.
@@ -164,13 +188,13 @@ impl Arrivals<'_> {
     }
 
     #[inline]
-    fn take_response(&mut self, id: u64, body: Bytes) -> Option<Event> {
+    fn take_response(&mut self, id: u64, body: Bytes, inbox: &mut impl Inbox) {
         let rpc = RpcKey::from_bits(id);
         let length = body.len() as u64;
         // The charge for the request leaves room for a response of the same length.
         let answered = self.endpoint.local.end_answered(rpc, self.path.index(), RPC_BYTES + length);
         let Some(Answered { socket, started, charge, cookie, request }) = answered else {
-            return self.take_longer(rpc, body);
+            return self.take_longer(rpc, body, inbox);
         };
         if self.responses.as_ref().is_none_or(|ended| ended.socket != socket) {
             self.settle();
@@ -182,22 +206,23 @@ impl Arrivals<'_> {
             ended.charged.ours += charge.ours;
         }
         self.endpoint.discard(request);
-        Some(self.endpoint.answered(self.now, (socket, rpc, cookie), started, body))
+        self.endpoint.note_answer(self.now, started, body.len());
+        inbox.response(socket, rpc, cookie, body);
     }
 
     /// Takes a response that is longer than its request, or that answers no call.
     #[cold]
-    fn take_longer(&mut self, rpc: RpcKey, body: Bytes) -> Option<Event> {
+    fn take_longer(&mut self, rpc: RpcKey, body: Bytes, inbox: &mut impl Inbox) {
         let (now, path) = (self.now, self.path);
         let endpoint = self.endpoint();
         if !endpoint.admits_response(path, rpc.to_bits(), body.len()) {
-            endpoint.discard(body);
-            return None;
+            return endpoint.discard(body);
         }
-        let LocalCall { socket, started, role, .. } = endpoint.end_local(rpc)?;
-        let CallRole::Client(ClientCall { cookie, body: request, .. }) = role else { return None };
+        let Some(LocalCall { socket, started, role, .. }) = endpoint.end_local(rpc) else { return };
+        let CallRole::Client(ClientCall { cookie, body: request, .. }) = role else { return };
         endpoint.discard(request);
-        Some(endpoint.answered(now, (socket, rpc, cookie), started, body))
+        endpoint.note_answer(now, started, body.len());
+        inbox.response(socket, rpc, cookie, body);
     }
 
     /// Charges the messages that were taken.
@@ -223,6 +248,24 @@ impl Arrivals<'_> {
             }
             self.endpoint.parts.grants.make_room();
         }
+    }
+}
+
+/// Makes events of messages.
+pub(super) struct Events {
+    pub(super) path: PathId,
+    pub(super) event: Option<Event>,
+}
+
+impl Inbox for Events {
+    fn request(&mut self, request: ArrivedRequest) {
+        let ArrivedRequest { socket, rpc, from, deadline, trace, body } = request;
+        let from = Remote::new(self.path, from);
+        self.event = Some(Event::Request { socket, rpc, from, deadline, trace, body });
+    }
+
+    fn response(&mut self, socket: SocketKey, rpc: RpcKey, cookie: Cookie, body: Bytes) {
+        self.event = Some(Event::Response { socket, rpc, cookie, body });
     }
 }
 

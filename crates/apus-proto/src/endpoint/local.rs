@@ -6,8 +6,8 @@ use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
 use crate::budget::for_others;
-use crate::cookie::Cookie;
 use crate::endpoint::Endpoint;
+use crate::endpoint::batch::Events;
 use crate::endpoint::event::{CallOptions, Event};
 use crate::error::{Awaited, CallError, CallFailed, CallStory, ReplyError};
 use crate::local::{
@@ -376,8 +376,9 @@ impl Endpoint {
         if self.local.peer(path).is_none() {
             return;
         }
-        let event = self.arrivals(now, path).take(words, body);
-        self.parts.events.extend(event);
+        let mut events = Events { path, event: None };
+        self.arrivals(now, path).take(words, body, &mut events);
+        self.parts.events.extend(events.event);
     }
 
     /// Takes a message that is neither a request nor a response.
@@ -402,21 +403,14 @@ impl Endpoint {
         self.discard(body);
     }
 
-    /// Counts the response of a call that has ended. Returns its event.
+    /// Counts the response of a call that has ended.
     #[inline]
-    pub(super) fn answered(
-        &mut self,
-        now: Time,
-        (socket, rpc, cookie): (SocketKey, RpcKey, Cookie),
-        started: Time,
-        body: Bytes,
-    ) -> Event {
+    pub(super) fn note_answer(&mut self, now: Time, started: Time, length: usize) {
         if self.parts.sampler.chooses(self.parts.counters.calls_completed) {
             self.parts.counters.call_timed(now.saturating_since(started));
         }
         self.parts.counters.calls_completed += 1;
-        self.parts.counters.message_received(body.len() as u64);
-        Event::Response { socket, rpc, cookie, body }
+        self.parts.counters.message_received(length as u64);
     }
 
     fn on_local_refused(&mut self, now: Time, path: PathId, id: u64, reason: UnknownReason) {

@@ -37,7 +37,7 @@ mod sweeps;
 mod transmit;
 mod unsent;
 
-pub use batch::{Arrivals, Departures};
+pub use batch::{Arrivals, ArrivedRequest, Departures, Inbox};
 pub use event::{CallOptions, Event, SpentBodies};
 pub use state::Endpoint;
 pub use unsent::{Moved, UnsentCalls};

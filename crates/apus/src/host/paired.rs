@@ -152,9 +152,6 @@ impl MessageReceiver for FromNode<'_> {
         let Some(mail) = &mut self.mail else {
             return self.arrivals.endpoint().handle_message(self.now, self.path, words, body);
         };
-        if let Some(event) = self.arrivals.take(words, body) {
-            // Calls within the host have no marks in the time trace.
-            mail.deliver(event, None, |_| Some(self.address));
-        }
+        self.arrivals.take(words, body, &mut mail.neighbour_inbox(self.address, self.path));
     }
 }
