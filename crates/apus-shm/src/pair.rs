@@ -1,9 +1,9 @@
 //! A pair: two processes and the memory between them.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::{io, mem};
 
 use bytes::{Bytes, BytesMut};
 
@@ -13,7 +13,7 @@ use crate::channel::Channel;
 use crate::layout::{self, MAGIC};
 use crate::pool::{Pool, Run, SEGMENT_SIZE, SEGMENTS_MAX};
 use crate::process::{PeerProcess, Trust};
-use crate::ring::{Broken, Consumer, Frame, Producer, Words};
+use crate::ring::{Broken, Consumer, Frame, LONGER, Producer, Words};
 use crate::segment::{Memory, PeerSegment, Segment, SegmentError, fits_file_limit};
 use crate::sending::{BEGUN_MAX, Long, QueuedMessage, Sending, Target};
 use crate::spare::Spare;
@@ -46,6 +46,8 @@ const CHANNEL_MAX: usize = 1_024;
 /// Kinds of messages on the channel.
 const OFFER: u8 = b'O';
 const POOL: u8 = b'P';
+/// The segment of a longer ring.
+const RING: u8 = b'R';
 /// The sender gives its pool up: all runs of it are released, and later segments belong to another pool.
 const GONE: u8 = b'G';
 
@@ -152,8 +154,14 @@ impl PendingPair {
         let (words, ring) = self.memory.split(layout::RING);
         let receipts = Receipts::new(words, self.channel, peer.clone(), self.is_current);
         Ok(Ok(Pair {
-            producer: Producer::new(ring),
+            outbound: Outbound {
+                ring: Producer::new(ring),
+                read_at: layout::READ,
+                growth: Growth::No,
+            },
             consumer: Consumer::new(peer.clone(), layout::RING, layout::RING_SIZE),
+            reports_at: layout::READ,
+            longer: None,
             pool: Pool::for_user(self.process.uid()),
             sending: Sending::default(),
             streams: Vec::new(),
@@ -183,8 +191,12 @@ impl PendingPair {
 /// [`advance`](Self::advance), [`flush`](Self::flush).
 #[derive(Debug)]
 pub struct Pair {
-    producer: Producer,
+    outbound: Outbound,
     consumer: Consumer,
+    /// Offset of the word in which this process reports the slots that it has read.
+    reports_at: usize,
+    /// The peer's longer ring, which it has sent and not yet continued in.
+    longer: Option<PeerSegment>,
     pool: Pool,
     sending: Sending,
     /// Messages that have arrived in part.
@@ -204,6 +216,25 @@ pub struct Pair {
     trust: Trust,
     /// Whether frames were written since the last [`flush`](Self::flush).
     unflushed: bool,
+}
+
+/// The ring for messages to the peer.
+#[derive(Debug)]
+struct Outbound {
+    ring: Producer,
+    /// Offset of the word in which the peer reports the slots that it has read.
+    read_at: usize,
+    growth: Growth,
+}
+
+/// The exchange of the ring for a longer one: once in the life of a pair, so that memory is taken for peers with bursts only.
+#[derive(Debug)]
+enum Growth {
+    No,
+    /// The peer has the longer ring, and the frame that names it has found no room yet.
+    Announced(Memory),
+    /// The longer ring is in use, or there is no memory for it.
+    Done,
 }
 
 /// Result of a step of a long message.
@@ -265,16 +296,37 @@ impl Pair {
     #[inline]
     #[must_use]
     pub fn short_max(&self) -> usize {
-        self.producer.payload_max()
+        layout::PAYLOAD_MAX
     }
 
     #[inline]
     fn push(&mut self, kind: u8, words: Words, payload: &[u8]) -> Result<bool, Broken> {
-        let peer = &self.peer;
-        let read = || peer.load(layout::READ, Ordering::Acquire);
-        let pushed = self.producer.push(kind, words, payload, read)?;
+        let (peer, read_at) = (&self.peer, self.outbound.read_at);
+        let read = || peer.load(read_at, Ordering::Acquire);
+        let pushed = self.outbound.ring.push(kind, words, payload, read)?;
         self.unflushed |= pushed;
         Ok(pushed)
+    }
+
+    /// Continues in a longer ring, as far as that is possible now.
+    #[cold]
+    fn grow_ring(&mut self) -> Result<(), Broken> {
+        let Growth::Announced(longer) = mem::replace(&mut self.outbound.growth, Growth::Done)
+        else {
+            // Without memory, or with a full socket, the ring stays as it is.
+            let Ok(segment) = Segment::create(layout::LONGER_SIZE) else { return Ok(()) };
+            if self.receipts.channel.send(&[RING], &[segment.descriptor()]).is_ok() {
+                self.outbound.growth = Growth::Announced(segment.into_memory());
+            }
+            return Ok(());
+        };
+        if !self.push(LONGER, [0, 0], &[])? {
+            self.outbound.growth = Growth::Announced(longer);
+            return Ok(());
+        }
+        let (ring, read_at) = (Producer::new(longer), layout::READ_LONGER);
+        self.outbound = Outbound { ring, read_at, growth: Growth::Done };
+        Ok(())
     }
 
     /// Copies queued messages, with at most `budget` bytes of long ones. Returns `true` if it can continue at once, and `false` if
@@ -284,6 +336,9 @@ impl Pair {
     ///
     /// [`PairError`]. A lack of memory for a message is an error of the system.
     pub fn advance(&mut self, budget: usize) -> Result<bool, PairError> {
+        if self.sending.has_short() && !matches!(self.outbound.growth, Growth::Done) {
+            self.grow_ring()?;
+        }
         let mut left = budget;
         loop {
             while let Some(QueuedMessage { words, body }) = self.sending.first_short() {
@@ -362,7 +417,7 @@ impl Pair {
     /// Wakes the peer if it sleeps and there are new frames: once for all messages since the last call.
     #[inline]
     pub fn flush(&mut self) {
-        if std::mem::take(&mut self.unflushed) {
+        if mem::take(&mut self.unflushed) {
             self.receipts.ring(Bell::Frame);
         }
     }
@@ -403,7 +458,7 @@ impl Pair {
             }
         }
         if count > 0 {
-            self.consumer.report(self.receipts.words.word(layout::READ));
+            self.consumer.report(self.receipts.words.word(self.reports_at));
             self.receipts.ring(Bell::Room);
         }
         Ok(count)
@@ -424,7 +479,7 @@ impl Pair {
             if frame.kind != SHORT || frame.length > SHARING_MAX {
                 return Ok(Some(frame));
             }
-            self.peer.append_to(frame.at..frame.at + frame.length, &mut self.chunk);
+            self.consumer.segment().append_to(frame.at..frame.at + frame.length, &mut self.chunk);
             room -= frame.length;
             self.burst.push((frame.words, frame.length));
         }
@@ -439,19 +494,37 @@ impl Pair {
     ) -> Result<(), PairError> {
         match frame.kind {
             SHORT => {
-                let body = self.copy(&self.peer, frame.at, frame.length);
+                let body = self.copy(frame.at, frame.length);
                 receiver.message(frame.words, body);
                 Ok(())
             }
             RUN => self.take_in(frame, receiver),
+            LONGER => self.continue_in_longer(),
             kind => Err(Broken::Kind(kind).into()),
         }
     }
 
-    fn copy(&self, peer: &PeerSegment, at: usize, length: usize) -> Bytes {
+    /// Copies bytes of the ring.
+    fn copy(&self, at: usize, length: usize) -> Bytes {
         let mut body = Vec::with_capacity(length);
-        peer.copy_out(at..at + length, &mut body);
+        self.consumer.segment().copy_out(at..at + length, &mut body);
         body.into()
+    }
+
+    /// Reads the peer's longer ring from now on.
+    #[cold]
+    fn continue_in_longer(&mut self) -> Result<(), PairError> {
+        for _ in 0..CHANNEL_MAX {
+            if let Some(longer) = self.longer.take() {
+                self.consumer = Consumer::new(longer, 0, layout::LONGER_SIZE);
+                self.reports_at = layout::READ_LONGER;
+                return Ok(());
+            }
+            if !self.handle_channel()? {
+                break;
+            }
+        }
+        Err(PairError::Unexpected("a frame for a ring that it has not sent"))
     }
 
     /// Takes a run of a long message.
@@ -460,7 +533,7 @@ impl Pair {
         frame: &Frame,
         receiver: &mut impl MessageReceiver,
     ) -> Result<(), PairError> {
-        let part = RunFrame::decode(&self.copy(&self.peer, frame.at, frame.length))?;
+        let part = RunFrame::decode(&self.copy(frame.at, frame.length))?;
         let segment = self.segment(part.run.segment.into(), part.epoch)?;
         if part.start == 0 && part.length == part.total {
             if !receiver.admits(frame.words, part.total) {
@@ -559,6 +632,9 @@ impl Pair {
                 self.segments.clear();
                 self.epoch = self.epoch.wrapping_add(1);
             }
+            (RING, [descriptor]) if self.longer.is_none() && self.reports_at == layout::READ => {
+                self.longer = Some(PeerSegment::open(descriptor.as_fd(), layout::LONGER_SIZE)?);
+            }
             (POOL, [descriptor]) if self.segments.len() < SEGMENTS_MAX => {
                 self.segments.push(PeerSegment::open(descriptor.as_fd(), SEGMENT_SIZE)?);
             }
@@ -641,21 +717,25 @@ impl Pair {
     /// Returns the position up to which the peer has read, if it has not read everything.
     #[must_use]
     pub fn unread_from(&self) -> Option<u64> {
-        let (read, written) =
-            self.producer.progress(self.peer.load(layout::READ, Ordering::Acquire));
+        let read = self.peer.load(self.outbound.read_at, Ordering::Acquire);
+        let (read, written) = self.outbound.ring.progress(read);
         (read != written).then_some(read)
     }
 
     /// Returns the bytes of memory that this process has created for the peer.
     #[must_use]
     pub fn memory(&self) -> usize {
-        layout::SIZE + self.pool_size()
+        layout::SIZE + self.extra_memory()
     }
 
-    /// Returns the bytes of memory that this process has created for long messages to the peer.
+    /// Returns the bytes of memory that this process has created for long messages and bursts to the peer.
     #[must_use]
-    pub fn pool_size(&self) -> usize {
-        self.pool.size()
+    pub fn extra_memory(&self) -> usize {
+        let ring = match self.outbound.read_at {
+            layout::READ_LONGER => layout::LONGER_SIZE,
+            _ => 0,
+        };
+        self.pool.size() + ring
     }
 }
 

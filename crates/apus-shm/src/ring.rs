@@ -34,6 +34,9 @@ const HEAD: usize = 24;
 /// Two words of a message for the layer above: its kind with parameters, and the id of its call.
 pub type Words = [u64; 2];
 
+/// Kind of the last frame before the peer continues in its longer ring.
+pub(crate) const LONGER: u8 = 3;
+
 /// Kind of a frame that fills the ring up to its end. The next frame begins at the ring's start.
 const SKIP: u8 = 0xff;
 
@@ -108,8 +111,8 @@ impl Producer {
 
     /// Returns the length of the longest payload in bytes, a quarter of the ring. So a frame that does not fit before the ring's
     /// end fits after its start.
-    #[inline]
-    pub(crate) fn payload_max(&self) -> usize {
+    #[cfg(test)]
+    fn payload_max(&self) -> usize {
         self.count as usize * SLOT / 4 - HEAD
     }
 
@@ -127,7 +130,7 @@ impl Producer {
         payload: &[u8],
         read: impl FnOnce() -> u64,
     ) -> Result<bool, Broken> {
-        debug_assert!(payload.len() <= self.payload_max() && kind != 0);
+        debug_assert!(payload.len() <= self.count as usize * SLOT / 4 - HEAD && kind != 0);
         let slots = slots_of(payload.len());
         let to_end = self.count - (self.written & (self.count - 1));
         // A frame does not wrap around the end, and one slot after it must be free for the next stamp.
@@ -183,6 +186,12 @@ impl Consumer {
     /// Creates the reader of a ring of `size` bytes at `start` of the peer's segment.
     pub(crate) fn new(peer: PeerSegment, start: usize, size: usize) -> Self {
         Self { peer, start, count: (size / SLOT) as u64, read: 0, reported: 0 }
+    }
+
+    /// Returns the segment of the ring.
+    #[inline]
+    pub(crate) fn segment(&self) -> &PeerSegment {
+        &self.peer
     }
 
     /// Returns whether a frame is ready. Costs one load from a cache line.

@@ -93,7 +93,7 @@ impl Paired {
     /// Charges the memory created for messages to the neighbour to its budget, after the memory may have changed.
     pub(crate) fn charge_memory(&self, key: NeighbourKey, endpoint: &mut Endpoint) {
         if let Role::Node { .. } = self.role {
-            endpoint.set_local_memory(path(key), self.pair.pool_size() as u64);
+            endpoint.set_local_memory(path(key), self.pair.extra_memory() as u64);
         }
     }
 }
