@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use apus_proto::{
-    Awaited, CallError, CallFailed, CallOptions, Config, Endpoint, Event, MessageKind, MessageSink,
-    Remote, ReplyError, RpcKey, SocketKey, Time, Words,
+    Awaited, CallError, CallFailed, CallOptions, Config, Cookie, Endpoint, Event, MessageKind,
+    MessageSink, Remote, ReplyError, RpcKey, SocketKey, Time, Words,
 };
 use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
@@ -67,7 +67,8 @@ impl Host {
         deadline: Option<Duration>,
     ) -> Result<RpcKey, CallError> {
         let deadline = deadline.map(|deadline| self.now + deadline);
-        let options = CallOptions { cookie: 9, deadline, trace: self.trace.map(Box::new) };
+        let options =
+            CallOptions { cookie: Cookie::Key(9), deadline, trace: self.trace.map(Box::new) };
         let to = Remote::new(path(CLIENT), port);
         self.nodes[CLIENT].call(self.now, self.socket, to, vec![1; length].into(), options)
     }
@@ -119,7 +120,7 @@ impl Host {
 
     fn failure(&mut self) -> CallFailed {
         match self.nodes[CLIENT].poll_event() {
-            Some(Event::Failed { cookie: 9, error, .. }) => error,
+            Some(Event::Failed { cookie: Cookie::Key(9), error, .. }) => error,
             other => panic!("{other:?}"),
         }
     }
@@ -146,7 +147,9 @@ fn a_call_is_answered() {
     host.reply(rpc, 200).unwrap();
     host.settle();
     let event = host.nodes[CLIENT].poll_event();
-    let Some(Event::Response { rpc, cookie: 9, body, .. }) = event else { panic!("{event:?}") };
+    let Some(Event::Response { rpc, cookie: Cookie::Key(9), body, .. }) = event else {
+        panic!("{event:?}")
+    };
     assert_eq!((rpc, body.len()), (call, 200));
     host.assert_clean();
 }

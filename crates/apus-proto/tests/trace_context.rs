@@ -2,7 +2,7 @@
 
 mod pair;
 
-use apus_proto::{CallOptions, Remote};
+use apus_proto::{CallOptions, Cookie, Remote};
 use apus_wire::{DATA_HEADER_LEN, Data, DataFlags, Extension, PacketType, TraceContext};
 use pair::{CLIENT, Fate, Faults, PORT, Pair, Random, SERVER, body, micros, native_path, secs};
 
@@ -11,7 +11,11 @@ fn context(number: u8) -> TraceContext {
 }
 
 fn traced(number: u8) -> CallOptions {
-    CallOptions { cookie: 7, trace: Some(Box::new(context(number))), ..CallOptions::default() }
+    CallOptions {
+        cookie: Cookie::Key(7),
+        trace: Some(Box::new(context(number))),
+        ..CallOptions::default()
+    }
 }
 
 /// Returns the extension of each DATA packet of the client, by its offset.

@@ -1,6 +1,7 @@
 //! Makes calls of 100 bytes between two nodes on one thread, over loopback: the path of a call through the library.
 //!
-//! `call_cost OUTSTANDING CALLS` makes calls, `OUTSTANDING` at once, and measures nothing: under callgrind, the difference of two
+//! `call_cost OUTSTANDING CALLS [together]` makes calls, `OUTSTANDING` at once, and measures nothing. With `together`, the calls of a
+//! batch begin and are answered under one lock. Under callgrind, the difference of two
 //! such runs is the number of instructions of a call (`cargo xtask instructions`). A packet over loopback is in its peer's socket when the
 //! system call that sent it returns, so no thread polls in vain or sleeps, and the number hardly depends on time.
 
@@ -8,27 +9,73 @@
 
 use std::error::Error;
 
-use apus::{Address, Bytes, Client, Config, Delivery, Flush, Node, RecvError, Request, Service};
+use apus::{
+    Address, Bytes, Client, Config, Delivery, Flush, Node, RecvError, Request, Response, Service,
+};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let numbers = std::env::args().skip(1).map(|number| number.parse());
-    let numbers: Vec<usize> = numbers.collect::<Result<_, _>>()?;
-    let &[outstanding, calls] = &numbers[..] else {
-        return Err("call_cost OUTSTANDING CALLS".into());
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (outstanding, calls, together) = match &arguments[..] {
+        [outstanding, calls] => (outstanding, calls, false),
+        [outstanding, calls, together] if together == "together" => (outstanding, calls, true),
+        _ => return Err("call_cost OUTSTANDING CALLS [together]".into()),
     };
+    let (outstanding, calls): (usize, usize) = (outstanding.parse()?, calls.parse()?);
     let mut config = Config::new();
     config.apply_environment()?.listen("127.0.0.1:0".parse()?).delivery(Delivery::fullbusy());
     let (server, node) = (Node::start(&config)?, Node::start(&config)?);
     let service = server.bind(4000)?;
     let client = node.client()?;
     let to = Address::new(server.local_addr(), service.port());
+    one(&client, &service, to)?;
+    let mut batch = Batch::default();
     for _ in 0..calls / outstanding.max(1) {
         match outstanding {
             0 | 1 => one(&client, &service, to)?,
+            calls if together => batch.calls(calls, &client, &service, to)?,
             calls => many(calls, &client, &service, to)?,
         }
     }
     Ok(())
+}
+
+/// Calls that begin and are answered together, and their messages.
+#[derive(Default)]
+struct Batch {
+    calls: Vec<(Bytes, u64)>,
+    requests: Vec<Request>,
+    responses: Vec<Response>,
+}
+
+impl Batch {
+    fn calls(
+        &mut self,
+        calls: usize,
+        client: &Client,
+        service: &Service,
+        to: Address,
+    ) -> Result<(), Box<dyn Error>> {
+        let body = Bytes::from_static(&[7; 100]);
+        self.calls.extend((0..calls as u64).map(|number| (body.clone(), number)));
+        client.send_many(to, &mut self.calls, Flush::Now)?;
+        let mut answered = 0;
+        while answered < calls {
+            service.recv_many(&mut self.requests, calls, None)?;
+            for request in &mut self.requests {
+                let body = request.take_body();
+                request.set_reply(body);
+            }
+            answered += Request::reply_all(&mut self.requests, Flush::Now);
+        }
+        let mut received = 0;
+        while received < calls {
+            received += client.recv_many(&mut self.responses, calls, None)?;
+            for response in self.responses.drain(..) {
+                assert_eq!(response.result?.len(), 100);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Makes one call and waits for its handle.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use apus_load::{Random, seeded};
 use apus_proto::{
-    CallOptions, Endpoint, Event, Remote, ReplyError, RpcKey, SocketKey, SpentBodies, Time,
+    CallOptions, Cookie, Endpoint, Event, Remote, ReplyError, RpcKey, SocketKey, SpentBodies, Time,
 };
 use apus_wire::{PathId, TraceContext};
 use derive_more::AddAssign;
@@ -318,7 +318,7 @@ impl<'a> World<'a> {
         let now = self.local(call.from);
         let node = &mut self.nodes[call.from];
         let options = CallOptions {
-            cookie: index as u64,
+            cookie: Cookie::Key(index as u64),
             deadline: call.deadline.map(|deadline| now + deadline),
             trace: context(index).map(Box::new),
         };
@@ -414,7 +414,7 @@ impl<'a> World<'a> {
                 self.on_request(node, rpc, from.path, trace, &body)
             }
             Event::Response { cookie, body, .. } => {
-                let index = cookie as usize;
+                let index = cookie.number() as usize;
                 let call = self.scenario.calls[index];
                 self.end(index, Fate::Answered)?;
                 self.tally.answered += 1;
@@ -429,7 +429,7 @@ impl<'a> World<'a> {
             }
             Event::Connected { .. } => unreachable!("no scenario connects"),
             Event::Failed { cookie, error, .. } => {
-                let index = cookie as usize;
+                let index = cookie.number() as usize;
                 self.end(index, Fate::Failed)?;
                 self.tally.failed += 1;
                 self.note(|| format!("node {node}: #{index} failed: {error}"));

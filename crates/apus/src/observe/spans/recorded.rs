@@ -37,6 +37,12 @@ impl CallSpan {
         Self::make(to, length)
     }
 
+    /// Whether somebody may want spans of calls.
+    #[inline]
+    pub(crate) fn may_be_wanted() -> bool {
+        is_enabled()
+    }
+
     fn make(to: Address, length: usize) -> Self {
         let span = tracing::span!(
             target: "apus",
