@@ -159,7 +159,7 @@ impl Request {
     }
 
     /// The process that has made the request, if it is on this host and the request came through memory that is shared with it. The
-    /// kernel has checked what it says. `None` for a request over the network, also from a node of this host with which no memory is
+    /// kernel vouches for its PID and user. `None` for a request over the network, also from a node of this host with which no memory is
     /// shared (yet), for one through a shared engine ([`Config::engine`](crate::Config::engine)), and when the process has ended. A
     /// service that admits callers by this must refuse requests without one.
     ///
@@ -209,8 +209,8 @@ impl Request {
         (self.deadline != NEVER).then(|| self.deadline.saturating_since(clock::now()))
     }
 
-    /// Where the call belongs in a distributed trace, if the client has said so ([`CallOptions::trace_context`]). A service that
-    /// makes calls of its own for this request gives them a context of the same trace. Anybody who can send a request can name any
+    /// The place of the call in a distributed trace, if the client has sent one ([`CallOptions::trace_context`]). A service that
+    /// makes calls of its own for this request gives them a context of the same trace. Any client can name any
     /// trace. Clients on Linux hosts send no context.
     ///
     /// ```no_run

@@ -9,7 +9,7 @@ use crate::error::ReplyError;
 use crate::host::neighbours::Sender;
 
 /// Calls of a socket to one node of the host, or responses of it. The node can read each message before this process charges and
-/// counts it. What all of them have in common is charged once, when the value is dropped. The node is woken by the next
+/// counts it. Their common part is charged once, when the value is dropped. The node is woken by the next
 /// [`transmit`](Engine::transmit).
 pub(crate) struct Near<'a> {
     departures: Departures<'a>,
