@@ -112,6 +112,7 @@ mod time;
 mod timer;
 mod trace;
 mod usage;
+mod within_host;
 
 #[doc(hidden)]
 pub use config::Number;
