@@ -21,6 +21,43 @@ use crate::timer::is_over;
 const FORGETS_AFTER: Duration = Duration::from_secs(60);
 
 impl Endpoint {
+    /// Answers no RESEND and no NEED_ACK until [`answer_questions`](Self::answer_questions): for a caller that was not scheduled
+    /// for a while, while it reads the packets of that time.
+    #[inline]
+    pub fn postpone_questions(&mut self) {
+        self.questions.begin();
+    }
+
+    /// Returns whether such packets wait to be answered.
+    #[must_use]
+    #[inline]
+    pub fn has_questions(&self) -> bool {
+        !self.questions.is_empty()
+    }
+
+    /// Answers the RESENDs and NEED_ACKs that were postponed, at most 256, and later ones at once.
+    #[inline]
+    pub fn answer_questions(&mut self, now: Time) {
+        let waiting = self.questions.end();
+        if !waiting.is_empty() {
+            self.answer_waiting(now, waiting);
+        }
+    }
+
+    #[cold]
+    fn answer_waiting(&mut self, now: Time, waiting: Vec<(PeerKey, Header, Question)>) {
+        //= docs/protocol.md#loss-15
+        for (peer, header, question) in waiting {
+            if self.peers.get(peer).is_none() {
+                continue;
+            }
+            match question {
+                Question::Resend(resend) => self.answer_resend(now, peer, &header, resend),
+                Question::NeedAck => self.answer_need_ack(now, peer, &header),
+            }
+        }
+    }
+
     pub(super) fn on_grant(&mut self, now: Time, peer: PeerKey, header: &Header, grant: Grant) {
         let Some(mut step) = self.step_for(peer, header) else { return };
         if step.on_grant(now, grant) {
@@ -37,13 +74,7 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn answer_resend(
-        &mut self,
-        now: Time,
-        peer: PeerKey,
-        header: &Header,
-        resend: Resend,
-    ) {
+    fn answer_resend(&mut self, now: Time, peer: PeerKey, header: &Header, resend: Resend) {
         if self.rpcs.find(peer, header.sender_id.flipped()).is_none() {
             return self.answer_unknown(peer, header);
         }
@@ -120,7 +151,7 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn answer_need_ack(&mut self, now: Time, peer: PeerKey, header: &Header) {
+    fn answer_need_ack(&mut self, now: Time, peer: PeerKey, header: &Header) {
         let client_id = header.sender_id.client_form();
         if let Some(key) = self.rpcs.find(peer, client_id) {
             if let Some(mut step) = self.step(key) {

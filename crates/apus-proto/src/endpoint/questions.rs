@@ -3,9 +3,7 @@
 
 use apus_wire::{Header, Resend};
 
-use crate::endpoint::Endpoint;
 use crate::slab::PeerKey;
-use crate::time::Time;
 
 /// Upper bound on questions that wait. Further ones are answered at once.
 const WAITING_MAX: usize = 256;
@@ -26,6 +24,24 @@ pub(super) struct Questions {
 }
 
 impl Questions {
+    /// Has questions wait from now on.
+    #[inline]
+    pub(super) fn begin(&mut self) {
+        self.wait = true;
+    }
+
+    /// Has questions wait no longer. Returns those that have waited.
+    #[inline]
+    pub(super) fn end(&mut self) -> Vec<(PeerKey, Header, Question)> {
+        self.wait = false;
+        std::mem::take(&mut self.waiting)
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// Keeps a question for later. Returns `false` if it must be answered now.
     #[inline]
     pub(super) fn postpone(&mut self, peer: PeerKey, header: &Header, question: Question) -> bool {
@@ -34,44 +50,5 @@ impl Questions {
             self.waiting.push((peer, *header, question));
         }
         waits
-    }
-}
-
-impl Endpoint {
-    /// Answers no RESEND and no NEED_ACK until [`answer_questions`](Self::answer_questions): for a caller that was not scheduled
-    /// for a while, while it reads the packets of that time.
-    #[inline]
-    pub fn postpone_questions(&mut self) {
-        self.questions.wait = true;
-    }
-
-    /// Returns whether questions wait to be answered.
-    #[must_use]
-    #[inline]
-    pub fn has_questions(&self) -> bool {
-        !self.questions.waiting.is_empty()
-    }
-
-    /// Answers the questions that were postponed. A loop over at most 256 of them.
-    #[inline]
-    pub fn answer_questions(&mut self, now: Time) {
-        self.questions.wait = false;
-        if !self.questions.waiting.is_empty() {
-            self.answer_waiting_questions(now);
-        }
-    }
-
-    #[cold]
-    fn answer_waiting_questions(&mut self, now: Time) {
-        //= docs/protocol.md#loss-15
-        for (peer, header, question) in std::mem::take(&mut self.questions.waiting) {
-            if self.peers.get(peer).is_none() {
-                continue;
-            }
-            match question {
-                Question::Resend(resend) => self.answer_resend(now, peer, &header, resend),
-                Question::NeedAck => self.answer_need_ack(now, peer, &header),
-            }
-        }
     }
 }
