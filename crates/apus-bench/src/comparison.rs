@@ -9,7 +9,7 @@ use apus::Delivery;
 use apus_load::{ResultFile, Row, stats};
 
 use crate::pin::{Pin, Placements};
-use crate::runner::Runner;
+use crate::runner::{Beside, Runner};
 use crate::transport::Transport;
 use apus_load::misuse::Misuse;
 use apus_load::progress::Progress;
@@ -212,6 +212,16 @@ pub(crate) fn warn_of_losses(result: &mut ResultFile, transport: Transport, lost
             lost + calls
         ));
     }
+}
+
+/// Adds the floor of the same second to a row, and losses and drops as [`note_health`].
+pub(crate) fn note_beside(row: Row, beside: Beside, result: &mut ResultFile) -> Row {
+    let Beside { health, floor } = beside;
+    let Some(floor) = floor else { return note_health(row, health, result) };
+    if let Some(warning) = floor.warning(row.transport()) {
+        result.warn(warning);
+    }
+    note_health(floor.set(row), health, result)
 }
 
 /// Adds losses and drops below the messages to a row and to the warnings, if there are any.

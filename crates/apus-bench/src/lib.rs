@@ -28,6 +28,7 @@ pub mod child;
 mod closed_loop;
 pub mod comparison;
 pub mod delivery;
+mod floor;
 pub mod handoffs;
 pub mod irq;
 pub mod mix;

@@ -9,7 +9,7 @@ use apus_node::message::reply_length;
 
 use crate::calls::Calls;
 use crate::closed_loop::Pipeline;
-use crate::comparison::{Best, Comparison, Connections, TRIALS, note_health, warn_of_losses};
+use crate::comparison::{Best, Comparison, Connections, TRIALS, note_beside, warn_of_losses};
 use crate::open_loop::{self, OfferedLoad, OpenLoopResult};
 use crate::peer::CpuTimes;
 use crate::pin::{Pin, Placements};
@@ -222,7 +222,7 @@ impl Steps<'_> {
         let &TransportUnderLoad { transport, pin, connections, .. } = subject;
         let options = self.options;
         self.progress.begin(&format!("mix: capacity of {}", transport.name()));
-        let ((tally, _), _) =
+        let ((tally, _), beside) =
             options.comparison.runner(pin).run(transport, connections, |client, meter| {
                 let reply = reply_length(!options.echo);
                 let workload = options.workload.clone();
@@ -236,7 +236,8 @@ impl Steps<'_> {
         let row = options.comparison.row("mix", transport, pin, run);
         let row = row.set("workload", options.workload.to_string());
         let row = row.set("load", "capacity, closed loop").set("outstanding", CAPACITY_OUTSTANDING);
-        self.result.rows.push(row.set("goodput_gbps", tally.goodput_gbps()));
+        let row = row.set("goodput_gbps", tally.goodput_gbps());
+        self.result.rows.push(beside.floor.into_iter().fold(row, |row, floor| floor.set(row)));
         Ok(tally.goodput_gbps())
     }
 
@@ -272,13 +273,13 @@ fn measure_once(
         yields: subject.pin.shares_cpu(),
     };
     let runner = options.comparison.runner(subject.pin);
-    let ((outcome, cpu), health) =
+    let ((outcome, cpu), beside) =
         runner.run(subject.transport, subject.connections, |client, meter| {
             let before = meter.read()?;
             let outcome = open_loop::offer(client, &load)?;
             Ok((outcome, meter.read()? - before))
         })?;
-    let row = note_health(row(options, subject, run, &outcome, cpu), health, result);
+    let row = note_beside(row(options, subject, run, &outcome, cpu), beside, result);
     subject.unfinished += outcome.unfinished;
     if outcome.lateness.is_refused() {
         subject.lateness.merge(&outcome.lateness);

@@ -7,7 +7,7 @@ use anyhow::Result;
 use apus_load::{Latency, ResultFile, Row, Series};
 
 use crate::closed_loop::ping_pong;
-use crate::comparison::{Comparison, note_health, warn_of_losses};
+use crate::comparison::{Comparison, note_beside, warn_of_losses};
 use crate::pin::Pin;
 use crate::runner::measured;
 use crate::transport::Transport;
@@ -91,7 +91,7 @@ fn measure_once(
     let TransportLatency { transport, pin, .. } = *subject;
     let request = Request { tag: 0, length: options.size, reply: reply_length(false) };
     let pause = Duration::from_secs_f64(options.pause);
-    let (((latency, tally), cpu), health) =
+    let (((latency, tally), cpu), beside) =
         options.comparison.runner(pin).run(transport, 1, |client, meter| {
             measured(meter, options.comparison.duration(), |duration| {
                 ping_pong(transport, client, request, pause, duration)
@@ -102,5 +102,5 @@ fn measure_once(
     let row = options.comparison.row("rtt", transport, pin, run).set("size_bytes", options.size);
     let row = if options.pause > 0.0 { row.set("pause_s", options.pause) } else { row };
     let row = cpu.set(row.set_latency(&latency)).set("elapsed_s", tally.elapsed.as_secs_f64());
-    Ok(note_health(row, health, result))
+    Ok(note_beside(row, beside, result))
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::peer::until_closed;
 use crate::pin::stay_on;
 use crate::transport::{self, Transport};
+use apus_node::message;
 use apus_node::transport::interface::NodeOptions;
 
 /// The name of this role.
@@ -26,6 +27,8 @@ pub(crate) struct TransportConfig {
     pub(crate) node: NodeOptions,
     /// CPU to stay on.
     pub(crate) cpu: Option<usize>,
+    /// Whether to read every byte of the requests.
+    pub(crate) reads_all: bool,
 }
 
 /// Serves until standard input closes.
@@ -34,6 +37,7 @@ pub(crate) struct TransportConfig {
 /// If the kernel refuses a socket or the CPU.
 pub(crate) fn run(options: &TransportConfig, output: &mut dyn Write) -> Result<()> {
     stay_on(options.cpu)?;
+    message::read_every_byte(options.reads_all);
     let server = transport::bind(options.transport, options.node.clone())?;
     let (address, health_probe) = (server.address(), server.health_probe());
     until_closed(address, move || server.run(), health_probe, output)

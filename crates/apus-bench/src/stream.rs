@@ -1,6 +1,6 @@
 //! `apus bench stream`: throughput of long messages.
 
-use apus_node::message::reply_length;
+use apus_node::message::{self, reply_length};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -46,6 +46,9 @@ pub struct StreamThroughput {
     /// Answer with the whole message instead of 100 bytes
     #[arg(long)]
     pub echo: bool,
+    /// Read every byte of each message, as a program that uses them does, instead of the last byte of each received part
+    #[arg(long)]
+    pub read_all: bool,
     /// Connections of `tcp-epoll`
     #[command(flatten)]
     pub connections: Connections,
@@ -60,6 +63,7 @@ pub fn measure(
     progress: &dyn Progress,
     result: &mut ResultFile,
 ) -> Result<()> {
+    message::read_every_byte(options.read_all);
     let measurement = Throughput {
         bench: "stream",
         comparison: &options.comparison,
@@ -69,9 +73,15 @@ pub fn measure(
         connections: &options.connections,
         reply: reply_length(!options.echo),
         main_figure: "goodput_gbps",
-        figures,
+        figures: if options.read_all { figures_of_reading } else { figures },
     };
-    measurement.measure(progress, result)
+    let whole = measurement.measure(progress, result);
+    message::read_every_byte(false);
+    whole
+}
+
+fn figures_of_reading(row: Row, tally: &Tally, cpu: &CpuTimes) -> Row {
+    figures(row.set("reads", "every byte"), tally, cpu)
 }
 
 fn figures(row: Row, tally: &Tally, cpu: &CpuTimes) -> Row {

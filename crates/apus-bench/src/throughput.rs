@@ -5,7 +5,7 @@ use apus_load::{ResultFile, Row, Workload};
 
 use crate::calls::Calls;
 use crate::closed_loop::{Pipeline, Tally};
-use crate::comparison::{Best, Comparison, Connections, note_health, warn_of_losses};
+use crate::comparison::{Best, Comparison, Connections, note_beside, warn_of_losses};
 use crate::peer::CpuTimes;
 use crate::pin::Pin;
 use crate::runner::measured;
@@ -115,7 +115,7 @@ impl Throughput<'_> {
     ) -> Result<Row> {
         let &mut TransportRate { transport, pin, outstanding, connections, .. } = subject;
         let workload = Workload::Fixed(self.size);
-        let ((tally, cpu), health) =
+        let ((tally, cpu), beside) =
             self.comparison.runner(pin).run(transport, connections, |client, meter| {
                 let calls = Calls::new(workload, self.reply, outstanding, 1);
                 let mut pipeline = Pipeline::new(transport, calls);
@@ -133,6 +133,6 @@ impl Throughput<'_> {
         };
         let row = (self.figures)(row, &tally, &cpu);
         let row = row.set("elapsed_s", tally.elapsed.as_secs_f64());
-        Ok(note_health(row, health, result))
+        Ok(note_beside(row, beside, result))
     }
 }

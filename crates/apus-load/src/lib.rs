@@ -40,7 +40,7 @@ pub use latency::{BySize, Latency, SizeClass};
 pub use machine::Machine;
 pub use random::{Random, seeded};
 pub use result::{ResultFile, SCHEMA};
-pub use row::{REFUSED, REFUSED_LATE, Row};
+pub use row::{FLOOR, FLOOR_SAME, REFUSED, REFUSED_LATE, Row};
 pub use series::{Scale, Series};
 pub use size::{Size, SizeError};
 pub use workload::{Mix, Share, Workload, WorkloadError};

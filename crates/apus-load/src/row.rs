@@ -1,5 +1,7 @@
 //! One row of results: a flat object whose keys keep their order.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -8,6 +10,13 @@ pub const REFUSED: &str = "the machine, not the network";
 
 /// The `verdict` of a row that measured a late generator rather than the server.
 pub const REFUSED_LATE: &str = "the generator, not the server";
+
+/// The key of the floor of a row: the round trip of 100 bytes through shared memory without a protocol, between the CPUs of the run
+/// and in the same second. It names the machine's phase.
+pub const FLOOR: &str = "floor_us";
+
+/// Ratio of the floors of runs that may be compared.
+pub const FLOOR_SAME: RangeInclusive<f64> = 0.8..=1.25;
 
 /// One row of results: the subject (`transport` first, then settings such as `size_bytes`) and the numbers, in the order in which
 /// they were set.

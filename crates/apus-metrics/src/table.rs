@@ -59,8 +59,12 @@ macro_rules! protocol_counters {
             grants_received: packets,
             /// GRANT packets that allowed nothing new.
             grants_late: packets,
-            /// RESEND packets sent.
+            /// RESEND packets sent, except those that `probes_sent` counts.
             resends_sent: packets,
+            /// RESEND packets sent to peers of this host while the receive buffer had dropped nothing: they ask how far the peer got.
+            probes_sent: packets,
+            /// Those that were answered with BUSY: nothing was lost.
+            probes_busy: packets,
             /// RESEND packets received.
             resends_received: packets,
             /// RESEND packets not answered with data because the same data was sent moments before.

@@ -3,7 +3,9 @@
 //! A message starts with a [`MessageHeader`]; the rest is a fixed pattern. A request has the length of the wanted reply. A reply echoes
 //! the request's tag and has the request's length. So every reply proves that the whole request arrived.
 
+use std::hint::black_box;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, ensure};
 
@@ -86,12 +88,38 @@ pub fn build(header: MessageHeader, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Checks the last byte of a range of message body that ends before `end`. The check is cheap enough for every read, and detects
-/// lost, doubled and shifted bytes.
+/// Whether this process reads every byte that it receives.
+static READS_ALL: AtomicBool = AtomicBool::new(false);
+
+/// Makes this process read every byte of the messages that it receives, as a program that uses them does, or the last byte only,
+/// as at first.
+pub fn read_every_byte(all: bool) {
+    READS_ALL.store(all, Ordering::Relaxed);
+}
+
+/// Whether this process reads every byte of the messages that it receives.
+pub fn reads_every_byte() -> bool {
+    READS_ALL.load(Ordering::Relaxed)
+}
+
+/// Reads every byte, if this process does.
+#[inline]
+pub fn read(stretch: &[u8]) {
+    if reads_every_byte() {
+        let (words, rest) = stretch.as_chunks::<8>();
+        let sum =
+            words.iter().fold(0, |sum: u64, word| sum.wrapping_add(u64::from_le_bytes(*word)));
+        black_box(rest.iter().fold(sum, |sum, byte| sum.wrapping_add(u64::from(*byte))));
+    }
+}
+
+/// Checks the last byte of a range of message body that ends before `end`, and [reads](read) the others. The check is cheap enough
+/// for every read, and detects lost, doubled and shifted bytes.
 ///
 /// # Errors
 /// If the byte is not the pattern's.
 pub fn check_last(stretch: &[u8], end: usize) -> Result<()> {
+    read(stretch);
     if let Some(&last) = stretch.last() {
         let expected = pattern(end - 1);
         ensure!(

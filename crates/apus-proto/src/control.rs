@@ -30,6 +30,8 @@ pub(crate) struct Reply {
 pub(crate) enum Body {
     Grant(Grant),
     Resend(Resend),
+    /// A RESEND that asks a peer of this host how far it got. Nothing is known to be lost.
+    Probe(Resend),
     Unknown(RpcUnknown),
     Busy,
     Cutoffs(Cutoffs),
@@ -50,6 +52,7 @@ impl Body {
     pub(crate) fn counter<'a>(&self, counters: &'a mut Counters) -> Option<&'a mut u64> {
         match self {
             Self::Resend(_) => Some(&mut counters.resends_sent),
+            Self::Probe(_) => Some(&mut counters.probes_sent),
             Self::Cutoffs(_) => Some(&mut counters.cutoffs_sent),
             Self::NeedAck => Some(&mut counters.need_acks_sent),
             Self::Ack(_) => Some(&mut counters.acks_sent),
@@ -73,7 +76,7 @@ impl Body {
     ) -> usize {
         match self {
             Self::Grant(grant) => grant.emit(header, buffer),
-            Self::Resend(resend) => resend.emit(header, buffer),
+            Self::Resend(resend) | Self::Probe(resend) => resend.emit(header, buffer),
             Self::Unknown(unknown) => {
                 let length = unknown.emit(header, buffer);
                 //= docs/protocol.md#linux-2

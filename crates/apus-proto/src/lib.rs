@@ -113,6 +113,7 @@ mod time;
 mod timer;
 mod trace;
 mod usage;
+mod within_host;
 
 #[doc(hidden)]
 pub use config::Number;

@@ -41,6 +41,8 @@ pub(crate) struct Peer {
     /// Time at which the peer became known.
     pub(crate) met: Time,
     pub(crate) loopback: bool,
+    /// Whether packets of this peer were lost although this node's receive buffer had refused none (rule `loss-14`).
+    pub(crate) loses_unseen: bool,
     /// Whether the peer is on a native link: it may be the Linux module, which receives only packets that it knows.
     pub(crate) native: bool,
     /// Time of the last packet from the peer.
@@ -230,6 +232,7 @@ impl Peer {
             contact: Contact::Native,
             met: now,
             loopback: path.is_loopback(),
+            loses_unseen: false,
             native: path.is_native(),
             last_rx: now,
             reach: Reach { elsewhere: None, refused: None, believed: Time::ZERO },

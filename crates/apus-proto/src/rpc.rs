@@ -152,6 +152,8 @@ pub(crate) struct Probing {
     pub(crate) probes_answered: u8,
     /// Whether the RPC waits for its turn to be probed.
     pub(crate) queued: bool,
+    /// Whether nothing was known to be lost at the last probe (rule `loss-14`).
+    pub(crate) by_doubt: bool,
 }
 
 impl Named<(PeerKey, RpcId)> for Rpc {
@@ -225,6 +227,7 @@ impl Rpc {
                 probes_unknown: 0,
                 probes_answered: 0,
                 queued: false,
+                by_doubt: false,
             },
             armed: Time::ZERO,
             refused: false,

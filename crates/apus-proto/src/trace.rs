@@ -317,7 +317,7 @@ fn mixed(mut number: u64) -> u64 {
 pub(crate) fn of_sent(body: &Body) -> Option<(TraceEvent, u32, u32)> {
     Some(match body {
         Body::Grant(grant) => (TraceEvent::GrantXmit, grant.offset, grant.priority.get().into()),
-        Body::Resend(resend) => {
+        Body::Resend(resend) | Body::Probe(resend) => {
             (TraceEvent::ResendXmit, resend.offset, resend.length.unwrap_or(u32::MAX))
         }
         Body::Busy => (TraceEvent::BusyXmit, 0, 0),

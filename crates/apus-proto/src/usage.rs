@@ -75,6 +75,12 @@ impl Usage {
         behind.chain(all.range(..=after)).copied()
     }
 
+    /// Returns whether any message is arriving.
+    #[inline]
+    pub(crate) fn are_arriving(&self) -> bool {
+        self.reserved_max > 0
+    }
+
     pub(crate) fn longest(&self, account: Account) -> Option<(u32, RpcKey)> {
         self.arriving[account as usize].last().copied()
     }

@@ -20,6 +20,8 @@ mod channel;
 pub mod closer;
 mod counter_file;
 mod layout;
+#[cfg(test)]
+mod lines;
 mod meeting;
 mod pair;
 mod pool;

@@ -30,6 +30,9 @@ use nix::sys::stat::{SFlag, fstat};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use nix::unistd::ftruncate;
 
+#[cfg(test)]
+use crate::lines;
+
 /// Size of a page in bytes; a segment's size is a multiple of it.
 pub const PAGE: usize = 4096;
 
@@ -227,6 +230,8 @@ impl PeerSegment {
     #[inline]
     #[must_use]
     pub fn load(&self, offset: usize, ordering: Ordering) -> u64 {
+        #[cfg(test)]
+        lines::read(self.address(), offset..offset + 8);
         self.mapping.word(offset).load(ordering)
     }
 
@@ -263,6 +268,8 @@ impl PeerSegment {
     /// If `range` is not within the segment.
     #[inline]
     pub fn copy_out(&self, range: Range<usize>, target: &mut Vec<u8>) {
+        #[cfg(test)]
+        lines::read(self.address(), range.clone());
         let from = self.mapping.bytes(&range);
         let length = range.len();
         target.reserve(length);
@@ -397,6 +404,11 @@ impl Memory {
         if offset >= self.size() {
             no_word(offset, self.size());
         }
+        #[cfg(test)]
+        lines::write(
+            self.mapping.base.as_ptr(),
+            self.range.start + offset..self.range.start + offset + 8,
+        );
         self.mapping.word(self.range.start + offset)
     }
 
@@ -474,10 +486,24 @@ impl Memory {
     pub fn copy_in(&mut self, offset: usize, bytes: &[u8]) {
         let start = self.range.start + offset;
         assert!(bytes.len() <= self.size() && offset <= self.size() - bytes.len(), "no room");
+        #[cfg(test)]
+        lines::write(self.mapping.base.as_ptr(), start..start + bytes.len());
         let to = self.mapping.bytes(&(start..start + bytes.len()));
         // SAFETY: `to` points at as many bytes that are mapped for writing as long as `self` lives, no reference to them exists in
         // this process because words are accessed as atomics, and `&mut self` excludes other threads.
         unsafe { to.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// Copies bytes of a peer's memory to `offset`. They may change while they are copied.
+    ///
+    /// # Panics
+    ///
+    /// If they do not fit, or `range` is not within the peer's segment.
+    #[inline]
+    pub fn copy_from(&mut self, offset: usize, peer: &PeerSegment, range: Range<usize>) {
+        let (from, length) = (peer.mapping.bytes(&range), range.len());
+        // SAFETY: `&mut self` excludes other writers, and the source is mapped as long as `peer` lives.
+        unsafe { self.copy_in_shared(offset, from.as_ptr(), length) };
     }
 
     /// Copies as [`copy_in`](Self::copy_in) does, for a part that other threads and processes hold as well.
@@ -724,6 +750,10 @@ mod tests {
         let mut copy = b"the ".to_vec();
         peer.copy_out(PAGE + 3..PAGE + 8, &mut copy);
         assert_eq!(copy, b"the bytes");
+        rest.copy_from(0, &peer, PAGE + 5..PAGE + 8);
+        copy.clear();
+        peer.copy_out(PAGE..PAGE + 8, &mut copy);
+        assert_eq!(copy, b"tesbytes");
     }
 
     /// The guarantee against SIGBUS.

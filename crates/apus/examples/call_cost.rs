@@ -1,30 +1,35 @@
 //! Makes calls of 100 bytes between two nodes on one thread, over loopback: the path of a call through the library.
 //!
-//! `call_cost OUTSTANDING CALLS [together]` makes calls, `OUTSTANDING` at once, and measures nothing. With `together`, the calls of a
-//! batch begin and are answered under one lock. Under callgrind, the difference of two
+//! `call_cost OUTSTANDING CALLS [SHARDS] [together]` makes calls, `OUTSTANDING` at once, to a server with this number of shards, and
+//! measures nothing. With `together`, the calls of a batch begin and are answered under one lock. Under callgrind, the difference of two
 //! such runs is the number of instructions of a call (`cargo xtask instructions`). A packet over loopback is in its peer's socket when the
 //! system call that sent it returns, so every poll of a thread finds a packet, no thread sleeps, and the number hardly depends on time.
 
 #![forbid(unsafe_code)]
 
 use std::error::Error;
+use std::net::UdpSocket;
 
+use apus::net::shard_of;
 use apus::{
     Address, Bytes, Client, Config, Delivery, Flush, Node, RecvError, Request, Response, Service,
 };
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (outstanding, calls, together) = match &arguments[..] {
-        [outstanding, calls] => (outstanding, calls, false),
-        [outstanding, calls, together] if together == "together" => (outstanding, calls, true),
-        _ => return Err("call_cost OUTSTANDING CALLS [together]".into()),
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let together = arguments.pop_if(|last| last == "together").is_some();
+    let numbers = arguments.iter().map(|number| number.parse());
+    let numbers: Vec<usize> = numbers.collect::<Result<_, _>>()?;
+    let (outstanding, calls, shards) = match numbers[..] {
+        [outstanding, calls] => (outstanding, calls, 1),
+        [outstanding, calls, shards] => (outstanding, calls, shards),
+        _ => return Err("call_cost OUTSTANDING CALLS [SHARDS] [together]".into()),
     };
-    let (outstanding, calls): (usize, usize) = (outstanding.parse()?, calls.parse()?);
     let mut config = Config::new();
     config.apply_environment()?.listen("127.0.0.1:0".parse()?).delivery(Delivery::fullbusy());
-    let (server, node) = (Node::start(&config)?, Node::start(&config)?);
+    let server = Node::start(config.clone().shards(shards))?;
     let service = server.bind(4000)?;
+    let node = node_of_own_shard(&config, &server, &service, shards)?;
     let client = node.client()?;
     let to = Address::new(server.local_addr(), service.port());
     one(&client, &service, to)?;
@@ -76,6 +81,36 @@ impl Batch {
         }
         Ok(())
     }
+}
+
+/// Returns a node whose traffic the server's shard of this thread has: that shard needs the fewest turns for a call, because a thread
+/// looks at its own shard first.
+fn node_of_own_shard(
+    config: &Config,
+    server: &Node,
+    service: &Service,
+    shards: usize,
+) -> Result<Node, Box<dyn Error>> {
+    let to = Address::new(server.local_addr(), service.port());
+    let mut nodes: Vec<(u64, Node)> = Vec::new();
+    for shard in 0..shards {
+        // A free address is looked for by plain sockets: every run starts as many nodes.
+        let address = loop {
+            let address = UdpSocket::bind("127.0.0.1:0")?.local_addr()?;
+            if shard_of(address, shards) == shard {
+                break address;
+            }
+        };
+        let node = Node::start(config.clone().listen(address))?;
+        let client = node.client()?;
+        let turns = || server.stats().delivery.turns;
+        one(&client, service, to)?;
+        let before = turns();
+        one(&client, service, to)?;
+        nodes.push((turns() - before, node));
+    }
+    let best = nodes.into_iter().min_by_key(|(turns, _)| *turns);
+    Ok(best.ok_or("a server has shards")?.1)
 }
 
 /// Makes one call and waits for its handle.

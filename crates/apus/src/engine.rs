@@ -141,6 +141,10 @@ pub(crate) struct Turns {
     /// When the link brought packets last.
     link_used: Time,
     timers: Postponed,
+    /// Questions of peers, while packets wait that arrived in a pause.
+    questions: Postponed,
+    /// When the drops of the receive buffer were last reported to the endpoint, and the gaps in messages that it had seen by then.
+    drops_reported: (Time, u64),
     /// The thread that sleeps does so on a timer, and is not to be woken for messages.
     pub(crate) on_timer: bool,
     /// When a thread that looked for a message without waiting turned the engine last.
@@ -225,7 +229,13 @@ impl Engine {
         self.counters.turns += 1;
         let near = self.receive_near(now, paused);
         self.forward(now);
+        if paused {
+            self.endpoint.postpone_questions();
+        }
         let (far, more) = if self.wants_link(now, paused) { self.receive(now) } else { (0, false) };
+        if self.turns.questions.run(now, true, more) {
+            self.endpoint.answer_questions(now);
+        }
         let received = near + far;
         if far > 0 {
             self.turns.link_used = now;
@@ -242,8 +252,10 @@ impl Engine {
                 self.paths.misrouted.push((peer, error));
             }
         }
-        let due = self.endpoint.poll_timeout().is_some_and(|due| due <= now);
-        let due = self.turns.timers.run(now, due, more);
+        if self.endpoint.awaits_data() {
+            self.report_drops(now);
+        }
+        let due = self.turns.timers.run(now, self.is_due(now), more);
         if due {
             self.endpoint.handle_timeout(now);
             self.paths.examinations.extend(self.link.wanted_examination());
@@ -330,9 +342,32 @@ impl Engine {
         self.deliver();
     }
 
-    /// Receives datagrams within the budget. Returns their number, and whether more are probably waiting.
+    /// Whether timers of the endpoint are due.
+    #[inline]
+    fn is_due(&self, now: Time) -> bool {
+        self.endpoint.poll_timeout().is_some_and(|due| due <= now)
+    }
+
+    /// Tells the endpoint how many packets the link's receive buffer has refused: before timers act, when a message has a new gap,
+    /// and now and then. It costs a system call for each socket of the link.
+    fn report_drops(&mut self, now: Time) {
+        let (at, seen) = self.turns.drops_reported;
+        let gaps = self.endpoint.counters().gaps;
+        let wants = gaps != seen || now.saturating_since(at) >= DROPS_EVERY || self.is_due(now);
+        if wants && self.link.capabilities().drop_counter {
+            self.turns.drops_reported = (now, gaps);
+            self.endpoint.set_receive_drops(now, self.link.counters().receive_buffer_drops);
+        }
+    }
+
+    /// Receives datagrams within the budget. Returns their number, and whether more are probably waiting. If timers are due, or a
+    /// peer has asked a question after a pause, it receives until nothing is waiting: the answer may be there.
     #[inline]
     fn receive(&mut self, now: Time) -> (usize, bool) {
+        let due = self.is_due(now);
+        if due {
+            self.link.look_everywhere();
+        }
         let mut receiver = Receiver { endpoint: &mut self.endpoint, now, bytes: 0 };
         let mut received = 0;
         loop {
@@ -346,11 +381,13 @@ impl Engine {
             }
             // A batch that is not full was probably the last. Another look costs a system call, which is little beside a burst that
             // would delay the packets behind it.
-            if batch == 0 || (batch < FULL_BATCH && !receiver.endpoint.sends_long()) {
+            let to_end = due || receiver.endpoint.has_questions();
+            let is_last = batch < FULL_BATCH && !receiver.endpoint.sends_long();
+            if batch == 0 || is_last && !to_end {
                 return (received, false);
             }
             if received + FULL_BATCH > self.turns.budget || receiver.bytes >= BYTES_MAX {
-                return (received, batch >= FULL_BATCH);
+                return (received, batch >= FULL_BATCH || to_end);
             }
         }
     }
@@ -889,6 +926,9 @@ const TRY_INTERVAL: Duration = Duration::from_micros(200);
 /// it, which costs 2 to 10 µs on a virtual machine, at every message. No protocol timer is worth
 /// that: they mean "not before".
 const TICK: Duration = Duration::from_millis(4);
+
+/// How often the drops of the receive buffer are read while messages of several packets arrive.
+const DROPS_EVERY: Duration = Duration::from_micros(100);
 
 /// How often the link is looked at while messages come from neighbours: each time costs a system call.
 const LINK_EVERY: Duration = Duration::from_micros(3);

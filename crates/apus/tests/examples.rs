@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// The example that measures calls for `cargo xtask instructions`; it is not for users.
-const MEASURES: &str = "call_cost";
+/// The examples that measure calls for `cargo xtask instructions`; they are not for users.
+const MEASURES: [&str; 2] = ["call_cost", "call_rate"];
 
 /// A server and its client, which run at the same time.
 const PAIR: [&str; 2] = ["echo_client", "echo_server"];
@@ -155,11 +155,15 @@ fn every_example_is_run_and_says_what_it_shows() {
         let text = fs::read_to_string(&entry).expect("it is text");
         assert!(text.starts_with("//! "), "{name} does not say what it shows");
         let lines = text.lines().count();
-        assert!(name == MEASURES || lines <= PAGE, "{name} is longer than a page: {lines} lines");
+        assert!(
+            MEASURES.contains(&name.as_str()) || lines <= PAGE,
+            "{name} is longer than a page: {lines} lines"
+        );
         there.insert(name);
     }
     let run = OUTPUTS.iter().map(|(name, _)| *name).chain(PAIR);
-    let run: BTreeSet<_> = run.chain([MEASURES, "trace_context"]).map(str::to_owned).collect();
+    let run: BTreeSet<_> =
+        run.chain(MEASURES).chain(["trace_context"]).map(str::to_owned).collect();
     assert_eq!(there, run, "which examples there are, and which are run");
 }
 

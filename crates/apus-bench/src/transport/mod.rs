@@ -10,7 +10,7 @@
 //! Every transport carries the messages of [`apus_node::message`]: the server answers each request, and the client matches replies
 //! to requests by tag. All transports send the same messages.
 
-mod raw_shm;
+pub(crate) mod raw_shm;
 pub(crate) mod raw_udp;
 pub mod rival;
 pub(crate) mod stream_block;

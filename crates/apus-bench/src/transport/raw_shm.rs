@@ -14,8 +14,10 @@
 //! cache lines. After the start there is no system call and no lock, and both sides spin. The example `cache_line` prints the round
 //! trip of one bare cache line, for comparison.
 //!
-//! As on the other transports, the receiver checks the last byte of each message, and the sender copies a pattern that is in its
-//! cache.
+//! The bytes come from where they come from with Apus: the client sends parts of four bodies in turn, and the server echoes a request
+//! by a copy out of the client's memory. An echo begins when its request has arrived, except of a request that would fill half of
+//! the client's pool. A reply of another length than its request is a pattern in the server's cache. The receiver checks bytes as on
+//! the other transports.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,6 +25,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -32,10 +35,10 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use socket2::Socket;
+use socket2::{Domain, Socket, Type};
 
 use super::stream_socket::SocketDomain;
-use apus_node::message::{MessageHeader, check_last, filler};
+use apus_node::message::{MessageHeader, build, check_last, read, reads_every_byte};
 use apus_node::transport::backlog::Backlog;
 use apus_node::transport::interface::{Client, Ended, Failed, Request, Server};
 
@@ -81,6 +84,17 @@ const BATCH: usize = 64;
 /// Checks of the ring between two readings of the clock.
 const SPINS_PER_CLOCK: u32 = 64;
 
+/// Number of bodies from which a side sends.
+const BODIES: usize = 4;
+
+/// Length of the bodies of a client at its start: the longest message of the mix. Making a longer one delays short calls.
+const BODY_USUAL: u32 = 1 << 20;
+
+/// Upper bound on pieces in the client's pool that wait until their message is complete, in bytes.
+const HELD_BYTES: usize = POOL / 2;
+/// Upper bound on cells of the ring since the first such piece.
+const HELD_CELLS: u64 = CELLS / 2;
+
 /// The client's side.
 pub(crate) struct ShmClient {
     sender: Sender,
@@ -93,7 +107,10 @@ impl ShmClient {
     /// # Errors
     /// If the kernel refuses memory or the server is not running.
     pub(crate) fn connect(address: &str) -> Result<Self> {
-        let (sender, receiver) = exchange(&SocketDomain::Unix.connect(address)?)?;
+        let (mut sender, receiver) = exchange(&SocketDomain::Unix.connect(address)?)?;
+        for tag in 0..BODIES as u64 {
+            sender.bodies.lengthen(MessageHeader { tag, length: BODY_USUAL, other_length: 0 });
+        }
         Ok(Self { sender, receiver })
     }
 }
@@ -151,13 +168,111 @@ impl Server for ShmServer {
     }
 
     fn run(self: Box<Self>) -> Result<Infallible> {
-        let (mut sender, mut receiver) = exchange(&SocketDomain::Unix.accept(&self.listener)?)?;
+        let (sender, receiver) = exchange(&SocketDomain::Unix.accept(&self.listener)?)?;
+        let mut answering = Answering::new(sender, receiver);
         loop {
-            while let Some(header) = receiver.next()? {
-                sender.send(header.answer(header.length));
-            }
-            sender.send_waiting();
+            answering.turn()?;
         }
+    }
+}
+
+/// Returns both sides, for two threads of this process.
+///
+/// # Errors
+/// If the kernel refuses memory.
+pub(crate) fn within_process() -> Result<(ShmClient, Answering)> {
+    let (one, other) = Socket::pair(Domain::UNIX, Type::STREAM, None).context("a socket pair")?;
+    let (here, there) = thread::scope(|scope| {
+        let here = scope.spawn(move || exchange(&one));
+        let there = exchange(&other);
+        (here.join().expect("an exchange does not panic"), there)
+    });
+    let ((sender, receiver), (answers, requests)) = (here?, there?);
+    Ok((ShmClient { sender, receiver }, Answering::new(answers, requests)))
+}
+
+/// The server at work.
+pub(crate) struct Answering {
+    sender: Sender,
+    receiver: Receiver,
+    /// Pieces of long requests to be echoed, in order.
+    held: VecDeque<Piece>,
+    held_bytes: usize,
+    /// Number of the first of them that may be echoed now.
+    ready: usize,
+    /// Whether a long message has been echoed in part.
+    amid_echo: bool,
+}
+
+impl Answering {
+    fn new(sender: Sender, receiver: Receiver) -> Self {
+        let held = VecDeque::new();
+        Self { sender, receiver, held, held_bytes: 0, ready: 0, amid_echo: false }
+    }
+
+    /// Answers short requests, and sends one piece of a long reply, which delays no short one by more.
+    ///
+    /// # Errors
+    /// If bytes of a request are wrong.
+    pub(crate) fn turn(&mut self) -> Result<()> {
+        for _ in 0..BATCH {
+            let Some(piece) = self.receiver.take()? else { break };
+            self.answer(piece);
+        }
+        self.sender.send_short();
+        if self.amid_echo || !self.sender.is_amid_long() && self.ready > 0 {
+            self.echo_piece();
+        } else {
+            self.sender.send_piece();
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, piece: Piece) {
+        let request = piece.header;
+        let reply = request.answer(request.length);
+        let is_echo = reply.length == request.length;
+        if is_echo && body(request) > PIECE {
+            return self.hold(piece);
+        }
+        if is_echo {
+            // There will be room, because the client takes replies whatever this side does.
+            while !self.sender.push(reply, 0, Source::Peer(piece.place)) {}
+        } else if piece.ends_message() {
+            self.sender.send(reply);
+        }
+        self.release(piece);
+    }
+
+    fn hold(&mut self, piece: Piece) {
+        self.held.push_back(piece);
+        self.held_bytes += piece.length;
+        if piece.ends_message() || self.held_bytes > HELD_BYTES {
+            self.ready = self.held.len();
+        }
+    }
+
+    fn echo_piece(&mut self) {
+        let Some(&piece) = self.held.front().filter(|_| self.ready > 0) else { return };
+        let reply = piece.header.answer(piece.header.length);
+        if !self.sender.push(reply, piece.offset, Source::Peer(piece.place)) {
+            return;
+        }
+        self.held.pop_front();
+        self.held_bytes -= piece.length;
+        self.ready -= 1;
+        self.amid_echo = !piece.ends_message();
+        self.release(piece);
+    }
+
+    /// Gives the client the room of a piece back. The room before it is free by then, unless pieces are held there.
+    fn release(&mut self, piece: Piece) {
+        let read = self.receiver.read;
+        let free = self.held.front().map_or(read, |first| first.cell);
+        if read - free > HELD_CELLS {
+            self.ready = self.held.len();
+        }
+        self.receiver.release(free, piece.pool_bytes());
     }
 }
 
@@ -178,10 +293,20 @@ fn exchange(stream: &Socket) -> Result<(Sender, Receiver)> {
         pool_end: 0,
         pool_freed: 0,
         pool_ends: vec![0; CELLS as usize],
+        bodies: Bodies::default(),
         short: Backlog::default(),
         long: VecDeque::new(),
     };
-    Ok((sender, Receiver { peer, cursor, read: 0, reported: 0, unreported_bytes: 0, arrived: 0 }))
+    let receiver = Receiver {
+        peer,
+        cursor,
+        read: 0,
+        reported: 0,
+        unreported_bytes: 0,
+        arrived: 0,
+        scratch: Vec::new(),
+    };
+    Ok((sender, receiver))
 }
 
 fn send_descriptor(stream: &Socket, descriptor: &impl AsFd) -> Result<()> {
@@ -206,6 +331,33 @@ fn receive_descriptor(stream: &Socket) -> Result<OwnedFd> {
     descriptors.next().context("the other side sent no descriptor")
 }
 
+/// The bodies from which a side sends, by the tag of a message.
+#[derive(Default)]
+struct Bodies([Vec<u8>; BODIES]);
+
+impl Bodies {
+    /// Makes the body of a message long enough.
+    fn lengthen(&mut self, header: MessageHeader) {
+        let ready = &mut self.0[header.tag as usize % BODIES];
+        if ready.len() < header.length as usize {
+            *ready = build(header, (header.length as usize).next_power_of_two());
+        }
+    }
+
+    fn piece(&self, header: MessageHeader, offset: usize, length: usize) -> &[u8] {
+        &self.0[header.tag as usize % BODIES][MessageHeader::LEN + offset..][..length]
+    }
+}
+
+/// Where the bytes of a piece are.
+#[derive(Clone, Copy)]
+enum Source {
+    /// In the sender's bodies.
+    Bodies,
+    /// At this offset of the other side's segment.
+    Peer(usize),
+}
+
 /// The side that writes a ring and its pool. Positions count from the start of the run.
 struct Sender {
     ring: Memory,
@@ -222,6 +374,7 @@ struct Sender {
     pool_freed: u64,
     /// The values of `pool_end` after each cell.
     pool_ends: Vec<u64>,
+    bodies: Bodies,
     /// Messages of one cell that wait for room.
     short: Backlog<MessageHeader>,
     /// Messages of several cells, with the number of body bytes sent.
@@ -232,6 +385,7 @@ impl Sender {
     /// Sends a message of one cell at once if there is room. A longer one is sent in [`send_waiting`](Self::send_waiting), piece by
     /// piece, so that it delays no short one.
     fn send(&mut self, header: MessageHeader) {
+        self.bodies.lengthen(header);
         if body(header) > PIECE {
             self.long.push_back((header, 0));
         } else {
@@ -243,8 +397,17 @@ impl Sender {
     /// Sends as much as there is room for, at most one piece of a long message.
     fn send_waiting(&mut self) {
         self.send_short();
+        self.send_piece();
+    }
+
+    /// Whether a long message has been sent in part.
+    fn is_amid_long(&self) -> bool {
+        self.long.front().is_some_and(|&(_, sent)| sent > 0)
+    }
+
+    fn send_piece(&mut self) {
         let Some(&(header, offset)) = self.long.front() else { return };
-        if !self.push(header, offset) {
+        if !self.push(header, offset, Source::Bodies) {
             return;
         }
         match offset + PIECE {
@@ -255,17 +418,18 @@ impl Sender {
 
     fn send_short(&mut self) {
         let mut short = std::mem::take(&mut self.short);
-        let Ok(()) = short.send(|header| Ok::<_, Infallible>(self.push(header, 0)));
+        let Ok(()) = short.send(|header| Ok::<_, Infallible>(self.push(header, 0, Source::Bodies)));
         self.short = short;
     }
 
     /// Writes one cell: a short message, or a piece of a long one from `offset` of its body. Returns `false` if there is no room.
     #[inline]
-    fn push(&mut self, header: MessageHeader, offset: usize) -> bool {
+    fn push(&mut self, header: MessageHeader, offset: usize, source: Source) -> bool {
         let body = body(header);
         let piece = (body - offset).min(PIECE);
-        let start = if body <= INLINE_MAX { self.pool_end } else { self.place(piece) };
-        let end = if body <= INLINE_MAX { start } else { start + piece as u64 };
+        let is_inline = body <= INLINE_MAX;
+        let start = if is_inline { self.pool_end } else { self.place(piece) };
+        let end = if is_inline { start } else { start + piece as u64 };
         if self.is_full(end) {
             self.read_cursor();
             if self.is_full(end) {
@@ -273,12 +437,14 @@ impl Sender {
             }
         }
         let cell = (self.written % CELLS) as usize * CELL;
-        let bytes = filler(MessageHeader::LEN + offset, piece);
-        if body <= INLINE_MAX {
-            self.ring.copy_in(cell + BODY, bytes);
-        } else {
-            let place = start as usize % POOL;
-            self.pool.copy_in(place, bytes);
+        let place = start as usize % POOL;
+        let (memory, to) =
+            if is_inline { (&mut self.ring, cell + BODY) } else { (&mut self.pool, place) };
+        match source {
+            Source::Bodies => memory.copy_in(to, self.bodies.piece(header, offset, piece)),
+            Source::Peer(from) => memory.copy_from(to, &self.peer, from..from + piece),
+        }
+        if !is_inline {
             self.ring.word(cell + BODY).store(place as u64, Ordering::Relaxed);
         }
         let lengths = u64::from(header.length) | u64::from(header.other_length) << 32;
@@ -311,6 +477,30 @@ impl Sender {
     }
 }
 
+/// A short message, or a piece of a long one, in the other side's memory.
+#[derive(Clone, Copy)]
+struct Piece {
+    header: MessageHeader,
+    /// Number of its cell.
+    cell: u64,
+    /// Offset of its bytes in the other side's segment.
+    place: usize,
+    /// Offset of its bytes in the body.
+    offset: usize,
+    length: usize,
+}
+
+impl Piece {
+    fn ends_message(&self) -> bool {
+        self.offset + self.length == body(self.header)
+    }
+
+    /// Bytes that it takes of the pool.
+    fn pool_bytes(&self) -> usize {
+        if body(self.header) <= INLINE_MAX { 0 } else { self.length }
+    }
+}
+
 /// The side that reads a ring and its pool.
 struct Receiver {
     peer: PeerSegment,
@@ -323,33 +513,55 @@ struct Receiver {
     unreported_bytes: usize,
     /// Body bytes that have arrived of the incomplete long message.
     arrived: usize,
+    /// Where bytes are read that are read in full.
+    scratch: Vec<u8>,
 }
 
 impl Receiver {
-    /// The header of the next complete message.
+    /// The header of the next complete message, whose bytes are not needed any more.
     ///
     /// # Errors
     /// If its bytes are wrong.
     #[inline]
     fn next(&mut self) -> Result<Option<MessageHeader>> {
         loop {
-            let cell = RING_START + (self.read % CELLS) as usize * CELL;
-            if self.peer.load(cell, Ordering::Acquire) != stamp(self.read) {
-                return Ok(None);
-            }
-            let header = self.header(cell);
-            let complete = if body(header) <= INLINE_MAX {
-                self.check_last(cell + BODY, 0, body(header))?;
-                true
-            } else {
-                self.take_piece(header, cell)?
-            };
-            self.read += 1;
-            self.publish_cursor();
-            if complete {
-                return Ok(Some(header));
+            let Some(piece) = self.take()? else { return Ok(None) };
+            self.release(self.read, piece.pool_bytes());
+            if piece.ends_message() {
+                return Ok(Some(piece.header));
             }
         }
+    }
+
+    /// Takes the next piece. Messages of one piece may arrive between pieces of a long message.
+    ///
+    /// # Errors
+    /// If its bytes are wrong.
+    #[inline]
+    fn take(&mut self) -> Result<Option<Piece>> {
+        let at = RING_START + (self.read % CELLS) as usize * CELL;
+        if self.peer.load(at, Ordering::Acquire) != stamp(self.read) {
+            return Ok(None);
+        }
+        let header = self.header(at);
+        let body = body(header);
+        let place = if body <= INLINE_MAX {
+            at + BODY
+        } else {
+            POOL_START + self.peer.load(at + BODY, Ordering::Relaxed) as usize
+        };
+        let offset = if body > PIECE { self.arrived } else { 0 };
+        let length = (body - offset).min(PIECE);
+        self.check_last(place, offset, length)?;
+        if reads_every_byte() {
+            self.read_all(place, length);
+        }
+        let piece = Piece { header, cell: self.read, place, offset, length };
+        if body > PIECE {
+            self.arrived = if piece.ends_message() { 0 } else { offset + length };
+        }
+        self.read += 1;
+        Ok(Some(piece))
     }
 
     fn header(&self, cell: usize) -> MessageHeader {
@@ -361,22 +573,6 @@ impl Receiver {
         }
     }
 
-    /// Takes the next piece of a message. Returns `true` for the last one. Messages of one piece may arrive between pieces of a
-    /// long message.
-    fn take_piece(&mut self, header: MessageHeader, cell: usize) -> Result<bool> {
-        let place = POOL_START + self.peer.load(cell + BODY, Ordering::Relaxed) as usize;
-        let body = body(header);
-        let offset = if body > PIECE { self.arrived } else { 0 };
-        let piece = (body - offset).min(PIECE);
-        self.check_last(place, offset, piece)?;
-        self.unreported_bytes += piece;
-        let complete = offset + piece == body;
-        if body > PIECE {
-            self.arrived = if complete { 0 } else { offset + piece };
-        }
-        Ok(complete)
-    }
-
     /// Checks the last of `length` bytes at `start`, which are the body of a message from `offset`.
     fn check_last(&self, start: usize, offset: usize, length: usize) -> Result<()> {
         let Some(last) = (start + length).checked_sub(1).filter(|_| length > 0) else {
@@ -386,13 +582,21 @@ impl Receiver {
         check_last(&[word.to_le_bytes()[last & 7]], MessageHeader::LEN + offset + length)
     }
 
-    /// Publishes the cursor if much was consumed, so that the other side can reuse the room.
-    fn publish_cursor(&mut self) {
-        if self.read - self.reported >= UNREPORTED_CELLS
-            || self.unreported_bytes >= UNREPORTED_BYTES
-        {
-            self.cursor.word(CURSOR_START).store(self.read, Ordering::Release);
-            self.reported = self.read;
+    /// Reads bytes by a copy to a place in this core's cache.
+    #[cold]
+    fn read_all(&mut self, place: usize, length: usize) {
+        self.scratch.clear();
+        self.peer.copy_out(place..place + length, &mut self.scratch);
+        read(&self.scratch);
+    }
+
+    /// Gives cells before `free` back, and `bytes` more of the pool. Publishes the cursor if that is much, so that the other side can
+    /// reuse the room.
+    fn release(&mut self, free: u64, bytes: usize) {
+        self.unreported_bytes += bytes;
+        if free - self.reported >= UNREPORTED_CELLS || self.unreported_bytes >= UNREPORTED_BYTES {
+            self.cursor.word(CURSOR_START).store(free, Ordering::Release);
+            self.reported = free;
             self.unreported_bytes = 0;
         }
     }
@@ -410,14 +614,15 @@ fn body(header: MessageHeader) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use apus_node::message::MESSAGE_MAX;
 
     /// Two sides in one process.
     fn sides() -> ((Sender, Receiver), (Sender, Receiver)) {
-        let (one, other) =
-            Socket::pair(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
-        std::thread::scope(|scope| {
+        let (one, other) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
+        thread::scope(|scope| {
             let here = scope.spawn(move || exchange(&one).unwrap());
             let there = exchange(&other).unwrap();
             (here.join().unwrap(), there)
@@ -462,6 +667,55 @@ mod tests {
         assert_ne!(seen[0], 0, "the long one is not the first");
         seen.retain(|tag| *tag != 0);
         assert!(seen.into_iter().eq(1..=5_000));
+    }
+
+    /// A server answers without a client that waits: long and short requests, in any order.
+    #[test]
+    fn requests_are_echoed_from_the_clients_memory_whatever_their_length() {
+        let ((mut sender, mut replies), (there, requests)) = sides();
+        let mut answering = Answering::new(there, requests);
+        let lengths = [500_000, 100, 40_000, 10_000_000, 5_000, 3_000_000, 16];
+        let mut outstanding = BTreeMap::new();
+        for (tag, length) in (0..).zip(lengths.into_iter().cycle().take(40)) {
+            // One in three wants a reply of another length.
+            let other_length = if tag % 3 == 0 { 100 + (tag as u32 % 2) * 400_000 } else { 0 };
+            sender.send(MessageHeader { tag, length, other_length });
+            outstanding.insert(tag, (if other_length > 0 { other_length } else { length }, length));
+        }
+        while !outstanding.is_empty() {
+            sender.send_waiting();
+            answering.turn().unwrap();
+            while let Some(MessageHeader { tag, length, other_length }) = replies.next().unwrap() {
+                assert_eq!(outstanding.remove(&tag), Some((length, other_length)));
+            }
+        }
+        assert_eq!((answering.held.len(), answering.held_bytes), (0, 0));
+    }
+
+    #[test]
+    fn short_requests_are_answered_between_the_pieces_of_a_long_one_however_many_they_are() {
+        let ((mut sender, mut replies), (there, requests)) = sides();
+        let mut answering = Answering::new(there, requests);
+        sender.send(MessageHeader { tag: 0, length: 100_000, other_length: 0 });
+        sender.send_waiting();
+        let mut seen = 0;
+        for tag in 1..=4 * CELLS {
+            sender.send(MessageHeader { tag, length: 100, other_length: 0 });
+            answering.turn().unwrap();
+            while let Some(reply) = replies.next().unwrap() {
+                seen += 1;
+                assert_eq!(reply.tag, seen);
+            }
+        }
+        assert_eq!(seen, 4 * CELLS);
+        let whole = loop {
+            sender.send_waiting();
+            answering.turn().unwrap();
+            if let Some(reply) = replies.next().unwrap() {
+                break reply;
+            }
+        };
+        assert_eq!((whole.tag, whole.length), (0, 100_000));
     }
 
     #[test]

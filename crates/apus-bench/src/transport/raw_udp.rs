@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Socket, Type};
 
-use apus_node::message::{MessageHeader, filler};
+use apus_node::message::{MessageHeader, filler, read};
 use apus_node::transport::interface::{Client, Ended, Failed, Request, Server};
 
 /// A floor's use of UDP.
@@ -309,6 +309,7 @@ impl Pipe {
                 if self.is_shared(header) { header.length as usize } else { self.shape.packet };
             let (packet, rest) = datagram.split_at(length.min(datagram.len()));
             datagram = rest;
+            read(packet);
             let arrived = packet.len() as u32;
             if arrived >= header.length {
                 complete(header);

@@ -144,6 +144,7 @@ fn stream_options(options: &RunLength) -> stream::StreamThroughput {
         Transport::ApusShm,
     ];
     stream::StreamThroughput {
+        read_all: false,
         comparison: comparison(options, &transports),
         size: LONG,
         outstanding: vec![OUTSTANDING],

@@ -55,10 +55,10 @@ struct Scaled {
     factor: f64,
 }
 
-/// Figures that were requested, not achieved.
-const ASKED: [&str; 10] = [
+/// Figures that were requested, not achieved, or describe the machine.
+const ASKED: [&str; 11] = [
     "offered", "duration", "seconds", "elapsed", "interval", "deadline", "timeout", "warmup",
-    "delay", "target",
+    "delay", "target", "floor",
 ];
 
 /// Figures that are better when lower, in any unit.

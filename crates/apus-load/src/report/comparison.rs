@@ -6,7 +6,8 @@
 //! 2. Figures at most 2 % apart are the "same".
 //! 3. If the ratios of single runs contradict the figures shown, no direction is stated: "runs disagree".
 //! 4. A refused measurement is not compared: "refused".
-//! 5. Without two figures above zero there is no comparison: "—".
+//! 5. Runs whose floors differ by more than a fifth are not compared; if these are most of the runs, nothing is: "other pace".
+//! 6. Without two figures above zero there is no comparison: "—".
 
 use std::ops::RangeInclusive;
 
@@ -23,6 +24,8 @@ pub(crate) enum Comparison {
     Missing,
     /// One of the two measurements was refused.
     Refused,
+    /// The machine had another pace in most of the runs.
+    OtherPace,
     /// The difference is insignificant.
     Same,
     /// The single runs contradict the figures.
@@ -47,7 +50,9 @@ impl Comparison {
     /// The standing of the first figure according to the words.
     pub(crate) fn standing(self, column: &Column) -> Standing {
         match self {
-            Self::Missing | Self::Refused | Self::RunsDisagree => Standing::Unclear,
+            Self::Missing | Self::Refused | Self::OtherPace | Self::RunsDisagree => {
+                Standing::Unclear
+            }
             Self::Same => Standing::Level,
             Self::Ratio(ratio) if column.beats(ratio, 1.0) => Standing::Ahead,
             Self::Ratio(_) => Standing::Behind,
@@ -68,6 +73,7 @@ impl Comparison {
             (Self::Same, _) => format!("{ours} and {reference} are level"),
             (Self::RunsDisagree, _) => format!("{ours} or {reference}: the runs disagree"),
             (Self::Refused, _) => "The machine was too busy to compare".to_owned(),
+            (Self::OtherPace, _) => "The machine changed its pace between the runs".to_owned(),
             (Self::Missing, _) => "Nothing to compare".to_owned(),
         }
     }
@@ -77,6 +83,7 @@ impl Comparison {
         let ratio = match self {
             Self::Missing => return "—".to_owned(),
             Self::Refused => return "refused".to_owned(),
+            Self::OtherPace => return "other pace".to_owned(),
             Self::Same => return "same".to_owned(),
             Self::RunsDisagree => return "runs disagree".to_owned(),
             Self::Ratio(ratio) => ratio,

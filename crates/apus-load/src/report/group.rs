@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::result::ResultFile;
-use crate::row::{REFUSED, REFUSED_LATE, Row};
+use crate::row::{FLOOR, FLOOR_SAME, REFUSED, REFUSED_LATE, Row};
 use crate::size::Size;
 use crate::stats;
 
@@ -102,15 +102,35 @@ impl TransportResults {
         let (Some(ours), Some(theirs)) = (self.median(key), reference.median(key)) else {
             return Comparison::Missing;
         };
+        if self.had_other_pace(reference) {
+            return Comparison::OtherPace;
+        }
         Comparison::of(column, ours, theirs, self.ratio_by_run(reference, key))
     }
 
     /// This line over `reference`, as the median over the runs; `None` if no run has both.
     fn ratio_by_run(&self, reference: &Self, key: &str) -> Option<f64> {
         let (ours, theirs) = (self.values.get(key)?, reference.values.get(key)?);
-        let pairs = ours.iter().filter_map(|(run, value)| Some((*value, *theirs.get(run)?)));
+        let pairs = ours
+            .iter()
+            .filter(|(run, _)| self.has_same_pace(reference, **run) != Some(false))
+            .filter_map(|(run, value)| Some((*value, *theirs.get(run)?)));
         let (values, references): (Vec<f64>, Vec<f64>) = pairs.unzip();
         stats::paired_ratio(&values, &references)
+    }
+
+    /// Whether the floors of a run of both lines are the same; `None` if one is not known.
+    fn has_same_pace(&self, reference: &Self, run: u64) -> Option<bool> {
+        let floor = |line: &Self| line.values.get(FLOOR)?.get(&run).copied();
+        Some(FLOOR_SAME.contains(&stats::ratio(floor(self)?, floor(reference)?)?))
+    }
+
+    /// Whether the floors of both lines differ in most of the runs.
+    fn had_other_pace(&self, reference: &Self) -> bool {
+        let Some(floors) = self.values.get(FLOOR) else { return false };
+        let same: Vec<bool> =
+            floors.keys().filter_map(|run| self.has_same_pace(reference, *run)).collect();
+        same.iter().filter(|same| !**same).count() * 2 > same.len()
     }
 
     /// Whether the measurement was refused.

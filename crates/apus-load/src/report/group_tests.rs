@@ -272,6 +272,29 @@ fn no_card_says_what_its_figures_deny() {
 }
 
 #[test]
+fn runs_at_another_pace_of_the_machine_are_not_compared() {
+    // The machine was slow during one run of one transport, or during all.
+    let table = |floors: [f64; 3]| {
+        let mut rows = Vec::new();
+        for (run, floor) in (1_u32..).zip(floors) {
+            rows.push(rtt("apus-udp", 5.0 * floor / 0.16).set("run", run).set(FLOOR, floor));
+            rows.push(rtt("tcp-busy", 10.0).set("run", run).set(FLOOR, 0.16));
+        }
+        tables_of(&result(rows))[0].clone()
+    };
+    let words = |table: &Table| line(table, 0)[3].to_owned();
+    assert_eq!(words(&table([0.16, 0.15, 0.17])), "2.0× faster");
+    assert_eq!(words(&table([0.16, 0.65, 0.16])), "2.0× faster");
+    let other = table([0.65, 0.65, 0.16]);
+    assert_eq!(words(&other), "other pace");
+    let claim = other.headline.as_ref().unwrap().claims.first().unwrap();
+    assert_eq!(
+        (claim.headline.as_str(), claim.standing),
+        ("The machine changed its pace between the runs", Standing::Unclear)
+    );
+}
+
+#[test]
 fn a_refused_run_has_no_headline_to_be_proud_of() {
     let rows = vec![lab("apus-udp", REFUSED, 5.0), lab("tcp-epoll", "good", 50.0)];
     let table = &tables_of(&result(rows))[0];

@@ -8,6 +8,7 @@ use crate::control::{Body, turned_round};
 use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::Endpoint;
 use crate::endpoint::parts::Parts;
+use crate::endpoint::questions::Question;
 use crate::endpoint::step::{End, Step};
 use crate::error::CallFailed;
 use crate::rpc::{AwaitedPacket, Phase, Preempted};
@@ -20,6 +21,43 @@ use crate::timer::is_over;
 const FORGETS_AFTER: Duration = Duration::from_secs(60);
 
 impl Endpoint {
+    /// Answers no RESEND and no NEED_ACK until [`answer_questions`](Self::answer_questions): for a caller that was not scheduled
+    /// for a while, while it reads the packets of that time.
+    #[inline]
+    pub fn postpone_questions(&mut self) {
+        self.questions.begin();
+    }
+
+    /// Returns whether such packets wait to be answered.
+    #[must_use]
+    #[inline]
+    pub fn has_questions(&self) -> bool {
+        !self.questions.is_empty()
+    }
+
+    /// Answers the RESENDs and NEED_ACKs that were postponed, at most 256, and later ones at once.
+    #[inline]
+    pub fn answer_questions(&mut self, now: Time) {
+        let waiting = self.questions.end();
+        if !waiting.is_empty() {
+            self.answer_waiting(now, waiting);
+        }
+    }
+
+    #[cold]
+    fn answer_waiting(&mut self, now: Time, waiting: Vec<(PeerKey, Header, Question)>) {
+        //= docs/protocol.md#loss-15
+        for (peer, header, question) in waiting {
+            if self.peers.get(peer).is_none() {
+                continue;
+            }
+            match question {
+                Question::Resend(resend) => self.answer_resend(now, peer, &header, resend),
+                Question::NeedAck => self.answer_need_ack(now, peer, &header),
+            }
+        }
+    }
+
     pub(super) fn on_grant(&mut self, now: Time, peer: PeerKey, header: &Header, grant: Grant) {
         let Some(mut step) = self.step_for(peer, header) else { return };
         if step.on_grant(now, grant) {
@@ -31,6 +69,12 @@ impl Endpoint {
     /// Handles a request for missing bytes (rules `loss-4` to `loss-7`).
     pub(super) fn on_resend(&mut self, now: Time, peer: PeerKey, header: &Header, resend: Resend) {
         self.parts.counters.resends_received += 1;
+        if !self.questions.postpone(peer, header, Question::Resend(resend)) {
+            self.answer_resend(now, peer, header, resend);
+        }
+    }
+
+    fn answer_resend(&mut self, now: Time, peer: PeerKey, header: &Header, resend: Resend) {
         if self.rpcs.find(peer, header.sender_id.flipped()).is_none() {
             return self.answer_unknown(peer, header);
         }
@@ -98,11 +142,17 @@ impl Endpoint {
     }
 
     pub(super) fn on_need_ack(&mut self, now: Time, peer: PeerKey, header: &Header) {
-        let client_id = header.sender_id.client_form();
         if !header.sender_id.is_server() {
             self.parts.counters.dropped_mismatch += 1;
             return;
         }
+        if !self.questions.postpone(peer, header, Question::NeedAck) {
+            self.answer_need_ack(now, peer, header);
+        }
+    }
+
+    fn answer_need_ack(&mut self, now: Time, peer: PeerKey, header: &Header) {
+        let client_id = header.sender_id.client_form();
         if let Some(key) = self.rpcs.find(peer, client_id) {
             if let Some(mut step) = self.step(key) {
                 step.answer_need_ack(now);
@@ -182,7 +232,10 @@ impl Step<'_> {
         };
         //= docs/protocol.md#loss-9
         let config = &self.parts.config;
-        let arrived = message.arrived(now, self.peer.under_way(config));
+        // Within the host, the system call that sends a packet puts it into the receive buffer.
+        let is_here = self.peer.loopback;
+        let under_way = if is_here { Duration::ZERO } else { self.peer.under_way(config) };
+        let arrived = message.arrived(now, under_way);
         //= docs/protocol.md#loss-11
         let beyond = message.is_sent() && resend.offset >= message.length();
         let too_early = resend.offset >= arrived && !beyond;
@@ -286,6 +339,7 @@ impl Step<'_> {
         if self.rpc.is_first_answer() && !self.peer.flight.was_probed_since(self.rpc.started) {
             self.peer.measured.delay.bound(now, now.saturating_since(self.rpc.probing.last_probe));
         }
+        self.parts.counters.probes_busy += u64::from(self.rpc.probing.by_doubt);
         self.rpc.note_alive(now);
         self.rpc.refused = false;
         self.note_ahead();

@@ -101,7 +101,7 @@ impl Endpoint {
         if !expected || !self.affords(key, length) {
             return false;
         }
-        let Some(step) = self.step(key) else { return false };
+        let Some(mut step) = self.step(key) else { return false };
         let Some(message) = step.rpc.incoming_mut() else { return false };
         let level = level_of(message, &data);
         if data.message_length != message.length
@@ -110,7 +110,7 @@ impl Endpoint {
             return false;
         }
         step.parts.downlink.arrived(now, level, DATA_HEADER_LEN + length);
-        step.rpc.note_progress(now);
+        step.note_new_data(now, &data);
         step.parts.counters.packets_received += 1;
         step.parts.counters.data_packets_received += 1;
         step.parts.counters.data_bytes_received += length as u64;
@@ -494,6 +494,7 @@ impl Step<'_> {
         self.begin_arriving(message);
         self.rpc.probing.rto = self.peer.rto_nanos(&self.parts.config);
         self.rpc.probing.queued = false;
+        self.rpc.probing.by_doubt = false;
         if let Some(request) = self.rpc.outgoing().filter(|request| request.is_sent()) {
             self.peer.carried.note(now, request);
         }
@@ -522,13 +523,24 @@ impl Step<'_> {
             Added::TooManyGaps => counters.dropped_gaps += 1,
             Added::New { bytes, gap } => {
                 //= docs/protocol.md#grant-7
-                self.rpc.note_progress(now);
                 counters.data_bytes_received += u64::from(bytes);
                 counters.gaps += u64::from(gap);
+                self.note_new_data(now, data);
                 return Addition::New;
             }
         }
         Addition::Nothing
+    }
+
+    /// Records that new bytes of the message have arrived.
+    #[inline]
+    fn note_new_data(&mut self, now: Time, data: &Data) {
+        let probing = &mut self.rpc.probing;
+        if std::mem::take(&mut probing.by_doubt) && data.retransmit {
+            //= docs/protocol.md#loss-14
+            self.peer.loses_unseen |= self.parts.drops.none_since(probing.last_probe);
+        }
+        self.rpc.note_progress(now);
     }
 
     /// Handles the arrival of new bytes of the message.

@@ -46,6 +46,7 @@ impl Endpoint {
     /// Handles due timers, a bounded number of them; the rest is due at once. Harmless to call early.
     pub fn handle_timeout(&mut self, now: Time) {
         self.sweep(now);
+        self.request_dropped(now);
         for _ in 0..DUE_MAX {
             if self.expired.is_empty() && !self.parts.wheel.expire(now, &mut self.expired) {
                 break;

@@ -13,7 +13,7 @@
 //! | `charge` | room in the budgets |
 //! | `state` | the endpoint itself |
 //! | `step`, `parts` | one RPC with all state that it may change |
-//! | `sweeps`, `probe_queue` | pending work over all RPCs; peers with pending probes |
+//! | `sweeps`, `probe_queue`, `questions` | pending work over all RPCs; peers with pending probes; questions of peers that wait |
 
 mod answer;
 mod batch;
@@ -28,6 +28,7 @@ mod meet;
 mod parts;
 mod probe;
 mod probe_queue;
+mod questions;
 mod receive;
 mod reply;
 mod state;

@@ -23,6 +23,7 @@ use crate::sockets::Sockets;
 use crate::time::Time;
 use crate::timer::{TICK, Wheel};
 use crate::trace::Tracer;
+use crate::within_host::ReceiveDrops;
 
 /// Minimum time between two CUTOFFS packets to one peer.
 pub(super) const CUTOFFS_INTERVAL: Duration = Duration::from_millis(1);
@@ -67,6 +68,8 @@ pub(super) struct Parts {
     pub(super) births: u64,
     /// Time at which a call with a short request and a short response was last answered here, or ended.
     pub(super) last_short_call: Option<Time>,
+    /// Packets that the link's receive buffer refused.
+    pub(super) drops: ReceiveDrops,
     pub(super) tracer: Tracer,
     pub(super) sampler: Sampler,
 }
@@ -112,6 +115,7 @@ impl Parts {
             outstanding: 0,
             births: 0,
             last_short_call: None,
+            drops: ReceiveDrops::default(),
             tracer: Tracer::off(),
             sampler: Sampler::new(),
             config,

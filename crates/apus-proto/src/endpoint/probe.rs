@@ -10,6 +10,7 @@ use crate::endpoint::step::Step;
 use crate::rpc::AwaitedPacket;
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
+use crate::usage::Account;
 
 /// Upper bound on the RPCs with pending probes that are examined in one tick.
 const QUEUED_MAX: usize = 1_024;
@@ -20,7 +21,43 @@ const SILENT_AFTER: u8 = 2;
 /// Upper bound on the ranges requested at once.
 const RANGES_MAX: usize = 16;
 
+/// Upper bound on the messages of which data is requested at once when packets were dropped, for each role. The others wait for
+/// their RTO.
+const DROPPED_MAX: usize = 64;
+
+/// Time between two such requests about one message.
+const DROPPED_EVERY: Duration = Duration::from_micros(100);
+
 impl Endpoint {
+    /// Requests the missing data of peers of this host at once if the receive buffer has refused packets.
+    #[inline]
+    pub(super) fn request_dropped(&mut self, now: Time) {
+        if self.parts.drops.take_new() {
+            self.request_dropped_now(now);
+        }
+    }
+
+    #[cold]
+    fn request_dropped_now(&mut self, now: Time) {
+        let usage = &self.parts.total.usage;
+        let arriving = [Account::Own, Account::Theirs]
+            .into_iter()
+            .flat_map(|account| usage.all_arriving(account).take(DROPPED_MAX));
+        let arriving: Vec<RpcKey> = arriving.map(|(_, key)| key).collect();
+        for key in arriving {
+            let Some(mut step) = self.step(key) else { continue };
+            let (started, last) = (step.rpc.started, step.rpc.probing.last_probe);
+            let is_first = last == started && step.rpc.probing.probes_unanswered == 0;
+            let may = is_first || now.saturating_since(last) >= DROPPED_EVERY;
+            let waits = step.rpc.awaited_packet() == AwaitedPacket::Data;
+            //= docs/protocol.md#loss-14
+            if step.peer.loopback && waits && may {
+                step.ask(now, u32::MAX, true);
+                step.arm(now);
+            }
+        }
+    }
+
     /// Probes the peer now, or in this RPC's turn.
     pub(super) fn probe_in_turn(&mut self, now: Time, key: RpcKey) {
         let Some(mut step) = self.step(key) else { return };
@@ -94,7 +131,13 @@ impl Step<'_> {
 
     /// Probes as [`probe`](Self::probe), for at most `most` bytes of missing data; the peer sends whole packets.
     pub(super) fn probe_for(&mut self, now: Time, most: u32) {
+        self.ask(now, most, !self.is_nothing_lost());
+    }
+
+    /// Probes as [`probe_for`](Self::probe_for). `is_lost`: the packet may be lost, rather than not sent yet.
+    fn ask(&mut self, now: Time, most: u32, is_lost: bool) {
         let awaited = self.rpc.awaited_packet();
+        self.rpc.probing.by_doubt = !is_lost;
         self.rpc.probing.last_probe = now;
         self.rpc.probing.probes_unanswered = self.rpc.probing.probes_unanswered.saturating_add(1);
         self.rpc.disturbed |= awaited == AwaitedPacket::Data;
@@ -103,21 +146,31 @@ impl Step<'_> {
             //= docs/protocol.md#server-2
             AwaitedPacket::Nothing if self.rpc.phase.is_in_service() => self.control(Body::NeedAck),
             AwaitedPacket::Nothing => {}
-            AwaitedPacket::Response => self.probe_progress(),
+            AwaitedPacket::Response => self.probe_progress(is_lost),
             //= docs/protocol.md#ack-3
             AwaitedPacket::Acknowledgement | AwaitedPacket::Grant => self.control(Body::NeedAck),
             AwaitedPacket::Confirmation => self.request_confirmation(now),
-            AwaitedPacket::Data => self.request_data(now, most),
+            AwaitedPacket::Data if is_lost => self.request_data(now, most, Body::Resend),
+            AwaitedPacket::Data => self.request_data(now, 1, Body::Probe),
         }
     }
 
-    /// Requests the server's progress with the request.
-    pub(super) fn probe_progress(&mut self) {
-        let priority = self.parts.traffic.control();
-        self.control(Body::Resend(Resend { offset: 0, length: None, priority }));
+    /// Returns whether the silence of the peer is no sign of a loss: the peer is on this host, and the receive buffer has refused no
+    /// packet since the last probe. No longer true of a peer that then had to send data again all the same.
+    pub(super) fn is_nothing_lost(&self) -> bool {
+        //= docs/protocol.md#loss-14
+        let (peer, drops) = (&*self.peer, &self.parts.drops);
+        peer.loopback && !peer.loses_unseen && drops.none_since(self.rpc.probing.last_probe)
     }
 
-    fn request_data(&mut self, now: Time, most: u32) {
+    /// Requests the server's progress with the request. `is_lost`: a packet may have been lost.
+    pub(super) fn probe_progress(&mut self, is_lost: bool) {
+        let priority = self.parts.traffic.control();
+        let resend = Resend { offset: 0, length: None, priority };
+        self.control(if is_lost { Body::Resend(resend) } else { Body::Probe(resend) });
+    }
+
+    fn request_data(&mut self, now: Time, most: u32, body: fn(Resend) -> Body) {
         self.note_ahead();
         let rpc = &mut *self.rpc;
         //= docs/protocol.md#grant-7
@@ -132,7 +185,7 @@ impl Step<'_> {
         for range in message.missing().take(ranges) {
             let length = Some(range.end.saturating_sub(range.start).min(most));
             let resend = Resend { offset: range.start, length, priority };
-            self.parts.control(peer_key, header, Body::Resend(resend));
+            self.parts.control(peer_key, header, body(resend));
         }
     }
 

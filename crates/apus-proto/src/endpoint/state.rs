@@ -13,6 +13,7 @@ use crate::endpoint::event::Event;
 use crate::endpoint::event::SpentBodies;
 use crate::endpoint::parts::Parts;
 use crate::endpoint::probe_queue::ProbeQueue;
+use crate::endpoint::questions::Questions;
 use crate::endpoint::step::{End, Ended, Step};
 use crate::endpoint::sweeps::{Sweeps, Swept};
 use crate::error::{CallFailed, OpenError};
@@ -61,6 +62,7 @@ pub struct Endpoint {
     pub(super) sweeps: Sweeps,
     /// Grants to transmit; empty between calls.
     pub(super) issued: Vec<Issued>,
+    pub(super) questions: Questions,
 }
 
 impl Endpoint {
@@ -97,6 +99,7 @@ impl Endpoint {
             probe_queue: ProbeQueue::default(),
             sweeps: Sweeps::default(),
             issued: Vec::new(),
+            questions: Questions::default(),
         }
     }
 
@@ -215,7 +218,7 @@ impl Endpoint {
     #[must_use]
     #[inline]
     pub fn poll_timeout(&self) -> Option<Time> {
-        if !self.expired.is_empty() {
+        if !self.expired.is_empty() || self.parts.drops.are_new() {
             return Some(Time::ZERO);
         }
         let opening = self.openings.first().map(|&(due, _)| due);
@@ -321,6 +324,21 @@ impl Endpoint {
     /// large: unscheduled bytes in flight to one peer stay below a quarter (`unsched-2`).
     pub fn set_receive_capacity(&mut self, bytes: u64) {
         self.parts.set_receive_capacity(bytes);
+    }
+
+    /// Returns whether [`set_receive_drops`](Self::set_receive_drops) matters now: messages of several packets are arriving.
+    #[must_use]
+    #[inline]
+    pub fn awaits_data(&self) -> bool {
+        self.parts.total.usage.are_arriving()
+    }
+
+    /// Reports the number of packets that the link's receive buffer has refused since it was opened. Nothing else loses packets of
+    /// peers of this host, so their silence is no loss while the number stays the same (rule `loss-14`). Report it before
+    /// [`handle_timeout`](Self::handle_timeout), and when a gap in a message shows a loss. A caller that does not know the number
+    /// reports none.
+    pub fn set_receive_drops(&mut self, now: Time, drops: u64) {
+        self.parts.drops.report(now, drops);
     }
 
     /// Returns this endpoint's load on its host's link, for the other endpoints. Costs a few loads.

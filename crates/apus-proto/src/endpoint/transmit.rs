@@ -190,7 +190,12 @@ impl Endpoint {
         //= docs/protocol.md#unsched-2
         let last = peer.flight.progress_report_due(now, self.parts.flight_max, rto);
         let Some(mut step) = last.and_then(|key| self.step(key)) else { return };
-        if step.rpc.is_client() { step.probe_progress() } else { step.control(Body::NeedAck) }
+        if !step.rpc.is_client() {
+            return step.control(Body::NeedAck);
+        }
+        let is_lost = !step.is_nothing_lost();
+        step.rpc.probing.by_doubt = !is_lost;
+        step.probe_progress(is_lost);
     }
 }
 
