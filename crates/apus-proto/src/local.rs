@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_never_told_too_long_and_hardly_too_short() {
+    fn times_are_never_encoded_too_long_and_hardly_too_short() {
         for time in (0..50).map(|power| Duration::from_micros((1 << power) + 12_345)) {
             let decoded = decode_time(encode_time(time)).unwrap();
             assert!(

@@ -464,7 +464,7 @@ fn a_request_comes_with_its_trace() {
 
 //= docs/protocol.md#local-9
 #[test]
-fn a_request_that_is_sent_again_tells_its_trace_again() {
+fn a_request_that_is_sent_again_has_its_trace_again() {
     let mut host = Host::new(|config| {
         config.peer_budget(65_536);
     });
@@ -488,7 +488,7 @@ fn a_request_that_is_sent_again_tells_its_trace_again() {
 #[test]
 fn what_no_honest_peer_says_of_traces_does_no_harm() {
     let mut host = Host::new(|_| {});
-    let tell = |host: &mut Host, id: u64, body: &[u8]| {
+    let trace = |host: &mut Host, id: u64, body: &[u8]| {
         let words = MessageKind::Trace.encode(id);
         let body = Bytes::copy_from_slice(body);
         host.nodes[SERVER].handle_message(host.now, path(SERVER), words, body);
@@ -500,18 +500,18 @@ fn what_no_honest_peer_says_of_traces_does_no_harm() {
         host.trace_of_next()
     };
     for id in 0..5_000 {
-        tell(&mut host, id, &context(1).to_bytes());
+        trace(&mut host, id, &context(1).to_bytes());
     }
     assert_eq!(call(&mut host, 4_999), Some(context(1)));
     assert_eq!(call(&mut host, 4_000), Some(context(1)));
     assert_eq!(call(&mut host, 1), None, "it was forgotten");
     let before = host.nodes[SERVER].counters().dropped_malformed;
     for bytes in [&[][..], &[0; 25], &[1; 24], &[1; 26]] {
-        tell(&mut host, 6_000, bytes);
+        trace(&mut host, 6_000, bytes);
     }
     assert_eq!(host.nodes[SERVER].counters().dropped_malformed, before + 4);
     assert_eq!(call(&mut host, 6_000), None);
-    tell(&mut host, 7_000, &context(1).to_bytes());
+    trace(&mut host, 7_000, &context(1).to_bytes());
     let abort = MessageKind::Abort.encode(7_000);
     host.nodes[SERVER].handle_message(host.now, path(SERVER), abort, Bytes::new());
     assert_eq!(call(&mut host, 7_000), None, "its call was given up");

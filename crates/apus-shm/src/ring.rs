@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_is_full_until_the_reader_tells() {
+    fn the_ring_is_full_until_the_reader_reports() {
         let mut ends = ends();
         let fitted = (0..).take_while(|&number| ends.push(1, [number, 0], b"")).count();
         assert_eq!(fitted, 15, "one slot is the next stamp");

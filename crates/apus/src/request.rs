@@ -22,7 +22,7 @@ use crate::sync::clock;
 /// A request from a client, executed at most once.
 ///
 /// Any thread may answer it, at any time. Dropping it without an answer gives it up: the client learns after some round trips
-/// that there will be no response. If a panic drops it, the client is told at once
+/// that there will be no response. If a panic drops it, the client is notified at once
 /// ([`HandlerPanicked`](crate::CallError::HandlerPanicked)), unless the client is a Linux host. An unanswered request keeps its
 /// service open and counts against the budgets of its client.
 ///

@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_tells_of_its_request() {
+    fn a_reply_reports_its_request() {
         let mut bodies = Bodies::default();
         for (tag, length) in [(5, 100), (6, 70_000)] {
             let echo = bodies.body(Request { tag, length, reply: 0 });

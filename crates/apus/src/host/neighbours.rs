@@ -2,7 +2,7 @@
 //!
 //! A neighbour is met first ([`crate::host::meetings`]) and then *paired*. A look at a pair costs one load, so a polling thread
 //! checks every pair with recent messages: the *active* ones. The other pairs are asleep: their processes write to a unix socket
-//! after a message, and a [`Watch`] tells which sockets are readable. Before the last thread of the node sleeps, the active pairs
+//! after a message, and a [`Watch`] reports the readable sockets. Before the last thread of the node sleeps, the active pairs
 //! fall asleep as well.
 //!
 //! A process that uses the engine of another one ([`crate::shared_engine`]) is a neighbour too, with a [`Role`] of its own.

@@ -53,7 +53,7 @@ impl Paired {
         }
     }
 
-    /// Returns a function that tells whether the request with an id has not reached the neighbour as a whole.
+    /// Returns a function that returns `true` for the id of a request that has not reached the neighbour as a whole.
     pub(crate) fn unsent_requests(&self) -> impl Fn(u64) -> bool + use<> {
         let request = |words| match MessageKind::decode(words)? {
             (MessageKind::Request { .. }, id) => Some(id),

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_process_that_leaves_is_told() {
+    fn the_last_process_that_leaves_is_reported() {
         begin();
         let (one, other) = (Holders::one().unwrap(), Holders::one().unwrap());
         assert_ne!(one, other);

@@ -137,11 +137,11 @@ impl Wanted {
         self.span.record("rpc.response.size", int(length));
     }
 
-    fn fail(&self, error: &CallError, tell: impl FnOnce()) {
+    fn fail(&self, error: &CallError, log: impl FnOnce()) {
         self.record_id();
         self.span.record("error.type", variant(error).as_str());
         self.span.record("otel.status_code", "ERROR");
-        self.span.in_scope(tell);
+        self.span.in_scope(log);
     }
 }
 
