@@ -348,8 +348,8 @@ impl Engine {
         self.endpoint.poll_timeout().is_some_and(|due| due <= now)
     }
 
-    /// Tells the endpoint how many packets the link's receive buffer has refused: before timers act, when a message has a new gap,
-    /// and now and then. It costs a system call for each socket of the link.
+    /// Reports the number of packets that the link's receive buffer has refused to the endpoint: before timers act, when a message has
+    /// a new gap, and at intervals. It costs a system call for each socket of the link.
     fn report_drops(&mut self, now: Time) {
         let (at, seen) = self.turns.drops_reported;
         let gaps = self.endpoint.counters().gaps;
