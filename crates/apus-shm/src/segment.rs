@@ -242,6 +242,8 @@ impl PeerSegment {
     /// If the line is not within the segment or `offset` is not a multiple of 64.
     #[inline]
     pub(crate) fn load_head(&self, offset: usize) -> (u64, [u64; 2]) {
+        #[cfg(test)]
+        lines::read(self.address(), offset..offset + 24);
         let [first, second, third, ..] = self.mapping.line(offset);
         match first.load(Ordering::Acquire) {
             0 => (0, [0, 0]),
@@ -289,6 +291,8 @@ impl PeerSegment {
     /// If `range` is not within the segment, or the buffer has no room.
     #[inline]
     pub(crate) fn append_to(&self, range: Range<usize>, target: &mut BytesMut) {
+        #[cfg(test)]
+        lines::read(self.address(), range.clone());
         let from = self.mapping.bytes(&range);
         let (length, end) = (range.len(), target.len());
         let room = target.spare_capacity_mut();
@@ -446,6 +450,11 @@ impl Memory {
         if !(at | next | size).is_multiple_of(LINE) || !is_within {
             no_word(at, size);
         }
+        #[cfg(test)]
+        for written in [at..at + HEAD + payload.len(), next..next + 8] {
+            let start = self.range.start;
+            lines::write(self.mapping.base.as_ptr(), start + written.start..start + written.end);
+        }
         // SAFETY: the part is mapped for writing as long as `self` lives. Words are aligned, and only accessed as atomics. No
         // reference to the payload's bytes exists in this process, and `&mut self` excludes other threads.
         unsafe {
@@ -465,6 +474,11 @@ impl Memory {
     #[inline]
     pub fn fetch_to_write(&self, offset: usize) {
         if offset < self.size() {
+            #[cfg(test)]
+            lines::write(
+                self.mapping.base.as_ptr(),
+                self.range.start + offset..self.range.start + offset + 1,
+            );
             // SAFETY: the address is within the mapping, which lives as long as `self`. A prefetch changes nothing.
             unsafe {
                 let line = self.mapping.base.as_ptr().add(self.range.start + offset);
