@@ -49,8 +49,8 @@ const COUNTED: [Counted; 7] = [
     counted("core", "udp", "core_cost", "count", [6_400, 38_400]),
     counted("library", "udp", "call_cost", "1", [2_000, 12_000]),
     counted("batch", "udp", "call_cost", "256", [2_560, 25_600]),
-    counted("batch_2_shards", "udp", "call_cost", "256", [2_560, 25_600]).to_shards("2"),
-    counted("batch_8_shards", "udp", "call_cost", "256", [2_560, 25_600]).to_shards("8"),
+    counted("batch_2_shards", "udp", "call_cost", "256", [2_560, 25_600]).with_shards("2"),
+    counted("batch_8_shards", "udp", "call_cost", "256", [2_560, 25_600]).with_shards("8"),
     counted("memory", "auto", "call_cost", "1", [2_000, 12_000]),
     counted("memory_batch", "auto", "call_cost", "64", [2_560, 25_600]),
 ];
@@ -179,7 +179,7 @@ fn slow_clock() -> Result<String> {
 }
 
 impl Counted {
-    const fn to_shards(self, shards: &'static str) -> Self {
+    const fn with_shards(self, shards: &'static str) -> Self {
         Self { shards: Some(shards), ..self }
     }
 

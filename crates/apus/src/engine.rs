@@ -240,9 +240,7 @@ impl Engine {
                 self.paths.misrouted.push((peer, error));
             }
         }
-        if self.endpoint.awaits_data() {
-            self.report_drops(now);
-        }
+        self.report_drops(now);
         let due = self.turns.timers.run(now, self.is_due(now), more);
         if due {
             self.endpoint.handle_timeout(now);
@@ -338,14 +336,25 @@ impl Engine {
         self.endpoint.poll_timeout().is_some_and(|due| due <= now)
     }
 
-    /// Tells the endpoint how many packets the link's receive buffer has refused: before timers act, when a message has a new gap,
-    /// and now and then. It costs a system call for each socket of the link.
+    /// Tells the endpoint how many packets the link's receive buffer has refused: before timers act, and while messages of several
+    /// packets arrive, when one has a new gap, and now and then.
+    #[inline]
     fn report_drops(&mut self, now: Time) {
         let (at, seen) = self.turns.drops_reported;
-        let gaps = self.endpoint.counters().gaps;
-        let wants = gaps != seen || now.saturating_since(at) >= DROPS_EVERY || self.is_due(now);
-        if wants && self.link.capabilities().drop_counter {
-            self.turns.drops_reported = (now, gaps);
+        let wants = || {
+            let gaps = self.endpoint.counters().gaps;
+            gaps != seen || now.saturating_since(at) >= DROPS_EVERY
+        };
+        if self.is_due(now) || self.endpoint.awaits_data() && wants() {
+            self.report_drops_now(now);
+        }
+    }
+
+    /// Costs a system call for each socket of the link.
+    #[cold]
+    fn report_drops_now(&mut self, now: Time) {
+        self.turns.drops_reported = (now, self.endpoint.counters().gaps);
+        if self.link.capabilities().drop_counter {
             self.endpoint.set_receive_drops(now, self.link.counters().receive_buffer_drops);
         }
     }
