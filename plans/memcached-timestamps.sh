@@ -33,7 +33,7 @@ until_it() { # words, command …: waits until the command succeeds
 
 MEMCACHED_PORT_FILENAME=$work/port taskset -c 1 memcached -u root -l 127.0.0.1 -p -1 -U 0 -t 1 &
 started+=($!)
-until_it "memcached tells its port" test -s "$work/port"
+until_it "memcached reports its port" test -s "$work/port"
 port=$(sed -n 's/^TCP INET: //p' "$work/port")
 load=("$apus" bench memcached "127.0.0.1:$port" --pin 0 --update 0 --connections 64 --depth 1 --runs 1 --stamps "${@:3}")
 "${load[@]}" --seconds 0.2 >/dev/null # sets the values
@@ -65,11 +65,11 @@ late=$(sed -n 's/.*"late_pct":\([0-9.e-]*\).*/\1/p' "$work/result.json")
 awk -v packets="$packets" -v reported="$reported" -v stamped="$stamped" -v late="$late" -v count="$(wc -l <"$work/times")" -v lost="${lost:-unknown}" 'BEGIN {
     printf "%d requests in packets (received/dropped by the capture: %s), %.2f %% of the queries sent late\n", count, lost, late
     printf "median of the capture               %7.1f µs\n", packets
-    agrees = tell("median of the kernel'"'"'s stamps", stamped)
-    agrees = tell("median latency, from the intended start", reported) && agrees
+    agrees = agrees_with("median of the kernel'"'"'s stamps", stamped)
+    agrees = agrees_with("median latency, from the intended start", reported) && agrees
     exit !agrees
 }
-function tell(words, median,    apart) {
+function agrees_with(words, median,    apart) {
     apart = median - packets
     printf "%-35s %7.1f µs, %.1f µs or %.0f %% more\n", words, median, apart, apart / packets * 100
     if (apart < 0) apart = -apart

@@ -2,7 +2,7 @@
 # Nine programs of one host share its link: eight send messages of 1 MB, one makes calls of 100 B. First each has an engine of its own,
 # then all use that of `apus daemon`. Needs root, for the lab (docs/lab.md), and jq.
 #   plans/shared-engine.sh [RUNS [SECONDS]]
-# MBPS sets the rate of the link (50), APUS_LINK_MBPS what the programs are told of it (the same), APUS the program.
+# MBPS sets the rate of the link (50), APUS_LINK_MBPS the rate that the programs assume (the same), APUS the program.
 set -euo pipefail
 apus=${APUS:-apus}
 mbps=${MBPS:-50}

@@ -135,7 +135,7 @@ pgbench_select() { # connections
         sed -n 's/^tps = \([0-9.]*\).*/\1/p'
     stop
 }
-sockperf_ping() { # size; the tool tells half of a round trip
+sockperf_ping() { # size; the tool reports half of a round trip
     free_port
     taskset -c 0 "${under[@]}" sockperf server --tcp -i 127.0.0.1 -p "$port" >/dev/null 2>&1 &
     server=$!

@@ -1,4 +1,4 @@
-//! Tells the program the versions of what it measures, from `Cargo.lock`, and makes the gRPC service.
+//! Passes the versions of the measured packages to the program, from `Cargo.lock`, and generates the gRPC service.
 
 use std::fs;
 

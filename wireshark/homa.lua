@@ -226,8 +226,8 @@ local function new_message()
     return { pieces = {}, have = 0, top = 0, granted = 0, frames = {} }
 end
 
--- The RPC of a packet: by both nodes and the id, which is unique per client node. The token of packets to the server tells two runs
--- of the nodes apart, once the request is complete: a client that has restarted uses the same ids.
+-- The RPC of a packet: by both nodes and the id, which is unique per client node. The token of packets to the server distinguishes two
+-- runs of the nodes, once the request is complete: a client that has restarted uses the same ids.
 local function rpc_of(packet, context)
     local client, server = context.from, context.to
     if not packet.from_client then client, server = server, client end
@@ -345,7 +345,7 @@ local function handle_resend(packet, result)
     result.message.granted = math.max(result.message.granted, last)
 end
 
--- First pass: the RPC and message of a packet, and what earlier packets tell about it.
+-- First pass: the RPC and message of a packet, and its state after the earlier packets.
 local function first_pass(packet, context)
     local result = { notes = {} }
     if packet.id_is_zero or not TYPES[packet.kind] then return result end
@@ -500,7 +500,7 @@ local function add_extension(tree, range)
     end
 end
 
--- The length of the segments of a packet that no device has cut (W40): nil for a packet of one segment, 0 if it cannot be told.
+-- The length of the segments of a packet that no device has cut (W40): nil for a packet of one segment, 0 if it is unknown.
 local function segment_length(range, first)
     local payload = range:len() - DATA_LEN
     if math.floor(range(12, 1):uint() / 16) ~= 13 or range(48, 1):uint() ~= 0 or payload <= 504 then return nil end

@@ -11,8 +11,8 @@ fuzz_target!(|bytes: &[u8]| {
     let mut buffer = [0xA5; MAX_HEADER];
     let length = match packet {
         Packet::Open { header, open } => open.emit(&header, &mut buffer),
-        Packet::Token { header, offer } => offer.emit_token(&header, &mut buffer),
-        Packet::Confirm { header, offer } => offer.emit_confirm(&header, &mut buffer),
+        Packet::Token { header, credentials } => credentials.emit_token(&header, &mut buffer),
+        Packet::Confirm { header, credentials } => credentials.emit_confirm(&header, &mut buffer),
         Packet::Meet { header, meet } => meet.emit(&header, &mut buffer),
         _ => return,
     };

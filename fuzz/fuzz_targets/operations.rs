@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use apus_proto::{
+use apus_proto::{Cookie, 
     CallFailed, CallOptions, Config, Endpoint, Event, Remote, ReplyError, RpcKey, SocketKey,
     SpentBodies, Time,
 };
@@ -289,7 +289,7 @@ impl<'a> Run<'a> {
         let deadline = deadline_us.map(|us| self.now + Duration::from_micros(u64::from(us)));
         let number = self.calls.len();
         let trace = context(number).filter(|_| traced).map(Box::new);
-        CallOptions { cookie: number as u64, deadline, trace }
+        CallOptions { cookie: Cookie::Key(number as u64), deadline, trace }
     }
 
     fn begun(&mut self, from: usize, rpc: RpcKey, request: u32, traced: bool) {
@@ -509,7 +509,7 @@ impl<'a> Run<'a> {
                 self.nodes[at].requests.push_back((rpc, call));
             }
             Event::Response { cookie, body, .. } => {
-                let number = cookie as usize;
+                let number = cookie.number() as usize;
                 let length = self.end(at, number).response;
                 if !self.input.damages {
                     assert!(self.calls[number].executed, "call {number} was never executed");
@@ -517,9 +517,9 @@ impl<'a> Run<'a> {
                 }
             }
             Event::Connected { cookie, .. } => {
-                self.end(at, cookie as usize);
+                self.end(at, cookie.number() as usize);
             }
-            Event::Failed { cookie, error, .. } => self.on_failed(at, cookie as usize, error),
+            Event::Failed { cookie, error, .. } => self.on_failed(at, cookie.number() as usize, error),
         }
     }
 

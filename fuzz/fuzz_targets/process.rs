@@ -201,8 +201,8 @@ impl Liar {
         match action {
             Action::Say { word, id, length } => self.say([word, self.id(id)], body(length), all),
             Action::Address { id, any } => {
-                let told = any.map_or(address, |any| any.to_vec().into());
-                self.say([8, self.id(id)], told, all)
+                let address = any.map_or(address, |any| any.to_vec().into());
+                self.say([8, self.id(id)], address, all)
             }
             Action::Call { id, from, to, length } => {
                 let id = self.id(id);

@@ -39,20 +39,22 @@ struct Counted {
     link: &'static str,
     example: &'static str,
     argument: &'static str,
-    /// Shards of the server, if there is one.
-    shards: Option<&'static str>,
+    /// Number of the server's shards or `together`, if it is given.
+    option: Option<&'static str>,
     /// Numbers of calls of two runs. Their difference has no instructions of the start and the end.
     calls: [u64; 2],
 }
 
-const COUNTED: [Counted; 7] = [
+const COUNTED: [Counted; 9] = [
     counted("core", "udp", "core_cost", "count", [6_400, 38_400]),
     counted("library", "udp", "call_cost", "1", [2_000, 12_000]),
     counted("batch", "udp", "call_cost", "256", [2_560, 25_600]),
-    counted("batch_2_shards", "udp", "call_cost", "256", [2_560, 25_600]).with_shards("2"),
-    counted("batch_8_shards", "udp", "call_cost", "256", [2_560, 25_600]).with_shards("8"),
+    counted("batch_2_shards", "udp", "call_cost", "256", [2_560, 25_600]).with("2"),
+    counted("batch_8_shards", "udp", "call_cost", "256", [2_560, 25_600]).with("8"),
     counted("memory", "auto", "call_cost", "1", [2_000, 12_000]),
     counted("memory_batch", "auto", "call_cost", "64", [2_560, 25_600]),
+    counted("batch_together", "udp", "call_cost", "256", [2_560, 25_600]).with("together"),
+    counted("memory_together", "auto", "call_cost", "64", [2_560, 25_600]).with("together"),
 ];
 
 const fn counted(
@@ -62,7 +64,7 @@ const fn counted(
     argument: &'static str,
     calls: [u64; 2],
 ) -> Counted {
-    Counted { name, link, example, argument, shards: None, calls }
+    Counted { name, link, example, argument, option: None, calls }
 }
 
 /// A number of the record, and its value.
@@ -143,7 +145,7 @@ fn beyond_one_shard(measured: &[Measured]) -> Vec<(String, f64)> {
         let name = format!("{name}_instructions");
         measured.iter().find(|(measured, _)| *measured == name).map(|(_, value)| *value)
     };
-    let sharded = COUNTED.iter().filter(|counted| counted.shards.is_some());
+    let sharded = COUNTED.iter().filter(|counted| counted.name.ends_with("shards"));
     let ratio = |counted: &Counted| {
         Some((counted.name.to_owned(), instructions(counted.name)? / instructions("batch")?))
     };
@@ -179,8 +181,8 @@ fn slow_clock() -> Result<String> {
 }
 
 impl Counted {
-    const fn with_shards(self, shards: &'static str) -> Self {
-        Self { shards: Some(shards), ..self }
+    const fn with(self, option: &'static str) -> Self {
+        Self { option: Some(option), ..self }
     }
 
     /// Returns the number of instructions or allocations of a call, by the clock of this library.
@@ -188,7 +190,7 @@ impl Counted {
         let program = format!("{}/release/examples/{}", target(), self.example);
         let total = |calls: u64| {
             let calls = calls.to_string();
-            let arguments = [self.argument, &calls].into_iter().chain(self.shards);
+            let arguments = [self.argument, &calls].into_iter().chain(self.option);
             count(&Invocation {
                 program: &program,
                 arguments: &arguments.collect::<Vec<_>>(),

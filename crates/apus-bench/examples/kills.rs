@@ -139,7 +139,7 @@ fn campaign(killed: &str, count: usize, uses_engine: bool) {
         let at = now();
         programs.get(killed).child.kill().expect("the victim lives");
         for name in &survivors {
-            programs.get(name).tell(&format!("killed {at}"));
+            programs.get(name).send_command(&format!("killed {at}"));
         }
         let ended = survivors.iter().map(|name| programs.get(name).line());
         let ended = ended.map(|time| time.parse().expect("a time")).max();
@@ -195,12 +195,12 @@ impl Program {
         line.trim_end().to_owned()
     }
 
-    fn tell(&mut self, command: &str) {
+    fn send_command(&mut self, command: &str) {
         writeln!(self.input, "{command}").expect("the process goes on");
     }
 
     fn ask(&mut self, question: &str) -> String {
-        self.tell(question);
+        self.send_command(question);
         self.line()
     }
 

@@ -33,14 +33,23 @@ pub(crate) struct Carried {
     asks: bool,
     /// Whether the program has exited, or has returned to TCP for good.
     died: bool,
-    /// Whether the last frame was put into `outgoing`.
-    told: bool,
+    /// Whether the frame that reports the exit was put into `outgoing`. No other frame follows it.
+    exit_reported: bool,
 }
 
 impl Carried {
     pub(crate) fn new(mirror: Mirror, stream: Stream) -> Self {
         let (incoming, outgoing) = (Vec::new(), Vec::new());
-        Self { mirror, stream, incoming, outgoing, sent: 0, asks: false, died: false, told: false }
+        Self {
+            mirror,
+            stream,
+            incoming,
+            outgoing,
+            sent: 0,
+            asks: false,
+            died: false,
+            exit_reported: false,
+        }
     }
 
     /// Asks the program to return the connection to TCP for good. Returns `false` if its socket accepts no message now.
@@ -53,7 +62,7 @@ impl Carried {
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<End>> {
         self.mirror.withdraw();
         loop {
-            if !self.told {
+            if !self.exit_reported {
                 if self.receive(context)? {
                     return Poll::Ready(Ok(End::There));
                 }
@@ -62,7 +71,7 @@ impl Carried {
                 self.look()?;
             }
             ready!(self.send(context))?;
-            if self.told {
+            if self.exit_reported {
                 // The other program may have exited as well, and its carrier may no longer read.
                 let _ = ready!(self.stream.poll_close(context));
                 return Poll::Ready(Ok(End::Here));
@@ -120,11 +129,11 @@ impl Carried {
 
     /// Reads the program's changes, if all earlier changes are sent.
     fn look(&mut self) -> io::Result<()> {
-        if !self.outgoing.is_empty() || self.told {
+        if !self.outgoing.is_empty() || self.exit_reported {
             return Ok(());
         }
         let looked = self.mirror.look(self.asks, self.died, &mut self.outgoing);
-        (self.asks, self.told) = (false, self.died);
+        (self.asks, self.exit_reported) = (false, self.died);
         looked.map_err(io::Error::other)
     }
 

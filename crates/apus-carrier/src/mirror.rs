@@ -29,7 +29,7 @@ const CAPACITY: u64 = layout::FAR_CAPACITY as u64;
 
 /// Upper bound on bytes that this program may have read before the other one is informed. With less room than that, a sender may be
 /// waiting.
-const UNTOLD_MAX: u64 = CAPACITY / 4;
+const UNREPORTED_MAX: u64 = CAPACITY / 4;
 
 /// A program, and the segment that it sees as its peer's.
 pub(crate) struct Mirror {
@@ -41,7 +41,7 @@ pub(crate) struct Mirror {
     /// The socket by which the program and the carrier wake each other.
     pub(crate) bell: Source<ProgramChannel>,
     /// The words that the other carrier knows.
-    told: Words,
+    reported: Words,
     /// Position in the program's ring up to which the other carrier has the bytes.
     sent: u64,
 }
@@ -53,7 +53,7 @@ impl Mirror {
         channel: Source<ProgramChannel>,
         bell: Source<ProgramChannel>,
     ) -> Self {
-        Self { program, shown, woken: [0; 2], channel, bell, told: [0; COUNT], sent: 0 }
+        Self { program, shown, woken: [0; 2], channel, bell, reported: [0; COUNT], sent: 0 }
     }
 
     /// Appends the changes of the program's segment to `out`, if there are any.
@@ -68,18 +68,18 @@ impl Mirror {
         out: &mut Vec<u8>,
     ) -> Result<(), Malformed> {
         let mut words = words::ORDER.map(|offset| self.program.load(offset, Ordering::Acquire));
-        let has_begun = words[EPOCH] != self.told[EPOCH];
+        let has_begun = words[EPOCH] != self.reported[EPOCH];
         let from = if has_begun { self.shown(layout::READ) } else { self.sent };
         if words[WRITTEN] < from && !has_begun {
             // The epoch begins now: its number is stored next, and the bell rings then.
-            words[WRITTEN] = self.told[WRITTEN];
+            words[WRITTEN] = self.reported[WRITTEN];
         }
         let length = match words[WRITTEN].checked_sub(from) {
             Some(length) if length <= CAPACITY => length,
             None if !has_begun => 0,
             _ => return Err(Malformed),
         };
-        let changed = (0..COUNT).filter(|place| words[*place] != self.told[*place]);
+        let changed = (0..COUNT).filter(|place| words[*place] != self.reported[*place]);
         let mut changed = changed.fold(0, |mask, place| mask | 1 << place);
         if length > 0 {
             changed |= 1 << WRITTEN;
@@ -90,7 +90,7 @@ impl Mirror {
         }
         frame.encode(out);
         self.copy_out(from, frame.length, out);
-        (self.told, self.sent) = (words, from + length);
+        (self.reported, self.sent) = (words, from + length);
         Ok(())
     }
 
@@ -103,7 +103,7 @@ impl Mirror {
 
     /// Whether the program has returned to TCP for good, and the other carrier is informed.
     pub(crate) fn has_left(&self) -> bool {
-        self.told[words::place(layout::LEFT)] == layout::HAS_LEFT
+        self.reported[words::place(layout::LEFT)] == layout::HAS_LEFT
     }
 
     /// Shows a frame's changes to the program, and wakes it if it waits for them.
@@ -155,21 +155,21 @@ impl Mirror {
 
     /// Wakes the program's threads.
     fn ring(&self) {
-        if !self.bell.get().tell(ANSWER) {
-            self.channel.get().tell(introduction::FULL);
+        if !self.bell.get().notify(ANSWER) {
+            self.channel.get().notify(introduction::FULL);
         }
     }
 
     /// Asks the thread of the program's library to follow its peer.
     fn ask(&self) {
-        self.channel.get().tell(ANSWER);
+        self.channel.get().notify(ANSWER);
     }
 
     /// Asks the program to ring. The caller must check once more before it sleeps.
     pub(crate) fn ask_to_ring(&self) {
         bell::ask(self.shown.word(layout::BELLS[0]));
-        let untold = self.shown(layout::WRITTEN).wrapping_sub(self.told[READ]);
-        if (UNTOLD_MAX..=CAPACITY).contains(&untold) {
+        let unreported = self.shown(layout::WRITTEN).wrapping_sub(self.reported[READ]);
+        if (UNREPORTED_MAX..=CAPACITY).contains(&unreported) {
             bell::ask(self.shown.word(layout::BELLS[1]));
         }
     }

@@ -126,7 +126,7 @@ impl ProgramChannel {
     }
 
     /// Sends a message of one byte. Returns `false` if the socket is full or closed. The reader of a closed socket notices that.
-    pub(crate) fn tell(&self, message: u8) -> bool {
+    pub(crate) fn notify(&self, message: u8) -> bool {
         self.send(&[message], &[]).is_ok()
     }
 }

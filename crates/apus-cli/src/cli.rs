@@ -20,7 +20,7 @@ use crate::{carrier, completions, daemon, demo, doctor, man, report, run, settin
 #[derive(Debug, Parser)]
 #[command(
     name = "apus",
-    version,
+    version = version(),
     propagate_version = true,
     subcommand_required = true,
     arg_required_else_help = true,
@@ -39,6 +39,15 @@ Otherwise apus run and apus irq run end with the exit status of the program."
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
+}
+
+/// The version, with the commit if it was given to the build.
+fn version() -> &'static str {
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+    match option_env!("APUS_COMMIT") {
+        Some(commit) => format!("{VERSION} (commit {commit})").leak(),
+        None => VERSION,
+    }
 }
 
 #[derive(Debug, Subcommand)]

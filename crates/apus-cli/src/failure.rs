@@ -1,4 +1,4 @@
-//! Failures of the program: one line with the cause, and an exit code that tells whose fault it is.
+//! Failures of the program: one line with the cause, and an exit code that names the side at fault.
 
 use std::error::Error;
 use std::ffi::OsStr;

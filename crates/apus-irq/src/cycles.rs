@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cycles_idle_times_and_wake_ups_are_told_apart() {
+    fn cycles_idle_times_and_wake_ups_are_distinguished() {
         let mut recorded = Recorded::new(&[7]);
         let thread = 7;
         let events = [

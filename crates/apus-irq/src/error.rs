@@ -101,6 +101,29 @@ pub enum Error {
         /// The numbers of listeners and queues.
         source: Misfit,
     },
+    /// A program that has ended while it was measured.
+    #[error("{0} has ended")]
+    Ended(String),
+    /// A measurement that the caller has stopped.
+    #[error("stopped; the values before are restored")]
+    Stopped,
+    /// A program without packets from a NAPI instance.
+    #[error("the program received no packet from a NAPI instance of this network namespace")]
+    NoPackets,
+    /// A command that measures as a client and has no result.
+    #[error("`{command}`: {why}")]
+    Client {
+        /// The command.
+        command: String,
+        /// The fault.
+        why: String,
+    },
+    /// No user of this name or number.
+    #[error("no user `{0}`")]
+    NoUser(String),
+    /// A process that may not run a program as another user.
+    #[error("only root can run a program as another user")]
+    NotRoot,
     /// A refusal of the kernel or the file system.
     #[error("{what}: {}", explained(source))]
     Io {

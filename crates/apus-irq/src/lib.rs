@@ -16,11 +16,14 @@
 //! | [`users()`], [`users_besides`], [`refuse_shared`] | the programs that receive packets by given NAPI instances |
 //! | [`groups`], [`Group`], [`Spread`] | connections go to the listener of the queue that they come by |
 //! | [`Mode`] | parameters that belong together, by the names of the kernel's IRQ suspension series |
-//! | [`Cycles`], [`Tuner`] | the times of a program between two waits; the choice of parameters by measurement |
+//! | [`Cycles`], [`Tuner`] | the times of a program between two waits; the choice of parameters from measurements |
+//! | [`Tuning`], [`receiving_slots`] | the steps of that choice: set, measure, decide; the instances that a program receives packets from |
 //! | [`StateDirectory`] | changes, and files with the values before them |
 //! | [`Session`], [`guardian`] | the values that a process sets while it runs; the process that restores them after a kill |
+//! | [`NapiChange`], [`restore`] | values of a device that last until they are restored by hand; the restoration of everything |
 //! | [`keeper`] | the process that sets a device again when its values are lost |
 //! | [`Steering`], [`ProcessTree`] | the listeners of a program while they come and go; the processes of a program that was started |
+//! | [`ProgramUser`] | the user as whom a program runs |
 //! | [`Watch`], [`busy_poll_packets`] | the kernel's work: timers, polls, softirqs, and packets taken by busy polling |
 //!
 //! Nothing here runs by itself, except the thread of a [`Watch`]. A [`Session`] and a [`keeper`] start the process that their
@@ -30,6 +33,7 @@
 
 #![deny(unsafe_code)]
 
+mod change;
 mod cycles;
 mod device;
 mod directory;
@@ -53,6 +57,7 @@ mod users;
 mod waiting;
 mod watch;
 
+pub use change::NapiChange;
 pub use cycles::Cycles;
 pub use device::{Device, Slot, Target};
 pub use epoll::{EpollParameters, incoming_napi};
@@ -64,7 +69,10 @@ pub use netdev::{
 };
 pub use offload::{Features, features, set_feature};
 pub use program::{EpollSet, ProcessId, Program, processes};
-pub use running::{Done, Notice, ProcessTree, Session, Steering, adopt_orphans, guardian, keeper};
+pub use running::{
+    Done, Notice, Period, ProcessTree, ProgramUser, Restored, Session, Steering, Tuning,
+    TuningStep, adopt_orphans, guardian, keeper, receiving_slots, restore,
+};
 pub use socket::Socket;
 pub use state::{Again, Changed, HeldDevice, HeldGroup, HeldProgram, StateDirectory};
 pub use steering::{Descriptor, Group, Misfit, Spread, groups};

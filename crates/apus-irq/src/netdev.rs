@@ -53,6 +53,15 @@ pub struct NapiParameters {
     pub threaded: Option<u32>,
 }
 
+impl NapiParameters {
+    /// Whether interrupts can be suspended: suspension also needs deferral.
+    #[must_use]
+    pub fn can_suspend(&self) -> bool {
+        let is_deferred = self.defer_hard_irqs > 0 && self.gro_flush_timeout_ns > 0;
+        is_deferred && self.irq_suspend_timeout_ns > 0
+    }
+}
+
 /// The value of `threaded` for a kernel thread that polls all the time (Linux 6.19).
 pub const THREADED_BUSY_POLL: u32 = 2;
 

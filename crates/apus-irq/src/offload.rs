@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_the_offloads_of_loopback() {
+    fn the_kernel_reports_the_offloads_of_loopback() {
         // There is no such family before Linux 5.6.
         let Ok(features) = features("lo") else { return };
         assert!(!features.active.is_empty() && !features.changeable.is_empty());

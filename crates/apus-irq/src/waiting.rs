@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn system_calls_are_told_apart() {
+    fn system_calls_are_distinguished() {
         let wait = |call: libc::c_long, first: &str| {
             parse(&format!("{call} {first} 0x7ffd 0x20 0xffffffff 0x0 0x8 0x7ffd 0x7f2a\n"))
         };

@@ -466,7 +466,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_of_an_agent_is_told_from_other_errors() {
+    fn silence_of_an_agent_is_distinguished_from_other_errors() {
         let silence = anyhow::anyhow!("{SILENCE} 100 bytes on an idle network within 2s");
         assert!(is_silence(&silence.context("h3 failed")));
         assert!(!is_silence(&anyhow::anyhow!("h3 fell silent")));

@@ -32,8 +32,8 @@ pub struct Setting {
     pub hosts: usize,
     /// Rate of every link in Mb/s, in both directions. Default 50.
     pub link_mbps: f64,
-    /// Whether Apus is told this rate; otherwise the rate is unknown to it. Default true.
-    pub tell_link: bool,
+    /// Whether Apus is configured with this rate, which is unknown to it otherwise. Default true.
+    pub link_rate_known: bool,
     /// Share of a processor that each host has, on a processor of its own. If absent, all hosts share all processors.
     pub host_cpu: Option<f64>,
     /// Upper bound on an IP packet, in bytes. Default 1500.
@@ -91,7 +91,7 @@ impl Default for Setting {
         Self {
             hosts: 10,
             link_mbps: 50.0,
-            tell_link: true,
+            link_rate_known: true,
             host_cpu: None,
             mtu: 1500,
             transports: vec![Contender::Apus, Contender::Tcp],
@@ -246,7 +246,7 @@ impl Setting {
             // The switch must receive packets one by one.
             ("gso".to_owned(), "false".to_owned()),
         ]);
-        if self.tell_link {
+        if self.link_rate_known {
             settings.extend([
                 ("link_mbps".to_owned(), format!("{:.0}", self.link_mbps.max(1.0))),
                 // One full packet, less than the default, so that short messages wait less.
@@ -470,14 +470,15 @@ mod tests {
     }
 
     #[test]
-    fn nodes_need_not_be_told_the_rate_of_their_links() {
-        let told = settings("link_mbps = 200").unwrap()[0].apus_settings();
+    fn nodes_need_not_know_the_rate_of_their_links() {
+        let known = settings("link_mbps = 200").unwrap()[0].apus_settings();
         assert_eq!(
-            (told["link_mbps"].as_str(), told["pacing_backlog"].as_str()),
+            (known["link_mbps"].as_str(), known["pacing_backlog"].as_str()),
             ("200", "100 us")
         );
-        let untold = settings("link_mbps = 200\ntell_link = false").unwrap()[0].apus_settings();
-        assert_eq!((untold["link_mbps"].as_str(), untold.get("pacing_backlog")), ("0", None));
+        let unknown =
+            settings("link_mbps = 200\nlink_rate_known = false").unwrap()[0].apus_settings();
+        assert_eq!((unknown["link_mbps"].as_str(), unknown.get("pacing_backlog")), ("0", None));
     }
 
     #[test]

@@ -30,7 +30,7 @@ impl SlowProcessor {
     /// If this process may not use the processor, or may not hold it up.
     pub(crate) fn start(number: usize, share: f64) -> Result<Self> {
         let over = Arc::new(AtomicBool::new(false));
-        let (told, outcome) = mpsc::channel();
+        let (started, outcome) = mpsc::channel();
         let until = Arc::clone(&over);
         let holder = thread::Builder::new()
             .name("lab-processor".to_owned())
@@ -38,7 +38,7 @@ impl SlowProcessor {
                 let ready = cpu::pin_current_thread(number).and_then(|()| cpu::run_before_others());
                 let holds = ready.is_ok();
                 // The caller waits for the result.
-                let _ = told.send(ready);
+                let _ = started.send(ready);
                 if holds {
                     hold_up(share, &until);
                 }

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn one_late_start_in_a_hundred_is_tolerated_more_is_told() {
+    fn one_late_start_in_a_hundred_is_tolerated_more_are_reported() {
         let mut lateness = Lateness::new();
         assert_eq!((lateness.share(), lateness.warning("x")), (0.0, None));
         for call in 0..99 {

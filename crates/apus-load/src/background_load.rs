@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_told_with_the_busiest_by_name() {
+    fn other_processes_are_reported_with_the_busiest_by_name() {
         let before =
             snapshot(1000, 0, &[(1, 0, "init", 50), (9, 1, "us", 100), (5, 1, "compiler", 10)]);
         let after =
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn steal_is_told() {
+    fn steal_is_reported() {
         let found = BackgroundLoad::between(
             &snapshot(0, 0, &[]),
             &snapshot(0, 60, &[]),

@@ -3,7 +3,7 @@
 //! The crate opens no socket and knows no protocol. A benchmark brings its own transport and uses these parts, in this order:
 //!
 //! 1. [`Workload`] gives the length of each message ([`etc`] for a key-value store), [`Poisson`] or [`Pareto`] the time at which it
-//!    is due, and [`Lateness`] tells whether the generator kept up.
+//!    is due, and [`Lateness`] shows whether the generator kept up.
 //! 2. [`Latency`] and [`BySize`] record latencies of calls. [`Watch`] measures the use of the machine by other processes.
 //! 3. [`ResultFile`] is the record of a run: command, [`Machine`], warnings, flat [`Row`]s, and [`Series`] for plots. It is JSON,
 //!    and all reports are made from it.

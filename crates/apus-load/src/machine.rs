@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_tells_what_matters() {
+    fn one_line_has_the_essentials() {
         let machine = Machine {
             cpu: "AMD EPYC".into(),
             cores: 4,
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_governor_is_told() {
+    fn a_slow_governor_is_reported() {
         let machine = |name: &str| Machine { governor: Some(name.into()), ..Machine::default() };
         assert!(machine("powersave").warning().unwrap().contains("governor is `powersave`"));
         assert_eq!(machine("performance").warning(), None);

@@ -82,8 +82,8 @@ pub(super) fn parse(operation: Operation, number: u32, bytes: &[u8]) -> Parsed {
         return Err(Malformed(format!("an answer to request {found} instead of {number}")));
     }
     if body > VALUE_MAX as usize + BESIDE_VALUE || beside > body {
-        let told = format!("{body} bytes, of which {beside} are extras and key");
-        return Err(Malformed(format!("the length of an answer is {told}")));
+        let lengths = format!("{body} bytes, of which {beside} are extras and key");
+        return Err(Malformed(format!("the length of an answer is {lengths}")));
     }
     let Some(value) = bytes.get(HEADER + beside..HEADER + body) else { return Ok(None) };
     let answer = match (u16_at(6), operation) {

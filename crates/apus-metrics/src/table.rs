@@ -71,7 +71,7 @@ macro_rules! protocol_counters {
             resends_limited: packets,
             /// Bytes retransmitted.
             retransmitted_bytes: bytes,
-            /// Times that a long first packet was lost so often that the link was told of a possible black hole on the path.
+            /// Times that a long first packet was lost so often that a possible black hole on the path was reported to the link.
             black_holes: times,
             /// Messages deferred because too many unscheduled bytes were in flight to the peer.
             messages_deferred: messages,

@@ -114,7 +114,7 @@ mod tests {
         assert!(parent.is_current() && OwningProcess::current().unwrap().is_current());
         let by_number = OwningProcess { pid: process::id(), ..parent };
         assert!(by_number.is_current());
-        let told_apart = in_child(|| {
+        let distinguished = in_child(|| {
             let Ok(child) = OwningProcess::current() else { return false };
             let grandchild = in_child(|| {
                 let Ok(grandchild) = OwningProcess::current() else { return false };
@@ -122,7 +122,7 @@ mod tests {
             });
             child.is_current() && !parent.is_current() && grandchild
         });
-        assert!(told_apart && parent.is_current());
+        assert!(distinguished && parent.is_current());
         let another = OwningProcess {
             marker: Box::leak(Box::new(AtomicU64::new(1))),
             generation: 1,

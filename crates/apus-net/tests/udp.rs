@@ -79,7 +79,7 @@ fn nonsense_is_counted_and_dropped() {
 
 /// The times of short packets, and of long ones, which arrive at a socket of their own.
 #[test]
-fn the_kernel_tells_when_a_datagram_arrived() {
+fn the_kernel_reports_when_a_datagram_arrived() {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
     let (mut a, mut b) = (link(), link());
     send(&mut a, b.local_addr(), 100);

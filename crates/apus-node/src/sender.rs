@@ -64,10 +64,10 @@ impl Run<'_> {
     /// Checks the lengths in a reply.
     fn check(&self, call: Call, reply: Reply) -> Result<()> {
         let expected = self.body.reply_length(call.length, self.reply);
-        let told = if self.body == Body::CpNode { call.length } else { reply.request_length };
+        let requested = if self.body == Body::CpNode { call.length } else { reply.request_length };
         ensure!(
-            reply.length == expected && told == call.length,
-            "a wrong reply: {} bytes to a request of {told} bytes, instead of {expected} bytes to {}",
+            reply.length == expected && requested == call.length,
+            "a wrong reply: {} bytes to a request of {requested} bytes, instead of {expected} bytes to {}",
             reply.length,
             call.length
         );

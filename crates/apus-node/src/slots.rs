@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_late_reply_to_a_place_used_again_is_told_apart() {
+    fn a_late_reply_to_a_place_used_again_is_distinguished() {
         let mut slots = Slots::new(1);
         let first = slots.begin(|_| "first").unwrap();
         assert_eq!(slots.begin(|_| "no room"), None);

@@ -1,7 +1,7 @@
 //! Gives a program the bytes of `libapus_preload.so`.
 //!
 //! A crate that depends on `apus-preload` has cargo build two files of it, side by side in one run of the compiler: the rlib, which the
-//! compiler gets as `--extern apus_preload=PATH`, and the shared library, which nobody is told of. Its path follows from that of the rlib.
+//! compiler gets as `--extern apus_preload=PATH`, and the shared library, for which cargo passes no path. Its path follows from that of the rlib.
 //! Cargo offers no other stable way: dependencies on artifacts are unstable, and a build script runs before the dependencies of its
 //! package are built, so it would have to build the library a second time.
 //!

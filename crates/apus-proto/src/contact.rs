@@ -36,7 +36,7 @@
 
 use std::time::Duration;
 
-use apus_wire::{Header, Offer, Proof, Stamp, Token, UnknownReason};
+use apus_wire::{Credentials, Header, Proof, Stamp, Token, UnknownReason};
 
 use crate::slab::PeerKey;
 use crate::time::Time;
@@ -99,7 +99,7 @@ pub(crate) enum Event {
     /// An OPEN names the token that this node has given to the peer.
     Open,
     /// A TOKEN came from the peer's address.
-    Token(Offer),
+    Token(Credentials),
     /// A CONFIRM says that the peer has chosen the token `theirs`. `proven`: its proof belongs to this node's token and the
     /// sender's address. `moved`: that is not the peer's address.
     Confirm { theirs: Token, proven: bool, moved: bool },
@@ -142,7 +142,7 @@ pub(crate) enum Act {
     /// Send OPEN as another peer that asks on behalf of this one.
     Ask,
     /// This peer has asked on behalf of another one and got this answer.
-    Answer(PeerKey, Option<Offer>),
+    Answer(PeerKey, Option<Credentials>),
     /// The port is not served: end the call that the OPEN names, and send OPEN for the others.
     FailCall,
     /// The port was not served when the CONFIRM arrived: end the call that it names.
@@ -182,13 +182,15 @@ impl Contact {
             (_, Event::Open) => Act::OfferNew,
 
             //= docs/protocol.md#contact-4
-            (Self::Opening(_), Event::Token(offer)) => {
-                self.confirm(now, offer);
-                Act::Begin(offer.proof)
+            (Self::Opening(_), Event::Token(credentials)) => {
+                self.confirm(now, credentials);
+                Act::Begin(credentials.proof)
             }
             //= docs/protocol.md#contact-5
-            (Self::Asking(doubted, _), Event::Token(offer)) => Act::Answer(*doubted, Some(offer)),
-            (Self::Met(met), Event::Token(offer)) => met.on_token(now, spacing, offer),
+            (Self::Asking(doubted, _), Event::Token(credentials)) => {
+                Act::Answer(*doubted, Some(credentials))
+            }
+            (Self::Met(met), Event::Token(credentials)) => met.on_token(now, spacing, credentials),
             (Self::Native | Self::Over, Event::Token(_)) => Act::Ignore,
 
             //= docs/protocol.md#contact-4
@@ -240,9 +242,9 @@ impl Contact {
     }
 
     /// Begins to use the peer's token, which this node confirms.
-    pub(crate) fn confirm(&mut self, now: Time, offer: Offer) {
-        let confirming = Confirming { proof: offer.proof, since: now, again: (0, now) };
-        let met = Met::confirmed(offer.token);
+    pub(crate) fn confirm(&mut self, now: Time, credentials: Credentials) {
+        let confirming = Confirming { proof: credentials.proof, since: now, again: (0, now) };
+        let met = Met::confirmed(credentials.token);
         *self = Self::Met(Met { confirming: Some(confirming), ..met });
     }
 
@@ -351,8 +353,8 @@ impl Met {
 
     /// Handles a TOKEN: with the same token, the peer requests a proof that this node receives at the address of its packets,
     /// or answers twice. Another token answers another OPEN, as long as this node's CONFIRM may be under way.
-    fn on_token(&mut self, now: Time, spacing: Duration, offer: Offer) -> Act {
-        if self.token != offer.token {
+    fn on_token(&mut self, now: Time, spacing: Duration, credentials: Credentials) -> Act {
+        if self.token != credentials.token {
             return if self.may_be_known(now) { Act::Ignore } else { self.doubt() };
         }
         // The spacing limits the answers to a peer that refuses each of them.
@@ -360,7 +362,7 @@ impl Met {
             return Act::Ignore;
         }
         self.answered = Some(now);
-        Act::Confirm(offer.proof)
+        Act::Confirm(credentials.proof)
     }
 
     /// Handles a peer that does not know its own token: another CONFIRM is sent if the first one was probably lost. If it had

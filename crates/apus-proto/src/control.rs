@@ -1,8 +1,8 @@
 //! Control packets that wait for transmission.
 
 use apus_wire::{
-    Abort, Ack, Acked, Busy, COMMON_LEN, Cutoffs, Freeze, Grant, Header, MAX_HEADER, Meet, NeedAck,
-    Offer, Open, PathId, Resend, RpcUnknown, Token,
+    Abort, Ack, Acked, Busy, COMMON_LEN, Credentials, Cutoffs, Freeze, Grant, Header, MAX_HEADER,
+    Meet, NeedAck, Open, PathId, Resend, RpcUnknown, Token,
 };
 
 use crate::counters::Counters;
@@ -38,8 +38,8 @@ pub(crate) enum Body {
     NeedAck,
     Ack(Vec<Acked>),
     Open(Open),
-    Token(Offer),
-    Confirm(Offer),
+    Token(Credentials),
+    Confirm(Credentials),
     Abort,
     Freeze,
     Meet(Meet),
@@ -86,8 +86,8 @@ impl Body {
             Self::NeedAck => NeedAck.emit(header, buffer),
             Self::Ack(acked) => Ack::new(acked).emit(header, buffer),
             Self::Open(open) => open.emit(header, buffer),
-            Self::Token(offer) => offer.emit_token(header, buffer),
-            Self::Confirm(offer) => offer.emit_confirm(header, buffer),
+            Self::Token(credentials) => credentials.emit_token(header, buffer),
+            Self::Confirm(credentials) => credentials.emit_confirm(header, buffer),
             Self::Abort => Abort.emit(header, buffer),
             Self::Freeze => Freeze.emit(header, buffer),
             Self::Meet(meet) => meet.emit(header, buffer),

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn tiny_messages_are_told_apart() {
+    fn tiny_messages_are_distinguished() {
         // W1: two fifths of the messages have 11 bytes or fewer; headers are most of their bytes.
         let mut traffic = Traffic::new(8, 1);
         for _ in 0..4_000 {

@@ -29,7 +29,7 @@
 //! # Order of calls
 //!
 //! ```
-//! use apus_proto::{CallOptions, Config, Endpoint, Event, Remote, Time};
+//! use apus_proto::{CallOptions, Config, Endpoint, Event, Inbox, Remote, Time};
 //! use apus_wire::{PacketSink, PathId, Transmit};
 //!
 //! /// A network of one wire, which keeps the packets.
@@ -78,6 +78,7 @@ mod budget;
 mod config;
 mod contact;
 mod control;
+mod cookie;
 mod counters;
 mod cutoffs;
 mod delay;
@@ -117,8 +118,12 @@ mod within_host;
 #[doc(hidden)]
 pub use config::Number;
 pub use config::{Config, Setting, SettingError, Unit};
+pub use cookie::Cookie;
 pub use counters::Counters;
-pub use endpoint::{CallOptions, Endpoint, Event, Moved, SpentBodies, UnsentCalls};
+pub use endpoint::{
+    Arrivals, ArrivedRequest, CallOptions, Departures, Endpoint, Event, Inbox, Moved, SpentBodies,
+    UnsentCalls,
+};
 pub use error::{Awaited, CallError, CallFailed, CallStory, OpenError, ReplyError};
 pub use host::HostLoad;
 pub use local::{MessageKind, MessageSink, Words};

@@ -10,6 +10,7 @@ use std::time::Duration;
 use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
+use crate::cookie::Cookie;
 use crate::lookup::{Lookup, Named};
 use crate::slab::{Handle, RpcKey, Slab, SocketKey};
 use crate::time::Time;
@@ -105,6 +106,17 @@ impl MessageKind {
         [kind | rest, id]
     }
 
+    /// Returns whether the effect of a message depends on the time of its arrival: it is a request with a deadline, or the end of a
+    /// call.
+    #[inline]
+    #[must_use]
+    pub fn depends_on_time([word, _]: Words) -> bool {
+        match word & 0xf {
+            1 => word >> 40 != 0,
+            kind => kind == 3,
+        }
+    }
+
     /// Decodes the kind of a message and the id of its call. Returns `None` for other words.
     #[must_use]
     pub fn decode([word, id]: Words) -> Option<(Self, u64)> {
@@ -154,6 +166,8 @@ pub(crate) struct LocalCall {
     pub(crate) started: Time,
     pub(crate) expires: Option<Time>,
     pub(crate) charge: Charge,
+    /// Whether a request in service is found by its hash, because its [place](LocalPeer::places) is taken or beyond the last one.
+    is_hashed: bool,
     pub(crate) role: CallRole,
 }
 
@@ -169,7 +183,7 @@ pub(crate) enum CallRole {
 /// The client's state of a call.
 #[derive(Debug)]
 pub(crate) struct ClientCall {
-    pub(crate) cookie: u64,
+    pub(crate) cookie: Cookie,
     /// The local and the remote port.
     pub(crate) ports: (u16, u16),
     /// The request, kept in case that the server has no room for it yet.
@@ -181,6 +195,18 @@ pub(crate) struct ClientCall {
 }
 
 impl LocalCall {
+    /// A call with the peer of this index, which its client knows by `id`.
+    #[inline]
+    pub(crate) fn new(
+        (peer, id): (usize, u64),
+        socket: SocketKey,
+        (started, expires): (Time, Option<Time>),
+        charge: Charge,
+        role: CallRole,
+    ) -> Self {
+        Self { peer, id, socket, started, expires, charge, is_hashed: false, role }
+    }
+
     pub(crate) fn account(&self) -> Account {
         match self.role {
             CallRole::Client(_) => Account::Own,
@@ -220,6 +246,8 @@ pub(crate) struct LocalPeer {
     pub(crate) held: u64,
     /// Trace contexts of requests that have not arrived yet, by their ids, oldest first.
     traces: VecDeque<(u64, Box<TraceContext>)>,
+    /// Requests in service: for each slot of the client's table the slot in this node's table and 1, or 0.
+    places: Vec<u32>,
 }
 
 impl LocalPeer {
@@ -246,8 +274,27 @@ impl LocalPeer {
     }
 }
 
+/// Upper bound on the places of a peer, which take 16 KiB. Requests in higher slots of their client's table are found by a hash.
+const PLACES_MAX: usize = 4_096;
+
+/// Returns the slot of a call in its client's table.
+#[inline]
+fn place_of(id: u64) -> usize {
+    (RpcKey::from_bits(id).index() & !LOCAL) as usize
+}
+
 /// Upper bound on the trace contexts kept for a peer's future requests. Beyond it, the oldest are dropped.
 const TRACES_MAX: usize = 1_024;
+
+/// A call that has ended with its response.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    pub(crate) socket: SocketKey,
+    pub(crate) started: Time,
+    pub(crate) charge: Charge,
+    pub(crate) cookie: Cookie,
+    pub(crate) request: Bytes,
+}
 
 /// A message that waits for [`Endpoint::poll_messages`](crate::Endpoint::poll_messages).
 #[derive(Debug)]
@@ -301,11 +348,21 @@ impl LocalCalls {
             self.peers.resize_with(path.index() + 1, || None);
         }
         let usage = Usage::default();
-        let traces = VecDeque::new();
+        let (traces, places) = (VecDeque::new(), Vec::new());
         let (load, memory, held) = (0, 0, 0);
         let (calls, last_rx, probes) = (0, now, 0);
-        let peer = LocalPeer { path, usage, calls, last_rx, probes, load, memory, held, traces };
-        self.peers[path.index()] = Some(peer);
+        self.peers[path.index()] = Some(LocalPeer {
+            path,
+            usage,
+            calls,
+            last_rx,
+            probes,
+            load,
+            memory,
+            held,
+            traces,
+            places,
+        });
     }
 
     pub(crate) fn remove(&mut self, path: PathId) {
@@ -387,7 +444,12 @@ impl LocalCalls {
 
     /// Returns a request of a peer that is in service.
     pub(crate) fn find_request(&self, path: PathId, id: u64) -> Option<RpcKey> {
-        self.requests.find(&self.calls, &(path.index(), id)).map(outer)
+        let place = self.peer(path)?.places.get(place_of(id)).copied().unwrap_or(0);
+        let placed = place.checked_sub(1).and_then(|slot| self.calls.at(slot as usize));
+        match placed.filter(|(_, call)| call.id == id) {
+            Some((key, _)) => Some(outer(key)),
+            None => self.requests.find(&self.calls, &(path.index(), id)).map(outer),
+        }
     }
 
     /// Adds a call of this node, which `make` creates from the new id.
@@ -399,12 +461,43 @@ impl LocalCalls {
     /// Adds a request, unless one with its name exists.
     #[inline]
     pub(crate) fn insert_request(&mut self, call: LocalCall) -> Option<RpcKey> {
-        let key = self.calls.insert(call);
-        if self.requests.try_insert(&self.calls, key) {
-            return Some(outer(key));
+        let index = place_of(call.id);
+        let places = &mut self.peers.get_mut(call.peer)?.as_mut()?.places;
+        if index >= places.len() && index < PLACES_MAX {
+            places.resize((index + 1).next_power_of_two(), 0);
         }
-        self.calls.remove(key);
-        None
+        match places.get_mut(index) {
+            Some(place) if *place == 0 && self.requests.is_empty() => {
+                let key = self.calls.insert(call);
+                *place = key.index().wrapping_add(1); // Fewer than 2^31 calls fit into memory.
+                Some(outer(key))
+            }
+            _ => self.insert_hashed(call),
+        }
+    }
+
+    /// Adds a request whose place is taken or beyond the last one, or while there are such requests.
+    #[cold]
+    fn insert_hashed(&mut self, call: LocalCall) -> Option<RpcKey> {
+        let path = self.path_at(call.peer)?;
+        if self.find_request(path, call.id).is_some() {
+            return None;
+        }
+        let key = self.calls.insert(LocalCall { is_hashed: true, ..call });
+        self.requests.insert(&self.calls, key);
+        Some(outer(key))
+    }
+
+    /// Forgets the name of a request that is no longer in service.
+    #[inline]
+    fn forget_request(&mut self, key: RpcKey, (peer, id): (usize, u64), is_hashed: bool) {
+        if is_hashed {
+            self.requests.remove(key, (peer, id));
+        } else if let Some(peer) = self.peer_at(peer)
+            && let Some(place) = peer.places.get_mut(place_of(id))
+        {
+            *place = 0;
+        }
     }
 
     #[inline]
@@ -412,9 +505,48 @@ impl LocalCalls {
         let key = inner(key);
         let call = self.calls.take(key)?;
         if matches!(call.role, CallRole::Server { .. }) {
-            self.requests.remove(key, call.name());
+            self.forget_request(key, call.name(), call.is_hashed);
         }
         Some(call)
+    }
+
+    /// Ends a request of this peer to this socket that its client waits for. Returns its id and its charge.
+    #[inline]
+    pub(crate) fn end_request(
+        &mut self,
+        key: RpcKey,
+        peer: usize,
+        socket: SocketKey,
+    ) -> Option<(u64, Charge)> {
+        let key = inner(key);
+        let call = self.calls.get(key)?;
+        if call.peer != peer
+            || call.socket != socket
+            || !matches!(call.role, CallRole::Server { cancelled: false })
+        {
+            return None;
+        }
+        let (id, charge, is_hashed) = (call.id, call.charge, call.is_hashed);
+        self.forget_request(key, (peer, id), is_hashed);
+        self.calls.remove(key);
+        Some((id, charge))
+    }
+
+    /// Ends the call that a peer answers, if it is one, and if its charge covers the response, whose cost is given.
+    #[inline]
+    pub(crate) fn end_answered(&mut self, key: RpcKey, peer: usize, cost: u64) -> Option<Answered> {
+        let call = self.calls.get(inner(key))?;
+        let is_client = matches!(call.role, CallRole::Client(_));
+        if !is_local(key) || !is_client || call.peer != peer || cost > call.charge.bytes {
+            return None;
+        }
+        self.calls.remove_with(inner(key), |call| {
+            let client = call.client_mut();
+            let (cookie, request) = client
+                .map_or_else(Default::default, |it| (it.cookie, std::mem::take(&mut it.body)));
+            let (socket, started, charge) = (call.socket, call.started, call.charge);
+            Answered { socket, started, charge, cookie, request }
+        })
     }
 
     /// Returns the calls for which `wanted` is true.
@@ -427,6 +559,41 @@ impl LocalCalls {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A request is one of a name, however its client numbers its calls.
+    #[test]
+    fn requests_are_found_by_their_place_or_their_hash() {
+        let mut calls = LocalCalls::new(1);
+        let path = PathId::new(0, 0).local();
+        calls.add(Time::ZERO, path);
+        let request = |id| {
+            let role = CallRole::Server { cancelled: false };
+            let (socket, charge) = (SocketKey::new(0, 0), Charge::default());
+            LocalCall::new((0, id), socket, (Time::ZERO, None), charge, role)
+        };
+        let of = |slot: u64, generation: u64| generation << 32 | u64::from(LOCAL) | slot;
+        let far = PLACES_MAX as u64;
+        // The second has the place of the first, and the last two are beyond all places.
+        let ids = [of(5, 0), of(5, 1), of(6, 0), of(far, 0), of(u64::from(LOCAL) - 1, 9)];
+        let keys = ids.map(|id| calls.insert_request(request(id)).unwrap());
+        for (id, key) in ids.into_iter().zip(keys) {
+            assert_eq!(calls.find_request(path, id), Some(key));
+            assert!(calls.insert_request(request(id)).is_none(), "{id} is in service");
+        }
+        let first = calls.take(keys[0]).map(|call| call.id);
+        assert_eq!((first, calls.find_request(path, ids[0])), (Some(ids[0]), None));
+        assert!(
+            calls.insert_request(request(ids[1])).is_none(),
+            "its place is free, and it is not"
+        );
+        let socket = SocketKey::new(0, 0);
+        for (id, key) in ids.into_iter().zip(keys).skip(1) {
+            assert!(calls.end_request(key, 0, SocketKey::new(1, 0)).is_none());
+            assert_eq!(calls.end_request(key, 0, socket).map(|(id, _)| id), Some(id));
+            assert_eq!(calls.find_request(path, id), None);
+        }
+        assert!(calls.len() == 0 && calls.requests.is_empty());
+    }
 
     #[test]
     fn words_say_what_a_message_is_about() {
@@ -450,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_never_told_too_long_and_hardly_too_short() {
+    fn times_are_never_encoded_too_long_and_hardly_too_short() {
         for time in (0..50).map(|power| Duration::from_micros((1 << power) + 12_345)) {
             let decoded = decode_time(encode_time(time)).unwrap();
             assert!(

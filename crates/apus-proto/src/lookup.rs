@@ -8,7 +8,6 @@ use std::marker::PhantomData;
 
 use foldhash::quality::FixedState;
 use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
 
 use crate::slab::{Handle, Slab};
 
@@ -32,6 +31,11 @@ impl<K: Handle, N: Eq + Hash> Lookup<K, N> {
     }
 
     #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    #[inline]
     pub(crate) fn find<T: Named<N>>(&self, values: &Slab<K, T>, name: &N) -> Option<K> {
         let is_it =
             |slot: &u32| values.at(*slot as usize).is_some_and(|(_, value)| value.name() == *name);
@@ -44,21 +48,6 @@ impl<K: Handle, N: Eq + Hash> Lookup<K, N> {
     pub(crate) fn insert<T: Named<N>>(&mut self, values: &Slab<K, T>, key: K) {
         let hash = |slot: &u32| self.hasher.hash_one(name(values, *slot));
         self.slots.insert_unique(hash(&key.index()), key.index(), hash);
-    }
-
-    /// Adds a value. Returns `false` if another value has its name already.
-    #[inline]
-    pub(crate) fn try_insert<T: Named<N>>(&mut self, values: &Slab<K, T>, key: K) -> bool {
-        let hash = |slot: &u32| self.hasher.hash_one(name(values, *slot));
-        let own = name(values, key.index());
-        let is_it = |slot: &u32| name(values, *slot) == own;
-        match self.slots.entry(self.hasher.hash_one(&own), is_it, hash) {
-            Entry::Occupied(_) => false,
-            Entry::Vacant(entry) => {
-                entry.insert(key.index());
-                true
-            }
-        }
     }
 
     /// Removes the value at `key`, which has this name.
@@ -109,10 +98,5 @@ mod tests {
             assert_eq!(lookup.find(&values, &(7 * n)), expected);
         }
         assert_eq!(lookup.find(&values, &6), None);
-        let [taken, free] = [7, 8].map(|name| values.insert(name));
-        assert!(!lookup.try_insert(&values, taken), "the second value has this name");
-        assert_eq!(lookup.find(&values, &7), Some(keys[1]));
-        assert!(lookup.try_insert(&values, free));
-        assert_eq!(lookup.find(&values, &8), Some(free));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use apus_wire::{Acked, Cutoffs, Offer, PathId, RpcId, Token};
+use apus_wire::{Acked, Credentials, Cutoffs, PathId, RpcId, Token};
 
 use crate::config::{Config, PACKET_PAYLOAD};
 use crate::contact::Contact;
@@ -518,7 +518,7 @@ impl Peer {
             other => (length, other.and_then(|(_, _, asked)| asked)),
         };
         let asks =
-            bytes >= Offer::LEN && asked.is_none_or(|at| now.saturating_since(at) >= spacing);
+            bytes >= Credentials::LEN && asked.is_none_or(|at| now.saturating_since(at) >= spacing);
         self.reach.elsewhere = Some(if asks { (from, 0, Some(now)) } else { (from, bytes, asked) });
         asks
     }

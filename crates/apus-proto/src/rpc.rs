@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use apus_wire::{DataFlags, Header, RpcId, TraceContext};
 
+use crate::cookie::Cookie;
 use crate::downlink::Downlink;
 use crate::error::Awaited;
 use crate::incoming::Incoming;
@@ -113,7 +114,7 @@ pub(crate) struct Rpc {
     pub(crate) socket: SocketKey,
     pub(crate) local_port: u16,
     pub(crate) remote_port: u16,
-    pub(crate) cookie: u64,
+    pub(crate) cookie: Cookie,
     /// Whether the client is in an incast: its responses should have few unscheduled bytes.
     pub(crate) incast: bool,
     pub(crate) charge: Charge,
@@ -212,7 +213,7 @@ impl Rpc {
             socket,
             local_port: ports.0,
             remote_port: ports.1,
-            cookie: 0,
+            cookie: Cookie::default(),
             incast: false,
             charge: Charge::default(),
             started: now,

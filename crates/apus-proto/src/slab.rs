@@ -165,17 +165,21 @@ impl<K: Handle, T> Slab<K, T> {
     /// Drops the value in its place. Returns `false` if the handle is stale.
     #[inline]
     pub fn remove(&mut self, key: K) -> bool {
-        let slot = self.slots.get_mut(key.index() as usize);
-        let Some(slot) = slot.filter(|slot| slot.generation == key.generation()) else {
-            return false;
-        };
-        if slot.value.is_none() {
-            return false;
+        self.remove_with(key, |_| ()).is_some()
+    }
+
+    /// Drops the value in its place after `take` has taken the parts that are needed. A large value is never moved.
+    #[inline]
+    pub fn remove_with<R>(&mut self, key: K, take: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let slot = self.slots.get_mut(key.index() as usize)?;
+        if slot.generation != key.generation() {
+            return None;
         }
+        let taken = take(slot.value.as_mut()?);
         slot.value = None;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(key.index());
-        true
+        Some(taken)
     }
 
     /// Removes a value from its slot and returns it.

@@ -78,12 +78,12 @@ fn a_late_answer_to_another_open_does_not_end_what_was_begun_with_the_first() {
 
 /// Returns the token that a TOKEN packet offers.
 fn offered(sent: &Sent) -> Token {
-    let Packet::Token { offer, .. } = sent.packet() else { panic!("no TOKEN") };
-    offer.token
+    let Packet::Token { credentials, .. } = sent.packet() else { panic!("no TOKEN") };
+    credentials.token
 }
 
 #[test]
-fn who_connects_to_nobody_is_told_so() {
+fn a_node_that_connects_to_no_peer_learns_so() {
     let mut pair = Pair::unacquainted();
     pair.nodes[SERVER].up = false;
     let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);

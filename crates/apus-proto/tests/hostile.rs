@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use apus_proto::{Config, Endpoint, Event, Time};
 use apus_wire::{
-    Ack, Acked, Busy, Cutoffs, Data, DataFlags, Grant, Header, MAX_HEADER, NeedAck, Offer, Open,
-    PacketSink, PacketType, PathId, Priority, Proof, Resend, RpcId, RpcUnknown, Token, Transmit,
-    UnknownReason,
+    Ack, Acked, Busy, Credentials, Cutoffs, Data, DataFlags, Grant, Header, MAX_HEADER, NeedAck,
+    Open, PacketSink, PacketType, PathId, Priority, Proof, Resend, RpcId, RpcUnknown, Token,
+    Transmit, UnknownReason,
 };
 use pair::*;
 
@@ -57,11 +57,11 @@ fn random_packet(random: &mut Random) -> Vec<u8> {
         }
         7 => {
             let proof = Proof { code: random.next(), issued: random.below(3) as u32 };
-            let offer = Offer { token: Token(random.below(4)), proof };
+            let credentials = Credentials { token: Token(random.below(4)), proof };
             match random.below(3) {
-                0 => Open { known: offer.token }.emit(&header, &mut buffer),
-                1 => offer.emit_token(&header, &mut buffer),
-                _ => offer.emit_confirm(&header, &mut buffer),
+                0 => Open { known: credentials.token }.emit(&header, &mut buffer),
+                1 => credentials.emit_token(&header, &mut buffer),
+                _ => credentials.emit_confirm(&header, &mut buffer),
             }
         }
         3 => Busy.emit(&header, &mut buffer),

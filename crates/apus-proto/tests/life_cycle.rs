@@ -99,7 +99,7 @@ fn an_aborted_call_ends_silently_and_its_server_finds_out() {
 
 //= docs/protocol.md#life-8
 #[test]
-fn the_server_of_a_call_that_is_given_up_is_told_at_once() {
+fn the_server_of_a_call_that_is_given_up_is_notified_at_once() {
     for by_deadline in [false, true] {
         let mut pair = Pair::new();
         pair.hold();
@@ -138,7 +138,7 @@ fn the_server_of_a_call_that_is_given_up_is_told_at_once() {
 
 //= docs/protocol.md#life-3
 #[test]
-fn a_server_is_told_the_deadline_and_ends_the_request_then() {
+fn a_server_knows_the_deadline_and_ends_the_request_then() {
     for (length, mtu) in [
         (1, 1_472),
         (1_407, 1_472),
@@ -183,7 +183,7 @@ fn a_server_is_told_the_deadline_and_ends_the_request_then() {
 
 //= docs/protocol.md#life-3
 #[test]
-fn a_deadline_too_far_to_be_told_ends_no_request() {
+fn a_deadline_too_far_to_be_encoded_ends_no_request() {
     let mut pair = Pair::new();
     pair.hold();
     let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);
@@ -217,7 +217,7 @@ fn a_request_that_is_given_up_half_sent_begins_no_more() {
 
 //= docs/protocol.md#life-8
 #[test]
-fn a_server_that_was_not_told_finds_out_and_one_that_knows_nothing_is_not_told() {
+fn a_server_without_notice_finds_out_and_one_that_knows_nothing_gets_none() {
     let mut pair = Pair::new();
     pair.hold();
     let call = pair.call(100);
@@ -255,7 +255,7 @@ fn handler_panics(pair: &mut Pair) -> RpcKey {
 
 //= docs/protocol.md#handler-1
 #[test]
-fn a_client_is_told_at_once_that_the_handler_panicked() {
+fn a_client_is_notified_at_once_that_the_handler_panicked() {
     let mut pair = Pair::new();
     let call = handler_panics(&mut pair);
     assert_eq!(pair.failure(call), CallFailed::HandlerPanicked);
@@ -394,7 +394,7 @@ fn ports_are_given_once_and_again_after_close() {
 
 //= docs/protocol.md#ack-5
 #[test]
-fn a_client_about_to_stop_tells_its_servers_what_it_has() {
+fn a_client_about_to_stop_reports_its_responses_to_its_servers() {
     let mut pair = Pair::acquainted(|_| {});
     let asked = pair.counters(SERVER).need_acks_sent;
     let call = pair.call(100);

@@ -173,7 +173,7 @@ fn a_longer_message_of_such_a_peer_is_not_taken() {
 
 //= docs/protocol.md#linux-2
 #[test]
-fn it_is_told_nothing_the_module_does_not_know() {
+fn it_receives_nothing_the_module_does_not_know() {
     let mut node = Node::new(|config| {
         config.incast_threshold(1);
     });
@@ -190,7 +190,7 @@ fn it_is_told_nothing_the_module_does_not_know() {
 
 //= docs/protocol.md#handler-1
 #[test]
-fn it_is_not_told_that_a_handler_panicked() {
+fn it_is_not_notified_that_a_handler_panicked() {
     let mut node = Node::new(|_| {});
     node.take(&request(2, PORT, 0, false));
     let events = node.events();
@@ -241,7 +241,7 @@ fn a_linux_host_that_restarts_is_served_and_nothing_twice() {
     // After the first contact, the second request brings enough credit for the cutoffs.
     let sent = node.take(&request(4, PORT, 0, false));
     let version = version_in(&sent).or_else(|| version_in(&node.take(&request(4, PORT, 0, true))));
-    let version = version.expect("the client is told a version");
+    let version = version.expect("the client learns a version");
     assert_eq!(node.answer(), 1);
     for id in [6, 8, 10] {
         node.take(&request(id, PORT, version, false));
@@ -314,7 +314,7 @@ fn a_large_response_waits_until_its_client_shows_that_it_receives() {
     let probe = node.sent();
     assert!(data_bytes(&probe) == 0 && node.endpoint.counters().responses_blocked == 1);
     let version = version_in(&probe).or_else(|| version_in(&node.take(&request(2, PORT, 0, true))));
-    let version = version.expect("the client is told a version");
+    let version = version.expect("the client learns a version");
     // A forger does not know the version.
     let sent = node.take(&request(2, PORT, version.wrapping_add(1), true));
     assert_eq!(data_bytes(&sent), 0);

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use apus_proto::{
-    Awaited, CallError, CallFailed, CallOptions, Config, Endpoint, Event, MessageKind, MessageSink,
-    Remote, ReplyError, RpcKey, SocketKey, Time, Words,
+    Awaited, CallError, CallFailed, CallOptions, Config, Cookie, Endpoint, Event, MessageKind,
+    MessageSink, Remote, ReplyError, RpcKey, SocketKey, Time, Words,
 };
 use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
@@ -67,7 +67,8 @@ impl Host {
         deadline: Option<Duration>,
     ) -> Result<RpcKey, CallError> {
         let deadline = deadline.map(|deadline| self.now + deadline);
-        let options = CallOptions { cookie: 9, deadline, trace: self.trace.map(Box::new) };
+        let options =
+            CallOptions { cookie: Cookie::Key(9), deadline, trace: self.trace.map(Box::new) };
         let to = Remote::new(path(CLIENT), port);
         self.nodes[CLIENT].call(self.now, self.socket, to, vec![1; length].into(), options)
     }
@@ -119,7 +120,7 @@ impl Host {
 
     fn failure(&mut self) -> CallFailed {
         match self.nodes[CLIENT].poll_event() {
-            Some(Event::Failed { cookie: 9, error, .. }) => error,
+            Some(Event::Failed { cookie: Cookie::Key(9), error, .. }) => error,
             other => panic!("{other:?}"),
         }
     }
@@ -146,7 +147,9 @@ fn a_call_is_answered() {
     host.reply(rpc, 200).unwrap();
     host.settle();
     let event = host.nodes[CLIENT].poll_event();
-    let Some(Event::Response { rpc, cookie: 9, body, .. }) = event else { panic!("{event:?}") };
+    let Some(Event::Response { rpc, cookie: Cookie::Key(9), body, .. }) = event else {
+        panic!("{event:?}")
+    };
     assert_eq!((rpc, body.len()), (call, 200));
     host.assert_clean();
 }
@@ -461,7 +464,7 @@ fn a_request_comes_with_its_trace() {
 
 //= docs/protocol.md#local-9
 #[test]
-fn a_request_that_is_sent_again_tells_its_trace_again() {
+fn a_request_that_is_sent_again_has_its_trace_again() {
     let mut host = Host::new(|config| {
         config.peer_budget(65_536);
     });
@@ -485,7 +488,7 @@ fn a_request_that_is_sent_again_tells_its_trace_again() {
 #[test]
 fn what_no_honest_peer_says_of_traces_does_no_harm() {
     let mut host = Host::new(|_| {});
-    let tell = |host: &mut Host, id: u64, body: &[u8]| {
+    let trace = |host: &mut Host, id: u64, body: &[u8]| {
         let words = MessageKind::Trace.encode(id);
         let body = Bytes::copy_from_slice(body);
         host.nodes[SERVER].handle_message(host.now, path(SERVER), words, body);
@@ -497,18 +500,18 @@ fn what_no_honest_peer_says_of_traces_does_no_harm() {
         host.trace_of_next()
     };
     for id in 0..5_000 {
-        tell(&mut host, id, &context(1).to_bytes());
+        trace(&mut host, id, &context(1).to_bytes());
     }
     assert_eq!(call(&mut host, 4_999), Some(context(1)));
     assert_eq!(call(&mut host, 4_000), Some(context(1)));
     assert_eq!(call(&mut host, 1), None, "it was forgotten");
     let before = host.nodes[SERVER].counters().dropped_malformed;
     for bytes in [&[][..], &[0; 25], &[1; 24], &[1; 26]] {
-        tell(&mut host, 6_000, bytes);
+        trace(&mut host, 6_000, bytes);
     }
     assert_eq!(host.nodes[SERVER].counters().dropped_malformed, before + 4);
     assert_eq!(call(&mut host, 6_000), None);
-    tell(&mut host, 7_000, &context(1).to_bytes());
+    trace(&mut host, 7_000, &context(1).to_bytes());
     let abort = MessageKind::Abort.encode(7_000);
     host.nodes[SERVER].handle_message(host.now, path(SERVER), abort, Bytes::new());
     assert_eq!(call(&mut host, 7_000), None, "its call was given up");

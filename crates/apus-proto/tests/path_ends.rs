@@ -3,7 +3,9 @@
 mod pair;
 
 use apus_proto::slab::Handle;
-use apus_proto::{CallFailed, CallOptions, MessageKind, MessageSink, Moved, Remote, RpcKey, Words};
+use apus_proto::{
+    CallFailed, CallOptions, Cookie, MessageKind, MessageSink, Moved, Remote, RpcKey, Words,
+};
 use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 use pair::{CLIENT, PORT, Pair, SERVER, body, millis, path};
@@ -54,7 +56,7 @@ fn end(pair: &mut Pair, to: Option<PathId>, is_unsent: impl Fn(u64) -> bool) -> 
 
 /// Asserts that the only call of the client continues over UDP and is executed there once.
 fn assert_goes_on(pair: &mut Pair, moved: &[Moved]) {
-    let [Moved { cookie: 7, rpc, .. }] = *moved else { panic!("{moved:?}") };
+    let [Moved { cookie: Cookie::Queue(7), rpc, .. }] = *moved else { panic!("{moved:?}") };
     pair.drive();
     assert_eq!((pair.response(rpc).len(), pair.nodes[SERVER].executed.len()), (100, 1));
     let counters = pair.counters(CLIENT);
@@ -63,7 +65,7 @@ fn assert_goes_on(pair: &mut Pair, moved: &[Moved]) {
     pair.assert_clean();
 }
 
-const OPTIONS: CallOptions = CallOptions { cookie: 7, deadline: None, trace: None };
+const OPTIONS: CallOptions = CallOptions { cookie: Cookie::Queue(7), deadline: None, trace: None };
 
 //= docs/protocol.md#local-8
 #[test]

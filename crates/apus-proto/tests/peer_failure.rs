@@ -2,7 +2,7 @@
 
 mod pair;
 
-use apus_proto::{Awaited, CallFailed, CallOptions, Remote};
+use apus_proto::{Awaited, CallFailed, CallOptions, Cookie, Remote};
 use apus_wire::{PacketType, PathError};
 use pair::*;
 
@@ -208,8 +208,11 @@ fn a_deadline_ends_a_call_wherever_it_is() {
         pair.hold();
         pair.nodes[SERVER].up = !dead;
         let started = pair.now;
-        let options =
-            CallOptions { cookie: 7, deadline: Some(started + deadline), ..CallOptions::default() };
+        let options = CallOptions {
+            cookie: Cookie::Key(7),
+            deadline: Some(started + deadline),
+            ..CallOptions::default()
+        };
         let call = pair.try_call(CLIENT, SERVER, body(100, 1), options).expect("within limits");
         pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
         let CallFailed::DeadlineExceeded { after, story } = pair.failure(call) else {
@@ -227,7 +230,7 @@ fn a_deadline_ends_a_call_wherever_it_is() {
 fn a_call_that_waits_for_its_own_link_says_so() {
     let mut pair = Pair::acquainted(|_| {});
     let deadline = pair.now + millis(20);
-    let options = CallOptions { cookie: 7, deadline: Some(deadline), trace: None };
+    let options = CallOptions { cookie: Cookie::Key(7), deadline: Some(deadline), trace: None };
     let call = pair.try_call(CLIENT, SERVER, body(9_000, 1), options).expect("within limits");
     // The link has taken nothing until then.
     pair.now = deadline;
@@ -246,7 +249,7 @@ fn a_deadline_beyond_every_timer_is_kept() {
     });
     pair.nodes[SERVER].up = false;
     let deadline = Some(pair.now + secs(30));
-    let options = CallOptions { cookie: 7, deadline, ..CallOptions::default() };
+    let options = CallOptions { cookie: Cookie::Key(7), deadline, ..CallOptions::default() };
     let call = pair.try_call(CLIENT, SERVER, body(100, 1), options).expect("within limits");
     pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
     assert!(matches!(pair.failure(call), CallFailed::DeadlineExceeded { .. }));

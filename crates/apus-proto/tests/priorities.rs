@@ -56,7 +56,7 @@ fn the_level_follows_the_length_of_the_whole_message() {
 
 //= docs/protocol.md#prio-4
 #[test]
-fn scheduled_packets_use_the_lowest_levels_that_tell_messages_apart() {
+fn scheduled_packets_use_the_lowest_levels_that_distinguish_messages() {
     let mut net = Net::new(5, |_, config| {
         config.fifo_share(0).confirm_peers(false);
     });
@@ -83,7 +83,7 @@ fn scheduled_packets_use_the_lowest_levels_that_tell_messages_apart() {
 
 //= docs/protocol.md#prio-3
 #[test]
-fn a_peer_with_an_old_table_is_told_the_new_one_but_not_at_every_packet() {
+fn a_peer_with_an_old_table_receives_the_new_one_but_not_at_every_packet() {
     let mut pair = Pair::new();
     pair.latency = millis(3);
     pair.answer_with(1);

@@ -119,24 +119,24 @@ fn what_the_other_endpoints_hold_counts_against_the_limits_of_the_host() {
     let mut net = Net::unacquainted(3, |_, config| {
         config.total_budget(1 << 20).peers_max(10).incast_threshold(100);
     });
-    let tell = |net: &mut Net, others| {
+    let set_others = |net: &mut Net, others| {
         let now = net.now;
         net.endpoint(0).set_others(now, others);
     };
-    tell(&mut net, HostLoad { calls: 100, ..HostLoad::default() });
+    set_others(&mut net, HostLoad { calls: 100, ..HostLoad::default() });
     net.call_from(0, 1, body(10, 1));
     assert_eq!(net.counters(0).calls_in_incast, 1);
     net.drive();
-    tell(&mut net, HostLoad { peers: 9, ..HostLoad::default() });
+    set_others(&mut net, HostLoad { peers: 9, ..HostLoad::default() });
     let options = CallOptions::default();
     let refused = net.try_call(0, 2, body(10, 1), options);
     assert_eq!(refused, Err(CallError::TooManyPeers { limit: 10 }));
     // A request of 200,000 bytes finds no room until other endpoints make some.
-    tell(&mut net, HostLoad { held: 800_000, ..HostLoad::default() });
+    set_others(&mut net, HostLoad { held: 800_000, ..HostLoad::default() });
     let call = net.call_from(1, 0, body(200_000, 1));
     net.drive_for(millis(20));
     assert!(net.outcome(1, call).is_none() && net.counters(0).refused_over_budget > 0);
-    tell(&mut net, HostLoad::default());
+    set_others(&mut net, HostLoad::default());
     net.drive();
     assert!(matches!(net.outcome(1, call), Some(Outcome::Response(_))));
 }

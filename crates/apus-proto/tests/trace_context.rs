@@ -2,7 +2,7 @@
 
 mod pair;
 
-use apus_proto::{CallOptions, Remote};
+use apus_proto::{CallOptions, Cookie, Remote};
 use apus_wire::{DATA_HEADER_LEN, Data, DataFlags, Extension, PacketType, TraceContext};
 use pair::{CLIENT, Fate, Faults, PORT, Pair, Random, SERVER, body, micros, native_path, secs};
 
@@ -11,7 +11,11 @@ fn context(number: u8) -> TraceContext {
 }
 
 fn traced(number: u8) -> CallOptions {
-    CallOptions { cookie: 7, trace: Some(Box::new(context(number))), ..CallOptions::default() }
+    CallOptions {
+        cookie: Cookie::Key(7),
+        trace: Some(Box::new(context(number))),
+        ..CallOptions::default()
+    }
 }
 
 /// Returns the extension of each DATA packet of the client, by its offset.
@@ -23,7 +27,7 @@ fn extensions(pair: &Pair) -> Vec<(u32, Extension)> {
 
 //= docs/protocol.md#life-10
 #[test]
-fn a_request_of_any_length_tells_its_trace_once() {
+fn a_request_of_any_length_has_its_trace_once() {
     // Lengths around the payload that fits one packet: 1,472 less 56 bytes of header, and 28 bytes of extension, or 36 with a
     // deadline.
     for deadline in [None, Some(secs(50))] {
@@ -38,9 +42,11 @@ fn a_request_of_any_length_tells_its_trace_once() {
             let [held] = &pair.nodes[SERVER].requests[..] else { panic!("one request") };
             assert_eq!((held.trace, &held.body), (Some(context(1)), &request), "{length}");
             let extensions = extensions(&pair);
-            let told = extensions.iter().filter(|(_, extension)| !extension.is_empty());
-            assert!(told.clone().all(|(offset, it)| *offset == 0 && it.trace == Some(context(1))));
-            assert_eq!(told.count(), 1, "{length}");
+            let present = extensions.iter().filter(|(_, extension)| !extension.is_empty());
+            assert!(
+                present.clone().all(|(offset, it)| *offset == 0 && it.trace == Some(context(1)))
+            );
+            assert_eq!(present.count(), 1, "{length}");
             assert!(pair.sent.iter().all(|sent| sent.bytes.len() <= pair.mtu));
         }
     }
@@ -97,7 +103,7 @@ fn a_call_without_a_trace_sends_no_byte_more() {
 }
 
 #[test]
-fn a_response_tells_no_trace() {
+fn a_response_has_no_trace() {
     let mut pair = Pair::new();
     pair.try_call(CLIENT, SERVER, body(2_000, 1), traced(1)).unwrap();
     pair.drive();
@@ -109,7 +115,7 @@ fn a_response_tells_no_trace() {
 
 //= docs/protocol.md#linux-2
 #[test]
-fn a_linux_host_is_told_no_trace() {
+fn a_linux_host_receives_no_trace() {
     let mut pair = Pair::new();
     let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);
     let to = Remote::new(native_path(SERVER), PORT);

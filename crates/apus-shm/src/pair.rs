@@ -1,11 +1,11 @@
 //! A pair: two processes and the memory between them.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::{io, mem};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::bell;
 use crate::body::{self, Bell, IsCurrent, Receipts, WAKE};
@@ -13,13 +13,21 @@ use crate::channel::Channel;
 use crate::layout::{self, MAGIC};
 use crate::pool::{Pool, Run, SEGMENT_SIZE, SEGMENTS_MAX};
 use crate::process::{PeerProcess, Trust};
-use crate::ring::{Broken, Consumer, Frame, Producer, Words};
+use crate::ring::{Broken, Consumer, Frame, LONGER, Producer, Words};
 use crate::segment::{Memory, PeerSegment, Segment, SegmentError, fits_file_limit};
 use crate::sending::{BEGUN_MAX, Long, QueuedMessage, Sending, Target};
 use crate::spare::Spare;
 
 /// Bytes of a long message that are copied at a time. A short message waits for at most one copy of this size, 6 to 12 µs.
 const STEP: usize = 64 << 10;
+
+/// Size of an allocation that short bodies share, in bytes. A body that is kept keeps all of it.
+const CHUNK: usize = 2 << 10;
+/// Upper bound on the length of a body that shares an allocation, in bytes.
+const SHARING_MAX: usize = 256;
+/// Upper bound on short messages that are copied out of the ring before the first of them is passed on. Copies that follow each
+/// other let the processor fetch several cache lines of the peer at a time.
+const BURST: usize = 16;
 
 /// Upper bound on the bytes of bodies in place that a process may hold for one peer: half of the pool. Further bodies are copied.
 const HELD_MAX: usize = SEGMENTS_MAX * SEGMENT_SIZE / 2;
@@ -38,6 +46,8 @@ const CHANNEL_MAX: usize = 1_024;
 /// Kinds of messages on the channel.
 const OFFER: u8 = b'O';
 const POOL: u8 = b'P';
+/// The segment of a longer ring.
+const RING: u8 = b'R';
 /// The sender gives its pool up: all runs of it are released, and later segments belong to another pool.
 const GONE: u8 = b'G';
 
@@ -144,12 +154,20 @@ impl PendingPair {
         let (words, ring) = self.memory.split(layout::RING);
         let receipts = Receipts::new(words, self.channel, peer.clone(), self.is_current);
         Ok(Ok(Pair {
-            producer: Producer::new(ring),
+            outbound: Outbound {
+                ring: Producer::new(ring),
+                read_at: layout::READ,
+                growth: Growth::No,
+            },
             consumer: Consumer::new(peer.clone(), layout::RING, layout::RING_SIZE),
+            reports_at: layout::READ,
+            longer: None,
             pool: Pool::for_user(self.process.uid()),
             sending: Sending::default(),
             streams: Vec::new(),
             spare: Arc::default(),
+            chunk: BytesMut::new(),
+            burst: Vec::with_capacity(BURST),
             segments: Vec::new(),
             epoch: 0,
             receipts: Arc::new(receipts),
@@ -173,13 +191,21 @@ impl PendingPair {
 /// [`advance`](Self::advance), [`flush`](Self::flush).
 #[derive(Debug)]
 pub struct Pair {
-    producer: Producer,
+    outbound: Outbound,
     consumer: Consumer,
+    /// Offset of the word in which this process reports the slots that it has read.
+    reports_at: usize,
+    /// The peer's longer ring, which it has sent and not yet continued in.
+    longer: Option<PeerSegment>,
     pool: Pool,
     sending: Sending,
     /// Messages that have arrived in part.
     streams: Vec<Stream>,
     spare: Arc<Spare>,
+    /// Memory for the next short bodies, and those that are being taken.
+    chunk: BytesMut,
+    /// Short messages that are being taken: the words and lengths of their bodies in `chunk`.
+    burst: Vec<(Words, usize)>,
     /// The received segments of the peer's pool.
     segments: Vec<PeerSegment>,
     /// Number of times that the peer has given its pool up.
@@ -190,6 +216,25 @@ pub struct Pair {
     trust: Trust,
     /// Whether frames were written since the last [`flush`](Self::flush).
     unflushed: bool,
+}
+
+/// The ring for messages to the peer.
+#[derive(Debug)]
+struct Outbound {
+    ring: Producer,
+    /// Offset of the word in which the peer reports the slots that it has read.
+    read_at: usize,
+    growth: Growth,
+}
+
+/// The exchange of the ring for a longer one: once in the life of a pair, so that memory is taken for peers with bursts only.
+#[derive(Debug)]
+enum Growth {
+    No,
+    /// The peer has the longer ring, and the frame that names it has found no room yet.
+    Announced(Memory),
+    /// The longer ring is in use, or there is no memory for it.
+    Done,
 }
 
 /// Result of a step of a long message.
@@ -251,16 +296,37 @@ impl Pair {
     #[inline]
     #[must_use]
     pub fn short_max(&self) -> usize {
-        self.producer.payload_max()
+        layout::PAYLOAD_MAX
     }
 
     #[inline]
-    fn push(&mut self, kind: u8, words: Words, payload: &[u8]) -> Result<bool, PairError> {
-        let peer = &self.peer;
-        let read = || peer.load(layout::READ, Ordering::Acquire);
-        let pushed = self.producer.push(kind, words, payload, read)?;
+    fn push(&mut self, kind: u8, words: Words, payload: &[u8]) -> Result<bool, Broken> {
+        let (peer, read_at) = (&self.peer, self.outbound.read_at);
+        let read = || peer.load(read_at, Ordering::Acquire);
+        let pushed = self.outbound.ring.push(kind, words, payload, read)?;
         self.unflushed |= pushed;
         Ok(pushed)
+    }
+
+    /// Continues in a longer ring, as far as that is possible now.
+    #[cold]
+    fn grow_ring(&mut self) -> Result<(), Broken> {
+        let Growth::Announced(longer) = mem::replace(&mut self.outbound.growth, Growth::Done)
+        else {
+            // Without memory, or with a full socket, the ring stays as it is.
+            let Ok(segment) = Segment::create(layout::LONGER_SIZE) else { return Ok(()) };
+            if self.receipts.channel.send(&[RING], &[segment.descriptor()]).is_ok() {
+                self.outbound.growth = Growth::Announced(segment.into_memory());
+            }
+            return Ok(());
+        };
+        if !self.push(LONGER, [0, 0], &[])? {
+            self.outbound.growth = Growth::Announced(longer);
+            return Ok(());
+        }
+        let (ring, read_at) = (Producer::new(longer), layout::READ_LONGER);
+        self.outbound = Outbound { ring, read_at, growth: Growth::Done };
+        Ok(())
     }
 
     /// Copies queued messages, with at most `budget` bytes of long ones. Returns `true` if it can continue at once, and `false` if
@@ -270,6 +336,9 @@ impl Pair {
     ///
     /// [`PairError`]. A lack of memory for a message is an error of the system.
     pub fn advance(&mut self, budget: usize) -> Result<bool, PairError> {
+        if self.sending.has_short() && !matches!(self.outbound.growth, Growth::Done) {
+            self.grow_ring()?;
+        }
         let mut left = budget;
         loop {
             while let Some(QueuedMessage { words, body }) = self.sending.first_short() {
@@ -348,7 +417,7 @@ impl Pair {
     /// Wakes the peer if it sleeps and there are new frames: once for all messages since the last call.
     #[inline]
     pub fn flush(&mut self) {
-        if std::mem::take(&mut self.unflushed) {
+        if mem::take(&mut self.unflushed) {
             self.receipts.ring(Bell::Frame);
         }
     }
@@ -367,42 +436,104 @@ impl Pair {
     #[inline]
     pub fn receive(
         &mut self,
-        receiver: &mut dyn MessageReceiver,
+        receiver: &mut impl MessageReceiver,
         frames: usize,
     ) -> Result<usize, PairError> {
         let mut count = 0;
         while count < frames {
-            let Some(frame) = self.consumer.pop()? else { break };
-            count += 1;
-            match frame.kind {
-                SHORT => {
-                    let body = self.copy(&self.peer, frame.at, frame.length);
-                    receiver.message(frame.words, body);
+            let next = self.take_burst(frames - count);
+            count += self.burst.len();
+            let is_last = self.burst.is_empty();
+            let mut bodies = self.chunk.split().freeze();
+            for (words, length) in self.burst.drain(..) {
+                receiver.message(words, bodies.split_to(length));
+            }
+            match next? {
+                Some(frame) => {
+                    count += 1;
+                    self.take_other(&frame, receiver)?;
                 }
-                RUN => self.take_in(&frame, receiver)?,
-                kind => return Err(Broken::Kind(kind).into()),
+                None if is_last => break,
+                None => {}
             }
         }
         if count > 0 {
-            self.consumer.report(self.receipts.words.word(layout::READ));
+            self.consumer.report(self.receipts.words.word(self.reports_at));
             self.receipts.ring(Bell::Room);
         }
         Ok(count)
     }
 
-    fn copy(&self, peer: &PeerSegment, at: usize, length: usize) -> Bytes {
+    /// Copies short messages out of the ring. Returns the first frame that is none of them.
+    #[inline]
+    fn take_burst(&mut self, frames: usize) -> Result<Option<Frame>, Broken> {
+        if self.chunk.capacity() < SHARING_MAX {
+            self.chunk.reserve(CHUNK); // Without a kept body the memory is used again.
+        }
+        let mut room = self.chunk.capacity();
+        for _ in 0..frames.min(BURST) {
+            if room < SHARING_MAX {
+                break;
+            }
+            let Some(frame) = self.consumer.pop()? else { break };
+            if frame.kind != SHORT || frame.length > SHARING_MAX {
+                return Ok(Some(frame));
+            }
+            self.consumer.segment().append_to(frame.at..frame.at + frame.length, &mut self.chunk);
+            room -= frame.length;
+            self.burst.push((frame.words, frame.length));
+        }
+        Ok(None)
+    }
+
+    /// Takes a frame other than a short message with a shared allocation.
+    fn take_other(
+        &mut self,
+        frame: &Frame,
+        receiver: &mut impl MessageReceiver,
+    ) -> Result<(), PairError> {
+        match frame.kind {
+            SHORT => {
+                let body = self.copy(frame.at, frame.length);
+                receiver.message(frame.words, body);
+                Ok(())
+            }
+            RUN => self.take_in(frame, receiver),
+            LONGER => self.continue_in_longer(),
+            kind => Err(Broken::Kind(kind).into()),
+        }
+    }
+
+    /// Copies bytes of the ring.
+    fn copy(&self, at: usize, length: usize) -> Bytes {
         let mut body = Vec::with_capacity(length);
-        peer.copy_out(at..at + length, &mut body);
+        self.consumer.segment().copy_out(at..at + length, &mut body);
         body.into()
+    }
+
+    /// Reads the peer's longer ring from now on.
+    #[cold]
+    fn continue_in_longer(&mut self) -> Result<(), PairError> {
+        for _ in 0..CHANNEL_MAX {
+            if let Some(longer) = self.longer.take() {
+                self.consumer = Consumer::new(longer, 0, layout::LONGER_SIZE);
+                self.reports_at = layout::READ_LONGER;
+                return Ok(());
+            }
+            if !self.handle_channel()? {
+                break;
+            }
+        }
+        Err(PairError::Unexpected("a frame for a ring that it has not sent"))
     }
 
     /// Takes a run of a long message.
     fn take_in(
         &mut self,
         frame: &Frame,
-        receiver: &mut dyn MessageReceiver,
+        receiver: &mut impl MessageReceiver,
     ) -> Result<(), PairError> {
-        let part = RunFrame::decode(&self.copy(&self.peer, frame.at, frame.length))?;
+        let part = RunFrame::decode(&self.copy(frame.at, frame.length))?;
         let segment = self.segment(part.run.segment.into(), part.epoch)?;
         if part.start == 0 && part.length == part.total {
             if !receiver.admits(frame.words, part.total) {
@@ -449,7 +580,7 @@ impl Pair {
         &mut self,
         words: Words,
         part: &RunFrame,
-        receiver: &mut dyn MessageReceiver,
+        receiver: &mut impl MessageReceiver,
     ) -> Result<usize, PairError> {
         let found = self.streams.iter().position(|stream| stream.number == part.number);
         if let Some(index) = found {
@@ -500,6 +631,9 @@ impl Pair {
             (GONE, []) => {
                 self.segments.clear();
                 self.epoch = self.epoch.wrapping_add(1);
+            }
+            (RING, [descriptor]) if self.longer.is_none() && self.reports_at == layout::READ => {
+                self.longer = Some(PeerSegment::open(descriptor.as_fd(), layout::LONGER_SIZE)?);
             }
             (POOL, [descriptor]) if self.segments.len() < SEGMENTS_MAX => {
                 self.segments.push(PeerSegment::open(descriptor.as_fd(), SEGMENT_SIZE)?);
@@ -583,21 +717,25 @@ impl Pair {
     /// Returns the position up to which the peer has read, if it has not read everything.
     #[must_use]
     pub fn unread_from(&self) -> Option<u64> {
-        let (read, written) =
-            self.producer.progress(self.peer.load(layout::READ, Ordering::Acquire));
+        let read = self.peer.load(self.outbound.read_at, Ordering::Acquire);
+        let (read, written) = self.outbound.ring.progress(read);
         (read != written).then_some(read)
     }
 
     /// Returns the bytes of memory that this process has created for the peer.
     #[must_use]
     pub fn memory(&self) -> usize {
-        layout::SIZE + self.pool_size()
+        layout::SIZE + self.extra_memory()
     }
 
-    /// Returns the bytes of memory that this process has created for long messages to the peer.
+    /// Returns the bytes of memory that this process has created for long messages and bursts to the peer.
     #[must_use]
-    pub fn pool_size(&self) -> usize {
-        self.pool.size()
+    pub fn extra_memory(&self) -> usize {
+        let ring = match self.outbound.read_at {
+            layout::READ_LONGER => layout::LONGER_SIZE,
+            _ => 0,
+        };
+        self.pool.size() + ring
     }
 }
 

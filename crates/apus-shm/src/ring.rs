@@ -17,16 +17,25 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::segment::{Memory, PeerSegment};
+use crate::segment::{LINE, Memory, PeerSegment};
 
 /// Size of a slot in bytes: a cache line.
-pub(crate) const SLOT: usize = 64;
+pub(crate) const SLOT: usize = LINE;
+
+/// Distance in slots between a frame and the slots that are fetched for writing when it is written. The transfer of a line from the
+/// peer's processor takes about as long as the work on this many short messages.
+const AHEAD: u64 = 12;
+/// Upper bound on the slots fetched for a frame. Longer frames are read in order, and the processor fetches them by itself.
+const FETCHED_MAX: u64 = 4;
 
 /// Bytes of a frame before its payload.
 const HEAD: usize = 24;
 
 /// Two words of a message for the layer above: its kind with parameters, and the id of its call.
 pub type Words = [u64; 2];
+
+/// Kind of the last frame before the peer continues in its longer ring.
+pub(crate) const LONGER: u8 = 3;
 
 /// Kind of a frame that fills the ring up to its end. The next frame begins at the ring's start.
 const SKIP: u8 = 0xff;
@@ -55,6 +64,8 @@ pub enum Broken {
 #[derive(Debug)]
 pub(crate) struct Producer {
     slots: Memory,
+    /// Number of slots of the ring, a power of two.
+    count: u64,
     /// Number of slots written since the beginning.
     written: u64,
     /// Number of slots that the peer has read, as last reported.
@@ -94,19 +105,15 @@ impl Producer {
     /// Creates a ring in `slots`, which must be zero.
     pub(crate) fn new(slots: Memory) -> Self {
         debug_assert!((slots.size() / SLOT).is_power_of_two() && slots.size() >= 8 * SLOT);
-        Self { slots, written: 0, read: 0 }
-    }
-
-    #[inline]
-    fn count(&self) -> u64 {
-        (self.slots.size() / SLOT) as u64
+        let count = (slots.size() / SLOT) as u64;
+        Self { slots, count, written: 0, read: 0 }
     }
 
     /// Returns the length of the longest payload in bytes, a quarter of the ring. So a frame that does not fit before the ring's
     /// end fits after its start.
-    #[inline]
-    pub(crate) fn payload_max(&self) -> usize {
-        self.slots.size() / 4 - HEAD
+    #[cfg(test)]
+    fn payload_max(&self) -> usize {
+        self.count as usize * SLOT / 4 - HEAD
     }
 
     /// Writes a frame. Returns `false`, with nothing written, if there is no room until the peer has read more. `read` reads the
@@ -123,26 +130,26 @@ impl Producer {
         payload: &[u8],
         read: impl FnOnce() -> u64,
     ) -> Result<bool, Broken> {
-        debug_assert!(payload.len() <= self.payload_max() && kind != 0);
+        debug_assert!(payload.len() <= self.count as usize * SLOT / 4 - HEAD && kind != 0);
         let slots = slots_of(payload.len());
-        let to_end = self.count() - (self.written & (self.count() - 1));
+        let to_end = self.count - (self.written & (self.count - 1));
         // A frame does not wrap around the end, and one slot after it must be free for the next stamp.
         let skipped = if slots > to_end { to_end } else { 0 };
         let needed = skipped + slots + 1;
-        if self.count() - (self.written - self.read) < needed {
+        if self.count - (self.written - self.read) < needed {
             self.note_read(read())?;
-            if self.count() - (self.written - self.read) < needed {
+            if self.count - (self.written - self.read) < needed {
                 return Ok(false);
             }
         }
         if skipped > 0 {
-            self.publish(SKIP, skipped, 0);
+            self.write(SKIP, [0, 0], &[], skipped);
         }
-        let at = self.offset(self.written);
-        self.slots.word(at + 8).store(words[0], Ordering::Relaxed);
-        self.slots.word(at + 16).store(words[1], Ordering::Relaxed);
-        self.slots.copy_in(at + HEAD, payload);
-        self.publish(kind, slots, payload.len());
+        self.write(kind, words, payload, slots);
+        self.slots.fetch_to_write(self.offset(self.written + AHEAD));
+        for slot in 1..slots.min(FETCHED_MAX) {
+            self.slots.fetch_to_write(self.offset(self.written + AHEAD + slot));
+        }
         Ok(true)
     }
 
@@ -151,13 +158,12 @@ impl Producer {
         (read, self.written)
     }
 
-    /// Makes the written frame visible.
-    #[inline]
-    fn publish(&mut self, kind: u8, slots: u64, payload: usize) {
-        let (frame, next) = (self.offset(self.written), self.offset(self.written + slots));
-        self.slots.word(next).store(0, Ordering::Relaxed);
-        let stamp = (payload as u64) << 8 | u64::from(kind);
-        self.slots.word(frame).store(stamp, Ordering::Release);
+    /// Writes a frame of `slots` slots, which the peer can read from then on.
+    #[inline(always)]
+    fn write(&mut self, kind: u8, words: Words, payload: &[u8], slots: u64) {
+        let places = (self.offset(self.written), self.offset(self.written + slots));
+        let stamp = (payload.len() as u64) << 8 | u64::from(kind);
+        self.slots.write_frame(places, words, payload, stamp);
         self.written += slots;
     }
 
@@ -172,7 +178,7 @@ impl Producer {
 
     #[inline]
     fn offset(&self, slot: u64) -> usize {
-        (slot & (self.count() - 1)) as usize * SLOT
+        (slot & (self.count - 1)) as usize * SLOT
     }
 }
 
@@ -180,6 +186,12 @@ impl Consumer {
     /// Creates the reader of a ring of `size` bytes at `start` of the peer's segment.
     pub(crate) fn new(peer: PeerSegment, start: usize, size: usize) -> Self {
         Self { peer, start, count: (size / SLOT) as u64, read: 0, reported: 0 }
+    }
+
+    /// Returns the segment of the ring.
+    #[inline]
+    pub(crate) fn segment(&self) -> &PeerSegment {
+        &self.peer
     }
 
     /// Returns whether a frame is ready. Costs one load from a cache line.
@@ -196,13 +208,13 @@ impl Consumer {
     #[inline]
     pub(crate) fn pop(&mut self) -> Result<Option<Frame>, Broken> {
         loop {
-            let offset = self.offset();
-            let stamp = self.peer.load(offset, Ordering::Acquire);
+            let place = self.read & (self.count - 1);
+            let (offset, to_end) = (self.start + place as usize * SLOT, self.count - place);
+            let (stamp, words) = self.peer.load_head(offset);
             if stamp == 0 {
                 return Ok(None);
             }
             let (kind, length) = (stamp as u8, stamp >> 8);
-            let to_end = self.count - (self.read & (self.count - 1));
             if kind == SKIP {
                 if to_end == self.count {
                     return Err(Broken::Kind(kind)); // A skip never occurs at the ring's start, so this loop ends.
@@ -216,10 +228,6 @@ impl Consumer {
             }
             let length = length as usize;
             self.read += slots_of(length);
-            let words = [
-                self.peer.load(offset + 8, Ordering::Relaxed),
-                self.peer.load(offset + 16, Ordering::Relaxed),
-            ];
             return Ok(Some(Frame { kind, words, at: offset + HEAD, length }));
         }
     }
@@ -286,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_is_full_until_the_reader_tells() {
+    fn the_ring_is_full_until_the_reader_reports() {
         let mut ends = ends();
         let fitted = (0..).take_while(|&number| ends.push(1, [number, 0], b"")).count();
         assert_eq!(fitted, 15, "one slot is the next stamp");

@@ -20,6 +20,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use bytes::BytesMut;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -34,6 +35,11 @@ use crate::lines;
 
 /// Size of a page in bytes; a segment's size is a multiple of it.
 pub const PAGE: usize = 4096;
+
+/// Size of a cache line in bytes.
+pub(crate) const LINE: usize = 64;
+/// Number of 64-bit words of a cache line.
+const LINE_WORDS: usize = LINE / 8;
 
 /// `MFD_NOEXEC_SEAL` of Linux 6.3: the memory can never be executed.
 const MFD_NOEXEC_SEAL: u32 = 8;
@@ -229,6 +235,22 @@ impl PeerSegment {
         self.mapping.word(offset).load(ordering)
     }
 
+    /// Loads the first word of the cache line at `offset` and, unless it is 0, the two words after it.
+    ///
+    /// # Panics
+    ///
+    /// If the line is not within the segment or `offset` is not a multiple of 64.
+    #[inline]
+    pub(crate) fn load_head(&self, offset: usize) -> (u64, [u64; 2]) {
+        #[cfg(test)]
+        lines::read(self.address(), offset..offset + 24);
+        let [first, second, third, ..] = self.mapping.line(offset);
+        match first.load(Ordering::Acquire) {
+            0 => (0, [0, 0]),
+            head => (head, [second, third].map(|word| word.load(Ordering::Relaxed))),
+        }
+    }
+
     /// Loads a 32-bit word.
     ///
     /// # Panics
@@ -258,6 +280,26 @@ impl PeerSegment {
         // bytes after the end, and the two do not overlap, because the target belongs to this process alone.
         unsafe {
             from.as_ptr().copy_to_nonoverlapping(target.as_mut_ptr().add(end), length);
+            target.set_len(end + length);
+        }
+    }
+
+    /// Appends a copy of bytes to a buffer with room for them, as [`copy_out`](Self::copy_out) does.
+    ///
+    /// # Panics
+    ///
+    /// If `range` is not within the segment, or the buffer has no room.
+    #[inline]
+    pub(crate) fn append_to(&self, range: Range<usize>, target: &mut BytesMut) {
+        #[cfg(test)]
+        lines::read(self.address(), range.clone());
+        let from = self.mapping.bytes(&range);
+        let (length, end) = (range.len(), target.len());
+        let room = target.spare_capacity_mut();
+        assert!(length <= room.len(), "no room");
+        // SAFETY: as in `copy_out`; there is room for these bytes after the end, and they are written before they count.
+        unsafe {
+            from.as_ptr().copy_to_nonoverlapping(room.as_mut_ptr().cast(), length);
             target.set_len(end + length);
         }
     }
@@ -339,7 +381,7 @@ impl Memory {
     #[inline]
     #[must_use]
     pub fn size(&self) -> usize {
-        self.range.len()
+        self.range.end - self.range.start
     }
 
     /// Splits the part into its first `size` bytes and the rest.
@@ -386,6 +428,67 @@ impl Memory {
             no_word(offset, self.size());
         }
         self.mapping.half_word(self.range.start + offset)
+    }
+
+    /// Writes a frame that begins with the cache line at `at`: two words and a payload after its first word, then 0 to the first
+    /// word of the line at `next`, then `stamp` to the first word of the frame. A peer that reads the stamp reads all of it.
+    ///
+    /// # Panics
+    ///
+    /// If the frame or the line is not within the part, or an offset is not a multiple of 64.
+    #[inline]
+    pub(crate) fn write_frame(
+        &mut self,
+        (at, next): (usize, usize),
+        words: [u64; 2],
+        payload: &[u8],
+        stamp: u64,
+    ) {
+        const HEAD: usize = 24;
+        let size = self.size();
+        let is_within = at < size && next < size && payload.len() <= size - HEAD - at;
+        if !(at | next | size).is_multiple_of(LINE) || !is_within {
+            no_word(at, size);
+        }
+        #[cfg(test)]
+        for written in [at..at + HEAD + payload.len(), next..next + 8] {
+            let start = self.range.start;
+            lines::write(self.mapping.base.as_ptr(), start + written.start..start + written.end);
+        }
+        // SAFETY: the part is mapped for writing as long as `self` lives. Words are aligned, and only accessed as atomics. No
+        // reference to the payload's bytes exists in this process, and `&mut self` excludes other threads.
+        unsafe {
+            let part = self.mapping.base.as_ptr().add(self.range.start);
+            let frame = part.add(at);
+            let word = |line: *mut u8, number: usize| &*line.cast::<AtomicU64>().add(number);
+            word(frame, 1).store(words[0], Ordering::Relaxed);
+            word(frame, 2).store(words[1], Ordering::Relaxed);
+            frame.add(HEAD).copy_from_nonoverlapping(payload.as_ptr(), payload.len());
+            word(part.add(next), 0).store(0, Ordering::Relaxed);
+            word(frame, 0).store(stamp, Ordering::Release);
+        }
+    }
+
+    /// Fetches the cache line at `offset`, for a write that follows soon: the peer's processor has it, and the transfer takes longer
+    /// than the work on a short message. Does nothing for a line beyond the part.
+    #[inline]
+    pub fn fetch_to_write(&self, offset: usize) {
+        if offset < self.size() {
+            #[cfg(test)]
+            lines::write(
+                self.mapping.base.as_ptr(),
+                self.range.start + offset..self.range.start + offset + 1,
+            );
+            // SAFETY: the address is within the mapping, which lives as long as `self`. A prefetch changes nothing.
+            unsafe {
+                let line = self.mapping.base.as_ptr().add(self.range.start + offset);
+                #[cfg(all(target_arch = "x86_64", not(miri)))]
+                std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+                #[cfg(all(target_arch = "aarch64", not(miri)))]
+                std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+                let _ = line;
+            }
+        }
     }
 
     /// Copies bytes to `offset`.
@@ -449,7 +552,6 @@ impl Memory {
     #[cfg(target_arch = "x86_64")]
     pub unsafe fn copy_in_non_temporal(&self, offset: usize, bytes: *const u8, length: usize) {
         use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
-        const LINE: usize = 64;
         let place = (self.range.start + offset) % LINE;
         let head = ((LINE - place) % LINE).min(length);
         let lines = (length - head) / LINE;
@@ -585,6 +687,15 @@ impl Mapping {
         // SAFETY: the word is aligned, mapped as long as `self` lives, and only accessed as an atomic; `PeerSegment` only loads
         // from its read-only mapping.
         unsafe { self.base.add(offset).cast::<AtomicU64>().as_ref() }
+    }
+
+    #[inline]
+    fn line(&self, offset: usize) -> &[AtomicU64; LINE_WORDS] {
+        if !offset.is_multiple_of(LINE) || offset >= self.size {
+            no_word(offset, self.size); // The size is a multiple of a line as well.
+        }
+        // SAFETY: the line is aligned, mapped as long as `self` lives, and only accessed as atomics, as in `word`.
+        unsafe { self.base.add(offset).cast::<[AtomicU64; LINE_WORDS]>().as_ref() }
     }
 
     #[inline]

@@ -14,6 +14,8 @@ use nix::sys::socket::{
 const SIZE: usize = 5 * PAGE;
 /// Offset of the ring in the segment.
 const RING: usize = PAGE;
+/// Size of the longer ring in bytes.
+const LONGER: usize = 16 * PAGE;
 /// Size of a segment of the pool in bytes.
 const POOL: usize = 1 << 20;
 
@@ -102,7 +104,11 @@ impl Hostile {
     }
 
     fn lie(&mut self, random: &mut Random) {
-        match random.below(6) {
+        match random.below(7) {
+            6 => {
+                let size = if random.below(4) == 0 { PAGE } else { LONGER };
+                self.send(b'R', &[Segment::create(size).unwrap().descriptor().as_raw_fd()]);
+            }
             0 => {
                 let at = random.below(SIZE as u64 / 8) as usize * 8;
                 self.segment.memory().word(at).store(random.number(), Ordering::Release);
@@ -141,7 +147,7 @@ fn meet(trust: Trust) -> (Hostile, Pair) {
     let (a, b) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
     let pending = PendingPair::send(a, trust, || true).unwrap();
     let segment = Segment::create(SIZE).unwrap();
-    segment.memory().word(0).store(u64::from_le_bytes(*b"apusshm2"), Ordering::Release);
+    segment.memory().word(0).store(u64::from_le_bytes(*b"apusshm3"), Ordering::Release);
     let hostile = Hostile { segment, socket: b, written: 0 };
     hostile.send(b'O', &[hostile.segment.descriptor().as_raw_fd()]);
     let pool = Segment::create(POOL).unwrap();

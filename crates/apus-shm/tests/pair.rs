@@ -99,6 +99,30 @@ fn short_messages_arrive_in_their_order_also_when_the_ring_is_full() {
 }
 
 #[test]
+fn a_burst_of_short_messages_fits_the_ring_once_it_was_full() {
+    let (mut a, mut b) = pair(Trust::InPlace);
+    let mut inbox = Inbox::default();
+    let before = a.memory();
+    let burst = |a: &mut Pair| {
+        (0..500).for_each(|number| a.send([number, 0], &body(number as usize, 100)).unwrap());
+        a.is_sending()
+    };
+    assert!(burst(&mut a), "it is longer than the first ring");
+    settle(&mut a, &mut b, &mut inbox);
+    assert_eq!(a.memory() - before, 64 << 10);
+    for _ in 0..10 {
+        assert!(!burst(&mut a), "it fits");
+        settle(&mut a, &mut b, &mut inbox);
+    }
+    let arrived = inbox.messages.drain(..).map(|(words, body)| (words[0], body));
+    assert!(arrived.eq((0..11 * 500).map(|at| (at % 500, body(at as usize % 500, 100)))));
+    // The ring has grown in one direction only.
+    b.send([1, 0], &body(1, 100)).unwrap();
+    settle(&mut b, &mut a, &mut inbox);
+    assert_eq!((inbox.messages.len(), b.memory()), (1, before));
+}
+
+#[test]
 fn a_short_message_does_not_wait_for_a_long_one() {
     let (mut a, mut b) = pair(Trust::InPlace);
     a.send([1, 0], &body(1, 64 * MIB)).unwrap();

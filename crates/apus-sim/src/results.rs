@@ -130,7 +130,7 @@ pub fn record(outcome: &SimulationResult, result: &mut ResultFile) {
         .set("event_hash", format!("{:016x}", outcome.hash));
     result.rows.push(run);
     let mut counters = row(outcome, "sim counters");
-    // Counters with value 0 as well: a reader can tell "none" from "not measured".
+    // Counters with value 0 as well, so that a reader can distinguish "none" from "not measured".
     for &(name, value) in &outcome.counters {
         counters.put(name, value);
     }

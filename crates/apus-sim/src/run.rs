@@ -21,7 +21,7 @@ use crate::transport::tcp::{self, Flavour, Tcp};
 use crate::transport::{Message, Transport};
 
 /// Number of events between progress reports.
-const TELL_EVENTS: u64 = 1 << 20;
+const PROGRESS_EVENTS: u64 = 1 << 20;
 /// Pause between the first messages of a host to other hosts, in picoseconds: long enough for their length.
 const GREETING_PS: u64 = 25_000_000;
 /// Length of these messages: enough to measure the path at its rate.
@@ -308,7 +308,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
                 }
                 What::Message => self.on_message(event.place, event.subject),
             }
-            if self.fabric.events_done.is_multiple_of(TELL_EVENTS) {
+            if self.fabric.events_done.is_multiple_of(PROGRESS_EVENTS) {
                 progress(self.progress());
             }
         }

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_tells_its_point() {
+    fn a_result_names_its_point() {
         let point = points(GRID).unwrap().remove(1);
         let mut result = ResultFile::new("apus", apus_load::Machine::default());
         result.rows.push(apus_load::Row::new("apus").set("load", 0.8));

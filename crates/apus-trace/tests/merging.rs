@@ -112,7 +112,7 @@ fn a_call_of_which_records_are_missing_has_no_timeline() {
 }
 
 #[test]
-fn the_kernel_is_a_stage_of_its_own_where_it_tells_the_time() {
+fn the_kernel_is_a_stage_of_its_own_where_it_reports_the_time() {
     let (mut client, mut server) = call(2, 1_000);
     for happened in [&mut client, &mut server] {
         let received = happened.iter().find(|it| it.1 == "data_received").unwrap().0;

@@ -60,16 +60,16 @@ pub struct Proof {
     pub issued: u32,
 }
 
-/// The body of TOKEN and CONFIRM: the sender's token for packets to it, and the proof.
+/// The body of TOKEN and CONFIRM: the token that admits packets to the sender, and the proof that the peer receives at its address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Offer {
+pub struct Credentials {
     /// The sender's token for its peer.
     pub token: Token,
     /// The proof: made by the sender of TOKEN, repeated by the sender of CONFIRM.
     pub proof: Proof,
 }
 
-impl Offer {
+impl Credentials {
     /// Length of either packet in bytes.
     pub const LEN: usize = LEN;
 
@@ -84,7 +84,7 @@ impl Offer {
         Ok(Self { token: Token(read_u64(fixed, TOKEN)), proof })
     }
 
-    /// Writes the answer to an OPEN without its stamp. Returns its length, [`Offer::LEN`].
+    /// Writes the answer to an OPEN without its stamp. Returns its length, [`Credentials::LEN`].
     ///
     /// # Panics
     ///
@@ -94,7 +94,7 @@ impl Offer {
         self.emit(PacketType::Token, header, buffer)
     }
 
-    /// Writes the answer to a TOKEN without its stamp. Returns its length, [`Offer::LEN`].
+    /// Writes the answer to a TOKEN without its stamp. Returns its length, [`Credentials::LEN`].
     ///
     /// # Panics
     ///
@@ -119,7 +119,7 @@ mod tests {
     use crate::Packet;
     use crate::samples::{FROM_CLIENT, FROM_SERVER, assert_lengths, bytes, emitted};
 
-    const OFFER: Offer = Offer {
+    const CREDENTIALS: Credentials = Credentials {
         token: Token(0x0102_0304_0506_0708),
         proof: Proof { code: 0x1112_1314_1516_1718, issued: 0x2122_2324 },
     };
@@ -142,16 +142,19 @@ mod tests {
     //= docs/wire.md#W34
     #[test]
     fn token_and_confirm_carry_a_token_and_its_proof() {
-        let token = emitted(|buffer| OFFER.emit_token(&FROM_SERVER, buffer));
+        let token = emitted(|buffer| CREDENTIALS.emit_token(&FROM_SERVER, buffer));
         let expected = bytes(
             "0f a0 80 00 00 00 00 00 00 00 00 1a 50 06 00 00 00 00 b9 7d 00 00 00 00 00 00 00 03
              01 02 03 04 05 06 07 08 11 12 13 14 15 16 17 18 21 22 23 24",
         );
         assert_eq!(token, expected);
-        assert_eq!(Packet::parse(&token), Ok(Packet::Token { header: FROM_SERVER, offer: OFFER }));
-        let confirm = emitted(|buffer| OFFER.emit_confirm(&FROM_CLIENT, buffer));
+        assert_eq!(
+            Packet::parse(&token),
+            Ok(Packet::Token { header: FROM_SERVER, credentials: CREDENTIALS })
+        );
+        let confirm = emitted(|buffer| CREDENTIALS.emit_confirm(&FROM_CLIENT, buffer));
         assert_eq!(confirm[28..], token[28..]);
-        let parsed = Packet::Confirm { header: FROM_CLIENT, offer: OFFER };
+        let parsed = Packet::Confirm { header: FROM_CLIENT, credentials: CREDENTIALS };
         assert_eq!(Packet::parse(&confirm), Ok(parsed));
         assert_lengths(&token, 48);
         assert_lengths(&confirm, 48);

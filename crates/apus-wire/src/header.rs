@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn ignores_what_tells_nothing() {
+    fn ignores_fields_without_meaning() {
         //= docs/wire.md#W6
         let mut packet = bytes(SPEC_NEED_ACK);
         packet[4..11].fill(0xFF);

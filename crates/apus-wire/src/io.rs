@@ -89,13 +89,13 @@ pub trait PacketSink {
         let _ = (path, packet);
     }
 
-    /// Tells the sink that the core knows a peer by this path. The path stays valid until it is released as often as it was held.
+    /// Notifies the sink that the core knows a peer by this path. The path stays valid until it is released as often as it was held.
     /// Does nothing by default.
     fn hold(&mut self, path: PathId) {
         let _ = path;
     }
 
-    /// Tells the sink that the core no longer knows a peer by this path.
+    /// Notifies the sink that the core no longer knows a peer by this path.
     fn release(&mut self, path: PathId) {
         let _ = path;
     }

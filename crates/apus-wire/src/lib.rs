@@ -9,7 +9,7 @@
 //! | [`Packet`] | dispatch: one received packet, parsed completely |
 //! | [`Header`], [`RpcId`], [`Priority`], [`PacketType`] | the content of every packet |
 //! | [`Data`], [`Grant`], [`Resend`], [`RpcUnknown`], [`Busy`], [`Cutoffs`], [`Freeze`], [`NeedAck`], [`Ack`], [`Abort`], [`Meet`] | one type each, one file each |
-//! | [`Open`], [`Offer`] | first contact over UDP: OPEN, TOKEN, CONFIRM |
+//! | [`Open`], [`Credentials`] | first contact over UDP: OPEN, TOKEN, CONFIRM |
 //! | [`Stamp`], [`Token`] | additions to every packet over UDP: version, and the receiver's token |
 //! | [`Extension`], [`TraceContext`] | optional items of a request: its deadline, and its context in a distributed trace |
 //! | [`ParseError`] | reasons for refusing a packet |
@@ -55,7 +55,7 @@ mod trace_context;
 pub use abort::Abort;
 pub use ack::{Ack, Acked};
 pub use busy::Busy;
-pub use contact::{Offer, Open, Proof};
+pub use contact::{Credentials, Open, Proof};
 pub use cutoffs::Cutoffs;
 pub use data::{Data, DataFlags};
 pub use error::ParseError;

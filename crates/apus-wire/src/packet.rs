@@ -1,7 +1,7 @@
 //! Dispatch: one received packet, parsed completely.
 
 use crate::{
-    Ack, Cutoffs, Data, Grant, Header, Meet, Offer, Open, PacketType, ParseError, Resend,
+    Ack, Credentials, Cutoffs, Data, Grant, Header, Meet, Open, PacketType, ParseError, Resend,
     RpcUnknown,
 };
 
@@ -32,10 +32,10 @@ pub enum Packet<'a> {
     Ack { header: Header, ack: Ack },
     /// See [`Open`].
     Open { header: Header, open: Open },
-    /// See [`Offer`].
-    Token { header: Header, offer: Offer },
-    /// See [`Offer`].
-    Confirm { header: Header, offer: Offer },
+    /// See [`Credentials`].
+    Token { header: Header, credentials: Credentials },
+    /// See [`Credentials`].
+    Confirm { header: Header, credentials: Credentials },
     /// See [`Abort`](crate::Abort).
     Abort { header: Header },
     /// See [`Meet`].
@@ -82,8 +82,10 @@ impl<'a> Packet<'a> {
             PacketType::NeedAck => Self::NeedAck { header },
             PacketType::Ack => Self::Ack { header, ack: Ack::parse(bytes)? },
             PacketType::Open => Self::Open { header, open: Open::parse(bytes)? },
-            PacketType::Token => Self::Token { header, offer: Offer::parse(bytes)? },
-            PacketType::Confirm => Self::Confirm { header, offer: Offer::parse(bytes)? },
+            PacketType::Token => Self::Token { header, credentials: Credentials::parse(bytes)? },
+            PacketType::Confirm => {
+                Self::Confirm { header, credentials: Credentials::parse(bytes)? }
+            }
             PacketType::Abort => Self::Abort { header },
             PacketType::Meet => Self::Meet { header, meet: Meet::parse(bytes)? },
         })

@@ -60,7 +60,7 @@ impl PathId {
     }
 
     /// Returns the same path, to the host with this number, 1 to 2^28 - 1. The number is equal for all addresses of one host, as
-    /// far as the link can tell, and different for most other hosts. 0 stands for an unknown host.
+    /// far as the link knows, and different for most other hosts. 0 stands for an unknown host.
     #[inline]
     #[must_use]
     pub const fn on_host(self, host: u32) -> Self {

@@ -13,7 +13,7 @@ const VERSION: usize = 8;
 /// The lower half of the token, in the place of TCP's window and checksum.
 const TOKEN_LOW: Range<usize> = 14..18;
 
-/// A 64-bit number by which a node recognises the packets of one peer. The node chooses it and tells it to the peer alone, which
+/// A 64-bit number by which a node recognises the packets of one peer. The node chooses it and reveals it to the peer alone, which
 /// sends it in every packet. A host that does not see the traffic between the two cannot guess it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Token(pub u64);
@@ -24,7 +24,7 @@ impl Token {
 }
 
 impl fmt::Debug for Token {
-    /// Tokens are secrets, so a log shows only enough of a token to tell it from others.
+    /// Tokens are secrets, so a log shows only enough of a token to distinguish it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Token({:04x}…)", self.0 >> 48)
     }

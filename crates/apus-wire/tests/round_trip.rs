@@ -1,9 +1,9 @@
 //! Every kind of packet, emitted and parsed, equals itself. No bytes make the parser panic.
 
 use apus_wire::{
-    Ack, Acked, Busy, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Extension, Freeze, Grant, Header,
-    MAX_HEADER, Meet, NeedAck, Offer, Open, Packet, PacketType, ParseError, Priority, Proof,
-    Resend, RpcId, RpcUnknown, Token, TraceContext, UnknownReason, bundle,
+    Ack, Acked, Busy, Credentials, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Extension, Freeze,
+    Grant, Header, MAX_HEADER, Meet, NeedAck, Open, Packet, PacketType, ParseError, Priority,
+    Proof, Resend, RpcId, RpcUnknown, Token, TraceContext, UnknownReason, bundle,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -82,8 +82,12 @@ fn emitted_again(packet: &Packet<'_>) -> Vec<u8> {
         Packet::NeedAck { header } => emitted(|buffer| NeedAck.emit(header, buffer)),
         Packet::Ack { header, ack } => emitted(|buffer| ack.emit(header, buffer)),
         Packet::Open { header, open } => emitted(|buffer| open.emit(header, buffer)),
-        Packet::Token { header, offer } => emitted(|buffer| offer.emit_token(header, buffer)),
-        Packet::Confirm { header, offer } => emitted(|buffer| offer.emit_confirm(header, buffer)),
+        Packet::Token { header, credentials } => {
+            emitted(|buffer| credentials.emit_token(header, buffer))
+        }
+        Packet::Confirm { header, credentials } => {
+            emitted(|buffer| credentials.emit_confirm(header, buffer))
+        }
         Packet::Abort { header } => {
             let mut packet = emitted(|buffer| Busy.emit(header, buffer));
             packet[11] = PacketType::Abort as u8;
@@ -140,9 +144,9 @@ proptest! {
     #[test]
     fn first_contact(header in headers(), token in any::<u64>(), code in any::<u64>(), issued in any::<u32>()) {
         survives(Packet::Open { header, open: Open { known: Token(token) } })?;
-        let offer = Offer { token: Token(token), proof: Proof { code, issued } };
-        survives(Packet::Token { header, offer })?;
-        survives(Packet::Confirm { header, offer })?;
+        let credentials = Credentials { token: Token(token), proof: Proof { code, issued } };
+        survives(Packet::Token { header, credentials })?;
+        survives(Packet::Confirm { header, credentials })?;
         survives(Packet::Abort { header })?;
     }
 

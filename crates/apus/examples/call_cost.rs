@@ -1,6 +1,7 @@
 //! Makes calls of 100 bytes between two nodes on one thread, over loopback: the path of a call through the library.
 //!
-//! `call_cost OUTSTANDING CALLS [SHARDS]` makes calls, `OUTSTANDING` at once, to a server with so many shards, and measures nothing: under callgrind, the difference of two
+//! `call_cost OUTSTANDING CALLS [SHARDS] [together]` makes calls, `OUTSTANDING` at once, to a server with this number of shards, and
+//! measures nothing. With `together`, the calls of a batch begin and are answered under one lock. Under callgrind, the difference of two
 //! such runs is the number of instructions of a call (`cargo xtask instructions`). A packet over loopback is in its peer's socket when the
 //! system call that sent it returns, so no thread polls in vain or sleeps, and the number hardly depends on time.
 
@@ -10,15 +11,19 @@ use std::error::Error;
 use std::net::UdpSocket;
 
 use apus::net::shard_of;
-use apus::{Address, Bytes, Client, Config, Delivery, Flush, Node, RecvError, Request, Service};
+use apus::{
+    Address, Bytes, Client, Config, Delivery, Flush, Node, RecvError, Request, Response, Service,
+};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let numbers = std::env::args().skip(1).map(|number| number.parse());
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let together = arguments.pop_if(|last| last == "together").is_some();
+    let numbers = arguments.iter().map(|number| number.parse());
     let numbers: Vec<usize> = numbers.collect::<Result<_, _>>()?;
     let (outstanding, calls, shards) = match numbers[..] {
         [outstanding, calls] => (outstanding, calls, 1),
         [outstanding, calls, shards] => (outstanding, calls, shards),
-        _ => return Err("call_cost OUTSTANDING CALLS [SHARDS]".into()),
+        _ => return Err("call_cost OUTSTANDING CALLS [SHARDS] [together]".into()),
     };
     let mut config = Config::new();
     config.apply_environment()?.listen("127.0.0.1:0".parse()?).delivery(Delivery::fullbusy());
@@ -27,13 +32,55 @@ fn main() -> Result<(), Box<dyn Error>> {
     let node = node_of_own_shard(&config, &server, &service, shards)?;
     let client = node.client()?;
     let to = Address::new(server.local_addr(), service.port());
+    one(&client, &service, to)?;
+    let mut batch = Batch::default();
     for _ in 0..calls / outstanding.max(1) {
         match outstanding {
             0 | 1 => one(&client, &service, to)?,
+            calls if together => batch.calls(calls, &client, &service, to)?,
             calls => many(calls, &client, &service, to)?,
         }
     }
     Ok(())
+}
+
+/// Calls that begin and are answered together, and their messages.
+#[derive(Default)]
+struct Batch {
+    calls: Vec<(Bytes, u64)>,
+    requests: Vec<Request>,
+    responses: Vec<Response>,
+}
+
+impl Batch {
+    fn calls(
+        &mut self,
+        calls: usize,
+        client: &Client,
+        service: &Service,
+        to: Address,
+    ) -> Result<(), Box<dyn Error>> {
+        let body = Bytes::from_static(&[7; 100]);
+        self.calls.extend((0..calls as u64).map(|number| (body.clone(), number)));
+        client.send_many(to, &mut self.calls, Flush::Now)?;
+        let mut answered = 0;
+        while answered < calls {
+            service.recv_many(&mut self.requests, calls, None)?;
+            for request in &mut self.requests {
+                let body = request.take_body();
+                request.set_reply(body);
+            }
+            answered += Request::reply_all(&mut self.requests, Flush::Now);
+        }
+        let mut received = 0;
+        while received < calls {
+            received += client.recv_many(&mut self.responses, calls, None)?;
+            for response in self.responses.drain(..) {
+                assert_eq!(response.result?.len(), 100);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Returns a node whose traffic the server's shard of this thread has: that shard needs the fewest turns for a call, because a thread

@@ -12,27 +12,27 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = Node::start(&config)?;
     let service = server.bind(4000)?;
     let address = Address::new(server.local_addr(), 4000);
-    let (tell, told) = mpsc::channel();
+    let (progress, received) = mpsc::channel();
     thread::spawn(move || {
         service.serve(|request| {
-            let _ = tell.send("the handler works");
+            let _ = progress.send("the handler works");
             while !request.is_cancelled() {
                 thread::sleep(Duration::from_millis(1)); // A piece of the work.
             }
-            let _ = tell.send("the handler has stopped");
+            let _ = progress.send("the handler has stopped");
         });
     });
 
     let node = Node::start(&config)?;
     let client = node.client()?;
     let call = client.start(address, "a long computation")?;
-    println!("{}", told.recv()?);
+    println!("{}", received.recv()?);
     // Dropping the call gives it up as well. A `Canceller` does so from another thread.
     call.cancel();
     match call.wait() {
         Err(CallError::Cancelled) => println!("the call was cancelled"),
         other => println!("unexpected: {other:?}"),
     }
-    println!("{}", told.recv()?);
+    println!("{}", received.recv()?);
     Ok(())
 }

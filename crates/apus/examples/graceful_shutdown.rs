@@ -12,10 +12,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = Node::start(&config)?;
     let service = server.bind(4000)?;
     let address = Address::new(server.local_addr(), 4000);
-    let (tell, told) = mpsc::channel();
+    let (progress, received) = mpsc::channel();
     let serving = thread::spawn(move || {
         service.serve(|request| {
-            let _ = tell.send("a request is executed");
+            let _ = progress.send("a request is executed");
             thread::sleep(Duration::from_millis(100)); // The work.
             let _ = request.reply("done"); // The client may have given up.
         });
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let node = Node::start(&config)?;
     let client = node.client()?;
     let call = client.start(address, "work")?;
-    println!("{}", told.recv()?);
+    println!("{}", received.recv()?);
     // A real program does so on SIGTERM.
     server.close(Duration::from_secs(10))?;
     serving.join().map_err(|_| "the service panicked")?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use apus_proto::{SocketKey, Time};
+use apus_proto::{Cookie, SocketKey, Time};
 use apus_wire::TraceContext;
 use bytes::Bytes;
 
@@ -106,7 +106,7 @@ impl CallOptions {
         trace: Option<TraceContext>,
     ) -> apus_proto::CallOptions {
         let (deadline, trace) = (self.deadline_from(now), trace.map(Box::new));
-        apus_proto::CallOptions { cookie: 0, deadline, trace }
+        apus_proto::CallOptions { cookie: Cookie::default(), deadline, trace }
     }
 
     #[inline]
@@ -273,7 +273,7 @@ impl Future for Call {
             Err(unusable) => return Poll::Ready(self.end(Err(unusable.into()))),
         };
         let now = clock::now();
-        if engine.corked().is_some() || shared.regime == Regime::AlwaysPolls {
+        if engine.holds_back() || shared.regime == Regime::AlwaysPolls {
             engine.turn(now);
         }
         if let Some(result) = engine.mail.take_result(self.key) {

@@ -372,17 +372,93 @@ impl Client {
         let sent = end.shared.enter_towards(to).and_then(|(engine, to)| {
             operate(&end.shared, engine, flush, |engine, now| {
                 let options = options.with_trace(now, trace);
+                if !span.is_wanted() {
+                    return engine.send(now, end.key, to, body, cookie, options);
+                }
                 let completion = CompletionMode::Queue(cookie);
                 let call = engine.call(now, end.key, (to, None), body, completion, options)?;
-                if span.is_wanted() {
-                    span.note_id(|| engine.rpc_id(call));
-                    let span = mem::replace(&mut span, CallSpan::none());
-                    engine.mail.set_span(call, self.socket.spans.put(span));
-                }
+                span.note_id(|| engine.rpc_id(call));
+                let span = mem::replace(&mut span, CallSpan::none());
+                engine.mail.set_span(call, self.socket.spans.put(span));
                 Ok(())
             })
         });
         sent.inspect_err(|error| span.fail(error))
+    }
+
+    /// Sends requests to one service as [`send`](Self::send) does, all under one lock: a body and a cookie for each call. This takes a
+    /// fraction of the time of single sends. Requests that were sent are removed from `calls`.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`send`](Self::send), for the first request in `calls` then. It and the later ones were not sent.
+    ///
+    /// ```
+    /// use apus::{Bytes, Flush};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let mut config = apus::Config::new();
+    /// # config.listen("127.0.0.1:0".parse()?);
+    /// # let node = apus::Node::start(&config)?;
+    /// # let service = node.bind(4000)?;
+    /// # let address = apus::Address::new(node.local_addr(), 4000);
+    /// # std::thread::spawn(move || {
+    /// #     service.serve(|request| {
+    /// #         let body = request.body().clone();
+    /// #         let _ = request.reply(body);
+    /// #     });
+    /// # });
+    /// # let client = node.client()?;
+    /// let mut calls: Vec<_> = (0..64).map(|number| (Bytes::from("question"), number)).collect();
+    /// client.send_many(address, &mut calls, Flush::Now)?;
+    /// let mut responses = Vec::new();
+    /// while responses.len() < 64 {
+    ///     client.recv_many(&mut responses, 64, None)?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn send_many(
+        &self,
+        to: Address,
+        calls: &mut Vec<(Bytes, u64)>,
+        flush: Flush,
+    ) -> Result<(), CallError> {
+        if CallSpan::may_be_wanted() {
+            return self.send_each(to, calls, flush);
+        }
+        let end = self.socket.end(to.host);
+        let (engine, to) = end.shared.enter_towards(to)?;
+        operate(&end.shared, engine, flush, |engine, now| {
+            let sent = engine.send_many(now, end.key, to, calls);
+            if sent.is_err() {
+                engine.transmit(now); // The requests before the refused one.
+            }
+            sent
+        })
+    }
+
+    /// Sends requests one by one, each with a span.
+    #[cold]
+    fn send_each(
+        &self,
+        to: Address,
+        calls: &mut Vec<(Bytes, u64)>,
+        flush: Flush,
+    ) -> Result<(), CallError> {
+        let mut sent = Ok(());
+        let mut count = 0;
+        for (body, cookie) in &*calls {
+            let is_last = count + 1 == calls.len();
+            let flush = if is_last { flush } else { Flush::Later };
+            sent = self.send(to, body.clone(), *cookie, flush);
+            if sent.is_err() {
+                break;
+            }
+            count += 1;
+        }
+        calls.drain(..count);
+        sent
     }
 
     /// Waits for the next response to a [`send`](Self::send). Responses are returned in the order of their arrival.

@@ -6,6 +6,8 @@
 //! | `absence` | how long threads that stop waiting are away |
 //! | `paths` | what the link knows of the ways to peers |
 //! | `waiting` | calls that wait for room |
+//! | `near` | calls and responses within the host, sent at once |
+//! | `queued_replies` | responses within the host that leave together |
 //! | `lock` | the engine behind its lock, and the guard that wakes threads when it is dropped |
 //! | `background` | the thread that turns the engine while no other thread waits |
 //! | `shards`, `shard_loads` | the engines of a node, and the use of the host's resources that they publish to each other |
@@ -25,7 +27,7 @@ use std::time::Duration;
 use apus_net::{Examination, Link};
 use apus_proto::slab::Handle;
 use apus_proto::{
-    CallOptions, Endpoint, Event, Remote, RpcKey, SocketKey, Time, TraceEvent, sooner,
+    CallOptions, Cookie, Endpoint, Event, Remote, RpcKey, SocketKey, Time, TraceEvent, sooner,
 };
 use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathError, PathId, ReceiveTarget};
 use bytes::Bytes;
@@ -51,9 +53,11 @@ mod after_unlock;
 mod ending;
 mod handlers;
 mod handling;
+mod near;
 mod paths;
 mod postponed;
 mod publication;
+mod queued_replies;
 mod waiting;
 mod waiting_calls;
 
@@ -72,7 +76,9 @@ use absence::Absence;
 use waiting_calls::WaitingCalls;
 
 pub(crate) use after_unlock::AfterUnlock;
+pub(crate) use near::Reply;
 pub(crate) use publication::CountedOutside;
+pub(crate) use queued_replies::{QueuedReplies, QueuedReply};
 
 /// Takes the messages of a socket when they arrive. The thread that turns the engine calls it, under the lock.
 pub(crate) trait Handler: Send + Sync {
@@ -110,6 +116,10 @@ pub(crate) struct Engine {
     shard_loads: Option<ShardLoads>,
     waiting: WaitingCalls,
     pub(crate) drain: Drain,
+    /// Responses that wait outside the lock.
+    pub(crate) replies: Arc<QueuedReplies>,
+    /// An empty list, whose memory is used again.
+    spent_replies: Vec<QueuedReply>,
     /// The node has been closed, or the link has failed.
     pub(crate) stopped: bool,
     pub(crate) counters: DeliveryCounters,
@@ -177,7 +187,6 @@ impl Engine {
         endpoint.set_receive_capacity(link.receive_capacity() as u64);
         Self {
             following: Following::begin(&mut endpoint, &mut *link),
-            endpoint,
             link,
             neighbours: neighbours.map(Box::new),
             mail: Mail::new(),
@@ -195,10 +204,13 @@ impl Engine {
             shard_loads,
             waiting: WaitingCalls::default(),
             drain: Drain::default(),
+            replies: Arc::new(QueuedReplies::new(endpoint.longest_message())),
+            spent_replies: Vec::new(),
             stopped: false,
             counters: DeliveryCounters::default(),
             streams: StreamCounters::default(),
             publication: None,
+            endpoint,
         }
     }
 
@@ -246,11 +258,7 @@ impl Engine {
             self.endpoint.handle_timeout(now);
             self.paths.examinations.extend(self.link.wanted_examination());
         }
-        if received > 0
-            || due
-            || self.turns.corked_at.is_some()
-            || self.link_is_due()
-            || self.is_sending_near()
+        if received > 0 || due || self.holds_back() || self.link_is_due() || self.is_sending_near()
         {
             self.transmit(now);
         }
@@ -275,8 +283,10 @@ impl Engine {
     /// Receives messages of neighbours. Returns the number of messages and parts of messages.
     #[inline]
     fn receive_near(&mut self, now: Time, paused: bool) -> usize {
-        let Self { neighbours: Some(neighbours), endpoint, link, .. } = self else { return 0 };
-        neighbours.receive(now, paused, endpoint, &mut **link)
+        let Self { neighbours: Some(neighbours), endpoint, link, mail, .. } = self else {
+            return 0;
+        };
+        neighbours.receive(now, paused, endpoint, &mut **link, mail)
     }
 
     /// Whether to look at the link: it costs a system call, which a neighbour that is about to answer would have to wait for.
@@ -308,9 +318,9 @@ impl Engine {
     /// Removes neighbours that have ended.
     #[cold]
     fn remove_ended(&mut self, now: Time) {
-        let Self { neighbours: Some(neighbours), endpoint, .. } = self else { return };
+        let Self { neighbours: Some(neighbours), endpoint, mail, .. } = self else { return };
         // Their last messages are delivered while the path to them is known.
-        neighbours.take_last(now, endpoint);
+        neighbours.take_last(now, endpoint, mail);
         self.forward(now);
         self.deliver();
         let Self { neighbours: Some(neighbours), endpoint, link, mail, .. } = self else { return };
@@ -395,6 +405,7 @@ impl Engine {
     #[inline]
     pub(crate) fn transmit(&mut self, now: Time) {
         self.turns.corked_at = None;
+        self.send_queued_replies(now);
         if let Some(shard_loads) = &self.shard_loads {
             self.endpoint.set_others(now, shard_loads.others());
             let endpoint = &mut self.endpoint;
@@ -434,7 +445,7 @@ impl Engine {
         let Self { endpoint, mail, link, neighbours, .. } = self;
         while let Some(event) = endpoint.poll_event() {
             if let (Event::Connected { cookie, .. }, Some(neighbours)) = (&event, &mut *neighbours)
-                && neighbours.waits_for_meeting(CallKey::from_bits(*cookie))
+                && neighbours.waits_for_meeting(CallKey::from_bits(cookie.number()))
             {
                 continue;
             }
@@ -511,8 +522,8 @@ impl Engine {
         // The core drops the options of a call that it refuses.
         let deadline = options.deadline;
         let trace = if waits.is_some() { options.trace.clone() } else { None };
-        let options = CallOptions { cookie: call.to_bits(), ..options };
-        match self.endpoint.call(now, socket, to, body, options) {
+        let options = CallOptions { cookie: Cookie::Key(call.to_bits()), ..options };
+        match self.begin_rpc(now, socket, to, body, options) {
             Ok(rpc) => {
                 let mark = self.endpoint.take_trace_mark(rpc);
                 self.mail.call_started(call, rpc, mark);
@@ -525,6 +536,103 @@ impl Engine {
                 self.wait_for_room(call, socket, again, CallError::refused(error))
             }
         }
+    }
+
+    /// Starts a call whose result goes to the queue of the socket; nothing is transmitted yet.
+    #[inline]
+    pub(crate) fn send(
+        &mut self,
+        now: Time,
+        socket: SocketKey,
+        to: Remote,
+        body: Bytes,
+        cookie: u64,
+        options: CallOptions,
+    ) -> Result<(), CallError> {
+        let to = self.route(now, to);
+        self.report_backlog();
+        self.send_routed(now, socket, to, body, cookie, options)
+    }
+
+    #[inline]
+    fn send_routed(
+        &mut self,
+        now: Time,
+        socket: SocketKey,
+        to: Remote,
+        body: Bytes,
+        cookie: u64,
+        options: CallOptions,
+    ) -> Result<(), CallError> {
+        let options = CallOptions { cookie: Cookie::Queue(cookie), ..options };
+        let rpc = self.begin_rpc(now, socket, to, body, options).map_err(CallError::refused)?;
+        if let Some(mark) = self.endpoint.take_trace_mark(rpc) {
+            // The mark is kept until the application takes the response.
+            let call = self.mail.expect_call(socket, CompletionMode::Queue(cookie));
+            self.mail.call_started(call, rpc, Some(mark));
+            self.endpoint.set_cookie(rpc, Cookie::Key(call.to_bits()));
+        }
+        self.endpoint.report_paths(&mut *self.link);
+        Ok(())
+    }
+
+    /// Starts calls to one service whose results go to the queue of the socket; nothing is transmitted yet. Removes those that have
+    /// begun from `calls`.
+    pub(crate) fn send_many(
+        &mut self,
+        now: Time,
+        socket: SocketKey,
+        to: Remote,
+        calls: &mut Vec<(Bytes, u64)>,
+    ) -> Result<(), CallError> {
+        let to = self.route(now, to);
+        self.report_backlog();
+        let (mut begun, mut sent) = (0, Ok(()));
+        if let Some(mut near) = self.near(now, socket, to.path) {
+            for (body, cookie) in &mut *calls {
+                let options = CallOptions { cookie: Cookie::Queue(*cookie), ..Default::default() };
+                let begin = near.call(to.port, mem::take(body), options);
+                sent = begin.map(drop).map_err(CallError::refused);
+                if sent.is_err() {
+                    break;
+                }
+                begun += 1;
+            }
+            drop(near);
+        } else {
+            for (body, cookie) in &mut *calls {
+                let (body, options) = (mem::take(body), CallOptions::default());
+                sent = self.send_routed(now, socket, to, body, *cookie, options);
+                if sent.is_err() {
+                    break;
+                }
+                begun += 1;
+            }
+        }
+        if sent.is_err()
+            && let Some((body, _)) = calls.get_mut(begun)
+        {
+            *body = self.endpoint.take_refused().unwrap_or_default();
+        }
+        calls.drain(..begun);
+        sent
+    }
+
+    /// Begins the RPC of a call. A request within the host goes into the ring of its peer before the rest of the work, which the
+    /// peer's core then does not wait for.
+    #[inline]
+    fn begin_rpc(
+        &mut self,
+        now: Time,
+        socket: SocketKey,
+        to: Remote,
+        body: Bytes,
+        options: CallOptions,
+    ) -> Result<RpcKey, apus_proto::CallError> {
+        if let Some(mut near) = self.near(now, socket, to.path) {
+            return near.call(to.port, body, options);
+        }
+        self.endpoint.call(now, socket, to, body, options)
     }
 
     /// The id of a call that has begun, as its packets have it.
@@ -574,7 +682,7 @@ impl Engine {
         if let Self { neighbours: Some(neighbours), link, .. } = self {
             neighbours.local_path_to(now, to.path, &mut **link); // Begins a meeting if need be.
         }
-        let options = CallOptions { cookie: call.to_bits(), deadline, trace: None };
+        let options = CallOptions { cookie: Cookie::Key(call.to_bits()), deadline, trace: None };
         match self.endpoint.connect(now, socket, to, options) {
             Ok(rpc) => {
                 let mark = self.endpoint.take_trace_mark(rpc);
@@ -622,6 +730,9 @@ impl Engine {
         if !to.is_local() && self.endpoint.is_active(rpc) {
             self.know_path(now, to); // Its peer holds the path.
         }
+        if let Some(mut near) = self.near(now, socket, to) {
+            return near.reply(rpc, body).map_err(ReplyError::refused);
+        }
         self.endpoint.reply(now, rpc, body).map_err(ReplyError::refused)
     }
 
@@ -634,6 +745,12 @@ impl Engine {
     #[inline]
     pub(crate) fn corked(&self) -> Option<Time> {
         self.turns.corked_at
+    }
+
+    /// Operations wait for the next transmission.
+    #[inline]
+    pub(crate) fn holds_back(&self) -> bool {
+        self.turns.corked_at.is_some() || !self.replies.is_empty()
     }
 
     /// Ends an operation of a thread that does not wait: transmits due packets, delivers messages that resulted, and wakes a thread

@@ -91,7 +91,7 @@ impl OpenError {
 
 /// Why a call has no response.
 ///
-/// [`may_have_executed`](Self::may_have_executed) tells whether the request may have been executed.
+/// [`may_have_executed`](Self::may_have_executed) returns whether the request may have been executed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ptr;
 use std::sync::Arc;
 
-use apus_proto::Time;
+use apus_proto::{SocketKey, Time};
 
 use crate::engine::Engine;
 use crate::engine::lock::{Guard, Shared};
@@ -45,7 +45,7 @@ pub(crate) fn operate<T, E>(
     flush: Flush,
     operation: impl FnOnce(&mut Engine, Time) -> Result<T, E>,
 ) -> Result<T, E> {
-    let stay = flush == Flush::Later || CORKED.get() == ptr::from_ref(shared).addr();
+    let stay = flush == Flush::Later || CORKED.get().0 == ptr::from_ref(shared).addr();
     if stay {
         // One reading of the clock serves a whole burst.
         let now = engine.corked().unwrap_or_else(clock::now);
@@ -61,19 +61,26 @@ pub(crate) fn operate<T, E>(
 }
 
 thread_local! {
-    /// The node for which this thread holds operations back, as the address of its [`Shared`].
-    static CORKED: Cell<usize> = const { Cell::new(0) };
+    /// The node for which this thread holds operations back, as the address of its [`Shared`], and the service of the handlers.
+    static CORKED: Cell<(usize, Option<SocketKey>)> = const { Cell::new((0, None)) };
+}
+
+/// Whether the calling thread handles a batch of requests of this service.
+#[inline]
+pub(crate) fn is_corked(shared: &Shared, service: SocketKey) -> bool {
+    CORKED.get() == (ptr::from_ref(shared).addr(), Some(service))
 }
 
 /// While it lives, this thread's operations on a node stay queued.
 pub(crate) struct Cork {
     shared: Arc<Shared>,
-    before: usize,
+    before: (usize, Option<SocketKey>),
 }
 
 impl Cork {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
-        let before = CORKED.replace(Arc::as_ptr(shared).addr());
+    /// `service`: the calling thread handles a batch of its requests.
+    pub(crate) fn new(shared: &Arc<Shared>, service: SocketKey) -> Self {
+        let before = CORKED.replace((Arc::as_ptr(shared).addr(), Some(service)));
         Self { shared: Arc::clone(shared), before }
     }
 }
@@ -82,7 +89,7 @@ impl Drop for Cork {
     fn drop(&mut self) {
         CORKED.set(self.before);
         let Ok(mut engine) = self.shared.enter() else { return };
-        if engine.corked().is_some() && !engine.stopped {
+        if engine.holds_back() && !engine.stopped {
             let now = clock::now();
             engine.transmit(now);
             engine.transmit_due(now);

@@ -12,7 +12,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use apus_proto::slab::{Handle, Slab};
-use apus_proto::{Event, Moved, Remote, RpcKey, SocketKey, TraceEvent, TraceMark};
+use apus_proto::{
+    ArrivedRequest, Cookie, Event, Inbox, Moved, Remote, RpcKey, SocketKey, TraceEvent, TraceMark,
+};
 use apus_wire::PathId;
 use bytes::Bytes;
 
@@ -304,7 +306,7 @@ impl Mail {
 
     /// A call is known by another RPC from now on.
     pub(crate) fn moved(&mut self, moved: Moved) {
-        if let Some(slot) = self.calls.get_mut(CallKey::from_bits(moved.cookie)) {
+        if let Some(slot) = self.calls.get_mut(CallKey::from_bits(moved.cookie.number())) {
             slot.rpc = Some(moved.rpc);
         }
     }
@@ -396,19 +398,37 @@ impl Mail {
                 let request = WaitingRequest { rpc, from, path, deadline, trace, body, mark };
                 self.enqueue(socket, |queue| queue.push_request(request));
             }
-            Event::Response { cookie, body, .. } => {
-                self.finish(CallKey::from_bits(cookie), Ok(body))
+            Event::Response { socket, cookie, body, .. } => {
+                self.complete(socket, cookie, Ok(body));
             }
-            Event::Connected { cookie, .. } => self.connected(CallKey::from_bits(cookie)),
-            Event::Failed { cookie, error, .. } => {
-                self.finish(CallKey::from_bits(cookie), Err(CallError::failed(error)));
+            Event::Connected { cookie, .. } => self.connected(CallKey::from_bits(cookie.number())),
+            Event::Failed { socket, cookie, error, .. } => {
+                self.complete(socket, cookie, Err(CallError::failed(error)));
             }
         }
+    }
+
+    /// Returns the inbox for messages of a node of this host.
+    #[inline]
+    pub(crate) fn neighbour_inbox(&mut self, host: SocketAddr, path: PathId) -> NeighbourInbox<'_> {
+        NeighbourInbox { mail: self, host, path }
     }
 
     /// A call that was to make a peer known has done so.
     pub(crate) fn connected(&mut self, call: CallKey) {
         self.finish(call, Ok(Bytes::new()));
+    }
+
+    /// A call ends.
+    #[inline]
+    fn complete(&mut self, socket: SocketKey, cookie: Cookie, result: Result<Bytes, CallError>) {
+        match cookie {
+            Cookie::Key(call) => self.finish(CallKey::from_bits(call), result),
+            Cookie::Queue(cookie) => {
+                let (span, mark) = (SpanNumber::NONE, None);
+                self.enqueue_response(socket, WaitingResponse { cookie, result, span, mark });
+            }
+        }
     }
 
     #[inline]
@@ -655,6 +675,28 @@ impl Mail {
         if !mailbox.queue.is_empty() && !mem::replace(&mut mailbox.touched, true) {
             self.touched.push(socket);
         }
+    }
+}
+
+/// Puts messages of a node of this host in their places. Calls within the host have no marks in the time trace.
+pub(crate) struct NeighbourInbox<'a> {
+    mail: &'a mut Mail,
+    host: SocketAddr,
+    path: PathId,
+}
+
+impl Inbox for NeighbourInbox<'_> {
+    #[inline]
+    fn request(&mut self, request: ArrivedRequest) {
+        let ArrivedRequest { socket, rpc, from, deadline, trace, body } = request;
+        let (from, path, mark) = (Address::new(self.host, from), self.path, None);
+        let request = WaitingRequest { rpc, from, path, deadline, trace, body, mark };
+        self.mail.enqueue(socket, |queue| queue.push_request(request));
+    }
+
+    #[inline]
+    fn response(&mut self, socket: SocketKey, _: RpcKey, cookie: Cookie, body: Bytes) {
+        self.mail.complete(socket, cookie, Ok(body));
     }
 }
 

@@ -52,7 +52,7 @@ use crate::sync::on_thread::OnThread;
 /// its host and network namespace, and with those of other network namespaces that share a directory with it
 /// ([`Config::shm_dir`]). Two nodes begin to meet at the first call from one to the other, or at
 /// [`Client::connect`]. Calls go over UDP until memory is shared. Deadlines, budgets and errors are the same on both ways.
-/// [`route`](Self::route) tells how another node is reached at the moment, and [`Stats::memory`] counts what goes through memory.
+/// [`route`](Self::route) returns the current way to another node, and [`Stats::memory`] counts what goes through memory.
 ///
 /// # Time trace
 ///

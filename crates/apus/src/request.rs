@@ -1,5 +1,6 @@
 //! A request on the server's side.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, mem, thread};
@@ -9,10 +10,9 @@ use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
 use crate::address::Address;
-use crate::engine::Engine;
-use crate::engine::lock::Shared;
+use crate::engine::{Engine, QueuedReply, Reply};
 use crate::error::{RecvError, ReplyError};
-use crate::flush::{Flush, operate};
+use crate::flush::{self, Cork, Flush, operate};
 use crate::local_caller::LocalCaller;
 use crate::mail::queue::{Queue, WaitingRequest};
 use crate::observe::spans::{RequestTrace, Scope};
@@ -22,7 +22,7 @@ use crate::sync::clock;
 /// A request from a client, executed at most once.
 ///
 /// Any thread may answer it, at any time. Dropping it without an answer gives it up: the client learns after some round trips
-/// that there will be no response. If a panic drops it, the client is told at once
+/// that there will be no response. If a panic drops it, the client is notified at once
 /// ([`HandlerPanicked`](crate::CallError::HandlerPanicked)), unless the client is a Linux host. An unanswered request keeps its
 /// service open and counts against the budgets of its client.
 ///
@@ -53,7 +53,16 @@ pub struct Request {
     taken: Time,
     trace: RequestTrace,
     body: Bytes,
-    answered: bool,
+    answer: Answer,
+}
+
+/// The state of the response.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    Open,
+    /// It is in the place of the request's body.
+    Set,
+    Given,
 }
 
 /// A time that does not come.
@@ -100,7 +109,7 @@ impl Request {
         let trace = RequestTrace::new(trace);
         let taken = if deadline.is_some() { clock::now() } else { NEVER };
         let deadline = deadline.unwrap_or(NEVER);
-        Self { socket, rpc, from, path, deadline, taken, trace, body, answered: false }
+        Self { socket, rpc, from, path, deadline, taken, trace, body, answer: Answer::Open }
     }
 
     #[cold]
@@ -115,9 +124,9 @@ impl Request {
         true
     }
 
-    /// The state of the shard at which the request arrived.
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.socket.shared
+    /// Has the calling thread hold back its operations on the node while it handles requests that arrived with this one.
+    pub(crate) fn cork(&self) -> Cork {
+        Cork::new(&self.socket.shared, self.socket.key)
     }
 
     /// The span of this request ([`apus::tracing`](crate::tracing)), for handlers that [`Service::serve`](crate::Service::serve) does
@@ -273,6 +282,10 @@ impl Request {
     pub fn reply_with(mut self, body: impl Into<Bytes>, flush: Flush) -> Result<(), ReplyFailed> {
         let body = body.into();
         let length = body.len();
+        if self.path.is_local() && self.may_queue(length) {
+            self.queue(body);
+            return Ok(());
+        }
         let result = self.socket.shared.enter_by(self.path).map_err(ReplyError::from);
         let result = result.and_then(|engine| {
             operate(&self.socket.shared, engine, flush, |engine, now| {
@@ -282,8 +295,7 @@ impl Request {
         });
         match result {
             Ok(()) => {
-                self.answered = true;
-                self.trace.replied(length);
+                self.answered(length);
                 Ok(())
             }
             Err(error) => {
@@ -291,6 +303,77 @@ impl Request {
                 Err(ReplyFailed { request: Box::new(self), error })
             }
         }
+    }
+
+    /// Whether a response of this length may leave with others of the batch that the calling thread handles.
+    #[inline]
+    fn may_queue(&self, length: usize) -> bool {
+        let shared = &self.socket.shared;
+        flush::is_corked(shared, self.socket.key) && shared.replies.takes(length)
+    }
+
+    #[inline]
+    fn queue(mut self, body: Bytes) {
+        self.answered(body.len());
+        let taken = (self.taken != NEVER).then_some(self.taken);
+        let (socket, rpc, path) = (self.socket.key, self.rpc, self.path);
+        self.socket.shared.replies.push(QueuedReply { socket, rpc, path, taken, body });
+    }
+
+    #[inline]
+    fn answered(&mut self, length: usize) {
+        self.answer = Answer::Given;
+        self.trace.replied(length);
+    }
+
+    /// Sets the response that [`reply_all`](Self::reply_all) sends, in place of the request's body.
+    pub fn set_reply(&mut self, body: impl Into<Bytes>) {
+        self.body = body.into();
+        self.answer = Answer::Set;
+    }
+
+    /// Answers all requests with a response from [`set_reply`](Self::set_reply), under one lock for those that follow each other and
+    /// came from one client. Returns their number, and removes them from `requests`. Requests without a response stay, and those
+    /// whose response is refused, for example because the client has gone: their [body](Self::body) is the response, and
+    /// [`reply`](Self::reply) returns the reason.
+    ///
+    /// ```no_run
+    /// use apus::{Flush, Request};
+    ///
+    /// # fn example(service: apus::Service) {
+    /// let mut requests = Vec::new();
+    /// while service.recv_many(&mut requests, 64, None).is_ok() {
+    ///     for request in &mut requests {
+    ///         let response = request.take_body();
+    ///         request.set_reply(response);
+    ///     }
+    ///     Request::reply_all(&mut requests, Flush::Now);
+    ///     requests.clear(); // Gives up those whose clients have gone.
+    /// }
+    /// # }
+    /// ```
+    pub fn reply_all(requests: &mut Vec<Self>, flush: Flush) -> usize {
+        let before = requests.len();
+        let is_same = |a: &Self, b: &Self| a.path == b.path && Arc::ptr_eq(&a.socket, &b.socket);
+        for run in requests.chunk_by_mut(is_same) {
+            Self::reply_run(run, flush);
+        }
+        requests.retain(|request| request.answer != Answer::Given);
+        before - requests.len()
+    }
+
+    /// Answers requests of one service that came by one path.
+    fn reply_run(run: &mut [Self], flush: Flush) {
+        let Some(first) = run.first() else { return };
+        let (socket, path) = (Arc::clone(&first.socket), first.path);
+        let Ok(engine) = socket.shared.enter_by(path) else { return };
+        let Ok(()) = operate(&socket.shared, engine, flush, |engine, now| {
+            for request in run.iter_mut().filter(|request| request.answer == Answer::Set) {
+                request.note_service_time(engine, now);
+            }
+            engine.reply_many(now, socket.key, path, run);
+            Ok::<_, Infallible>(())
+        });
     }
 
     /// Has the time measured that the service took.
@@ -307,9 +390,27 @@ impl Request {
     pub fn abandon(self) {}
 }
 
+impl Reply for Request {
+    #[inline]
+    fn take_response(&mut self) -> Option<(RpcKey, Bytes)> {
+        (self.answer == Answer::Set).then(|| (self.rpc, mem::take(&mut self.body)))
+    }
+
+    #[inline]
+    fn sent(&mut self, length: usize) {
+        self.answered(length);
+    }
+
+    #[cold]
+    fn refused(&mut self, body: Bytes, error: &ReplyError) {
+        self.body = body;
+        self.trace.reply_failed(error);
+    }
+}
+
 impl Drop for Request {
     fn drop(&mut self) {
-        if self.answered {
+        if self.answer == Answer::Given {
             return;
         }
         self.trace.give_up();

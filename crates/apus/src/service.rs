@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use crate::delivery::serving::{Serving, Takers};
 use crate::error::RecvError;
-use crate::flush::Cork;
 use crate::observe::events;
 use crate::observe::stats::PortStats;
 use crate::request::Request;
@@ -210,7 +209,7 @@ impl Service {
             let began = clock::now();
             let together = count > 1;
             // All of a batch came to one end.
-            let cork = batch.first().filter(|_| together).map(|first| Cork::new(first.shared()));
+            let cork = batch.first().filter(|_| together).map(|first| first.cork());
             for request in batch.drain(..) {
                 let span = request.scope();
                 let handled = panic::catch_unwind(AssertUnwindSafe(|| {

@@ -357,7 +357,7 @@ impl Socket {
             };
             let now = clock::now();
             let always_polls = shared.regime == Regime::AlwaysPolls;
-            if engine.corked().is_some() || always_polls {
+            if engine.holds_back() || always_polls {
                 engine.turn(now);
             } else {
                 end.look_around(&mut engine, now);

@@ -202,7 +202,7 @@ impl Stream {
     ///
     /// * `Write`: the peer reads the end of the stream after everything that was written. Later writes fail with
     ///   [`BrokenPipe`](io::ErrorKind::BrokenPipe).
-    /// * `Read`: reads return 0. What has arrived, and what arrives later, is dropped; the peer is not told.
+    /// * `Read`: reads return 0. Bytes that have arrived or arrive later are dropped, without notice to the peer.
     ///
     /// # Errors
     ///

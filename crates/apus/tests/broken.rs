@@ -116,9 +116,12 @@ fn after_a_panic_inside_the_node_every_operation_ends_with_an_error() {
             to_itself.call(to, "once more") == Err(CallError::NodePanicked)
         }));
         // The thread that sent panicked, unless that was the node's own thread. The other threads get an error.
-        let told: Vec<_> = threads.into_iter().map(thread::JoinHandle::join).collect();
-        assert!(told.iter().filter(|told| told.is_err()).count() <= 1, "{delivery}: {told:?}");
-        assert!(told.iter().flatten().all(|&told| told), "{delivery}: {told:?}");
+        let got_error: Vec<_> = threads.into_iter().map(thread::JoinHandle::join).collect();
+        assert!(
+            got_error.iter().filter(|it| it.is_err()).count() <= 1,
+            "{delivery}: {got_error:?}"
+        );
+        assert!(got_error.iter().flatten().all(|&it| it), "{delivery}: {got_error:?}");
 
         assert_eq!(client.call(to, "again").unwrap_err(), CallError::NodePanicked);
         assert_eq!(client.send(to, "again", 1, Flush::Now), Err(CallError::NodePanicked));

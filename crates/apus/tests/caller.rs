@@ -9,7 +9,7 @@ use apus::{Config, Delivery, Links};
 use pair::{pair, pair_with, shares_engine};
 
 #[test]
-fn a_service_is_told_which_process_of_its_host_has_called() {
+fn a_service_knows_which_process_of_its_host_has_called() {
     let pair = pair(Delivery::suspend());
     let client = pair.client_node.client().unwrap();
     let call = client.start(pair.address, "who?").unwrap();

@@ -277,8 +277,8 @@ fn responses_that_were_not_read_when_their_node_closed_arrive() {
     let service = node.bind(PORT).unwrap();
     let mut client = Program::start(&format!("client {}", node.local_addr()));
     assert_eq!(client.line(), "connected");
-    client.tell(&format!("{} 20", "x".repeat(100_000)));
-    client.tell("x 100");
+    client.send(&format!("{} 20", "x".repeat(100_000)));
+    client.send("x 100");
     assert_eq!([client.line(), client.line()], ["started", "started"]);
     let requests: Vec<_> = (0..120).map(|_| service.recv().unwrap()).collect();
     client.signal(Signal::SIGSTOP);

@@ -75,7 +75,7 @@ fn another_user_gets_half_of_the_share() {
     }
     for stranger in &mut strangers {
         assert_eq!(stranger.line(), "connected");
-        stranger.tell("goes-on 3");
+        stranger.send("goes-on 3");
     }
     assert!(pairs(&mut server) <= LIMIT / 12);
     // There is room for this user.

@@ -202,7 +202,7 @@ fn ids_of_others_are_of_no_use() {
         assert!(liar.say(MessageKind::Response.encode(id), "forged"));
         liar.look();
     }
-    assert_eq!(liar.answers().unwrap(), [], "nothing is told to it");
+    assert_eq!(liar.answers().unwrap(), [], "nothing is sent to it");
     assert!(held.iter().all(|request| !request.is_cancelled()));
     held.into_iter().for_each(|request| request.reply("true").unwrap());
     held_far.reply("true").unwrap();

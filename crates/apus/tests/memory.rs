@@ -35,7 +35,7 @@ fn nodes_of_one_host_share_memory_by_themselves() {
 }
 
 #[test]
-fn a_node_that_is_told_so_uses_udp_only() {
+fn a_node_with_link_udp_uses_udp_only() {
     if pair::skips("messages go by the engine") {
         return;
     }

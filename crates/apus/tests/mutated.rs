@@ -191,8 +191,8 @@ fn call_when_sound(config: &Config, to: Address) {
             break;
         }
         // Earlier packets may still have been on their way.
-        let told = called.map(|answer| answer.len());
-        assert!(since.elapsed() < FAULT_AFTER, "after the faults no call succeeds: {told:?}");
+        let result = called.map(|answer| answer.len());
+        assert!(since.elapsed() < FAULT_AFTER, "after the faults no call succeeds: {result:?}");
     }
 }
 

@@ -20,7 +20,7 @@ fn nest(client: &Client, at: Address, mut request: Request) {
 }
 
 #[test]
-fn the_only_thread_of_a_service_is_told() {
+fn the_only_thread_of_a_service_gets_an_error() {
     for listen in ["127.0.0.1:0", "0.0.0.0:0"] {
         let server = Node::start(Config::new().listen(listen.parse().unwrap())).unwrap();
         let client = Node::start(Config::new().listen("127.0.0.1:0".parse().unwrap())).unwrap();
@@ -30,8 +30,8 @@ fn the_only_thread_of_a_service_is_told() {
         let serving = service.clone();
         thread::spawn(move || serving.serve(|request| nest(&own, at, request)));
         let answer = client.client().unwrap().call(at, "nest").unwrap();
-        let told = CallError::OwnService { after: Duration::from_secs(1) };
-        assert_eq!(answer, told.to_string());
+        let error = CallError::OwnService { after: Duration::from_secs(1) };
+        assert_eq!(answer, error.to_string());
         // The request of the nested call waits, and delays no other.
         assert_eq!(client.client().unwrap().call(at, "on").unwrap(), "on");
         service.shutdown();
@@ -53,7 +53,7 @@ fn a_thread_that_receives_by_other_means_may_come_at_any_time() {
 }
 
 #[tokio::test]
-async fn a_blocking_call_in_the_only_thread_of_a_runtime_is_told() {
+async fn a_blocking_call_in_the_only_thread_of_a_runtime_fails() {
     for streamed in [false, true] {
         let pair = pair(Delivery::suspend());
         let (service, own) = (pair.service.clone(), pair.server_node.client().unwrap());
@@ -67,8 +67,8 @@ async fn a_blocking_call_in_the_only_thread_of_a_runtime_is_told() {
             }
         });
         tokio::task::yield_now().await; // The other task begins to wait for requests.
-        let told = CallError::OwnService { after: Duration::from_secs(1) };
-        assert_eq!(own.call(pair.address, "blocks"), Err(told));
+        let error = CallError::OwnService { after: Duration::from_secs(1) };
+        assert_eq!(own.call(pair.address, "blocks"), Err(error));
         assert_eq!(own.start(pair.address, "waits").unwrap().await.unwrap(), "waits");
         pair.service.shutdown();
         serving.await.unwrap();

@@ -43,7 +43,7 @@ fn a_panic_after_the_answer_is_the_servers_affair() {
 }
 
 #[test]
-fn a_panic_tells_the_callers_of_every_request_the_thread_held() {
+fn a_panic_notifies_the_callers_of_every_request_the_thread_held() {
     let pair = pair(Delivery::suspend());
     let client = pair.client_node.client().unwrap();
     let call = || client.start(pair.address, "x").unwrap();

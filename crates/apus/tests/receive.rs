@@ -42,7 +42,7 @@ fn requests_that_are_there_come_in_one_batch_and_are_answered_in_one() {
 }
 
 #[test]
-fn a_request_tells_where_it_is_from() {
+fn a_request_has_the_address_of_its_client() {
     let pair = pair(Delivery::suspend());
     let client = pair.client_node.client().unwrap();
     let call = client.start(pair.address, "who").unwrap();

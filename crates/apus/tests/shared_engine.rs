@@ -78,7 +78,7 @@ fn processes_of_an_engine_call_other_nodes_and_are_called() {
 }
 
 #[test]
-fn a_request_tells_who_has_called() {
+fn a_request_names_its_caller() {
     let directory = Directory::new();
     let engine = Engine::start(&directory.socket(), &local());
     let process = Node::start(&attached(&directory.socket())).unwrap();
@@ -145,7 +145,7 @@ fn a_long_call_may_be_given_up_while_it_is_sent() {
 }
 
 #[test]
-fn a_process_is_told_that_nobody_waits_for_its_request() {
+fn a_process_learns_that_its_request_was_given_up() {
     let directory = Directory::new();
     let engine = Engine::start(&directory.socket(), &local());
     let process = Node::start(&attached(&directory.socket())).unwrap();
@@ -297,7 +297,7 @@ fn what_is_wrong_is_said() {
 }
 
 #[test]
-fn an_engine_at_all_addresses_tells_processes_of_calls_that_are_given_up() {
+fn an_engine_at_all_addresses_notifies_processes_of_calls_that_are_given_up() {
     let directory = Directory::new();
     let mut config = Config::new();
     let engine = Engine::start(&directory.socket(), config.listen("0.0.0.0:0".parse().unwrap()));

@@ -33,7 +33,7 @@ fn a_process_that_does_not_read_loses_its_memory_and_goes_on_later() {
     wait_until("its memory is given up", || server.stats().memory.pairs_ended == 1);
     client.signal(Signal::SIGCONT);
     let serving = pair::serve_echo(&service);
-    client.tell("end");
+    client.send("end");
     client.line();
     // Its further calls are answered, by UDP or by memory that is shared anew.
     assert_eq!(client.ask("again 3"), "started");

@@ -35,7 +35,7 @@ fn assert_traces_arrive(client_node: &Node, service: &Service, to: Address) {
 }
 
 #[test]
-fn a_request_tells_its_trace_context() {
+fn a_request_has_its_trace_context() {
     for link in [Links::Auto, Links::Udp] {
         let pair = pair_with(|config| {
             config.link(link);
@@ -46,7 +46,7 @@ fn a_request_tells_its_trace_context() {
 }
 
 #[test]
-fn a_call_by_a_queue_tells_its_trace_context() {
+fn a_call_by_a_queue_has_its_trace_context() {
     let Pair { client_node, service, address, .. } = &pair_with(|_| {});
     let client = client_node.client().unwrap();
     let mut options = CallOptions::new();

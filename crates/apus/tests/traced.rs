@@ -49,8 +49,8 @@ impl Subscriber for Lines {
 }
 
 #[test]
-fn nodes_failed_calls_and_panics_of_handlers_are_told_and_nothing_else() {
-    if pair::skips("the engine's node tells of itself as well") {
+fn nodes_failed_calls_and_panics_of_handlers_are_events_and_nothing_else() {
+    if pair::skips("the engine's node writes events as well") {
         return;
     }
     let lines = Lines::default();

@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cookie_tells_kind_and_time() {
+    fn a_cookie_encodes_kind_and_time() {
         for kind in [QueryType::Get, QueryType::Set, QueryType::StatsBefore, QueryType::StatsAfter]
         {
             assert_eq!(QueryType::of(kind.cookie(3_600_000_000_000)), (kind, 3_600_000_000_000));

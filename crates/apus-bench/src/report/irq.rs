@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn watched_runs_tell_of_suspension_and_count_for_nothing_else() {
+    fn watched_runs_report_suspension_and_count_for_nothing_else() {
         let rows = [
             row("suspend20", "20", "qps", 90.0).set("run", 1),
             row("suspend20", "20", "qps", 110.0).set("run", 2),

@@ -199,7 +199,7 @@ mod tests {
     use bytes::Bytes;
 
     #[test]
-    fn what_goes_to_an_address_leaves_from_it_and_is_told_apart() {
+    fn responses_leave_from_the_called_address_and_are_distinguished() {
         let mut link = ManyAddresses::open().unwrap();
         let peer = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
         let port = peer.local_addr().unwrap().port();

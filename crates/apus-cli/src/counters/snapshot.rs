@@ -58,7 +58,7 @@ pub(crate) struct Process {
     pub(crate) version: String,
     /// Whether it runs; none for a process of another pid namespace.
     pub(crate) alive: Option<bool>,
-    /// It has closed or dropped each node that it had: one that was killed has not. Files of before do not tell.
+    /// Whether the process closed or dropped all of its nodes, which a killed process does not. Absent in files of older versions.
     #[serde(default)]
     pub(crate) closed: bool,
     /// When its counters were written last: nanoseconds since the epoch.

@@ -148,7 +148,7 @@ fn obey(mut signals: Signals, reload: Reload) {
         for signal in &mut signals {
             if signal == SIGHUP {
                 // An error of standard error itself cannot be reported.
-                let _ = writeln!(stderr(), "{}", reload.told());
+                let _ = writeln!(stderr(), "{}", reload.apply());
             } else {
                 reload.engine.with(SharedEngine::stop);
             }

@@ -30,9 +30,9 @@ pub(super) struct Args {
 /// # Errors
 /// When no daemon answers, or the file has an error.
 pub(super) fn run(args: &Args) -> Result<()> {
-    let told = ask(&args.socket, RELOAD)?;
-    ensure!(told.starts_with(DONE), "{}", told.trim_end());
-    output::print(&told)
+    let report = ask(&args.socket, RELOAD)?;
+    ensure!(report.starts_with(DONE), "{}", report.trim_end());
+    output::print(&report)
 }
 
 /// How the answer begins if all went well.
@@ -47,8 +47,8 @@ pub(super) struct Reload {
 }
 
 impl Reload {
-    /// Reads the file anew. Returns a line about the result.
-    pub(super) fn told(&self) -> String {
+    /// Reads the file anew, and returns a line that reports the result.
+    pub(super) fn apply(&self) -> String {
         match self.reload() {
             Ok(detached) => {
                 let from = self.config.as_deref().unwrap_or_else(|| Path::new("no file")).display();

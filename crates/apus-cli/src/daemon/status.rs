@@ -288,9 +288,9 @@ fn answer(listener: &UnixListener, reload: &Reload) {
         if !is_entitled(&stream) {
             continue; // The end of the stream shows the refusal.
         }
-        let told = question(&stream).and_then(|question| {
+        let answered = question(&stream).and_then(|question| {
             let text = if question == RELOAD {
-                format!("{}\n", reload.told())
+                format!("{}\n", reload.apply())
             } else {
                 let status = reload.engine.with(|engine| DaemonStatus::of(engine, since));
                 serde_json::to_string_pretty(&status)?
@@ -299,7 +299,7 @@ fn answer(listener: &UnixListener, reload: &Reload) {
             stream.write_all(text.as_bytes())?;
             stream.shutdown(Shutdown::Both)
         });
-        drop(told); // The client may have gone.
+        drop(answered); // The client may have gone.
     }
 }
 

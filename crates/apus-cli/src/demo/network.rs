@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slower_links_are_told() {
+    fn slower_links_are_reported() {
         assert_eq!(in_words(&[], false), "");
         let slowed = in_words(&[(100.0, Some(88.2))], false);
         assert_eq!(

@@ -92,7 +92,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     adopt_orphans()?;
     let child = command.spawn().map_err(|error| NotStarted::of(&args.program[0], &error))?;
     let pid = i32::try_from(child.id()).expect("the kernel's numbers are smaller");
-    let mut tree = ProcessTree::of(pid, session.guardian(), session::tell)?;
+    let mut tree = ProcessTree::of(pid, session.guardian(), session::report)?;
     let exit_code = loop {
         tree.wait(session.links())?;
         if let Some(code) = tree.look() {

@@ -42,11 +42,11 @@ pub(super) fn start(state: StateDirectory, mode: Mode) -> Result<Session> {
     let mut command = Command::new(program);
     command.args(["irq", GUARDIAN_COMMAND, &own.pid.to_string(), &own.started.to_string()]);
     command.arg("--state").arg(state.directory());
-    Ok(Session::start(state, mode, &mut command, tell)?)
+    Ok(Session::start(state, mode, &mut command, report)?)
 }
 
 /// Writes a notice as a line to standard error.
-pub(super) fn tell(notice: &Notice) {
+pub(super) fn report(notice: &Notice) {
     failure::note(&words(notice));
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use apus_irq::{
-    Changed, Device, Error, Mode, NapiParameters, ProcessId, Slot, StateDirectory, Target,
+    Changed, Device, Error, Mode, NapiChange, NapiParameters, ProcessId, Restored, Slot, Target,
 };
 use apus_load::misuse::Misuse;
 use serde::Serialize;
@@ -90,17 +90,11 @@ pub(crate) struct RestoreArgs {
 }
 
 /// The result for `--json`.
-#[derive(Debug, Default, Serialize)]
-struct Restored {
+#[derive(Debug, Serialize)]
+struct RestoreResult<'a> {
     schema: &'static str,
-    devices: Vec<String>,
-    /// Addresses of listeners whose filter was detached.
-    listeners: Vec<String>,
-    /// Processes whose epoll sets were restored.
-    processes: Vec<i32>,
-    /// Devices that a running command holds, with the PID of that command.
-    held: BTreeMap<String, i32>,
-    errors: Vec<String>,
+    #[serde(flatten)]
+    restored: &'a Restored,
 }
 
 /// Sets the parameters.
@@ -110,13 +104,10 @@ struct Restored {
 pub(crate) fn set(args: &SetArgs) -> Result<()> {
     let device = Device::named(&args.target.device)?;
     let slots = device.slots_of(args.target.queue)?;
-    let wanted = |slot: &Slot| args.wanted(slot.napi.parameters());
+    let change = args.change();
     for slot in &slots {
-        let NapiParameters {
-            defer_hard_irqs, gro_flush_timeout_ns, irq_suspend_timeout_ns, ..
-        } = wanted(slot);
-        let deferred = defer_hard_irqs > 0 && gro_flush_timeout_ns > 0;
-        if irq_suspend_timeout_ns > 0 && !deferred {
+        let after = change.of(slot.napi.parameters());
+        if after.irq_suspend_timeout_ns > 0 && !after.can_suspend() {
             failure::note(&format!(
                 "{} of {}: interrupts are not suspended unless --defer and --gro-flush are above 0",
                 slot.name, device.name
@@ -128,18 +119,13 @@ pub(crate) fn set(args: &SetArgs) -> Result<()> {
     }
     let json = args.json.as_deref().map(OutputFile::open).transpose()?;
     let state = args.state.open()?;
-    let first = wanted(&slots[0]);
-    let are_alike = slots.iter().all(|slot| wanted(slot) == first);
-    let later = (args.target.queue.is_none() && are_alike).then_some(first);
-    state.set_whole_device(&device, &slots, wanted, later, None)?;
+    let napis = change.set(&state, &device, &slots, args.target.queue.is_none())?;
     if !args.once {
         keeper::start(&state, &device)?;
     }
     let takes_stdout = json.as_ref().is_some_and(OutputFile::is_stdout);
     if let Some(json) = json {
-        let (mut napis, keeper) =
-            state.held(&device)?.map(|held| (held.slots, held.keeper)).unwrap_or_default();
-        napis.retain(|name, _| slots.iter().any(|slot| slot.name == *name));
+        let keeper = state.held(&device)?.and_then(|held| held.keeper);
         json.write_json(&Set { schema: "apus-irq-set/1", device: &device.name, napis, keeper })?;
     }
     if takes_stdout {
@@ -153,15 +139,12 @@ pub(crate) fn set(args: &SetArgs) -> Result<()> {
 }
 
 impl SetArgs {
-    /// The parameters to set: named values first, then values of the preset, then values before.
-    fn wanted(&self, before: NapiParameters) -> NapiParameters {
-        let base = self.preset.map_or(before, |mode| mode.napi());
-        let or = |given: Option<u64>, unit: u64, value| given.map_or(value, |given| given * unit);
-        NapiParameters {
-            defer_hard_irqs: self.defer.unwrap_or(base.defer_hard_irqs),
-            gro_flush_timeout_ns: or(self.gro_flush, 1_000, base.gro_flush_timeout_ns),
-            irq_suspend_timeout_ns: or(self.suspend, 1_000_000, base.irq_suspend_timeout_ns),
-            threaded: base.threaded,
+    fn change(&self) -> NapiChange {
+        NapiChange {
+            mode: self.preset,
+            defer_hard_irqs: self.defer,
+            gro_flush_timeout_ns: self.gro_flush.map(|us| us * 1_000),
+            irq_suspend_timeout_ns: self.suspend.map(|ms| ms * 1_000_000),
         }
     }
 }
@@ -193,18 +176,20 @@ pub(super) fn refuse_shared(
 /// When a running process holds the device, or a value cannot be restored; all other values are restored then.
 pub(crate) fn restore(args: &RestoreArgs) -> Result<()> {
     let json = args.json.as_deref().map(OutputFile::open).transpose()?;
-    let state = args.state.open()?;
-    let mut restored = Restored { schema: "apus-irq-restore/1", ..Restored::default() };
-    restored.devices(&state, args.device.as_deref())?;
-    if args.device.is_none() {
-        restored.programs(&state)?;
+    let restored = apus_irq::restore(&args.state.open()?, args.device.as_deref())?;
+    for (name, pid) in &restored.held {
+        let why = format!("process {pid} holds {name} and restores it at its end");
+        if args.device.is_some() {
+            return Err(Misuse(why).into());
+        }
+        failure::note(&why);
     }
     let takes_stdout = json.as_ref().is_some_and(OutputFile::is_stdout);
     if let Some(json) = json {
-        json.write_json(&restored)?;
+        json.write_json(&RestoreResult { schema: "apus-irq-restore/1", restored: &restored })?;
     }
     if !takes_stdout {
-        output::print(&restored.text())?;
+        output::print(&text(&restored))?;
     }
     if !restored.errors.is_empty() {
         bail!("{}", restored.errors.join("; "));
@@ -212,57 +197,13 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<()> {
     Ok(())
 }
 
-impl Restored {
-    /// Restores the device of this name, or all.
-    fn devices(&mut self, state: &StateDirectory, only: Option<&str>) -> Result<()> {
-        let named = |name: &str| only.is_none_or(|device| device == name);
-        for held in state.devices()?.iter().filter(|held| named(&held.device.name)) {
-            let name = &held.device.name;
-            if let Some(owner) = held.owner.filter(ProcessId::runs) {
-                let why = format!("process {} holds {name} and restores it at its end", owner.pid);
-                if only.is_some() {
-                    return Err(Misuse(why).into());
-                }
-                failure::note(&why);
-                self.held.insert(name.clone(), owner.pid);
-                continue;
-            }
-            if let Some(keeper) = held.keeper {
-                apus_irq::keeper::end(keeper);
-            }
-            match state.restore_device(held) {
-                Ok(()) => self.devices.push(name.clone()),
-                Err(error) => self.errors.push(error.to_string()),
-            }
-        }
-        Ok(())
+fn text(restored: &Restored) -> String {
+    let devices = restored.devices.iter().map(|name| format!("{name}: restored\n"));
+    let listeners = restored.listeners.iter().map(|at| format!("listeners of {at}: restored\n"));
+    let processes = restored.processes.iter().map(|pid| format!("process {pid}: restored\n"));
+    let text: String = devices.chain(listeners).chain(processes).collect();
+    if text.is_empty() && restored.errors.is_empty() {
+        return "nothing to restore\n".to_owned();
     }
-
-    /// Restores listeners and epoll sets of all programs.
-    fn programs(&mut self, state: &StateDirectory) -> Result<()> {
-        for held in state.groups()?.iter().filter(|held| !held.owner.runs()) {
-            match state.unsteer(held) {
-                Ok(()) => self.listeners.push(held.group.address.to_string()),
-                Err(error) => self.errors.push(error.to_string()),
-            }
-        }
-        for held in state.programs()?.iter().filter(|held| !held.owner.runs()) {
-            match state.restore_program(held) {
-                Ok(()) => self.processes.push(held.program.pid),
-                Err(error) => self.errors.push(error.to_string()),
-            }
-        }
-        Ok(())
-    }
-
-    fn text(&self) -> String {
-        let devices = self.devices.iter().map(|name| format!("{name}: restored\n"));
-        let listeners = self.listeners.iter().map(|at| format!("listeners of {at}: restored\n"));
-        let processes = self.processes.iter().map(|pid| format!("process {pid}: restored\n"));
-        let text: String = devices.chain(listeners).chain(processes).collect();
-        if text.is_empty() && self.errors.is_empty() {
-            return "nothing to restore\n".to_owned();
-        }
-        text
-    }
+    text
 }

@@ -1,24 +1,18 @@
 //! `apus irq tune`: parameters for a program and a target of latency, chosen by measurement.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail};
 use apus_irq::{
-    Cycles, Device, EpollParameters, Goal, Mode, NapiParameters, ProcessId, Program, Sample, Slot,
-    Target, Tuner, TuningAction, Watch,
+    Device, EpollParameters, Error, Goal, Mode, NapiParameters, Period, Program, Slot, Target,
+    Tuning, TuningStep, receiving_slots,
 };
 use apus_load::misuse::Misuse;
-use nix::net::if_::if_nameindex;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use procfs::process::Process;
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::os::fd::AsFd;
 
 use super::keeper;
 use super::preset::Preset;
@@ -88,30 +82,12 @@ struct Tuned {
     schema: &'static str,
     program: String,
     target_p99_us: u64,
-    steps: Vec<StepDone>,
+    steps: Vec<TuningStep>,
     napi: NapiParameters,
     epoll: EpollParameters,
     is_met: bool,
     preset: String,
 }
-
-#[derive(Debug, Serialize)]
-struct StepDone {
-    napi: NapiParameters,
-    sample: Sample,
-    p99_us: f64,
-    reason: String,
-}
-
-/// The epoll parameters of `suspend:X`.
-const EPOLL: EpollParameters =
-    EpollParameters { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
-
-/// Interval between two readings of the records, short enough that their rings do not fill up.
-const DRAIN_EVERY: Duration = Duration::from_millis(20);
-
-/// Time limit of the command, which is then killed.
-const COMMAND_MAX: Duration = Duration::from_secs(600);
 
 /// Tunes a program.
 ///
@@ -127,33 +103,29 @@ pub(crate) fn run(args: &TuneArgs) -> Result<()> {
     let places = args.places(&program)?;
     let goal =
         Goal { irq_suspend_max_ns: args.suspend_max * 1_000_000, ..Goal::p99_ns(args.p99 * 1_000) };
-    let mut tuner = Tuner::new(goal);
-    let suspension = Duration::from_nanos(tuner.parameters().irq_suspend_timeout_ns);
-    let watch = Watch::open(suspension)?;
-    let mut session = session::start(args.state.open()?, Mode::own(tuner.parameters(), EPOLL))?;
-    let says = args.json.as_deref() != Some(Path::new("-"));
-    if says {
+    let mut tuning = Tuning::open(&program, &places, goal)?;
+    let mut session = session::start(args.state.open()?, tuning.mode())?;
+    let has_table = args.json.as_deref() != Some(Path::new("-"));
+    if has_table {
         output::print(&heading(&program, &places, args.p99))?;
     }
     let mut steps = Vec::new();
     for number in 1..=args.steps {
-        let napi = tuner.parameters();
-        session.change(Mode::own(napi, EPOLL), &places)?;
-        session.refresh(&program.id().with_descendants())?;
-        watch.set_suspension(Duration::from_nanos(napi.irq_suspend_timeout_ns));
-        let sample = args.measure(&program, &watch, &stop)?;
-        let p99_us = sample.p99_ns(&napi) as f64 / 1e3;
-        let decision = tuner.step(&sample);
-        if says {
-            output::print(&line(number, &napi, &sample, p99_us, &decision.reason))?;
+        let step = tuning.step(&mut session, args.period(), &stop).map_err(in_words)?;
+        if step.sample.lost > 0 {
+            failure::note(&format!("the kernel lost {} records in this step", step.sample.lost));
         }
-        steps.push(StepDone { napi, sample, p99_us, reason: decision.reason });
-        if matches!(decision.action, TuningAction::Settled { .. }) {
+        if has_table {
+            output::print(&line(number, &step))?;
+        }
+        let is_last = step.is_last;
+        steps.push(step);
+        if is_last {
             break;
         }
     }
     session.restore()?;
-    let best = tuner.best().with_context(|| {
+    let best = tuning.best().with_context(|| {
         format!(
             "no step has enough cycles: {} must be under load and wait with epoll_wait",
             program.name()
@@ -167,68 +139,27 @@ type Places = Vec<(Device, Vec<Slot>)>;
 impl TuneArgs {
     /// The NAPI instances to tune.
     fn places(&self, program: &Program) -> Result<Places> {
-        let family: BTreeSet<ProcessId> = program.id().with_descendants().into_iter().collect();
         let mut places = Vec::new();
         for target in &self.device {
             let device = Device::named(&target.device)?;
             let slots = device.slots_of(target.queue)?;
             places.push((device, slots));
         }
-        let began = Instant::now();
-        // Connections come and go: a moment without any does not mean that the program has no load.
-        while places.is_empty() {
-            places = of_program(&family)?;
-            ensure!(!ended(program)?, "{} has ended", program.name());
-            if places.is_empty() && began.elapsed() > Duration::from_secs(self.seconds) {
-                return Err(Misuse(
-                    "the program received no packet from a NAPI instance of this network namespace: put it under load, or use \
-                     '--device DEV'"
-                        .to_owned(),
-                )
-                .into());
-            }
+        if places.is_empty() {
+            let within = Duration::from_secs(self.seconds);
+            places = receiving_slots(program, within).map_err(in_words)?;
         }
+        let family = program.id().with_descendants().into_iter().collect();
         for (_, slots) in places.iter().filter(|_| !self.force) {
             set::refuse_shared(slots, &family, 1)?;
         }
         Ok(places)
     }
 
-    /// Measures for a step, with the command if there is one.
-    fn measure(&self, program: &Program, watch: &Watch, stop: &AtomicBool) -> Result<Sample> {
-        let threads = threads(program.id());
-        let busy_ns = cpu_ns(&threads);
-        let before = watch.counts();
-        let mut cycles = Cycles::open(&threads.iter().map(|it| it.1).collect::<Vec<_>>())?;
-        let mut client = self.p99_from.as_deref().map(LoadCommand::start).transpose()?;
-        let began = Instant::now();
-        loop {
-            ensure!(!stop.load(Ordering::Relaxed), "stopped; the values before are restored");
-            ensure!(!ended(program)?, "{} has ended", program.name());
-            cycles.drain();
-            let is_over = match &mut client {
-                Some(client) => client.has_ended()?,
-                None => began.elapsed() >= Duration::from_secs(self.seconds),
-            };
-            if is_over {
-                break;
-            }
-        }
-        let counts = watch.counts().since(&before);
-        let numbers: Vec<i32> = threads.iter().map(|it| it.1).collect();
-        let napi = counts.of_threads(&numbers);
-        let sample = Sample {
-            overruns: napi.overruns,
-            expiries: napi.expiries,
-            busy_ns: cpu_ns(&threads).saturating_sub(busy_ns),
-            softirq_ns: counts.softirq_ns.iter().sum(),
-            client_p99_ns: client.map(LoadCommand::p99_ns).transpose()?,
-            ..cycles.finish()
-        };
-        if sample.lost > 0 {
-            failure::note(&format!("the kernel lost {} records in this step", sample.lost));
-        }
-        Ok(sample)
+    /// The length of a step.
+    fn period(&self) -> Period<'_> {
+        let time = Period::Time(Duration::from_secs(self.seconds));
+        self.p99_from.as_deref().map_or(time, Period::Command)
     }
 
     /// Saves and keeps the result, and prints it.
@@ -237,17 +168,17 @@ impl TuneArgs {
         program: &Program,
         places: &Places,
         (napi, is_met): (NapiParameters, bool),
-        steps: Vec<StepDone>,
+        steps: Vec<TuningStep>,
     ) -> Result<()> {
         let target = self.p99;
         let made =
             format!("apus irq tune {} --p99 {target}, {} steps", program.name(), steps.len());
         let name =
             self.save.clone().unwrap_or_else(|| program.name().replace([' ', '/', ':'], "-"));
-        let path = Preset { made, napi, epoll: EPOLL }.save(&name)?;
+        let path = Preset { made, napi, epoll: Tuning::EPOLL }.save(&name)?;
         let mut text = format!(
             "result: {}; saved as preset `{name}` in {}\n",
-            Mode::own(napi, EPOLL),
+            Mode::own(napi, Tuning::EPOLL),
             path.display()
         );
         if self.keep {
@@ -268,7 +199,7 @@ impl TuneArgs {
                 target_p99_us: target,
                 steps,
                 napi,
-                epoll: EPOLL,
+                epoll: Tuning::EPOLL,
                 is_met,
                 preset: name,
             };
@@ -284,103 +215,14 @@ impl TuneArgs {
     }
 }
 
-/// The NAPI instances of the packets of some processes.
-fn of_program(family: &BTreeSet<ProcessId>) -> Result<Places> {
-    let mut napis = BTreeSet::new();
-    for process in family {
-        let Ok(program) = Program::open(process.pid) else { continue };
-        napis.extend(program.sockets_by_napi().context("the program's sockets")?.into_keys());
-    }
-    let mut places = Vec::new();
-    for interface in &if_nameindex().context("network devices")? {
-        let device = Device::named(&interface.name().to_string_lossy())?;
-        let mut slots = device.slots()?;
-        slots.retain(|slot| napis.contains(&slot.napi.id));
-        if !slots.is_empty() {
-            places.push((device, slots));
+/// The error with the name of the option.
+fn in_words(error: Error) -> anyhow::Error {
+    match error {
+        Error::Client { command, why } => anyhow!("'--p99-from {command}': {why}"),
+        Error::NoPackets => {
+            Misuse(format!("{error}: put it under load, or use '--device DEV'")).into()
         }
-    }
-    Ok(places)
-}
-
-/// The threads of a process and its descendants, each after its process.
-fn threads(process: ProcessId) -> Vec<(i32, i32)> {
-    let of_process = |it: ProcessId| {
-        let tasks = Process::new(it.pid).and_then(|process| process.tasks());
-        let tasks = tasks.into_iter().flatten().flatten();
-        tasks.map(|task| (task.pid, task.tid)).collect::<Vec<_>>()
-    };
-    process.with_descendants().into_iter().flat_map(of_process).collect()
-}
-
-/// CPU time that threads have used. Ended threads are left out.
-fn cpu_ns(threads: &[(i32, i32)]) -> u64 {
-    let of_thread = |(pid, tid): &(i32, i32)| {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
-        text.split_whitespace().next()?.parse::<u64>().ok()
-    };
-    threads.iter().filter_map(of_thread).sum()
-}
-
-/// Waits a little. Returns whether the program has ended.
-fn ended(program: &Program) -> Result<bool> {
-    let mut fds = [PollFd::new(program.pidfd().as_fd(), PollFlags::POLLIN)];
-    match poll(&mut fds, PollTimeout::try_from(DRAIN_EVERY).expect("it is short")) {
-        Ok(ready) => Ok(ready > 0),
-        Err(nix::errno::Errno::EINTR) => Ok(false),
-        Err(error) => Err(error).context("wait for the program"),
-    }
-}
-
-/// A command that measures as a client.
-struct LoadCommand {
-    child: Child,
-    command: String,
-    began: Instant,
-}
-
-impl LoadCommand {
-    fn start(command: &str) -> Result<Self> {
-        let child = Command::new("sh")
-            .args(["-c", command])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start sh")?;
-        Ok(Self { child, command: command.to_owned(), began: Instant::now() })
-    }
-
-    fn has_ended(&mut self) -> Result<bool> {
-        ensure!(
-            self.began.elapsed() < COMMAND_MAX,
-            "'--p99-from {}': still running after {COMMAND_MAX:?}",
-            self.command
-        );
-        Ok(self.child.try_wait().context("the command of --p99-from")?.is_some())
-    }
-
-    /// The number in its last line.
-    fn p99_ns(mut self) -> Result<u64> {
-        let stdout = self.child.stdout.take().expect("it is a pipe");
-        let text = std::io::read_to_string(stdout).context("the command of --p99-from")?;
-        let status = self.child.wait().context("the command of --p99-from")?;
-        let command = &self.command;
-        ensure!(status.success(), "'--p99-from {command}' failed: {status}");
-        let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-        match last.parse::<f64>() {
-            Ok(us) if us > 0.0 && us.is_finite() => Ok((us * 1e3) as u64),
-            _ => bail!(
-                "'--p99-from {command}': its last line is '{last}'; expected a number of microseconds"
-            ),
-        }
-    }
-}
-
-impl Drop for LoadCommand {
-    fn drop(&mut self) {
-        // Both calls fail when the child has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        error => error.into(),
     }
 }
 
@@ -396,7 +238,8 @@ fn heading(program: &Program, places: &Places, p99_us: u64) -> String {
     )
 }
 
-fn line(number: u32, napi: &NapiParameters, sample: &Sample, p99_us: f64, reason: &str) -> String {
+fn line(number: u32, step: &TuningStep) -> String {
+    let TuningStep { napi, sample, p99_us, reason, .. } = step;
     format!(
         "{number:>4}  {:>5}  {:>12}  {:>14}  {:>9.0}  {:>13.1}  {:>8}  {:>13.0}  {p99_us:>8.1}  {reason}\n",
         napi.defer_hard_irqs,

@@ -4,21 +4,21 @@
 //! groups, and this process keeps its rights.
 
 use std::env;
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use apus_irq::{Error, ProgramUser};
 use apus_load::misuse::Misuse;
-use nix::unistd::{Uid, User, geteuid, initgroups, setgid, setuid};
 
 use crate::failure::NotStarted;
 
 /// The hidden subcommand that becomes the program of a user.
 pub(super) const BECOME_COMMAND: &str = "become";
 
-/// Who and what to become.
+/// The user and the program.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct BecomeArgs {
     /// Number of the user
@@ -33,27 +33,16 @@ pub(crate) struct BecomeArgs {
     program: Vec<OsString>,
 }
 
-/// The user of this name or number; `None` if this process runs as that user already.
+/// The user of `--user`; `None` if this process runs as that user already.
 ///
 /// # Errors
 /// When there is no such user, or this process may not become one.
-pub(super) fn named(name: &str) -> Result<Option<User>> {
-    let by_name = User::from_name(name).context("the table of users")?;
-    let by_number =
-        || name.parse().ok().map(Uid::from_raw).and_then(|uid| User::from_uid(uid).ok()?);
-    let Some(user) = by_name.or_else(by_number) else {
-        return Err(Misuse(format!("'--user {name}': no such user")).into());
-    };
-    if user.uid == geteuid() {
-        return Ok(None);
+pub(super) fn named(name: &str) -> Result<Option<ProgramUser>> {
+    match ProgramUser::named(name) {
+        Err(Error::NoUser(_)) => Err(Misuse(format!("'--user {name}': no such user")).into()),
+        Err(error @ Error::NotRoot) => Err(Misuse(format!("'--user {name}': {error}")).into()),
+        user => Ok(user?),
     }
-    if !geteuid().is_root() {
-        return Err(Misuse(format!(
-            "'--user {name}': only root can run a program as another user"
-        ))
-        .into());
-    }
-    Ok(Some(user))
 }
 
 /// The command that starts a program as a user.
@@ -61,14 +50,14 @@ pub(super) fn named(name: &str) -> Result<Option<User>> {
 /// # Errors
 /// When the path of this executable is not known.
 pub(super) fn command(
-    user: &User,
+    user: &ProgramUser,
     path: &Path,
     preload: Option<OsString>,
     program: &[OsString],
 ) -> Result<Command> {
     let own = env::current_exe().context("the path of this program")?;
     let mut command = Command::new(own);
-    command.args(["irq", BECOME_COMMAND, &user.uid.to_string()]).arg(path);
+    command.args(["irq", BECOME_COMMAND, &user.uid().to_string()]).arg(path);
     if let Some(preload) = preload {
         command.arg("--preload").arg(preload);
     }
@@ -81,17 +70,11 @@ pub(super) fn command(
 /// # Errors
 /// When the kernel refuses, or the program cannot be executed.
 pub(crate) fn become_program(args: &BecomeArgs) -> Result<()> {
-    let user = User::from_uid(Uid::from_raw(args.user)).context("the table of users")?;
-    let user = user.with_context(|| format!("no user {}", args.user))?;
-    let name = CString::new(user.name.as_str()).context("the name of the user")?;
-    let groups = || format!("cannot set the groups of {}", user.name);
-    initgroups(&name, user.gid).with_context(groups)?;
-    setgid(user.gid).with_context(groups)?;
-    setuid(user.uid).with_context(|| format!("cannot become {}", user.name))?;
+    let user = ProgramUser::of(args.user)?;
+    user.assume()?;
     let (name, arguments) = args.program.split_first().expect("clap requires one");
     let mut command = Command::new(&args.path);
-    command.arg0(name).args(arguments);
-    command.env("HOME", user.dir).env("USER", &user.name).env("LOGNAME", &user.name);
+    command.arg0(name).args(arguments).envs(user.variables());
     if let Some(preload) = &args.preload {
         command.env("LD_PRELOAD", preload);
     }

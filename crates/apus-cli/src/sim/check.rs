@@ -136,7 +136,7 @@ struct Campaign<'a> {
 
 impl Campaign<'_> {
     /// Writes progress, unless standard output is for the result.
-    fn tell(&self, text: &str) -> Result<()> {
+    fn report(&self, text: &str) -> Result<()> {
         if self.args.json.takes_stdout() { Ok(()) } else { output::print(text) }
     }
 
@@ -156,7 +156,7 @@ impl Campaign<'_> {
         let count: u64 = left.iter().map(|part| part.end - part.start).sum();
         let known = seeds.end - seeds.start - count;
         if known > 0 {
-            self.tell(&format!(
+            self.report(&format!(
                 "{known} seeds are recorded for commit {}, {count} are left\n",
                 self.commit
             ))?;
@@ -165,7 +165,7 @@ impl Campaign<'_> {
         progress.lengthen(count);
         for part in left {
             let entry = self.range(&part, &progress)?;
-            self.tell(&format!(
+            self.report(&format!(
                 "{}..{}: {} failures, {} s\n",
                 part.start,
                 part.end,
@@ -216,12 +216,12 @@ impl Campaign<'_> {
                 match result {
                     Ok(tally) => found.0 += tally,
                     Err(failed) => {
-                        self.tell(&self.told(&failed))?;
+                        self.report(&self.report_line(&failed))?;
                         found.1.push(failed);
                     }
                 }
                 if self.args.log {
-                    self.tell(&format!("{}\n", log(seed, &self.part).join("\n")))?;
+                    self.report(&format!("{}\n", log(seed, &self.part).join("\n")))?;
                 }
                 progress.begin(&format!("seed {seed}, {} failures", found.1.len()));
                 progress.done();
@@ -248,7 +248,7 @@ impl Campaign<'_> {
         }
     }
 
-    fn told(&self, failed: &Failed) -> String {
+    fn report_line(&self, failed: &Failed) -> String {
         let Failed { seed, violation, replay } = failed;
         let version = env!("CARGO_PKG_VERSION");
         let commit = &self.commit;

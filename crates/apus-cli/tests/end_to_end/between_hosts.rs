@@ -160,8 +160,8 @@ fn connections_of_a_carrier_that_is_killed_are_reset_and_later_ones_are_carried(
         // the one that ends the process last may keep the other one from printing.
         let signal = client.status.signal();
         assert!(signal == Some(13) || client.status.code() == Some(1), "{}: {said}", client.status);
-        let tells = ["Connection reset", "Broken pipe", " of 100000000000 bytes"];
-        assert!(signal.is_some() || tells.iter().any(|text| said.contains(text)), "{said}");
+        let expected = ["Connection reset", "Broken pipe", " of 100000000000 bytes"];
+        assert!(signal.is_some() || expected.iter().any(|text| said.contains(text)), "{said}");
         explained += usize::from(said.contains("and reset because a carrier ended"));
     }
     assert!(explained > 0, "no client explained what happened");

@@ -57,7 +57,7 @@ impl Drop for Captured {
 }
 
 #[test]
-fn packets_of_calls_are_known_and_told_by_call() {
+fn packets_of_calls_are_recognised_and_listed_by_call() {
     let captured = Captured::new("calls");
     let server = Server::start("");
     let load = "--workload mix --unloaded 3 --fault loss=0.03,reorder=0.02,seed=3";

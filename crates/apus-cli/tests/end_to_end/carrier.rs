@@ -211,7 +211,7 @@ fn switched(host: &str, switch: &str) -> String {
 }
 
 #[test]
-fn a_carrier_tells_its_status_and_is_switched_off_and_on() {
+fn a_carrier_reports_its_status_and_is_switched_off_and_on() {
     let Some(wire) = Wire::new("switch") else { return };
     let directory = Directory::new("switch");
     let program = directory.program("checker.c", &[]);

@@ -124,8 +124,8 @@ fn the_access_list_is_read_anew() {
     // A user that is not on the list is detached, and not admitted again.
     write("[access]\nmode = '0600'\nusers = [4000000000]");
     let done = command(&reload).output().expect("it runs");
-    let told = String::from_utf8_lossy(&done.stdout).into_owned();
-    assert!(done.status.success() && told.contains("1 programs were detached"), "{told}");
+    let report = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(done.status.success() && report.contains("1 programs were detached"), "{report}");
     wait_until("the program was refused", || status(&directory)["refused_users"] != 0);
     assert_eq!(status(&directory)["processes"], Value::Array(Vec::new()));
     let mode = fs::metadata(&socket).expect("it is there").permissions().mode();
@@ -141,14 +141,14 @@ fn the_access_list_is_read_anew() {
     };
     let mut line = String::new();
     hang_up();
-    log.read_line(&mut line).expect("it tells");
+    log.read_line(&mut line).expect("the daemon reports the result");
     assert!(line.contains("not reloaded") && line.contains("no such user"), "{line}");
 
     // The signal does the same as the command, and the program attaches again by itself.
     write("");
     line.clear();
     hang_up();
-    log.read_line(&mut line).expect("it tells");
+    log.read_line(&mut line).expect("the daemon reports the result");
     assert!(line.starts_with("reloaded"), "{line}");
     wait_until("the program is attached again", || {
         status(&directory)["processes"].as_array().is_some_and(|processes| processes.len() == 1)

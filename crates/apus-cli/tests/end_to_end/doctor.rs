@@ -90,7 +90,7 @@ fn the_path_to_a_doctor_is_shown() {
 }
 
 #[test]
-fn a_peer_without_a_doctor_tells_less() {
+fn a_peer_without_a_doctor_reports_less() {
     let mut peer = Server::start("");
     let found = path(&peer.address);
     assert_eq!((&*found["peer"].0, &*found["DSCP"].0), ("good", "not-known"), "{found:?}");
@@ -117,7 +117,7 @@ fn wrong_arguments_are_named() {
 
 /// Beyond `RLIMIT_FSIZE` the kernel ends a process by a signal.
 #[test]
-fn a_limit_for_files_is_told_of_and_ends_nothing() {
+fn a_limit_for_files_is_reported_and_ends_nothing() {
     for (blocks, verdict) in [(0, "bad"), (8, "bad"), (100_000, "could-be-better")] {
         let limited = |arguments: &str| {
             let script = format!("ulimit -f {blocks} && exec \"$@\"");

@@ -196,7 +196,7 @@ fn a_file_in_the_place_of_a_kept_result_is_named_before_anything_is_measured() {
 }
 
 #[test]
-fn a_cluster_is_told_how_fast_its_links_are() {
+fn a_cluster_knows_the_rate_of_its_links() {
     let hosts = std::env::temp_dir().join(format!("apus-hosts-{}", std::process::id()));
     std::fs::write(&hosts, "a 192.0.2.1\nb 192.0.2.2\n").expect("a temporary file");
     let run = format!("cluster run --hosts {} --workload 100", hosts.display());

@@ -84,7 +84,7 @@ fn memcached_is_tuned_under_load_and_the_result_is_a_preset() {
 }
 
 #[test]
-fn a_client_tells_the_percentile_and_a_missed_target_is_a_failure() {
+fn a_client_reports_the_percentile_and_a_missed_target_is_a_failure() {
     let Some(host) = Host::new("irqclient") else { return };
     let Some((server, _load)) = memcached(&host) else { return };
     let presets = Directory::new("irqclient-presets");

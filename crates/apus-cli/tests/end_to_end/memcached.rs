@@ -30,7 +30,7 @@ impl Server {
         command.args(["-u", "root", "-l", "127.0.0.1", "-p", "-1", "-U", "0", "-t", "2"]);
         command.env("MEMCACHED_PORT_FILENAME", &port);
         let mut server = Self::start(command, directory)?;
-        wait_until("memcached tells its port", || {
+        wait_until("memcached reports its port", || {
             server.is_running();
             let text = fs::read_to_string(&port).unwrap_or_default();
             let found = text.lines().find_map(|line| line.strip_prefix("TCP INET: "));
@@ -184,7 +184,7 @@ fn a_generator_that_cannot_keep_up_is_refused() {
 }
 
 #[test]
-fn missing_and_wrong_values_are_told() {
+fn missing_and_wrong_values_are_reported() {
     let Some(server) = Server::memcached("wrong") else { return };
     let closed =
         format!("bench memcached {} --runs 1 --update 0 --value-size 10 {SHORT}", server.address);

@@ -260,7 +260,7 @@ fn a_server_builds_no_reply_to_what_is_no_request() {
 }
 
 #[test]
-fn a_server_listens_on_loopback_unless_told_otherwise() {
+fn a_server_listens_on_loopback_by_default() {
     let help = program::apus("node server --help");
     let help = String::from_utf8(help.stdout).expect("text");
     assert!(help.contains("[default: 127.0.0.1:20146]"), "{help}");

@@ -1,4 +1,4 @@
-//! `apus run`: random programs of socket calls print the same plain and carried. `.ci/sockets-differ` runs many more of them.
+//! `apus run`: random programs of socket calls print the same plain and carried. `cargo xtask sockets-differ` runs many more of them.
 
 use std::process::Command;
 

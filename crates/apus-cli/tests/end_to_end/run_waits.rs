@@ -177,7 +177,7 @@ fn what_is_announced_is_there() {
 fn a_thread_that_sleeps_in_a_set_learns_what_others_change() {
     let directory = Directory::new("rearmed");
     let program = directory.program("rearmed.c", &["-pthread"]);
-    assert!(same(&program, &[]).ends_with("filled: woken\nanswered: told\n"));
+    assert!(same(&program, &[]).ends_with("filled: woken\nanswered: reported\n"));
     all_carried(&stderr(&output(&mut explained(&program))), 2);
 }
 

@@ -212,7 +212,7 @@ fn prometheus_accepts_the_page() {
 }
 
 #[test]
-fn a_server_that_was_stopped_is_told_from_one_that_has_died() {
+fn a_stopped_server_is_distinguished_from_a_killed_one() {
     let directory = Directory::new("died");
     let server = directory.server();
     let exporter = Exporter::start(&directory);
@@ -296,7 +296,7 @@ fn slow_clients_stop_nobody() {
 }
 
 #[test]
-fn processes_that_run_are_told_apart_and_ended_ones_are_asked_for() {
+fn running_processes_are_distinguished_and_ended_ones_are_shown_on_request() {
     let directory = Directory::new("names");
     let server = directory.server();
     let mut ended = directory.server();

@@ -75,13 +75,13 @@ fn mtu(device: &Device) -> Finding {
 
 fn rate(interface: &Interface) -> Finding {
     let device = &interface.device;
-    let told =
+    let reported =
         device.mbps.map_or_else(|| "reports no rate".to_owned(), |it| format!("reports {it} Mb/s"));
     let (verdict, found) = match &interface.link_mbps {
         Some(set) => {
-            (Verdict::Good, format!("{} {told}; the setting link_mbps is {set}", device.name))
+            (Verdict::Good, format!("{} {reported}; the setting link_mbps is {set}", device.name))
         }
-        None => (Verdict::good_if(device.mbps.is_some()), format!("{} {told}", device.name)),
+        None => (Verdict::good_if(device.mbps.is_some()), format!("{} {reported}", device.name)),
     };
     Finding::new(SUBJECT, "rate", verdict, found)
         .apus("paces packets to the rate of the interface, so that a long message does not fill the queues of the kernel ahead of \
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_does_not_tell_is_no_fault() {
+    fn a_kernel_that_reports_no_rate_is_no_fault() {
         let interface = Interface { features: Err("ENOENT".to_owned()), ..interface(&[], &[]) };
         assert_eq!(of(&interface, "offloads").verdict, Verdict::NotKnown);
     }

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn short_files_are_told_of() {
+    fn low_limits_for_files_are_reported() {
         let of = |current| {
             let limit = Rlimit { current, maximum: None };
             length(&Limits { files: limit, locked: limit, length: limit })

@@ -122,7 +122,7 @@ mod tests {
     ]);
 
     #[test]
-    fn load_of_others_is_told() {
+    fn load_of_others_is_reported() {
         let other_load = OtherLoad {
             load: BackgroundLoad {
                 elapsed_s: 1.0,

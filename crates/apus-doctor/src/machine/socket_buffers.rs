@@ -54,9 +54,9 @@ fn finding(name: &'static str, limit: &str, max: Option<u64>, buffer: Option<Buf
     let Some(Buffer { wanted, granted }) = buffer else {
         return Finding::not_known(SUBJECT, name, "no link could be opened");
     };
-    let told = max.map_or_else(|| "not known".to_owned(), mib);
+    let limit_size = max.map_or_else(|| "not known".to_owned(), mib);
     let mut found = format!(
-        "a node requests {} and gets {}; net.core.{limit} is {told}",
+        "a node requests {} and gets {}; net.core.{limit} is {limit_size}",
         mib(wanted),
         mib(granted)
     );

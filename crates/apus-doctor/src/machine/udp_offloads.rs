@@ -32,8 +32,8 @@ impl UdpOffloads {
             it.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NetworkUnreachable)
         };
         let loopback_down = down(&gso);
-        let told = |it: io::Result<()>| it.map_err(|error| error.to_string());
-        Self { gso: told(gso), gro: told(gro), loopback_down, link: link.clone() }
+        let in_words = |it: io::Result<()>| it.map_err(|error| error.to_string());
+        Self { gso: in_words(gso), gro: in_words(gro), loopback_down, link: link.clone() }
     }
 
     pub(super) fn findings(&self) -> Vec<Finding> {
@@ -69,12 +69,12 @@ fn segments(joined: bool) -> io::Result<()> {
         Some(&mut space),
         MsgFlags::empty(),
     )?;
-    let told = received.cmsgs()?.find_map(|message| match message {
+    let segment = received.cmsgs()?.find_map(|message| match message {
         ControlMessageOwned::UdpGroSegments(length) => Some(length),
         _ => None,
     });
     let expected = if joined { packets.len() } else { usize::from(SEGMENT) };
-    if received.bytes == expected && (!joined || told == Some(i32::from(SEGMENT))) {
+    if received.bytes == expected && (!joined || segment == Some(i32::from(SEGMENT))) {
         return Ok(());
     }
     Err(io::Error::other(format!("{} bytes arrived instead of {expected}", received.bytes)))

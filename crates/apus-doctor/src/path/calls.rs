@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_peer_is_told_what_to_start() {
+    fn the_change_for_a_silent_peer_is_a_program_to_start() {
         let to = apus::resolve("127.0.0.1:4000@1").unwrap();
         let peer = Reachability { to, answer: Err("no answer".to_owned()) };
         assert!(peer.finding().change.unwrap().starts_with("apus doctor --serve"));

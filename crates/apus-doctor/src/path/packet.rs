@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_told() {
+    fn marks_are_reported() {
         let bind = || Marked::bind(Ipv4Addr::LOCALHOST.into(), Duration::from_secs(5)).unwrap();
         let (one, other) = (bind(), bind());
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, other.port().unwrap()));

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_right_is_told_and_the_counter_still_shown() {
+    fn a_missing_right_is_reported_and_the_counter_still_shown() {
         let missing = Some("perf_event_open needs CAP_PERFMON".to_owned());
         let watched = Watched { counts: None, missing, ..watched(Counts::default()) };
         let [finding] = &findings(&suspension(), &watched)[..] else { panic!("one finding") };

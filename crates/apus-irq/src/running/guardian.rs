@@ -18,7 +18,7 @@ pub fn guard(owner: ProcessId, state: &StateDirectory) -> Result<(), Error> {
     // Signals to the terminal's processes, or to the group of the guarded process, must not reach the guardian.
     let _ = setsid();
     privileges::keep_what_restoring_takes();
-    ready::tell()?;
+    ready::report()?;
     io::stdin().read_to_end(&mut Vec::new()).map_err(|error| Error::io("standard input", error))?;
     state.restore_of(owner)
 }

@@ -47,7 +47,7 @@ pub fn keep(state: &StateDirectory, device: &str) -> Result<(), Error> {
     if !state.keep(&device, Some(own))? {
         return Err(Error::NotSet(device.name));
     }
-    ready::tell()?;
+    ready::report()?;
     let mut was_there = Instant::now();
     while state.held(&device)?.is_some_and(|held| held.keeper == Some(own)) {
         match state.set_device_again(&device) {

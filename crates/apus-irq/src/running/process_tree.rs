@@ -35,7 +35,7 @@ pub struct ProcessTree {
     holder: Option<Program>,
     /// The children of this process since a holder was found, with their exit codes once they have ended.
     background: Vec<(i32, Option<i32>)>,
-    tell: fn(&Notice),
+    notify: fn(&Notice),
 }
 
 /// Makes orphans of descendants children of this process. Must be called before the program is started.
@@ -48,15 +48,15 @@ pub fn adopt_orphans() -> Result<(), Error> {
 }
 
 impl ProcessTree {
-    /// The tree below a child of this process. `guardian` is another child, outside the tree; `tell` takes notices.
+    /// The tree below a child of this process. `guardian` is another child, outside the tree; `notify` takes notices.
     ///
     /// # Errors
     /// When the child is gone.
-    pub fn of(child: i32, guardian: i32, tell: fn(&Notice)) -> Result<Self, Error> {
+    pub fn of(child: i32, guardian: i32, notify: fn(&Notice)) -> Result<Self, Error> {
         let own = ProcessId::own().map_err(|error| Error::io("/proc", error))?;
         let first = Program::open(child).map_err(|error| Error::io("the program", error))?;
         let (ended, holder, background) = (None, None, Vec::new());
-        Ok(Self { own, guardian, first, ended, holder, background, tell })
+        Ok(Self { own, guardian, first, ended, holder, background, notify })
     }
 
     /// The followed processes in the background.
@@ -134,7 +134,7 @@ impl ProcessTree {
 
     fn follow(&mut self, holder: Program, left: &[ProcessId]) {
         if self.holder.is_none() {
-            (self.tell)(&Notice::Followed {
+            (self.notify)(&Notice::Followed {
                 program: self.first.name().to_owned(),
                 holder: holder.name().to_owned(),
                 pid: holder.id().pid,
@@ -150,7 +150,7 @@ impl ProcessTree {
     }
 
     fn refuse(&self, left: &[ProcessId]) {
-        (self.tell)(&Notice::NotFollowed {
+        (self.notify)(&Notice::NotFollowed {
             program: self.first.name().to_owned(),
             left: left.iter().map(|it| it.pid).collect(),
             seconds: SETTLE.as_secs(),

@@ -7,7 +7,7 @@ use crate::error::Error;
 
 const READY: &str = "ready";
 
-/// Starts a process that calls [`tell`], and waits for that report. `name` is its name in errors.
+/// Starts a process that calls [`report`], and waits for that report. `name` is its name in errors.
 ///
 /// # Errors
 /// When it cannot be started, or ends before it is ready.
@@ -37,7 +37,7 @@ pub(super) fn start(name: &'static str, command: &mut Command) -> Result<Child, 
 ///
 /// # Errors
 /// When standard output is closed.
-pub(super) fn tell() -> Result<(), Error> {
+pub(super) fn report() -> Result<(), Error> {
     let mut stdout = io::stdout();
     writeln!(stdout, "{READY}")
         .and_then(|()| stdout.flush())

@@ -33,7 +33,7 @@ pub struct Session {
     done: Done,
     /// Processes whose error was reported.
     reported: BTreeSet<ProcessId>,
-    tell: fn(&Notice),
+    notify: fn(&Notice),
 }
 
 /// The changes of a session so far.
@@ -49,7 +49,7 @@ pub struct Done {
 
 impl Session {
     /// Starts the guardian, and sets nothing yet. `command` starts a process that calls [`guard`](super::guardian::guard) for this
-    /// process and this directory. `tell` takes notices.
+    /// process and this directory. `notify` takes notices.
     ///
     /// # Errors
     /// When the guardian cannot be started.
@@ -57,7 +57,7 @@ impl Session {
         state: StateDirectory,
         mode: Mode,
         command: &mut Command,
-        tell: fn(&Notice),
+        notify: fn(&Notice),
     ) -> Result<Self, Error> {
         let own = ProcessId::own().map_err(|error| Error::io("/proc", error))?;
         let links = LinkEvents::open().map_err(|error| Error::io("news about links", error))?;
@@ -74,7 +74,7 @@ impl Session {
             restored: false,
             done,
             reported,
-            tell,
+            notify,
         })
     }
 
@@ -134,7 +134,9 @@ impl Session {
                 Ok(count) => sets += count,
                 Err(_) if !process.runs() => {}
                 Err(error) if place == 0 => return Err(error),
-                Err(error) if self.reported.insert(*process) => (self.tell)(&Notice::NotSet(error)),
+                Err(error) if self.reported.insert(*process) => {
+                    (self.notify)(&Notice::NotSet(error))
+                }
                 Err(_) => {}
             }
         }
@@ -152,7 +154,7 @@ impl Session {
                 Ok(Some(Again { lost, new })) if lost + new > 0 => {
                     self.done.set_again += lost + new;
                     let device = device.name.clone();
-                    (self.tell)(&Notice::SetAgain { device, lost, new });
+                    (self.notify)(&Notice::SetAgain { device, lost, new });
                 }
                 // A link that is down has no NAPI instance, and is set when it is up; so is a device that is made anew.
                 Ok(_) | Err(Error::Io { .. } | Error::NoDevice(_)) => {}
@@ -184,8 +186,8 @@ impl Session {
         }
     }
 
-    pub(super) fn tell(&self, notice: &Notice) {
-        (self.tell)(notice);
+    pub(super) fn notify(&self, notice: &Notice) {
+        (self.notify)(notice);
     }
 
     /// Sends connections to the listener of their queue.
@@ -211,7 +213,7 @@ impl Drop for Session {
         if !self.restored
             && let Err(error) = self.state.restore_of(self.own)
         {
-            (self.tell)(&Notice::NotRestored(error));
+            (self.notify)(&Notice::NotRestored(error));
         }
         // The guardian reads the end of its input, finds nothing to restore, and ends.
         drop(self.guardian.stdin.take());

@@ -70,7 +70,7 @@ impl Steering {
             let is_known = self.steered.0 == queues
                 && self.steered.1.get(&group.address) == self.seen.1.get(&group.address);
             if !is_known && let Err(error) = steer(session, group, queues) {
-                session.tell(&Notice::NotSteered(error));
+                session.notify(&Notice::NotSteered(error));
             }
         }
         self.steered = self.seen.clone();
@@ -96,16 +96,16 @@ fn steer(session: &Session, group: &Group, queues: u32) -> Result<(), Error> {
     let spread =
         Spread::of(listeners, queues).map_err(|source| Error::Misfit { address, source })?;
     session.steer(group, spread)?;
-    session.tell(&Notice::Steered { address, listeners, queues, spread });
+    session.notify(&Notice::Steered { address, listeners, queues, spread });
     Ok(())
 }
 
 /// The number of receive queues of a device. Where the driver does not report queues, each NAPI instance has one.
 fn receive_queues(slots: &[Slot]) -> u32 {
-    let told = slots.iter().flat_map(|slot| &slot.queues);
-    let receiving = told.filter(|name| name.starts_with("rx-")).count();
-    let is_told = slots.iter().any(|slot| !slot.queues.is_empty());
-    u32::try_from(if is_told { receiving } else { slots.len() }).unwrap_or(u32::MAX)
+    let queues = slots.iter().flat_map(|slot| &slot.queues);
+    let receiving = queues.filter(|name| name.starts_with("rx-")).count();
+    let has_queues = slots.iter().any(|slot| !slot.queues.is_empty());
+    u32::try_from(if has_queues { receiving } else { slots.len() }).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

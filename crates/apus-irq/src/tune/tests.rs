@@ -84,7 +84,7 @@ fn noise_does_not_keep_it_from_an_end() {
 }
 
 #[test]
-fn a_target_that_cannot_be_met_is_told() {
+fn a_target_that_cannot_be_met_is_reported() {
     let (found, is_met, steps, reasons) = PROGRAM.tune(50, 1);
     assert!(!is_met && steps <= 8, "{steps}: {reasons}");
     assert!(found.gro_flush_timeout_ns < 10_000, "the smallest one was the best: {found:?}");

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_told_in_the_unit_that_suits_it() {
+    fn a_time_is_shown_in_the_unit_that_suits_it() {
         for (key, value, text) in [
             ("p50_us", 4.916, "4.92 µs"),
             ("p99_us", 999.4, "999 µs"),

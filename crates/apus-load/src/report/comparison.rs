@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_told_in_words() {
+    fn ratios_are_shown_in_words() {
         for (key, ours, reference, expected) in [
             ("p50_us", 5.0, 75.0, "15× faster"),
             ("p50_us", 1.3, 1.0, "1.3× slower"),

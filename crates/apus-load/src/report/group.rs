@@ -503,14 +503,14 @@ fn title(conditions: &[Option<Value>]) -> String {
     let bench = conditions[0].as_ref();
     let point = conditions.iter().zip(CONDITIONS).find(|(_, key)| *key == "point");
     let point = point.and_then(|(value, _)| value.as_ref()?.as_str()).unwrap_or_default();
-    let tells_load = point.split(", ").any(|value| value.starts_with("load = "));
+    let names_load = point.split(", ").any(|value| value.starts_with("load = "));
     let parts: Vec<String> = CONDITIONS
         .iter()
         .zip(conditions)
         // The benchmark `mix` has the workload `mix`, which is shown once.
         .filter(|(key, value)| **key != "workload" || value.as_ref() != bench)
         // A point of a sweep may have the load among its values.
-        .filter(|(key, _)| **key != "load" || !tells_load)
+        .filter(|(key, _)| **key != "load" || !names_load)
         .filter_map(|(key, value)| {
             let text = in_words(value.as_ref()?)?;
             Some(match *key {

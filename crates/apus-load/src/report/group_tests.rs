@@ -159,7 +159,7 @@ fn repetitions_without_a_number_are_runs_too() {
 }
 
 #[test]
-fn settings_tell_lines_apart_and_constants_go_into_the_note() {
+fn settings_distinguish_lines_and_constants_go_into_the_note() {
     let row = |transport, connections: Option<u32>, p99_us| {
         Row::new(transport)
             .set("bench", "mix")

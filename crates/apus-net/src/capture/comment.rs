@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_told() {
+    fn a_comment_has_only_known_values() {
         let mut comments = Comments::default();
         let middle = Data { offset: 1000, ..FIRST };
         assert_eq!(sent(&mut comments, 6, middle), "rpc=6 request priority=5");

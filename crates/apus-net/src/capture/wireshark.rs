@@ -6,9 +6,9 @@ use std::process::Command;
 use std::{env, fs, process};
 
 use apus_wire::{
-    Abort, Ack, Acked, Busy, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Extension, Freeze, Grant,
-    Header, MAX_HEADER, Meet, NeedAck, Offer, Open, PacketSink, PacketType, Priority, Proof,
-    Resend, RpcId, RpcUnknown, Stamp, Token, TraceContext, Transmit, UnknownReason, bundle,
+    Abort, Ack, Acked, Busy, Credentials, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Extension,
+    Freeze, Grant, Header, MAX_HEADER, Meet, NeedAck, Open, PacketSink, PacketType, Priority,
+    Proof, Resend, RpcId, RpcUnknown, Stamp, Token, TraceContext, Transmit, UnknownReason, bundle,
 };
 
 use super::CaptureLink;
@@ -148,7 +148,7 @@ fn of_each_type() -> Vec<Vec<u8>> {
 
 /// Returns a packet of each type that only UDP has.
 fn of_apus() -> Vec<Vec<u8>> {
-    let offer = Offer { token: Token(5), proof: Proof { code: 6, issued: 7 } };
+    let credentials = Credentials { token: Token(5), proof: Proof { code: 6, issued: 7 } };
     let trace = TraceContext::new([0x4b; 16], [0xf0; 8], TraceContext::SAMPLED);
     let extended = |deadline, trace| {
         let mut head = [0; Data::LEN_MAX];
@@ -158,8 +158,8 @@ fn of_apus() -> Vec<Vec<u8>> {
     };
     vec![
         control(|buffer| Open { known: Token::NONE }.emit(&client(10), buffer)),
-        control(|buffer| offer.emit_token(&server(10), buffer)),
-        control(|buffer| offer.emit_confirm(&client(10), buffer)),
+        control(|buffer| credentials.emit_token(&server(10), buffer)),
+        control(|buffer| credentials.emit_confirm(&client(10), buffer)),
         extended(Some(1_500_000), None),
         extended(None, trace),
         extended(Some(1_500_000), trace),
@@ -215,7 +215,7 @@ fn an_empty_message_is_shown_as_such() {
 }
 
 #[test]
-fn packets_of_a_call_are_told_together() {
+fn packets_of_a_call_belong_together() {
     let capture = Capture::udp("call", &of_each_type());
     let fields =
         ["homa.rpc", "homa.rpc.id", "homa.message", "homa.request_in", "homa.reassembled.length"];

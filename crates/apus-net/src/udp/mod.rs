@@ -80,7 +80,7 @@ pub struct UdpLink {
     /// Whether arriving packets may be joined.
     gro: bool,
     /// Whether the kernel reports packets' destinations: the link is bound to all addresses and at a port that peers call.
-    tells_destination: bool,
+    reports_destination: bool,
     /// Whether the kernel records the arrival of datagrams.
     stamps: bool,
     /// Time of arrival of the last batch's first datagram.
@@ -133,7 +133,7 @@ impl UdpLink {
     fn bind_one(addr: SocketAddr, config: &UdpConfig, sharing: Sharing) -> Result<Self, LinkError> {
         config.check()?;
         let opened = socket::open(addr, config, sharing)?;
-        let socket::Opened { socket, long, local, family, capabilities, tells_destination } =
+        let socket::Opened { socket, long, local, family, capabilities, reports_destination } =
             opened;
         let mut link = Self {
             descriptor: socket.as_raw_fd(),
@@ -151,7 +151,7 @@ impl UdpLink {
             gso: capabilities.gso,
             slots: Slots::new(SLOTS),
             gro: false,
-            tells_destination,
+            reports_destination,
             stamps: false,
             arrived: None,
             ask_max: SLOTS,

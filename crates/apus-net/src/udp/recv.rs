@@ -136,7 +136,7 @@ impl UdpLink {
 
     #[inline]
     fn receive_slots(&mut self, at: usize) -> io::Result<usize> {
-        let controls = self.gro || self.tells_destination || self.stamps;
+        let controls = self.gro || self.reports_destination || self.stamps;
         let Inlet { descriptor, ask, .. } = self.inlets[at];
         if ask == 1 {
             self.slots.receive_one(descriptor, controls).map(|()| 1)

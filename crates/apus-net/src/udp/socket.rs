@@ -22,7 +22,7 @@ pub(super) struct Opened {
     pub(super) family: AddressFamily,
     pub(super) capabilities: Capabilities,
     /// Whether the kernel reports packets' destinations.
-    pub(super) tells_destination: bool,
+    pub(super) reports_destination: bool,
 }
 
 /// Whether several links share one address.
@@ -66,12 +66,13 @@ pub(super) fn open(
     };
     // A node with a port of its own must answer from the address that was called. A node that only calls is answered at the address
     // of its calls, and is spared the 0.1 µs.
-    let tells_destination =
-        addr.ip().is_unspecified() && addr.port() != 0 && tell_destination(descriptor, family);
+    let reports_destination =
+        addr.ip().is_unspecified() && addr.port() != 0 && report_destination(descriptor, family);
     socket.bind(&addr.into()).map_err(|source| LinkError::from_bind(addr, source))?;
     let local = socket.local_addr().map_err(failed)?;
     let local = local.as_socket().unwrap_or(addr);
-    let mut opened = Opened { socket, long: None, local, family, capabilities, tells_destination };
+    let mut opened =
+        Opened { socket, long: None, local, family, capabilities, reports_destination };
     let shares = sharing != Sharing::None;
     opened.long = config.long_socket.then(|| open_long(&opened, config, shares).ok()).flatten();
     // No socket may join without the program.
@@ -94,8 +95,8 @@ fn open_long(first: &Opened, config: &UdpConfig, shares: bool) -> io::Result<Soc
     let descriptor = socket.as_raw_fd();
     options::report_errors(descriptor, first.family);
     options::receive_buffer(descriptor, config.receive_buffer);
-    if first.tells_destination {
-        tell_destination(descriptor, first.family);
+    if first.reports_destination {
+        report_destination(descriptor, first.family);
     }
     socket.bind(&first.local.into())?;
     if !shares {
@@ -105,7 +106,7 @@ fn open_long(first: &Opened, config: &UdpConfig, shares: bool) -> io::Result<Soc
 }
 
 /// Makes the kernel report packets' destinations.
-fn tell_destination(descriptor: RawFd, family: AddressFamily) -> bool {
+fn report_destination(descriptor: RawFd, family: AddressFamily) -> bool {
     let names = [libc::IP_PKTINFO, libc::IPV6_RECVPKTINFO];
     options::for_each_version(descriptor, family, names, [1, 1])
 }

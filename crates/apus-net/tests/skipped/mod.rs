@@ -11,12 +11,12 @@ pub(crate) fn skipped(reason: impl Display) {
     let thread = thread::current();
     let test = thread.name().unwrap_or("a test");
     let reason = reason.to_string().replace(['\n', '\t'], " ");
-    let told = env::var_os("APUS_SKIPPED").and_then(|path| {
+    let reported = env::var_os("APUS_SKIPPED").and_then(|path| {
         let mut file = File::options().append(true).open(path).ok()?;
         // One call, so that lines of several threads stay whole.
         file.write_all(format!("{test}\t{reason}\n").as_bytes()).ok()
     });
-    if told.is_none() {
+    if reported.is_none() {
         writeln!(io::stderr(), "skipped: {test}: {reason}").expect("standard error is open");
     }
 }

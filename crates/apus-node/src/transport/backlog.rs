@@ -13,7 +13,6 @@ impl<T> Default for Backlog<T> {
 }
 
 impl<T: Copy> Backlog<T> {
-    #[cfg(test)]
     /// Whether no request waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -40,6 +40,9 @@ const BODY_USUAL: u32 = 1 << 20;
 /// Upper bound on messages taken at once.
 const BATCH: usize = 256;
 
+/// Upper bound on requests that are sent together.
+const TOGETHER_MAX: usize = 64;
+
 /// Upper bound on outstanding calls: as many as an open loop can leave behind.
 const CALLS_MAX: u32 = 1 << 20;
 
@@ -80,6 +83,10 @@ pub struct ApusClient {
     body: Body,
     flush: Flush,
     batch: Vec<Response>,
+    /// Requests to the server with this index that are sent together.
+    together: (usize, Vec<Request>),
+    /// Their bodies and tags, while they are sent.
+    calls: Vec<(Bytes, u64)>,
     /// Waiting requests and their servers.
     waiting: Backlog<(usize, Request)>,
     /// The node, if the client owns it.
@@ -124,6 +131,8 @@ impl ApusClient {
             body,
             flush,
             batch: Vec::with_capacity(BATCH),
+            together: (0, Vec::with_capacity(TOGETHER_MAX)),
+            calls: Vec::with_capacity(TOGETHER_MAX),
             waiting: Backlog::default(),
             node: None,
             memory: false,
@@ -138,6 +147,29 @@ impl ApusClient {
             Err(CallError::OverBudget { .. }) => Ok(false),
             Err(error) => Err(Failed::call(request.tag, &error)),
         }
+    }
+
+    /// Sends the requests that are sent together. Those without room wait. Returns the first failure.
+    fn send_together(&mut self) -> Result<(), Failed> {
+        if self.together.1.is_empty() {
+            return Ok(());
+        }
+        let (server, mut requests) = (self.together.0, mem::take(&mut self.together.1));
+        let mut calls = mem::take(&mut self.calls);
+        let bodies = requests.iter().map(|request| (self.body_of(server, *request), request.tag));
+        calls.extend(bodies);
+        let sent = self.client.send_many(self.servers[server], &mut calls, self.flush);
+        let rest = requests.split_off(requests.len() - calls.len());
+        calls.clear();
+        requests.clear();
+        (self.together.1, self.calls) = (requests, calls);
+        let mut rest = rest.into_iter();
+        let failed = match sent {
+            Ok(()) | Err(CallError::OverBudget { .. }) => None,
+            Err(error) => rest.next().map(|request| Failed::call(request.tag, &error)),
+        };
+        rest.for_each(|request| self.waiting.push((server, request)));
+        failed.map_or(Ok(()), Err)
     }
 
     /// Sends the waiting requests, as far as there is room.
@@ -228,11 +260,24 @@ fn check_memory(node: &Node) -> Result<()> {
 
 impl Client for ApusClient {
     fn send(&mut self, server: usize, request: Request) -> Result<(), Failed> {
+        if self.flush == Flush::Later && self.waiting.is_empty() {
+            let is_full = self.together.1.len() == TOGETHER_MAX;
+            let sent = match is_full || self.together.0 != server {
+                true => self.send_together(),
+                false => Ok(()),
+            };
+            self.together.0 = server;
+            self.together.1.push(request);
+            return sent;
+        }
         self.waiting.push((server, request));
         self.send_waiting()
     }
 
     fn receive(&mut self, timeout: Duration, ended: &mut Vec<Ended>) -> Result<()> {
+        if let Err(failed) = self.send_together() {
+            ended.push(Err(failed));
+        }
         while let Err(failed) = self.send_waiting() {
             ended.push(Err(failed));
         }
@@ -408,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_tells_of_its_request() {
+    fn a_reply_reports_its_request() {
         let mut bodies = Bodies::default();
         for (tag, length) in [(5, 100), (6, 70_000)] {
             let echo = bodies.body(Request { tag, length, reply: 0 });

@@ -231,7 +231,7 @@ fn after(number: c_long, [a, b, c]: [c_long; 3], result: c_long) {
         libc::SYS_connect => lifecycle::after_connect(fd, new),
         libc::SYS_dup => lifecycle::duplicated(fd, new),
         libc::SYS_fcntl if lifecycle::duplicates(b as c_int) => lifecycle::duplicated(fd, new),
-        libc::SYS_getsockopt if options::tells_the_report(fd, b as c_int, c as c_int) => {
+        libc::SYS_getsockopt if options::asks_for_outcome(fd, b as c_int, c as c_int) => {
             report::settle(fd)
         }
         #[cfg(target_arch = "x86_64")]

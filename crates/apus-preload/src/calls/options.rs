@@ -95,9 +95,9 @@ unsafe extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     length: *mut socklen_t,
 ) -> c_int {
-    if tells_the_report(fd, level, name) {
+    if asks_for_outcome(fd, level, name) {
         // SAFETY: the caller's arguments are passed through.
-        return unsafe { and_tell_the_report(fd, level, name, value, length) };
+        return unsafe { and_report_outcome(fd, level, name, value, length) };
     }
     // SAFETY: as above.
     unsafe { originals::getsockopt(fd, level, name, value, length) }
@@ -105,7 +105,7 @@ unsafe extern "C-unwind" fn getsockopt(
 
 #[cold]
 #[inline(never)]
-unsafe extern "C-unwind" fn and_tell_the_report(
+unsafe extern "C-unwind" fn and_report_outcome(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -121,6 +121,6 @@ unsafe extern "C-unwind" fn and_tell_the_report(
 /// Whether the program asks for `SO_ERROR`, as it does once its connection is established or has failed. The report learns the
 /// outcome from it.
 #[inline(always)]
-pub(super) fn tells_the_report(fd: c_int, level: c_int, name: c_int) -> bool {
+pub(super) fn asks_for_outcome(fd: c_int, level: c_int, name: c_int) -> bool {
     descriptors::word(fd) & REPORTED != 0 && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
 }

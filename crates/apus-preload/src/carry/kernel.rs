@@ -121,15 +121,15 @@ pub(crate) fn take_error(fd: c_int) -> Option<c_int> {
 
 /// Whether the socket has an error. Leaves it there.
 pub(crate) fn has_error(fd: c_int) -> bool {
-    tells(fd, 0) & libc::POLLERR != 0
+    poll_now(fd, 0) & libc::POLLERR != 0
 }
 
 /// Whether the socket has room for writes.
 pub(crate) fn has_room(fd: c_int) -> bool {
-    tells(fd, libc::POLLOUT) & libc::POLLOUT != 0
+    poll_now(fd, libc::POLLOUT) & libc::POLLOUT != 0
 }
 
-fn tells(fd: c_int, events: libc::c_short) -> libc::c_short {
+fn poll_now(fd: c_int, events: libc::c_short) -> libc::c_short {
     let mut member = [pollfd { fd, events, revents: 0 }];
     let _ = wait(&mut member, Some(spec(Duration::ZERO)));
     member[0].revents

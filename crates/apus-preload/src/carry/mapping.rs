@@ -1,16 +1,39 @@
 //! Anonymous memory. Code that may run in a signal handler maps it, because it must not allocate.
 
 use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::originals::own;
 
 /// Maps memory of zeros, aligned to a page. `None` if memory is exhausted.
 pub(super) fn map(bytes: usize) -> Option<*mut u8> {
+    map_as(libc::MAP_PRIVATE, bytes)
+}
+
+fn map_as(flags: i32, bytes: usize) -> Option<*mut u8> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: the call makes a new mapping.
-    let memory = unsafe { own::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
+    let memory =
+        unsafe { own::mmap(ptr::null_mut(), bytes, access, flags | libc::MAP_ANONYMOUS, -1, 0) };
     (memory != libc::MAP_FAILED).then_some(memory.cast())
+}
+
+/// The memory at `place`, which children of this process share with it. The first caller maps it; pages that nobody touches take
+/// no memory. It stays mapped. `None` if memory is exhausted.
+pub(super) fn map_once<T>(place: &AtomicPtr<T>, bytes: usize) -> Option<*mut T> {
+    let known = place.load(Ordering::Acquire);
+    if !known.is_null() {
+        return Some(known);
+    }
+    let memory = map_as(libc::MAP_SHARED | libc::MAP_NORESERVE, bytes)?;
+    let (mine, none) = (memory.cast(), ptr::null_mut());
+    match place.compare_exchange(none, mine, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Some(mine),
+        Err(other) => {
+            unmap(memory, bytes);
+            Some(other)
+        }
+    }
 }
 
 /// The same for a caller that cannot go on without the memory: aborts if memory is exhausted.

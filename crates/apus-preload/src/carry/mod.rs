@@ -423,7 +423,7 @@ pub(crate) fn wake_waits(fd: c_int) {
 /// The number of unread bytes after a receive call, if the program has set `TCP_INQ`. The end of the stream counts as a byte.
 pub(crate) fn rest(fd: c_int) -> Option<c_int> {
     let used = Use::of(fd)?;
-    let side = used.side().filter(|_| used.slot.tells_rest(fd))?;
+    let side = used.side().filter(|_| used.slot.reports_rest(fd))?;
     let has_ended = side.peer_has_shut() || kernel::has_ended(fd) && !side.was_reset();
     let bytes = side.unread() + kernel::unread(fd).unwrap_or(0) + u64::from(has_ended);
     Some(c_int::try_from(bytes).unwrap_or(c_int::MAX))

@@ -11,8 +11,8 @@ use crate::slab::Handle;
 const NOW: Time = Time::from_nanos(100_000_000_000);
 const SPACING: Duration = Duration::from_millis(1);
 const PROOF: Proof = Proof { code: 1, issued: 1 };
-const THEIRS: Offer = Offer { token: Token(1), proof: PROOF };
-const OTHER: Offer = Offer { token: Token(2), proof: PROOF };
+const THEIRS: Credentials = Credentials { token: Token(1), proof: PROOF };
+const OTHER: Credentials = Credentials { token: Token(2), proof: PROOF };
 
 /// The key of another peer: the one in doubt, or the one that asks.
 fn other_peer() -> PeerKey {
@@ -95,7 +95,7 @@ fn handle(contact: &mut Contact, event: Event) -> String {
     words(contact.handle(NOW, SPACING, event))
 }
 
-fn confirm(contact: &mut Contact, theirs: Offer, proven: bool, moved: bool) -> String {
+fn confirm(contact: &mut Contact, theirs: Credentials, proven: bool, moved: bool) -> String {
     handle(contact, Event::Confirm { theirs: theirs.token, proven, moved })
 }
 

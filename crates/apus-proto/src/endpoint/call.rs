@@ -4,6 +4,7 @@ use apus_wire::{Header, MAX_LINUX_MESSAGE, PathId, RpcId, Token};
 use bytes::Bytes;
 
 use crate::contact::{Contact, Opening};
+use crate::cookie::Cookie;
 use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::Endpoint;
 use crate::endpoint::event::{CallOptions, Event};
@@ -77,6 +78,13 @@ impl Endpoint {
         let key = self.begin_call(now, admitted, None, options);
         self.start_call(now, key);
         Ok(key)
+    }
+
+    /// Replaces the cookie of a call that has not ended and goes over the network.
+    pub fn set_cookie(&mut self, rpc: RpcKey, cookie: Cookie) {
+        if let Some(rpc) = self.rpcs.get_mut(rpc) {
+            rpc.cookie = cookie;
+        }
     }
 
     /// Returns the id of an RPC that has not ended, the same at both ends: the id in the client's packets or, within the host, in

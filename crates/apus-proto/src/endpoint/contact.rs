@@ -1,8 +1,8 @@
 //! First contact and its end: the peer of each packet, the introduction of peers, and the end of RPCs with a run of a peer that is
 //! over. Rules `contact-1` to `contact-8` of docs/protocol.md.
 //!
-//! The peer's state machine ([`Contact::handle`]) decides; this file finds the peer, tells it the event, and carries the reaction
-//! out.
+//! The peer's state machine ([`Contact::handle`]) decides. This file finds the peer, passes the event to it, and carries out the
+//! reaction.
 //!
 //! | packet | the peer is found by | event |
 //! |---|---|---|
@@ -15,7 +15,7 @@
 //! | any other | its own token | [`Contact::receive`], [`Event::Packet`], [`Event::Elsewhere`] |
 
 use apus_wire::{
-    Header, Offer, Open, Packet, PathId, Proof, RpcUnknown, Stamp, Token, UnknownReason,
+    Credentials, Header, Open, Packet, PathId, Proof, RpcUnknown, Stamp, Token, UnknownReason,
 };
 
 use crate::contact::{Act, Contact, Event, Met, Opening, PathTaken};
@@ -104,8 +104,8 @@ impl Endpoint {
                 self.refuse_packet(arrived, UnknownReason::OtherVersion);
             }
             Packet::Open { open, .. } => self.on_open(now, arrived, open),
-            Packet::Token { offer, .. } => self.on_token(now, arrived, offer),
-            Packet::Confirm { offer, .. } => self.on_confirm(now, arrived, offer),
+            Packet::Token { credentials, .. } => self.on_token(now, arrived, credentials),
+            Packet::Confirm { credentials, .. } => self.on_confirm(now, arrived, credentials),
             _ => self.on_other_packet(now, arrived),
         }
     }
@@ -120,9 +120,9 @@ impl Endpoint {
     }
 
     /// Handles the token of a peer.
-    fn on_token(&mut self, now: Time, arrived: Arrived<'_, '_>, offer: Offer) {
+    fn on_token(&mut self, now: Time, arrived: Arrived<'_, '_>, credentials: Credentials) {
         let found = self.peers.find_token(arrived.stamp.token);
-        let Some(key) = found.filter(|_| offer.token != Token::NONE) else {
+        let Some(key) = found.filter(|_| credentials.token != Token::NONE) else {
             self.parts.counters.dropped_token += 1;
             return;
         };
@@ -132,13 +132,13 @@ impl Endpoint {
             return;
         }
         peer.last_rx = now;
-        self.contact(now, key, Event::Token(offer), arrived);
+        self.contact(now, key, Event::Token(credentials), arrived);
     }
 
     /// Handles a node's proof that it received this node's TOKEN.
-    fn on_confirm(&mut self, now: Time, arrived: Arrived<'_, '_>, offer: Offer) {
+    fn on_confirm(&mut self, now: Time, arrived: Arrived<'_, '_>, credentials: Credentials) {
         let (from, ours) = (arrived.from, arrived.stamp.token);
-        let Offer { token: theirs, proof } = offer;
+        let Credentials { token: theirs, proof } = credentials;
         let proven = is_fresh(now, proof.issued)
             && proof.code == self.secrets.proof(ours, from, proof.issued);
         if let Some(key) = self.peers.find_token(ours) {
@@ -181,7 +181,7 @@ impl Endpoint {
         self.contact(now, key, event, arrived);
     }
 
-    /// Tells the contact with a peer that a packet has arrived, and carries out the reaction.
+    /// Passes the event of an arrived packet to the contact with a peer, and carries out the reaction.
     fn contact(&mut self, now: Time, key: PeerKey, event: Event, arrived: Arrived<'_, '_>) {
         let spacing = self.parts.config.resend_min / 2;
         let (header, theirs) = (arrived.header(), arrived.stamp.token);
@@ -206,7 +206,9 @@ impl Endpoint {
             Act::AskProof(theirs) => self.ask_proof(now, key, arrived, theirs),
             Act::Move => self.move_peer(now, key, arrived.from, header),
             Act::Ask => self.ask(now, key, turned_round(header)),
-            Act::Answer(doubted, offer) => self.answer(now, key, doubted, header, offer),
+            Act::Answer(doubted, credentials) => {
+                self.answer(now, key, doubted, header, credentials)
+            }
             Act::FailCall => self.fail_refused(now, key, header),
             Act::FailConfirmed => self.fail_confirmed(key, header),
             Act::FailVersion(doubted) => {
@@ -257,7 +259,7 @@ impl Endpoint {
     fn offer(&mut self, now: Time, arrived: Arrived<'_, '_>, theirs: Token, ours: Token) {
         let (path, issued) = (arrived.from, issued_at(now));
         let proof = Proof { code: self.secrets.proof(ours, path, issued), issued };
-        let body = Body::Token(Offer { token: ours, proof });
+        let body = Body::Token(Credentials { token: ours, proof });
         let header = turned_round(arrived.header());
         self.parts.reply_to_unknown(Reply { path, token: theirs, header, body });
     }
@@ -307,7 +309,7 @@ impl Endpoint {
     /// Proves to the peer that its TOKEN was received; `header` belongs to the packet that carried it.
     fn send_confirm(&mut self, key: PeerKey, header: &Header, proof: Proof) {
         let token = self.peers[key].token;
-        self.parts.control(key, turned_round(header), Body::Confirm(Offer { token, proof }));
+        self.parts.control(key, turned_round(header), Body::Confirm(Credentials { token, proof }));
     }
 
     /// Sends the request of a call again, which was probably lost with the CONFIRM.
@@ -414,24 +416,24 @@ impl Endpoint {
         asking: PeerKey,
         doubted: PeerKey,
         header: &Header,
-        offer: Option<Offer>,
+        credentials: Option<Credentials>,
     ) {
-        if self.trust(doubted, offer) {
+        if self.trust(doubted, credentials) {
             return self.forget_peer(asking);
         }
         //= docs/protocol.md#contact-6
         let ended = self.retire(doubted);
-        let successor = self.succeed(now, asking, header, offer);
+        let successor = self.succeed(now, asking, header, credentials);
         if ended {
             self.sweeps.push(Swept::Run(doubted, successor));
         }
     }
 
     /// Ends the doubt about a peer's token. Returns `true`, and sends again, if the peer has answered with this token.
-    fn trust(&mut self, doubted: PeerKey, offer: Option<Offer>) -> bool {
+    fn trust(&mut self, doubted: PeerKey, credentials: Option<Credentials>) -> bool {
         let Some(peer) = self.peers.get_mut(doubted) else { return false };
         //= docs/protocol.md#contact-5
-        let known = peer.contact.on_answer(offer.map(|offer| offer.token));
+        let known = peer.contact.on_answer(credentials.map(|credentials| credentials.token));
         if known {
             self.release(doubted);
         }
@@ -445,13 +447,13 @@ impl Endpoint {
         now: Time,
         asking: PeerKey,
         header: &Header,
-        offer: Option<Offer>,
+        credentials: Option<Credentials>,
     ) -> Option<PeerKey> {
         let present = self.peers.find(self.peers[asking].path);
-        match offer.filter(|_| present.is_none()) {
-            Some(offer) => {
-                self.peers[asking].contact.confirm(now, offer);
-                self.begin(asking, header, offer.proof);
+        match credentials.filter(|_| present.is_none()) {
+            Some(credentials) => {
+                self.peers[asking].contact.confirm(now, credentials);
+                self.begin(asking, header, credentials.proof);
                 self.peers.take_path(asking);
                 Some(asking)
             }

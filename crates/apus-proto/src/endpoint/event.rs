@@ -3,6 +3,7 @@
 use apus_wire::TraceContext;
 use bytes::Bytes;
 
+use crate::cookie::Cookie;
 use crate::error::CallFailed;
 use crate::remote::Remote;
 use crate::slab::{RpcKey, SocketKey};
@@ -35,7 +36,7 @@ pub enum Event {
         /// The call.
         rpc: RpcKey,
         /// The cookie passed to [`Endpoint::call`](crate::Endpoint::call).
-        cookie: u64,
+        cookie: Cookie,
         /// The response.
         body: Bytes,
     },
@@ -46,7 +47,7 @@ pub enum Event {
         /// The RPC.
         rpc: RpcKey,
         /// The cookie passed to [`Endpoint::connect`](crate::Endpoint::connect).
-        cookie: u64,
+        cookie: Cookie,
     },
     /// A call ended without a response. The RPC has ended.
     Failed {
@@ -55,7 +56,7 @@ pub enum Event {
         /// The call.
         rpc: RpcKey,
         /// The cookie passed to [`Endpoint::call`](crate::Endpoint::call).
-        cookie: u64,
+        cookie: Cookie,
         /// The reason.
         error: CallFailed,
     },
@@ -77,8 +78,8 @@ impl Event {
 /// Options of a call beside its destination and body.
 #[derive(Clone, Debug, Default)]
 pub struct CallOptions {
-    /// Number that is returned with the response and never sent to the peer.
-    pub cookie: u64,
+    /// Returned with the events of the call.
+    pub cookie: Cookie,
     /// Time at which to give up; `None`: only if the peer is lost.
     pub deadline: Option<Time>,
     /// The call's context in a distributed trace. The server receives it, unless that is a Linux host; it has no other effect.

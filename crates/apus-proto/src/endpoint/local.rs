@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::budget::for_others;
 use crate::endpoint::Endpoint;
+use crate::endpoint::batch::Events;
 use crate::endpoint::event::{CallOptions, Event};
 use crate::error::{Awaited, CallError, CallFailed, CallStory, ReplyError};
 use crate::local::{
@@ -143,53 +144,12 @@ impl Endpoint {
         body: Bytes,
         options: CallOptions,
     ) -> Result<RpcKey, CallError> {
-        let length = body.len();
-        let checked = self.check_length(to, length);
-        let from = match checked.and_then(|()| self.check_local_call(socket, to.path, length)) {
-            Ok(from) => from,
-            Err(error) => {
-                self.discard(body);
-                return Err(error);
-            }
-        };
-        let ports = (from, to.port);
-        let CallOptions { cookie, deadline, trace } = options;
-        let client = ClientCall { cookie, ports, body, trace, refusals: 0, waits: false };
-        //= docs/protocol.md#local-2
-        let peer = to.path.index();
-        let cost = RPC_BYTES + length as u64;
-        let charge = Charge { bytes: cost, ours: cost, unconfirmed: false };
-        let key = self.local.insert_call(|id| LocalCall {
-            peer,
-            id,
-            socket,
-            started: now,
-            expires: deadline,
-            charge,
-            role: CallRole::Client(client),
-        });
-        if let Some(due) = deadline {
-            self.local.wheel.insert(now, due, key);
-        }
-        let check = now + self.parts.config.peer_timeout / 4;
-        self.local.next_check.get_or_insert(check);
-        let change = Change::new(Charge::default(), charge, Account::Own);
-        if let Some(peer) = self.charge_local(peer, socket, change) {
-            if peer.calls == 0 {
-                peer.last_rx = peer.last_rx.max(now); // The peer's silence counts from now on.
-                peer.probes = 0;
-            }
-            peer.calls = peer.calls.saturating_add(1);
-        }
-        self.parts.counters.calls += 1;
-        self.parts.counters.message_given(length as u64);
-        self.local.outbound.push_back(OutboundMessage::Request(key));
-        Ok(key)
+        self.departures(now, socket, to.path).call(to.port, body, options, |_, _| false)
     }
 
     /// Checks whether a call within the host may begin. Returns the local port.
     #[inline]
-    fn check_local_call(
+    pub(super) fn check_local_call(
         &self,
         socket: SocketKey,
         path: PathId,
@@ -212,7 +172,7 @@ impl Endpoint {
 
     /// Returns the bytes that may be charged more for a complete message.
     #[inline(always)]
-    fn local_room(&self, peer: &LocalPeer, socket: SocketKey, account: Account) -> u64 {
+    pub(super) fn local_room(&self, peer: &LocalPeer, socket: SocketKey, account: Account) -> u64 {
         let config = &self.parts.config;
         // Bytes that the path holds for own calls are charged already.
         let (load, all) = match account {
@@ -233,7 +193,7 @@ impl Endpoint {
 
     /// Charges the budgets of a call. Returns its peer.
     #[inline]
-    fn charge_local(
+    pub(super) fn charge_local(
         &mut self,
         peer: usize,
         socket: SocketKey,
@@ -344,7 +304,7 @@ impl Endpoint {
 
     /// Returns the destination socket of a request, or the reason for refusing it.
     #[inline]
-    fn check_local_request(
+    pub(super) fn check_local_request(
         &self,
         path: PathId,
         port: u16,
@@ -365,7 +325,7 @@ impl Endpoint {
     }
 
     #[cold]
-    fn refuse_request(&mut self, path: PathId, id: u64, reason: UnknownReason) {
+    pub(super) fn refuse_request(&mut self, path: PathId, id: u64, reason: UnknownReason) {
         if let Some(peer) = self.local.peer_mut(path) {
             peer.take_trace(id);
         }
@@ -382,15 +342,15 @@ impl Endpoint {
 
     /// Returns the call that a peer answers.
     #[inline]
-    fn answered(&self, path: PathId, id: u64) -> Option<RpcKey> {
+    fn answered_call(&self, path: PathId, id: u64) -> Option<RpcKey> {
         let key = RpcKey::from_bits(id);
         let is_its = |call: &LocalCall| call.peer == path.index() && call.account() == Account::Own;
         (is_local(key) && self.local.get(key).is_some_and(is_its)).then_some(key)
     }
 
     #[inline]
-    fn admits_response(&mut self, path: PathId, id: u64, length: usize) -> bool {
-        let Some(key) = self.answered(path, id) else { return false };
+    pub(super) fn admits_response(&mut self, path: PathId, id: u64, length: usize) -> bool {
+        let Some(key) = self.answered_call(path, id) else { return false };
         // The charge for the request leaves room for a response of the same length, and no response exceeds the limit for messages.
         let charged = self.local.get(key).map_or(0, |call| call.charge.bytes);
         length as u64 + RPC_BYTES <= charged || self.has_room_for_response(path, key, length)
@@ -413,18 +373,17 @@ impl Endpoint {
     /// Takes a message that has arrived within the host. Never fails: a message that no honest peer sends is counted and dropped.
     #[inline]
     pub fn handle_message(&mut self, now: Time, path: PathId, words: Words, body: Bytes) {
-        let Some(peer) = self.local.peer_mut(path) else { return };
-        (peer.last_rx, peer.probes) = (now, 0);
+        if self.local.peer(path).is_none() {
+            return;
+        }
+        let mut events = Events { path, event: None };
+        self.arrivals(now, path).take(words, body, &mut events);
+        self.parts.events.extend(events.event);
+    }
+
+    /// Takes a message that is neither a request nor a response.
+    pub(super) fn handle_control(&mut self, now: Time, path: PathId, words: Words, body: Bytes) {
         match MessageKind::decode(words) {
-            Some((MessageKind::Request { from, to, remaining }, id)) => {
-                let from = Remote::new(path, from);
-                let deadline = remaining.map(|remaining| now + remaining);
-                let trace = peer.take_trace(id);
-                return self.on_local_request(now, from, to, id, (deadline, trace), body);
-            }
-            Some((MessageKind::Response, id)) => {
-                return self.on_local_response(now, path, id, body);
-            }
             Some((MessageKind::Refused(reason), id)) => {
                 self.on_local_refused(now, path, id, reason)
             }
@@ -444,73 +403,18 @@ impl Endpoint {
         self.discard(body);
     }
 
+    /// Counts the response of a call that has ended.
     #[inline]
-    fn on_local_request(
-        &mut self,
-        now: Time,
-        from: Remote,
-        port: u16,
-        id: u64,
-        (deadline, trace): (Option<Time>, Option<Box<TraceContext>>),
-        body: Bytes,
-    ) {
-        let socket = match self.check_local_request(from.path, port, body.len()) {
-            Ok(socket) => socket,
-            Err(reason) => {
-                self.refuse_local(from.path, id, reason);
-                return self.discard(body);
-            }
-        };
-        let peer = from.path.index();
-        let charge = Charge { bytes: RPC_BYTES + body.len() as u64, ours: 0, unconfirmed: false };
-        //= docs/protocol.md#local-3
-        let inserted = self.local.insert_request(LocalCall {
-            peer,
-            id,
-            socket,
-            started: now,
-            expires: deadline,
-            charge,
-            role: CallRole::Server { cancelled: false },
-        });
-        let Some(key) = inserted else {
-            self.parts.counters.refused_duplicate_requests += 1;
-            return self.discard(body);
-        };
-        self.charge_local(peer, socket, Change::new(Charge::default(), charge, Account::Theirs));
-        if let Some(due) = deadline {
-            self.local.wheel.insert(now, due, key);
-        }
-        self.parts.counters.requests += 1;
-        self.parts.counters.message_received(body.len() as u64);
-        let rpc = key;
-        self.parts.events.push_back(Event::Request { socket, rpc, from, deadline, trace, body });
-    }
-
-    #[inline]
-    fn on_local_response(&mut self, now: Time, path: PathId, id: u64, body: Bytes) {
-        if !self.admits_response(path, id, body.len()) {
-            return self.discard(body);
-        }
-        let key = RpcKey::from_bits(id);
-        let Some(call) = self.end_local(key) else { return };
-        let CallRole::Client(ClientCall { cookie, body: request, .. }) = call.role else { return };
-        self.discard(request);
+    pub(super) fn note_answer(&mut self, now: Time, started: Time, length: usize) {
         if self.parts.sampler.chooses(self.parts.counters.calls_completed) {
-            self.parts.counters.call_timed(now.saturating_since(call.started));
+            self.parts.counters.call_timed(now.saturating_since(started));
         }
         self.parts.counters.calls_completed += 1;
-        self.parts.counters.message_received(body.len() as u64);
-        self.parts.events.push_back(Event::Response {
-            socket: call.socket,
-            rpc: key,
-            cookie,
-            body,
-        });
+        self.parts.counters.message_received(length as u64);
     }
 
     fn on_local_refused(&mut self, now: Time, path: PathId, id: u64, reason: UnknownReason) {
-        let Some(key) = self.answered(path, id) else { return };
+        let Some(key) = self.answered_call(path, id) else { return };
         let Some(call) = self.local.get_mut(key) else { return };
         let (started, expires) = (call.started, call.expires);
         let Some(client) = call.client_mut() else { return };
@@ -545,7 +449,7 @@ impl Endpoint {
     }
 
     fn on_local_failed(&mut self, path: PathId, id: u64, error: &[u8]) {
-        match (self.answered(path, id), CallFailed::decode(error)) {
+        match (self.answered_call(path, id), CallFailed::decode(error)) {
             (Some(key), Some(error)) => self.fail_local(key, error),
             (Some(_), None) => self.parts.counters.dropped_malformed += 1,
             (None, _) => {}
@@ -581,33 +485,19 @@ impl Endpoint {
     }
 
     /// Answers a request of a peer within the host.
-    pub(super) fn reply_local(&mut self, key: RpcKey, body: Bytes) -> Result<(), ReplyError> {
-        if let Err(error) = self.check_local_reply(key, body.len()) {
-            if error == ReplyError::NotInService {
-                self.end_local(key);
-            }
+    pub(super) fn reply_local(
+        &mut self,
+        now: Time,
+        key: RpcKey,
+        body: Bytes,
+    ) -> Result<(), ReplyError> {
+        let call = self.local.get(key);
+        let found = call.and_then(|call| Some((call.socket, self.local.path_at(call.peer)?)));
+        let Some((socket, path)) = found else {
             self.discard(body);
-            return Err(error);
-        }
-        if let Some(call) = self.end_local(key)
-            && let Some(path) = self.local.path_at(call.peer)
-        {
-            self.parts.counters.responses += 1;
-            self.parts.counters.message_given(body.len() as u64);
-            self.local.outbound.push_back(OutboundMessage::Response(path, call.id, body));
-        }
-        Ok(())
-    }
-
-    fn check_local_reply(&self, key: RpcKey, length: usize) -> Result<(), ReplyError> {
-        let limit = self.parts.config.message_max;
-        match self.local.get(key).map(|call| &call.role) {
-            Some(CallRole::Server { cancelled: false }) if length > limit as usize => {
-                Err(ReplyError::MessageTooLarge { length, limit })
-            }
-            Some(CallRole::Server { cancelled: false }) => Ok(()),
-            _ => Err(ReplyError::NotInService),
-        }
+            return Err(ReplyError::NotInService);
+        };
+        self.departures(now, socket, path).reply(key, body, |_, _| false)
     }
 
     /// Gives a call up, at either side.

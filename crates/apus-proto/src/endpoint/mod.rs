@@ -7,7 +7,8 @@
 //! | `contact` | packets about tokens: first contact, moves, restarts |
 //! | `transmit` | outgoing packets |
 //! | `expire`, `probe`, `sweep` | timeouts; probes; work over all RPCs |
-//! | `local`, `unsent` | calls within the host; unsent calls of a path that ends |
+//! | `local`, `batch` | calls within the host; messages that arrive or leave together |
+//! | `unsent` | unsent calls of a path within the host that ends |
 //! | `meet` | the proof that the peer at an address is a process of this host |
 //! | `charge` | room in the budgets |
 //! | `state` | the endpoint itself |
@@ -15,6 +16,7 @@
 //! | `sweeps`, `probe_queue`, `questions` | pending work over all RPCs; peers with pending probes; questions of peers that wait |
 
 mod answer;
+mod batch;
 mod call;
 mod charge;
 mod contact;
@@ -36,6 +38,7 @@ mod sweeps;
 mod transmit;
 mod unsent;
 
+pub use batch::{Arrivals, ArrivedRequest, Departures, Inbox};
 pub use event::{CallOptions, Event, SpentBodies};
 pub use state::Endpoint;
 pub use unsent::{Moved, UnsentCalls};

@@ -30,7 +30,7 @@ impl Endpoint {
     /// budgets. In all cases but the first, the request can be answered again.
     pub fn reply(&mut self, now: Time, key: RpcKey, body: Bytes) -> Result<(), ReplyError> {
         if is_local(key) {
-            return self.reply_local(key, body);
+            return self.reply_local(now, key, body);
         }
         if self.rpcs.get(key).is_some_and(|rpc| rpc.cancelled) {
             self.remove_rpc(key); // The client no longer waits for it.

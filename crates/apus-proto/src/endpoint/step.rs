@@ -4,6 +4,7 @@ use apus_wire::Acked;
 use bytes::Bytes;
 
 use crate::control::Body;
+use crate::cookie::Cookie;
 use crate::endpoint::parts::Parts;
 use crate::error::CallFailed;
 use crate::incoming::Incoming;
@@ -37,7 +38,7 @@ pub(super) enum End {
 pub(super) struct Ended {
     pub(super) peer: PeerKey,
     pub(super) socket: SocketKey,
-    pub(super) cookie: u64,
+    pub(super) cookie: Cookie,
     pub(super) local_port: u16,
     pub(super) acked: Acked,
     pub(super) is_client: bool,

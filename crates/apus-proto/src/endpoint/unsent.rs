@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use apus_wire::PathId;
 use bytes::Bytes;
 
+use crate::cookie::Cookie;
 use crate::endpoint::Endpoint;
 use crate::endpoint::event::{CallOptions, Event};
 use crate::error::CallFailed;
@@ -36,7 +37,7 @@ pub struct Moved {
     /// The socket that called.
     pub socket: SocketKey,
     /// The cookie passed to [`Endpoint::call`](crate::Endpoint::call).
-    pub cookie: u64,
+    pub cookie: Cookie,
     /// The new handle of the call.
     pub rpc: RpcKey,
 }

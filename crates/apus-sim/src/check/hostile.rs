@@ -2,19 +2,19 @@
 
 use apus_load::Random;
 use apus_wire::{
-    Ack, Acked, Busy, COMMON_LEN, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Grant, Header,
-    MAX_HEADER, NeedAck, Offer, Open, PacketType, Priority, Proof, Resend, RpcId, Stamp, Token,
+    Ack, Acked, Busy, COMMON_LEN, Credentials, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Grant,
+    Header, MAX_HEADER, NeedAck, Open, PacketType, Priority, Proof, Resend, RpcId, Stamp, Token,
 };
 use rand::Rng;
 
 use crate::chance::{below, happens};
 use crate::check::scenario::Manner;
 
-/// The next packet of an attacker to a node. `offered` is the node's last token offer to the attacker, if any.
+/// The next packet of an attacker to a node. `issued` is the last token that the node has issued to the attacker, if any.
 pub(super) fn packet(
     rng: &mut Random,
     manner: Manner,
-    offered: &mut Option<TokenOffer>,
+    issued: &mut Option<IssuedToken>,
     seen: &[Vec<u8>],
     port: u16,
 ) -> Vec<u8> {
@@ -23,7 +23,7 @@ pub(super) fn packet(
         Manner::Copies => copy(rng, seen),
         Manner::Requests => request(rng, port),
         Manner::Control => control(rng, seen, port),
-        Manner::Met => met(rng, offered, seen, port),
+        Manner::Met => met(rng, issued, seen, port),
     }
 }
 
@@ -56,23 +56,23 @@ pub(super) fn forged(rng: &mut Random, ports: [u16; 2]) -> Vec<u8> {
     packet
 }
 
-/// A node's token offer to an attacker, and whether the attacker has confirmed it.
+/// The last token that a node has issued to an attacker, and whether the attacker has confirmed it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TokenOffer {
-    pub(super) offer: Offer,
+pub(super) struct IssuedToken {
+    pub(super) credentials: Credentials,
     pub(super) confirmed: bool,
-    /// Whether this or an earlier offer was confirmed, which shows that the attacker receives at its address.
+    /// Whether this or an earlier token was confirmed, which shows that the attacker receives at its address.
     pub(super) met: bool,
 }
 
 /// The next packet of an attacker that makes first contact like any other node, and then sends arbitrary packets about a few calls.
-fn met(rng: &mut Random, offered: &mut Option<TokenOffer>, seen: &[Vec<u8>], port: u16) -> Vec<u8> {
+fn met(rng: &mut Random, issued: &mut Option<IssuedToken>, seen: &[Vec<u8>], port: u16) -> Vec<u8> {
     const OURS: Token = Token(0x0BAD_0000_0BAD_0000);
     let number = RpcId(u64::from(2 * (1 + below(rng, 30))));
     let header = Header { source_port: 40_000, dest_port: port, sender_id: number };
     let mut buffer = [0; MAX_HEADER];
-    let (mut packet, token) = match offered {
-        Some(offered) if offered.confirmed && !happens(rng, 20_000) => {
+    let (mut packet, token) = match issued {
+        Some(issued) if issued.confirmed && !happens(rng, 20_000) => {
             let packet = match below(rng, 4) {
                 0 => copy(rng, seen),
                 1 => control_with(rng, &header),
@@ -82,12 +82,13 @@ fn met(rng: &mut Random, offered: &mut Option<TokenOffer>, seen: &[Vec<u8>], por
                     data
                 }
             };
-            (packet, offered.offer.token)
+            (packet, issued.credentials.token)
         }
-        Some(offered) if !offered.confirmed => {
-            (offered.confirmed, offered.met) = (true, true);
-            let length = Offer { token: OURS, ..offered.offer }.emit_confirm(&header, &mut buffer);
-            (buffer[..length].to_vec(), offered.offer.token)
+        Some(issued) if !issued.confirmed => {
+            (issued.confirmed, issued.met) = (true, true);
+            let length = Credentials { token: OURS, ..issued.credentials }
+                .emit_confirm(&header, &mut buffer);
+            (buffer[..length].to_vec(), issued.credentials.token)
         }
         _ => {
             let length = Open { known: Token::NONE }.emit(&header, &mut buffer);
@@ -103,11 +104,12 @@ fn met(rng: &mut Random, offered: &mut Option<TokenOffer>, seen: &[Vec<u8>], por
 fn contact(rng: &mut Random, header: &Header) -> Vec<u8> {
     let mut buffer = [0; MAX_HEADER];
     let token = Token(rng.next_u64());
-    let offer = Offer { token, proof: Proof { code: rng.next_u64(), issued: edgy(rng) } };
+    let credentials =
+        Credentials { token, proof: Proof { code: rng.next_u64(), issued: edgy(rng) } };
     let length = match below(rng, 3) {
         0 => Open { known: token }.emit(header, &mut buffer),
-        1 => offer.emit_token(header, &mut buffer),
-        _ => offer.emit_confirm(header, &mut buffer),
+        1 => credentials.emit_token(header, &mut buffer),
+        _ => credentials.emit_confirm(header, &mut buffer),
     };
     buffer[..length].to_vec()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use apus_wire::{Data, Packet, PathId};
 
 use crate::chance::{below, happens};
-use crate::check::hostile::{self, TokenOffer};
+use crate::check::hostile::{self, IssuedToken};
 use crate::check::ledger::Violation;
 use crate::check::scenario::FaultType;
 use crate::check::world::{CLIENT_PORT, PORT, World, WorldEvent};
@@ -41,9 +41,9 @@ impl World<'_> {
             let Some(owner) = self.addresses.owner(to) else {
                 let node = &mut self.nodes[from];
                 node.to_attacker += packet.len() as u64;
-                if let Ok(Packet::Token { offer, .. }) = Packet::parse(&packet) {
-                    let met = node.offered.is_some_and(|offered| offered.met);
-                    node.offered = Some(TokenOffer { offer, confirmed: false, met });
+                if let Ok(Packet::Token { credentials, .. }) = Packet::parse(&packet) {
+                    let met = node.issued.is_some_and(|token| token.met);
+                    node.issued = Some(IssuedToken { credentials, confirmed: false, met });
                 }
                 self.note(|| describe(from, "the attacker", &packet));
                 continue;
@@ -154,8 +154,8 @@ impl World<'_> {
             FaultType::Hostile { manner, .. } => {
                 let to = below(&mut self.rng, self.nodes.len() as u32) as usize;
                 let (rng, seen) = (&mut self.rng, &self.seen);
-                let offered = &mut self.nodes[to].offered;
-                (to, attacker(), hostile::packet(rng, manner, offered, seen, PORT))
+                let issued = &mut self.nodes[to].issued;
+                (to, attacker(), hostile::packet(rng, manner, issued, seen, PORT))
             }
             FaultType::Forged { source, target, .. } => {
                 let packet = hostile::forged(&mut self.rng, [PORT, CLIENT_PORT]);

@@ -275,20 +275,20 @@ struct Tokens {
 }
 
 impl Tokens {
-    /// The name of a packet's RPC. Remembers the tokens of packets that offer one.
+    /// The name of a packet's RPC. Remembers the tokens of TOKEN and CONFIRM packets.
     fn name<'a>(&mut self, from: usize, to: usize, bytes: &'a [u8]) -> (Name, Option<Packet<'a>>) {
-        use Packet::{Confirm, Open, Token as Offered};
+        use Packet::{Confirm, Open, Token as TokenPacket};
         let stamp = Stamp::read(bytes).map_or(Token::NONE, |stamp| stamp.token);
         let packet = Packet::parse(bytes).ok();
-        if let Some(Offered { offer, .. } | Confirm { offer, .. }) = packet {
-            // A token in doubt is offered again, to one of the peer's tokens that is not used.
-            let known = self.one.get(&offer.token).or_else(|| self.one.get(&stamp));
+        if let Some(TokenPacket { credentials, .. } | Confirm { credentials, .. }) = packet {
+            // A token in doubt is issued again, to one of the peer's tokens that is not used.
+            let known = self.one.get(&credentials.token).or_else(|| self.one.get(&stamp));
             let one = known.copied().unwrap_or(stamp);
-            self.one.insert(offer.token, one);
+            self.one.insert(credentials.token, one);
             self.one.entry(stamp).or_insert(one);
         }
         let about_rpc =
-            |packet: &_| !matches!(packet, Open { .. } | Offered { .. } | Confirm { .. });
+            |packet: &_| !matches!(packet, Open { .. } | TokenPacket { .. } | Confirm { .. });
         let Some(packet) = packet.filter(about_rpc) else {
             return (Name::contact(from, to), None);
         };

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use apus_load::{Random, seeded};
 use apus_proto::{
-    CallOptions, Endpoint, Event, Remote, ReplyError, RpcKey, SocketKey, SpentBodies, Time,
+    CallOptions, Cookie, Endpoint, Event, Remote, ReplyError, RpcKey, SocketKey, SpentBodies, Time,
 };
 use apus_wire::{PathId, TraceContext};
 use derive_more::AddAssign;
 
 use crate::chance::happens;
 use crate::check::addresses::{Addresses, Outbox};
-use crate::check::hostile::TokenOffer;
+use crate::check::hostile::IssuedToken;
 use crate::check::ledger::{
     Fate, LedgerEntry, Violation, context, number_of, request, response, verify,
 };
@@ -73,8 +73,8 @@ pub(super) struct Node {
     turns: u64,
     pub(super) to_attacker: u64,
     pub(super) from_attacker: u64,
-    /// Its last token offer to the attacker.
-    pub(super) offered: Option<TokenOffer>,
+    /// The last token that it has issued to the attacker.
+    pub(super) issued: Option<IssuedToken>,
     /// Bytes of responses that its application gave.
     given: u64,
     /// Index of the fault that pauses it, if any.
@@ -129,7 +129,7 @@ impl Node {
             turns: 0,
             to_attacker: 0,
             from_attacker: 0,
-            offered: None,
+            issued: None,
             given: 0,
             paused: None,
             queue: Vec::new(),
@@ -318,7 +318,7 @@ impl<'a> World<'a> {
         let now = self.local(call.from);
         let node = &mut self.nodes[call.from];
         let options = CallOptions {
-            cookie: index as u64,
+            cookie: Cookie::Key(index as u64),
             deadline: call.deadline.map(|deadline| now + deadline),
             trace: context(index).map(Box::new),
         };
@@ -385,7 +385,7 @@ impl<'a> World<'a> {
         }
         let Node { to_attacker: sent, from_attacker: received, .. } = self.nodes[node];
         // A sender that has shown that it receives at its address may get more bytes.
-        if sent > received && !self.nodes[node].offered.is_some_and(|offered| offered.met) {
+        if sent > received && !self.nodes[node].issued.is_some_and(|token| token.met) {
             return Err(Violation::Amplified { node, sent, received });
         }
         self.wake_later(node);
@@ -414,7 +414,7 @@ impl<'a> World<'a> {
                 self.on_request(node, rpc, from.path, trace, &body)
             }
             Event::Response { cookie, body, .. } => {
-                let index = cookie as usize;
+                let index = cookie.number() as usize;
                 let call = self.scenario.calls[index];
                 self.end(index, Fate::Answered)?;
                 self.tally.answered += 1;
@@ -429,7 +429,7 @@ impl<'a> World<'a> {
             }
             Event::Connected { .. } => unreachable!("no scenario connects"),
             Event::Failed { cookie, error, .. } => {
-                let index = cookie as usize;
+                let index = cookie.number() as usize;
                 self.end(index, Fate::Failed)?;
                 self.tally.failed += 1;
                 self.note(|| format!("node {node}: #{index} failed: {error}"));

@@ -14,8 +14,8 @@
 //!   ends a `poll_transmit` after one packet.
 
 use apus_proto::{
-    CallOptions, Endpoint, Event, Remote, RpcKey, SocketKey, SpentBodies, Time, TraceChoice,
-    TraceEvent, TraceMark,
+    CallOptions, Cookie, Endpoint, Event, Remote, RpcKey, SocketKey, SpentBodies, Time,
+    TraceChoice, TraceEvent, TraceMark,
 };
 use apus_trace::Trace;
 use apus_wire::{DATA_HEADER_LEN, MAX_HEADER, PacketSink, PacketType, PathId, Token, Transmit};
@@ -222,6 +222,7 @@ impl Apus {
                 self.answer(fabric, host, rpc, arrived);
             }
             Event::Response { cookie, body, .. } => {
+                let cookie = cookie.number();
                 let mark = self.marks.get(cookie as usize).copied().flatten();
                 self.trace_taken(host, TraceEvent::RecvmsgResponse, mark, body.len());
                 if self.exchange != Exchange::OneWay {
@@ -231,6 +232,7 @@ impl Apus {
             }
             Event::Connected { .. } => unreachable!("no host connects"),
             Event::Failed { cookie, .. } => {
+                let cookie = cookie.number();
                 self.failed += 1;
                 fabric.retired.push(cookie as u32);
             }
@@ -291,7 +293,8 @@ impl Transport for Apus {
         self.introduce(fabric.now, from, to);
         let host = &mut self.hosts[from as usize];
         let now = host.time(fabric.now);
-        let options = CallOptions { cookie: u64::from(number), ..CallOptions::default() };
+        let options =
+            CallOptions { cookie: Cookie::Key(u64::from(number)), ..CallOptions::default() };
         let to = Remote::new(path_to(to), PORT);
         let called = host.endpoint.call(now, host.client, to, body, options);
         let Ok(rpc) = called else {

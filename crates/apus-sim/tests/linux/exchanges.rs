@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
-use apus_proto::{CallOptions, Config, Endpoint, Event, Remote, SocketKey, Time};
+use apus_proto::{CallOptions, Config, Cookie, Endpoint, Event, Remote, SocketKey, Time};
 use apus_wire::{PacketSink, PathError, PathId, Transmit};
 
 use crate::module::settings::{MESSAGE_MAX, Settings};
@@ -180,7 +180,7 @@ impl World {
 
     fn call_linux_at(&mut self, port: u16, number: u64, length: usize) {
         let body = body(number, length);
-        let options = CallOptions { cookie: number, ..CallOptions::default() };
+        let options = CallOptions { cookie: Cookie::Key(number), ..CallOptions::default() };
         let to = Remote::new(linux(), port);
         let call = self.endpoint.call(self.time(), self.socket, to, body.clone().into(), options);
         call.expect("the call is within limits");
@@ -275,13 +275,13 @@ impl World {
                 self.endpoint.reply(now, rpc, body).expect("the request is in service");
             }
             Event::Response { cookie, body, .. } => {
-                let request = self.apus_calls.remove(&cookie).expect("a call under way");
-                assert!(body == request, "the response to call {cookie}");
+                let request = self.apus_calls.remove(&cookie.number()).expect("a call under way");
+                assert!(body == request, "the response to call {cookie:?}");
                 self.answered += 1;
             }
             Event::Connected { .. } => unreachable!("the world makes no connections"),
             Event::Failed { cookie, error, .. } => {
-                self.apus_calls.remove(&cookie).expect("a call under way");
+                self.apus_calls.remove(&cookie.number()).expect("a call under way");
                 self.failed.push(error.to_string());
             }
         }

@@ -284,8 +284,8 @@ impl Model {
             && (!self.receiver_out.is_empty() || self.reading.is_some())
             && self.takeovers < self.bounds.takeovers;
         self.takeovers += 1;
-        let told = Out::Receiver(ReceiverWord::Read, self.receiver_words.read + 1);
-        self.got -= u8::from(self.receiver_out.contains(&told));
+        let read = Out::Receiver(ReceiverWord::Read, self.receiver_words.read + 1);
+        self.got -= u8::from(self.receiver_out.contains(&read));
         self.receiver_out.clear();
         self.reading = None;
         is_possible

@@ -180,7 +180,7 @@ mod tests {
         30 c.b recvmsg_response 2 9 100";
 
     #[test]
-    fn who_takes_a_message_is_told_apart() {
+    fn the_threads_that_take_messages_are_distinguished() {
         let takes = takes(&script(CALLS));
         let found = takes.iter().map(|take| (take.way(), take.wait(), take.wake_up()));
         let found: Vec<_> = found.collect();

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn late_packets_are_told_apart_by_whether_they_were_sent_again() {
+    fn late_packets_are_distinguished_from_lost_ones_by_their_retransmission() {
         let report = ooo(&script(LOSS));
         assert_eq!(report.findings, [""; 0]);
         assert_eq!(report.cell("late", 1, "most_us"), Some(&Cell::Number(0.035)));

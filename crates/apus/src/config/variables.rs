@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_variable_is_told_with_the_nearest_right_one() {
+    fn a_misspelt_variable_is_reported_with_the_nearest_right_one() {
         for (name, nearest) in [
             ("APUS_LINKS", "APUS_LINK"),
             ("APUS_DELIVRY", "APUS_DELIVERY"),

@@ -15,7 +15,8 @@
 //! * **Handed over.** A leader that leaves hands the lead to a thread asleep where leaders sleep, else
 //!   to the follower that slept last (lesson 5), else to the background thread. A leader that was lately
 //!   back sooner than a wake-up takes wakes no thread ([`Leaving::BackSoon`]): no thread leads
-//!   until it is back, or the background thread notices that it is not.
+//!   until it is back, or the background thread notices that it is not. Work that it leaves, as a long message
+//!   half sent, waits for it too, while the background thread *watches*: it looks every millisecond.
 //! * **Deferred.** A leader that found packets lately sleeps on a timer and not on the link
 //!   ([`SleepKind`]), so that packets come in batches and their senders wake no thread.
 //!
@@ -123,6 +124,16 @@ pub(crate) struct Leadership<T> {
     urgent: bool,
     /// The last leader to leave is expected back soon.
     back_soon: bool,
+    watch: Watch,
+}
+
+/// The background thread's look after work that was left to a thread which is expected back soon.
+#[derive(Debug, Default)]
+struct Watch {
+    /// When work was left last.
+    left_at: Option<Time>,
+    /// The background thread is parked for no longer than [`LEFT_MAX`], or about to look.
+    is_on: bool,
 }
 
 impl<T: Clone> Leadership<T> {
@@ -140,6 +151,7 @@ impl<T: Clone> Leadership<T> {
             background_handle: background,
             urgent: false,
             back_soon: false,
+            watch: Watch::default(),
         }
     }
 
@@ -317,12 +329,29 @@ impl<T: Clone> Leadership<T> {
                 }
                 _ => None,
             },
-            Lead::Vacant if due.is_some_and(|due| due <= now) => self.need_progress(),
+            Lead::Vacant if due.is_some_and(|due| due <= now) => self.leave_work(now),
             Lead::Vacant => match self.background {
                 Background::Asleep(until) if sooner(due, until) => self.call_background(false),
                 _ => None,
             },
             _ => None,
+        }
+    }
+
+    /// Something is to be done now, and no thread leads. Returns whom to wake. If the last leader is expected back soon, that is
+    /// nobody while the background thread watches, and otherwise the background thread, to begin with that.
+    fn leave_work(&mut self, now: Time) -> Option<T> {
+        match self.background {
+            Background::Armed | Background::Running if self.back_soon => {
+                self.watch.left_at = Some(now);
+                let was_on = std::mem::replace(&mut self.watch.is_on, true);
+                if was_on || self.background == Background::Running {
+                    None
+                } else {
+                    self.call_background(false)
+                }
+            }
+            _ => self.need_progress(),
         }
     }
 
@@ -345,7 +374,15 @@ impl<T: Clone> Leadership<T> {
         let urgent = std::mem::take(&mut self.urgent);
         let still_for = now.saturating_since(last_turn);
         let missed = self.back_soon && !self.followers.is_empty();
-        let still = if missed { self.mask.min(MISSED) } else { self.mask };
+        let left_at = self.watch.left_at;
+        let is_left = left_at.is_some_and(|at| at >= last_turn);
+        self.watch.is_on = left_at.is_some_and(|at| now.saturating_since(at) < 2 * LEFT_MAX);
+        let watched = if self.watch.is_on { LEFT_MAX.min(self.mask) } else { self.mask };
+        let still = match (missed, is_left) {
+            (true, _) => self.mask.min(MISSED),
+            (false, true) => self.mask.min(LEFT_MAX),
+            (false, false) => self.mask,
+        };
         let (background, action) = match &self.lead {
             Lead::Background => (Background::Running, BackgroundAction::Turn { forced: false }),
             Lead::Vacant if urgent || still_for >= still => {
@@ -353,10 +390,11 @@ impl<T: Clone> Leadership<T> {
                 (Background::Running, BackgroundAction::Turn { forced: !urgent })
             }
             Lead::Vacant => {
-                (Background::Armed, BackgroundAction::Park(Some(self.mask - still_for)))
+                let rest = (self.mask - still_for).min(watched);
+                (Background::Armed, BackgroundAction::Park(Some(rest)))
             }
             Lead::Awake(_) | Lead::Offered(_) => {
-                (Background::Armed, BackgroundAction::Park(Some(self.mask)))
+                (Background::Armed, BackgroundAction::Park(Some(watched)))
             }
             Lead::Asleep(_) => (Background::Disarmed, BackgroundAction::Park(None)),
         };
@@ -373,6 +411,9 @@ impl<T: Clone> Leadership<T> {
 /// A leader that was expected back soon is missed after this long, by threads that wait and were not
 /// woken for the lead.
 const MISSED: Duration = Duration::from_micros(200);
+
+/// How often the background thread looks while it watches: work that a leader has left, and does not come back for, waits this long.
+const LEFT_MAX: Duration = Duration::from_millis(1);
 
 /// `due` comes before a sleep until `until` ends.
 fn sooner(due: Until, until: Until) -> bool {

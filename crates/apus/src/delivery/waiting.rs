@@ -63,7 +63,7 @@ impl Shared {
         now: Time,
         until: Option<Time>,
     ) -> Result<Option<A::Output>, Unusable> {
-        let corked = engine.corked().is_some();
+        let corked = engine.holds_back();
         if corked {
             engine.transmit(now);
         }

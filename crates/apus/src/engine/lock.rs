@@ -1,7 +1,7 @@
 //! The engine behind its lock.
 
 use crate::delivery::{Delivery, Regime};
-use crate::engine::{AfterUnlock, CountedOutside, Engine};
+use crate::engine::{AfterUnlock, CountedOutside, Engine, QueuedReplies};
 use crate::error::Unusable;
 use crate::sync::clock;
 use crate::sync::{
@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::{OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::panicking;
 
 use apus_net::{Descriptors, Examination, OwningProcess, shard_of};
@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) regime: Regime,
     /// Descriptors of the link and of the neighbours. They are stale once the node has stopped; no thread sleeps on them then.
     pub(crate) descriptors: Descriptors,
+    /// Responses that wait outside the lock.
+    pub(crate) replies: Arc<QueuedReplies>,
     /// Where the node was started: in a child of that process the lock may be held by a thread that
     /// does not exist there, and the link is the parent's.
     process: OwningProcess,
@@ -54,6 +56,7 @@ impl Shared {
             *free = near;
         }
         Self {
+            replies: Arc::clone(&engine.replies),
             engine: Mutex::new(engine),
             contenders: AtomicU32::new(0),
             leader_cpu: AtomicU32::new(u32::MAX),

@@ -5,7 +5,7 @@ use std::mem;
 use std::task::Waker;
 
 use apus_proto::slab::Handle;
-use apus_proto::{CallOptions, Remote, SocketKey, Time};
+use apus_proto::{CallOptions, Cookie, Remote, SocketKey, Time};
 use bytes::Bytes;
 
 use super::Engine;
@@ -121,7 +121,7 @@ impl Engine {
             Err(error) => return Err((body, error)),
         };
         let to = self.route(now, Remote::new(path, waiting.to.port));
-        let cookie = waiting.call.to_bits();
+        let cookie = Cookie::Key(waiting.call.to_bits());
         let options = CallOptions { cookie, ..waiting.options.clone() };
         match self.endpoint.call(now, waiting.socket, to, body, options) {
             Ok(rpc) => {

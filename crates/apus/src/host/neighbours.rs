@@ -2,7 +2,7 @@
 //!
 //! A neighbour is met first ([`crate::host::meetings`]) and then *paired*. A look at a pair costs one load, so a polling thread
 //! checks every pair with recent messages: the *active* ones. The other pairs are asleep: their processes write to a unix socket
-//! after a message, and a [`Watch`] tells which sockets are readable. Before the last thread of the node sleeps, the active pairs
+//! after a message, and a [`Watch`] reports the readable sockets. Before the last thread of the node sleeps, the active pairs
 //! fall asleep as well.
 //!
 //! A process that uses the engine of another one ([`crate::shared_engine`]) is a neighbour too, with a [`Role`] of its own.
@@ -15,11 +15,12 @@ use std::time::Duration;
 use apus_net::{Link, OwningProcess};
 use apus_proto::slab::{Handle, Slab};
 use apus_proto::{CallFailed, Endpoint, MessageSink, Moved, Time, Words, sooner};
-use apus_shm::{Listener, PairError, PeerProcess, Watch};
+use apus_shm::{Listener, Pair, PairError, PeerProcess, Watch};
 use apus_wire::PathId;
 use bytes::Bytes;
 
 use crate::host::neighbour_key::NeighbourKey;
+use crate::mail::Mail;
 use crate::observe::stats::MemoryCounters;
 use crate::shared_engine::attached::FromEngine;
 use crate::shared_engine::forwarder::FromProcess;
@@ -236,14 +237,15 @@ impl Neighbours {
         everywhere: bool,
         endpoint: &mut Endpoint,
         link: &mut dyn Link,
+        mail: &mut Mail,
     ) -> usize {
         if mem::take(&mut self.asleep) {
             self.disarm_bells();
         }
-        let mut received = self.receive_active(now, endpoint);
+        let mut received = self.receive_active(now, endpoint, mail);
         if everywhere || now.saturating_since(self.looked) > LOOK_EVERY {
             self.looked = now;
-            received += self.look(now, endpoint, link);
+            received += self.look(now, endpoint, link, mail);
         }
         if self.meetings.due.is_some_and(|due| due <= now) {
             self.advance_meetings(now, endpoint, link);
@@ -261,7 +263,7 @@ impl Neighbours {
     }
 
     #[inline]
-    fn receive_active(&mut self, now: Time, endpoint: &mut Endpoint) -> usize {
+    fn receive_active(&mut self, now: Time, endpoint: &mut Endpoint, mail: &mut Mail) -> usize {
         let mut received = 0;
         for index in 0..self.active.len() {
             let key = self.active[index];
@@ -270,7 +272,7 @@ impl Neighbours {
                 continue;
             }
             paired.used = now;
-            received += self.receive_from(now, key, FRAMES, endpoint);
+            received += self.receive_from(now, key, FRAMES, endpoint, Some(mail));
         }
         if received > 0 {
             self.last_rx = now;
@@ -306,6 +308,8 @@ impl Neighbours {
         }
     }
 
+    /// Receives up to `frames` frames of a neighbour. Messages of a node go to `mail` at once, unless the engine serves other
+    /// processes too.
     #[inline]
     pub(crate) fn receive_from(
         &mut self,
@@ -313,17 +317,20 @@ impl Neighbours {
         key: NeighbourKey,
         frames: usize,
         endpoint: &mut Endpoint,
+        mail: Option<&mut Mail>,
     ) -> usize {
+        let mail = mail.filter(|_| self.serves_alone());
         let Some(Neighbour::Paired(paired)) = self.all.get_mut(key) else { return 0 };
         let counters = &mut self.counters;
         let (forwarder, attached) =
             (self.attachments.forwarder.as_mut(), self.attachments.attached.as_mut());
         let received = match (paired.role, forwarder, attached) {
-            (Role::Node { .. }, ..) => {
-                let load = paired.pair.load() as u64;
-                let short_max = paired.pair.short_max();
+            (Role::Node { address, .. }, ..) => {
+                let (load, short_max) = (paired.pair.load() as u64, paired.pair.short_max());
                 let path = path(key);
-                let mut receiver = FromNode { endpoint, path, now, load, short_max, counters };
+                let arrivals = endpoint.arrivals(now, path);
+                let mut receiver =
+                    FromNode { arrivals, path, now, load, short_max, counters, mail, address };
                 paired.pair.receive(&mut receiver, frames)
             }
             (Role::Process, Some(forwarder), _) => {
@@ -354,7 +361,13 @@ impl Neighbours {
 
     /// Looks at the neighbours whose sockets are readable.
     #[cold]
-    fn look(&mut self, now: Time, endpoint: &mut Endpoint, link: &mut dyn Link) -> usize {
+    fn look(
+        &mut self,
+        now: Time,
+        endpoint: &mut Endpoint,
+        link: &mut dyn Link,
+        mail: &mut Mail,
+    ) -> usize {
         self.rest_unused(now);
         let mut ready = [0; READY];
         let count = self.watch.look(&mut ready).len();
@@ -375,7 +388,7 @@ impl Neighbours {
                 Some(Neighbour::Attaching(_)) => self.attach(now, key, endpoint),
                 Some(Neighbour::Paired(_)) => {
                     self.handle_channel(now, key);
-                    received += self.receive_from(now, key, FRAMES, endpoint);
+                    received += self.receive_from(now, key, FRAMES, endpoint, Some(mail));
                 }
                 None => {}
             }
@@ -415,6 +428,25 @@ impl Neighbours {
         if let Err(error) = sent {
             self.end(key, &error);
         }
+    }
+
+    /// Returns the way to a node for messages that are sent now. `None` if there is no pair with it, or if the engine works for other
+    /// processes or another one for this process: their messages have an order among themselves.
+    #[inline]
+    pub(crate) fn sender(&mut self, now: Time, local: PathId) -> Option<Sender<'_>> {
+        if !self.serves_alone() {
+            return None;
+        }
+        let key = NeighbourKey::from_bits(local.name());
+        if !self.paired(key)?.active {
+            self.activate(now, key);
+        }
+        let Self { all, sending, ended, counters, .. } = self;
+        let Some(Neighbour::Paired(paired)) = all.get_mut(key) else { return None };
+        if !mem::replace(&mut paired.sends, true) {
+            sending.push(key);
+        }
+        Some(Sender { key, pair: &mut paired.pair, ended, counters })
     }
 
     /// Sends the endpoint's messages to neighbours, as far as there is room.
@@ -584,19 +616,14 @@ impl Neighbours {
     /// A neighbour is of no use any more. It is removed at the end of the turn.
     #[cold]
     pub(crate) fn end(&mut self, key: NeighbourKey, error: &PairError) {
-        if self.ended.contains(&key) {
-            return; // Its earlier messages are being taken, and one may be incomplete.
-        }
-        let gone = matches!(error, PairError::System(_));
-        self.counters.pairs_broken += u64::from(!gone);
-        self.ended.push(key);
+        note_end(key, error, &mut self.ended, &mut self.counters);
     }
 
     /// Receives the last messages of neighbours that have ended.
     #[cold]
-    pub(crate) fn take_last(&mut self, now: Time, endpoint: &mut Endpoint) {
+    pub(crate) fn take_last(&mut self, now: Time, endpoint: &mut Endpoint, mail: &mut Mail) {
         for index in 0..self.ended.len() {
-            self.receive_from(now, self.ended[index], FRAMES_MAX, endpoint);
+            self.receive_from(now, self.ended[index], FRAMES_MAX, endpoint, Some(mail));
         }
     }
 
@@ -673,6 +700,43 @@ impl Neighbours {
         let all: Vec<_> = self.all.keys().collect();
         all.into_iter().for_each(|key| self.remove(now, key, endpoint, link));
     }
+}
+
+/// Sends messages to one node.
+pub(crate) struct Sender<'a> {
+    key: NeighbourKey,
+    pair: &'a mut Pair,
+    ended: &'a mut Vec<NeighbourKey>,
+    counters: &'a mut MemoryCounters,
+}
+
+impl Sender<'_> {
+    /// Sends a message, or queues it in the pair if there is no room. The node is woken by the next
+    /// [`transmit`](Neighbours::transmit).
+    #[inline]
+    pub(crate) fn send(&mut self, words: Words, body: &Bytes) {
+        self.counters.messages_sent += 1;
+        self.counters.bytes_sent += body.len() as u64;
+        if let Err(error) = self.pair.send(words, body) {
+            note_end(self.key, &error, self.ended, self.counters);
+        }
+    }
+}
+
+/// Adds a neighbour to those that are removed at the end of the turn.
+#[cold]
+fn note_end(
+    key: NeighbourKey,
+    error: &PairError,
+    ended: &mut Vec<NeighbourKey>,
+    counters: &mut MemoryCounters,
+) {
+    if ended.contains(&key) {
+        return; // Its earlier messages are being taken, and one may be incomplete.
+    }
+    let gone = matches!(error, PairError::System(_));
+    counters.pairs_broken += u64::from(!gone);
+    ended.push(key);
 }
 
 /// The neighbours, as the endpoint sees them.

@@ -6,14 +6,16 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use apus_proto::slab::Handle;
-use apus_proto::{Endpoint, MessageKind, Time, Words};
+use apus_proto::{Arrivals, Endpoint, MessageKind, Time, Words};
 use apus_shm::{MessageReceiver, Pair};
 use apus_wire::PathId;
 use bytes::Bytes;
 
 use crate::host::neighbour_key::NeighbourKey;
+use crate::mail::Mail;
 use crate::observe::stats::MemoryCounters;
 use crate::shared_engine::forwarder::Forwarder;
+use crate::sync::clock;
 
 /// A process with which memory is shared.
 #[derive(Debug)]
@@ -51,7 +53,7 @@ impl Paired {
         }
     }
 
-    /// Returns a function that tells whether the request with an id has not reached the neighbour as a whole.
+    /// Returns a function that returns `true` for the id of a request that has not reached the neighbour as a whole.
     pub(crate) fn unsent_requests(&self) -> impl Fn(u64) -> bool + use<> {
         let request = |words| match MessageKind::decode(words)? {
             (MessageKind::Request { .. }, id) => Some(id),
@@ -91,7 +93,7 @@ impl Paired {
     /// Charges the memory created for messages to the neighbour to its budget, after the memory may have changed.
     pub(crate) fn charge_memory(&self, key: NeighbourKey, endpoint: &mut Endpoint) {
         if let Role::Node { .. } = self.role {
-            endpoint.set_local_memory(path(key), self.pair.pool_size() as u64);
+            endpoint.set_local_memory(path(key), self.pair.extra_memory() as u64);
         }
     }
 }
@@ -103,7 +105,7 @@ pub(crate) fn path(key: NeighbourKey) -> PathId {
 
 /// Receives messages of a node.
 pub(crate) struct FromNode<'a> {
-    pub(crate) endpoint: &'a mut Endpoint,
+    pub(crate) arrivals: Arrivals<'a>,
     pub(crate) path: PathId,
     pub(crate) now: Time,
     /// Bytes that the pair keeps.
@@ -111,20 +113,24 @@ pub(crate) struct FromNode<'a> {
     /// Messages beyond are admitted before they come.
     pub(crate) short_max: usize,
     pub(crate) counters: &'a mut MemoryCounters,
+    /// Requests and responses go there at once. Otherwise they become events of the endpoint.
+    pub(crate) mail: Option<&'a mut Mail>,
+    /// The node's address.
+    pub(crate) address: SocketAddr,
 }
 
 impl FromNode<'_> {
     /// Charges the bytes that the pair keeps. An excess is found after all messages were taken.
     fn keep(&mut self, load: u64) {
         self.load = load;
-        let _ = self.endpoint.set_local_load(self.path, load);
+        let _ = self.arrivals.endpoint().set_local_load(self.path, load);
     }
 }
 
 impl MessageReceiver for FromNode<'_> {
     #[inline]
     fn admits(&mut self, words: Words, length: usize) -> bool {
-        let admits = self.endpoint.admits_message(self.path, words, length);
+        let admits = self.arrivals.endpoint().admits_message(self.path, words, length);
         if admits {
             self.keep(self.load + length as u64);
         }
@@ -139,6 +145,13 @@ impl MessageReceiver for FromNode<'_> {
             // From now on the message itself is charged, and not a second time as a part that the pair keeps.
             self.keep(self.load.saturating_sub(body.len() as u64));
         }
-        self.endpoint.handle_message(self.now, self.path, words, body);
+        if MessageKind::depends_on_time(words) {
+            self.now = clock::now();
+            self.arrivals.note_time(self.now);
+        }
+        let Some(mail) = &mut self.mail else {
+            return self.arrivals.endpoint().handle_message(self.now, self.path, words, body);
+        };
+        self.arrivals.take(words, body, &mut mail.neighbour_inbox(self.address, self.path));
     }
 }

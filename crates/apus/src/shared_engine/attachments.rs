@@ -197,7 +197,7 @@ impl Neighbours {
             _ => self.attachments.engine = Some(key),
         }
         self.activate(now, key);
-        self.receive_from(now, key, 1, endpoint);
+        self.receive_from(now, key, 1, endpoint, None);
         Ok(())
     }
 

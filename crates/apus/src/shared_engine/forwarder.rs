@@ -394,7 +394,7 @@ impl Forwarder {
     /// A call of a process is known by another RPC from now on.
     pub(crate) fn moved(&mut self, moved: Moved) {
         if let Some(Forwarded::Call { rpc, .. }) =
-            self.under_way.get_mut(ForwardKey::from_bits(moved.cookie))
+            self.under_way.get_mut(ForwardKey::from_bits(moved.cookie.number()))
         {
             *rpc = moved.rpc;
         }

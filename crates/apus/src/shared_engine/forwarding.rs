@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use apus_proto::slab::Handle;
 use apus_proto::{
-    CallFailed, CallOptions, Endpoint, Event, FIRST_CLIENT_PORT, MessageKind, Remote, ReplyError,
-    RpcKey, SocketKey, Time, Words,
+    CallFailed, CallOptions, Cookie, Endpoint, Event, FIRST_CLIENT_PORT, MessageKind, Remote,
+    ReplyError, RpcKey, SocketKey, Time, Words,
 };
 use apus_wire::{PathError, PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
@@ -235,7 +235,7 @@ impl Engine {
     ) {
         let rpc = RpcKey::from_bits(0); // Until it is known.
         let key = forwarder.under_way.insert(Forwarded::Call { client, rpc });
-        let options = CallOptions { cookie: key.to_bits(), ..options };
+        let options = CallOptions { cookie: Cookie::Key(key.to_bits()), ..options };
         match self.endpoint.call(now, socket, to, body, options) {
             Ok(started) => {
                 if let Some(Forwarded::Call { rpc, .. }) = forwarder.under_way.get_mut(key) {
@@ -517,7 +517,7 @@ impl Forwarder {
             }
             Event::Connected { .. } => return, // A process makes no node known.
         };
-        let key = ForwardKey::from_bits(cookie);
+        let key = ForwardKey::from_bits(cookie.number());
         if let Some(Forwarded::Call { client, .. }) = self.under_way.take(key) {
             self.answer(client, kind, body);
         }

@@ -17,8 +17,8 @@ pub(crate) struct Caller {
     opened: bool,
     /// Calls under way.
     outstanding: usize,
-    /// Responses to them that are certain to come, whether or not the peer has something to say: it keeps no more calls than it was told
-    /// last.
+    /// Responses to them that are certain to come, whether or not the peer has something to send: it keeps no more calls than the last
+    /// call allowed.
     due: usize,
     /// Calls that are to be under way even if nothing is to be sent, so that the peer can send.
     wanted: usize,
@@ -29,7 +29,7 @@ pub(crate) struct Caller {
     /// The next call acknowledges at once that the peer's half is complete.
     acknowledge: bool,
     /// The reason for the end of the stream, to be reported to the peer.
-    tell: Option<Reason>,
+    unreported_end: Option<Reason>,
     /// Since when calls fail.
     failing_since: Option<Time>,
     /// No call before.
@@ -57,7 +57,7 @@ impl Caller {
             epoch: 0,
             epoch_begins: false,
             acknowledge: false,
-            tell: None,
+            unreported_end: None,
             failing_since: None,
             retry_at: None,
             lost_after,
@@ -70,12 +70,13 @@ impl Caller {
 
     /// The stream is over, the peer knows, and no call is under way.
     pub(crate) fn is_done(&self) -> bool {
-        let is_settled = self.tell.is_none() && !self.acknowledge && self.outstanding == 0;
-        self.halves.is_over() && (is_settled || !self.may_tell())
+        let is_settled =
+            self.unreported_end.is_none() && !self.acknowledge && self.outstanding == 0;
+        self.halves.is_over() && (is_settled || !self.may_report_end())
     }
 
-    /// Whether the peer can be told that the stream is over.
-    fn may_tell(&self) -> bool {
+    /// Whether the end of the stream can be reported to the peer.
+    fn may_report_end(&self) -> bool {
         matches!(self.halves.broken, None | Some(Broken::ByUs(_)))
     }
 
@@ -83,7 +84,7 @@ impl Caller {
     pub(crate) fn reset(&mut self, reason: Reason) {
         if !self.halves.is_over() {
             self.halves.end(Broken::ByUs(reason));
-            self.tell = self.opened.then_some(reason);
+            self.unreported_end = self.opened.then_some(reason);
         }
     }
 
@@ -99,7 +100,7 @@ impl Caller {
         }
         self.retry_at = None;
         if self.halves.broken.is_some() {
-            let header = SegmentHeader::reset(self.halves.id, self.tell.take()?);
+            let header = SegmentHeader::reset(self.halves.id, self.unreported_end.take()?);
             self.outstanding += 1;
             return Some(CallBody {
                 body: Bytes::copy_from_slice(&header.encode()),
@@ -116,7 +117,7 @@ impl Caller {
     /// Whether a call is to be made now, unless calls have failed a moment ago.
     pub(crate) fn has_call(&self) -> bool {
         match (&self.halves.broken, self.opened) {
-            (Some(_), _) => self.tell.is_some(),
+            (Some(_), _) => self.unreported_end.is_some(),
             (None, false) => self.outstanding == 0,
             (None, true) => self.sends() || self.calls_without_segment(),
         }
@@ -167,9 +168,9 @@ impl Caller {
         self.opened = true;
         if !self.halves.handle(&header, payload) {
             // The peer learns of an end that this response has caused, or that came before it knew of the stream.
-            let tells = !was_broken || (!was_open && !header.has(RESET));
-            if let Some(Broken::ByUs(reason)) = self.halves.broken.as_ref().filter(|_| tells) {
-                self.tell = Some(*reason);
+            let is_unknown = !was_broken || (!was_open && !header.has(RESET));
+            if let Some(Broken::ByUs(reason)) = self.halves.broken.as_ref().filter(|_| is_unknown) {
+                self.unreported_end = Some(*reason);
             }
             return;
         }

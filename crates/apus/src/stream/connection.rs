@@ -538,7 +538,7 @@ impl Connection {
         let mut engine = self.enter()?;
         let now = clock::now();
         let always_polls = self.end.shared.regime == Regime::AlwaysPolls;
-        if engine.corked().is_some() || always_polls {
+        if engine.holds_back() || always_polls {
             engine.turn(now);
         }
         let mut state = self.state();

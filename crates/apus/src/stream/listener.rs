@@ -209,7 +209,7 @@ impl Future for Accept<'_> {
         for end in listener.socket.ends() {
             let mut engine = end.shared.enter().map_err(failure::unusable)?;
             let now = clock::now();
-            if always_polls || engine.corked().is_some() {
+            if always_polls || engine.holds_back() {
                 engine.turn(now);
             }
             if !always_polls {

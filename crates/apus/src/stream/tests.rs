@@ -213,7 +213,7 @@ fn both_ends_are_done_when_both_halves_have_ended() {
 }
 
 #[test]
-fn either_end_tells_the_other_of_a_reset() {
+fn either_end_reports_a_reset_to_the_other() {
     let mut pair = Pair::open();
     pair.answerer.reset(Reason::Dropped);
     pair.settle();
@@ -237,7 +237,7 @@ fn a_stream_that_is_given_up_while_it_is_opened_is_reset() {
 }
 
 #[test]
-fn a_peer_that_lies_ends_its_stream_and_is_told() {
+fn a_violation_ends_the_stream_and_is_reported_to_the_peer() {
     let lies = [
         SegmentHeader {
             flags: 0,
@@ -277,8 +277,8 @@ fn a_peer_that_lies_ends_its_stream_and_is_told() {
         let mut pair = Pair::open();
         pair.caller.handle_response(&[&lie.encode()[..], b"x"].concat().into());
         assert_eq!(pair.caller.halves.broken, Some(Broken::ByUs(Reason::Violation)));
-        let told = pair.caller.poll_call(pair.now).unwrap().body;
-        assert_eq!(SegmentHeader::parse(&told).unwrap().0.reason, Some(Reason::Violation));
+        let reset = pair.caller.poll_call(pair.now).unwrap().body;
+        assert_eq!(SegmentHeader::parse(&reset).unwrap().0.reason, Some(Reason::Violation));
     }
 }
 

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn how_the_last_process_of_a_program_ended_is_told() {
+    fn the_end_of_the_last_process_of_a_program_is_reported() {
         let died = |ledger: &mut Ledger, second, processes| {
             let groups = ledger.take(&at(second, processes));
             groups[&vec![("program", "shop".to_owned())]].died

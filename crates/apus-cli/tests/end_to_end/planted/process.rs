@@ -35,7 +35,7 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(role: &str, server: &str, directory: &Directory) -> Self {
-        let program = env::current_exe().expect("the system tells");
+        let program = env::current_exe().expect("the program has a path");
         let mut child = Command::new(program)
             .args(["planted::process::of_a_test", "--exact", "--ignored", "--nocapture"])
             .env(ROLE, role)
@@ -72,7 +72,7 @@ impl Process {
 
     /// The name of the process in the trace.
     pub(crate) fn program(&self) -> String {
-        let name = env::current_exe().expect("the system tells");
+        let name = env::current_exe().expect("the program has a path");
         let name = name.file_name().and_then(|name| name.to_str()).expect("it is UTF-8");
         name.to_owned()
     }

@@ -1,6 +1,6 @@
 /*
- * What epoll, poll and select announce is there. A server answers requests and closes each connection after some of them, in turns with
- * bytes on their way or none, and half closes; the client reads whenever it is told that it can, and says how often nothing was there.
+ * Readiness that epoll, poll and select report is real. A server answers requests and closes each connection after some of them, in turns
+ * with bytes on their way or none, and half closes. The client reads at each report, and prints the number of reads that found nothing.
  *
  *   announced [SEED]
  */
@@ -50,7 +50,7 @@ static void serve(int listener) {
     }
 }
 
-/* Waits until the socket is told readable. */
+/* Waits until the socket is reported as readable. */
 static void wait_for(int fd, int set, int how) {
     struct epoll_event event;
     struct pollfd member = {.fd = fd, .events = POLLIN};

@@ -1,4 +1,4 @@
-// Makes connections of each kind that the report of `apus run --explain` has to tell apart. The argument says how the program ends.
+// Makes connections of each kind that the report of `apus run --explain` distinguishes. The argument says how the program ends.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>

@@ -386,11 +386,11 @@ static void say_set(struct answer *to, int set, int timeout, int kind, int quiet
     if (kind == 0) count = epoll_wait(set, events, 2 * CONNECTIONS + 2, timeout);
     if (kind == 1) count = epoll_pwait(set, events, 2 * CONNECTIONS + 2, timeout, NULL);
     if (kind == 2) count = epoll_pwait2(set, events, 2 * CONNECTIONS + 2, timeout ? NULL : &time, NULL);
-    int told = 0;
+    int reported = 0;
     for (int i = 0; i < count; i++)
         if (events[i].data.u64 < CONNECTIONS && quiet >> events[i].data.u64 & (events[i].events & ~(EPOLLERR | EPOLLHUP) ? 1 : 1 | 1 << 8)) events[i].data.u64 = 99;
-        else told++;
-    say_result(to, count < 0 ? count : told);
+        else reported++;
+    say_result(to, count < 0 ? count : reported);
     for (int data = 0; data < 99; data++)
         for (int i = 0; i < count; i++)
             if (events[i].data.u64 == (unsigned)data) {
@@ -894,10 +894,10 @@ static void act(struct end *end, const struct order *o, struct answer *to) {
     }
     case URGENT_READ: {
         struct pollfd member = {fd, POLLPRI, 0};
-        int told = poll(&member, 1, WITHIN_MS);
+        int ready = poll(&member, 1, WITHIN_MS);
         char byte = 0;
         long got = recv(fd, &byte, 1, MSG_OOB | MSG_DONTWAIT);
-        say(to, "urgent byte: told %d", told);
+        say(to, "urgent byte: poll %d", ready);
         say_result(to, got);
         say(to, " %d", byte);
         break;
@@ -959,7 +959,7 @@ static void *serve(void *of) {
         if (read(end->orders[0], &order, sizeof order) != sizeof order) fail("get an order");
         struct answer answer = {0};
         if (order.what == HAND_OVER && order.size > 0) {
-            /* A child of fork acts for the end until it is told to stop. */
+            /* A child of fork acts for the end until an order ends it. */
             int status;
             pid_t child = fork();
             if (child < 0) fail("fork");

@@ -128,7 +128,7 @@ static int wanted(void) {
     return fd;
 }
 
-enum step { CONNECTED, TOLD_CHANNEL, TOLD_BELL, ANSWERED, AGREED, IN_RING, STEPS };
+enum step { CONNECTED, SHOWN_CHANNEL, SHOWN_BELL, ANSWERED, AGREED, IN_RING, STEPS };
 
 static void nothing(struct joined *it, enum step step) { (void)it, (void)step; }
 
@@ -163,13 +163,13 @@ static int join(struct joined *it, enum step last) {
     int proof = proof_of(it->tcp), shown[] = {own, proof};
     pass(it->channel, &hello, sizeof hello, shown, 2, 0);
     close(own), close(proof);
-    at_step(it, TOLD_CHANNEL);
-    if (last == TOLD_CHANNEL) return 1;
+    at_step(it, SHOWN_CHANNEL);
+    if (last == SHOWN_CHANNEL) return 1;
     it->bell = attempt(client, port);
     if (it->bell < 0) return 0;
     pass(it->bell, &bell, sizeof bell, NULL, 0, 0);
-    at_step(it, TOLD_BELL);
-    if (last == TOLD_BELL) return 1;
+    at_step(it, SHOWN_BELL);
+    if (last == SHOWN_BELL) return 1;
     struct pollfd wait = {it->channel, POLLIN};
     if (poll(&wait, 1, 3000) != 1 || take(it->channel, &answer, sizeof answer, descriptors) != sizeof answer) return 0;
     it->peer_segment = descriptors[0], it->peer_proof = descriptors[1];

@@ -136,9 +136,9 @@ static void binds(const char *how, int server, int client) {
 static void attempts(const char *how, int server, int client) {
     int sockets[2] = {-1, -1};
     puts("ready"), fflush(stdout);
-    /* The two ends may have met before this process runs: until it is told to stop. */
-    struct pollfd told = {0, POLLIN};
-    while ((sockets[0] = attempt(client, server)) < 0 && poll(&told, 1, 0) == 0) {}
+    /* The two ends may have met before this process runs, so the end of its input stops it. */
+    struct pollfd stop = {0, POLLIN};
+    while ((sockets[0] = attempt(client, server)) < 0 && poll(&stop, 1, 0) == 0) {}
     if (sockets[0] < 0) {
         look();
         return;

@@ -65,7 +65,7 @@ static __attribute__((noinline)) long make_deeper(const struct call *of, int byt
     return result + (room[0] - room[bytes]);
 }
 
-/* Leaves a call as often as it is told, from any depth and after any time. Returns results that came instead. */
+/* Leaves a call `times` times, from any depth and after any time. Returns the number of calls that returned a result instead. */
 static int leave(const struct call *call, int times) {
     static int results;
     static volatile int left;

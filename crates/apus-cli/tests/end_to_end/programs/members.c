@@ -120,7 +120,7 @@ static void early(int how) {
         check(epoll_wait(sets[0], &event, 1, -1) == 1 && event.data.u64 == 77 && event.events == EPOLLIN, "bytes");
         pthread_join(writer, NULL);
         check(epoll_wait(sets[1], &event, 1, -1) == 1 && event.events & EPOLLIN, "bytes by edge");
-        check(epoll_wait(sets[1], &event, 1, 0) == 0, "told already");
+        check(epoll_wait(sets[1], &event, 1, 0) == 0, "reported already");
         check(epoll_wait(sets[2], &event, 1, 0) == 0, "removed");
         check(read(a, &(char){0}, 1) == 1, "read");
     }

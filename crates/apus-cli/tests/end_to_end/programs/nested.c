@@ -320,7 +320,7 @@ int main(int count, char **arguments) {
     talk(a, far_a);
     talk(b, far_b);
     if (count > 1) return 0;
-    /* The kernel goes on to tell of a descriptor that is closed, since another one stands for the same set. */
+    /* The kernel still reports a closed descriptor, because another one refers to the same set. */
     outer = epoll_create1(0);
     copy = dup(set);
     add(outer, copy, EPOLLIN);

@@ -121,7 +121,7 @@ static void low_water(int a, int b) {
     close(epoll);
 }
 
-/* Reads a message and says what it tells of the rest. */
+/* Reads a message and prints the number of unread bytes that it reports. */
 static void rest(int fd, size_t bytes, size_t room, int flags) {
     static char buffer[8192];
     char control[256] = {0};

@@ -90,7 +90,7 @@ static void fill_and_drain(int a, int b) {
     drain(b, done);
 }
 
-/* Bytes come while the connection is full: that there is room is told as well. */
+/* Bytes arrive while the connection is full. Room is reported as well. */
 static void fill_and_answer(int a, int b) {
     static char buffer[65536];
     struct epoll_event event = {.events = EPOLLOUT};
@@ -144,6 +144,6 @@ int main(void) {
     }
     printf("filled: woken\n");
     for (int i = 0; i < 10; i++) fill_and_answer(a, b);
-    printf("answered: told\n");
+    printf("answered: reported\n");
     return 0;
 }

@@ -159,7 +159,7 @@ int main(void) {
     is_strange = 1;
     make_pair(&a, &b);
     meet_here(a, b);
-    /* A set that asks for room is told when writes go into memory, and back. */
+    /* A set that waits for room reports it when writes go into memory, and back. */
     check(epoll_ctl(set, EPOLL_CTL_ADD, a, &event) == 0, "add");
     talk(a, b);
     waits(a, b);

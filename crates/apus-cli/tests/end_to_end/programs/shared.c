@@ -41,7 +41,7 @@ static void read_byte(int fd) {
     check(read(fd, &byte, 1) == 1, "a pipe");
 }
 
-static void tell(int fd) { check(write(fd, "x", 1) == 1, "a pipe"); }
+static void write_byte(int fd) { check(write(fd, "x", 1) == 1, "a pipe"); }
 
 /* In turns: each writes a part of one stream, and reads a byte of the other one. */
 static void take_turns(int fd, int first, int own, int other) {
@@ -53,7 +53,7 @@ static void take_turns(int fd, int first, int own, int other) {
         write_all(fd, bytes, CHUNK);
         read_all(fd, &byte, 1);
         check(byte == large(turn), "a byte of the turn");
-        if (turn + 1 < TURNS) tell(other);
+        if (turn + 1 < TURNS) write_byte(other);
     }
 }
 
@@ -61,7 +61,7 @@ static void write_bytes(int fd, char byte) {
     for (int i = 0; i < BYTES; i++) write_all(fd, &byte, 1);
 }
 
-/* The process and its child. Tells the numbers of both; the one that goes on is told by the pipe `go` when to. */
+/* The process and its child. Reports the PIDs of both. The process that goes on waits for a byte in the pipe `go`. */
 static void serve(const char *how, int listener, int numbers, int go) {
     int fd = accept(listener, NULL, NULL), turns[2][2], status;
     check(fd >= 0, "accept");
@@ -145,7 +145,7 @@ int main(int count, char **arguments) {
             is_killed = 1;
             kill(pids[!strcmp(how, "kill-child")], SIGKILL);
             poll(NULL, 0, 20);
-            tell(go[1]);
+            write_byte(go[1]);
         }
     }
     if (got < 0) printf("%s\n", strerror(errno));

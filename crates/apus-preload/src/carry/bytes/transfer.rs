@@ -393,7 +393,7 @@ fn sleep(
         side.polled_bells().map(|fd| pollfd { fd, events: libc::POLLIN, revents: 0 });
     let events = if relies { 0 } else { waits_for };
     let mut members = [by_peer, by_side, pollfd { fd: socket, events, revents: 0 }];
-    let is_over = relies && !side.only_bell_tells(what);
+    let is_over = relies && !side.only_bell_ends_wait(what);
     let woken = if is_there() || side.changed(what) || is_over {
         Ok(1)
     } else {

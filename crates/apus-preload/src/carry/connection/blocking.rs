@@ -20,7 +20,7 @@ pub(crate) struct Blocking {
 /// Flag below the count: calls return instead of blocking.
 const IS_OFF: u64 = 1 << 31;
 /// Flag below the count: `recvmsg` reports the number of unread bytes.
-const TELLS_REST: u64 = 1 << 30;
+const REPORTS_REST: u64 = 1 << 30;
 /// Mask of the low-water mark, below the flags.
 const LEAST: u64 = (1 << 30) - 1;
 
@@ -45,8 +45,8 @@ impl Blocking {
 
     /// Whether `recvmsg` reports the number of unread bytes.
     #[inline]
-    pub(super) fn tells_rest(&self, fd: c_int, others: u64) -> bool {
-        self.known(fd, others) & TELLS_REST != 0
+    pub(super) fn reports_rest(&self, fd: c_int, others: u64) -> bool {
+        self.known(fd, others) & REPORTS_REST != 0
     }
 
     /// The low-water mark: the number of bytes that makes the socket readable and that a read waits for. At least 1.
@@ -67,11 +67,11 @@ impl Blocking {
     #[cold]
     fn ask(&self, fd: c_int, changes: u64) -> u64 {
         let is_off = if kernel::is_nonblocking(fd) { IS_OFF } else { 0 };
-        let tells = option(fd, libc::IPPROTO_TCP, libc::TCP_INQ).is_some_and(|on| on != 0);
-        let tells = if tells { TELLS_REST } else { 0 };
+        let rest = option(fd, libc::IPPROTO_TCP, libc::TCP_INQ).is_some_and(|on| on != 0);
+        let rest = if rest { REPORTS_REST } else { 0 };
         let least = option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1);
         let least = u64::try_from(least).unwrap_or(1).clamp(1, LEAST);
-        let known = changes << 32 | is_off | tells | least;
+        let known = changes << 32 | is_off | rest | least;
         self.known.store(known, Ordering::Relaxed);
         known
     }

@@ -111,26 +111,12 @@ pub(crate) unsafe fn copy(
     }
     let _ = is_non_temporal;
     if length >= LEAST_FETCHED {
-        fetch(memory, at, length);
+        // The lines come from the other processor by prefetch, which has more of them in flight than stores have.
+        (0..length).step_by(LINE).for_each(|line| memory.fetch_to_write(at + line));
     }
     for done in (0..length).step_by(STEP) {
         // SAFETY: as above, for a part of the bytes.
         unsafe { memory.copy_in_shared(at + done, from.add(done), STEP.min(length - done)) };
-    }
-}
-
-/// Takes the lines from the other processor by prefetch, which has more of them in flight than stores have.
-#[inline]
-fn fetch(memory: &Memory, at: usize, length: usize) {
-    let first = memory.address(at, length);
-    for line in (0..length).step_by(LINE) {
-        let line = first.wrapping_add(line);
-        // SAFETY: the instruction changes nothing. Processors without it execute it as a no-op.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
-        }
-        let _ = line;
     }
 }
 

@@ -7,7 +7,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use crate::carry::thread;
+use crate::carry::{mapping, thread};
 use crate::errno;
 
 /// Upper bound on connections that are counted at a time, for a process and its relatives.
@@ -56,16 +56,9 @@ const LOOKS: u32 = 1 << 12;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Holders(u32);
 
-/// Maps the memory. Runs at the start of the process, before it forks.
+/// Maps the memory, unless it is mapped. Runs at the start of the process, before it forks.
 pub(crate) fn begin() {
-    let size = LAST_AT + size_of::<AtomicU32>();
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: the call makes a new mapping.
-    let memory = unsafe { libc::mmap(ptr::null_mut(), size, access, flags, -1, 0) };
-    if memory != libc::MAP_FAILED {
-        COUNTS.store(memory.cast(), Ordering::Release);
-    }
+    let _ = mapping::map_once(&COUNTS, LAST_AT + size_of::<AtomicU32>());
 }
 
 impl Holders {
@@ -176,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_process_that_leaves_is_told() {
+    fn the_last_process_that_leaves_is_reported() {
         begin();
         let (one, other) = (Holders::one().unwrap(), Holders::one().unwrap());
         assert_ne!(one, other);

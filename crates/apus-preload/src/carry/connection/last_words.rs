@@ -30,7 +30,7 @@ pub(super) struct Ending {
     met_end: AtomicBool,
     met_reset: AtomicBool,
     lost: AtomicBool,
-    told_loss: AtomicBool,
+    loss_reported: AtomicBool,
 }
 
 impl Ending {
@@ -54,8 +54,8 @@ impl Ending {
     }
 
     /// Marks the loss as reported to the program. Returns `true` if it was not reported before.
-    pub(super) fn tell_loss(&self) -> bool {
-        !self.told_loss.swap(true, Ordering::AcqRel)
+    pub(super) fn report_loss(&self) -> bool {
+        !self.loss_reported.swap(true, Ordering::AcqRel)
     }
 
     /// TCP was reset, which the kernel reports once. The program gets the error after the bytes that were sent before.

@@ -232,7 +232,7 @@ impl Side {
 
     /// Whether the bell alone can end the wait: no bytes come by TCP until the sender has answered, and the room of a ring is not
     /// that in TCP.
-    pub(crate) fn only_bell_tells(&self, what: Bell) -> bool {
+    pub(crate) fn only_bell_ends_wait(&self, what: Bell) -> bool {
         match what {
             Bell::Bytes => self.receiver_state() == ReceiverState::Recalled || self.awaits_end(),
             Bell::Room => self.is_writable().is_some(),

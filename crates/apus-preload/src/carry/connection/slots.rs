@@ -268,8 +268,8 @@ impl Slot {
     }
 
     /// Whether `recvmsg` reports the number of unread bytes.
-    pub(crate) fn tells_rest(&self, fd: c_int) -> bool {
-        self.blocking.tells_rest(fd, self.option_changes())
+    pub(crate) fn reports_rest(&self, fd: c_int) -> bool {
+        self.blocking.reports_rest(fd, self.option_changes())
     }
 
     #[inline]
@@ -445,10 +445,10 @@ impl Use {
         self.slot.holders().add_sleeper(what as usize, thread::thread());
     }
 
-    /// Marks the call as not asking the kernel, if the [bell alone](Side::only_bell_tells) can end its wait. Returns whether it
+    /// Marks the call as not asking the kernel, if the [bell alone](Side::only_bell_ends_wait) can end its wait. Returns whether it
     /// did; the caller then checks once more that this still holds.
     pub(crate) fn relies_on_bell(&self, side: &Side, what: Bell) -> bool {
-        let relies = side.only_bell_tells(what);
+        let relies = side.only_bell_ends_wait(what);
         if relies {
             self.hold.add(RELIES[what as usize]);
         }

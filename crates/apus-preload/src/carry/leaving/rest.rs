@@ -119,7 +119,7 @@ fn end_arrives(used: &Use, fd: c_int, until: Duration) -> bool {
     let least = used.slot.least(fd) as c_int;
     used.slot.changes_options();
     kernel::set_least(fd, MOST as c_int);
-    // The kernel tells the peer's kernel about the room when it is asked for bytes.
+    // The kernel advertises the new window to the peer's kernel when it is asked for bytes.
     let _ = kernel::peek_end(fd);
     let has_ended = is_ready(fd, libc::POLLRDHUP, until);
     kernel::set_least(fd, least);

@@ -217,7 +217,8 @@ fn step_back(side: &Side, fd: c_int, until: Duration) -> bool {
 fn wait_for_peer(side: &Side, fd: c_int, until: Duration) -> bool {
     let mut wait = FIRST_WAIT;
     while !side.step_back(fd) {
-        if side.peer_is_gone() || side.is_spilled() {
+        // No thread of this process may have noticed yet that the peer has died.
+        if side.finds_peer_gone() || side.is_spilled() {
             return side.unread() == 0;
         }
         if Clock::now() > until {

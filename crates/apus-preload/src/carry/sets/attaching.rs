@@ -44,27 +44,27 @@ impl Members<'_> {
         }
         self.list()[index].attached = true;
         self.set.attached.fetch_add(1, Ordering::SeqCst);
-        self.tell_kernel(index);
+        self.request_events(index);
         side.nudge(); // Waits that are under way include it from now on.
         true
     }
 
-    /// Tells the kernel which events to report for an attached member.
-    pub(super) fn tell_kernel(&mut self, index: usize) -> bool {
+    /// Requests the events of an attached member from the kernel.
+    pub(super) fn request_events(&mut self, index: usize) -> bool {
         let member = &mut self.list()[index];
         let (fd, events) = (member.fd, member.of_kernel());
-        member.told = events;
+        member.requested = events;
         self.change(fd, events, tag(EventSource::Socket, fd))
     }
 
-    /// The same, unless the kernel already reports all of those events. [`translate`](Self::translate) leaves out the surplus,
+    /// The same, unless the kernel already reports all of these events. [`translate`](Self::translate) leaves out the surplus,
     /// but a thread that waits for the set as a descriptor would see it.
-    pub(super) fn tell_kernel_if_needed(&mut self, index: usize) -> bool {
+    pub(super) fn request_events_if_needed(&mut self, index: usize) -> bool {
         let is_watched = self.set.is_watched();
         let member = &self.list()[index];
         let events = member.of_kernel();
-        let is_simple = (events | member.told) & PRIVATE == 0 && !is_watched;
-        is_simple && events & !member.told == 0 || self.tell_kernel(index)
+        let is_simple = (events | member.requested) & PRIVATE == 0 && !is_watched;
+        is_simple && events & !member.requested == 0 || self.request_events(index)
     }
 
     /// Removes the member from this table, and its bells from the kernel's set.
@@ -158,9 +158,10 @@ pub(crate) fn ask_kernel_for_room(slot: &Slot, asks: bool) {
         for index in 0..members.list().len() {
             let member = &members.list()[index];
             let waits_for_room = member.attached && member.wants & OUT != 0;
-            let is_told = |side| !member.has_to_be_told(side);
-            if waits_for_room && !slot.side().is_some_and(is_told) && members.is_at(index, slot) {
-                members.tell_kernel(index);
+            let is_current = |side| !member.needs_request(side);
+            if waits_for_room && !slot.side().is_some_and(is_current) && members.is_at(index, slot)
+            {
+                members.request_events(index);
                 members.list()[index].withheld_room &= !asks;
             }
         }
@@ -175,7 +176,7 @@ pub(crate) fn is_full(slot: &Slot) {
         let Ok(mut members) = set.members() else { continue };
         for index in 0..members.list().len() {
             if members.list()[index].wants & OUT != 0 && members.is_at(index, slot) {
-                members.tell_sleepers(index);
+                members.wake_sleepers(index);
             }
         }
     }
@@ -189,7 +190,7 @@ pub(crate) fn renew(slot: &Slot) {
         for index in 0..members.list().len() {
             if members.is_at(index, slot) {
                 members.list()[index].seen = u64::MAX;
-                members.tell_sleepers(index);
+                members.wake_sleepers(index);
             }
         }
     }

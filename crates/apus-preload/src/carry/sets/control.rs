@@ -170,7 +170,7 @@ fn modify(members: &mut Members<'_>, call: &Control, event: epoll_event) -> Opti
     // A one-shot member is armed from now on, which its attachment was waiting for.
     let is_later = !member.attached && member.slot.may_be_attached();
     let done = if member.attached {
-        members.tell_kernel_if_needed(index)
+        members.request_events_if_needed(index)
     } else if is_later && errno::kept(|| members.attach(index)) {
         answering::wake();
         true
@@ -181,7 +181,7 @@ fn modify(members: &mut Members<'_>, call: &Control, event: epoll_event) -> Opti
     if done {
         (member.seen, member.seen_room) = (u64::MAX, false);
         (member.seen_end, member.seen_hangup) = (false, false);
-        errno::kept(|| members.tell_sleepers(index));
+        errno::kept(|| members.wake_sleepers(index));
     } else {
         (member.wants, member.data, member.armed) = before;
     }
@@ -195,7 +195,7 @@ fn remove(members: &mut Members<'_>, call: &Control) -> Option<c_int> {
         errno::set(libc::ENOENT);
         return Some(-1);
     }
-    let is_simple = member.told & PRIVATE == 0 && member.wants & EXCLUSIVE == 0;
+    let is_simple = member.requested & PRIVATE == 0 && member.wants & EXCLUSIVE == 0;
     if member.attached && is_simple && !members.set.is_watched() {
         members.list()[index].is_in = false;
         return Some(0);

@@ -33,13 +33,13 @@ pub(super) struct Member {
     /// The events that the program waits for, and the flags.
     pub(super) wants: u32,
     pub(super) data: u64,
-    /// Whether the program has the member in the set. Some programs remove and add members with each call; the kernel is not told
-    /// each time.
+    /// Whether the program has the member in the set. Some programs remove and add members with each call, which does not change the
+    /// kernel's set.
     pub(super) is_in: bool,
     /// Whether the member's bells are in the kernel's set, and the kernel has its tag.
     pub(super) attached: bool,
-    /// The events that the kernel was asked to report, if attached.
-    pub(super) told: u32,
+    /// The events that were requested from the kernel, if attached.
+    pub(super) requested: u32,
     /// Whether the kernel must not report bytes, because a read would not find them.
     pub(super) is_hushed: bool,
     /// False once a one-shot member was reported.
@@ -49,7 +49,7 @@ pub(super) struct Member {
     /// Whether the member was reported as writable.
     pub(super) seen_room: bool,
     /// Whether the kernel has reported room in TCP while writes went into the ring. It does not report an edge-triggered or one-shot
-    /// member again, and the program was not told.
+    /// member again, and the program has not seen the report.
     pub(super) withheld_room: bool,
     /// Whether the end of the inbound direction was reported.
     pub(super) seen_end: bool,
@@ -68,7 +68,7 @@ impl Member {
             data,
             is_in: true,
             attached: false,
-            told: 0,
+            requested: 0,
             is_hushed: false,
             armed: true,
             seen: u64::MAX,
@@ -114,13 +114,13 @@ impl Member {
         }
     }
 
-    /// Whether the kernel must be told again that the program waits for room, because writes go by TCP from now on. The kernel
-    /// then reports the room of an edge-triggered member if there was none.
-    pub(super) fn has_to_be_told(&self, side: &Side) -> bool {
+    /// Whether the events must be requested from the kernel again, because writes go by TCP from now on. The kernel then reports the
+    /// room of an edge-triggered member if there was none.
+    pub(super) fn needs_request(&self, side: &Side) -> bool {
         self.wants & EDGE == 0
             || self.withheld_room
             || side.was_full()
-            || self.of_kernel() != self.told
+            || self.of_kernel() != self.requested
     }
 
     /// The current events of the ring, whether reported or not.

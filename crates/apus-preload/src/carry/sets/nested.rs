@@ -22,7 +22,7 @@ use crate::originals::own;
 /// Upper bound on batches of bells that are emptied at a time: two bells per member, in batches of 16.
 const BATCHES: usize = 256;
 
-/// Upper bound on tries to tell the kernel's own news from bells while bells keep ringing.
+/// Upper bound on tries to distinguish the kernel's own events from bells while bells keep ringing.
 const TRIES: usize = 4;
 
 impl Set {
@@ -146,7 +146,7 @@ impl Members<'_> {
             }
             // From now on, changes reach the kernel at once.
             if self.list()[index].is_in {
-                self.tell_kernel(index);
+                self.request_events(index);
             } else {
                 self.detach(index);
             }

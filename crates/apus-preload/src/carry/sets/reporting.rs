@@ -19,23 +19,23 @@ impl Members<'_> {
 
     /// Adds the ring events to the first `count` events, merging those of the same member. Returns the new number of events.
     pub(crate) fn report(&mut self, events: &mut Events, count: usize) -> usize {
-        let told = self.translate(events, count);
+        let by_kernel = self.translate(events, count);
         self.ask_for_bytes_again();
-        let mut count = told;
+        let mut count = by_kernel;
         if self.turns().is_of_nested {
-            count = self.report_nested_rings(events, told, count);
+            count = self.report_nested_rings(events, by_kernel, count);
         }
-        count = self.report_rings(events, told, count);
+        count = self.report_rings(events, by_kernel, count);
         if !self.turns().is_of_nested {
-            count = self.report_nested_rings(events, told, count);
+            count = self.report_nested_rings(events, by_kernel, count);
         }
         let turns = self.turns();
         turns.is_of_nested = count == events.limit && !turns.is_of_nested;
         count
     }
 
-    /// Reports the rings of members. The kernel has reported `told` members: few, most often none.
-    fn report_rings(&mut self, events: &mut Events, told: usize, mut count: usize) -> usize {
+    /// Reports the rings of members. `by_kernel` is the number of members that the kernel has reported: few, most often none.
+    fn report_rings(&mut self, events: &mut Events, by_kernel: usize, mut count: usize) -> usize {
         let mut next = self.turns().next;
         let list = self.list();
         let first = list.partition_point(|member| member.fd < next);
@@ -47,7 +47,7 @@ impl Members<'_> {
                 ready => ready | member.room_in_tcp(ready),
             };
             let data = member.data;
-            let its = (0..told).find(|at| events.get(*at).u64 == data);
+            let its = (0..by_kernel).find(|at| events.get(*at).u64 == data);
             if let Some(at) = its {
                 events.put(at, epoll_event { events: events.get(at).events | ready, u64: data });
             } else if count < events.limit {
@@ -64,12 +64,17 @@ impl Members<'_> {
     }
 
     /// The same for members that are sets.
-    fn report_nested_rings(&mut self, events: &mut Events, told: usize, mut count: usize) -> usize {
+    fn report_nested_rings(
+        &mut self,
+        events: &mut Events,
+        by_kernel: usize,
+        mut count: usize,
+    ) -> usize {
         let list = self.nested();
         for index in 0..list.len() {
             let nested = &mut list[index];
             let ready = nested.ready();
-            if ready == 0 || (0..told).any(|at| events.get(at).u64 == nested.data) {
+            if ready == 0 || (0..by_kernel).any(|at| events.get(at).u64 == nested.data) {
                 continue;
             }
             if count == events.limit {
@@ -117,7 +122,7 @@ impl Members<'_> {
             return None;
         }
         if its == 0 && !reports_changes {
-            self.tell_kernel(index);
+            self.request_events(index);
             return None;
         }
         if !member.armed {
@@ -140,7 +145,7 @@ impl Members<'_> {
         its |= if its != 0 || member.wants & IN == 0 { member.there() } else { member.ready() };
         if its == 0 {
             if member.wants & ONCE != 0 {
-                self.tell_kernel(index); // The kernel has disarmed it.
+                self.request_events(index); // The kernel has disarmed it.
             }
             return None;
         }
@@ -158,7 +163,7 @@ impl Members<'_> {
     /// Whether a read would find no bytes although the kernel has some, because others come first.
     fn is_of_bell_alone(&mut self, index: usize) -> bool {
         let side = self.list()[index].slot.side();
-        side.is_some_and(|side| side.only_bell_tells(Bell::Bytes) && !side.is_readable())
+        side.is_some_and(|side| side.only_bell_ends_wait(Bell::Bytes) && !side.is_readable())
     }
 
     /// Does not ask the kernel for bytes of the member until a bell has rung.
@@ -168,7 +173,7 @@ impl Members<'_> {
         }
         self.list()[index].is_hushed = true;
         self.turns().are_hushed = true;
-        self.tell_kernel(index);
+        self.request_events(index);
     }
 
     /// Asks the kernel for bytes again where a bell has rung.
@@ -186,7 +191,7 @@ impl Members<'_> {
             }
             self.list()[index].is_hushed = false;
             if self.list()[index].attached {
-                self.tell_kernel(index);
+                self.request_events(index);
             }
         }
     }
@@ -221,16 +226,16 @@ impl Members<'_> {
             let by_tcp = side.is_writable().is_none();
             let was_in_ring = member.slot.ring_takes_writes.swap(!by_tcp, Ordering::SeqCst);
             let is_news =
-                by_tcp && (member.withheld_room || was_in_ring && member.has_to_be_told(side));
-            if is_news || member.of_kernel() & !member.told != 0 {
-                self.tell_kernel(index);
+                by_tcp && (member.withheld_room || was_in_ring && member.needs_request(side));
+            if is_news || member.of_kernel() & !member.requested != 0 {
+                self.request_events(index);
                 self.list()[index].withheld_room &= !by_tcp;
             }
         }
     }
 
     /// A member has changed while other threads may sleep. Asks it to wake them, and wakes them if it has events.
-    pub(super) fn tell_sleepers(&mut self, index: usize) {
+    pub(super) fn wake_sleepers(&mut self, index: usize) {
         if !self.set.has_sleepers() {
             return;
         }

@@ -3,7 +3,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-use crate::originals::own;
+use crate::carry::mapping;
 
 /// Upper bound on sets of a process whose members may be carried.
 pub(super) const SETS_MAX: usize = 256;
@@ -18,21 +18,7 @@ fn byte(index: usize) -> Option<&'static AtomicU8> {
 
 /// Clears the byte of a set. Maps the memory if it is missing.
 pub(super) fn clear(index: usize) {
-    if BYTES.load(Ordering::Acquire).is_null() {
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-        // SAFETY: the call makes a new mapping.
-        let memory = unsafe { own::mmap(ptr::null_mut(), SETS_MAX, access, flags, -1, 0) };
-        if memory == libc::MAP_FAILED {
-            return;
-        }
-        let none = ptr::null_mut();
-        let first = memory.cast();
-        if BYTES.compare_exchange(none, first, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            // SAFETY: the mapping is not published.
-            let _ = unsafe { own::munmap(memory, SETS_MAX) };
-        }
-    }
+    let _ = mapping::map_once(&BYTES, SETS_MAX);
     if let Some(byte) = byte(index) {
         byte.store(0, Ordering::SeqCst);
     }

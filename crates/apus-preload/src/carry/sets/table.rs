@@ -48,7 +48,7 @@ pub(crate) struct Set {
     /// Time at which the kernel was last asked, in nanoseconds.
     pub(crate) asked_kernel: AtomicU64,
     /// Whether the kernel had events then.
-    pub(crate) kernel_told: AtomicBool,
+    pub(crate) kernel_had_events: AtomicBool,
     /// Whether the kernel's events then filled the buffer, so that rings were left out.
     pub(crate) kernel_took_all: AtomicBool,
     pub(crate) spin: Spin,
@@ -127,7 +127,7 @@ impl Set {
             is_kernels: AtomicBool::new(false),
             is_inherited: AtomicBool::new(false),
             asked_kernel: AtomicU64::new(0),
-            kernel_told: AtomicBool::new(false),
+            kernel_had_events: AtomicBool::new(false),
             kernel_took_all: AtomicBool::new(false),
             spin: Spin::new(),
         }

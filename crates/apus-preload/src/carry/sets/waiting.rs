@@ -73,7 +73,7 @@ pub(crate) unsafe fn wait(set: &Set, call: &Wait) -> Option<c_int> {
             }
         }
         // A wait that sleeps at once thereby asks the kernel.
-        let is_quiet = was_asked && !set.kernel_told.load(Ordering::Relaxed);
+        let is_quiet = was_asked && !set.kernel_had_events.load(Ordering::Relaxed);
         if left == Some(Duration::ZERO) || is_to_ask(set, has_spun, is_quiet)? {
             set.asked_kernel.store(now.as_nanos() as u64, Ordering::Relaxed);
             errno::kept(|| set.members().ok().map(|mut members| members.follow_room()))?;
@@ -81,7 +81,7 @@ pub(crate) unsafe fn wait(set: &Set, call: &Wait) -> Option<c_int> {
                 return Some(-1);
             };
             set.kernel_took_all.store(count == limit, Ordering::Relaxed);
-            set.kernel_told.store(count > 0, Ordering::Relaxed);
+            set.kernel_had_events.store(count > 0, Ordering::Relaxed);
             let count = report(set, &mut events, count)?;
             if count > 0 || left == Some(Duration::ZERO) {
                 return Some(count);
@@ -144,7 +144,7 @@ fn sleep(set: &Set, call: &Wait, events: &mut Events, left: Option<Duration>) ->
     };
     if !is_there {
         set.asked_kernel.store(Clock::now().as_nanos() as u64, Ordering::Relaxed);
-        set.kernel_told.store(result != Ok(0), Ordering::Relaxed);
+        set.kernel_had_events.store(result != Ok(0), Ordering::Relaxed);
     }
     errno::kept(|| {
         if let Ok(mut members) = set.members() {

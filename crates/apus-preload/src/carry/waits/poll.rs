@@ -277,7 +277,7 @@ impl Members<'_> {
                         side.ask(what);
                         self.done[index].0 |= Done::ASKED[bell];
                         if used.relies_on_bell(side, what) {
-                            is_over |= !side.only_bell_tells(what);
+                            is_over |= !side.only_bell_ends_wait(what);
                             self.kernels[index].events &= !its;
                         }
                     }

@@ -38,6 +38,15 @@ fn leadership(mode: Delivery, state: &str) -> Leadership<char> {
             mask(&mut leadership);
             assert_eq!(leadership.leave(1, Leaving::Away), None);
         }
+        "vacant, x back soon" => {
+            mask(&mut leadership);
+            assert_eq!(leadership.leave(1, Leaving::BackSoon), None);
+        }
+        "vacant, watched" => {
+            leadership = self::leadership(mode, "vacant, x back soon");
+            assert_eq!(leadership.poke(at(0), Some(at(0))), Some(BACKGROUND));
+            assert_ne!(leadership.background_action(at(9), at(0)), BackgroundAction::Park(None));
+        }
         "x awake" => mask(&mut leadership),
         "x awake, background asleep" => {
             leadership.background_sleeps(Some(at(90)));
@@ -87,6 +96,8 @@ fn states(mode: Delivery) -> &'static [&'static str] {
             "background, x parked",
             "vacant, background asleep",
             "vacant, background armed",
+            "vacant, x back soon",
+            "vacant, watched",
             "x awake",
             "x awake, background asleep",
             "x awake, y parked",
@@ -95,6 +106,8 @@ fn states(mode: Delivery) -> &'static [&'static str] {
             "background",
             "vacant, background asleep",
             "vacant, background armed",
+            "vacant, x back soon",
+            "vacant, watched",
             "x awake",
             "x awake, background asleep",
             "x awake, y parked",
@@ -128,7 +141,8 @@ fn show(leadership: &Leadership<char>) -> String {
         other => format!("{other:?}").to_lowercase(),
     };
     let urgent = if leadership.urgent { ", urgent" } else { "" };
-    write!(text, "; background {background}{urgent}").unwrap();
+    let watches = if leadership.watch.is_on { ", watches" } else { "" };
+    write!(text, "; background {background}{urgent}{watches}").unwrap();
     text
 }
 
@@ -336,6 +350,31 @@ fn nobody_is_woken_for_a_lead_that_is_soon_taken_again_and_the_background_thread
 
 fn micros(micros: u64) -> Duration {
     Duration::from_micros(micros)
+}
+
+#[test]
+fn work_is_left_to_a_thread_that_is_back_soon_and_goes_on_if_it_is_not() {
+    let looked = |leadership: &mut Leadership<char>, now, last_turn| {
+        leadership.background_action(at(now), at(last_turn))
+    };
+    let parked = |time| BackgroundAction::Park(Some(micros(time)));
+    let mut left = leadership(Delivery::suspend(), "vacant, x back soon");
+    assert_eq!(left.poke(at(10), Some(at(10))), Some(BACKGROUND), "nobody looks soon enough");
+    assert_eq!(looked(&mut left, 30, 10), parked(1_000));
+    for turn in (100..3_000).step_by(100) {
+        assert_eq!(left.poke(at(turn), Some(at(turn))), None, "the background thread looks");
+        if turn % 1_000 == 0 {
+            assert_eq!(looked(&mut left, turn + 30, turn), parked(1_000));
+        }
+    }
+    // The thread does not come back.
+    assert_eq!(looked(&mut left, 3_100, 2_900), parked(1_000));
+    assert_eq!(looked(&mut left, 4_100, 2_900), BackgroundAction::Turn { forced: true });
+
+    // It has been back and left nothing: the background thread stays away as ever.
+    let mut back = leadership(Delivery::suspend(), "vacant, watched");
+    assert_eq!(looked(&mut back, 1_000, 900), parked(1_000));
+    assert_eq!(looked(&mut back, 2_000, 1_900), parked(9_900));
 }
 
 #[test]

@@ -17,6 +17,11 @@ impl CallSpan {
     }
 
     #[inline]
+    pub(crate) fn may_be_wanted() -> bool {
+        false
+    }
+
+    #[inline]
     pub(crate) const fn none() -> Self {
         Self
     }

@@ -37,6 +37,12 @@ impl CallSpan {
         Self::make(to, length)
     }
 
+    /// Whether somebody may want spans of calls.
+    #[inline]
+    pub(crate) fn may_be_wanted() -> bool {
+        is_enabled()
+    }
+
     fn make(to: Address, length: usize) -> Self {
         let span = tracing::span!(
             target: "apus",
@@ -131,11 +137,11 @@ impl Wanted {
         self.span.record("rpc.response.size", int(length));
     }
 
-    fn fail(&self, error: &CallError, tell: impl FnOnce()) {
+    fn fail(&self, error: &CallError, log: impl FnOnce()) {
         self.record_id();
         self.span.record("error.type", variant(error).as_str());
         self.span.record("otel.status_code", "ERROR");
-        self.span.in_scope(tell);
+        self.span.in_scope(log);
     }
 }
 

@@ -66,7 +66,7 @@ impl Side {
             return Ok(0); // The kernel may not know yet.
         }
         if received == Err(NotNow::Error(libc::ENOTCONN)) && self.is_lost() {
-            let is_first = self.ending.tell_loss();
+            let is_first = self.ending.report_loss();
             return if is_first { Err(NotNow::Error(libc::ECONNRESET)) } else { Ok(0) };
         }
         if received == Ok(0) && room > 0 && self.ending.take_reset() {

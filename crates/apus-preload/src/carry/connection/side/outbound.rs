@@ -162,7 +162,9 @@ impl Side {
                 Ok(room)
             }
             SenderState::Refill => Err(NotNow::Wait),
-            _ if self.is_lost() && self.ending.tell_loss() => Err(NotNow::Error(libc::ECONNRESET)),
+            _ if self.is_lost() && self.ending.report_loss() => {
+                Err(NotNow::Error(libc::ECONNRESET))
+            }
             // SAFETY: guaranteed by the caller.
             _ => match unsafe { kernel::send(fd, parts, flags) } {
                 Ok(sent) => Ok(sent),

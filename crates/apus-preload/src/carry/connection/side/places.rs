@@ -92,7 +92,7 @@ mod tests {
         let parts = [(first, 60), (first.wrapping_add(60), piece + 40)]
             .map(|(base, iov_len)| iovec { iov_base: base.cast(), iov_len });
         let copies = RefCell::new(Vec::new());
-        let mut told = Vec::new();
+        let mut progress = Vec::new();
         places.copy(
             3 * capacity as u64 - 70,
             piece + 90,
@@ -100,7 +100,7 @@ mod tests {
             |at, part, length| {
                 copies.borrow_mut().push((at - layout::RING, part.addr() - first.addr(), length));
             },
-            |bytes| told.push(bytes),
+            |bytes| progress.push(bytes),
         );
         let wanted = [
             (capacity - 70, 0, 60),
@@ -109,6 +109,6 @@ mod tests {
             (piece - 70, piece, 90),
         ];
         assert_eq!(copies.into_inner(), wanted);
-        assert_eq!(told, [piece, 90]);
+        assert_eq!(progress, [piece, 90]);
     }
 }

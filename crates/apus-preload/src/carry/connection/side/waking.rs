@@ -74,7 +74,7 @@ impl Side {
         };
         let number = self.number.load(Ordering::Relaxed);
         let rely = || holds::have(number, RELIES[what as usize]);
-        self.others_sleep(what) && (is_there() || rely() && !self.only_bell_tells(what))
+        self.others_sleep(what) && (is_there() || rely() && !self.only_bell_ends_wait(what))
     }
 
     /// Descriptors that become readable when the peer or this side wakes this side.
@@ -128,8 +128,8 @@ impl Side {
     /// Wakes the peer in any case.
     #[cold]
     pub(crate) fn wake_peer(&self) {
-        if !tell(self.bell.as_raw_fd(), ANSWER) {
-            tell(self.channel.as_raw_fd(), introduction::FULL);
+        if !notify(self.bell.as_raw_fd(), ANSWER) {
+            notify(self.channel.as_raw_fd(), introduction::FULL);
         }
     }
 
@@ -168,7 +168,7 @@ impl Side {
     #[cold]
     pub(crate) fn ask_peer(&self) {
         self.wake_peer();
-        tell(self.channel.as_raw_fd(), ANSWER);
+        notify(self.channel.as_raw_fd(), ANSWER);
     }
 }
 
@@ -179,7 +179,7 @@ fn all_threads() -> u64 {
 }
 
 /// Sends a message. Returns `false` if the socket is full, or the peer has closed its end.
-fn tell(socket: c_int, message: u8) -> bool {
+fn notify(socket: c_int, message: u8) -> bool {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the message is one byte.
     errno::kept(|| unsafe { originals::send(socket, [message].as_ptr().cast(), 1, flags) }) > 0
