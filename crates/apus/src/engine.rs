@@ -36,7 +36,7 @@ use crate::address::Address;
 use crate::delivery::parker::{Parker, Waiter, WaiterId};
 use crate::delivery::{Delivery, Leadership, Leaving};
 use crate::engine::handlers::Handlers;
-use crate::engine::postponed::Postponed;
+use crate::engine::postponed::{ANSWERS_WAIT, Postponed, TIMERS_WAIT};
 use crate::engine::shard_loads::ShardLoads;
 use crate::error::{CallError, ReplyError};
 use crate::host::neighbours::Neighbours;
@@ -141,7 +141,7 @@ pub(crate) struct Turns {
     /// When the link brought packets last.
     link_used: Time,
     timers: Postponed,
-    /// Questions of peers, while packets wait that arrived in a pause.
+    /// Questions of peers, while other packets wait.
     questions: Postponed,
     /// When the drops of the receive buffer were last reported to the endpoint, and the gaps in messages that it had seen by then.
     drops_reported: (Time, u64),
@@ -229,11 +229,10 @@ impl Engine {
         self.counters.turns += 1;
         let near = self.receive_near(now, paused);
         self.forward(now);
-        if paused {
-            self.endpoint.postpone_questions();
-        }
+        self.endpoint.postpone_questions();
         let (far, more) = if self.wants_link(now, paused) { self.receive(now) } else { (0, false) };
-        if self.turns.questions.run(now, true, more) {
+        let asked = self.endpoint.has_questions();
+        if self.turns.questions.run(now, asked, more, ANSWERS_WAIT) || !asked {
             self.endpoint.answer_questions(now);
         }
         let received = near + far;
@@ -253,7 +252,7 @@ impl Engine {
             }
         }
         self.report_drops(now);
-        let due = self.turns.timers.run(now, self.is_due(now), more);
+        let due = self.turns.timers.run(now, self.is_due(now), more, TIMERS_WAIT);
         if due {
             self.endpoint.handle_timeout(now);
             self.paths.examinations.extend(self.link.wanted_examination());
@@ -346,7 +345,7 @@ impl Engine {
         self.endpoint.poll_timeout().is_some_and(|due| due <= now)
     }
 
-    /// Tells the endpoint how many packets the link's receive buffer has refused: before timers act, and while messages of several
+    /// Reports to the endpoint how many packets the link's receive buffer has refused: before timers act, and while messages of several
     /// packets arrive, when one has a new gap, and now and then.
     #[inline]
     fn report_drops(&mut self, now: Time) {
@@ -370,7 +369,7 @@ impl Engine {
     }
 
     /// Receives datagrams within the budget. Returns their number, and whether more are probably waiting. If timers are due, or a
-    /// peer has asked a question after a pause, it receives until nothing is waiting: the answer may be there.
+    /// peer has asked a question, it receives until nothing is waiting: the answer may be there, or in the link's other socket.
     #[inline]
     fn receive(&mut self, now: Time) -> (usize, bool) {
         let due = self.is_due(now);
@@ -391,6 +390,9 @@ impl Engine {
             // A batch that is not full was probably the last. Another look costs a system call, which is little beside a burst that
             // would delay the packets behind it.
             let to_end = due || receiver.endpoint.has_questions();
+            if to_end {
+                self.link.look_everywhere();
+            }
             let is_last = batch < FULL_BATCH && !receiver.endpoint.sends_long();
             if batch == 0 || is_last && !to_end {
                 return (received, false);
