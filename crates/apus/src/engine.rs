@@ -136,6 +136,8 @@ pub(crate) struct Turns {
     pub(crate) last: Time,
     /// Datagrams that a turn takes.
     budget: usize,
+    /// A turn from then on is not for neighbours alone.
+    full_at: Time,
     /// When the link was looked at last.
     link_looked: Time,
     /// When the link brought packets last.
@@ -216,9 +218,40 @@ impl Engine {
 
     /// Receives messages of neighbours and packets, runs timers, transmits, and delivers messages. Returns the number of datagrams
     /// and of messages of neighbours. A turn is bounded by the receive budget and one transmitted burst, so that other threads get
-    /// the lock soon.
+    /// the lock soon. While neighbours send, most turns are for them alone, and the network and the timers have one as often as the
+    /// link is to be looked at.
     #[inline]
     pub(crate) fn turn(&mut self, now: Time) -> usize {
+        if now < self.turns.full_at
+            && self.neighbours.as_ref().is_some_and(|neighbours| neighbours.have_messages())
+        {
+            return self.turn_near(now);
+        }
+        let received = self.turn_fully(now);
+        if self.neighbours.as_ref().is_some_and(|neighbours| neighbours.are_active()) {
+            let full_at = now + self.link_every(now);
+            let timer = self.endpoint.poll_timeout();
+            self.turns.full_at = timer.map_or(full_at, |due| full_at.min(due));
+        }
+        received
+    }
+
+    /// A turn for messages of neighbours.
+    #[inline]
+    fn turn_near(&mut self, now: Time) -> usize {
+        self.turns.last = now;
+        self.turns.on_timer = false;
+        self.report_backlog();
+        self.counters.turns += 1;
+        let received = self.receive_near(now, false);
+        if self.holds_back() || self.is_sending_near() || self.endpoint.has_messages() {
+            self.transmit(now);
+        }
+        self.end_turn(now, received);
+        received
+    }
+
+    fn turn_fully(&mut self, now: Time) -> usize {
         let paused = now.saturating_since(self.turns.last) > PAUSE;
         if paused {
             self.link.look_everywhere();
@@ -261,7 +294,16 @@ impl Engine {
         {
             self.transmit(now);
         }
-        self.deliver();
+        self.end_turn(now, received);
+        received
+    }
+
+    /// Delivers messages, and does work that has come up in a turn.
+    #[inline]
+    fn end_turn(&mut self, now: Time, received: usize) {
+        if self.endpoint.has_events() || self.has_met() {
+            self.deliver();
+        }
         if !self.waiting.is_empty() {
             self.retry_waiting(now);
         }
@@ -276,7 +318,6 @@ impl Engine {
         if received > 0 {
             self.leadership.packets_arrived();
         }
-        received
     }
 
     /// Receives messages of neighbours. Returns the number of messages and parts of messages.
@@ -292,12 +333,25 @@ impl Engine {
     #[inline]
     fn wants_link(&mut self, now: Time, paused: bool) -> bool {
         let busy = self.neighbours.as_ref().is_some_and(|neighbours| neighbours.are_busy(now));
-        let every = if now < self.turns.link_used + LINK_IN_USE { LINK_EVERY } else { LINK_SELDOM };
+        let every = self.link_every(now);
         let wants = paused || !busy || now.saturating_since(self.turns.link_looked) > every;
         if wants {
             self.turns.link_looked = now;
         }
         wants
+    }
+
+    /// How often to look at the link while neighbours are busy.
+    #[inline]
+    fn link_every(&self, now: Time) -> Duration {
+        if now < self.turns.link_used + LINK_IN_USE { LINK_EVERY } else { LINK_SELDOM }
+    }
+
+    /// Neighbours were met for which calls wait.
+    #[inline]
+    fn has_met(&self) -> bool {
+        let neighbours = self.neighbours.as_ref();
+        neighbours.is_some_and(|neighbours| !neighbours.meetings.connected.is_empty())
     }
 
     /// Polls for a moment for a message of a neighbour, if one is expected, or until `stop` says so.
@@ -759,12 +813,17 @@ impl Engine {
     /// if work is due before the leader's next turn, or if a long message is partly sent.
     #[inline]
     pub(crate) fn transmit_due(&mut self, now: Time) {
-        self.deliver();
+        if self.endpoint.has_events() || self.has_met() {
+            self.deliver();
+        }
         if !self.waiting.is_empty() {
             self.retry_waiting(now);
         }
         self.run_handlers(now);
-        let mut due = self.due(now);
+        // Timers count if a sleep was planned without them.
+        let heeds_timers = self.leadership.sleeper().is_some();
+        let next = |engine: &Self| if heeds_timers { engine.due(now) } else { engine.ready(now) };
+        let mut due = next(self);
         if self.turns.tried_at.is_some_and(|at| now.saturating_since(at) < TRY_INTERVAL) {
             due = due.map(|due| due.max(now + TICK)); // The next look is not far.
         }
@@ -773,7 +832,7 @@ impl Engine {
                 break;
             }
             self.transmit(now);
-            due = self.due(now);
+            due = next(self);
         }
         if let Some(sleeper) = self.leadership.poke(now, due) {
             self.mail.wakes.push(Waiter::Thread(sleeper));

@@ -256,7 +256,8 @@ impl Request {
     }
 
     /// Answers the request. The part of the response that may be sent without a grant is transmitted before this returns,
-    /// except for quick handlers of [`Service::serve`](crate::Service::serve). The body is not copied.
+    /// except for quick handlers of [`Service::serve`](crate::Service::serve): their responses leave together. A short one to a
+    /// process of this host is accepted then without a look whether that still waits for it. The body is not copied.
     ///
     /// # Errors
     ///

@@ -152,7 +152,7 @@ impl Service {
     /// Gives each request to `handler`, until the service or the node is closed.
     ///
     /// Requests are taken in turns of the peers that they are from (see [`Service`]). While the handler is quick (below 5 µs per
-    /// request), requests that arrive together are handled together, and their responses share datagrams and system calls.
+    /// request), requests that arrive together are handled together, and their responses share datagrams, locks and system calls.
     /// Otherwise one is taken at a time, and each response is transmitted at once. A handler may move the [`Request`] to another
     /// thread and return.
     ///

@@ -202,6 +202,20 @@ impl Endpoint {
         std::mem::swap(&mut self.parts.spent, spent);
     }
 
+    /// Returns whether messages wait for [`poll_messages`](Self::poll_messages).
+    #[inline]
+    #[must_use]
+    pub fn has_messages(&self) -> bool {
+        !self.local.outbound.is_empty()
+    }
+
+    /// Returns whether there are events for the application.
+    #[inline]
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        !self.parts.events.is_empty()
+    }
+
     /// Returns the next event for the application.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {

@@ -217,15 +217,32 @@ impl Neighbours {
             return;
         }
         for _ in 0..POLLS {
-            let is_ready = |key: &NeighbourKey| match self.all.get(*key) {
-                Some(Neighbour::Paired(paired)) => paired.pair.is_ready(),
-                _ => false,
-            };
-            if self.active.iter().any(is_ready) || stop() {
+            if self.any_is_ready() || stop() {
                 return;
             }
             sync::spin_loop();
         }
+    }
+
+    /// Neighbours have sent messages a moment ago.
+    #[inline]
+    pub(crate) fn are_active(&self) -> bool {
+        !self.active.is_empty()
+    }
+
+    /// Active neighbours have sent messages, and the engine works for this process alone.
+    #[inline]
+    pub(crate) fn have_messages(&self) -> bool {
+        !self.asleep && self.serves_alone() && self.any_is_ready()
+    }
+
+    #[inline]
+    fn any_is_ready(&self) -> bool {
+        let is_ready = |key: &NeighbourKey| match self.all.get(*key) {
+            Some(Neighbour::Paired(paired)) => paired.pair.is_ready(),
+            _ => false,
+        };
+        self.active.iter().any(is_ready)
     }
 
     /// Receives from the active pairs. `everywhere`: receives from sleeping pairs as well. Returns the number of messages and parts
