@@ -217,11 +217,11 @@ pub(crate) fn warn_of_losses(result: &mut ResultFile, transport: Transport, lost
 /// Adds the floor of the same second to a row, and losses and drops as [`note_health`].
 pub(crate) fn note_beside(row: Row, beside: Beside, result: &mut ResultFile) -> Row {
     let Beside { health, floor } = beside;
-    let Some(floor) = floor else { return note_health(row, health, result) };
-    if let Some(warning) = floor.warning(row.transport()) {
-        result.warn(warning);
-    }
-    note_health(floor.set(row), health, result)
+    let row = match floor {
+        Some(floor) => floor.note(row, result),
+        None => row,
+    };
+    note_health(row, health, result)
 }
 
 /// Adds losses and drops below the messages to a row and to the warnings, if there are any.

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use apus_load::{FLOOR, FLOOR_SAME, Row, stats};
+use apus_load::{FLOOR, FLOOR_SAME, ResultFile, Row, stats};
 use apus_node::transport::interface::{Client, Request};
 
 use crate::pin::{Pin, on_cpu, stay_on};
@@ -39,14 +39,17 @@ impl Floor {
         Some(Self { before: before?, after: after? })
     }
 
-    /// Adds the floor to the row of the measurement.
-    pub(crate) fn set(self, row: Row) -> Row {
+    /// Adds the floor to the row of the measurement, and a warning if the phase changed meanwhile.
+    pub(crate) fn note(self, row: Row, result: &mut ResultFile) -> Row {
+        if let Some(warning) = self.warning(row.transport()) {
+            result.warn(warning);
+        }
         let mean = (self.before + self.after) / 2;
         row.set(FLOOR, mean.as_nanos() as f64 / 1e3)
     }
 
     /// A warning if the phase changed during the measurement.
-    pub(crate) fn warning(self, subject: &str) -> Option<String> {
+    fn warning(self, subject: &str) -> Option<String> {
         let Self { before, after } = self;
         let ratio = stats::ratio(after.as_secs_f64(), before.as_secs_f64())?;
         (!FLOOR_SAME.contains(&ratio)).then(|| {
@@ -57,6 +60,23 @@ impl Floor {
             )
         })
     }
+}
+
+/// Measures a row between two measurements of the floor, which it adds.
+///
+/// # Errors
+/// The errors of `measure` and of [`round_trip`].
+pub(crate) fn beside(
+    pin: Pin,
+    result: &mut ResultFile,
+    measure: impl FnOnce(&mut ResultFile) -> Result<Row>,
+) -> Result<Row> {
+    let before = round_trip(pin)?;
+    let row = measure(result)?;
+    Ok(match Floor::of(before, round_trip(pin)?) {
+        Some(floor) => floor.note(row, result),
+        None => row,
+    })
 }
 
 /// Measures the floor now, in some milliseconds. `None` if both sides share a CPU or stay nowhere: the two threads would wait for
@@ -101,6 +121,8 @@ fn samples(client: &mut dyn Client) -> Result<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use apus_load::Machine;
+
     use super::*;
 
     fn floor(before: u64, after: u64) -> Floor {
@@ -110,8 +132,10 @@ mod tests {
 
     #[test]
     fn a_floor_is_the_mean_of_both_and_a_change_by_a_fifth_is_named() {
-        let row = floor(160, 180).set(Row::new("apus-shm"));
+        let mut result = ResultFile::new("apus bench", Machine::default());
+        let row = floor(160, 180).note(Row::new("apus-shm"), &mut result);
         assert_eq!(row.number(FLOOR), Some(0.17));
+        assert!(result.warnings.is_empty());
         assert_eq!(floor(160, 190).warning("apus-shm"), None);
         let warning = floor(160, 650).warning("apus-shm").unwrap();
         assert!(warning.contains("160 ns before, 650 ns after"), "{warning}");

@@ -14,6 +14,7 @@ use apus_load::{Latency, ResultFile, Row};
 use crate::delivery::server::{self, Snapshot, start_node};
 use crate::delivery::store::{Query, key, value_of};
 use crate::delivery::{CASES, Cases, testcase};
+use crate::floor;
 use crate::pin::{Pin, on_cpu};
 use apus_load::progress::Progress;
 use apus_load::stop;
@@ -52,7 +53,8 @@ pub fn measure(
     progress.lengthen(cases.len() as u64);
     for &case in cases {
         progress.begin(&format!("handoffs: {case}"));
-        result.rows.push(measure_case(options, case).with_context(|| testcase(case))?);
+        let row = floor::beside(options.pin, result, |_| measure_case(options, case));
+        result.rows.push(row.with_context(|| testcase(case))?);
         progress.done();
     }
     Ok(())

@@ -237,7 +237,11 @@ impl Steps<'_> {
         let row = row.set("workload", options.workload.to_string());
         let row = row.set("load", "capacity, closed loop").set("outstanding", CAPACITY_OUTSTANDING);
         let row = row.set("goodput_gbps", tally.goodput_gbps());
-        self.result.rows.push(beside.floor.into_iter().fold(row, |row, floor| floor.set(row)));
+        let row = match beside.floor {
+            Some(floor) => floor.note(row, self.result),
+            None => row,
+        };
+        self.result.rows.push(row);
         Ok(tally.goodput_gbps())
     }
 

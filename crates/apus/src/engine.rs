@@ -36,7 +36,7 @@ use crate::address::Address;
 use crate::delivery::parker::{Parker, Waiter, WaiterId};
 use crate::delivery::{Delivery, Leadership, Leaving};
 use crate::engine::handlers::Handlers;
-use crate::engine::postponed::Postponed;
+use crate::engine::postponed::{ANSWERS_WAIT, Postponed, TIMERS_WAIT};
 use crate::engine::shard_loads::ShardLoads;
 use crate::error::{CallError, ReplyError};
 use crate::host::neighbours::Neighbours;
@@ -143,7 +143,7 @@ pub(crate) struct Turns {
     /// When the link brought packets last.
     link_used: Time,
     timers: Postponed,
-    /// Questions of peers, while packets wait that arrived in a pause.
+    /// Questions of peers, while other packets wait.
     questions: Postponed,
     /// When the drops of the receive buffer were last reported to the endpoint, and the gaps in messages that it had seen by then.
     drops_reported: (Time, u64),
@@ -262,11 +262,10 @@ impl Engine {
         self.counters.turns += 1;
         let near = self.receive_near(now, paused);
         self.forward(now);
-        if paused {
-            self.endpoint.postpone_questions();
-        }
+        self.endpoint.postpone_questions();
         let (far, more) = if self.wants_link(now, paused) { self.receive(now) } else { (0, false) };
-        if self.turns.questions.run(now, true, more) {
+        let asked = self.endpoint.has_questions();
+        if self.turns.questions.run(now, asked, more, ANSWERS_WAIT) || !asked {
             self.endpoint.answer_questions(now);
         }
         let received = near + far;
@@ -285,10 +284,8 @@ impl Engine {
                 self.paths.misrouted.push((peer, error));
             }
         }
-        if self.endpoint.awaits_data() {
-            self.report_drops(now);
-        }
-        let due = self.turns.timers.run(now, self.is_due(now), more);
+        self.report_drops(now);
+        let due = self.turns.timers.run(now, self.is_due(now), more, TIMERS_WAIT);
         if due {
             self.endpoint.handle_timeout(now);
             self.paths.examinations.extend(self.link.wanted_examination());
@@ -402,20 +399,31 @@ impl Engine {
         self.endpoint.poll_timeout().is_some_and(|due| due <= now)
     }
 
-    /// Reports the number of packets that the link's receive buffer has refused to the endpoint: before timers act, when a message has
-    /// a new gap, and at intervals. It costs a system call for each socket of the link.
+    /// Reports the number of packets that the link's receive buffer has refused to the endpoint: before timers act and, while messages
+    /// of several packets arrive, when one has a new gap, and at intervals.
+    #[inline]
     fn report_drops(&mut self, now: Time) {
         let (at, seen) = self.turns.drops_reported;
-        let gaps = self.endpoint.counters().gaps;
-        let wants = gaps != seen || now.saturating_since(at) >= DROPS_EVERY || self.is_due(now);
-        if wants && self.link.capabilities().drop_counter {
-            self.turns.drops_reported = (now, gaps);
+        let wants = || {
+            let gaps = self.endpoint.counters().gaps;
+            gaps != seen || now.saturating_since(at) >= DROPS_EVERY
+        };
+        if self.is_due(now) || self.endpoint.awaits_data() && wants() {
+            self.report_drops_now(now);
+        }
+    }
+
+    /// Costs a system call for each socket of the link.
+    #[cold]
+    fn report_drops_now(&mut self, now: Time) {
+        self.turns.drops_reported = (now, self.endpoint.counters().gaps);
+        if self.link.capabilities().drop_counter {
             self.endpoint.set_receive_drops(now, self.link.counters().receive_buffer_drops);
         }
     }
 
     /// Receives datagrams within the budget. Returns their number, and whether more are probably waiting. If timers are due, or a
-    /// peer has asked a question after a pause, it receives until nothing is waiting: the answer may be there.
+    /// peer has asked a question, it receives until nothing is waiting: the answer may be there, or in the link's other socket.
     #[inline]
     fn receive(&mut self, now: Time) -> (usize, bool) {
         let due = self.is_due(now);
@@ -436,6 +444,9 @@ impl Engine {
             // A batch that is not full was probably the last. Another look costs a system call, which is little beside a burst that
             // would delay the packets behind it.
             let to_end = due || receiver.endpoint.has_questions();
+            if to_end {
+                self.link.look_everywhere();
+            }
             let is_last = batch < FULL_BATCH && !receiver.endpoint.sends_long();
             if batch == 0 || is_last && !to_end {
                 return (received, false);

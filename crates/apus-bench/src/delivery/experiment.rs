@@ -11,6 +11,7 @@ use apus_load::{REFUSED_LATE, ResultFile, Row, stats};
 use super::generator::{self, ArrivalProcess, Outcome, QueryLoad, Records, Starts};
 use super::server;
 use crate::comparison::note_health;
+use crate::floor;
 use crate::pin::{Pin, on_cpu};
 use apus_load::misuse::Misuse;
 use apus_load::progress::Progress;
@@ -203,7 +204,9 @@ impl<'a> Experiment<'a> {
         for run in 1..=self.options.runs {
             for point in points {
                 self.progress.begin(&format!("delivery: {point}"));
-                let row = self.measure_point(point, base_qps, run, result)?;
+                let row = floor::beside(Pin::Split, result, |result| {
+                    self.measure_point(point, base_qps, run, result)
+                })?;
                 result.rows.push(row);
                 self.progress.done();
             }

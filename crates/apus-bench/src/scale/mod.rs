@@ -18,6 +18,7 @@ use self::addresses::ManyAddresses;
 use self::holder::BATCH_MAX;
 use crate::calls::{Calls, Choice};
 use crate::closed_loop::Pipeline;
+use crate::floor;
 use crate::peer::{Meter, ServerProcess};
 use crate::pin::{Pin, on_cpu};
 use crate::transport::Transport;
@@ -102,7 +103,8 @@ pub fn measure(
     for run in 1..=options.runs {
         for &factor in &factors {
             progress.begin(&format!("scale: {factor:?}"));
-            let row = measure_once(options, factor).with_context(|| format!("{factor:?}"))?;
+            let row = floor::beside(options.pin, result, |_| measure_once(options, factor));
+            let row = row.with_context(|| format!("{factor:?}"))?;
             result.rows.push(row.set("run", run));
             progress.done();
         }

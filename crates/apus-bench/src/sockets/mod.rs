@@ -21,6 +21,7 @@ pub use self::program::Test;
 use self::program::{ProgramResult, RoundTrips};
 pub use self::way::Way;
 use crate::closed_loop::ping_pong;
+use crate::floor;
 use crate::peer::this_program;
 use crate::pin::Pin;
 use crate::report::sockets::{RR, STREAM, curves};
@@ -147,10 +148,10 @@ impl Measurement<'_> {
                     .set("run", run)
                     .set("pin", &*self.options.pin.name())
                     .set("size_bytes", size);
-                let row = match way.sockets() {
-                    None => set_round_trips(row, &self.floor(size)?),
-                    Some(_) => self.program(case, row, result).context(name)?,
-                };
+                let row = floor::beside(self.options.pin, result, |result| match way.sockets() {
+                    None => Ok(set_round_trips(row, &self.floor(size)?)),
+                    Some(_) => self.program(case, row, result).context(name),
+                })?;
                 result.rows.push(row);
                 progress.done();
             }

@@ -97,8 +97,8 @@ const HELD_CELLS: u64 = CELLS / 2;
 
 /// The client's side.
 pub(crate) struct ShmClient {
-    sender: Sender,
-    receiver: Receiver,
+    sender: Writer,
+    receiver: Reader,
 }
 
 impl ShmClient {
@@ -193,8 +193,8 @@ pub(crate) fn within_process() -> Result<(ShmClient, Answering)> {
 
 /// The server at work.
 pub(crate) struct Answering {
-    sender: Sender,
-    receiver: Receiver,
+    sender: Writer,
+    receiver: Reader,
     /// Pieces of long requests to be echoed, in order.
     held: VecDeque<Piece>,
     held_bytes: usize,
@@ -205,7 +205,7 @@ pub(crate) struct Answering {
 }
 
 impl Answering {
-    fn new(sender: Sender, receiver: Receiver) -> Self {
+    fn new(sender: Writer, receiver: Reader) -> Self {
         let held = VecDeque::new();
         Self { sender, receiver, held, held_bytes: 0, ready: 0, amid_echo: false }
     }
@@ -277,14 +277,14 @@ impl Answering {
 }
 
 /// Gives the other process a segment to read, and receives one from it.
-fn exchange(stream: &Socket) -> Result<(Sender, Receiver)> {
+fn exchange(stream: &Socket) -> Result<(Writer, Reader)> {
     let segment = Segment::create(SEGMENT).context("shared memory")?;
     send_descriptor(stream, &segment.descriptor()).context("cannot send a descriptor")?;
     let descriptor = receive_descriptor(stream)?;
     let peer = PeerSegment::open(descriptor.as_fd(), SEGMENT).context("the peer's memory")?;
     let (cursor, rest) = segment.into_memory().split(RING_START);
     let (ring, pool) = rest.split(POOL_START - RING_START);
-    let sender = Sender {
+    let sender = Writer {
         ring,
         pool,
         peer: peer.clone(),
@@ -297,7 +297,7 @@ fn exchange(stream: &Socket) -> Result<(Sender, Receiver)> {
         short: Backlog::default(),
         long: VecDeque::new(),
     };
-    let receiver = Receiver {
+    let receiver = Reader {
         peer,
         cursor,
         read: 0,
@@ -359,7 +359,7 @@ enum Source {
 }
 
 /// The side that writes a ring and its pool. Positions count from the start of the run.
-struct Sender {
+struct Writer {
     ring: Memory,
     pool: Memory,
     /// Memory with the other side's cursor.
@@ -381,7 +381,7 @@ struct Sender {
     long: VecDeque<(MessageHeader, usize)>,
 }
 
-impl Sender {
+impl Writer {
     /// Sends a message of one cell at once if there is room. A longer one is sent in [`send_waiting`](Self::send_waiting), piece by
     /// piece, so that it delays no short one.
     fn send(&mut self, header: MessageHeader) {
@@ -502,7 +502,7 @@ impl Piece {
 }
 
 /// The side that reads a ring and its pool.
-struct Receiver {
+struct Reader {
     peer: PeerSegment,
     cursor: Memory,
     /// Cells consumed.
@@ -517,7 +517,7 @@ struct Receiver {
     scratch: Vec<u8>,
 }
 
-impl Receiver {
+impl Reader {
     /// The header of the next complete message, whose bytes are not needed any more.
     ///
     /// # Errors
@@ -620,7 +620,7 @@ mod tests {
     use apus_node::message::MESSAGE_MAX;
 
     /// Two sides in one process.
-    fn sides() -> ((Sender, Receiver), (Sender, Receiver)) {
+    fn sides() -> ((Writer, Reader), (Writer, Reader)) {
         let (one, other) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
         thread::scope(|scope| {
             let here = scope.spawn(move || exchange(&one).unwrap());
@@ -652,7 +652,7 @@ mod tests {
     #[test]
     fn messages_wait_for_room_in_their_order_and_short_ones_do_not_wait_for_long_ones() {
         let ((mut sender, _), (_, mut receiver)) = sides();
-        let send = |sender: &mut Sender, tag, length| {
+        let send = |sender: &mut Writer, tag, length| {
             sender.send(MessageHeader { tag, length, other_length: 0 });
         };
         send(&mut sender, 0, 10_000_000);
