@@ -75,9 +75,31 @@ impl Limited {
     fn warmed_up(self) -> Self {
         let first = self.visitor();
         wait_until("a process is served", || self.status()["guests"] == 1);
+        assert!(self.connections() > 0, "its own is open");
         drop(first);
         wait_until("it has left", || self.status()["guests"] == 0);
+        wait_until("its descriptor and that of the question are closed", || {
+            self.connections() == 0
+        });
         self
+    }
+
+    /// The number of unix sockets of the carrier that processes have connected to, and that are not closed yet.
+    fn connections(&self) -> usize {
+        let open = fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("it runs");
+        let sockets: BTreeSet<String> = open
+            .filter_map(|entry| {
+                fs::read_link(entry.ok()?.path()).ok()?.into_os_string().into_string().ok()
+            })
+            .collect();
+        let name = format!("@{}", carrier_name(geteuid().as_raw(), self.port));
+        let all = fs::read_to_string("/proc/net/unix").expect("the kernel has it");
+        let is_its = |line: &&str| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let [_, _, _, "00000000", _, _, inode, path] = words[..] else { return false };
+            path == name && sockets.contains(&format!("socket:[{inode}]"))
+        };
+        all.lines().filter(is_its).count()
     }
 
     fn signal(&self, signal: Signal) {
