@@ -17,7 +17,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program, and returns what it writes to standard output, without the newline at the end.
+/// Runs a program, and returns its standard output without the newline at the end.
 ///
 /// # Errors
 /// If it cannot be started, fails, or writes other than UTF-8.

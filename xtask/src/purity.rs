@@ -1,5 +1,5 @@
 //! Shows that apus-proto is pure state. The lints in `crates/apus-proto/clippy.toml` forbid clocks, threads, sockets and hash
-//! order; this checks what a lint cannot see: dependencies, and where unsafe code is.
+//! order; this check covers the properties that a lint cannot see: dependencies, and the places of unsafe code.
 
 use anyhow::{Result, bail};
 

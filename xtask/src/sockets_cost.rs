@@ -24,7 +24,7 @@ const TURNS: [u64; 2] = [1_000, 3_000];
 /// Number of pairs of runs by which time is measured; odd, so that the median is one of them.
 const RUNS: usize = 15;
 
-/// Calls of the program: what one of its turns makes.
+/// A kind of turns of the program, by the calls that it makes.
 struct Kind {
     name: &'static str,
     calls: u64,

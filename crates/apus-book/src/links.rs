@@ -8,8 +8,8 @@ const REPOSITORY: &str = "https://github.com/apus-rpc/apus/blob/main/";
 /// The directory of the pages, below the root of the repository.
 const PAGES: &str = "docs";
 
-/// Redirects the links of all chapters of a book. `input` is what mdBook gives to a preprocessor: an array of the context and the
-/// book. Returns the book.
+/// Redirects the links of all chapters of a book. `input` is the text that mdBook gives to a preprocessor: an array of the context and
+/// the book. Returns the book.
 ///
 /// # Errors
 ///

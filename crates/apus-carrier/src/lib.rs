@@ -20,7 +20,7 @@
 //! A carrier belongs to a user and a network namespace, and serves only processes of that user. It asks the kernel whether an
 //! introduced connection has the socket that the process names, and whether that user created it. The carrier of the other host is
 //! trusted if its address, confirmed by the first contact of Apus, has the IP address of the TCP peer and the UDP port of the
-//! carriers. So a user who may bind that port on a host speaks for that host: as for `rsh`, a port below 1024 needs a privilege.
+//! carriers. So any user that may bind that port on a host speaks for that host: as for `rsh`, a port below 1024 needs a privilege.
 //!
 //! A lying carrier harms only its own connections: programs check a peer's words as within a host, and frames are bounded.
 

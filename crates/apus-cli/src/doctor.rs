@@ -1,4 +1,4 @@
-//! `apus doctor`: what this machine, or the path to a peer, offers, what Apus uses of it, and what to change.
+//! `apus doctor`: the features of this machine or of the path to a peer, the use that Apus makes of them, and changes.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

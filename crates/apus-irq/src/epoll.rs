@@ -124,7 +124,7 @@ pub(crate) fn detach_group_filter(socket: impl AsFd) -> io::Result<()> {
 }
 
 fn set_option<T>(socket: impl AsFd, name: i32, value: &T) -> io::Result<()> {
-    // SAFETY: the kernel reads at most the size of the value, and what the value points to, and all of it lives until it returns.
+    // SAFETY: the kernel reads at most the size of the value and the memory that the value points to. Both outlive the call.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),

@@ -46,7 +46,7 @@ fn start(scratch: &ScratchDirectory) -> Session {
     Session::start(state, mode(), &mut guardian(), unexpected).expect("the guardian is ready")
 }
 
-/// An epoll set of this process and what reads its parameters; `None` where the kernel has none.
+/// An epoll set of this process and a function that reads its parameters; `None` where the kernel has no parameters.
 fn epoll_set() -> Option<(Epoll, impl Fn() -> EpollParameters)> {
     let set = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("the kernel has epoll");
     let own = Program::open(std::process::id() as i32).expect("it runs");

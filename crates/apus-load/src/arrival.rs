@@ -157,7 +157,7 @@ impl Lateness {
         self.share() > LATE_SHARE_MAX
     }
 
-    /// A warning if more than [`LATE_SHARE_MAX`] of the starts were late. `who` names the generator, such as a transport.
+    /// A warning if more than [`LATE_SHARE_MAX`] of the starts were late. `who` is the name of the generator, such as a transport.
     #[must_use]
     pub fn warning(&self, who: &str) -> Option<String> {
         self.is_refused().then(|| {

@@ -102,7 +102,7 @@ macro_rules! protocol_counters {
             acks_piggybacked: acknowledgements,
             /// CUTOFFS packets sent.
             cutoffs_sent: packets,
-            /// Times that the priority cutoffs were computed anew and differed.
+            /// Times that a new computation of the priority cutoffs changed them.
             cutoffs_changed: times,
             /// Responses blocked until their client proves that it receives at its address.
             responses_blocked: responses,
@@ -172,7 +172,7 @@ macro_rules! protocol_counters {
             meets_received: packets,
             /// ABORTs sent.
             aborts_sent: packets,
-            /// Calls begun anew because their server was another run when they could be sent, or because the path within the host
+            /// Calls that began again because their server was another run when they could be sent, or because the path within the host
             /// ended before they were sent.
             calls_begun_anew: calls,
             /// Requests whose client gave the call up.

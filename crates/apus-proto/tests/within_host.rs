@@ -131,7 +131,7 @@ fn a_lost_grant_is_made_good_by_a_probe() {
 #[test]
 fn a_node_that_does_not_know_the_count_requests_all_that_is_missing() {
     let mut pair = within_host();
-    // The client has no report of the count.
+    // The client does not know the count.
     pair.answer_with(100_000);
     pair.lose_first(|passing| passing.data(SERVER).is_some_and(|data| data.offset > 0));
     let call = pair.call(100);

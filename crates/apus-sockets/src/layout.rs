@@ -57,7 +57,7 @@ pub const FORK: usize = 248;
 pub const DIED: usize = 240;
 /// Number of bytes read from the peer's ring.
 pub const READ: usize = 256;
-/// Not 0: the program of this side has shut down what comes in, so its TCP refuses bytes.
+/// Not 0: the program of this side has shut down its inbound direction, so its TCP refuses bytes.
 pub const REFUSES: usize = 264;
 
 /// Odd while a thread of this side sleeps until there are bytes, or until there is room.

@@ -3,7 +3,7 @@
 //! `call_cost OUTSTANDING CALLS [SHARDS] [together]` makes calls, `OUTSTANDING` at once, to a server with this number of shards, and
 //! measures nothing. With `together`, the calls of a batch begin and are answered under one lock. Under callgrind, the difference of two
 //! such runs is the number of instructions of a call (`cargo xtask instructions`). A packet over loopback is in its peer's socket when the
-//! system call that sent it returns, so no thread polls in vain or sleeps, and the number hardly depends on time.
+//! system call that sent it returns, so every poll of a thread finds a packet, no thread sleeps, and the number hardly depends on time.
 
 #![forbid(unsafe_code)]
 

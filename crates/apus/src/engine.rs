@@ -2,9 +2,9 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `engine` | turns, calls and answers, and who turns next |
+//! | `engine` | turns, calls and answers, and the thread that turns next |
 //! | `absence` | how long threads that stop waiting are away |
-//! | `paths` | what the link knows of the ways to peers |
+//! | `paths` | the link's knowledge of the ways to peers |
 //! | `waiting` | calls that wait for room |
 //! | `near` | calls and responses within the host, sent at once |
 //! | `queued_replies` | responses within the host that leave together |
@@ -399,8 +399,8 @@ impl Engine {
         self.endpoint.poll_timeout().is_some_and(|due| due <= now)
     }
 
-    /// Reports to the endpoint how many packets the link's receive buffer has refused: before timers act, and while messages of several
-    /// packets arrive, when one has a new gap, and now and then.
+    /// Reports the number of packets that the link's receive buffer has refused to the endpoint: before timers act and, while messages
+    /// of several packets arrive, when one has a new gap, and at intervals.
     #[inline]
     fn report_drops(&mut self, now: Time) {
         let (at, seen) = self.turns.drops_reported;
@@ -871,7 +871,7 @@ impl Engine {
         self.absence.end(id, now)
     }
 
-    /// Thread `id` has polled in vain and will sleep: the background thread leads now.
+    /// Thread `id` has found nothing by polling and will sleep: the background thread leads now.
     pub(crate) fn hand_over(&mut self, id: WaiterId, now: Time) {
         if let Some(background) = self.leadership.leave(id, Leaving::Wanted) {
             self.mail.wakes.push(Waiter::Thread(background));

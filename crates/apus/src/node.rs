@@ -52,11 +52,11 @@ use crate::sync::on_thread::OnThread;
 /// its host and network namespace, and with those of other network namespaces that share a directory with it
 /// ([`Config::shm_dir`]). Two nodes begin to meet at the first call from one to the other, or at
 /// [`Client::connect`]. Calls go over UDP until memory is shared. Deadlines, budgets and errors are the same on both ways.
-/// [`route`](Self::route) returns the current way to another node, and [`Stats::memory`] counts what goes through memory.
+/// [`route`](Self::route) returns the current way to another node, and [`Stats::memory`] counts messages and bytes through memory.
 ///
 /// # Time trace
 ///
-/// Each thread keeps its last 65,536 records of what happened when: batches of packets, sleeps, and each stage of one call in 64
+/// Each thread keeps its last 65,536 records of events with their times: batches of packets, sleeps, and each stage of one call in 64
 /// that goes over the network. `apus trace record` writes them to files. Environment variables change that, when the first
 /// node of a process starts:
 ///

@@ -53,12 +53,12 @@ pub struct Request {
     taken: Time,
     trace: RequestTrace,
     body: Bytes,
-    answer: Answer,
+    answer: ResponseState,
 }
 
-/// The state of the response.
+/// The state of the response to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Answer {
+enum ResponseState {
     Open,
     /// It is in the place of the request's body.
     Set,
@@ -109,7 +109,7 @@ impl Request {
         let trace = RequestTrace::new(trace);
         let taken = if deadline.is_some() { clock::now() } else { NEVER };
         let deadline = deadline.unwrap_or(NEVER);
-        Self { socket, rpc, from, path, deadline, taken, trace, body, answer: Answer::Open }
+        Self { socket, rpc, from, path, deadline, taken, trace, body, answer: ResponseState::Open }
     }
 
     #[cold]
@@ -159,7 +159,7 @@ impl Request {
     }
 
     /// The process that has made the request, if it is on this host and the request came through memory that is shared with it. The
-    /// kernel has checked what it says. `None` for a request over the network, also from a node of this host with which no memory is
+    /// kernel vouches for its PID and user. `None` for a request over the network, also from a node of this host with which no memory is
     /// shared (yet), for one through a shared engine ([`Config::engine`](crate::Config::engine)), and when the process has ended. A
     /// service that admits callers by this must refuse requests without one.
     ///
@@ -209,8 +209,8 @@ impl Request {
         (self.deadline != NEVER).then(|| self.deadline.saturating_since(clock::now()))
     }
 
-    /// Where the call belongs in a distributed trace, if the client has said so ([`CallOptions::trace_context`]). A service that
-    /// makes calls of its own for this request gives them a context of the same trace. Anybody who can send a request can name any
+    /// The place of the call in a distributed trace, if the client has sent one ([`CallOptions::trace_context`]). A service that
+    /// makes calls of its own for this request gives them a context of the same trace. Any client can name any
     /// trace. Clients on Linux hosts send no context.
     ///
     /// ```no_run
@@ -323,14 +323,14 @@ impl Request {
 
     #[inline]
     fn answered(&mut self, length: usize) {
-        self.answer = Answer::Given;
+        self.answer = ResponseState::Given;
         self.trace.replied(length);
     }
 
     /// Sets the response that [`reply_all`](Self::reply_all) sends, in place of the request's body.
     pub fn set_reply(&mut self, body: impl Into<Bytes>) {
         self.body = body.into();
-        self.answer = Answer::Set;
+        self.answer = ResponseState::Set;
     }
 
     /// Answers all requests with a response from [`set_reply`](Self::set_reply), under one lock for those that follow each other and
@@ -359,7 +359,7 @@ impl Request {
         for run in requests.chunk_by_mut(is_same) {
             Self::reply_run(run, flush);
         }
-        requests.retain(|request| request.answer != Answer::Given);
+        requests.retain(|request| request.answer != ResponseState::Given);
         before - requests.len()
     }
 
@@ -369,7 +369,7 @@ impl Request {
         let (socket, path) = (Arc::clone(&first.socket), first.path);
         let Ok(engine) = socket.shared.enter_by(path) else { return };
         let Ok(()) = operate(&socket.shared, engine, flush, |engine, now| {
-            for request in run.iter_mut().filter(|request| request.answer == Answer::Set) {
+            for request in run.iter_mut().filter(|request| request.answer == ResponseState::Set) {
                 request.note_service_time(engine, now);
             }
             engine.reply_many(now, socket.key, path, run);
@@ -394,7 +394,7 @@ impl Request {
 impl Reply for Request {
     #[inline]
     fn take_response(&mut self) -> Option<(RpcKey, Bytes)> {
-        (self.answer == Answer::Set).then(|| (self.rpc, mem::take(&mut self.body)))
+        (self.answer == ResponseState::Set).then(|| (self.rpc, mem::take(&mut self.body)))
     }
 
     #[inline]
@@ -411,7 +411,7 @@ impl Reply for Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if self.answer == Answer::Given {
+        if self.answer == ResponseState::Given {
             return;
         }
         self.trace.give_up();

@@ -94,7 +94,7 @@ use crate::socket::Socket;
 /// # Ending
 ///
 /// [`end`](Self::end) ends one half. [`close`](Self::close) also waits until the peer's node has all bytes. When the last
-/// clone is dropped, what was written is still sent in the background while the process runs. A process that may exit right away
+/// clone is dropped, written bytes are still sent in the background while the process runs. A process that may exit right away
 /// must call `close`. If bytes were not read, or come later, the peer's operations fail with
 /// [`ConnectionReset`](io::ErrorKind::ConnectionReset), as over TCP.
 ///
@@ -105,7 +105,7 @@ use crate::socket::Socket;
 ///
 /// # Errors
 ///
-/// Operations return [`io::Error`] with the kinds that TCP has. What arrived before an error can be read first.
+/// Operations return [`io::Error`] with the kinds that TCP has. Bytes that arrived before an error can be read first.
 ///
 /// A stream keeps its node running, even if the [`Node`] is dropped. In a forked child of the process, every operation fails.
 #[derive(Clone)]

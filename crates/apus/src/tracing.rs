@@ -14,7 +14,7 @@
 //! | `network.peer.port` | UDP port of the server's node; none on a raw link | the same of the client's |
 //! | `rpc.request.size`, `rpc.response.size` | bytes | bytes |
 //! | `apus.rpc_id` | the RPC's id as the client's packets have it, in Wireshark `homa.rpc.id`; its lower half is that of `apus trace rpcid` | the same number |
-//! | `error.type` | the variant of [`CallError`](crate::CallError) | what became of the request instead of a response |
+//! | `error.type` | the variant of [`CallError`](crate::CallError) | the end of a request without a response |
 //! | `otel.status_code` | `ERROR` if the call failed | `ERROR` if there was no response |
 //!
 //! A call's span is a child of the span that is current where the call begins. It ends when the result of the call is handed out or
@@ -25,7 +25,7 @@
 //!
 //! # Traces across hosts
 //!
-//! What joins the spans of two processes is a [`TraceContext`], which goes with the request. This crate does not know the ids that
+//! A [`TraceContext`], which travels with the request, joins the spans of two processes. This crate does not know the ids that
 //! a subscriber gives to spans. A [`Propagator`] does, which a program sets once; without one, every process has traces of its own.
 //! The directory `examples/opentelemetry` of the repository has one for OpenTelemetry, in ten lines. A context that
 //! [`CallOptions::trace_context`](crate::CallOptions::trace_context) gives to a call goes before that of the propagator.

@@ -1,4 +1,4 @@
-//! What joins the spans of two processes: all of it that a program needs.
+//! The propagator that joins the spans of two processes, complete, so that a program can copy it.
 
 use apus::TraceContext;
 use apus::tracing::Propagator;

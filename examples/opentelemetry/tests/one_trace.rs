@@ -11,7 +11,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use prost::Message;
 
-/// Takes what exporters send, as a collector would.
+/// Receives the spans of exporters, as a collector does.
 struct Collector {
     endpoint: String,
     received: Receiver<ExportTraceServiceRequest>,
@@ -31,7 +31,7 @@ impl Collector {
         Self { endpoint, received }
     }
 
-    /// The spans of what has come, each with the name of its service.
+    /// The received spans, each with the name of its service.
     fn spans(&self) -> Vec<(String, Span)> {
         let mut spans = Vec::new();
         for resource in self.received.try_iter().flat_map(|request| request.resource_spans) {

@@ -1,7 +1,7 @@
 //! Claims about the figures of `delivery`, `handoffs`, `scale` and `sockets`, each with a verdict.
 //!
-//! `checks.toml` has the claims: cases, figures, rivals and the wanted range of each value. Code is what the file does not say: the
-//! rows that belong together, the quotient of two of them, and the one claim of which two forms are alternatives. The file is beside
+//! `checks.toml` has the claims: cases, figures, rivals and the wanted range of each value. The code has
+//! the rest: the rows that belong together, the quotient of two of them, and the one claim of which two forms are alternatives. The file is beside
 //! this one and not in `plans/`, because the published crate contains it.
 
 use std::collections::BTreeMap;

@@ -49,19 +49,19 @@ impl Moment {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// When it started, as in `/proc/PID/stat`.
+    /// Its start time, as in `/proc/PID/stat`.
     pub(crate) start: u64,
     /// Inode of its pid namespace.
     pub(crate) namespace: u64,
     pub(crate) program: String,
     /// Its version of Apus.
     pub(crate) version: String,
-    /// Whether it runs; none for a process of another pid namespace.
+    /// Whether it runs; `None` for a process of another pid namespace.
     pub(crate) alive: Option<bool>,
     /// Whether the process closed or dropped all of its nodes, which a killed process does not. Absent in files of older versions.
     #[serde(default)]
     pub(crate) closed: bool,
-    /// When its counters were written last: nanoseconds since the epoch.
+    /// Time at which its counters were last written, in nanoseconds since the epoch.
     pub(crate) written_ns: u64,
     /// Counters by group and name, with a point between.
     pub(crate) counters: Counters,

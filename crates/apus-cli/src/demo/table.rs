@@ -56,7 +56,7 @@ pub(super) fn table(result: &ResultFile, lines: &[ComparedFigure]) -> Table {
     Table::of_texts("", NOTE, &heads, lines.iter().filter_map(|line| line.texts(result)))
 }
 
-/// What holds for all lines.
+/// The note for all lines.
 const NOTE: &str = "p50: the typical call; p99: 99 of 100 calls take at most this long. Less is better, except for Gb/s. TCP and \
                     unix sockets (unix) either block or spin; the better result is shown.";
 

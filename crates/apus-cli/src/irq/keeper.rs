@@ -11,7 +11,7 @@ use super::state::StateArgs;
 /// The hidden subcommand of the keeper.
 pub(super) const KEEPER_COMMAND: &str = "keeper";
 
-/// What the keeper has to know.
+/// Arguments of the keeper.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct KeeperArgs {
     /// Device that it keeps

@@ -12,7 +12,7 @@ use crate::failure;
 /// The hidden subcommand that restores the values of a killed process.
 pub(super) const GUARDIAN_COMMAND: &str = "guardian";
 
-/// What the guardian has to know.
+/// Arguments of the guardian.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct GuardianArgs {
     /// Process that is guarded

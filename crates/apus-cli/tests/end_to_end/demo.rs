@@ -166,7 +166,7 @@ fn a_demo_that_is_ended_leaves_no_process_namespace_or_file() {
         assert!(!demo.wait().expect("it was started").success(), "{signals:?}");
         wait_until("its processes end", || processes(&mark).is_empty());
         assert!(!namespaces().contains(&lab), "{signals:?}: {}", namespaces());
-        // A demo that was asked to end has written its report of what it has measured.
+        // A demo that was asked to end has written a report of its measurements.
         let left = fs::read_dir(&directory).expect("it was made here");
         let mut left = left.map(|entry| entry.expect("it is listed").file_name());
         assert!(left.all(|name| name == "x.html"), "{signals:?}");

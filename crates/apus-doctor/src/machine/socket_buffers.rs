@@ -29,7 +29,7 @@ impl SocketBuffers {
         link: &Result<Capabilities, String>,
         send_wanted: u64,
     ) -> Self {
-        // The kernel doubles what it grants, for its own bookkeeping.
+        // The kernel doubles the granted size, for its own bookkeeping.
         let buffer = |wanted, granted: usize| Buffer { wanted, granted: granted as u64 / 2 };
         let link = link.as_ref().ok();
         Self {

@@ -19,8 +19,8 @@ use crate::sys::Received;
 /// where sixteen would not.
 const ALONE: usize = 16_384;
 
-/// Factor from the number of datagrams of one receive call to the request of the next. A larger one would prepare slots in vain, a
-/// smaller one would take long to adapt.
+/// Factor from the number of datagrams of one receive call to the request of the next. A larger factor would prepare slots for
+/// nothing, and a smaller factor would take long to adapt.
 const GROWTH: usize = 4;
 
 /// The senders of received packets.

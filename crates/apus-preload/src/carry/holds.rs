@@ -1,12 +1,12 @@
-//! Records of what each thread's calls hold: connections and sets in use or slept for, tokens, memory, descriptors.
+//! Records of the objects that each thread's calls hold: connections and sets in use or slept for, tokens, memory, descriptors.
 //!
 //! A signal handler may leave a call for good by `siglongjmp`, and the call then finishes none of its work. So a hold is not
 //! counted at the held object. It is an entry in the thread's record, and other threads scan the records. A jump
 //! ([`before_jump`]) strikes out the entries of the functions that it leaves, which lie below its target on the stack.
 //!
 //! A child of `fork` keeps the record of the thread that forked, and strikes out all others. If a signal handler forked, the
-//! thread was in calls, which go on in both processes. What only the child's memory has is the child's. A token of a connection
-//! stays the parent's, and the child's call goes on with a [snapshot](Snapshots).
+//! thread was in calls, which go on in both processes. Objects in the child's memory alone belong to the child. A token of a
+//! connection stays the parent's, and the child's call goes on with a [snapshot](Snapshots).
 //!
 //! Only the thread itself writes to its record, and handlers that interrupt it and finish before it continues.
 

@@ -29,7 +29,7 @@
 //! | background | leads; the background thread stays asleep | follows | |
 //!
 //! That is the rule where threads lead, asleep or awake (`suspend`). Where they only poll
-//! (`napibusy`), the lead goes back to the background thread when polling was in vain, and threads are never offered it. Where the
+//! (`napibusy`), the lead goes back to the background thread when polling has found nothing, and threads are never offered it. Where the
 //! background thread always leads (`base`, `defer`), threads never take the lead.
 //! `leadership/table.txt` has every state, every event, and the answer.
 

@@ -8,7 +8,7 @@
 //! Polling does harm on a core that another thread wants. If the peer runs on that core, its message comes only after the poller
 //! has yielded. So a thread that has polled for longer than usual yields once (`sched_yield`, which returns at once if no other
 //! thread is ready there). If others ran meanwhile and the message has arrived, the peer shares the core, and the thread yields
-//! before every look from then on: neither side then polls in vain, sleeps or is woken. It stops once yielding finds no other
+//! before every look from then on: neither side then polls without success, sleeps or is woken. It stops once yielding finds no other
 //! thread.
 //!
 //! If another program wants the core, the kernel takes the core from a poller for milliseconds, but gives it to a sleeper that
@@ -274,8 +274,8 @@ pub(crate) const PREEMPTED: Duration = Duration::from_millis(1);
 const LOST_MAX: u32 = 4;
 /// The longest pause for want of messages is 2^6 waits, for want of the core 64 * 2^6.
 const PAUSE_MAX: u32 = 6;
-/// A message that was polled for in vain and then came within this much sleep came because of it:
-/// less than a wake-up from another core takes.
+/// A message that arrives within this time of sleep, after polling has found nothing, arrives because of the sleep: a wake-up from
+/// another core takes longer.
 const AT_ONCE: Duration = Duration::from_micros(20);
 /// As often in a row, being deceived is no coincidence.
 const DECEIVED_MAX: u32 = 3;

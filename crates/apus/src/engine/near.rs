@@ -6,14 +6,14 @@ use bytes::Bytes;
 
 use super::Engine;
 use crate::error::ReplyError;
-use crate::host::neighbours::Sender;
+use crate::host::neighbours::NeighbourSender;
 
 /// Calls of a socket to one node of the host, or responses of it. The node can read each message before this process charges and
-/// counts it. What all of them have in common is charged once, when the value is dropped. The node is woken by the next
+/// counts it. Their common part is charged once, when the value is dropped. The node is woken by the next
 /// [`transmit`](Engine::transmit).
 pub(crate) struct Near<'a> {
     departures: Departures<'a>,
-    sender: Sender<'a>,
+    sender: NeighbourSender<'a>,
 }
 
 /// A request with a response.
@@ -100,7 +100,7 @@ impl Near<'_> {
 
 /// Sends a message. Returns `true`: it does not have to wait.
 #[inline]
-fn send(sender: &mut Sender<'_>, words: Words, body: &Bytes) -> bool {
+fn send(sender: &mut NeighbourSender<'_>, words: Words, body: &Bytes) -> bool {
     sender.send(words, body);
     true
 }

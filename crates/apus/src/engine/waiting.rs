@@ -137,7 +137,7 @@ impl Engine {
         }
     }
 
-    /// A call ends that has waited in vain.
+    /// Ends a call that found no room.
     fn end_waiting(&mut self, waiting: WaitingCall, body: Bytes) {
         self.endpoint.discard(body);
         self.mail.fail(waiting.call, waiting.refusal);

@@ -450,7 +450,7 @@ impl Neighbours {
     /// Returns the way to a node for messages that are sent now. `None` if there is no pair with it, or if the engine works for other
     /// processes or another one for this process: their messages have an order among themselves.
     #[inline]
-    pub(crate) fn sender(&mut self, now: Time, local: PathId) -> Option<Sender<'_>> {
+    pub(crate) fn sender(&mut self, now: Time, local: PathId) -> Option<NeighbourSender<'_>> {
         if !self.serves_alone() {
             return None;
         }
@@ -463,7 +463,7 @@ impl Neighbours {
         if !mem::replace(&mut paired.sends, true) {
             sending.push(key);
         }
-        Some(Sender { key, pair: &mut paired.pair, ended, counters })
+        Some(NeighbourSender { key, pair: &mut paired.pair, ended, counters })
     }
 
     /// Sends the endpoint's messages to neighbours, as far as there is room.
@@ -720,14 +720,14 @@ impl Neighbours {
 }
 
 /// Sends messages to one node.
-pub(crate) struct Sender<'a> {
+pub(crate) struct NeighbourSender<'a> {
     key: NeighbourKey,
     pair: &'a mut Pair,
     ended: &'a mut Vec<NeighbourKey>,
     counters: &'a mut MemoryCounters,
 }
 
-impl Sender<'_> {
+impl NeighbourSender<'_> {
     /// Sends a message, or queues it in the pair if there is no room. The node is woken by the next
     /// [`transmit`](Neighbours::transmit).
     #[inline]

@@ -23,14 +23,14 @@ apus_proto::handle! {
     pub(crate) RemoteKey
 }
 
-/// How far a node is from having an engine.
+/// The progress of a node towards an engine.
 #[derive(Debug)]
 pub(crate) enum Attachment {
-    /// It tries to get one.
+    /// The process tries to attach.
     Wanted,
     /// The engine's node has this address.
     Attached(SocketAddr),
-    /// It has tried in vain, or has lost the engine, for this reason, and tries again later.
+    /// The last attach attempt failed, or the engine went away, with this error. The process retries.
     Failed(io::Error),
 }
 

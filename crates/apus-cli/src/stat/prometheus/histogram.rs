@@ -20,7 +20,7 @@ const NAME: &str = "apus_protocol_call_latency";
 
 const HELP: &str = "Time from the call to its response, of one call in about 64.";
 
-/// What is wrong about a file is not to overflow a sum.
+/// Upper bound on calls in a file, so that a wrong file cannot overflow a sum.
 const CALLS_MAX: u64 = u64::MAX >> 16;
 
 /// Whether a counter is a part of the histogram.

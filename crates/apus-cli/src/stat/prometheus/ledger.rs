@@ -12,28 +12,28 @@ use crate::counters::{Counters, Identity, Process, Snapshot};
 /// Labels of a series: names and values.
 pub(super) type Labels = Vec<(&'static str, String)>;
 
-/// The counters of one series, and how many processes run.
+/// The counters of one series, and the number of running processes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Group {
     pub(super) running: u64,
-    /// The process that ended last had not closed its nodes.
+    /// Whether the last process to end had not closed its nodes.
     pub(super) died: bool,
     pub(super) counters: Counters,
 }
 
-/// What has been on pages before.
+/// The processes of earlier pages.
 #[derive(Debug)]
 pub(super) struct Ledger {
     per_process: bool,
-    /// Counters of processes that run, as they were last.
+    /// Running processes with their last counters.
     last: BTreeMap<Identity, Last>,
-    /// What processes had counted that have ended, by program.
+    /// Sums over ended processes, by program.
     ended: BTreeMap<String, Ended>,
-    /// Processes that were on a page after their end.
+    /// Ended processes that were on a page after their end.
     reported: BTreeSet<Identity>,
 }
 
-/// A process as it was last.
+/// The last known state of a process.
 #[derive(Debug)]
 struct Last {
     program: String,
@@ -52,19 +52,19 @@ impl Last {
 #[derive(Debug, Default)]
 struct Ended {
     counters: Counters,
-    /// When the program last had a process.
+    /// Time at which the program last had a process.
     seen: u64,
-    /// One of those that ended last had not closed its nodes.
+    /// Whether one of the last processes to end had not closed its nodes.
     died: bool,
 }
 
-/// How long a program without a process stays on the page.
+/// Time for which a program without a process stays on the page.
 const PROGRAM_KEPT_NS: u64 = 3_600_000_000_000;
 
-/// How long after its end a process may be on a page, if none was asked for before.
+/// Time after its end during which a process may be on a page, if no page was requested before.
 const PROCESS_KEPT_NS: u64 = 60_000_000_000;
 
-/// Programs that have a series of their own; others are put together.
+/// Upper bound on programs with their own series. The other programs share one series.
 const PROGRAMS_MAX: usize = 1_000;
 
 impl Ledger {
@@ -73,7 +73,7 @@ impl Ledger {
         Self { per_process, last, ended, reported }
     }
 
-    /// The groups of a page, of what the processes have counted now.
+    /// The groups of a page, from the present counters of the processes.
     pub(super) fn take(&mut self, now: &Snapshot) -> BTreeMap<Labels, Group> {
         let mut groups = match self.per_process {
             true => self.by_process(now),
@@ -111,7 +111,7 @@ impl Ledger {
         for process in &now.processes {
             let runs = process.alive == Some(true);
             let is_recent = now.taken_ns.saturating_sub(process.written_ns) <= PROCESS_KEPT_NS;
-            // Whether a process of another pid namespace has ended cannot be known: one that writes nothing for so long is idle at least.
+            // The end of a process of another pid namespace is not visible. A process that writes nothing for that long is at least idle.
             let is_shown = match process.alive {
                 Some(true) => true,
                 Some(false) => is_recent && self.reported.insert(process.identity()),
@@ -139,7 +139,7 @@ impl Ledger {
                 before.insert(identity, Last::of(process));
             }
         }
-        // What is left has ended.
+        // The remaining processes have ended.
         let mut died: BTreeMap<String, bool> = BTreeMap::new();
         for Last { program, closed, counters } in before.into_values() {
             *died.entry(program.clone()).or_default() |= !closed;

@@ -2,7 +2,7 @@
 //!
 //! | file | |
 //! |---|---|
-//! | `ledger` | which processes a page is about, and what those that have ended had counted |
+//! | `ledger` | the processes of a page, and sums over ended processes |
 //! | `page` | the page, in OpenMetrics |
 //! | `histogram` | the latency of calls on it |
 //! | `format` | the format that a client asks for, and the page in the older one |

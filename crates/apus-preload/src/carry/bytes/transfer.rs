@@ -270,7 +270,7 @@ struct WaitLimits {
     /// The socket option with the call's timeout.
     option: c_int,
     until: Option<Option<Duration>>,
-    /// Whether the call has spun in vain.
+    /// Whether the call has spun and found nothing.
     has_looked: bool,
     /// Whether the call has waited for the peer's answer to a recall.
     has_waited: bool,

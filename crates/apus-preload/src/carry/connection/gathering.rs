@@ -12,7 +12,7 @@ use crate::carry::spin::Clock;
 
 /// The reads of a connection.
 pub(crate) struct Gathering {
-    /// Reads since this side last wrote, or last waited in vain.
+    /// Reads since this side last wrote, or since its last wait that ended without bytes.
     reads: AtomicU32,
 }
 

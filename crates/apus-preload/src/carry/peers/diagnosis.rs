@@ -5,7 +5,7 @@
 //! proof. The other end compares the inode of that file with the kernel's record of the socket with the mirrored addresses:
 //! `sock_diag(7)`, or `/proc/net/tcp` where netlink is not allowed.
 //!
-//! A process that receives a proof can pass it on. So the process that presents it must also belong to the user who made the
+//! A process that receives a proof can pass it on. So the process that presents it must also belong to the user that made the
 //! socket, and a process of this user must have the socket ([`may_have`]). A process that takes the name of a connection first
 //! gains nothing from the proofs of its ends.
 
@@ -124,7 +124,7 @@ pub(crate) fn is_other_end(
 pub(crate) struct Shown {
     /// The inode of the socket's file.
     pub(crate) inode: u64,
-    /// The user who made the socket.
+    /// The user that made the socket.
     pub(crate) user: u32,
 }
 

@@ -12,17 +12,17 @@ fn at(micros: u64) -> Time {
     Time::from_nanos(micros * 1_000)
 }
 
+/// Thread X leads, and the background thread parks.
+fn mask(leadership: &mut Leadership<char>, mode: Delivery) {
+    assert!(leadership.claim(1));
+    let action = leadership.background_action(at(0), at(0));
+    assert_eq!(action, BackgroundAction::Park(Some(mode.mask())));
+}
+
 /// A leadership with threads X (id 1) and Y (id 2) in it, brought into a named state by events only.
 fn leadership(mode: Delivery, state: &str) -> Leadership<char> {
     let mut leadership = Leadership::new(mode, Some(BACKGROUND));
-    // An application thread leads: the background thread looks and stays away.
-    let mask = |leadership: &mut Leadership<char>| {
-        assert!(leadership.claim(1));
-        assert_eq!(
-            leadership.background_action(at(0), at(0)),
-            BackgroundAction::Park(Some(mode.mask()))
-        );
-    };
+    let mask = |leadership: &mut Leadership<char>| mask(leadership, mode);
     match state {
         "background" => leadership.background_sleeps(Some(at(90))),
         "background, x parked" => {
