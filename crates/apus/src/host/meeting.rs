@@ -23,6 +23,8 @@ pub(crate) struct Meeting {
     pub(super) is_client: bool,
     /// Its socket is in the watch.
     pub(super) is_watched: bool,
+    /// The user of the process, once it has a place among the pairs.
+    pub(super) placed: Option<u32>,
     /// When a client has returned the nonce.
     pub(super) nonce_returned_at: Option<Time>,
     /// When it is given up.

@@ -136,6 +136,7 @@ impl Neighbours {
             udp,
             is_client: udp.is_some(),
             is_watched: true,
+            placed: None,
             nonce_returned_at: None,
             until: now + MEETING_TIMEOUT,
             waiting: Vec::new(),
@@ -203,11 +204,9 @@ impl Neighbours {
                     meeting.is_watched = false;
                 }
                 meeting.stage = Stage::Greeting(greeting);
-                if meeting.is_client && meeting.nonce_returned_at.is_none() && theirs.is_some() {
-                    let Some(uid) = meeting.uid() else { return self.give_up(key) };
-                    if !self.make_room(now, uid, endpoint) {
-                        return self.give_up(key);
-                    }
+                let begins = meeting.is_client && meeting.nonce_returned_at.is_none();
+                if begins && theirs.is_some() && !self.place(now, key, endpoint) {
+                    return self.give_up(key);
                 }
                 let Some(meeting) = self.meeting_mut(key) else { return };
                 let due = meeting.nonce_returned_at.is_none_or(|at| at + AGAIN <= now);
@@ -274,8 +273,7 @@ impl Neighbours {
         if !meeting.is_client {
             let Some(nonce) = theirs else { return };
             let is_first = meeting.udp.is_none();
-            let Some(uid) = meeting.uid() else { return };
-            if is_first && (pairs >= PAIRS_MAX || !self.make_room(now, uid, endpoint)) {
+            if is_first && (pairs >= PAIRS_MAX || !self.place(now, key, endpoint)) {
                 return self.give_up(key);
             }
             let Some(meeting) = self.meeting_mut(key) else { return };

@@ -9,7 +9,8 @@ use std::time::Duration;
 use apus_proto::{Endpoint, Time};
 use apus_shm::{PairError, descriptor_limit, own_user};
 
-use super::neighbours::Neighbours;
+use super::neighbour_key::NeighbourKey;
+use super::neighbours::{Neighbour, Neighbours};
 use super::paired::{Role, path};
 
 /// Of this many descriptors, pairs with nodes have one: two of six.
@@ -27,16 +28,36 @@ pub(super) fn meetings_share() -> usize {
 }
 
 impl Neighbours {
+    /// Gives a process that is being met a place among the pairs, and gives a pair up for it if need be. Returns `false` if there is
+    /// no room.
+    pub(super) fn place(&mut self, now: Time, key: NeighbourKey, endpoint: &Endpoint) -> bool {
+        let Some(meeting) = self.meeting_mut(key) else { return false };
+        let Some(uid) = meeting.placed.or_else(|| meeting.uid()) else { return false };
+        let has_room = meeting.placed.is_some() || self.make_room(now, uid, endpoint);
+        if let Some(meeting) = self.meeting_mut(key) {
+            meeting.placed = has_room.then_some(uid);
+        }
+        has_room
+    }
+
     /// Whether there is room for a pair with a node of this user; gives another one up for it if need be.
-    pub(super) fn make_room(&mut self, now: Time, uid: u32, endpoint: &Endpoint) -> bool {
+    fn make_room(&mut self, now: Time, uid: u32, endpoint: &Endpoint) -> bool {
         let total = usize::try_from(descriptor_limit() / PER_PAIR).unwrap_or(usize::MAX);
         let of_user = if uid == own_user() { total } else { total / 2 };
         let (mut all, mut same, mut unused) = (0, 0, Vec::new());
         for key in self.all.keys().filter(|key| !self.ended.contains(key)) {
-            let Some(paired) = self.paired(key) else { continue };
-            if !matches!(paired.role, Role::Node { .. }) {
-                continue;
-            }
+            let paired = match self.all.get(key) {
+                Some(Neighbour::Paired(paired)) if matches!(paired.role, Role::Node { .. }) => {
+                    paired
+                }
+                Some(Neighbour::Meeting(meeting)) if meeting.placed.is_some() => {
+                    // Processes that are met at the same time would all find the last place free.
+                    all += 1;
+                    same += usize::from(meeting.placed == Some(uid));
+                    continue;
+                }
+                _ => continue,
+            };
             let is_same = paired.pair.process().uid() == uid;
             all += 1;
             same += usize::from(is_same);
