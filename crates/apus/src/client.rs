@@ -386,8 +386,8 @@ impl Client {
         sent.inspect_err(|error| span.fail(error))
     }
 
-    /// Sends requests to one service as [`send`](Self::send) does, all under one lock: a body and a cookie for each call. This takes a
-    /// fraction of the time of single sends. Requests that were sent are removed from `calls`.
+    /// Sends requests to one service as [`send`](Self::send) does, each with a body and a cookie. The lock of the node is taken once for
+    /// all of them, and the budgets of a service on this host are looked up once. Requests that were sent are removed from `calls`.
     ///
     /// # Errors
     ///
@@ -432,7 +432,9 @@ impl Client {
         operate(&end.shared, engine, flush, |engine, now| {
             let sent = engine.send_many(now, end.key, to, calls);
             if sent.is_err() {
-                engine.transmit(now); // The requests before the refused one.
+                // The requests before the refused one.
+                engine.transmit(now);
+                engine.transmit_due(now);
             }
             sent
         })
