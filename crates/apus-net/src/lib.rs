@@ -23,6 +23,7 @@
 //! | [`FaultLink`] | a link around a link that loses, doubles, reorders, corrupts and delays packets |
 //! | [`CaptureLink`] | a link around a link that writes its packets as pcapng |
 //! | [`Sleeper`] | sleeping until a link has input, or a thread calls |
+//! | [`EventSource`] | a descriptor that an event loop watches in place of a sleeping thread |
 //! | [`cpu`] | processors: the current one, the allowed ones, CPU time |
 //! | [`tcp`] | the kernel's data about a TCP connection |
 //! | [`clock`] | the time, suspend included |
@@ -31,7 +32,7 @@
 //! | [`interface_addresses`] | the addresses by which other machines reach this one |
 //! | [`conformance`] | the tests that every link passes |
 //!
-//! Of the library, only this crate has `unsafe` code, all of it in `sys.rs`, `sleeper.rs`, `cpu.rs`, `clock.rs`, `epoll.rs`,
+//! Of the library, only this crate has `unsafe` code, all of it in `sys.rs`, `sleeper.rs`, `event_source.rs`, `cpu.rs`, `clock.rs`, `epoll.rs`,
 //! `process.rs` and `tcp.rs`: small wrappers of system calls.
 
 mod address;
@@ -41,6 +42,7 @@ pub mod conformance;
 pub mod cpu;
 pub mod epoll;
 mod errors;
+mod event_source;
 mod fault;
 mod interfaces;
 mod link;
@@ -64,6 +66,7 @@ pub mod tcp;
 mod udp;
 
 pub use capture::CaptureLink;
+pub use event_source::EventSource;
 pub use fault::{FaultLink, Faults, FaultsError};
 pub use interfaces::interface_addresses;
 pub use link::{Capabilities, Link, LinkCounters};

@@ -1,7 +1,7 @@
 //! Sleeping until a link has input or another thread calls.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -92,6 +92,14 @@ impl Sleeper {
         debug_assert_eq!(written, 8, "the count is 0 or 1, far from where a write would block");
     }
 
+    /// Discards a call of [`wake`](Self::wake) that no sleep has ended for: the descriptor is no longer readable. Costs a system call
+    /// if there was a call.
+    pub fn discard_wake(&self) {
+        if self.called.load(Ordering::Acquire) {
+            self.take_call();
+        }
+    }
+
     /// Consumes the call. The event is read before the flag is cleared. In the opposite order, a call between the two would set the
     /// flag, the read would empty its event, and later calls would write nothing. A call between the read and the clearing writes
     /// nothing, but its thread's memory is visible here, and this thread is awake.
@@ -100,6 +108,13 @@ impl Sleeper {
         // SAFETY: the pointer is to a live u64, the size of an event. The read may fail if another sleeper was first.
         unsafe { libc::read(self.event.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
         self.called.swap(false, Ordering::AcqRel);
+    }
+}
+
+/// Readable from a call of [`Sleeper::wake`] until it is consumed.
+impl AsFd for Sleeper {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
     }
 }
 

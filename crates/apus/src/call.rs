@@ -283,7 +283,7 @@ impl Future for Call {
         if shared.regime == Regime::AlwaysPolls {
             context.waker().wake_by_ref();
         } else {
-            let waiter = Waiter::Task(parker::next_id(), context.waker().clone());
+            let waiter = Waiter::task(parker::next_id(), context.waker());
             engine.mail.wait_for_call(self.key, waiter);
             engine.need_progress();
             engine.transmit_due(now);

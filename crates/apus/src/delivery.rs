@@ -7,6 +7,7 @@
 //! | [`waiting`] | the loop of a waiting thread: look for the message, lead or follow, poll, sleep |
 //! | [`spin`] | how long a thread polls before it sleeps |
 //! | [`parker`] | where a thread sleeps, and how other threads wake it |
+//! | [`event_source`] | how an event loop of the application turns the engine |
 //! | [`cross_shard`] | threads that wait at a socket with an end in each of several shards |
 //! | [`serving`] | which threads serve, so that a handler that waits for its own thread gets an error |
 
@@ -14,6 +15,7 @@ mod leadership;
 mod mode;
 
 pub(crate) mod cross_shard;
+pub(crate) mod event_source;
 pub(crate) mod parker;
 pub(crate) mod serving;
 pub(crate) mod spin;

@@ -11,6 +11,7 @@ use apus_wire::{MAX_LINUX_MESSAGE, PathError};
 
 use crate::address::Address;
 use crate::config::ConfigError;
+use crate::delivery::Delivery;
 
 /// Why no operation on a node is possible any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +36,7 @@ macro_rules! unusable {
     };
 }
 
-unusable!(CallError, ReplyError, RecvError, OpenError, CloseError);
+unusable!(CallError, ReplyError, RecvError, OpenError, CloseError, EventLoopError);
 
 impl From<Unusable> for StartError {
     #[cold]
@@ -87,6 +88,30 @@ impl OpenError {
             _ => Self::NoPortLeft,
         }
     }
+}
+
+/// Why a node has no event loop ([`Node::event_loop`](crate::Node::event_loop)).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EventLoopError {
+    /// Misuse: in this delivery mode no event loop leads.
+    #[error("delivery mode {0}: an event loop turns the engine in mode `suspend` only")]
+    Delivery(Delivery),
+    /// Misuse: an event loop turns one engine, and the node has several.
+    #[error("the node has {0} shards: an event loop turns a node with one")]
+    Shards(usize),
+    /// Misuse: the node has an event loop.
+    #[error("the node has an event loop")]
+    InUse,
+    /// Misuse: the node was started by the parent of this process, before the fork.
+    #[error("the node belongs to the parent of this process: start another one after the fork")]
+    Forked,
+    /// Local: a thread panicked inside the node and left it unusable. The panic message of that thread names the cause.
+    #[error("a thread panicked inside the node: start another one")]
+    NodePanicked,
+    /// Local: the process or the system has no descriptor left.
+    #[error("no descriptor for the event loop")]
+    Descriptor(#[source] io::Error),
 }
 
 /// Why a call has no response.

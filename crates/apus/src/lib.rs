@@ -131,6 +131,7 @@ mod call;
 mod client;
 mod config;
 mod error;
+mod event_loop;
 mod flush;
 mod local_caller;
 mod node;
@@ -170,7 +171,10 @@ pub use config::{
     MisspeltVariable, QuantityError, Setting, parse_duration, parse_size,
 };
 pub use delivery::{Delivery, DeliveryError};
-pub use error::{CallError, CloseError, OpenError, RecvError, ReplyError, StartError};
+pub use error::{
+    CallError, CloseError, EventLoopError, OpenError, RecvError, ReplyError, StartError,
+};
+pub use event_loop::EventLoop;
 pub use flush::Flush;
 pub use local_caller::LocalCaller;
 pub use node::{Node, Route};
@@ -197,6 +201,7 @@ const _: () = {
     is_shared::<Service>();
     is_shared::<Call>();
     is_shared::<Canceller>();
+    is_shared::<EventLoop>();
     is_shared::<Request>();
     is_shared::<Response>();
     is_shared::<ReplyFailed>();

@@ -20,6 +20,7 @@ use bytes::Bytes;
 
 use crate::address::Address;
 use crate::delivery::cross_shard::CrossShardWaiters;
+use crate::delivery::event_source::TaskWaits;
 use crate::delivery::parker::{Parker, Waiter, WaiterId};
 use crate::delivery::spin::Spin;
 use crate::error::CallError;
@@ -157,6 +158,8 @@ pub(crate) struct Mail {
     pub(crate) discarded: Vec<Waiter>,
     /// Tasks registered anywhere.
     tasks: usize,
+    /// Waits of the tasks of an event loop.
+    pub(crate) task_waits: TaskWaits,
     /// The socket whose ends exchanged their loads last.
     exchanged: usize,
     /// Counters of all sockets, closed ones included.
@@ -176,6 +179,7 @@ impl Mail {
             wakes: Vec::new(),
             discarded: Vec::new(),
             tasks: 0,
+            task_waits: TaskWaits::new(),
             exchanged: 0,
             all: PortStats { messages: 0, handoffs: 0 },
             skips_unwanted: true,

@@ -15,7 +15,8 @@ use crate::config::{Config, EngineAt};
 use crate::engine::links;
 use crate::engine::lock::Shared;
 use crate::engine::shards::{Near, Shards};
-use crate::error::{CloseError, OpenError, StartError, Unusable};
+use crate::error::{CloseError, EventLoopError, OpenError, StartError, Unusable};
+use crate::event_loop::EventLoop;
 use crate::observe::events;
 use crate::observe::stats::Stats;
 use crate::service::Service;
@@ -196,6 +197,16 @@ impl Node {
     /// child.
     pub fn bind(&self, port: u16) -> Result<Service, OpenError> {
         Socket::open(&self.shards, Some(port)).map(Service::new)
+    }
+
+    /// Lets an event loop of the application turn the engine, in place of the background thread ([`EventLoop`]). A node has at most
+    /// one, and needs one shard and a [delivery](Config::delivery) of the mode `suspend`, which is the default.
+    ///
+    /// # Errors
+    ///
+    /// [`EventLoopError`].
+    pub fn event_loop(&self) -> Result<EventLoop, EventLoopError> {
+        EventLoop::new(&self.shards)
     }
 
     /// The current route of messages to another node. A call under way keeps the route on which it began. Takes the locks of all

@@ -375,7 +375,7 @@ impl Socket {
             if !always_polls {
                 // From here on it may be called, by this end or by one before.
                 *waiting = Some(id);
-                engine.mail.wait_for_mail(end.key, Waiter::Task(id, context.waker().clone()));
+                engine.mail.wait_for_mail(end.key, Waiter::task(id, context.waker()));
                 engine.need_progress();
                 engine.transmit_due(now);
             }

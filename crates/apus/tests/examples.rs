@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// The examples that measure calls for `cargo xtask instructions`; they are not for users.
-const MEASURES: [&str; 2] = ["call_cost", "call_rate"];
+/// The examples that measure calls; they are not for users.
+const MEASURES: [&str; 3] = ["await_rate", "call_cost", "call_rate"];
 
 /// A server and its client, which run at the same time.
 const PAIR: [&str; 2] = ["echo_client", "echo_server"];
 
 /// Examples and their output. `N` stands for a number.
-const OUTPUTS: [(&str, &str); 15] = [
+const OUTPUTS: [(&str, &str); 16] = [
     ("async_tokio", SQUARES),
     ("cancel", "the handler works\nthe call was cancelled\nthe handler has stopped\n"),
     (
@@ -23,6 +23,7 @@ const OUTPUTS: [(&str, &str); 15] = [
         "quick: at most N s are left\nquick: there is no deadline\nslow: the deadline has passed\n",
     ),
     ("echo", "hello\n"),
+    ("event_loop", "one\ntwo\nthree\n"),
     (
         "graceful_shutdown",
         "a request is executed\nthe server has ended, and nothing was left\nthe response: done\n",

@@ -19,6 +19,11 @@
 //!   half sent, waits for it too, while the background thread *watches*: it looks every millisecond.
 //! * **Deferred.** A leader that found packets lately sleeps on a timer and not on the link
 //!   ([`SleepKind`]), so that packets come in batches and their senders wake no thread.
+//! * **Event loop.** An event loop of the application ([`EventLoop`](crate::EventLoop)) leads asleep while its thread watches its
+//!   descriptor. Between two looks its thread runs tasks: no thread leads then, and tasks that wait wake no thread, because the
+//!   loop looks again before its thread sleeps. The background thread *guards* a loop that is asleep: while nothing arrives it
+//!   sleeps on the loop's descriptor too. If something arrives and the loop does not look within a suspend timeout, the background
+//!   thread leads until the loop looks again.
 //!
 //! | lead | a thread begins to wait | its sleep ends | it leaves |
 //! |---|---|---|---|
@@ -28,6 +33,9 @@
 //! | X asleep as leader | leads; X follows in its sleep | X leads, others follow | if it is X: passed on |
 //! | background | leads; the background thread stays asleep | follows | |
 //!
+//! An event loop that looks while another thread leads turns the engine nevertheless, and sleeps on, as a leader does from whom the
+//! lead was taken.
+//!
 //! That is the rule where threads lead, asleep or awake (`suspend`). Where they only poll
 //! (`napibusy`), the lead goes back to the background thread when polling has found nothing, and threads are never offered it. Where the
 //! background thread always leads (`base`, `defer`), threads never take the lead.
@@ -35,6 +43,7 @@
 
 use std::time::Duration;
 
+use apus_net::Descriptors;
 use apus_proto::Time;
 
 use crate::delivery::parker::{SleepKind, WaiterId};
@@ -82,6 +91,8 @@ enum Background {
     Armed,
     /// Parked until called.
     Disarmed,
+    /// Asleep on the descriptor of the event loop.
+    Guards,
 }
 
 /// The next action of the background thread.
@@ -91,6 +102,8 @@ pub(crate) enum BackgroundAction {
     Turn { forced: bool },
     /// Stay away for this long, or until called.
     Park(Option<Duration>),
+    /// Sleep on the descriptor of the event loop, or until called.
+    Guard(Descriptors),
 }
 
 /// How a thread stops waiting.
@@ -125,6 +138,17 @@ pub(crate) struct Leadership<T> {
     /// The last leader to leave is expected back soon.
     back_soon: bool,
     watch: Watch,
+    event_loop: Option<Guarded<T>>,
+}
+
+/// The event loop, and the background thread's look after it.
+#[derive(Debug)]
+struct Guarded<T> {
+    id: WaiterId,
+    handle: T,
+    descriptor: Descriptors,
+    /// When the background thread found that something had arrived for the loop.
+    roused_at: Option<Time>,
 }
 
 /// The background thread's look after work that was left to a thread which is expected back soon.
@@ -152,6 +176,7 @@ impl<T: Clone> Leadership<T> {
             urgent: false,
             back_soon: false,
             watch: Watch::default(),
+            event_loop: None,
         }
     }
 
@@ -194,9 +219,90 @@ impl<T: Clone> Leadership<T> {
         debug_assert!(matches!(self.lead, Lead::Awake(leader) if leader == id), "only a leader");
         self.lead = Lead::Asleep(Sleeping { id, handle, until });
         match self.background {
-            Background::Asleep(_) => self.call_background(false),
+            Background::Asleep(_) | Background::Guards => self.call_background(false),
             _ => None,
         }
+    }
+
+    /// Event loop `id` belongs to the engine from now on. Something has arrived for it when `descriptor` is readable. False if there
+    /// is another event loop.
+    pub(crate) fn add_event_loop(
+        &mut self,
+        id: WaiterId,
+        handle: T,
+        descriptor: Descriptors,
+    ) -> bool {
+        let is_first = self.event_loop.is_none();
+        if is_first {
+            self.event_loop = Some(Guarded { id, handle, descriptor, roused_at: None });
+        }
+        is_first
+    }
+
+    /// The event loop's handle, if there is an event loop.
+    pub(crate) fn event_loop(&self) -> Option<T> {
+        self.event_loop.as_ref().map(|event_loop| event_loop.handle.clone())
+    }
+
+    /// The event loop ends. Returns the thread to wake.
+    pub(crate) fn remove_event_loop(&mut self, id: WaiterId, leaving: Leaving) -> Option<T> {
+        self.event_loop = None;
+        self.unfollow(id);
+        let handed_over = self.leave(id, leaving);
+        match self.background {
+            Background::Guards => self.call_background(leaving == Leaving::Wanted), // Its descriptor is closed next.
+            _ if leaving == Leaving::Wanted => handed_over.or_else(|| self.need_progress()),
+            _ => handed_over,
+        }
+    }
+
+    /// Event loop `id` looks. True if it leads.
+    #[inline]
+    pub(crate) fn event_loop_looks(&mut self, id: WaiterId) -> bool {
+        let leads = self.reclaim(id);
+        if leads {
+            self.unfollow(id);
+        }
+        leads
+    }
+
+    /// The event loop has looked, and whoever watches its descriptor looks when something arrives. Returns the thread to wake.
+    pub(crate) fn event_loop_sleeps(&mut self, id: WaiterId, until: Until) -> Option<T> {
+        let handle = self.event_loop()?;
+        if matches!(self.lead, Lead::Awake(leader) if leader == id) {
+            self.lead = Lead::Asleep(Sleeping { id, handle, until });
+            return self.arm_background();
+        }
+        self.unfollow(id);
+        self.followers.push(Follower { id, handle, as_leader: Some(until) });
+        None
+    }
+
+    /// The event loop has looked, and its thread has tasks to run before it looks again. Returns the thread to wake.
+    #[inline]
+    pub(crate) fn event_loop_runs_tasks(&mut self, id: WaiterId) -> Option<T> {
+        match &self.lead {
+            Lead::Awake(leader) if *leader == id => {
+                self.lead = Lead::Vacant;
+                match self.background {
+                    Background::Disarmed | Background::Guards => self.call_background(false),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// The event loop sleeps: a background thread that is parked for ever, or sleeps as leader, looks after it instead.
+    fn arm_background(&mut self) -> Option<T> {
+        match self.background {
+            Background::Asleep(_) | Background::Disarmed => self.call_background(false),
+            _ => None,
+        }
+    }
+
+    fn is_event_loop(&self, id: WaiterId) -> bool {
+        self.event_loop.as_ref().is_some_and(|event_loop| event_loop.id == id)
     }
 
     /// Thread `id` sleeps without the lead.
@@ -243,7 +349,7 @@ impl<T: Clone> Leadership<T> {
         match next.as_leader {
             Some(until) => {
                 self.lead = Lead::Asleep(Sleeping { id: next.id, handle: next.handle, until });
-                None
+                if self.is_event_loop(next.id) { self.arm_background() } else { None }
             }
             None => {
                 self.lead = Lead::Offered(next.id);
@@ -254,6 +360,7 @@ impl<T: Clone> Leadership<T> {
 
     fn leave_to_background(&mut self, wanted: bool) -> Option<T> {
         self.lead = Lead::Vacant;
+        let wanted = wanted && self.event_loop.is_none(); // The loop's thread runs tasks, and looks again.
         match self.background {
             Background::Asleep(_) => {
                 // Otherwise it wakes for the next packet, sees that the engine is turned, and stays
@@ -263,7 +370,7 @@ impl<T: Clone> Leadership<T> {
                 }
                 None
             }
-            Background::Disarmed => self.call_background(wanted),
+            Background::Disarmed | Background::Guards => self.call_background(wanted),
             Background::Armed if wanted => self.call_background(true),
             Background::Running => {
                 self.urgent |= wanted;
@@ -338,11 +445,14 @@ impl<T: Clone> Leadership<T> {
         }
     }
 
-    /// Something is to be done now, and no thread leads. Returns whom to wake. If the last leader is expected back soon, that is
-    /// nobody while the background thread watches, and otherwise the background thread, to begin with that.
+    /// Something is to be done now, and no thread leads. Returns whom to wake. If the last leader is expected back soon, or the thread
+    /// of an event loop runs tasks, that is nobody while the background thread watches, and otherwise the background thread, to begin
+    /// with that.
     fn leave_work(&mut self, now: Time) -> Option<T> {
         match self.background {
-            Background::Armed | Background::Running if self.back_soon => {
+            Background::Armed | Background::Running
+                if self.back_soon || self.event_loop.is_some() =>
+            {
                 self.watch.left_at = Some(now);
                 let was_on = std::mem::replace(&mut self.watch.is_on, true);
                 if was_on || self.background == Background::Running {
@@ -357,10 +467,19 @@ impl<T: Clone> Leadership<T> {
 
     /// Something must go on although no thread waits. Returns whom to wake.
     pub(crate) fn need_progress(&mut self) -> Option<T> {
+        if self.event_loop.is_some()
+            && !matches!(self.background, Background::Disarmed | Background::Guards)
+        {
+            return None; // The loop looks, or is found to be late.
+        }
         match (&self.lead, self.background) {
-            (Lead::Vacant, Background::Armed | Background::Disarmed | Background::Asleep(_)) => {
-                self.call_background(true)
-            }
+            (
+                Lead::Vacant,
+                Background::Armed
+                | Background::Disarmed
+                | Background::Guards
+                | Background::Asleep(_),
+            ) => self.call_background(true),
             (Lead::Vacant, Background::Running) => {
                 self.urgent = true;
                 None
@@ -371,6 +490,9 @@ impl<T: Clone> Leadership<T> {
 
     /// The background thread is up. `last_turn`: when the engine was turned last.
     pub(crate) fn background_action(&mut self, now: Time, last_turn: Time) -> BackgroundAction {
+        if let Some(action) = self.look_after_event_loop(now, last_turn) {
+            return action;
+        }
         let urgent = std::mem::take(&mut self.urgent);
         let still_for = now.saturating_since(last_turn);
         let missed = self.back_soon && !self.followers.is_empty();
@@ -400,6 +522,41 @@ impl<T: Clone> Leadership<T> {
         };
         self.background = background;
         action
+    }
+
+    /// The background thread is up while the event loop sleeps. `None`: another thread leads, or none, or the loop is late.
+    fn look_after_event_loop(&mut self, now: Time, last_turn: Time) -> Option<BackgroundAction> {
+        let mask = self.mask;
+        let guarded = self.event_loop.as_mut()?;
+        let sleeps = matches!(&self.lead, Lead::Asleep(leader) if leader.id == guarded.id);
+        if !sleeps {
+            guarded.roused_at = None;
+            return None;
+        }
+        if self.background == Background::Guards {
+            guarded.roused_at = Some(now);
+        }
+        let left = match guarded.roused_at {
+            Some(roused_at) if last_turn < roused_at => {
+                mask.saturating_sub(now.saturating_since(roused_at))
+            }
+            _ => {
+                guarded.roused_at = None;
+                let quiet = now.saturating_since(last_turn);
+                if quiet >= mask {
+                    self.background = Background::Guards;
+                    return Some(BackgroundAction::Guard(guarded.descriptor));
+                }
+                mask - quiet
+            }
+        };
+        if left.is_zero() {
+            guarded.roused_at = None;
+            self.lead = Lead::Vacant; // The loop is late, as a thread is that does not come back.
+            return None;
+        }
+        self.background = Background::Armed;
+        Some(BackgroundAction::Park(Some(left)))
     }
 
     /// The background thread goes to sleep as leader.

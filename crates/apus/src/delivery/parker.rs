@@ -1,6 +1,7 @@
 //! Where a thread sleeps, and how others end its sleep.
 
 use std::cell::RefCell;
+use std::io;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
@@ -75,8 +76,40 @@ impl Parker {
         }
     }
 
+    /// The place where an event loop sleeps: somewhere in the application, which watches a descriptor that
+    /// [`sleeper`](Self::sleeper) makes readable.
+    ///
+    /// # Errors
+    ///
+    /// No descriptor is left.
+    pub(crate) fn of_event_loop() -> io::Result<Self> {
+        Ok(Self { sleeper: OnceLock::from(Some(Sleeper::new()?)), ..Self::new() })
+    }
+
     pub(crate) fn id(&self) -> WaiterId {
         self.id
+    }
+
+    /// What ends the sleep of an event loop.
+    pub(crate) fn sleeper(&self) -> Option<&Sleeper> {
+        self.sleeper.get()?.as_ref()
+    }
+
+    /// The event loop sleeps from now on. After a wake-up since [`prepare`](Self::prepare) its sleep ends at once.
+    pub(crate) fn begin_event_loop_sleep(&self) {
+        if !self.begin_sleep(AS_LEADER)
+            && let Some(sleeper) = self.sleeper()
+        {
+            sleeper.wake();
+        }
+    }
+
+    /// The event loop looks, because its sleep has ended or for another reason. Discards earlier wake-ups.
+    pub(crate) fn end_event_loop_sleep(&self) {
+        self.prepare();
+        if let Some(sleeper) = self.sleeper() {
+            sleeper.discard_wake();
+        }
     }
 
     pub(crate) fn other_cores(&self) -> usize {
@@ -215,14 +248,28 @@ pub(crate) enum Waiter {
     /// A thread that sleeps.
     Thread(Arc<Parker>),
     /// A task of an executor.
-    Task(WaiterId, Waker),
+    Task(Task),
+}
+
+/// A task that waits for a message.
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    id: WaiterId,
+    waker: Waker,
+    /// The thread that ran the task when it began to wait.
+    thread: WaiterId,
 }
 
 impl Waiter {
+    /// A task that the calling thread runs.
+    pub(crate) fn task(id: WaiterId, waker: &Waker) -> Self {
+        Self::Task(Task { id, waker: waker.clone(), thread: thread_id() })
+    }
+
     pub(crate) fn id(&self) -> WaiterId {
         match self {
             Self::Thread(parker) => parker.id,
-            Self::Task(id, _) => *id,
+            Self::Task(task) => task.id,
         }
     }
 
@@ -230,12 +277,22 @@ impl Waiter {
         matches!(self, Self::Task(..))
     }
 
+    /// A task that the calling thread ran when the task began to wait.
+    pub(crate) fn is_task_of_this_thread(&self) -> bool {
+        matches!(self, Self::Task(task) if task.thread == thread_id())
+    }
+
+    /// A task with this waker.
+    pub(crate) fn will_wake(&self, waker: &Waker) -> bool {
+        matches!(self, Self::Task(task) if task.waker.will_wake(waker))
+    }
+
     /// Outside the engine's lock. True if it took a wake-up.
     pub(crate) fn wake(self) -> bool {
         match self {
             Self::Thread(parker) => parker.notify(),
-            Self::Task(_, waker) => {
-                waker.wake();
+            Self::Task(task) => {
+                task.waker.wake();
                 true
             }
         }

@@ -55,6 +55,15 @@ impl PollBudget {
         Self { gap: budget, idle_left: Some(budget), giving_way }
     }
 
+    /// Polls no longer than `most`.
+    pub(crate) fn at_most(self, most: Duration) -> Self {
+        Self {
+            gap: self.gap.min(most),
+            idle_left: self.idle_left.map(|left| left.min(most)),
+            ..self
+        }
+    }
+
     pub(crate) const fn is_none(&self) -> bool {
         self.gap.is_zero()
     }

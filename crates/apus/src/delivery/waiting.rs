@@ -41,7 +41,7 @@ pub(crate) trait Awaited {
 }
 
 /// How polling ended.
-enum Polled<T> {
+pub(crate) enum Polled<T> {
     Ready(T),
     TimedOut,
     /// The poll budget ran out before the message came.
@@ -182,7 +182,7 @@ impl Shared {
     /// Turns the engine until the message has arrived, `until` has passed, or the budget has run out without packets. Lets other
     /// threads take the lock between two turns.
     #[inline]
-    fn poll<'a, A: Awaited>(
+    pub(crate) fn poll<'a, A: Awaited>(
         &'a self,
         mut engine: Guard<'a>,
         awaited: &mut A,
@@ -458,7 +458,7 @@ impl Sleep {
 }
 
 /// Saturates at 584 years.
-fn nanos(time: Duration) -> u64 {
+pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 

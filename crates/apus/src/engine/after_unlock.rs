@@ -66,6 +66,7 @@ impl Engine {
         self.close_handlers();
         self.mail.wakes.extend(self.drain.waiter.take());
         self.mail.wakes.extend(self.leadership.background().map(Waiter::Thread));
+        self.mail.wakes.extend(self.leadership.event_loop().map(Waiter::Thread));
         self.take_after_unlock()
     }
 }

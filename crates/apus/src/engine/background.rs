@@ -36,6 +36,11 @@ pub(crate) fn run(shared: &Shared, me: &Arc<Parker>) {
                 let timeout = until.map(|until| until.saturating_since(now));
                 me.sleep_as_leader(kind, shared.descriptors, timeout);
             }
+            BackgroundAction::Guard(descriptor) => {
+                me.prepare();
+                drop(engine);
+                me.sleep_as_leader(SleepKind::Link, descriptor, None);
+            }
             BackgroundAction::Park(timeout) => {
                 me.prepare();
                 drop(engine);

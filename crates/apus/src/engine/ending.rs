@@ -6,6 +6,7 @@ use apus_net::Link;
 use apus_proto::{SocketKey, Time};
 
 use super::Engine;
+use crate::delivery::parker::Waiter;
 use crate::engine::no_link::NoLink;
 use crate::sync::clock;
 
@@ -21,6 +22,7 @@ impl Engine {
             self.close(socket);
         }
         self.forget_waiting();
+        self.mail.wakes.extend(self.leadership.event_loop().map(Waiter::Thread));
         if let Some(mut neighbours) = self.neighbours.take() {
             let now = clock::now();
             neighbours.transmit(now, &mut self.endpoint);

@@ -8,8 +8,11 @@
 //!
 //! `RUSTFLAGS="--cfg apus_model" cargo test -p apus --lib --target-dir target/model model`
 
+use std::future::Future;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use apus_net::{Capabilities, Descriptors, Link, LinkCounters, Path, only, shard_of};
@@ -20,9 +23,11 @@ use shuttle::{Runner, thread};
 use crate::address::Address;
 use crate::client::Client;
 use crate::config::Config;
+use crate::delivery::parker::Parker;
 use crate::delivery::{Delivery, Regime};
+use crate::engine::lock::Shared;
 use crate::node::Node;
-use crate::sync::{arrive, take_arrived};
+use crate::sync::{AtomicU8, Ordering, arrive, take_arrived};
 
 const PORT: u16 = 7;
 
@@ -183,11 +188,104 @@ fn calls_are_answered(delivery: Delivery, shape: Shape) {
     }
 }
 
-fn explore(scheduler: impl Scheduler + 'static, delivery: Delivery, shape: Shape) {
+fn explore(scheduler: impl Scheduler + 'static, test: impl Fn() + Send + Sync + 'static) {
     let mut config = shuttle::Config::new();
     config.max_time = Some(Duration::from_millis(600));
     config.stack_size = 1 << 18;
-    Runner::new(scheduler, config).run(move || calls_are_answered(delivery, shape));
+    Runner::new(scheduler, config).run(test);
+}
+
+/// An event loop of an application with one task. Its thread sleeps where the loop's descriptor would be watched.
+struct TaskLoop {
+    shared: Arc<Shared>,
+    me: Arc<Parker>,
+    /// The task was woken.
+    woken: Arc<AtomicU8>,
+    /// The thread polls before it sleeps.
+    polls: bool,
+}
+
+struct WakeTask {
+    me: Arc<Parker>,
+    woken: Arc<AtomicU8>,
+}
+
+impl Wake for WakeTask {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(1, Ordering::Release);
+        self.me.sleeper().unwrap().wake(); // As an executor wakes the thread of its loop.
+    }
+}
+
+impl TaskLoop {
+    fn begin(node: &Node, polls: bool) -> Self {
+        let shared = Arc::clone(node.shards.iter().next().unwrap());
+        let me = Arc::new(Parker::of_event_loop().unwrap());
+        shared.add_event_loop(&me, shared.descriptors).unwrap();
+        Self { shared, me, woken: Arc::new(AtomicU8::new(0)), polls }
+    }
+
+    fn run<T>(&self, task: impl Future<Output = T>) -> T {
+        let waker = Waker::from(Arc::new(WakeTask {
+            me: Arc::clone(&self.me),
+            woken: Arc::clone(&self.woken),
+        }));
+        let mut task = Box::pin(task);
+        loop {
+            if let Poll::Ready(output) = task.as_mut().poll(&mut Context::from_waker(&waker)) {
+                self.shared.remove_event_loop(self.me.id());
+                return output;
+            }
+            while self.woken.swap(0, Ordering::AcqRel) == 0 {
+                self.me.end_event_loop_sleep();
+                let look = if self.polls {
+                    self.shared.poll_in_event_loop(&self.me, Duration::from_micros(50)).unwrap()
+                } else {
+                    self.shared.turn_in_event_loop(&self.me).unwrap()
+                };
+                if self.woken.swap(0, Ordering::AcqRel) != 0 {
+                    break;
+                }
+                let timeout = look.due.map(|due| due.saturating_since(look.now));
+                self.me.sleeper().unwrap().sleep(self.shared.descriptors, timeout);
+            }
+        }
+    }
+}
+
+/// A task awaits calls that a task of another node answers, while a thread calls by a blocking function.
+fn tasks_of_event_loops_go_on(polls: bool) {
+    let (at, [serves, calls]) = ([address(1), address(2)], [0, 100]);
+    let serving = node(at[0], &[serves], &[(at[1], calls)], Delivery::suspend());
+    let calling = node(at[1], &[calls], &[(at[0], serves)], Delivery::suspend());
+    let service = serving.bind(PORT).unwrap();
+    let client = calling.client().unwrap();
+    let to = Address::new(at[0], PORT);
+    let server = thread::spawn({
+        let service = service.clone();
+        move || {
+            let event_loop = TaskLoop::begin(&serving, polls);
+            event_loop.run(async {
+                while let Ok(mut request) = service.recv_async().await {
+                    let body = request.take_body();
+                    request.reply(body).unwrap();
+                }
+            });
+        }
+    });
+    let blocking = thread::spawn({
+        let client = client.clone();
+        move || assert_eq!(client.call(to, "thread").unwrap(), "thread")
+    });
+    let event_loop = TaskLoop::begin(&calling, polls);
+    event_loop.run(async {
+        for _ in 0..2 {
+            assert_eq!(client.start(to, "task").unwrap().await.unwrap(), "task");
+        }
+    });
+    blocking.join().unwrap();
+    service.shutdown();
+    server.join().unwrap();
 }
 
 /// More than any run makes in its time.
@@ -198,11 +296,21 @@ fn no_wake_up_is_lost_and_no_message_left_behind() {
     for delivery in Delivery::ALL {
         for (shards, callers, servers) in [(1, 1, 1), (1, 2, 2), (2, 1, 1), (2, 1, 2)] {
             let shape = Shape { shards, callers, servers };
-            explore(RandomScheduler::new_from_seed(7, SCHEDULES), delivery, shape);
+            let test = move || calls_are_answered(delivery, shape);
+            explore(RandomScheduler::new_from_seed(7, SCHEDULES), test);
             // By priority, a thread that polls without end would be the only one to run.
             if delivery.regime() != Regime::AlwaysPolls {
-                explore(PctScheduler::new_from_seed(7, 3, SCHEDULES), delivery, shape);
+                explore(PctScheduler::new_from_seed(7, 3, SCHEDULES), test);
             }
         }
+    }
+}
+
+#[test]
+fn no_wake_up_of_an_event_loop_is_lost() {
+    for polls in [false, true] {
+        let test = move || tasks_of_event_loops_go_on(polls);
+        explore(RandomScheduler::new_from_seed(7, SCHEDULES), test);
+        explore(PctScheduler::new_from_seed(7, 3, SCHEDULES), test);
     }
 }

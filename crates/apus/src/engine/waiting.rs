@@ -156,10 +156,9 @@ impl Engine {
     /// Whether no call waits for room. Otherwise the task is woken when none does any more.
     #[cfg(feature = "tower")]
     pub(crate) fn has_room(&mut self, task: &Waker) -> bool {
-        let is_known =
-            |waiter: &Waiter| matches!(waiter, Waiter::Task(_, it) if it.will_wake(task));
+        let is_known = |waiter: &Waiter| waiter.will_wake(task);
         if !self.waiting.is_empty() && !self.waiting.tasks.iter().any(is_known) {
-            let task = Waiter::Task(parker::next_id(), task.clone());
+            let task = Waiter::task(parker::next_id(), task);
             self.mail.register(&task);
             self.waiting.tasks.push(task);
             self.need_progress();

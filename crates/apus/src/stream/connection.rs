@@ -549,7 +549,7 @@ impl Connection {
             drop((state, engine));
             context.waker().wake_by_ref();
         } else {
-            let waiter = Waiter::Task(parker::next_id(), context.waker().clone());
+            let waiter = Waiter::task(parker::next_id(), context.waker());
             state.waiters(goal.operation()).enlist(waiter, &mut engine.mail);
             drop(state);
             engine.need_progress();

@@ -205,7 +205,7 @@ impl Future for Accept<'_> {
         self.leave();
         let listener = self.listener;
         let always_polls = listener.socket.first().shared.regime == Regime::AlwaysPolls;
-        let waiter = Waiter::Task(parker::next_id(), context.waker().clone());
+        let waiter = Waiter::task(parker::next_id(), context.waker());
         for end in listener.socket.ends() {
             let mut engine = end.shared.enter().map_err(failure::unusable)?;
             let now = clock::now();

@@ -81,10 +81,67 @@ fn leadership(mode: Delivery, state: &str) -> Leadership<char> {
             leadership.follow(2, 'y');
             assert_eq!(leadership.leave(1, Leaving::Away), Some('y'));
         }
+        "e asleep" => {
+            mask(&mut leadership);
+            assert_eq!(leadership.leave(1, Leaving::Away), None);
+            begin_loop(&mut leadership);
+        }
+        "e asleep, background guards" => {
+            leadership = self::leadership(mode, "e asleep");
+            let action = leadership.background_action(at(20_000), at(0));
+            assert_eq!(action, BackgroundAction::Guard(LOOP));
+        }
+        "e asleep, background roused" => {
+            leadership = self::leadership(mode, "e asleep, background guards");
+            let action = leadership.background_action(at(30_000), at(0));
+            assert_eq!(action, BackgroundAction::Park(Some(mode.mask())));
+        }
+        "x awake, e asleep" => {
+            leadership = self::leadership(mode, "e asleep");
+            assert!(leadership.claim(1));
+        }
+        "e awake" => {
+            leadership = self::leadership(mode, "e asleep");
+            assert!(leadership.event_loop_looks(E));
+        }
+        "vacant, e runs tasks" => {
+            leadership = self::leadership(mode, "e awake");
+            assert_eq!(leadership.event_loop_runs_tasks(E), None);
+        }
+        "background, e is late" => {
+            leadership = self::leadership(mode, "e asleep, background roused");
+            let action = leadership.background_action(at(40_000), at(0));
+            assert_eq!(action, BackgroundAction::Turn { forced: true });
+            leadership.background_sleeps(Some(at(90)));
+        }
         _ => panic!("no such state: {state}"),
     }
     leadership
 }
+
+/// The event loop.
+const E: WaiterId = 4;
+
+/// Its descriptor.
+const LOOP: Descriptors = [7, -1, -1, -1];
+
+/// The event loop begins, and sleeps.
+fn begin_loop(leadership: &mut Leadership<char>) {
+    assert!(leadership.add_event_loop(E, 'e', LOOP));
+    assert!(leadership.event_loop_looks(E));
+    assert_eq!(leadership.event_loop_sleeps(E, Some(at(90))), None);
+}
+
+/// The states that can come about where there is an event loop.
+const LOOP_STATES: [&str; 7] = [
+    "e asleep",
+    "e asleep, background guards",
+    "e asleep, background roused",
+    "x awake, e asleep",
+    "e awake",
+    "vacant, e runs tasks",
+    "background, e is late",
+];
 
 /// The states that can come about in a mode.
 fn states(mode: Delivery) -> &'static [&'static str] {
@@ -121,7 +178,7 @@ fn states(mode: Delivery) -> &'static [&'static str] {
 }
 
 fn name(id: WaiterId) -> char {
-    ['x', 'y', 'z'][usize::try_from(id).unwrap() - 1]
+    ['x', 'y', 'z', 'e'][usize::try_from(id).unwrap() - 1]
 }
 
 fn show(leadership: &Leadership<char>) -> String {
@@ -141,8 +198,10 @@ fn show(leadership: &Leadership<char>) -> String {
         other => format!("{other:?}").to_lowercase(),
     };
     let urgent = if leadership.urgent { ", urgent" } else { "" };
+    let roused = leadership.event_loop.as_ref().is_some_and(|it| it.roused_at.is_some());
+    let roused = if roused { ", roused" } else { "" };
     let watches = if leadership.watch.is_on { ", watches" } else { "" };
-    write!(text, "; background {background}{urgent}{watches}").unwrap();
+    write!(text, "; background {background}{urgent}{watches}{roused}").unwrap();
     text
 }
 
@@ -156,6 +215,7 @@ fn text_of(action: BackgroundAction) -> String {
         BackgroundAction::Turn { forced: true } => "forced turn".to_owned(),
         BackgroundAction::Park(None) => "park".to_owned(),
         BackgroundAction::Park(Some(time)) => format!("park {time:?}"),
+        BackgroundAction::Guard(_) => "guard".to_owned(),
     }
 }
 
@@ -228,11 +288,58 @@ fn table(mode: Delivery) -> String {
     text
 }
 
+type LoopEvent = (&'static str, fn(&mut Leadership<char>) -> Option<String>);
+
+/// Further events where there is an event loop; `None`: the event cannot come about.
+const LOOP_EVENTS: [LoopEvent; 6] = [
+    ("the event loop looks", |c| {
+        let leads = c.event_loop_looks(E);
+        Some(if leads { "leads" } else { "turns" }.to_owned())
+    }),
+    ("the event loop has looked, and sleeps", |c| {
+        let has_looked = matches!(&c.lead, Lead::Awake(_));
+        has_looked.then(|| wake(c.event_loop_sleeps(E, None)))
+    }),
+    ("the event loop has looked, and its thread runs tasks", |c| {
+        let leads = matches!(&c.lead, Lead::Awake(E));
+        leads.then(|| wake(c.event_loop_runs_tasks(E)))
+    }),
+    ("the event loop ends", |c| Some(wake(c.remove_event_loop(E, Leaving::Away)))),
+    ("the event loop ends while a task waits", |c| {
+        Some(wake(c.remove_event_loop(E, Leaving::Wanted)))
+    }),
+    ("x, or another thread, begins to wait", |c| Some(follows(c.claim(1)))),
+];
+
+/// The table of a mode in which threads lead, where there is an event loop as well.
+fn loop_table(mode: Delivery) -> String {
+    let mut text = format!("# {mode}, with an event loop\n");
+    let both =
+        EVENTS.iter().filter(|(event, _)| !event.starts_with('y') && !event.starts_with("x is"));
+    let both = both.map(|(event, act)| {
+        let act = |c: &mut Leadership<char>| Some(act(c));
+        (*event, Box::new(act) as Box<dyn Fn(&mut Leadership<char>) -> Option<String>>)
+    });
+    let own = LOOP_EVENTS.iter().map(|(event, act)| {
+        (*event, Box::new(act) as Box<dyn Fn(&mut Leadership<char>) -> Option<String>>)
+    });
+    for (event, act) in own.chain(both) {
+        writeln!(text, "\n{event}").unwrap();
+        for state in LOOP_STATES {
+            let mut leadership = leadership(mode, state);
+            if let Some(answer) = act(&mut leadership) {
+                writeln!(text, "  {state:<29} | {answer:<12} | {}", show(&leadership)).unwrap();
+            }
+        }
+    }
+    text
+}
+
 /// Which modes share a table: the rules depend on the regime and the mask's time only.
 #[test]
 fn every_transition_is_as_written() {
     let modes = [Delivery::base(), Delivery::napibusy(), Delivery::suspend()];
-    let text = modes.map(table).join("\n");
+    let text = modes.map(table).join("\n") + "\n" + &loop_table(Delivery::suspend());
     expect_file!["table.txt"].assert_eq(&text);
     for x in [0, 20].map(Duration::from_micros) {
         let header = |mode: Delivery| format!("# {mode}\n");
@@ -382,4 +489,48 @@ fn in_fullbusy_there_is_nobody_to_wake() {
     let mut leadership: Leadership<char> = Leadership::new(Delivery::fullbusy(), None);
     assert_eq!(leadership.need_progress(), None);
     assert_eq!(leadership.poke(at(9), Some(at(1))), None);
+}
+
+#[test]
+fn an_event_loop_that_looks_in_time_keeps_the_background_thread_away() {
+    let mut leadership = leadership(Delivery::suspend(), "e asleep, background guards");
+    let look = |leadership: &mut Leadership<char>| {
+        assert!(leadership.event_loop_looks(E));
+        assert_eq!(leadership.event_loop_sleeps(E, None), None);
+        assert_eq!(leadership.need_progress(), None, "the loop leads");
+    };
+    // A packet wakes both.
+    let parked = |time| BackgroundAction::Park(Some(micros(time)));
+    assert_eq!(leadership.background_action(at(50_000), at(20_000)), parked(10_000));
+    for milli in 50..90 {
+        look(&mut leadership);
+        if milli % 10 == 9 {
+            let (now, last_turn) = (milli * 1_000 + 900, milli * 1_000);
+            assert_eq!(leadership.background_action(at(now), at(last_turn)), parked(9_100));
+        }
+    }
+    // Nothing comes for a while.
+    let action = leadership.background_action(at(100_000), at(89_000));
+    assert_eq!(action, BackgroundAction::Guard(LOOP));
+}
+
+#[test]
+fn tasks_of_an_event_loop_wait_no_longer_than_others_if_its_thread_does_not_look() {
+    let mut sleeps = leadership(Delivery::suspend(), "e asleep, background guards");
+    assert_eq!(
+        sleeps.background_action(at(50_000), at(0)),
+        BackgroundAction::Park(Some(micros(10_000)))
+    );
+    assert_eq!(
+        sleeps.background_action(at(60_000), at(0)),
+        BackgroundAction::Turn { forced: true }
+    );
+    sleeps.background_sleeps(None);
+    assert!(sleeps.event_loop_looks(E), "it takes the lead back");
+    assert_eq!(sleeps.event_loop_sleeps(E, None), Some(BACKGROUND));
+
+    let mut computes = leadership(Delivery::suspend(), "vacant, e runs tasks");
+    assert_eq!(computes.need_progress(), None, "it looks again");
+    let action = computes.background_action(at(50_000), at(40_000));
+    assert_eq!(action, BackgroundAction::Turn { forced: true });
 }

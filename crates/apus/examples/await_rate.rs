@@ -1,0 +1,127 @@
+//! Compares awaited calls in a runtime of tokio with blocking calls: a client and an echo server in two threads, 100 bytes.
+//!
+//! `await_rate CALLS [udp]` prints the median time of a call, one at a time, of each kind of client and server.
+
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use apus::{Address, CallOptions, Client, Config, Node, Service};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use tokio::runtime::{Builder, Runtime};
+
+/// How the threads of a node wait for messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Waits {
+    Blocking,
+    /// In a runtime, woken by the background thread.
+    Await,
+    /// In a runtime that has the node's event loop.
+    EventLoop,
+    /// The same, and the thread polls before it parks.
+    Polls,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let calls: usize = arguments.next().ok_or("await_rate CALLS [udp]")?.parse()?;
+    let link = arguments.next().unwrap_or_else(|| "auto".to_owned());
+    for waits in [Waits::Blocking, Waits::Await, Waits::EventLoop, Waits::Polls, Waits::Blocking] {
+        let mut config = Config::new();
+        config.listen("127.0.0.1:0".parse()?).link(link.parse()?);
+        let server = Node::start(&config)?;
+        let service = server.bind(4000)?;
+        let to = Address::new(server.local_addr(), 4000);
+        let (ready, is_ready) = mpsc::channel();
+        let serving = thread::spawn({
+            let service = service.clone();
+            move || {
+                pin(1);
+                ready.send(()).unwrap();
+                serve(waits, server, service);
+            }
+        });
+        is_ready.recv()?;
+        pin(0);
+        let node = Node::start(&config)?;
+        let client = node.client()?;
+        client.connect(to, CallOptions::new().deadline(Duration::from_secs(10)))?;
+        call(waits, &node, &client, to, calls / 10);
+        let mut times = call(waits, &node, &client, to, calls);
+        times.sort();
+        let at = |part: usize| times[times.len() * part / 1000].as_secs_f64() * 1e6;
+        println!(
+            "{waits:?}: p50 {:.2} us, p99 {:.2} us; background turns {}",
+            at(500),
+            at(990),
+            node.stats().delivery.background_turns
+        );
+        service.shutdown();
+        serving.join().unwrap();
+    }
+    Ok(())
+}
+
+fn pin(cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu).unwrap();
+    let _ = sched_setaffinity(Pid::from_raw(0), &set);
+}
+
+fn runtime(waits: Waits, node: &Node) -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all();
+    let event_loop = (waits != Waits::Await).then(|| node.event_loop().unwrap());
+    if let (Waits::Polls, Some(event_loop)) = (waits, &event_loop) {
+        builder.on_thread_park(event_loop.poll_before_park());
+    }
+    let runtime = builder.build().unwrap();
+    if let Some(event_loop) = event_loop {
+        runtime.spawn(event_loop.drive());
+    }
+    runtime
+}
+
+fn serve(waits: Waits, server: Node, service: Service) {
+    if waits == Waits::Blocking {
+        return service.serve(|mut request| {
+            let body = request.take_body();
+            let _ = request.reply(body);
+        });
+    }
+    let runtime = runtime(waits, &server);
+    let serving = runtime.spawn(async move {
+        while let Ok(mut request) = service.recv_async().await {
+            let body = request.take_body();
+            let _ = request.reply(body);
+        }
+    });
+    runtime.block_on(serving).unwrap();
+}
+
+fn call(waits: Waits, node: &Node, client: &Client, to: Address, calls: usize) -> Vec<Duration> {
+    let mut times = Vec::with_capacity(calls);
+    if waits == Waits::Blocking {
+        for _ in 0..calls {
+            let before = Instant::now();
+            client.call(to, &[7; 100][..]).unwrap();
+            times.push(before.elapsed());
+        }
+        return times;
+    }
+    let runtime = runtime(waits, node);
+    let client = client.clone();
+    let calling = runtime.spawn(async move {
+        for _ in 0..calls {
+            let before = Instant::now();
+            client.start(to, &[7; 100][..]).unwrap().await.unwrap();
+            times.push(before.elapsed());
+        }
+        times
+    });
+    runtime.block_on(calling).unwrap()
+}

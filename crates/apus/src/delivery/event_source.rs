@@ -1,0 +1,191 @@
+//! How an event loop of the application turns the engine: it looks, then sleeps as a leader does, but somewhere in the application.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apus_net::Descriptors;
+use apus_proto::{SocketKey, Time};
+
+use crate::delivery::parker::{Parker, Waiter, WaiterId};
+use crate::delivery::spin::{PollBudget, Spin};
+use crate::delivery::waiting::{Awaited, Polled, nanos};
+use crate::delivery::{Leaving, Regime};
+use crate::engine::Engine;
+use crate::engine::lock::{Guard, Shared};
+use crate::error::{EventLoopError, Unusable};
+use crate::mail::Mail;
+use crate::sync::clock;
+
+/// The waits of the tasks of an event loop: how long until one of them is woken.
+#[derive(Debug)]
+pub(crate) struct TaskWaits {
+    spin: Spin,
+    /// When the wait began, and when the loop fell asleep in it.
+    sleeps: Option<(Time, Time)>,
+}
+
+impl TaskWaits {
+    pub(crate) const fn new() -> Self {
+        Self { spin: Spin::new(), sleeps: None }
+    }
+}
+
+/// A look of an event loop at the engine.
+#[derive(Debug)]
+pub(crate) struct Look {
+    /// Datagrams, and messages of neighbours, that it received.
+    pub(crate) received: usize,
+    /// Tasks or threads were woken.
+    pub(crate) woke: bool,
+    pub(crate) now: Time,
+    /// When the loop is to look again, if nothing arrives before. `None`: no timer runs, or it looks again before it sleeps.
+    pub(crate) due: Option<Time>,
+    /// The node has been closed: there is nothing to look at any more.
+    pub(crate) stopped: bool,
+}
+
+impl Look {
+    pub(crate) const STOPPED: Self =
+        Self { received: 0, woke: false, now: Time::ZERO, due: None, stopped: true };
+}
+
+impl Shared {
+    /// Turns the engine once. The event loop sleeps afterwards.
+    ///
+    /// # Errors
+    ///
+    /// As [`enter`](Self::enter).
+    pub(crate) fn turn_in_event_loop(&self, me: &Arc<Parker>) -> Result<Look, Unusable> {
+        let mut engine = self.enter()?;
+        if engine.stopped {
+            return Ok(Look::STOPPED);
+        }
+        engine.leadership.event_loop_looks(me.id());
+        let now = clock::now();
+        let received = engine.turn(now);
+        Ok(sleep(engine, me, now, received))
+    }
+
+    /// Turns the engine until a task is to be woken, at most for a time learnt from earlier waits and for `at_most`. The event loop
+    /// sleeps afterwards, unless a task was woken: then it looks again before its thread sleeps.
+    ///
+    /// # Errors
+    ///
+    /// As [`enter`](Self::enter).
+    pub(crate) fn poll_in_event_loop(
+        &self,
+        me: &Arc<Parker>,
+        at_most: Duration,
+    ) -> Result<Look, Unusable> {
+        let mut engine = self.enter()?;
+        if engine.stopped {
+            return Ok(Look::STOPPED);
+        }
+        let leads = engine.leadership.event_loop_looks(me.id());
+        let began = clock::now();
+        if !leads || !engine.mail.tasks_wait() {
+            let received = engine.turn(began);
+            return Ok(sleep(engine, me, began, received));
+        }
+        let mut budget = match self.delivery.poll_time() {
+            Some(time) => PollBudget::fixed(time.min(at_most)),
+            None => engine.mail.task_waits.spin.begin().at_most(at_most),
+        };
+        let (mut engine, polled) = self.poll(engine, &mut AwaitTask, &mut budget, None)?;
+        let now = engine.turns.last;
+        let after = now.saturating_since(began);
+        engine.counters.polling_ns += nanos(after);
+        let Polled::Ready(()) = polled else {
+            engine.counters.spins_lost += 1;
+            engine.mail.task_waits.sleeps = Some((began, now));
+            return Ok(sleep(engine, me, now, 0));
+        };
+        engine.counters.spins_won += 1;
+        engine.mail.task_waits.spin.ended(after, None);
+        if let Some(background) = engine.leadership.event_loop_runs_tasks(me.id()) {
+            engine.mail.wakes.push(Waiter::Thread(background));
+        }
+        engine.transmit_due(now);
+        Ok(Look { received: 1, woke: true, now, due: None, stopped: false })
+    }
+
+    /// Makes `me` the event loop of the engine: one that has looked, and sleeps until `descriptor` is readable.
+    ///
+    /// # Errors
+    ///
+    /// As [`enter`](Self::enter); the engine has an event loop.
+    pub(crate) fn add_event_loop(
+        &self,
+        me: &Arc<Parker>,
+        descriptor: Descriptors,
+    ) -> Result<Look, EventLoopError> {
+        if self.regime != Regime::ThreadsLead {
+            return Err(EventLoopError::Delivery(self.delivery));
+        }
+        let mut engine = self.enter()?;
+        if !engine.leadership.add_event_loop(me.id(), Arc::clone(me), descriptor) {
+            return Err(EventLoopError::InUse);
+        }
+        drop(engine);
+        Ok(self.turn_in_event_loop(me)?)
+    }
+
+    /// Ends the event loop of the engine.
+    pub(crate) fn remove_event_loop(&self, id: WaiterId) {
+        let Ok(mut engine) = self.enter() else { return };
+        let leaving = if engine.mail.tasks_wait() { Leaving::Wanted } else { Leaving::Away };
+        if let Some(next) = engine.leadership.remove_event_loop(id, leaving) {
+            engine.mail.wakes.push(Waiter::Thread(next));
+        }
+        engine.transmit_due(clock::now());
+    }
+}
+
+/// The event loop has looked and sleeps.
+fn sleep(mut engine: Guard<'_>, me: &Arc<Parker>, now: Time, received: usize) -> Look {
+    engine.settle();
+    let woke = !engine.mail.wakes.is_empty();
+    let waits = &mut engine.mail.task_waits;
+    if woke && let Some((began, asleep)) = waits.sleeps.take() {
+        let slept = now.saturating_since(asleep);
+        waits.spin.ended(now.saturating_since(began), Some(slept));
+        engine.counters.sleeping_ns += nanos(slept);
+    }
+    let due = engine.due(now);
+    me.prepare();
+    if let Some(background) = engine.leadership.event_loop_sleeps(me.id(), due) {
+        engine.mail.wakes.push(Waiter::Thread(background));
+    }
+    engine.counters.link_sleeps += 1;
+    engine.turns.on_timer = false;
+    drop(engine);
+    me.begin_event_loop_sleep();
+    Look { received, woke, now, due, stopped: false }
+}
+
+/// Polling until a task is to be woken.
+struct AwaitTask;
+
+impl Awaited for AwaitTask {
+    type Output = ();
+
+    #[inline]
+    fn take(&mut self, engine: &mut Engine) -> Option<()> {
+        engine.settle();
+        engine.mail.wakes.iter().any(Waiter::is_task_of_this_thread).then_some(())
+    }
+
+    fn enlist(&self, _engine: &mut Engine, _waiter: Waiter) {}
+
+    fn delist(&self, _engine: &mut Engine, _id: WaiterId) -> bool {
+        false
+    }
+
+    fn socket(&self) -> Option<SocketKey> {
+        None
+    }
+
+    fn spin<'m>(&self, mail: &'m mut Mail) -> Option<&'m mut Spin> {
+        Some(&mut mail.task_waits.spin)
+    }
+}
