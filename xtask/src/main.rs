@@ -4,6 +4,14 @@
 //! A check prints its findings and ends with status 1 if it fails. A check whose tool is missing prints `skipped: CHECK:
 //! REASON` and ends with status 0; [`results`] collects these lines. Shell scripts in `.ci` remain for steps that only start
 //! programs.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `features`, `licences`, `packages`, `purity` | checks of the sources |
+//! | `instructions`, `sockets_cost` | instructions of a call, with `callgrind` |
+//! | `sockets_checker`, `sockets_differ`, `sockets_suites`, `python_sockets` | programs and test suites, plain and under `apus run` |
+//! | `arguments`, `results` | the arguments and the results of a check |
+//! | `apus_program`, `program`, `cpu_time`, `manifest`, `scratch`, `seed_record` | common parts |
 
 #![forbid(unsafe_code)]
 

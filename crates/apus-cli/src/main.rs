@@ -3,6 +3,15 @@
 //! One file a subcommand or a group of them, with arguments and `run`; [`cli`] is the tree of them. The options of a
 //! measurement are arguments where it is, in [`apus_bench`] and [`apus_lab`].
 //! Results go through [`output`], errors through [`failure`], progress through [`progress`]; [`interrupt`] is Ctrl-C.
+//!
+//! | file | contents |
+//! |---|---|
+//! | a folder, or `bench`, `cluster`, `doctor`, `report`, `settings`, `man`, `completions` | the subcommand, or the group of subcommands, of that name |
+//! | `cli` | the tree of subcommands |
+//! | `output`, `failure`, `progress` | results, errors, and the progress of long work |
+//! | `interrupt` | Ctrl-C and other signals |
+//! | `counters` | the files of counters, for `stat` and `top` |
+//! | `samples` | a test of the commands that documents show |
 
 #![forbid(unsafe_code)]
 

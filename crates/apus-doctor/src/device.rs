@@ -108,7 +108,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::files::Given;
+    use crate::files::FakeFiles;
 
     const ROUTES: &str = "\
 Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
@@ -116,7 +116,7 @@ eth1\t00000000\t0100000A\t0003\t0\t0\t200\t00000000\t0\t0\t0
 eth0\t00000000\t010011AC\t0003\t0\t0\t100\t00000000\t0\t0\t0
 eth1\t0000000A\t00000000\t0001\t0\t0\t0\t000000FF\t0\t0\t0
 ";
-    const FILES: Given = Given(&[
+    const FILES: FakeFiles = FakeFiles(&[
         ("/proc/net/route", ROUTES),
         ("/sys/class/net/eth0/mtu", "1400\n"),
         ("/sys/class/net/eth0/speed", "-1\n"),
@@ -131,11 +131,11 @@ eth1\t0000000A\t00000000\t0001\t0\t0\t0\t000000FF\t0\t0\t0
     #[test]
     fn the_best_default_route_names_the_interface() {
         let names = ["eth0", "eth1", "lo"].map(str::to_owned);
-        let chosen = |files: &Given, asked, ip| choose(files, &names, asked, ip);
+        let chosen = |files: &FakeFiles, asked, ip| choose(files, &names, asked, ip);
         assert_eq!(chosen(&FILES, None, ANY).unwrap(), "eth0");
         assert_eq!(chosen(&FILES, Some("eth1"), ANY).unwrap(), "eth1");
         assert_eq!(chosen(&FILES, None, IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap(), "lo");
-        assert_eq!(chosen(&Given(&[]), None, ANY).unwrap(), "lo");
+        assert_eq!(chosen(&FakeFiles(&[]), None, ANY).unwrap(), "lo");
         let error = chosen(&FILES, Some("eth9"), ANY).unwrap_err();
         assert!(error.is::<Misuse>());
         let text = error.to_string();

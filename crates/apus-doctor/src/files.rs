@@ -51,10 +51,10 @@ impl Files for Here {
 /// Paths and texts; a link is a file whose text is its target.
 #[cfg(test)]
 #[derive(Debug)]
-pub(super) struct Given(pub(super) &'static [(&'static str, &'static str)]);
+pub(super) struct FakeFiles(pub(super) &'static [(&'static str, &'static str)]);
 
 #[cfg(test)]
-impl Files for Given {
+impl Files for FakeFiles {
     fn text(&self, path: &str) -> Option<String> {
         let (_, text) = self.0.iter().find(|(name, _)| *name == path)?;
         Some(text.trim_end().to_owned())

@@ -12,6 +12,16 @@
 //!
 //! Random numbers come from a seed of the caller, so a load can be repeated. The clock is read in two places only:
 //! [`ResultFile::new`] notes the start of the run, and [`Watch`] its duration.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `workload`, `etc`, `quantile_table`, `size` | lengths of messages |
+//! | `arrival`, `random` | the times at which messages are due; random numbers |
+//! | `latency`, `stats` | latencies and their statistics |
+//! | `machine`, `background_load` | the machine, and its use by others |
+//! | `record`, `result`, `row`, `series` | the record of a run |
+//! | `report` | tables, pages and plots |
+//! | `progress`, `stop`, `misuse` | progress, the request to stop, options that contradict each other |
 
 #![forbid(unsafe_code)]
 

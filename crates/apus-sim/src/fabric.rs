@@ -91,9 +91,9 @@ pub(crate) struct Layer {
     /// Bytes times picoseconds.
     pub(crate) area: u128,
     pub(crate) max: u64,
-    /// Number of packets that found this many KiB (rounded up) waiting, up to the maximum found. A histogram of relative precision
+    /// Number of arriving packets by queue length in KiB (rounded up), up to the longest queue. A histogram of relative precision
     /// is neither exact to a KiB at every length nor as cheap as one addition per packet.
-    pub(crate) found: Vec<u64>,
+    pub(crate) queue_len_histogram: Vec<u64>,
     /// Packets sent.
     pub(crate) packets: u64,
     /// Bytes sent.
@@ -103,20 +103,20 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    /// Notes the number of waiting bytes that a packet found.
-    fn note_found(&mut self, bytes: u64) {
+    /// Notes the queue length that an arriving packet finds.
+    fn note_queue_len(&mut self, bytes: u64) {
         let kib = bytes.div_ceil(1024) as usize;
-        if kib >= self.found.len() {
-            self.found.resize(kib + 1, 0);
+        if kib >= self.queue_len_histogram.len() {
+            self.queue_len_histogram.resize(kib + 1, 0);
         }
-        self.found[kib] += 1;
+        self.queue_len_histogram[kib] += 1;
     }
 
-    /// The waiting bytes that `percent` of the arriving packets found at most.
+    /// Percentile of the queue lengths that arriving packets find, in bytes.
     pub(crate) fn percentile(&self, percent: f64) -> u64 {
-        let total: u64 = self.found.iter().sum();
+        let total: u64 = self.queue_len_histogram.iter().sum();
         let mut left = apus_load::stats::rank(total, percent);
-        for (kib, &count) in self.found.iter().enumerate() {
+        for (kib, &count) in self.queue_len_histogram.iter().enumerate() {
             if count >= left {
                 return (kib as u64 * 1024).min(self.max);
             }
@@ -303,7 +303,7 @@ impl<H: Copy> Fabric<H> {
     }
 
     /// Delivers a packet to its destination after `delay`, bypassing the network.
-    pub(crate) fn carry(&mut self, packet: Packet<H>, delay: u64) {
+    pub(crate) fn deliver_off_network(&mut self, packet: Packet<H>, delay: u64) {
         let to = u32::from(packet.to);
         let index = self.insert(packet);
         self.schedule(self.now + delay, What::AtHost, to, index);
@@ -319,7 +319,7 @@ impl<H: Copy> Fabric<H> {
             layer.lost += 1;
             return self.remove(index);
         }
-        layer.note_found(place.queued);
+        layer.note_queue_len(place.queued);
         if !place.waking && place.busy_until <= now {
             return self.start(port, index);
         }
@@ -502,8 +502,8 @@ mod tests {
     #[test]
     fn queues_of_any_length_are_measured() {
         let mut layer = Layer { max: 6_800_000, ..Layer::default() };
-        for found in [0, 1_000, 5_000_000, 6_800_000] {
-            layer.note_found(found);
+        for bytes in [0, 1_000, 5_000_000, 6_800_000] {
+            layer.note_queue_len(bytes);
         }
         let percentiles = [25.0, 50.0, 75.0, 100.0].map(|percent| layer.percentile(percent));
         assert_eq!(percentiles, [0, 1_024, 5_000_192, 6_800_000]);

@@ -23,15 +23,15 @@ use crate::transport::{Message, Transport};
 /// Number of events between progress reports.
 const PROGRESS_EVENTS: u64 = 1 << 20;
 /// Pause between the first messages of a host to other hosts, in picoseconds: long enough for their length.
-const GREETING_PS: u64 = 25_000_000;
+const PRIMING_PS: u64 = 25_000_000;
 /// Length of these messages: enough to measure the path at its rate.
-const GREETING_BYTES: u32 = 20_188;
+const PRIMING_BYTES: u32 = 20_188;
 /// In networks of more hosts, the first messages are short: one packet each.
-const GREETING_HOSTS: u32 = 256;
+const PRIMING_HOSTS: u32 = 256;
 /// Pause between short first messages, in picoseconds.
-const SHORT_GREETING_PS: u64 = 300_000;
+const SHORT_PRIMING_PS: u64 = 300_000;
 /// Length of short first messages.
-const SHORT_GREETING_BYTES: u32 = 100;
+const SHORT_PRIMING_BYTES: u32 = 100;
 
 /// Progress of a simulation.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +153,7 @@ fn run_with(
             let longest_sent = trace.iter().map(|sent| sent.bytes).max().unwrap_or(0);
             let longest = plan.workload.longest().max(longest_sent).max(match plan.exchange {
                 Exchange::Response(bytes) => bytes,
-                Exchange::OneWay | Exchange::Echo => GREETING_BYTES,
+                Exchange::OneWay | Exchange::Echo => PRIMING_BYTES,
             });
             let (framing, exchange) = (plan.framing, plan.exchange);
             let mut transport =
@@ -278,7 +278,7 @@ impl<'a, T: Transport> Simulation<'a, T> {
     }
 
     fn run(mut self, progress: &mut dyn FnMut(Progress)) -> (SimulationResult, Option<Trace>) {
-        self.greet();
+        self.prime_peers();
         self.measured_from = self.began + self.plan.warmup();
         self.measured_until = self.measured_from + self.plan.measured();
         let end = self.measured_until + self.plan.drain();
@@ -341,12 +341,12 @@ impl<'a, T: Transport> Simulation<'a, T> {
 
     /// Before the load, every host sends one message to each host that it will write to: hosts of a datacenter have met, and know
     /// each other's priority cutoffs, round trip and rate. Rivals have no such state.
-    fn greet(&mut self) {
+    fn prime_peers(&mut self) {
         let hosts = self.fabric.graph.hosts as u32;
         if self.plan.transport != Protocol::Apus || self.plan.arrivals != Arrivals::Poisson {
             return;
         }
-        let pause = if hosts > GREETING_HOSTS { SHORT_GREETING_PS } else { GREETING_PS };
+        let pause = if hosts > PRIMING_HOSTS { SHORT_PRIMING_PS } else { PRIMING_PS };
         // A byte at 1 Gb/s takes 10 times as long as at 10 Gb/s.
         let pause = pause * 10 / self.plan.links.host_gbps.min(10);
         for step in 1..hosts {
@@ -412,12 +412,12 @@ impl<'a, T: Transport> Simulation<'a, T> {
         (self.destination(host), bytes)
     }
 
-    fn on_message(&mut self, host: u32, greeting: u32) {
+    fn on_message(&mut self, host: u32, priming: u32) {
         let hosts = self.fabric.graph.hosts as u32;
-        if greeting > 0 {
-            let short = hosts > GREETING_HOSTS;
-            let bytes = if short { SHORT_GREETING_BYTES } else { GREETING_BYTES };
-            return self.start(host, (host + greeting) % hosts, bytes, false);
+        if priming > 0 {
+            let short = hosts > PRIMING_HOSTS;
+            let bytes = if short { SHORT_PRIMING_BYTES } else { PRIMING_BYTES };
+            return self.start(host, (host + priming) % hosts, bytes, false);
         }
         let now = self.fabric.now;
         if let Some(Sent { from, to, bytes, .. }) = self.trace.pop() {

@@ -1,4 +1,12 @@
 //! Settings of a node.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `config` | [`Config`]: setters, a TOML file, the environment |
+//! | `table` | names, defaults, ranges and texts |
+//! | `variables` | all environment variables |
+//! | `quantity` | sizes and times as text |
+//! | `capture`, `engine_at`, `links`, `metrics_at`, `shm_dir` | the type of the setting of that name |
 
 use std::fs;
 use std::io;

@@ -5,7 +5,7 @@
 //! | `engine` | turns, calls and answers, and the thread that turns next |
 //! | `absence` | how long threads that stop waiting are away |
 //! | `paths` | the link's knowledge of the ways to peers |
-//! | `waiting` | calls that wait for room |
+//! | `waiting`, `waiting_calls` | calls that wait for room, and their list |
 //! | `near` | calls and responses within the host, sent at once |
 //! | `queued_replies` | responses within the host that leave together |
 //! | `lock` | the engine behind its lock, and the guard that wakes threads when it is dropped |

@@ -113,8 +113,8 @@ impl EngineAccess {
     }
 
     /// Sets the budget of all processes together in bytes: messages that they have not read, and partly received ones. The
-    /// processes of one user get half of it. Beyond it, a process with more than an equal share gets no requests for now, and its
-    /// calls fail if their responses have no room. Default 1 GiB, or a quarter of the limit of the engine's control group
+    /// processes of one user get half of it. Beyond it, a process with more than an equal share gets no requests until it reads,
+    /// and its calls fail if their responses have no room. Default 1 GiB, or a quarter of the limit of the engine's control group
     /// (`memory.max`).
     pub fn total_budget(&mut self, bytes: u64) -> &mut Self {
         self.limits.total_budget = bytes;
@@ -141,8 +141,8 @@ impl EngineAccess {
 /// The order of messages, grants and budgets then hold over all these processes. Links and privileges are this process's alone.
 /// Ports, budgets and counters are per process, and no process sees the messages of another.
 ///
-/// When the process that has the engine ends, calls under way fail with [`CallError::EngineEnded`](crate::CallError::EngineEnded),
-/// and the processes attach again to its successor.
+/// When the process that has the engine ends, outstanding calls fail with
+/// [`CallError::EngineEnded`](crate::CallError::EngineEnded), and the processes attach again to its successor.
 ///
 /// ```
 /// use apus::{Config, EngineAccess, EngineAt, Node, SharedEngine};
@@ -172,7 +172,7 @@ pub struct SharedEngine {
     node: Node,
     /// The socket's file, if this engine has made it.
     path: Option<PathBuf>,
-    /// Has the thread's memory of how long it waited.
+    /// Statistics of the thread's waits.
     socket: Socket,
 }
 
@@ -215,8 +215,8 @@ impl SharedEngine {
         Ok(Self { node, path: None, socket })
     }
 
-    /// Works for the processes until [`stop`](Self::stop): polls while messages come, and sleeps otherwise, as the delivery mode
-    /// says. For one thread. Without it the background thread does the work, which sleeps between messages.
+    /// Serves the processes until [`stop`](Self::stop): polls while messages come, and sleeps otherwise, as the delivery mode
+    /// prescribes. For one thread. Without it the background thread does the work, and sleeps between messages.
     pub fn run(&self) {
         let end = self.socket.first();
         loop {
@@ -229,7 +229,7 @@ impl SharedEngine {
         }
     }
 
-    /// Has [`run`](Self::run) return. Processes are attached until the engine is dropped.
+    /// Makes [`run`](Self::run) return. Processes stay attached until the engine is dropped.
     pub fn stop(&self) {
         if let Ok(mut engine) = self.socket.first().shared.enter() {
             engine.stop_forwarding();
@@ -237,7 +237,7 @@ impl SharedEngine {
     }
 
     /// Changes the users that may use the engine, and their limits; the path stays. Detaches processes whose users may not attach
-    /// any more, and returns their number. Ports stay served until their processes close them.
+    /// any more, and returns their number. Ports stay open until their processes close them.
     ///
     /// # Errors
     ///
@@ -287,7 +287,7 @@ impl SharedEngine {
         processes
     }
 
-    /// Processes that were not let in because of their users ([`EngineAccess::users`]), and because there were too many
+    /// Numbers of processes refused because of their users ([`EngineAccess::users`]), and because there were too many
     /// ([`EngineAccess::processes_max`]).
     #[must_use]
     pub fn refused_processes(&self) -> [u64; 2] {
@@ -295,7 +295,7 @@ impl SharedEngine {
         engine.forwarder().map_or([0; 2], |forwarder| forwarder.refused)
     }
 
-    /// Bytes of shared memory for long messages to processes, and how many there should be: a pool that is new may go beyond.
+    /// Bytes of shared memory for long messages to processes, and their target, which a new pool may exceed.
     #[must_use]
     pub fn pool_bytes(&self) -> (u64, u64) {
         apus_shm::pool_bytes()
@@ -322,21 +322,21 @@ impl fmt::Debug for SharedEngine {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct AttachedProcess {
-    /// Its number in the pid namespace of the engine; 0 if it has none there.
+    /// The process number in the pid namespace of the engine; 0 if it has none there.
     pub pid: i32,
-    /// Its user when it connected.
+    /// The user of the process at the time of its connection.
     pub uid: u32,
-    /// Ports that it serves or has called from.
+    /// Ports that the process serves or has called from.
     pub ports: Vec<u16>,
-    /// Its calls that have not ended.
+    /// Outstanding calls of the process.
     pub calls: usize,
-    /// Bytes of these calls, and of messages that it has not read.
+    /// Bytes of these calls, and of unread messages.
     pub held_bytes: u64,
-    /// Since it has attached.
+    /// Time since the process attached.
     pub counters: ProcessCounters,
 }
 
-/// Waiting for messages to be moved.
+/// A wait for moved messages.
 struct AwaitMessages(SocketKey);
 
 enum Moved {
@@ -375,7 +375,7 @@ impl Awaited for AwaitMessages {
     }
 }
 
-/// Everyone may use an engine.
+/// Default mode: all users may use the engine.
 const MODE: u32 = 0o666;
 
 /// Bytes of calls of one process.
@@ -384,5 +384,5 @@ const PROCESS_BUDGET: u64 = 128 << 20;
 /// Default of the total budget, unless the control group has little memory.
 const TOTAL_BUDGET: u64 = 1 << 30;
 
-/// Processes that use an engine.
+/// Default of the upper bound on attached processes.
 const PROCESSES_MAX: usize = 1_000;

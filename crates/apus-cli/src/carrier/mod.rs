@@ -1,4 +1,10 @@
 //! `apus carrier`: carries connections of this user's programs to other hosts.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `control` | `status`, `off` and `on` |
+//! | `environment` | variables of the environment |
+//! | `log` | the log |
 
 mod control;
 mod environment;

@@ -1,7 +1,14 @@
 //! `apus daemon`: one engine for the processes of a host.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `status`, `reload` | the subcommand of that name |
+//! | `settings` | the file of the daemon |
+//! | `socket` | the socket for the questions of `status` and `reload` |
+//! | `revocable` | a value that several threads use and one thread ends |
 
-mod lent;
 mod reload;
+mod revocable;
 mod settings;
 mod socket;
 mod status;
@@ -24,8 +31,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::output;
-use lent::Lent;
 use reload::Reload;
+use revocable::Revocable;
 use settings::Settings;
 pub(crate) use socket::SOCKET;
 
@@ -116,7 +123,7 @@ fn serve(args: &RunArgs) -> Result<()> {
     };
     let engine = engine.context("cannot start the engine")?;
     let started = started(&engine, &socket);
-    let engine = Lent::new(engine);
+    let engine = Revocable::new(engine);
     let reload = Reload { engine: engine.clone(), config: args.config.clone(), socket };
     let _status = status::StatusListener::start(&mut inherited, reload.clone())?;
     obey(signals, reload);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use apus::SharedEngine;
 
-use super::lent::Lent;
+use super::revocable::Revocable;
 use super::settings::Settings;
 use super::socket::{RELOAD, SOCKET, ask};
 use crate::output;
@@ -41,7 +41,7 @@ const DONE: &str = "reloaded";
 /// The file of a daemon, and the engine to which it applies.
 #[derive(Clone, Debug)]
 pub(super) struct Reload {
-    pub(super) engine: Lent<SharedEngine>,
+    pub(super) engine: Revocable<SharedEngine>,
     pub(super) config: Option<PathBuf>,
     pub(super) socket: PathBuf,
 }

@@ -1,4 +1,13 @@
 //! `apus irq`: IRQ suspension of the kernel for programs that are not made for it.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `show`, `set`, `attach`, `run`, `tune`, `doctor` | the subcommand of that name; `set` has `restore` as well |
+//! | `session`, `keeper` | the start of the processes that restore values or set them again |
+//! | `signals` | signals to `attach` and `run` |
+//! | `user` | `--user` |
+//! | `preset`, `state` | the files of presets; the directory of earlier values |
+//! | `programs` | epoll sets as a table and as JSON |
 
 mod attach;
 mod doctor;

@@ -1,4 +1,10 @@
 //! `apus lab`: the emulated cluster of [`apus_lab`].
+//!
+//! | file | contents |
+//! |---|---|
+//! | `run` | `apus lab run` |
+//! | `up` | `apus lab up`, `down`, `exec` and `status` |
+//! | `options` | arguments that override settings of a plan |
 
 mod options;
 mod run;

@@ -1,4 +1,8 @@
 //! `apus node`: the load generator and the server of [`apus_node`], and a probe.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `client`, `server`, `probe` | the subcommand of that name |
 
 mod client;
 mod probe;

@@ -1,4 +1,10 @@
 //! `apus run`: starts a program with the library that carries its sockets.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `program` | the file of a program, and whether a library can be preloaded into it |
+//! | `library` | the file of the library |
+//! | `place` | the place to which the library is written |
 
 mod library;
 mod place;

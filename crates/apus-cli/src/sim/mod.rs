@@ -1,4 +1,10 @@
 //! `apus sim`: the production core in a simulated datacenter.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `run`, `sweep`, `compare`, `check` | the subcommand of that name |
+//! | `simulate` | the common part: arguments, results, one simulation |
+//! | `record` | the record of a fault campaign |
 
 mod check;
 mod compare;

@@ -88,11 +88,11 @@ const MICROS: u32 = 50;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::Given;
+    use crate::files::FakeFiles;
 
     #[test]
     fn kernel_polling_is_said_to_be_double() {
-        let files = Given(&[
+        let files = FakeFiles(&[
             ("/proc/sys/net/core/busy_poll", "50\n"),
             ("/proc/sys/net/core/busy_read", "0\n"),
         ]);

@@ -90,11 +90,11 @@ const BATCH: u32 = 200;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::Given;
+    use crate::files::FakeFiles;
 
     #[test]
     fn a_source_with_system_calls_is_replaced() {
-        let files = Given(&[
+        let files = FakeFiles(&[
             ("/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n"),
             (
                 "/sys/devices/system/clocksource/clocksource0/available_clocksource",
@@ -107,6 +107,6 @@ mod tests {
         assert!(finding.change.unwrap().starts_with("echo tsc | sudo tee /sys/devices/"));
         let clock = Clock { source: Some("tsc".to_owned()), reading_ns: 25.0, ..clock };
         assert_eq!(clock.findings()[0].verdict, Verdict::Good);
-        assert_eq!(Clock::gather(&Given(&[])).findings()[0].verdict, Verdict::NotKnown);
+        assert_eq!(Clock::gather(&FakeFiles(&[])).findings()[0].verdict, Verdict::NotKnown);
     }
 }

@@ -127,11 +127,11 @@ const LATENCY_GOOD_US: u64 = 10;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::Given;
+    use crate::files::FakeFiles;
 
     #[test]
     fn deep_states_are_to_be_disabled() {
-        let files = Given(&[
+        let files = FakeFiles(&[
             ("/sys/devices/system/cpu/cpuidle/current_driver", "intel_idle\n"),
             ("/sys/devices/system/cpu/cpu0/cpuidle/state0/name", "POLL\n"),
             ("/sys/devices/system/cpu/cpu0/cpuidle/state0/latency", "0\n"),
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_virtual_machine_may_poll_before_it_halts() {
-        let files = Given(&[
+        let files = FakeFiles(&[
             ("/sys/devices/system/cpu/cpuidle/current_driver", "haltpoll\n"),
             ("/sys/module/haltpoll/parameters/guest_halt_poll_ns", "0\n"),
         ]);

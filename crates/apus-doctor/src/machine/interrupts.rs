@@ -272,7 +272,7 @@ fn drops(interrupts: &Interrupts) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::Given;
+    use crate::files::FakeFiles;
 
     const INTERRUPTS: &str = "\
            CPU0       CPU1       
@@ -289,7 +289,7 @@ ERR:          0
 00f2c4d1 00000000 00000012 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000
 0000000a 00000003 00000001 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000001 00000000 00000000
 ";
-    const FILES: Given = Given(&[
+    const FILES: FakeFiles = FakeFiles(&[
         ("/proc/interrupts", INTERRUPTS),
         ("/proc/irq/38/smp_affinity_list", "0-1\n"),
         ("/proc/net/softnet_stat", SOFTNET),

@@ -2,6 +2,13 @@
 //!
 //! Each subject has a file, with a type for the machine's data about it. `gather` reads the data, and `findings` is a pure function
 //! of them.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `clock`, `idle_states`, `processors`, `wake_ups`, `cpu_list` | processors and time |
+//! | `dev_shm`, `limits`, `privileges`, `processes`, `other_load` | this process and its host |
+//! | `interface`, `interrupts`, `socket_buffers`, `udp_offloads` | the way of a packet |
+//! | `af_xdp`, `busy_polling`, `irq_suspension` | features of the kernel that Apus does not use itself |
 
 mod af_xdp;
 mod busy_polling;

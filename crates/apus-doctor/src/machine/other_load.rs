@@ -111,9 +111,9 @@ const PRESSURE_GOOD: f64 = 10.0;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::Given;
+    use crate::files::FakeFiles;
 
-    const FILES: Given = Given(&[
+    const FILES: FakeFiles = FakeFiles(&[
         ("/proc/loadavg", "4.16 4.23 3.60 7/136 11773\n"),
         (
             "/proc/pressure/cpu",

@@ -103,7 +103,7 @@ const CAP_NET_ADMIN: u32 = 12;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::Given;
+    use crate::files::FakeFiles;
 
     fn privileges() -> Privileges {
         let (raw, lab_obstacle) = (Err("EPERM".to_owned()), Some("cannot be made".to_owned()));
@@ -126,8 +126,8 @@ mod tests {
         let modules = "nf_tables 1 0 - Live 0x0\nhoma 229376 0 - Live 0xffffffffc0a00000 (OE)\n";
         let leaked: &'static [_] =
             Box::leak(Box::new([("/proc/modules", &*modules.to_owned().leak())]));
-        assert!(module(&Given(leaked)));
-        assert!(!module(&Given(&[("/proc/modules", "homa_not 1 0 - Live 0x0\n")])));
+        assert!(module(&FakeFiles(leaked)));
+        assert!(!module(&FakeFiles(&[("/proc/modules", "homa_not 1 0 - Live 0x0\n")])));
         assert!(
             raw(&Privileges { module: true, ..privileges() }).found.contains("module is loaded")
         );

@@ -164,11 +164,11 @@ const ROOTS_V1: &[&str] = &["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"];
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::Given;
+    use crate::files::FakeFiles;
 
     #[test]
     fn the_tightest_quota_of_version_2_counts() {
-        let files = Given(&[
+        let files = FakeFiles(&[
             ("/proc/self/cgroup", "0::/system.slice/apus.service\n"),
             ("/sys/devices/system/cpu/online", "0-3\n"),
             ("/sys/fs/cgroup/system.slice/apus.service/cpu.max", "max 100000\n"),
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_quota_of_version_1_is_found_beside_version_2() {
-        let files = Given(&[
+        let files = FakeFiles(&[
             ("/proc/self/cgroup", "4:memory:/job\n1:cpu,cpuacct:/job\n0::/\n"),
             ("/sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us", "150000\n"),
             ("/sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us", "100000\n"),
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn no_group_is_no_limit() {
-        let processors = Processors::gather(&Given(&[("/proc/self/cgroup", "0::/\n")]), &[2]);
+        let processors = Processors::gather(&FakeFiles(&[("/proc/self/cgroup", "0::/\n")]), &[2]);
         let [count, quota] = processors.findings().try_into().unwrap();
         assert_eq!((count.verdict, quota.verdict), (Verdict::CouldBeBetter, Verdict::Good));
         assert_eq!(ancestors("/a/b"), ["/a/b", "/a", ""]);

@@ -98,9 +98,9 @@ const BAD: u64 = 64 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::Given;
+    use crate::files::FakeFiles;
 
-    const FILES: Given = Given(&[
+    const FILES: FakeFiles = FakeFiles(&[
         ("/proc/sys/net/core/rmem_max", "212992\n"),
         ("/proc/sys/net/core/wmem_max", "4194304\n"),
     ]);
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_said() {
-        let socket_buffers = SocketBuffers::gather(&Given(&[]), &Err("in use".to_owned()), 1);
+        let socket_buffers = SocketBuffers::gather(&FakeFiles(&[]), &Err("in use".to_owned()), 1);
         assert!(socket_buffers.findings().iter().all(|it| it.verdict == Verdict::NotKnown));
         assert_eq!(self::socket_buffers(1_000).findings()[0].verdict, Verdict::Bad);
     }

@@ -184,12 +184,12 @@ const SLEEP_TIMEOUT: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::Given;
+    use crate::files::FakeFiles;
 
     #[test]
     fn the_two_cpus_are_of_different_cores() {
         let files =
-            Given(&[("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0,4\n")]);
+            FakeFiles(&[("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0,4\n")]);
         assert_eq!(two_cores(&files, &[0, 4, 5]), Some((0, 5)));
         assert_eq!(two_cores(&files, &[0, 4]), Some((0, 4)));
         assert_eq!(two_cores(&files, &[3]), None);
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn handoffs_are_measured() {
-        let wake_ups = WakeUps::gather(&Given(&[]), &cpu::allowed());
+        let wake_ups = WakeUps::gather(&FakeFiles(&[]), &cpu::allowed());
         assert_eq!(wake_ups.findings().len(), 2);
         if wake_ups.cpus.is_some() {
             assert!(wake_ups.sleeping.is_some_and(|it| it.median_ns > 0.0));

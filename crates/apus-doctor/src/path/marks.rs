@@ -10,7 +10,7 @@ use apus::{Address, Client};
 use apus_load::stats;
 
 use super::calls;
-use super::packet::{Marked, Packet};
+use super::packet::{DscpSocket, Packet};
 use super::service::{Open, Ports};
 use crate::finding::{Finding, Subject, Verdict};
 
@@ -74,7 +74,7 @@ fn open(client: &Client, to: Address, nonce: u64) -> Result<Ports, String> {
 
 /// Sends questions to the doctor at the peer as datagrams, one at a time.
 struct Asker {
-    socket: Marked,
+    socket: DscpSocket,
     to: SocketAddr,
     nonce: u64,
     number: std::cell::Cell<u32>,
@@ -93,7 +93,7 @@ impl Asker {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        let socket = Marked::bind(any, ANSWER_MAX)?;
+        let socket = DscpSocket::bind(any, ANSWER_MAX)?;
         let to = SocketAddr::new(to.host.ip(), port);
         Ok(Self { socket, to, nonce, number: 0.into() })
     }
@@ -181,7 +181,7 @@ fn loaded(to: Address, ports: Ports, nonce: u64, mbps: u64) -> io::Result<Flood>
     let asker = Asker::new(to, ports.answers, nonce)?;
     let [(idle_us, _)] = asker.sample([HIGHEST], IDLE_TIME)?;
     let sink = SocketAddr::new(to.host.ip(), ports.sink);
-    let flooding = Marked::bind(asker.socket_ip(), ANSWER_MAX)?;
+    let flooding = DscpSocket::bind(asker.socket_ip(), ANSWER_MAX)?;
     flooding.mark(mark(LOWEST))?;
     let done = AtomicBool::new(false);
     let sampled = thread::scope(|scope| {
@@ -205,7 +205,7 @@ impl Asker {
 }
 
 /// Sends at a rate until `done` is set, or for [`FLOOD_MAX`].
-fn flood(socket: &Marked, to: SocketAddr, mbps: u64, done: &AtomicBool) {
+fn flood(socket: &DscpSocket, to: SocketAddr, mbps: u64, done: &AtomicBool) {
     let bytes = [0; FLOOD_PACKET];
     let (start, mut sent_bits) = (Instant::now(), 0u64);
     while !done.load(Ordering::Relaxed) && start.elapsed() < FLOOD_MAX {

@@ -1,4 +1,10 @@
 //! The path to a peer: calls to its node, and datagrams to the doctor there.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `calls` | calls to the node of the peer |
+//! | `marks`, `packet` | the marks of packets on arrival; datagrams with marks |
+//! | `service` | the other end of a path |
 
 mod calls;
 mod marks;

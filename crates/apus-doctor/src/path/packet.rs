@@ -53,7 +53,7 @@ impl Packet {
 
 /// A UDP socket of one IP version.
 #[derive(Debug)]
-pub(super) struct Marked {
+pub(super) struct DscpSocket {
     socket: Socket,
     v4: bool,
 }
@@ -67,7 +67,7 @@ pub(super) struct MarkedDatagram {
     pub(super) mark: Option<u8>,
 }
 
-impl Marked {
+impl DscpSocket {
     /// Opens a socket at an address, at any port.
     pub(super) fn bind(ip: IpAddr, timeout: Duration) -> io::Result<Self> {
         let address = SocketAddr::new(ip, 0);
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn marks_are_reported() {
-        let bind = || Marked::bind(Ipv4Addr::LOCALHOST.into(), Duration::from_secs(5)).unwrap();
+        let bind = || DscpSocket::bind(Ipv4Addr::LOCALHOST.into(), Duration::from_secs(5)).unwrap();
         let (one, other) = (bind(), bind());
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, other.port().unwrap()));
         for mark in [0, 0x20, 0xe0] {

@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use apus::{Address, Bytes, Config, Node, RecvError, Request};
 use apus_load::stop;
 
-use super::packet::{Marked, Packet};
+use super::packet::{DscpSocket, Packet};
 
 /// The Homa port of the service.
 pub(super) const PORT: u16 = 4_000;
@@ -101,9 +101,9 @@ impl Visitors {
 pub struct Service {
     node: Node,
     service: apus::Service,
-    answering: Marked,
+    answering: DscpSocket,
     /// A bound socket that is never read: it keeps its port open.
-    sink: Marked,
+    sink: DscpSocket,
 }
 
 impl Service {
@@ -118,7 +118,7 @@ impl Service {
         let service = node.bind(PORT)?;
         let bind = || {
             let cannot = || format!("cannot open a UDP socket at {}", listen.ip());
-            Marked::bind(listen.ip(), TICK).with_context(cannot)
+            DscpSocket::bind(listen.ip(), TICK).with_context(cannot)
         };
         Ok(Self { answering: bind()?, sink: bind()?, node, service })
     }
@@ -162,7 +162,7 @@ fn answer(mut request: Request, ports: Ports, visitors: &Mutex<Visitors>) {
 }
 
 /// Answers datagrams of visitors, with the requested mark.
-fn answer_datagrams(socket: &Marked, visitors: &Mutex<Visitors>) {
+fn answer_datagrams(socket: &DscpSocket, visitors: &Mutex<Visitors>) {
     let mut bytes = vec![0; 65_536];
     let mut last = None;
     while !stop::requested() {

@@ -2,6 +2,12 @@
 //!
 //! [`Suspension`] has the kernel's data. The findings of `instances` and `program` are pure functions of it, and `acting` watches
 //! the kernel's timers and polls.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `kernel` | the data of the kernel |
+//! | `instances`, `program` | findings, from these data |
+//! | `acting` | whether suspension acts, from a watch |
 
 mod acting;
 mod instances;

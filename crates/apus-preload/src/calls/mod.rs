@@ -2,6 +2,16 @@
 //!
 //! Many calls act on one descriptor, their first argument, and pass through unless the descriptor is carried. The macro
 //! `on_one_descriptor` declares those. Every other call has a function of its own.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `send`, `receive` | calls that move bytes |
+//! | `readiness` | calls that wait for ready descriptors |
+//! | `lifecycle` | calls that open, close, duplicate and connect |
+//! | `options` | socket options and device requests |
+//! | `process`, `filters` | calls about the process: programs, ends, filters of system calls |
+//! | `direct`, `variadic` | `syscall`; calls that a Rust function cannot implement |
+//! | `sanitizers` | options for sanitizers |
 
 /// Exports calls that act on the descriptor in their first argument. `= original` names the original of an alias.
 macro_rules! on_one_descriptor {

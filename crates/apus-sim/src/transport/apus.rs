@@ -92,7 +92,7 @@ pub(crate) struct Apus {
     framing: Framing,
     exchange: Exchange,
     /// Time of an uncounted response from host to host, in ps.
-    free_ps: u64,
+    uncounted_delay_ps: u64,
     /// Buffer for a packet without payload.
     control: [u8; MAX_HEADER],
     /// Buffer for a packet whose payload is zeros.
@@ -144,7 +144,7 @@ impl Apus {
             lengths: Vec::new(),
             framing,
             exchange,
-            free_ps: 2_400_000,
+            uncounted_delay_ps: 2_400_000,
             control: [0; MAX_HEADER],
             data: vec![0; DATA_HEADER_LEN + framing.payload() as usize],
             failed: 0,
@@ -261,14 +261,14 @@ impl Apus {
     fn transmit(&mut self, fabric: &mut Fabric<HomaHeader>, host: u32) {
         let now = self.hosts[host as usize].time(fabric.now);
         let base = self.zeros.as_ptr() as usize;
-        let Self { hosts, framing, exchange, free_ps, .. } = self;
+        let Self { hosts, framing, exchange, uncounted_delay_ps, .. } = self;
         let endpoint = &mut hosts[host as usize].endpoint;
         let mut sink = Sink {
             fabric,
             host,
             framing: *framing,
             base,
-            free_ps: (*exchange == Exchange::OneWay).then_some(*free_ps),
+            uncounted_delay_ps: (*exchange == Exchange::OneWay).then_some(*uncounted_delay_ps),
         };
         while sink.fabric.nic_is_idle(host) {
             if !endpoint.poll_transmit(now, &mut sink) {
@@ -386,7 +386,7 @@ struct Sink<'a> {
     /// Address of the buffer of zeros.
     base: usize,
     /// One-way messages: the time of an acknowledgement, which bypasses the network.
-    free_ps: Option<u64>,
+    uncounted_delay_ps: Option<u64>,
 }
 
 impl PacketSink for Sink<'_> {
@@ -411,9 +411,9 @@ impl PacketSink for Sink<'_> {
         if is_data && !by_server {
             out.message = (packet.body.as_ptr() as usize - self.base) as u32;
         }
-        match self.free_ps {
+        match self.uncounted_delay_ps {
             Some(delay) if (is_data && by_server) || kind == PacketType::Ack as u8 => {
-                self.fabric.carry(out, delay);
+                self.fabric.deliver_off_network(out, delay);
             }
             _ => self.fabric.send(out),
         }

@@ -15,16 +15,16 @@ use crate::transport::{Message, Transport};
 const ARRIVAL: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
-struct Work {
+struct Job {
     message: Message,
     /// Remaining time on a link, in ps.
     left: u64,
     /// The rest of the least time, in ps.
-    besides: u64,
+    fixed_delay_ps: u64,
 }
 
 pub(crate) struct Oracle {
-    works: Vec<Option<Work>>,
+    jobs: Vec<Option<Job>>,
     /// Waiting messages by remaining time, then number.
     waiting: BTreeSet<(u64, u32)>,
     /// Messages that are being sent since `since`.
@@ -42,7 +42,7 @@ pub(crate) struct Oracle {
 impl Oracle {
     pub(crate) fn new(hosts: usize, host_gbps: u64, framing: Framing, ideal: Ideal) -> Self {
         Self {
-            works: Vec::new(),
+            jobs: Vec::new(),
             waiting: BTreeSet::new(),
             active: Vec::new(),
             since: 0,
@@ -60,13 +60,13 @@ impl Oracle {
         let elapsed = fabric.now - self.since;
         self.since = fabric.now;
         for number in std::mem::take(&mut self.active) {
-            let work = self.works[number as usize].as_mut().expect("active messages exist");
-            self.waiting.remove(&(work.left, number));
-            work.left = work.left.saturating_sub(elapsed);
-            if work.left == 0 {
-                fabric.timer(fabric.now + work.besides, number, ARRIVAL);
+            let job = self.jobs[number as usize].as_mut().expect("active messages exist");
+            self.waiting.remove(&(job.left, number));
+            job.left = job.left.saturating_sub(elapsed);
+            if job.left == 0 {
+                fabric.timer(fabric.now + job.fixed_delay_ps, number, ARRIVAL);
             } else {
-                self.waiting.insert((work.left, number));
+                self.waiting.insert((job.left, number));
             }
         }
         self.sending.fill(false);
@@ -75,7 +75,7 @@ impl Oracle {
         let mut free = self.sending.len();
         for &(left, number) in &self.waiting {
             let Message { from, to, .. } =
-                self.works[number as usize].as_ref().expect("waiting messages exist").message;
+                self.jobs[number as usize].as_ref().expect("waiting messages exist").message;
             if self.sending[from as usize] || self.receiving[to as usize] {
                 continue;
             }
@@ -101,12 +101,12 @@ impl Transport for Oracle {
     fn start(&mut self, fabric: &mut Fabric<()>, message: Message) {
         let way = fabric.graph.kind_of_way(message.from, message.to);
         let left = self.framing.message_wire(message.bytes) * self.picos_per_byte;
-        let besides = self.ideal.picos(way, message.bytes) - left;
+        let fixed_delay_ps = self.ideal.picos(way, message.bytes) - left;
         let number = message.number as usize;
-        if number >= self.works.len() {
-            self.works.resize(number + 1, None);
+        if number >= self.jobs.len() {
+            self.jobs.resize(number + 1, None);
         }
-        self.works[number] = Some(Work { message, left, besides });
+        self.jobs[number] = Some(Job { message, left, fixed_delay_ps });
         self.waiting.insert((left, message.number));
         self.choose(fabric);
     }
@@ -117,7 +117,7 @@ impl Transport for Oracle {
 
     fn timer(&mut self, fabric: &mut Fabric<()>, number: u32, subject: u32) {
         if subject == ARRIVAL {
-            self.works[number as usize] = None;
+            self.jobs[number as usize] = None;
             fabric.finished.push(number);
             fabric.retired.push(number);
         } else if subject == self.choice {

@@ -1,4 +1,4 @@
-//! State of meetings: a process of this host that is being met, and all that are. [`super::meetings`] changes it.
+//! State of one meeting with a process of this host, and of all meetings. [`super::meetings`] changes it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,27 +11,27 @@ use crate::host::neighbour_key::NeighbourKey;
 use crate::host::places::Places;
 use crate::mail::CallKey;
 
-/// A process of this host that has not shown yet which node it is, or has not offered memory.
+/// A process of this host that has not proved its address or has not offered memory.
 #[derive(Debug)]
 pub(crate) struct Meeting {
     pub(super) stage: Stage,
     pub(super) ours: Nonce,
     pub(super) theirs: Option<Nonce>,
     pub(super) place: u64,
-    /// Which node it is supposed to be, if this node has connected, or has turned out to be. The path is held.
+    /// The node that the process is expected to be, if this node has connected, or is proved to be. The path is held.
     pub(super) udp: Option<PathId>,
     pub(super) is_client: bool,
     /// Its socket is in the watch.
     pub(super) is_watched: bool,
     /// The user of the process, once it has a place among the pairs.
     pub(super) placed: Option<u32>,
-    /// When a client has returned the nonce.
+    /// Time at which a client returned the nonce.
     pub(super) nonce_returned_at: Option<Time>,
-    /// When it is given up.
+    /// Time at which the meeting is given up.
     pub(super) until: Time,
-    /// Calls that wait for its end.
+    /// Calls that wait for the end of the meeting.
     pub(super) waiting: Vec<CallKey>,
-    /// Calls among them whose peer is known by now.
+    /// The waiting calls whose peer is known.
     pub(super) connected: Vec<CallKey>,
 }
 
@@ -77,7 +77,7 @@ impl Meeting {
         }
     }
 
-    /// The nonce of the process at the other end, if it has come.
+    /// The nonce of the process at the other end, if it has arrived.
     pub(super) fn read_theirs(&mut self) -> io::Result<Option<Nonce>> {
         if let (None, Stage::Greeting(meeting)) = (self.theirs, &mut self.stage) {
             self.theirs = meeting.theirs()?;
@@ -86,14 +86,14 @@ impl Meeting {
     }
 }
 
-/// Meetings that are under way, and where other nodes begin them.
+/// Open meetings, and the places at which other nodes begin them.
 #[derive(Debug)]
 pub(crate) struct Meetings {
     pub(super) listeners: Vec<Listener>,
     pub(crate) places: Places,
     /// The oldest first.
     pub(super) under_way: Vec<NeighbourKey>,
-    /// When meetings have something to do by themselves.
+    /// Time of the next timer of a meeting.
     pub(super) due: Option<Time>,
     /// Calls that made a peer known whose meeting has ended.
     pub(crate) connected: Vec<CallKey>,

@@ -1,4 +1,4 @@
-//! How two nodes of a host come to share memory: the rule local-7 of docs/protocol.md.
+//! Meetings, after which two nodes of a host share memory: rule local-7 of docs/protocol.md.
 //!
 //! | step | the node that connects | the node that listens |
 //! |---|---|---|
@@ -41,7 +41,7 @@ impl Neighbours {
         local
     }
 
-    /// Whether this node has tried lately to meet the one at `udp`.
+    /// Whether this node has recently tried to meet the node at `udp`.
     fn has_tried(&self, now: Time, udp: PathId) -> bool {
         let known = self.destinations.get(udp.index()).copied().flatten();
         let tried = known.filter(|known| known.udp == udp).and_then(|known| known.tried);
@@ -75,7 +75,7 @@ impl Neighbours {
         self.meeting_mut(key)
     }
 
-    /// Takes connections of other processes.
+    /// Accepts connections of other processes.
     pub(super) fn accept(&mut self, now: Time, link: &mut dyn Link) {
         for _ in 0..ACCEPTED {
             if closer::waiting() > CLOSING_MAX {
@@ -95,7 +95,7 @@ impl Neighbours {
         }
     }
 
-    /// Takes no connections for a while: listeners stay readable.
+    /// Pauses accepting, because listeners would stay readable.
     fn pause_accepting(&mut self, now: Time) {
         let watched = self.meetings.listeners.iter().map(Listener::descriptor);
         watched.for_each(|descriptor| self.watch.remove(descriptor));
@@ -108,7 +108,7 @@ impl Neighbours {
         self.meetings.listeners.iter().map(|listener| listener.accept(nonce())).find(waits)
     }
 
-    /// Takes connections again, in the hope that there are descriptors.
+    /// Resumes accepting, in case descriptors are available again.
     #[cold]
     pub(super) fn resume_accepting(&mut self) {
         self.accept_paused_until = None;
@@ -169,7 +169,7 @@ impl Neighbours {
         }
     }
 
-    /// Moves all meetings on, and gives up those that take too long.
+    /// Advances all meetings, and gives up those that take too long.
     #[cold]
     pub(super) fn advance_meetings(
         &mut self,
@@ -227,7 +227,7 @@ impl Neighbours {
         }
     }
 
-    /// Packets have come: nonces that nodes have returned, or the first contact that a meeting waits for.
+    /// Handles arrived packets: nonces that nodes have returned, or the first contact for which a meeting waits.
     #[inline]
     pub(crate) fn packets_arrived(
         &mut self,
@@ -238,7 +238,7 @@ impl Neighbours {
         while let Some((from, meet)) = endpoint.poll_meet() {
             self.handle_meet(now, from, meet, endpoint, link);
         }
-        // A first contact may be made. Strangers that have connected are not looked at for every packet.
+        // A first contact may be complete. Meetings that strangers began are not checked for every packet.
         let waits = |key: &NeighbourKey| match self.all.get(*key) {
             Some(Neighbour::Meeting(meeting)) => {
                 meeting.is_client && meeting.nonce_returned_at.is_none()
@@ -309,7 +309,7 @@ impl Neighbours {
         }
     }
 
-    /// Memory is shared with a node from now on.
+    /// Registers a node with which memory is now shared.
     fn pair(
         &mut self,
         now: Time,
@@ -343,14 +343,14 @@ impl Neighbours {
         self.activate(now, key);
     }
 
-    /// A call that makes the node at `udp` known waits until it is clear whether that is a process of this host.
+    /// Makes a call that connects to the node at `udp` wait until the meeting with that node has ended.
     pub(crate) fn wait_for_meeting(&mut self, udp: PathId, call: CallKey) {
         if let Some(meeting) = self.meeting_with(udp) {
             meeting.waiting.push(call);
         }
     }
 
-    /// Such a call waits for no meeting any more. True if its peer is known.
+    /// Ends the wait of such a call for a meeting. Returns `true` if its peer is known.
     pub(crate) fn give_up_meeting(&mut self, call: CallKey) -> bool {
         let mut is_known = false;
         for index in 0..self.meetings.under_way.len() {
@@ -363,7 +363,7 @@ impl Neighbours {
         is_known
     }
 
-    /// The peer of such a call is known. True if the call waits on for a meeting.
+    /// Notes that the peer of such a call is known. Returns `true` if the call still waits for a meeting.
     pub(crate) fn waits_for_meeting(&mut self, call: CallKey) -> bool {
         for index in 0..self.meetings.under_way.len() {
             if let Some(meeting) = self.meeting_mut(self.meetings.under_way[index])
@@ -388,24 +388,25 @@ fn nonce() -> Nonce {
 /// Interval between attempts to meet a node that shares no memory.
 const TRY_EVERY: Duration = Duration::from_millis(100);
 
-/// Pairs with one node: one that each of the two has begun.
+/// Upper bound on pairs with one node: one that each of the two nodes has begun.
 const PAIRS_MAX: usize = 2;
 
-/// How long a node without descriptors takes no connections.
+/// Time for which a node without descriptors accepts no connections.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Descriptors that wait to be closed ([`closer`]) while this process meets others. Each of those may leave one that cannot be closed.
+/// Descriptors that wait to be closed ([`closer`]) while this process meets others. Each of those may leave one that cannot be
+/// closed.
 pub(crate) const CLOSING_MAX: usize = 64;
 
-/// Processes that are met at a time.
+/// Upper bound on open meetings.
 fn meetings_max() -> usize {
     MEETINGS_MAX.min(meetings_share())
 }
 
-/// Processes that are met at a time with many descriptors; the oldest is given up for another one that connects.
+/// Upper bound on open meetings of a process with many descriptors; another connecting process replaces the oldest.
 const MEETINGS_MAX: usize = 32;
 
-/// Connections that are accepted in a turn.
+/// Upper bound on connections accepted in a turn.
 const ACCEPTED: usize = 4;
 
 /// Interval at which a nonce is returned again until the peer answers.

@@ -1,6 +1,6 @@
 //! The handle of a neighbour.
 
 apus_proto::handle! {
-    /// A process of this host, while it is known.
+    /// Identifies a process of this host while the node knows it.
     pub(crate) NeighbourKey
 }

@@ -33,9 +33,9 @@ use crate::shared_engine::attaching::{Attaching, Attachments};
 
 #[derive(Debug)]
 pub(crate) enum Neighbour {
-    /// It has not shown yet which node it is.
+    /// The process has not proved its address.
     Meeting(Box<Meeting>),
-    /// It is about to use the engine of this process, or this process its engine.
+    /// One of the two processes attaches to the engine of the other one.
     Attaching(Box<Attaching>),
     Paired(Box<Paired>),
 }
@@ -47,7 +47,7 @@ pub(super) struct Destination {
     pub(super) udp: PathId,
     /// The path through memory, if memory is shared with the node.
     pub(super) local: Option<PathId>,
-    /// When this node tried last to meet it.
+    /// Time of the last attempt to meet the node.
     pub(super) tried: Option<Time>,
 }
 
@@ -59,33 +59,33 @@ pub(crate) struct Neighbours {
     pub(crate) all: Slab<NeighbourKey, Neighbour>,
     pub(crate) meetings: Meetings,
     pub(crate) attachments: Attachments,
-    /// No connections are taken until then.
+    /// Connections are not accepted until this time.
     pub(crate) accept_paused_until: Option<Time>,
-    /// Pairs that are looked at in every turn.
+    /// Pairs that are read in every turn.
     active: Vec<NeighbourKey>,
-    /// Pairs with messages that are not yet all in memory, or that the neighbour was not woken for.
+    /// Pairs with messages that are not completely in memory, or for which the neighbour was not woken.
     sending: Vec<NeighbourKey>,
-    /// Messages could be copied at once, if it were not for other work.
+    /// Messages are ready to copy; the turn ran out of budget.
     more: bool,
-    /// Neighbours that have ended, to be removed at the end of the turn.
+    /// Neighbours that have exited; the end of the turn removes them.
     pub(super) ended: Vec<NeighbourKey>,
-    /// By the index of the path over UDP.
+    /// Indexed by the path over UDP.
     pub(super) destinations: Vec<Option<Destination>>,
-    /// When the watch was looked at.
+    /// Time of the last check of the watch.
     looked: Time,
     /// Time at which the last message was received.
     last_rx: Time,
-    /// The active pairs are asleep as well.
+    /// Whether the active pairs are asleep as well.
     asleep: bool,
-    /// When to look for pairs that keep memory and have not been used for long.
+    /// Time of the next search for unused pairs that keep memory.
     shrink_at: Option<Time>,
-    /// Calls that go by UDP from now on, because a neighbour has ended that did not get their requests.
+    /// Calls that moved to UDP, because a neighbour ended before it had their requests.
     pub(crate) moved: Vec<Moved>,
     pub(crate) counters: MemoryCounters,
 }
 
 impl Neighbours {
-    /// Knows the processes of this host from now on, which come to the listeners. `None` if the system has no descriptor left.
+    /// Starts to accept other processes at the listeners. `None` if the system has no descriptor left.
     pub(crate) fn open(
         places: Places,
         listeners: Vec<Listener>,
@@ -100,7 +100,7 @@ impl Neighbours {
         Some(neighbours)
     }
 
-    /// Makes the state of a process without listeners, which no other process can find.
+    /// Creates the state of a process without listeners, which no other process can find.
     pub(crate) fn alone(
         places: Places,
         process: OwningProcess,
@@ -127,7 +127,7 @@ impl Neighbours {
         })
     }
 
-    /// Readable when a neighbour that is asleep has something, or when one comes or goes.
+    /// Readable when a sleeping neighbour has a message, and when a process connects or ends.
     pub(crate) fn descriptor(&self) -> RawFd {
         self.watch.descriptor().as_raw_fd()
     }
@@ -197,20 +197,20 @@ impl Neighbours {
         }
     }
 
-    /// The engine is this process's own, and works for no other one.
+    /// Whether the engine serves this process alone.
     #[inline]
     fn serves_alone(&self) -> bool {
         self.attachments.forwarder.is_none() && self.attachments.attached.is_none()
     }
 
-    /// Traffic through memory is recent, so a turn may skip the network.
+    /// Whether traffic through memory is recent, so a turn may skip the network.
     #[inline]
     pub(crate) fn are_busy(&self, now: Time) -> bool {
         now < self.last_rx + BUSY
     }
 
-    /// Polls for a moment for the next message, if one is expected, or until `stop` says so. Holds nothing up: a turn of the engine
-    /// takes as long.
+    /// Polls briefly for the next message, if one is expected, or until `stop` returns `true`. A turn of the engine takes as long,
+    /// so this delays no other work.
     #[inline]
     pub(crate) fn poll(&self, now: Time, stop: impl Fn() -> bool) {
         if !self.are_busy(now) {
@@ -224,13 +224,13 @@ impl Neighbours {
         }
     }
 
-    /// Neighbours have sent messages a moment ago.
+    /// Whether neighbours have sent messages in the last microseconds.
     #[inline]
     pub(crate) fn are_active(&self) -> bool {
         !self.active.is_empty()
     }
 
-    /// Active neighbours have sent messages, and the engine works for this process alone.
+    /// Whether active neighbours have unread messages, and the engine serves this process alone.
     #[inline]
     pub(crate) fn have_messages(&self) -> bool {
         !self.asleep && self.serves_alone() && self.any_is_ready()
@@ -376,7 +376,7 @@ impl Neighbours {
         }
     }
 
-    /// Looks at the neighbours whose sockets are readable.
+    /// Handles the neighbours whose sockets are readable.
     #[cold]
     fn look(
         &mut self,
@@ -416,7 +416,7 @@ impl Neighbours {
         received
     }
 
-    /// A neighbour has written to the socket, or has ended.
+    /// Handles a neighbour that has written to the socket, or has exited.
     fn handle_channel(&mut self, now: Time, key: NeighbourKey) {
         let Some(paired) = self.paired_mut(key) else { return };
         match paired.pair.handle_channel() {
@@ -530,13 +530,13 @@ impl Neighbours {
         }
     }
 
-    /// Messages wait for room in a neighbour's memory.
+    /// Whether messages wait for room in a neighbour's memory.
     #[inline]
     pub(crate) fn is_sending(&self) -> bool {
         !self.sending.is_empty()
     }
 
-    /// When there is something to do although no message comes.
+    /// Time of the next timer.
     #[inline]
     pub(crate) fn due(&self, now: Time) -> Option<Time> {
         if self.more || self.have_ended() {
@@ -546,7 +546,7 @@ impl Neighbours {
         if self.serves_alone() { own } else { sooner(own, self.others_due(now)) }
     }
 
-    /// Has a pair looked at in every turn.
+    /// Makes a pair active: every turn reads it.
     pub(crate) fn activate(&mut self, now: Time, key: NeighbourKey) {
         let asleep = self.asleep;
         let Some(paired) = self.paired_mut(key) else { return };
@@ -566,7 +566,7 @@ impl Neighbours {
         }
     }
 
-    /// Looks no longer in every turn at pairs that have not been used lately.
+    /// Makes pairs inactive that were not used recently.
     fn rest_unused(&mut self, now: Time) {
         for index in (0..self.active.len()).rev() {
             let key = self.active[index];
@@ -576,7 +576,7 @@ impl Neighbours {
         }
     }
 
-    /// Arms a neighbour's bell, unless a message is there already.
+    /// Arms a neighbour's bell, unless a message has arrived already.
     fn rest(&mut self, key: NeighbourKey) {
         if let Some(paired) = self.paired_mut(key) {
             paired.pair.prepare_sleep();
@@ -602,7 +602,7 @@ impl Neighbours {
         let mut quiet = true;
         for index in 0..self.active.len() {
             let Some(paired) = self.paired_mut(self.active[index]) else { continue };
-            // An error is found again by the turn that follows.
+            // The next turn detects an error again.
             let has_room =
                 paired.pair.is_sending() && paired.pair.advance(1).is_ok_and(|more| more);
             paired.pair.flush();
@@ -624,13 +624,13 @@ impl Neighbours {
         }
     }
 
-    /// Neighbours have ended, and are to be [removed](Self::remove_ended).
+    /// Whether neighbours have exited and must be [removed](Self::remove_ended).
     #[inline]
     pub(crate) fn have_ended(&self) -> bool {
         !self.ended.is_empty()
     }
 
-    /// A neighbour is of no use any more. It is removed at the end of the turn.
+    /// Marks a neighbour for removal at the end of the turn.
     #[cold]
     pub(crate) fn end(&mut self, key: NeighbourKey, error: &PairError) {
         note_end(key, error, &mut self.ended, &mut self.counters);
@@ -704,7 +704,7 @@ impl Neighbours {
         }
     }
 
-    /// A pair with the node at `udp` is no more. There may be another one.
+    /// Handles the end of a pair with the node at `udp`, which may have another pair.
     fn leave_path(&mut self, udp: PathId, local: PathId) {
         if self.local_path(udp) == Some(local) {
             let local = self.pairs_with(udp).next().map(path);
@@ -795,31 +795,31 @@ impl MessageSink for Sink<'_> {
     }
 }
 
-/// The number in the watch of the listener for attaching processes. No [`NeighbourKey`] has it, nor the next one.
+/// Number of the listener for attaching processes in the watch. No [`NeighbourKey`] has this number or the next one.
 pub(crate) const ENGINE_LISTENER: u64 = u64::MAX - 1;
 
-/// The number in the watch of all listeners for nodes. A [`NeighbourKey`] never has it: it would be the last of 2^32 slots.
+/// Number of all listeners for nodes in the watch. A [`NeighbourKey`] never has it: it would be the last of 2^32 slots.
 pub(super) const LISTENER: u64 = u64::MAX;
 
-/// Messages and parts of messages that are taken from a pair in a turn.
+/// Upper bound on messages and parts of messages that a turn takes from a pair.
 const FRAMES: usize = 64;
 
-/// Those that are taken from a process that has ended: more than its memory has room for.
+/// The same for a process that has exited: more than its memory has room for.
 const FRAMES_MAX: usize = 4_096;
 
-/// Bytes of long messages that are copied for a pair in a turn, in some 25 µs.
+/// Upper bound on bytes of long messages that a turn copies for a pair. The copy takes about 25 µs.
 const COPIED: usize = 256 << 10;
 
-/// A neighbour that reads nothing and has this node send ever more.
+/// A neighbour that sends requests but never reads the responses.
 const TOO_MUCH: PairError = PairError::Unexpected("more than it reads");
 
-/// A neighbour that is stopped, or has this node keep memory for nothing.
+/// A neighbour that is stopped, or makes this node keep memory that it never uses.
 const READS_NOTHING: PairError = PairError::Unexpected("no sign that it reads");
 
-/// Descriptors handled in one look.
+/// Upper bound on descriptors handled in one check of the watch.
 const READY: usize = 16;
 
-/// Pairs that are looked at in every turn: each costs some nanoseconds.
+/// Upper bound on active pairs: each costs some nanoseconds in every turn.
 const ACTIVE_MAX: usize = 16;
 
 /// Time that a pair stays active after its last message.
@@ -828,10 +828,10 @@ const ACTIVE_FOR: Duration = Duration::from_millis(2);
 /// Time that a pair keeps memory for long messages after its last message.
 const KEPT_FOR: Duration = Duration::from_secs(1);
 
-/// How often a thread that polls looks at neighbours that are asleep: it is a system call.
+/// Interval at which a polling thread checks sleeping neighbours. Each check is one system call.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 
-/// Looks at the active pairs in one [poll](Neighbours::poll): some 300 ns on AMD's processors, 700 on Intel's.
+/// Number of checks of the active pairs in one [poll](Neighbours::poll): about 300 ns on AMD's processors, 700 on Intel's.
 const POLLS: usize = 16;
 
 /// Time after a message of a neighbour during which the next one is expected.

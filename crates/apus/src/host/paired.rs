@@ -22,14 +22,14 @@ use crate::sync::clock;
 pub(crate) struct Paired {
     pub(crate) pair: Pair,
     pub(crate) role: Role,
-    /// When the last message came or went.
+    /// Time of the last message in either direction.
     pub(crate) used: Time,
     pub(crate) active: bool,
-    /// In the list of those to which messages go.
+    /// Whether the pair is in the list of pairs with messages to send.
     pub(crate) sends: bool,
-    /// Where the neighbour has stopped reading, and since when.
+    /// Position at which the neighbour has stopped reading, and the time since then.
     pub(crate) stopped: Option<(u64, Time)>,
-    /// Bytes kept for it, as the endpoint knows.
+    /// Bytes kept for the neighbour, as last reported to the endpoint.
     pub(crate) load: u64,
 }
 
@@ -45,7 +45,7 @@ pub(crate) enum Role {
 }
 
 impl Paired {
-    /// The way to the same node by UDP.
+    /// The path to the same node over UDP.
     pub(crate) fn udp(&self) -> Option<PathId> {
         match self.role {
             Role::Node { udp, .. } => Some(udp),
@@ -63,7 +63,7 @@ impl Paired {
         move |id| ids.contains(&id)
     }
 
-    /// Returns whether the neighbour has read nothing for `timeout` although messages wait for it.
+    /// Returns whether the neighbour has read no message for `timeout` although messages wait for it.
     pub(crate) fn reads_nothing(&mut self, now: Time, timeout: Duration) -> bool {
         let unread = self.pair.unread_from();
         let before = self.stopped.filter(|(from, _)| Some(*from) == unread);
@@ -110,17 +110,17 @@ pub(crate) struct FromNode<'a> {
     pub(crate) now: Time,
     /// Bytes that the pair keeps.
     pub(crate) load: u64,
-    /// Messages beyond are admitted before they come.
+    /// Length above which a message is admitted before it arrives.
     pub(crate) short_max: usize,
     pub(crate) counters: &'a mut MemoryCounters,
-    /// Requests and responses go there at once. Otherwise they become events of the endpoint.
+    /// Takes requests and responses at once. Without it they become events of the endpoint.
     pub(crate) mail: Option<&'a mut Mail>,
     /// The node's address.
     pub(crate) address: SocketAddr,
 }
 
 impl FromNode<'_> {
-    /// Charges the bytes that the pair keeps. An excess is found after all messages were taken.
+    /// Charges the bytes that the pair keeps. An excess is detected after all messages are taken.
     fn keep(&mut self, load: u64) {
         self.load = load;
         let _ = self.arrivals.endpoint().set_local_load(self.path, load);
@@ -142,7 +142,7 @@ impl MessageReceiver for FromNode<'_> {
         self.counters.messages_received += 1;
         self.counters.bytes_received += body.len() as u64;
         if body.len() > self.short_max {
-            // From now on the message itself is charged, and not a second time as a part that the pair keeps.
+            // The message itself is charged now, and no longer as a part that the pair keeps.
             self.keep(self.load.saturating_sub(body.len() as u64));
         }
         if MessageKind::depends_on_time(words) {

@@ -1,8 +1,8 @@
-//! Where a node is met, and where it looks for others.
+//! The unix sockets at which a node is met, and at which it looks for other nodes.
 //!
 //! Nodes of one network namespace meet by abstract names, which need no file. A node with a [directory](crate::Config::shm_dir) has
-//! files there as well, by the addresses at which other network namespaces reach it: an address such as 127.0.0.1, or 0.0.0.0 for all
-//! of them, means another node in each namespace.
+//! files there as well, by the addresses at which other network namespaces reach it: an address such as 127.0.0.1, or 0.0.0.0 for
+//! all of them, names another node in each namespace.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 use apus_shm::{Listener, Place};
 
-/// Where a node is met, and where it looks for others.
+/// The unix sockets at which a node is met, and at which it looks for other nodes.
 #[derive(Debug)]
 pub(crate) struct Places {
-    /// Of this node, over UDP.
+    /// Address of this node over UDP.
     local_addr: SocketAddr,
     /// The directory that network namespaces share, if the setting names one.
     directory: Option<PathBuf>,
@@ -22,7 +22,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Makes the places of a node at `local_addr`. `interfaces` returns the addresses of this machine by which other namespaces
+    /// Creates the places of a node at `local_addr`. `interfaces` returns the addresses of this machine by which other namespaces
     /// reach it.
     pub(crate) fn new(
         local_addr: SocketAddr,
@@ -37,12 +37,12 @@ impl Places {
         self.local_addr
     }
 
-    /// Begins to listen wherever others look for this node. If another process has a name, others cannot find this node by it, which
-    /// can still find them.
+    /// Begins to listen at all places at which other nodes look for this node. If another process has a name, other nodes cannot
+    /// find this node by that name, but this node can still find them.
     ///
     /// # Errors
     ///
-    /// No file can be made in the directory.
+    /// No file can be created in the directory.
     pub(crate) fn listen(&self) -> io::Result<Vec<Listener>> {
         let mut listeners = Vec::new();
         listeners.extend(Listener::bind(&Place::Namespace(self.local_addr)));
@@ -56,7 +56,8 @@ impl Places {
         Ok(listeners)
     }
 
-    /// Where the node at an address may listen, the likeliest place first. `is_local`: the address is one of this network namespace.
+    /// The places at which the node at an address may listen, the likeliest first. `is_local`: the address is one of this network
+    /// namespace.
     pub(super) fn of(&self, address: SocketAddr, is_local: bool) -> Vec<Place> {
         if !is_local {
             let address = plain(address);
@@ -88,7 +89,7 @@ fn own_addresses(
     own.into_iter().map(|ip| SocketAddr::new(ip, local_addr.port())).collect()
 }
 
-/// Whether an address means the same node in several network namespaces.
+/// Whether an address names the same node in several network namespaces.
 fn is_reachable(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
@@ -96,12 +97,12 @@ fn is_reachable(ip: IpAddr) -> bool {
     }
 }
 
-/// An address in the form of all of its namings: IPv4 as such, and IPv6 without a scope.
+/// The common form of an address: IPv4 unmapped, and IPv6 without a scope.
 fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Addresses of a node that listens at all of its machine; each takes a descriptor. Further ones are not found in the directory.
+/// Upper bound on addresses in the directory of a node that listens at all addresses; each takes a descriptor.
 const OWN_MAX: usize = 16;
 
 #[cfg(test)]

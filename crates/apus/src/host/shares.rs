@@ -13,23 +13,23 @@ use super::neighbour_key::NeighbourKey;
 use super::neighbours::{Neighbour, Neighbours};
 use super::paired::{Role, path};
 
-/// Of this many descriptors, pairs with nodes have one: two of six.
+/// One descriptor of this many belongs to pairs with nodes: two of six.
 const PER_PAIR: u64 = 6;
 
-/// Of this many descriptors, one process is met at a time.
+/// A process may have one open meeting for this many descriptors.
 const PER_MEETING: u64 = 24;
 
 /// A pair that was unused for this time may be given up for another one.
 const UNUSED_FOR: Duration = Duration::from_secs(1);
 
-/// Processes that may be met at a time, as far as descriptors go.
+/// Upper bound on open meetings by the number of descriptors.
 pub(super) fn meetings_share() -> usize {
     usize::try_from(descriptor_limit() / PER_MEETING).unwrap_or(usize::MAX).max(1)
 }
 
 impl Neighbours {
-    /// Gives a process that is being met a place among the pairs, and gives a pair up for it if need be. Returns `false` if there is
-    /// no room.
+    /// Gives a process in a meeting a place among the pairs, and gives up an unused pair for it if necessary. Returns `false` if
+    /// all places are in use.
     pub(super) fn place(&mut self, now: Time, key: NeighbourKey, endpoint: &Endpoint) -> bool {
         let Some(meeting) = self.meeting_mut(key) else { return false };
         let Some(uid) = meeting.placed.or_else(|| meeting.uid()) else { return false };
@@ -40,7 +40,7 @@ impl Neighbours {
         has_room
     }
 
-    /// Whether there is room for a pair with a node of this user; gives another one up for it if need be.
+    /// Whether there is room for a pair with a node of this user. Gives up an unused pair for it if necessary.
     fn make_room(&mut self, now: Time, uid: u32, endpoint: &Endpoint) -> bool {
         let total = usize::try_from(descriptor_limit() / PER_PAIR).unwrap_or(usize::MAX);
         let of_user = if uid == own_user() { total } else { total / 2 };
@@ -51,7 +51,7 @@ impl Neighbours {
                     paired
                 }
                 Some(Neighbour::Meeting(meeting)) if meeting.placed.is_some() => {
-                    // Processes that are met at the same time would all find the last place free.
+                    // Several open meetings would all find the last place free.
                     all += 1;
                     same += usize::from(meeting.placed == Some(uid));
                     continue;

@@ -40,22 +40,22 @@ pub(crate) struct Attached {
     /// The engine's socket.
     pub(crate) path: PathBuf,
     pub(crate) attachment: Attachment,
-    /// When to try next to attach.
+    /// Time of the next attempt to attach.
     pub(crate) retry_at: Option<Time>,
     /// Nodes of the network.
     remotes: Slab<RemoteKey, SocketAddr>,
     by_address: HashMap<SocketAddr, PathId>,
-    /// In the order in which they are looked at when one has to be forgotten.
+    /// The order in which nodes are checked when one must be forgotten.
     order: VecDeque<RemoteKey>,
-    /// Where the requests with these ids are from.
+    /// The clients of the requests with these ids.
     announced: HashMap<u64, SocketAddr>,
     /// Ports that this process serves, each with the engine's answer.
     ports: HashMap<u16, Option<Opened>>,
-    /// To the engine.
+    /// Messages to the engine.
     pub(crate) outgoing: VecDeque<(Words, Bytes)>,
-    /// The engine has answered, has ended, or was not found.
+    /// Whether the engine has answered, has ended, or was not found.
     pub(crate) changed: bool,
-    /// Threads that wait for that change.
+    /// Threads that wait for that event.
     pub(crate) waiters: Vec<Waiter>,
 }
 
@@ -80,7 +80,7 @@ impl Attached {
         matches!(self.attachment, Attachment::Attached(_))
     }
 
-    /// The path to the node at an address. `None` if as many nodes are in use as are allowed.
+    /// The path to the node at an address. `None` if the maximum number of nodes is in use.
     pub(crate) fn path_to(
         &mut self,
         now: Time,
@@ -101,7 +101,7 @@ impl Attached {
         Some(path)
     }
 
-    /// Forgets a node without calls. False if none is found soon.
+    /// Forgets a node without calls. Returns `false` if the first nodes that it checks all have calls.
     #[cold]
     fn forget_one(&mut self, endpoint: &mut Endpoint) -> bool {
         for _ in 0..LOOKS {
@@ -135,7 +135,7 @@ impl Attached {
         }
     }
 
-    /// Asks the engine for a port to serve.
+    /// Requests a port to serve from the engine.
     pub(crate) fn open(&mut self, port: u16) {
         self.ports.insert(port, None);
         self.outgoing.push_back((AttachKind::Open { port }.encode(), Bytes::new()));
@@ -146,7 +146,7 @@ impl Attached {
         self.ports.get(&port).copied().flatten()
     }
 
-    /// A socket was closed.
+    /// Handles the close of a socket.
     pub(crate) fn close(&mut self, port: u16) {
         self.ports.remove(&port);
         if self.is_attached() {
@@ -154,7 +154,8 @@ impl Attached {
         }
     }
 
-    /// The engine has ended, or was not found. `is_unsent`: it has not got the whole request with this id.
+    /// Handles the end of the engine, or a failed search for it. `is_unsent`: the engine does not have the whole request with this
+    /// id.
     pub(crate) fn lose(
         &mut self,
         now: Time,
@@ -176,7 +177,7 @@ impl Attached {
         self.outgoing.clear();
     }
 
-    /// The engine takes messages.
+    /// Whether the engine takes messages.
     fn welcome(&mut self, version: u32, address: &[u8]) {
         self.attachment = match decode_address(address) {
             Some(address) if version == VERSION => Attachment::Attached(address),
@@ -231,7 +232,7 @@ impl FromEngine<'_> {
         }
     }
 
-    /// The engine is there, and so are all nodes as far as this process knows.
+    /// The engine is attached. All nodes of the network count as reachable.
     #[cold]
     fn alive(&mut self, words: Words) {
         for key in self.attached.remotes.keys() {
@@ -277,14 +278,14 @@ impl MessageReceiver for FromEngine<'_> {
     }
 }
 
-/// Nodes that are known at a time; more than that are forgotten if nothing is under way with them.
+/// Upper bound on known nodes. Beyond it, nodes without calls are forgotten.
 pub(crate) const REMOTES_MAX: usize = 65_536;
 
-/// Nodes that are looked at for one that can be forgotten.
+/// Upper bound on nodes checked in a search for one that can be forgotten.
 const LOOKS: usize = 256;
 
-/// How long after the engine was lost, or not found, it is looked for again.
+/// Interval between attempts to attach after the engine was lost or not found.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// How long the engine of another process may take to answer: a service manager may start it meanwhile.
+/// Upper bound on the time in which the engine must answer: a service manager may start it meanwhile.
 pub(crate) const ATTACH_TIMEOUT: Duration = Duration::from_secs(5);

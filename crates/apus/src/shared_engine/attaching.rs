@@ -1,4 +1,4 @@
-//! State of attachments: processes that are about to attach, and the two ends of those that have. [`super::attachments`] changes it.
+//! State of attachments: attaching processes, and the two ends of attached ones. [`super::attachments`] changes it.
 
 use apus_proto::Time;
 use apus_shm::{Listener, PendingPair};
@@ -12,18 +12,18 @@ use crate::shared_engine::forwarder::Forwarder;
 #[derive(Debug)]
 pub(crate) struct Attaching {
     pub(crate) pending: PendingPair,
-    /// When it is given up.
+    /// Time at which the attempt is given up.
     pub(crate) until: Time,
-    /// Which of the two it is.
+    /// The role of the process.
     pub(crate) role: Role,
 }
 
-/// The shared engine in this process, as far as there is one: its own, that works for others, or the one of another process.
+/// The shared engine of this process, if it has one: its own, which serves other processes, or that of another process.
 #[derive(Debug, Default)]
 pub(crate) struct Attachments {
-    /// Processes that are about to attach, the oldest first.
+    /// Attaching processes, the oldest first.
     pub(crate) attaching: Vec<NeighbourKey>,
-    /// The listener for processes that want to attach.
+    /// The listener for attaching processes.
     pub(crate) listener: Option<Listener>,
     /// Attached processes and their calls.
     pub(crate) forwarder: Option<Box<Forwarder>>,

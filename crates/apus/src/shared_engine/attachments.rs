@@ -1,6 +1,6 @@
-//! How a process comes to use the engine of another one.
+//! Attaches processes to a shared engine, and this process to the engine of another one.
 //!
-//! It connects to a socket that only those can reach that may use the engine, so neither has to show which node it is. Both offer
+//! The process connects to a socket that only entitled processes can reach, so neither side has to prove an address. Both offer
 //! memory, and the engine welcomes the process.
 
 use std::io;
@@ -38,7 +38,7 @@ impl Neighbours {
         Ok(neighbours)
     }
 
-    /// Has other processes use the engine.
+    /// Lets other processes use the engine.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl Neighbours {
         Ok(())
     }
 
-    /// Lets processes in that have connected.
+    /// Accepts the processes that have connected.
     #[cold]
     pub(crate) fn accept_processes(&mut self, now: Time, endpoint: &mut Endpoint) {
         for _ in 0..ACCEPTED {
@@ -109,7 +109,7 @@ impl Neighbours {
         watched
     }
 
-    /// When something about attaching is to be done.
+    /// Time of the next timer about attaching.
     #[inline]
     pub(crate) fn attaching_due(&self) -> Option<Time> {
         let retry = self.attachments.attached.as_ref().and_then(|attached| attached.retry_at);
@@ -151,7 +151,7 @@ impl Neighbours {
         let Some(Neighbour::Attaching(attaching)) = self.all.take(key) else { return };
         self.attachments.attaching.retain(|&attaching| attaching != key);
         let Attaching { pending, until, role } = *attaching;
-        // The pair watches the descriptor from now on, under another number.
+        // The pair watches the descriptor now, under another number.
         self.watch.remove(pending.descriptor());
         match pending.complete() {
             Ok(Ok(pair)) => {
@@ -234,14 +234,14 @@ impl Neighbours {
         }
     }
 
-    /// The engine that this process uses has ended. `is_unsent`: it has not got the whole request with this id.
+    /// Handles the end of the engine that this process uses. `is_unsent`: the engine does not have the whole request with this id.
     pub(crate) fn lose_engine(
         &mut self,
         now: Time,
         is_unsent: &dyn Fn(u64) -> bool,
         endpoint: &mut Endpoint,
     ) {
-        // A version that does not fit has said so already.
+        // An engine of another version has already reported its error.
         let version = self.attachments.attached.as_mut().map(|attached| &mut attached.attachment);
         let error = match version {
             Some(Attachment::Failed(error)) => {
@@ -252,7 +252,7 @@ impl Neighbours {
         self.lose(now, error, is_unsent, endpoint);
     }
 
-    /// A process that used this engine has ended.
+    /// Handles the end of an attached process.
     pub(crate) fn lose_process(&mut self, key: NeighbourKey) {
         if let Some(forwarder) = &mut self.attachments.forwarder {
             forwarder.remove(key);
@@ -292,7 +292,7 @@ impl Neighbours {
         }
     }
 
-    /// There is something to send that is not the endpoint's.
+    /// Whether messages other than the endpoint's wait to be sent.
     #[inline]
     pub(crate) fn has_others(&self) -> bool {
         let engine =
@@ -301,7 +301,7 @@ impl Neighbours {
             || engine.is_some_and(|attached| !attached.outgoing.is_empty())
     }
 
-    /// When there is something to do for processes or the engine.
+    /// Time of the next timer for processes or the engine.
     #[inline]
     pub(crate) fn others_due(&self, now: Time) -> Option<Time> {
         if self.has_others() {
@@ -312,7 +312,7 @@ impl Neighbours {
         sooner(forwarder, self.attaching_due())
     }
 
-    /// Whether a process that uses this engine has ended, although that has not been noticed yet.
+    /// Whether an attached process has exited and its end was not handled yet.
     pub(crate) fn has_ended(&self, key: NeighbourKey) -> bool {
         self.paired(key).is_none_or(|paired| paired.pair.process().has_ended())
     }
@@ -332,7 +332,7 @@ impl Neighbours {
         ended.len()
     }
 
-    /// Lets a process use this engine no more.
+    /// Detaches a process.
     pub(crate) fn end_process(&mut self, key: NeighbourKey, why: &'static str) {
         self.end(key, &PairError::Unexpected(why));
     }
@@ -345,11 +345,11 @@ fn system(error: PairError) -> io::Error {
     }
 }
 
-/// How long a process may take to offer memory.
+/// Upper bound on the time in which a process must offer memory.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Processes that may be about to attach: an honest one has offered memory by the time that it is let in, or soon after.
+/// Upper bound on attaching processes. An honest process offers memory before it is accepted, or soon after.
 const ATTACHING_MAX: usize = 64;
 
-/// Processes let in at a time.
+/// Upper bound on processes accepted in a turn.
 const ACCEPTED: usize = 8;

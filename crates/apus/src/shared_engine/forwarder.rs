@@ -1,4 +1,4 @@
-//! The state of an engine that works for other processes: the processes, their ports, and their calls and requests under way.
+//! The state of an engine that serves other processes: the processes, their ports, and their outstanding calls and requests.
 //!
 //! A call of a process becomes a call of this node, and a request to a port that a process serves is forwarded to the process. The
 //! rest of the protocol, grants and order included, is that of the node, so it holds for all processes together.
@@ -25,11 +25,11 @@ use crate::shared_engine::messages::{AttachKind, VERSION, encode_address};
 use crate::sync::clock;
 
 apus_proto::handle! {
-    /// A call of a process, or a request to one, under way.
+    /// An outstanding call of a process, or a request to one.
     pub(crate) ForwardKey
 }
 
-/// Something under way for a process.
+/// An outstanding call or request of a process.
 #[derive(Debug)]
 pub(crate) enum Forwarded {
     /// A call of `client` to a node of the network.
@@ -54,13 +54,13 @@ pub(crate) struct Origin {
 pub(crate) struct Again {
     pub(crate) from: SocketAddr,
     pub(crate) path: PathId,
-    /// The client's and the server's.
+    /// The ids of the client and of the server.
     pub(crate) ports: (u16, u16),
     pub(crate) deadline: Option<Time>,
     pub(crate) trace: Option<Box<TraceContext>>,
     pub(crate) body: Bytes,
     pub(crate) response: Option<Bytes>,
-    /// It is in [`Forwarder::again`].
+    /// The entry is in [`Forwarder::again`].
     pub(crate) waits: bool,
 }
 
@@ -69,27 +69,26 @@ pub(crate) struct Again {
 pub(crate) struct ForwardedProcess {
     pub(crate) pid: i32,
     pub(crate) uid: u32,
-    /// Destinations of the coming requests, by id.
+    /// Announced destinations of requests, by id.
     addresses: HashMap<u64, SocketAddr>,
-    /// Trace contexts of the coming requests, by id.
+    /// Announced trace contexts of requests, by id.
     traces: HashMap<u64, Box<TraceContext>>,
-    /// Its calls that are under way.
+    /// Outstanding calls of the process.
     pub(crate) calls: HashMap<u64, ForwardKey>,
-    /// Its ports and the sockets of this node that stand for them.
+    /// Ports of the process, and the sockets of this node that stand for them.
     pub(crate) sockets: HashMap<u16, SocketKey>,
-    /// Bytes of its calls.
+    /// Bytes of the calls of the process.
     pub(crate) held: u64,
     /// Bytes of its responses for which the node has no room.
     pub(crate) kept: u64,
-    /// Bytes that the pair keeps for it,
+    /// Bytes that the pair keeps for the process.
     load: u64,
     /// Bytes that go to the pair in this turn.
     leaving: u64,
-    /// It has sent a message that an attached process never sends, or its user may not attach any more. Its further messages are
-    /// dropped.
+    /// The process violated the protocol, or its user may no longer attach. Its further messages are dropped.
     pub(crate) expelled: bool,
     pub(crate) counters: ProcessCounters,
-    /// Where others can read them,
+    /// The published counters.
     section: Option<Section>,
     /// The counters as last published.
     published: ProcessCounters,
@@ -112,7 +111,7 @@ impl ForwardedProcess {
         Some((self.addresses.remove(&id)?, trace))
     }
 
-    /// Bytes that it has not read, and of messages that arrive from it in parts.
+    /// Bytes of unread messages to the process, and of messages that arrive from it in parts.
     pub(crate) fn unread(&self) -> u64 {
         self.load + self.leaving
     }
@@ -123,11 +122,11 @@ impl ForwardedProcess {
 pub(crate) struct Limits {
     /// Users whose processes may attach. `None`: all users that can connect.
     pub(crate) users: Option<Vec<u32>>,
-    /// Users that may serve ports; ports that are not named are for everyone.
+    /// Users that may serve ports. All users may serve ports without an entry.
     pub(crate) ports: Vec<(RangeInclusive<u16>, Vec<u32>)>,
-    /// Bytes of calls that a process may have under way.
+    /// Upper bound on the bytes of outstanding calls of a process.
     pub(crate) process_budget: u64,
-    /// Bytes that all pairs may keep for their processes.
+    /// Upper bound on bytes that all pairs keep for their processes.
     pub(crate) total_budget: u64,
     pub(crate) processes_max: usize,
 }
@@ -144,12 +143,12 @@ impl Limits {
         rules.peek().is_none() || rules.any(|(_, uids)| uids.contains(&uid))
     }
 
-    /// Bytes of the longest request that a process is given: there is room for it beside one budget.
+    /// Bytes of the longest request to a process: its pair has room for it beside one budget.
     pub(crate) fn request_max(&self) -> u64 {
         self.process_budget.saturating_mul(LOAD_BUDGETS - 1)
     }
 
-    /// Bytes that a pair may keep for its process.
+    /// Upper bound on bytes that a pair keeps for its process.
     pub(crate) fn load_max(&self) -> u64 {
         self.process_budget.saturating_mul(LOAD_BUDGETS)
     }
@@ -159,19 +158,19 @@ impl Limits {
 #[derive(Debug)]
 pub(crate) struct Forwarder {
     pub(crate) limits: Limits,
-    /// Processes that were not let in: of users that may not attach, and beyond `processes_max`.
+    /// Refused processes: of users that may not attach, and beyond `processes_max`.
     pub(crate) refused: [u64; 2],
     /// Bytes that all pairs keep for their processes.
     load: u64,
     pub(crate) processes: HashMap<NeighbourKey, ForwardedProcess>,
     pub(crate) under_way: Slab<ForwardKey, Forwarded>,
-    /// Whose the sockets of the node are, by [`SocketKey::index`], with the port that the process knows.
+    /// The owners of the node's sockets, by [`SocketKey::index`], with the port that the process knows.
     owners: Vec<Option<(SocketKey, NeighbourKey, u16)>>,
     /// The process that serves each port.
     servers: HashMap<u16, NeighbourKey>,
     /// Messages of processes, to be handled in this turn.
     pub(crate) arrived: VecDeque<(NeighbourKey, Words, Bytes)>,
-    /// To processes.
+    /// Messages to processes.
     outgoing: VecDeque<(NeighbourKey, Words, Bytes)>,
     /// Requests and responses that had no room, in the order of time.
     pub(crate) again: VecDeque<(Time, ForwardKey)>,
@@ -183,12 +182,12 @@ pub(crate) struct Forwarder {
     pub(crate) unlooked: usize,
     /// Requests that the node had given up when that search began.
     pub(crate) given_up: u64,
-    /// Messages were moved since the thread of the engine looked last.
+    /// Messages were moved since the last check by the engine's thread.
     pub(crate) moved: bool,
-    /// The thread of the engine is to return.
+    /// The engine's thread must return.
     pub(crate) stopped: bool,
     pub(crate) waiter: Option<Waiter>,
-    /// The counters of processes are published.
+    /// Whether the counters of processes are published.
     pub(crate) publishes: bool,
 }
 
@@ -216,7 +215,7 @@ impl Forwarder {
         }
     }
 
-    /// A process may use the engine from now on, whose node has this address.
+    /// Adds a process. The engine's node has this address.
     pub(crate) fn add(&mut self, key: NeighbourKey, (pid, uid): (i32, u32), node: SocketAddr) {
         let process = ForwardedProcess {
             pid,
@@ -246,7 +245,7 @@ impl Forwarder {
         }
     }
 
-    /// A process has ended.
+    /// Handles the end of a process.
     pub(crate) fn remove(&mut self, key: NeighbourKey) {
         let Some(mut process) = self.processes.remove(&key) else { return };
         self.load -= process.load;
@@ -265,7 +264,7 @@ impl Forwarder {
         self.closing.extend(sockets);
     }
 
-    /// A socket of the node stands for a port of a process.
+    /// Registers a socket of the node for a port of a process.
     pub(crate) fn own(&mut self, socket: SocketKey, key: NeighbourKey, port: u16) {
         let index = socket.index();
         if self.owners.len() <= index {
@@ -280,7 +279,7 @@ impl Forwarder {
         }
     }
 
-    /// It stands for none any more.
+    /// Removes the registration of a socket.
     pub(crate) fn disown(&mut self, socket: SocketKey) {
         if let Some((_, port)) = self.owner(socket) {
             self.owners[socket.index()] = None;
@@ -300,8 +299,8 @@ impl Forwarder {
         self.servers.get(&port).copied()
     }
 
-    /// Charges the bytes that the pair keeps for a process. Returns false if they are many times its budget: it sends requests and
-    /// never reads.
+    /// Charges the bytes that the pair keeps for a process. Returns `false` if they are many times its budget: it sends requests
+    /// but never reads the responses.
     #[must_use]
     pub(crate) fn set_load(&mut self, key: NeighbourKey, load: u64) -> bool {
         let Some(process) = self.processes.get_mut(&key) else { return true };
@@ -310,8 +309,8 @@ impl Forwarder {
         load <= self.limits.load_max()
     }
 
-    /// Bytes that a process may have not read, while others have not read much: all users together get the total budget, and each of them
-    /// half of it. Those that want less than an equal part get it all the same.
+    /// Upper bound on unread bytes of a process, given the unread bytes of others. All users together get the total budget, and
+    /// each of them half of it. A process that uses less than an equal part always gets it.
     #[inline]
     fn share(&self, key: NeighbourKey) -> u64 {
         if self.load <= self.limits.total_budget / 2 { u64::MAX } else { self.equal_part(key) }
@@ -391,7 +390,7 @@ impl Forwarder {
         Some(taken)
     }
 
-    /// A call of a process is known by another RPC from now on.
+    /// Registers another RPC for a call of a process.
     pub(crate) fn moved(&mut self, moved: Moved) {
         if let Some(Forwarded::Call { rpc, .. }) =
             self.under_way.get_mut(ForwardKey::from_bits(moved.cookie.number()))
@@ -400,7 +399,7 @@ impl Forwarder {
         }
     }
 
-    /// Ends a call of a process that has failed.
+    /// Ends a failed call of a process.
     pub(crate) fn fail(&mut self, client: Origin, error: CallFailed) {
         self.answer(client, MessageKind::Failed, Bytes::copy_from_slice(&error.encode()));
     }
@@ -424,7 +423,7 @@ impl Forwarder {
         self.send(to, kind.encode(id), body);
     }
 
-    /// Sends a process again a request that is under way, or for the first time.
+    /// Sends an outstanding request to its process, again or for the first time.
     pub(crate) fn send_again(&mut self, now: Time, key: ForwardKey) {
         let Some(Forwarded::Request { server, again, .. }) = self.under_way.get(key) else {
             return;
@@ -441,12 +440,12 @@ impl Forwarder {
         self.send_request(server, key, (from, kind), trace, body);
     }
 
-    /// Whether the responses of a process that have no room may wait.
+    /// Whether responses of a process without room in the node may wait.
     pub(crate) fn may_keep(&self, server: NeighbourKey) -> bool {
         self.processes.get(&server).is_some_and(|it| it.kept <= self.limits.process_budget)
     }
 
-    /// Something is to be tried again in a moment.
+    /// Schedules a retry of an entry.
     pub(crate) fn try_again(&mut self, now: Time, key: ForwardKey) {
         if let Some(Forwarded::Request { again, .. }) = self.under_way.get_mut(key)
             && !mem::replace(&mut again.waits, true)
@@ -468,7 +467,7 @@ impl Forwarder {
         Some(key)
     }
 
-    /// When there is something to do although no message comes.
+    /// Time of the next timer.
     #[inline]
     pub(crate) fn due(&self, now: Time) -> Option<Time> {
         let left = !self.left.is_empty() || !self.closing.is_empty() || self.unlooked > 0;
@@ -488,8 +487,8 @@ impl Forwarder {
         self.processes.get_mut(&from)?.take_announced(id)
     }
 
-    /// Records the trace context of the coming request with this id. Returns false if the process has announced too many without a
-    /// request, or if the context is malformed.
+    /// Records the trace context of the announced request with this id. Returns `false` if the process has announced too many
+    /// without a request, or if the context is malformed.
     #[must_use]
     pub(crate) fn announce_trace(&mut self, from: NeighbourKey, id: u64, trace: &[u8]) -> bool {
         let Some(process) = self.processes.get_mut(&from) else { return true };
@@ -498,8 +497,8 @@ impl Forwarder {
         process.traces.len() <= ADDRESSES_MAX
     }
 
-    /// Records the destination of the coming request with this id. Returns false if the process has announced too many without a
-    /// request.
+    /// Records the destination of the announced request with this id. Returns `false` if the process has announced too many without
+    /// a request.
     #[must_use]
     pub(crate) fn announce_address(&mut self, from: NeighbourKey, id: u64, to: SocketAddr) -> bool {
         let Some(process) = self.processes.get_mut(&from) else { return true };
@@ -507,7 +506,7 @@ impl Forwarder {
         process.addresses.len() <= ADDRESSES_MAX
     }
 
-    /// The answer to a call that the node does not take.
+    /// The answer to a call that the node refuses.
     pub(crate) fn refusal(error: apus_proto::CallError) -> Result<UnknownReason, CallFailed> {
         use apus_proto::CallError;
         let length = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
@@ -528,7 +527,7 @@ impl Forwarder {
 pub(crate) struct FromProcess<'a> {
     pub(crate) forwarder: &'a mut Forwarder,
     pub(crate) key: NeighbourKey,
-    /// Bytes of the longest message that the node takes.
+    /// Bytes of the longest message that the node accepts.
     pub(crate) message_max: usize,
     /// Bytes that the pair keeps.
     pub(crate) load: u64,
@@ -575,14 +574,14 @@ impl MessageReceiver for FromProcess<'_> {
     }
 }
 
-/// Budgets of a process that its pair may keep for it: messages that have no room beside that fail, and a process that makes the
-/// engine say more to it without reading is ended.
+/// Number of budgets that a pair keeps for its process. Messages without room beside them fail, and a process that makes the engine
+/// send more without reading is detached.
 const LOAD_BUDGETS: u64 = 4;
 
 /// Upper bound on the addresses, and on the trace contexts, that a process may announce ahead of its requests.
 const ADDRESSES_MAX: usize = 65_536;
 
-/// How long a request waits that a process has no room for.
+/// Time after which a request without room in its process is sent again.
 const AGAIN: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

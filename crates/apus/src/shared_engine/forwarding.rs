@@ -61,7 +61,7 @@ impl Engine {
         }
     }
 
-    /// Takes a message of a process. False if no process sends it that uses an engine.
+    /// Handles a message of a process. Returns `false` if the message violates the protocol.
     #[inline]
     fn forward_message(
         &mut self,
@@ -123,7 +123,7 @@ impl Engine {
         true
     }
 
-    /// A process wants to serve a port.
+    /// Handles the request of a process to serve a port.
     #[cold]
     fn open_port(&mut self, forwarder: &mut Forwarder, from: NeighbourKey, port: u16) {
         let Some(process) = forwarder.processes.get(&from) else { return };
@@ -165,7 +165,7 @@ impl Engine {
         }
     }
 
-    /// A process calls a node.
+    /// Handles a call of a process to a node.
     #[inline]
     fn forward_request(
         &mut self,
@@ -222,7 +222,7 @@ impl Engine {
         self.forward_call(now, forwarder, client, (socket, to), body, options);
     }
 
-    /// Makes a call for a process.
+    /// Starts a call on behalf of a process.
     #[inline]
     fn forward_call(
         &mut self,
@@ -258,7 +258,7 @@ impl Engine {
         }
     }
 
-    /// Whether a process calls the node of this very engine.
+    /// Whether an address is that of this engine's own node.
     #[inline]
     fn is_this_node(&self, to: SocketAddr, path: PathId) -> bool {
         let local = self.link.local_addr();
@@ -266,7 +266,7 @@ impl Engine {
         to.port() == local.port() && (to.ip() == local.ip() || is_any)
     }
 
-    /// A process calls another one.
+    /// Handles a call of one process to another.
     fn forward_directly(
         &mut self,
         forwarder: &mut Forwarder,
@@ -298,7 +298,7 @@ impl Engine {
         forwarder.answer(client, MessageKind::Refused(refusal), Bytes::new());
     }
 
-    /// A process answers a request.
+    /// Handles the response of a process.
     #[inline]
     fn forward_response(
         &mut self,
@@ -349,7 +349,7 @@ impl Engine {
                 return forwarder.try_again(now, key);
             }
             Err(ReplyError::NotInService) | Ok(()) => {}
-            // It is longer than this node sends, or one of too many that wait.
+            // The response is longer than the limit, or too many responses wait.
             Err(_) => {
                 self.endpoint.reject(rpc, UnknownReason::Finished);
             }
@@ -359,7 +359,7 @@ impl Engine {
         }
     }
 
-    /// A process does not take a request, or has given it up.
+    /// Handles a request that its process refuses or has given up.
     fn forward_refusal(
         &mut self,
         now: Time,
@@ -384,7 +384,7 @@ impl Engine {
         }
     }
 
-    /// A process gives a call up.
+    /// Handles a call that its process gives up.
     fn forward_abort(&mut self, forwarder: &mut Forwarder, from: NeighbourKey, id: u64) {
         forwarder.take_announced(from, id);
         let Some(process) = forwarder.processes.get_mut(&from) else { return };
@@ -397,7 +397,7 @@ impl Engine {
         self.clear_away(forwarder, key);
     }
 
-    /// Gives up an entry whose process has ended or waits for it no more.
+    /// Gives up an entry whose process has ended or no longer waits for it.
     fn clear_away(&mut self, forwarder: &mut Forwarder, key: ForwardKey) {
         match forwarder.take(key) {
             Some(Forwarded::Call { rpc, .. }) => {
@@ -451,7 +451,7 @@ impl Engine {
         }
     }
 
-    /// Ends a request, whether somebody waits for it or not.
+    /// Ends a request, whether or not its client waits.
     fn give_up(&mut self, rpc: RpcKey, reason: UnknownReason) {
         if !self.endpoint.reject(rpc, reason) {
             self.endpoint.abort(rpc);
@@ -480,7 +480,7 @@ impl Engine {
 }
 
 impl Forwarder {
-    /// Takes an event of a socket of `process`, which knows it as `port`. `client`: the node that a request is from.
+    /// Handles an event of a socket of `process`, which knows the socket as `port`. `client`: the node that sent the request.
     #[inline]
     pub(crate) fn event(
         &mut self,

@@ -1,8 +1,8 @@
 //! Messages between a process and the shared engine that it uses.
 //!
 //! The messages of calls are those of calls between two processes ([`MessageKind`](apus_proto::MessageKind)). The engine stands for
-//! all nodes of the network: before each request, an [`Address`](AttachKind::Address) names the node that it goes to or comes from.
-//! The engine passes trace contexts on.
+//! all nodes of the network: before each request, an [`Address`](AttachKind::Address) names the node at the other end. The engine
+//! passes trace contexts on.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -19,7 +19,7 @@ pub(crate) enum AttachKind {
     Address { id: u64 },
     /// The process may use the engine. The body is the address of the engine's node.
     Welcome { version: u32 },
-    /// The process wants to serve a port.
+    /// The process requests a port to serve.
     Open { port: u16 },
     /// The engine's answer to `Open`.
     Opened { port: u16, opened: Opened },
@@ -27,13 +27,13 @@ pub(crate) enum AttachKind {
     Close { port: u16 },
 }
 
-/// The engine's answer to a process that wants to serve a port.
+/// The engine's answer to a request for a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Opened {
     Yes = 0,
     /// Another process serves it, or the process has too many ports.
     InUse = 1,
-    /// Only other users may.
+    /// The port is reserved for other users.
     Forbidden = 2,
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn encode_address(address: SocketAddr) -> [u8; ADDRESS] {
     bytes
 }
 
-/// The address that [`encode_address`] made bytes of.
+/// Decodes the bytes of [`encode_address`].
 pub(crate) fn decode_address(bytes: &[u8]) -> Option<SocketAddr> {
     let bytes: &[u8; ADDRESS] = bytes.try_into().ok()?;
     let port = u16::from_le_bytes([bytes[0], bytes[1]]);

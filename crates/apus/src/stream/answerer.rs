@@ -15,9 +15,9 @@ pub(crate) struct Answerer<C> {
     held: VecDeque<UnansweredCall<C>>,
     /// The latest epoch of the peer. Calls of earlier epochs may be lost, and with them the segments in their responses.
     epoch: u16,
-    /// How many of them may stay so until there is something to say, according to the call that came last.
+    /// Number of calls that may stay unanswered while there are no bytes to send, according to the last call.
     keep: usize,
-    /// Calls to answer although there is nothing to send.
+    /// Number of calls to answer although there are no bytes to send.
     answers_due: usize,
     /// Received bytes that were acknowledged to the peer.
     acknowledged: u64,
@@ -28,18 +28,18 @@ pub(crate) struct Answerer<C> {
 struct UnansweredCall<C> {
     call: C,
     epoch: u16,
-    /// How many calls may be kept, according to this one.
+    /// Number of calls that may be kept, according to this call.
     keep: usize,
 }
 
-/// An answer to give.
+/// An answer that is due.
 #[derive(Debug)]
 pub(crate) struct Answer<C> {
     pub(crate) call: C,
     epoch: u16,
     keep: usize,
     pub(crate) body: Bytes,
-    /// Where the segment begins that it has, if it has one.
+    /// Offset of the segment in the answer, if it has one.
     segment: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ impl<C> Answerer<C> {
         }
     }
 
-    /// The peer has called.
+    /// Handles a call of the peer.
     pub(crate) fn handle_call(&mut self, header: &SegmentHeader, payload: Bytes, call: C) {
         let keep = usize::from(header.keep).min(KEEP_MAX);
         self.held.push_back(UnansweredCall { call, epoch: header.epoch, keep });
@@ -73,12 +73,13 @@ impl<C> Answerer<C> {
         self.answers_due += usize::from(header.has(OPEN) || header.has(FIN) || completes);
     }
 
-    /// How many calls may be kept: as few as one of them says, since calls arrive in any order. The caller counts on the responses.
+    /// Number of calls that may be kept: the smallest number in any of them, since calls arrive in any order. The caller relies on
+    /// the responses.
     fn keep(&self) -> usize {
         self.held.iter().map(|held| held.keep).fold(self.keep, usize::min)
     }
 
-    /// Whether a call is to be answered now.
+    /// Whether a call must be answered now.
     pub(crate) fn has_answer(&self) -> bool {
         let halves = &self.halves;
         let unacknowledged = halves.incoming.received() - self.acknowledged;
@@ -92,7 +93,7 @@ impl<C> Answerer<C> {
         answers && !self.held.is_empty()
     }
 
-    /// The next answer to give.
+    /// The next answer that is due.
     pub(crate) fn poll_answer(&mut self) -> Option<Answer<C>> {
         if !self.has_answer() {
             return None;
@@ -107,7 +108,7 @@ impl<C> Answerer<C> {
             let body = Bytes::copy_from_slice(&header.encode());
             return Some(Answer { call, epoch, keep, body, segment: None });
         }
-        // A loss of the response to a call of an earlier epoch would go unnoticed.
+        // The loss of a response to a call of an earlier epoch would not be detected.
         let is_late = epoch != self.epoch;
         let sends = !is_late && self.halves.outgoing.has_segment();
         self.answers_due = self.answers_due.saturating_sub(usize::from(!is_late));
@@ -116,7 +117,7 @@ impl<C> Answerer<C> {
         Some(Answer { call, epoch, keep, body, segment })
     }
 
-    /// An answer could not be sent. With `again`, its call can be answered later.
+    /// Handles an answer that could not be sent. With `again`, its call can be answered later.
     pub(crate) fn not_answered(&mut self, answer: Answer<C>, again: bool) {
         if let Some(offset) = answer.segment {
             self.halves.outgoing.lost(offset);
@@ -127,7 +128,7 @@ impl<C> Answerer<C> {
         }
     }
 
-    /// Forgets the calls whose client is gone. True if none is left.
+    /// Forgets the calls whose client is gone. Returns `true` if no call is left.
     pub(crate) fn retain_calls(&mut self, mut is_active: impl FnMut(&C) -> bool) -> bool {
         self.held.retain(|held| is_active(&held.call));
         self.held.is_empty()
@@ -139,8 +140,8 @@ fn is_later(epoch: u16, than: u16) -> bool {
     (1..1 << 15).contains(&epoch.wrapping_sub(than))
 }
 
-/// Calls that are kept at most, whatever a peer wishes.
+/// Upper bound on kept calls.
 const KEEP_MAX: usize = 64;
 
-/// Bytes that arrive without an acknowledgement, while calls are kept.
+/// Number of received bytes after which a call is answered with an acknowledgement.
 const ACKNOWLEDGE_AFTER: u64 = 256 << 10;

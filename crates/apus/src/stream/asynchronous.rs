@@ -30,7 +30,7 @@ impl AsyncWrite for Stream {
         Self::poll_write(&self, context, bytes)
     }
 
-    /// Does nothing: bytes are sent as soon as may be.
+    /// Does nothing: bytes are sent as soon as possible.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

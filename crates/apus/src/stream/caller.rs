@@ -15,38 +15,38 @@ pub(crate) struct Caller {
     pub(crate) halves: Halves,
     /// The listener has answered.
     opened: bool,
-    /// Calls under way.
+    /// Outstanding calls.
     outstanding: usize,
-    /// Responses to them that are certain to come, whether or not the peer has something to send: it keeps no more calls than the last
-    /// call allowed.
+    /// Number of responses that are certain to come, whether or not the peer has bytes to send: it keeps no more calls than the
+    /// last call allowed.
     due: usize,
-    /// Calls that are to be under way even if nothing is to be sent, so that the peer can send.
+    /// Number of calls to keep outstanding without bytes to send, so that the peer can send.
     wanted: usize,
-    /// How often calls have failed.
+    /// Number of failed calls.
     epoch: u16,
     /// No call of this epoch was made. The next call reports that responses were lost.
     epoch_begins: bool,
     /// The next call acknowledges at once that the peer's half is complete.
     acknowledge: bool,
-    /// The reason for the end of the stream, to be reported to the peer.
+    /// The reason for the end of the stream, which the peer must learn.
     unreported_end: Option<Reason>,
-    /// Since when calls fail.
+    /// Time since which calls fail.
     failing_since: Option<Time>,
-    /// No call before.
+    /// Time before which no call is made.
     retry_at: Option<Time>,
     lost_after: Duration,
 }
 
-/// A call to be made.
+/// A call that is due.
 #[derive(Debug)]
 pub(crate) struct CallBody {
     pub(crate) body: Bytes,
-    /// Where the segment begins that it has, if it has one.
+    /// Offset of the segment in the call, if it has one.
     pub(crate) segment: Option<u64>,
 }
 
 impl Caller {
-    /// `lost_after`: how long calls may fail before the stream is over.
+    /// `lost_after`: time for which calls may fail before the stream ends.
     pub(crate) fn new(halves: Halves, lost_after: Duration) -> Self {
         Self {
             halves,
@@ -68,7 +68,7 @@ impl Caller {
         self.opened
     }
 
-    /// The stream is over, the peer knows, and no call is under way.
+    /// Whether the stream has ended, the peer knows it, and no call is outstanding.
     pub(crate) fn is_done(&self) -> bool {
         let is_settled =
             self.unreported_end.is_none() && !self.acknowledge && self.outstanding == 0;
@@ -88,12 +88,12 @@ impl Caller {
         }
     }
 
-    /// When [`poll_call`](Self::poll_call) has something again although nothing came.
+    /// Time at which [`poll_call`](Self::poll_call) must be called again without a message.
     pub(crate) fn due(&self) -> Option<Time> {
         self.retry_at
     }
 
-    /// The next call to make.
+    /// The next call that is due.
     pub(crate) fn poll_call(&mut self, now: Time) -> Option<CallBody> {
         if self.retry_at.is_some_and(|at| now < at) {
             return None;
@@ -114,7 +114,7 @@ impl Caller {
         (sends || self.calls_without_segment()).then(|| self.call(0, sends))
     }
 
-    /// Whether a call is to be made now, unless calls have failed a moment ago.
+    /// Whether a call is due, unless calls have just failed.
     pub(crate) fn has_call(&self) -> bool {
         match (&self.halves.broken, self.opened) {
             (Some(_), _) => self.unreported_end.is_some(),
@@ -129,8 +129,9 @@ impl Caller {
         self.epoch_begins || self.acknowledge || limit || self.outstanding < wanted
     }
 
-    /// Whether to send a segment now. While a response is certain to come, a short segment waits for more bytes. More outstanding calls
-    /// than the peer may keep are not enough: the peer may keep fewer with each response, and learns of that with the next call only.
+    /// Whether to send a segment now. While a response is certain to come, a short segment waits for more bytes. More outstanding
+    /// calls than the peer may keep are not sufficient: the peer may keep fewer with each response, and learns of that with the
+    /// next call only.
     fn sends(&self) -> bool {
         let outgoing = &self.halves.outgoing;
         if self.outstanding <= self.keep() || self.due == 0 {
@@ -140,7 +141,7 @@ impl Caller {
         }
     }
 
-    /// Calls that the peer may leave unanswered until it has something to say.
+    /// Number of calls that the peer may leave unanswered while it has no bytes to send.
     fn keep(&self) -> usize {
         self.wanted + 1
     }
@@ -154,7 +155,7 @@ impl Caller {
         CallBody { body, segment }
     }
 
-    /// A call has this response.
+    /// Handles the response to a call.
     pub(crate) fn handle_response(&mut self, response: &Bytes) {
         self.ended();
         self.failing_since = None;
@@ -188,7 +189,7 @@ impl Caller {
         self.due = self.due.saturating_sub(1);
     }
 
-    /// A call was not begun, or has failed.
+    /// Handles a call that was not begun or has failed.
     pub(crate) fn handle_failure(&mut self, now: Time, segment: Option<u64>, error: CallError) {
         self.ended();
         if self.halves.is_over() {
@@ -231,11 +232,11 @@ fn passes(error: &CallError) -> bool {
     )
 }
 
-/// Calls under way beyond those that the peer may keep.
+/// Number of outstanding calls beyond those that the peer may keep.
 const PIPELINE: usize = 16;
 
 /// Upper bound on calls that wait for the peer's bytes while it sends without a pause.
 const WANTED_MAX: usize = 16;
 
-/// After a call failed, the next one is made this much later.
+/// Time between a failed call and the next one.
 const RETRY_AFTER: Duration = Duration::from_millis(10);

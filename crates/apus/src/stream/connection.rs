@@ -1,7 +1,7 @@
 //! One end of a stream in the engine: its state and its waiters.
 //!
 //! Locks: the state of a connection is locked after the engine, never before. Operations on bytes alone take only the state's lock,
-//! so that a copy does not hold up the engine.
+//! so that a copy does not delay the engine.
 
 use std::io;
 use std::mem;
@@ -47,10 +47,10 @@ pub(crate) struct Connection {
 
 /// An owner of connections beside the connection itself, which must forget them when they are over.
 pub(crate) trait Acceptor: Send + Sync {
-    /// The application has dropped the connection, and nothing is left to send.
+    /// The application has dropped the connection, and no bytes are left to send.
     fn forget(&self, engine: &mut Engine, peer: Address, id: u64);
 
-    /// Its connections are to be looked after at this time at the latest.
+    /// A timer of its connections is due at this time at the latest.
     fn look_at(&self, engine: &mut Engine, at: Time);
 }
 
@@ -60,13 +60,13 @@ struct State {
     writers: Waiters,
     timeouts: [Option<Duration>; 2],
     lost_after: Duration,
-    /// When the last message came.
+    /// Time of the last message of the peer.
     last_rx: Time,
     /// The application has dropped its last handle.
     dropped: bool,
-    /// Responses were refused for the moment, and are to be given then.
+    /// Time of the retry of refused responses.
     retry_at: Option<Time>,
-    /// Its end was counted.
+    /// Whether the end of the stream was counted.
     counted: bool,
 }
 
@@ -96,7 +96,7 @@ enum Goal {
     Open,
     /// A read or write has a result.
     Ready(Operation),
-    /// The peer has everything that was written.
+    /// The peer has all written bytes.
     Delivered,
 }
 
@@ -131,7 +131,7 @@ impl Role {
         }
     }
 
-    /// Something is to be sent now.
+    /// Whether a message is due now.
     fn has_message(&self) -> bool {
         match self {
             Self::Caller(caller) => caller.has_call(),
@@ -146,7 +146,7 @@ impl Role {
         }
     }
 
-    /// Nothing is left to do for the peer.
+    /// Whether the peer needs no further message.
     fn is_done(&self) -> bool {
         match self {
             Self::Caller(caller) => caller.is_done(),
@@ -156,7 +156,7 @@ impl Role {
 }
 
 impl State {
-    /// Takes bytes that have arrived; empty at the end. `None`: none has arrived yet.
+    /// Takes received bytes; empty at the end of the stream. `None` if no byte has arrived.
     fn take(&mut self, max: usize) -> Option<io::Result<Bytes>> {
         let halves = self.role.halves_mut();
         if let Some(bytes) = halves.incoming.take(max) {
@@ -168,7 +168,7 @@ impl State {
         halves.broken.as_ref().map(|broken| Err(failure::broken(broken)))
     }
 
-    /// Takes bytes to send, as many as there is room for. `None`: there is no room.
+    /// Takes bytes to send, up to the free room. `None` if there is no room.
     fn write(&mut self, bytes: &[u8]) -> Option<io::Result<usize>> {
         let halves = self.role.halves_mut();
         if let Some(broken) = &halves.broken {
@@ -204,7 +204,7 @@ impl State {
         }
     }
 
-    /// Wakes the waiters that can go on.
+    /// Wakes the waiters that can continue.
     fn wake(&mut self, mail: &mut Mail) {
         if self.has_reached(Goal::Ready(Operation::Read)) {
             self.readers.wake(mail);
@@ -215,7 +215,7 @@ impl State {
         }
     }
 
-    /// Looks after a stream to which nothing came.
+    /// Handles the timer of a stream.
     fn handle_time(&mut self, engine: &Engine, now: Time) {
         let is_silent = match &mut self.role {
             Role::Caller(_) => self.dropped,
@@ -229,7 +229,7 @@ impl State {
         }
     }
 
-    /// Counts how the stream was broken.
+    /// Counts the end of the stream by its reason.
     fn count(&mut self, engine: &mut Engine) {
         let broken = self.role.halves().broken.as_ref();
         let Some(broken) = broken.filter(|_| !self.counted) else { return };
@@ -253,7 +253,7 @@ impl State {
         }
     }
 
-    /// When to look after the stream at the latest.
+    /// Time of the next timer.
     fn next(&self) -> Next {
         let due = match &self.role {
             Role::Caller(caller) => {
@@ -267,7 +267,7 @@ impl State {
 }
 
 impl Connection {
-    /// The end that connects, from a client's port. Nothing is sent yet.
+    /// Creates the end that connects, from a client's port, and sends nothing yet.
     pub(crate) fn connecting(
         socket: Socket,
         peer: Address,
@@ -282,7 +282,7 @@ impl Connection {
         Ok(Self { _socket: Some(socket), ..connection })
     }
 
-    /// The end that was accepted.
+    /// Creates the accepted end.
     pub(crate) fn accepting(
         end: &Arc<SocketInner>,
         peer: Address,
@@ -354,7 +354,7 @@ impl Connection {
         self.opened()
     }
 
-    /// The same as a future's `poll`. `begun`: this is not the first.
+    /// The same as a future's `poll`. `begun`: this is not the first poll.
     pub(crate) fn poll_open(
         self: &Arc<Self>,
         begun: &mut bool,
@@ -388,13 +388,13 @@ impl Connection {
             .map_or(Ok(()), |broken| Err(failure::broken(broken)))
     }
 
-    /// The application has accepted the stream: it may send as much as `window` says.
+    /// Notes that the application has accepted the stream: the peer may send up to `window` bytes.
     pub(crate) fn accepted(&self, window: u64) {
         self.state().role.halves_mut().incoming.set_window(window);
         self.send();
     }
 
-    /// Moves bytes that have arrived into `buffer`, without waiting. 0 at the end of the stream.
+    /// Moves received bytes into `buffer`, without waiting. Returns 0 at the end of the stream.
     pub(crate) fn try_read(&self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
         let mut count = 0;
         while count < buffer.len() {
@@ -425,11 +425,11 @@ impl Connection {
         }
     }
 
-    /// Takes bytes to send, as many as there is room for, without waiting.
+    /// Takes bytes to send, up to the free room, without waiting.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> Option<io::Result<usize>> {
         let mut count = 0;
         while count < bytes.len() {
-            // One segment at a time, so that the first is on its way while the second is copied.
+            // One segment at a time, so that the first is transmitted while the second is copied.
             let part = &bytes[count..bytes.len().min(count + SEGMENT)];
             let written = self.state().write(part);
             match written {
@@ -459,7 +459,7 @@ impl Connection {
         self.wait(engine, Goal::Ready(operation), clock::now(), timeout)
     }
 
-    /// No byte will be written any more.
+    /// Ends the written half.
     pub(crate) fn finish(&self) -> io::Result<()> {
         self.check_process()?;
         {
@@ -471,13 +471,13 @@ impl Connection {
             outgoing.finish();
         }
         self.send();
-        // Writers that wait have nothing to wait for.
+        // Waiting writers must return.
         let mut engine = self.enter()?;
         self.state().wake(&mut engine.mail);
         Ok(())
     }
 
-    /// Nothing will be read any more.
+    /// Ends the read half.
     pub(crate) fn discard(&self) -> io::Result<()> {
         self.check_process()?;
         self.state().role.halves_mut().incoming.discard();
@@ -487,7 +487,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends this half and waits until the peer has received everything.
+    /// Ends this half and waits until the peer has received all bytes.
     pub(crate) fn deliver(&self) -> io::Result<()> {
         self.finish()?;
         let timeout = self.timeout(Operation::Write);
@@ -496,7 +496,7 @@ impl Connection {
         self.delivered()
     }
 
-    /// Whether the peer has received everything, once the wait for that is over.
+    /// Whether the peer has received all bytes, after the wait for that.
     pub(crate) fn delivered(&self) -> io::Result<()> {
         let state = self.state();
         let halves = state.role.halves();
@@ -506,7 +506,7 @@ impl Connection {
         }
     }
 
-    /// Waits with the engine's lock, which is let go.
+    /// Waits with the engine's lock, and releases it meanwhile.
     fn wait<'a>(
         &'a self,
         engine: Guard<'a>,
@@ -529,7 +529,7 @@ impl Connection {
         self.poll_goal(Goal::Ready(operation), context)
     }
 
-    /// The same until the peer has received everything that was written.
+    /// The same until the peer has received all written bytes.
     pub(crate) fn poll_delivered(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_goal(Goal::Delivered, context)
     }
@@ -558,7 +558,7 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Sends segments that may be sent now, on behalf of a thread that does not wait.
+    /// Sends the segments that are due, for a thread that does not wait.
     fn send(&self) {
         if !self.state().role.has_message() {
             return;
@@ -571,7 +571,7 @@ impl Connection {
         engine.transmit_due(now);
     }
 
-    /// The application has dropped its last handle. Written bytes are still sent.
+    /// Handles the drop of the last handle. Written bytes are still sent.
     pub(crate) fn dropped(&self) {
         let Ok(mut engine) = self.enter() else { return };
         let now = clock::now();
@@ -595,7 +595,7 @@ impl Connection {
         self.pump(engine, now);
     }
 
-    /// A call of the peer has come.
+    /// Handles a call of the peer.
     pub(crate) fn handle_call(
         &self,
         engine: &mut Engine,
@@ -614,7 +614,7 @@ impl Connection {
         self.pump(engine, now);
     }
 
-    /// Looks after a stream that was accepted.
+    /// Handles the timer of an accepted stream.
     pub(crate) fn look(&self, engine: &mut Engine, now: Time) {
         self.state().handle_time(engine, now);
         self.pump(engine, now);
@@ -626,14 +626,14 @@ impl Connection {
         self.pump(engine, now);
     }
 
-    /// The socket is being closed.
+    /// Handles the close of the socket.
     pub(crate) fn socket_closed(&self, engine: &mut Engine) {
         let mut state = self.state();
         state.role.halves_mut().end(Broken::Closed);
         state.wake(&mut engine.mail);
     }
 
-    /// Makes the calls or gives the answers that are due, and wakes the waiters that can go on. Transmits nothing.
+    /// Makes the calls or answers that are due, and wakes the waiters that can continue. Transmits nothing.
     fn pump(&self, engine: &mut Engine, now: Time) {
         let mut state = self.state();
         match &mut state.role {
@@ -671,7 +671,7 @@ impl Connection {
         }
     }
 
-    /// A call has ended.
+    /// Handles the end of a call.
     fn handle_result(&self, now: Time, cookie: u64, result: Result<Bytes, CallError>) {
         let mut state = self.state();
         state.last_rx = now;
@@ -687,7 +687,7 @@ impl Connection {
     }
 }
 
-/// Unguessable, so that no other peer can name the stream.
+/// An unguessable number, so that no other peer can name the stream.
 fn random_id() -> u64 {
     let mut id = [0; 8];
     getrandom::fill(&mut id).expect("the kernel has random numbers once it has started");
@@ -699,7 +699,7 @@ pub(crate) fn segment_max(engine: &Engine) -> usize {
     SEGMENT.min(engine.endpoint.longest_message().saturating_sub(HEADER)).max(1)
 }
 
-/// Gives the answers that are due. False if one was refused for the moment.
+/// Gives the answers that are due. Returns `false` if the core refused one for lack of room.
 fn give_answers(
     engine: &mut Engine,
     now: Time,
@@ -737,7 +737,7 @@ impl Handler for Connection {
     }
 }
 
-/// Waiting until a stream has come so far.
+/// A wait for an event of a stream.
 struct AwaitGoal<'a> {
     connection: &'a Connection,
     goal: Goal,
@@ -772,15 +772,15 @@ impl Awaited for AwaitGoal<'_> {
     }
 }
 
-/// Bytes of one message at most. A shorter message waits for the copy of one of them at most, and a full one is scheduled as a message
-/// of this length.
+/// Upper bound on the bytes of one message. A shorter message waits for the copy of at most one such message, and a full one is
+/// scheduled as a message of this length.
 pub(crate) const SEGMENT: usize = 64 << 10;
 
 /// The cookie of a call without a segment.
 const NO_SEGMENT: u64 = u64::MAX;
 
-/// How often an end that answers looks whether its peer still calls.
+/// Interval at which the answerer checks whether its peer still calls.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A response that was refused for lack of room is given this much later.
+/// Time after which a response that was refused for lack of room is given again.
 const RETRY_AFTER: Duration = Duration::from_millis(1);

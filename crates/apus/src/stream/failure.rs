@@ -8,7 +8,7 @@ use crate::error::{CallError, OpenError, Unusable};
 use crate::stream::halves::Broken;
 use crate::stream::message::Reason;
 
-/// Why an operation on a stream fails that is broken.
+/// The error of operations on a broken stream.
 #[cold]
 pub(crate) fn broken(broken: &Broken) -> Error {
     let (kind, text) = match broken {
@@ -48,7 +48,7 @@ pub(crate) fn broken(broken: &Broken) -> Error {
     Error::new(kind, text)
 }
 
-/// Why a stream ended with a call.
+/// The reason for the end of a stream whose call failed.
 #[cold]
 pub(crate) fn call_failed(error: CallError) -> Error {
     let kind = match error {

@@ -1,4 +1,4 @@
-//! The two halves of a stream at one end, and how the stream ended if it did before its time.
+//! The two halves of a stream at one end, and the reason if the stream ended early.
 
 use bytes::Bytes;
 
@@ -7,16 +7,16 @@ use crate::stream::incoming::{Incoming, Violation};
 use crate::stream::message::{FIN, HEADER, MORE, Reason, SegmentHeader};
 use crate::stream::outgoing::{Outgoing, Segment};
 
-/// Why a stream is over before both halves are complete.
+/// The reason for the end of a stream before both halves are complete.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Broken {
     /// The peer has reset it.
     ByPeer(Reason),
     /// This end has reset the stream, and reports that to the peer.
     ByUs(Reason),
-    /// The call that was to open it has failed.
+    /// The call that opens the stream has failed.
     NotOpened(CallError),
-    /// A call has failed for a reason that does not pass.
+    /// A call has failed permanently.
     Failed(CallError),
     /// The port or the node was closed.
     Closed,
@@ -32,23 +32,23 @@ pub(crate) struct Halves {
 }
 
 impl Halves {
-    /// `window`: bytes that may wait in each direction. `segment_max`: bytes of one message at most.
+    /// `window`: upper bound on waiting bytes in each direction. `segment_max`: upper bound on the bytes of one message.
     pub(crate) fn new(id: u64, window: u64, segment_max: usize) -> Self {
         let (outgoing, incoming) = (Outgoing::new(segment_max, window), Incoming::new(window));
         Self { id, outgoing, incoming, broken: None }
     }
 
-    /// Both halves are complete, or the stream is broken.
+    /// Whether both halves are complete, or the stream is broken.
     pub(crate) fn is_over(&self) -> bool {
         self.broken.is_some() || (self.outgoing.is_complete() && self.incoming.is_complete())
     }
 
-    /// The first reason counts.
+    /// Ends the stream, unless it has ended already: the first reason counts.
     pub(crate) fn end(&mut self, broken: Broken) {
         self.broken.get_or_insert(broken);
     }
 
-    /// Handles a message. A peer that breaks the rules ends the stream. Returns true if the stream goes on.
+    /// Handles a message. A violation of the rules ends the stream. Returns `true` if the stream continues.
     pub(crate) fn handle(&mut self, header: &SegmentHeader, payload: Bytes) -> bool {
         if self.broken.is_some() {
             return false;
@@ -77,7 +77,7 @@ impl Halves {
         self.incoming.insert(header.offset, payload, header.has(FIN))
     }
 
-    /// A message with the next segment if `with_segment` says so and there is one, and where that segment begins.
+    /// A message, with the next segment if `with_segment` is true and a segment waits, and the offset of that segment.
     pub(crate) fn message(
         &mut self,
         flags: u8,

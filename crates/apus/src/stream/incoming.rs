@@ -1,4 +1,4 @@
-//! The half of a stream that arrives: bytes in order, whatever the order of their messages.
+//! The incoming half of a stream: bytes in order, for any order of their messages.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,31 +8,31 @@ use bytes::Bytes;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Violation;
 
-/// Bytes that have arrived and were not read. At most a window of them: a peer that sends more breaks the rules.
+/// Received and unread bytes, at most a window: a peer that sends more violates the rules.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    /// Arrived without a gap.
+    /// Number of bytes received without a gap.
     next: u64,
-    /// Read by the application.
+    /// Number of bytes read by the application.
     taken: u64,
-    /// The highest limit that the peer was advertised.
+    /// The highest limit advertised to the peer.
     advertised: u64,
     window: u64,
-    /// In order, not read.
+    /// Unread payloads in order.
     ready: VecDeque<Bytes>,
-    /// Short payloads after `ready`, put together: many short ones must not take more memory than the window.
+    /// Short payloads after `ready`, merged, so that many short ones take no more memory than the window.
     tail: Vec<u8>,
-    /// Behind a gap, by offset.
+    /// Payloads behind a gap, by offset.
     early: BTreeMap<u64, Bytes>,
     early_bytes: u64,
-    /// Where the stream ends, once the peer has said so.
+    /// End of the stream, if the peer has sent it.
     end: Option<u64>,
-    /// The application does not read any more: bytes are dropped as if they had been read.
+    /// Whether the application has stopped reading: bytes are dropped and count as read.
     discards: bool,
 }
 
 impl Incoming {
-    /// `window`: the most bytes that may wait here.
+    /// `window`: upper bound on waiting bytes.
     pub(crate) fn new(window: u64) -> Self {
         Self {
             next: 0,
@@ -52,8 +52,8 @@ impl Incoming {
     ///
     /// # Errors
     ///
-    /// The payload goes beyond the limit that the peer was advertised or beyond the end of the stream, the end moves, or there are
-    /// more gaps than calls can make.
+    /// The payload exceeds the advertised limit or the end of the stream, the end moves, or there are more gaps than calls can
+    /// make.
     pub(crate) fn insert(
         &mut self,
         offset: u64,
@@ -101,7 +101,7 @@ impl Incoming {
         if fits { Ok(()) } else { Err(Violation) }
     }
 
-    /// Takes the part of a payload that is new. It begins no later than where the next byte is missing.
+    /// Takes the new part of a payload that begins at the next missing byte or before it.
     fn append(&mut self, offset: u64, payload: Bytes) {
         let known = usize::try_from(self.next - offset).unwrap_or(usize::MAX);
         if known >= payload.len() {
@@ -131,7 +131,7 @@ impl Incoming {
         }
     }
 
-    /// The next bytes, at most `max`; `None` if none has arrived.
+    /// The next bytes, at most `max`; `None` if no byte has arrived.
     pub(crate) fn take(&mut self, max: usize) -> Option<Bytes> {
         if self.ready.is_empty() {
             self.flush_tail();
@@ -157,12 +157,12 @@ impl Incoming {
         self.discards
     }
 
-    /// Bytes that can be read now.
+    /// Number of bytes that can be read now.
     pub(crate) fn readable(&self) -> u64 {
         self.next - self.taken
     }
 
-    /// The whole stream has arrived.
+    /// Whether the whole stream has arrived.
     pub(crate) fn is_complete(&self) -> bool {
         self.end == Some(self.next)
     }
@@ -172,30 +172,30 @@ impl Incoming {
         self.next + u64::from(self.is_complete())
     }
 
-    /// Up to where the peer may send, which it is advertised now.
+    /// Limit up to which the peer may send. Counts as advertised.
     pub(crate) fn advertise_limit(&mut self) -> u64 {
         self.advertised = self.advertised.max(self.taken + self.window);
         self.advertised
     }
 
-    /// The peer may send half a window more than it was advertised.
+    /// Whether the limit has moved by half a window since it was advertised.
     pub(crate) fn limit_is_due(&self) -> bool {
         !self.is_complete() && self.taken + self.window >= self.advertised + self.window / 2
     }
 
-    /// Bounds the bytes that wait here from now on. A limit that was advertised before stays valid.
+    /// Sets the upper bound on waiting bytes. An advertised limit stays valid.
     pub(crate) fn set_window(&mut self, window: u64) {
         self.window = window;
     }
 }
 
-/// Payloads that wait behind a gap. Every message has one, so an honest peer has as many under way as it may have calls.
+/// Upper bound on payloads behind a gap. Each call has one message, so an honest peer has no more than its outstanding calls.
 const EARLY_MAX: usize = 64;
 
-/// Payloads below this are put together.
+/// Length below which payloads are merged.
 const SHORT: usize = 4 << 10;
 
-/// Short payloads are put together up to this.
+/// Upper bound on the length of merged payloads.
 const TAIL: usize = 32 << 10;
 
 #[cfg(test)]

@@ -21,8 +21,8 @@ use crate::sync::clock;
 
 /// Accepts [`Stream`]s at a port of a node, as [`TcpListener`](std::net::TcpListener) accepts connections.
 ///
-/// Any number of threads and tasks may accept at once. A dropped listener accepts no more; streams that wait to be accepted are
-/// refused, and accepted ones go on. Its port is free when the last of them has ended.
+/// Any number of threads and tasks may accept at once. A dropped listener accepts no further stream: waiting streams are refused,
+/// and accepted ones continue. Its port is free when the last accepted stream has ended.
 ///
 /// A listener keeps its node running, even if the [`Node`] is dropped.
 ///
@@ -179,7 +179,7 @@ impl fmt::Debug for StreamListener {
     }
 }
 
-/// Waiting for a stream, as a future.
+/// A wait for a stream, as a future.
 struct Accept<'a> {
     listener: &'a StreamListener,
     /// The id under which a waker is registered.
@@ -187,7 +187,7 @@ struct Accept<'a> {
 }
 
 impl Accept<'_> {
-    /// The future waits nowhere any more.
+    /// Removes the future from the waiters.
     fn leave(&mut self) {
         let Some(id) = self.waiting.take() else { return };
         self.listener.backlog.delist(id);

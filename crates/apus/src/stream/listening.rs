@@ -1,4 +1,4 @@
-//! A port that accepts streams, in one engine: which streams it has, and which wait to be accepted.
+//! A port that accepts streams, in one engine: its streams, and those that wait to be accepted.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
@@ -34,7 +34,7 @@ pub(crate) struct Listening {
 }
 
 struct Streams {
-    /// By the client's address and the number that it chose.
+    /// Streams by the client's address and the number that the client chose.
     by_peer: HashMap<(Address, u64), Arc<Connection>>,
     look_at: Time,
     /// The application has dropped the listener.
@@ -51,7 +51,7 @@ pub(crate) struct Backlog {
 struct AcceptQueue {
     streams: VecDeque<Arc<Connection>>,
     waiters: Vec<Waiter>,
-    /// No stream will come: the port is closed.
+    /// Whether the port is closed, so that no stream comes.
     closed: bool,
 }
 
@@ -95,7 +95,7 @@ impl Backlog {
         self.lock().waiters.push(waiter);
     }
 
-    /// True if the waiter had been chosen to be woken.
+    /// Returns `true` if the waiter had been chosen to be woken.
     pub(crate) fn delist(&self, id: WaiterId) -> bool {
         let mut waiting = self.lock();
         let before = waiting.waiters.len();
@@ -105,7 +105,7 @@ impl Backlog {
 }
 
 impl Listening {
-    /// Takes the messages of a socket from now on.
+    /// Becomes the handler of a socket.
     pub(crate) fn begin(
         engine: &mut Engine,
         end: &Arc<SocketInner>,
@@ -181,7 +181,7 @@ impl Listening {
         stream
     }
 
-    /// The application has dropped the listener. Streams that it has accepted go on.
+    /// Handles the drop of the listener. Accepted streams continue.
     pub(crate) fn close(&self, engine: &mut Engine, now: Time) {
         self.streams().closed = true;
         let (unaccepted, wakes) = self.backlog.close();
@@ -246,7 +246,7 @@ impl Handler for Listening {
     }
 }
 
-/// Waiting for the next stream.
+/// A wait for the next stream.
 pub(crate) struct AwaitStream<'a> {
     pub(crate) backlog: &'a Backlog,
     pub(crate) socket: SocketKey,

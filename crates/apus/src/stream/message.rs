@@ -14,21 +14,21 @@ pub(crate) const OPEN: u8 = 1;
 pub(crate) const FIN: u8 = 2;
 /// More bytes wait to be sent than the message has.
 pub(crate) const MORE: u8 = 4;
-/// The stream is over at once, for the reason that the header names.
+/// Ends the stream at once, for the reason in the header.
 pub(crate) const RESET: u8 = 8;
 
 const FLAGS: u8 = OPEN | FIN | MORE | RESET;
 
-/// Why one end has ended the stream at once.
+/// The reason for which one end has ended the stream at once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Reason {
     /// The listener accepts no more streams at the moment, or the port has no listener.
     Refused = 1,
-    /// It knows no such stream of this client.
+    /// The answering end knows no such stream of this client.
     Unknown = 2,
     /// The application has dropped the stream and will not read the bytes that have arrived.
     Dropped = 3,
-    /// The other end has broken the rules of streams.
+    /// The other end has violated the rules of streams.
     Violation = 4,
     /// The other end was silent for too long.
     Lost = 5,
@@ -38,18 +38,18 @@ pub(crate) enum Reason {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SegmentHeader {
     pub(crate) flags: u8,
-    /// In a call: calls that the accepting end may leave unanswered until it has something to say.
+    /// In a call: number of calls that the accepting end may leave unanswered while it has no bytes to send.
     pub(crate) keep: u8,
-    /// With [`RESET`].
+    /// The reason, with [`RESET`].
     pub(crate) reason: Option<Reason>,
-    /// In a call: how often calls have failed before it. Responses to calls of an earlier epoch may have been lost.
+    /// In a call: number of failures before it. Responses to calls of an earlier epoch may be lost.
     pub(crate) epoch: u16,
     pub(crate) id: u64,
-    /// Place of the first byte of the payload in the stream.
+    /// Offset of the first byte of the payload in the stream.
     pub(crate) offset: u64,
     /// Bytes that the sender has received without a gap; one more if it has received the end as well.
     pub(crate) received: u64,
-    /// Bytes that the sender will take in all: the receiver of this header sends none beyond.
+    /// Total number of bytes that the sender accepts: the receiver of this header sends none beyond.
     pub(crate) limit: u64,
 }
 
@@ -68,7 +68,7 @@ impl SegmentHeader {
         bytes
     }
 
-    /// The header and the payload of a message; `None` for anything else than a message of a stream.
+    /// The header and the payload of a message; `None` if it is not a message of a stream.
     pub(crate) fn parse(message: &Bytes) -> Option<(Self, Bytes)> {
         let (header, _) = message.split_first_chunk::<HEADER>()?;
         let [flags, keep, reason, epoch @ ..] = *header[3..8].first_chunk::<5>()?;

@@ -38,14 +38,14 @@ impl StreamOptions {
         self
     }
 
-    /// How long a peer may be out of reach before the stream ends with an error. Default 30 s. Within this time, calls that fail are
-    /// made again. A process that is found to have ended ends the stream at once.
+    /// Time for which a peer may be unreachable before the stream ends with an error. Default 30 s. Within this time, failed calls
+    /// are repeated. The end of the peer's process ends the stream at once.
     pub const fn lost_after(&mut self, time: Duration) -> &mut Self {
         self.lost_after = time;
         self
     }
 
-    /// For listeners: streams that were opened and wait to be accepted, at most. Further ones are refused. Default 128; 0 counts as 1.
+    /// For listeners: upper bound on streams that wait to be accepted. Further ones are refused. Default 128; 0 counts as 1.
     pub const fn backlog(&mut self, streams: usize) -> &mut Self {
         self.backlog = if streams == 0 { 1 } else { streams };
         self
@@ -58,7 +58,7 @@ impl Default for StreamOptions {
     }
 }
 
-/// A stream that waits to be accepted has this window.
+/// Window of a stream that waits to be accepted.
 pub(crate) const WINDOW_MIN: usize = 64 << 10;
 
 const WINDOW_MAX: usize = 1 << 30;

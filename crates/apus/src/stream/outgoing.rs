@@ -1,4 +1,4 @@
-//! The half of a stream that leaves: bytes that were written and not acknowledged, cut into segments.
+//! The outgoing half of a stream: written and unacknowledged bytes, cut into segments.
 
 use std::collections::VecDeque;
 
@@ -7,45 +7,45 @@ use bytes::Bytes;
 use crate::stream::incoming::Violation;
 use crate::stream::message::HEADER;
 
-/// Bytes that were written and that the peer does not have for certain. At most a window of them.
+/// Written and unacknowledged bytes, at most a window.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    /// Bytes of one message at most.
+    /// Upper bound on the bytes of one message.
     segment_max: usize,
-    /// The most bytes that may wait here.
+    /// Upper bound on waiting bytes.
     capacity: u64,
-    /// Acknowledged without a gap.
+    /// Number of bytes acknowledged without a gap.
     acked: u64,
-    /// First byte that was never sent.
+    /// Offset of the first byte that was never sent.
     next: u64,
-    /// Up to where the peer takes bytes.
+    /// Limit up to which the peer accepts bytes.
     limit: u64,
-    /// Sent and not acknowledged, by offset.
+    /// Sent and unacknowledged segments, by offset.
     unacked: VecDeque<(u64, Bytes)>,
     /// Segments to be sent again.
     again: VecDeque<(u64, Bytes)>,
-    /// Not sent: bodies of messages, with room for a header each. None is without payload.
+    /// Unsent segments: bodies of messages, with room for a header each, and at least a byte of payload.
     unsent: VecDeque<Vec<u8>>,
     unsent_bytes: u64,
-    /// The end of the written bytes is known.
+    /// Whether the end of the written bytes is known.
     finished: bool,
-    /// The end is to be sent, or to be sent again.
+    /// Whether the end must be sent, for the first time or again.
     fin_due: bool,
     fin_sent: bool,
     fin_acked: bool,
 }
 
-/// A part of the stream, as the body of a message whose header is to be filled in.
+/// A part of the stream, as the body of a message whose header is still empty.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) offset: u64,
     pub(crate) body: Vec<u8>,
-    /// The stream ends with this segment.
+    /// Whether the stream ends with this segment.
     pub(crate) fin: bool,
 }
 
 impl Outgoing {
-    /// `segment_max`: bytes of one message at most. `capacity`: bytes that may wait here.
+    /// `segment_max`: upper bound on the bytes of one message. `capacity`: upper bound on waiting bytes.
     pub(crate) fn new(segment_max: usize, capacity: u64) -> Self {
         Self {
             segment_max,
@@ -64,7 +64,7 @@ impl Outgoing {
         }
     }
 
-    /// Takes as many bytes as there is room for, and returns their number.
+    /// Takes bytes up to the free room, and returns their number.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> usize {
         let room = usize::try_from(self.room()).unwrap_or(usize::MAX);
         let mut rest = &bytes[..bytes.len().min(room)];
@@ -88,12 +88,12 @@ impl Outgoing {
         taken
     }
 
-    /// Bytes that can be written now.
+    /// Number of bytes that can be written now.
     pub(crate) fn room(&self) -> u64 {
         self.capacity.saturating_sub(self.next - self.acked + self.unsent_bytes)
     }
 
-    /// No byte will follow.
+    /// Ends the stream: no byte follows.
     pub(crate) fn finish(&mut self) {
         self.fin_due |= !self.finished;
         self.finished = true;
@@ -103,17 +103,17 @@ impl Outgoing {
         self.finished
     }
 
-    /// The peer has received everything, and the end.
+    /// Whether the peer has received all bytes, and the end.
     pub(crate) fn is_complete(&self) -> bool {
         self.fin_acked
     }
 
-    /// Everything that was written was sent.
+    /// Whether all written bytes were sent.
     pub(crate) fn is_sent(&self) -> bool {
         self.again.is_empty() && self.unsent.is_empty() && !self.fin_due
     }
 
-    /// Something may be sent.
+    /// Whether a segment or the end may be sent.
     pub(crate) fn has_segment(&self) -> bool {
         !self.again.is_empty()
             || if self.unsent.is_empty() { self.fin_due } else { self.next < self.limit }
@@ -166,7 +166,7 @@ impl Outgoing {
         Some(Segment { offset, body, fin })
     }
 
-    /// A segment that was [taken](Self::take_segment) is on its way with this payload.
+    /// Notes that a [taken](Self::take_segment) segment was sent with this payload.
     pub(crate) fn sent(&mut self, offset: u64, payload: Bytes) {
         let known = self.unacked.iter().any(|(at, _)| *at == offset);
         if !payload.is_empty() && !known {
@@ -174,14 +174,14 @@ impl Outgoing {
         }
     }
 
-    /// The end goes with the message that is made now, if bytes have an end.
+    /// Notes that the message that is created now carries the end, if the bytes have an end.
     fn send_fin(&mut self) -> bool {
         self.fin_due = false;
         self.fin_sent |= self.finished;
         self.finished
     }
 
-    /// The segment at an offset was lost.
+    /// Handles the loss of the segment at an offset.
     pub(crate) fn lost(&mut self, offset: u64) {
         let mut had_end = true; // If it was acknowledged, the end with it may not have been.
         if let Some(at) = self.unacked.iter().position(|(other, _)| *other == offset) {
@@ -193,14 +193,14 @@ impl Outgoing {
         self.fin_due |= had_end && self.fin_sent && !self.fin_acked;
     }
 
-    /// Everything that was not acknowledged was lost.
+    /// Handles the loss of all unacknowledged segments.
     pub(crate) fn all_lost(&mut self) {
         self.again.extend(self.unacked.drain(..));
         self.again.make_contiguous().sort_unstable_by_key(|(offset, _)| *offset);
         self.fin_due |= self.fin_sent && !self.fin_acked;
     }
 
-    /// Handles an acknowledgement of received bytes, and the limit up to which the peer takes bytes.
+    /// Handles an acknowledgement of received bytes, and the limit up to which the peer accepts bytes.
     ///
     /// # Errors
     ///

@@ -5,7 +5,7 @@ use std::mem;
 use crate::delivery::parker::{Waiter, WaiterId};
 use crate::mail::Mail;
 
-/// Threads, and the task that polled last. All are woken together; each checks for itself.
+/// Waiting threads, and the task that polled last. All are woken together; each checks for itself.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     threads: Vec<Waiter>,
@@ -13,7 +13,7 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// `waiter` shall be woken. A task takes the place of the one before.
+    /// Adds a waiter. A task replaces the earlier task.
     pub(crate) fn enlist(&mut self, waiter: Waiter, mail: &mut Mail) {
         mail.register(&waiter);
         if waiter.is_task() {
@@ -23,7 +23,7 @@ impl Waiters {
         }
     }
 
-    /// A thread is up. True if it had been chosen to be woken.
+    /// Removes a thread that is awake. Returns `true` if it had been chosen to be woken.
     pub(crate) fn delist(&mut self, id: WaiterId) -> bool {
         let before = self.threads.len();
         self.threads.retain(|waiter| waiter.id() != id);

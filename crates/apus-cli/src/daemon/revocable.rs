@@ -7,15 +7,15 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// With an [`Arc`] alone, the last thread that uses the value would drop it: not before the program ends, if that thread is no longer
 /// scheduled, and the files that the value removes would stay.
 #[derive(Debug)]
-pub(super) struct Lent<T>(Arc<RwLock<Option<T>>>);
+pub(super) struct Revocable<T>(Arc<RwLock<Option<T>>>);
 
-impl<T> Clone for Lent<T> {
+impl<T> Clone for Revocable<T> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<T> Lent<T> {
+impl<T> Revocable<T> {
     pub(super) fn new(value: T) -> Self {
         Self(Arc::new(RwLock::new(Some(value))))
     }
@@ -49,10 +49,10 @@ mod tests {
     #[test]
     fn the_value_is_dropped_at_the_end_although_others_have_it() {
         let drops = Cell::new(0);
-        let lent = Lent::new(Counted(&drops));
-        let other = lent.clone();
+        let revocable = Revocable::new(Counted(&drops));
+        let other = revocable.clone();
         assert_eq!(other.with(|counted| counted.0.get()), Some(0));
-        lent.end();
+        revocable.end();
         assert_eq!((drops.get(), other.with(|_| ())), (1, None));
     }
 }
