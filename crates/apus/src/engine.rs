@@ -2,7 +2,8 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `engine` | turns, calls and answers, and the thread that turns next |
+//! | `engine` | turns, and the thread that turns next |
+//! | `calls` | calls and responses of the application |
 //! | `absence` | how long threads that stop waiting are away |
 //! | `paths` | the link's knowledge of the ways to peers |
 //! | `waiting`, `waiting_calls` | calls that wait for room, and their list |
@@ -26,22 +27,17 @@ use std::time::Duration;
 
 use apus_net::{Examination, Link};
 use apus_proto::slab::Handle;
-use apus_proto::{
-    CallOptions, Cookie, Endpoint, Event, Remote, RpcKey, SocketKey, Time, TraceEvent, sooner,
-};
+use apus_proto::{Endpoint, Event, Time, TraceEvent, sooner};
 use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathError, PathId, ReceiveTarget};
-use bytes::Bytes;
 
-use crate::address::Address;
 use crate::delivery::parker::{Parker, Waiter, WaiterId};
 use crate::delivery::{Delivery, Leadership, Leaving};
 use crate::engine::handlers::Handlers;
 use crate::engine::postponed::{ANSWERS_WAIT, Postponed, TIMERS_WAIT};
 use crate::engine::shard_loads::ShardLoads;
-use crate::error::{CallError, ReplyError};
 use crate::host::neighbours::Neighbours;
 use crate::local_caller::LocalCaller;
-use crate::mail::{CallKey, CompletionMode, Mail};
+use crate::mail::{CallKey, Mail};
 use crate::observe::publication::Publication;
 use crate::observe::stats::{DeliveryCounters, StreamCounters};
 use crate::observe::time_trace::{self, Following};
@@ -50,6 +46,7 @@ use crate::shared_engine::forwarder::Forwarder;
 
 mod absence;
 mod after_unlock;
+mod calls;
 mod ending;
 mod handlers;
 mod handling;
@@ -561,141 +558,6 @@ impl Engine {
         sooner(sooner(self.endpoint.poll_ready(), handlers), sooner(link, near))
     }
 
-    /// Starts a call; nothing is transmitted yet. `waits`: where it goes, if it may wait for room.
-    #[inline]
-    pub(crate) fn call(
-        &mut self,
-        now: Time,
-        socket: SocketKey,
-        (to, waits): (Remote, Option<&Address>),
-        body: Bytes,
-        completion: CompletionMode,
-        options: CallOptions,
-    ) -> Result<CallKey, CallError> {
-        let to = self.route(now, to);
-        self.report_backlog();
-        let call = self.mail.expect_call(socket, completion);
-        // The core drops the options of a call that it refuses.
-        let deadline = options.deadline;
-        let trace = if waits.is_some() { options.trace.clone() } else { None };
-        let options = CallOptions { cookie: Cookie::Key(call.to_bits()), ..options };
-        match self.begin_rpc(now, socket, to, body, options) {
-            Ok(rpc) => {
-                let mark = self.endpoint.take_trace_mark(rpc);
-                self.mail.call_started(call, rpc, mark);
-                self.endpoint.report_paths(&mut *self.link);
-                Ok(call)
-            }
-            Err(error) => {
-                let options = CallOptions { deadline, trace, ..CallOptions::default() };
-                let again = waits.map(|to| (*to, options));
-                self.wait_for_room(call, socket, again, CallError::refused(error))
-            }
-        }
-    }
-
-    /// Starts a call whose result goes to the queue of the socket; nothing is transmitted yet.
-    #[inline]
-    pub(crate) fn send(
-        &mut self,
-        now: Time,
-        socket: SocketKey,
-        to: Remote,
-        body: Bytes,
-        cookie: u64,
-        options: CallOptions,
-    ) -> Result<(), CallError> {
-        let to = self.route(now, to);
-        self.report_backlog();
-        self.send_routed(now, socket, to, body, cookie, options)
-    }
-
-    #[inline]
-    fn send_routed(
-        &mut self,
-        now: Time,
-        socket: SocketKey,
-        to: Remote,
-        body: Bytes,
-        cookie: u64,
-        options: CallOptions,
-    ) -> Result<(), CallError> {
-        let options = CallOptions { cookie: Cookie::Queue(cookie), ..options };
-        let rpc = self.begin_rpc(now, socket, to, body, options).map_err(CallError::refused)?;
-        if let Some(mark) = self.endpoint.take_trace_mark(rpc) {
-            // The mark is kept until the application takes the response.
-            let call = self.mail.expect_call(socket, CompletionMode::Queue(cookie));
-            self.mail.call_started(call, rpc, Some(mark));
-            self.endpoint.set_cookie(rpc, Cookie::Key(call.to_bits()));
-        }
-        self.endpoint.report_paths(&mut *self.link);
-        Ok(())
-    }
-
-    /// Starts calls to one service whose results go to the queue of the socket; nothing is transmitted yet. Removes those that have
-    /// begun from `calls`.
-    pub(crate) fn send_many(
-        &mut self,
-        now: Time,
-        socket: SocketKey,
-        to: Remote,
-        calls: &mut Vec<(Bytes, u64)>,
-    ) -> Result<(), CallError> {
-        let to = self.route(now, to);
-        self.report_backlog();
-        let (mut begun, mut sent) = (0, Ok(()));
-        if let Some(mut near) = self.near(now, socket, to.path) {
-            for (body, cookie) in &mut *calls {
-                let options = CallOptions { cookie: Cookie::Queue(*cookie), ..Default::default() };
-                let begin = near.call(to.port, mem::take(body), options);
-                sent = begin.map(drop).map_err(CallError::refused);
-                if sent.is_err() {
-                    break;
-                }
-                begun += 1;
-            }
-            drop(near);
-        } else {
-            for (body, cookie) in &mut *calls {
-                let (body, options) = (mem::take(body), CallOptions::default());
-                sent = self.send_routed(now, socket, to, body, *cookie, options);
-                if sent.is_err() {
-                    break;
-                }
-                begun += 1;
-            }
-        }
-        if sent.is_err()
-            && let Some((body, _)) = calls.get_mut(begun)
-        {
-            *body = self.endpoint.take_refused().unwrap_or_default();
-        }
-        calls.drain(..begun);
-        sent
-    }
-
-    /// Begins the RPC of a call. A request within the host goes into the ring of its peer before the rest of the work, which the
-    /// peer's core then does not wait for.
-    #[inline]
-    fn begin_rpc(
-        &mut self,
-        now: Time,
-        socket: SocketKey,
-        to: Remote,
-        body: Bytes,
-        options: CallOptions,
-    ) -> Result<RpcKey, apus_proto::CallError> {
-        if let Some(mut near) = self.near(now, socket, to.path) {
-            return near.call(to.port, body, options);
-        }
-        self.endpoint.call(now, socket, to, body, options)
-    }
-
-    /// The id of a call that has begun, as its packets have it.
-    pub(crate) fn rpc_id(&self, call: CallKey) -> Option<u64> {
-        self.endpoint.rpc_id(self.mail.rpc(call)?)
-    }
-
     /// The engine of another process that is used.
     pub(crate) fn attached(&mut self) -> Option<&mut Attached> {
         self.neighbours.as_mut()?.attachments.attached.as_deref_mut()
@@ -704,92 +566,6 @@ impl Engine {
     /// Attached processes and their calls, if this engine is shared.
     pub(crate) fn forwarder(&mut self) -> Option<&mut Forwarder> {
         self.neighbours.as_mut()?.attachments.forwarder.as_deref_mut()
-    }
-
-    /// The best way to a node: through memory if it shares some with this one.
-    #[inline]
-    pub(crate) fn route(&mut self, now: Time, to: Remote) -> Remote {
-        if to.path.is_local() {
-            return to;
-        }
-        if let Self { neighbours: Some(neighbours), link, .. } = self
-            && let Some(local) = neighbours.local_path_to(now, to.path, &mut **link)
-        {
-            return Remote::new(local, to.port);
-        }
-        self.know_path(now, to.path);
-        to
-    }
-
-    /// Makes a peer known; nothing is transmitted yet. Ends as a call with an empty response.
-    pub(crate) fn connect(
-        &mut self,
-        now: Time,
-        socket: SocketKey,
-        to: Remote,
-        deadline: Option<Time>,
-    ) -> Result<CallKey, CallError> {
-        let call = self.mail.expect_call(socket, CompletionMode::Handle);
-        if to.path.is_local() {
-            self.mail.connected(call); // The engine makes it known at the first call.
-            return Ok(call);
-        }
-        self.know_path(now, to.path);
-        if let Self { neighbours: Some(neighbours), link, .. } = self {
-            neighbours.local_path_to(now, to.path, &mut **link); // Begins a meeting if need be.
-        }
-        let options = CallOptions { cookie: Cookie::Key(call.to_bits()), deadline, trace: None };
-        match self.endpoint.connect(now, socket, to, options) {
-            Ok(rpc) => {
-                let mark = self.endpoint.take_trace_mark(rpc);
-                self.mail.call_started(call, rpc, mark);
-                self.endpoint.report_paths(&mut *self.link);
-                if let Some(neighbours) = &mut self.neighbours {
-                    neighbours.wait_for_meeting(to.path, call);
-                }
-                self.deliver(); // If the peer is known, the call has ended.
-                Ok(call)
-            }
-            Err(error) => {
-                self.mail.forget_call(call);
-                Err(CallError::refused(error))
-            }
-        }
-    }
-
-    /// Forgets a call of [`connect`](Self::connect) whose node is known but shares no memory yet. Returns false if there is no such
-    /// call.
-    #[cold]
-    pub(crate) fn give_up_meeting(&mut self, call: CallKey) -> bool {
-        let is_known =
-            self.neighbours.as_mut().is_some_and(|neighbours| neighbours.give_up_meeting(call));
-        if is_known {
-            self.mail.forget_call(call);
-        }
-        is_known
-    }
-
-    /// Gives a response; nothing is transmitted yet.
-    #[inline]
-    pub(crate) fn reply(
-        &mut self,
-        now: Time,
-        socket: SocketKey,
-        rpc: RpcKey,
-        to: PathId,
-        body: Bytes,
-    ) -> Result<(), ReplyError> {
-        if self.mail.mailbox(socket).is_none() {
-            self.endpoint.discard(body);
-            return Err(ReplyError::Gone);
-        }
-        if !to.is_local() && self.endpoint.is_active(rpc) {
-            self.know_path(now, to); // Its peer holds the path.
-        }
-        if let Some(mut near) = self.near(now, socket, to) {
-            return near.reply(rpc, body).map_err(ReplyError::refused);
-        }
-        self.endpoint.reply(now, rpc, body).map_err(ReplyError::refused)
     }
 
     /// An operation is queued, and another one follows at once.
