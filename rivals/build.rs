@@ -3,7 +3,7 @@
 use std::fs;
 
 /// The packages whose version a result states.
-const MEASURED: [&str; 5] = ["iceoryx2", "quinn", "tarpc", "tonic", "zeromq"];
+const MEASURED: [&str; 6] = ["apus", "iceoryx2", "quinn", "tarpc", "tonic", "zeromq"];
 
 fn main() {
     println!("cargo:rerun-if-changed=Cargo.lock");

@@ -51,7 +51,17 @@ where
     /// # Errors
     /// The errors of `connect`.
     pub(crate) fn new(wait: Wait, connect: impl Future<Output = Result<Call>>) -> Result<Self> {
-        let runtime = runtime(wait)?;
+        Self::within(runtime(wait)?, connect)
+    }
+
+    /// [`new`](Self::new) in a runtime that is there.
+    ///
+    /// # Errors
+    /// The errors of `connect`.
+    pub(crate) fn within(
+        runtime: Runtime,
+        connect: impl Future<Output = Result<Call>>,
+    ) -> Result<Self> {
         let call = runtime.block_on(connect)?;
         let outstanding = FuturesUnordered::new();
         Ok(Self { runtime, bodies: Bodies::ready(), call, outstanding })
@@ -121,7 +131,20 @@ impl AsyncServer {
     where
         Serve: Future<Output = Result<()>> + Send + 'static,
     {
-        let runtime = runtime(wait)?;
+        Self::within(runtime(wait)?, bind)
+    }
+
+    /// [`open`](Self::open) in a runtime that is there.
+    ///
+    /// # Errors
+    /// The errors of `bind`.
+    pub(crate) fn within<Serve>(
+        runtime: Runtime,
+        bind: impl Future<Output = Result<(SocketAddr, Serve)>>,
+    ) -> Result<Box<dyn Server>>
+    where
+        Serve: Future<Output = Result<()>> + Send + 'static,
+    {
         let (address, serve) = runtime.block_on(bind)?;
         Ok(Box::new(Self { runtime, address, serve: Box::pin(serve) }))
     }

@@ -20,6 +20,7 @@ mod echo {
 mod calls;
 mod rivals;
 mod socket;
+mod with_apus;
 mod with_iceoryx2;
 mod with_quinn;
 mod with_tarpc;

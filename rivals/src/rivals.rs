@@ -4,10 +4,10 @@ use apus_bench::transport::rival::{self, Rival};
 
 use crate::calls::Wait::{Poll, Sleep};
 use crate::socket::Kind::{Tcp, Unix};
-use crate::{with_iceoryx2, with_quinn, with_tarpc, with_tonic, with_zeromq};
+use crate::{with_apus, with_iceoryx2, with_quinn, with_tarpc, with_tonic, with_zeromq};
 
 /// All rivals, in the order of tables.
-pub(crate) static RIVALS: [Rival; 12] = [
+pub(crate) static RIVALS: [Rival; 14] = [
     Rival {
         name: "tonic",
         about: "gRPC over TCP",
@@ -103,6 +103,22 @@ pub(crate) static RIVALS: [Rival; 12] = [
         spins: true,
         connect: with_iceoryx2::connect,
         bind: with_iceoryx2::bind,
+    },
+    Rival {
+        name: "apus-await-shm",
+        about: "Apus awaited in tokio, through shared memory",
+        version: env!("APUS_VERSION"),
+        spins: false,
+        connect: |server| with_apus::connect("auto", server),
+        bind: || with_apus::bind("auto"),
+    },
+    Rival {
+        name: "apus-await-udp",
+        about: "Apus awaited in tokio, over UDP",
+        version: env!("APUS_VERSION"),
+        spins: false,
+        connect: |server| with_apus::connect("udp", server),
+        bind: || with_apus::bind("udp"),
     },
 ];
 
