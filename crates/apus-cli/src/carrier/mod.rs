@@ -95,7 +95,7 @@ struct RunArgs {
     detached: bool,
 }
 
-/// How long a carrier goes on without a program; `None`: for ever.
+/// Time for which a carrier runs without a program; `None`: for ever.
 #[derive(Clone, Copy, Debug)]
 struct Idle(Option<Duration>);
 
@@ -144,7 +144,7 @@ fn carry(args: &RunArgs) -> Result<()> {
     Ok(())
 }
 
-/// How long connections may take to return to TCP at the end.
+/// Upper bound on the time in which connections return to TCP at the end.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
 
 /// Has all connections return to TCP at the first signal, and ends then, or at the second one.

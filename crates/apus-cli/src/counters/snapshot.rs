@@ -73,7 +73,7 @@ pub(crate) struct Process {
 pub(crate) struct AttachedSnapshot {
     pub(crate) pid: u32,
     pub(crate) uid: u32,
-    /// It uses the engine no more.
+    /// The process has detached from the engine.
     pub(crate) ended: bool,
     pub(crate) counters: Counters,
 }

@@ -35,7 +35,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     output::print(&report)
 }
 
-/// How the answer begins if all went well.
+/// First word of an answer without an error.
 const DONE: &str = "reloaded";
 
 /// The file of a daemon, and the engine to which it applies.
