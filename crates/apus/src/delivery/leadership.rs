@@ -262,7 +262,7 @@ impl<T: Clone> Leadership<T> {
         leads
     }
 
-    /// The event loop has looked, and whoever watches its descriptor looks when something arrives. Returns the thread to wake.
+    /// The event loop has looked, and its thread looks again when a packet or message arrives. Returns the thread to wake.
     pub(crate) fn event_loop_sleeps(&mut self, id: WaiterId, until: Until) -> Option<T> {
         let handle = self.event_loop()?;
         if matches!(self.lead, Lead::Awake(leader) if leader == id) {
