@@ -322,8 +322,8 @@ impl Node {
         closed
     }
 
-    /// [`close`](Self::close) as a future, for any executor. The node is closed on a thread of its own, which goes on if the future
-    /// is dropped.
+    /// [`close`](Self::close) as a future, for any executor. The node is closed on a thread of its own, which continues if the
+    /// future is dropped.
     ///
     /// # Errors
     ///

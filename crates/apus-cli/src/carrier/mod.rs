@@ -106,7 +106,7 @@ fn idle(text: &str) -> Result<Idle, humantime::DurationError> {
     humantime::parse_duration(text).map(|time| Idle(Some(time)))
 }
 
-/// Carries until no program is there, or asks a carrier.
+/// Carries connections until no program is left, or sends a request to a carrier.
 ///
 /// # Errors
 /// When a setting is wrong, the port is in use, the user has a carrier at the port, or none answers.

@@ -1,4 +1,4 @@
-//! `apus daemon reload`: a running daemon reads its file anew.
+//! `apus daemon reload`: a running daemon reloads its file.
 
 use std::path::{Path, PathBuf};
 
@@ -47,7 +47,7 @@ pub(super) struct Reload {
 }
 
 impl Reload {
-    /// Reads the file anew, and returns a line that reports the result.
+    /// Reloads the file, and returns a line that reports the result.
     pub(super) fn apply(&self) -> String {
         match self.reload() {
             Ok(detached) => {

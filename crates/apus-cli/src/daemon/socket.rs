@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// The request by which a daemon reads its file anew.
+/// The request by which a daemon reloads its file.
 pub(super) const RELOAD: &str = "reload";
 
 /// Upper bound on the time of one request.

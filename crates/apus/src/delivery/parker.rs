@@ -90,7 +90,7 @@ impl Parker {
         self.id
     }
 
-    /// What ends the sleep of an event loop.
+    /// The object that ends the sleep of an event loop.
     pub(crate) fn sleeper(&self) -> Option<&Sleeper> {
         self.sleeper.get()?.as_ref()
     }
