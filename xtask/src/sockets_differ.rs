@@ -1,8 +1,8 @@
 //! Random programs of socket calls, plain and under `apus run`: the lines that the calls print are compared (results, errno,
 //! readiness and bytes). `differ.c` makes the program of a seed.
 //!
-//! A seed whose runs differ is run up to three times more, because a plain run may differ from itself where the machine is late.
-//! A seed that differs each time is shrunk: steps are dropped while the runs still differ. The other seeds go on.
+//! A seed whose runs differ is run up to three times more, because a plain run may differ from itself where the machine is late. A
+//! seed that differs each time is shrunk: steps are dropped while the runs still differ. The other seeds continue.
 
 mod record;
 mod shrinking;

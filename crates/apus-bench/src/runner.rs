@@ -22,7 +22,7 @@ pub(crate) struct Runner {
     pub(crate) node: NodeOptions,
 }
 
-/// What was seen beside a measurement.
+/// Disturbances beside a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beside {
     /// The health of both sides.

@@ -21,7 +21,7 @@ use crate::failure::Refused;
 use crate::interrupt;
 use crate::progress::Bar;
 
-/// Where the result of a command goes besides its table.
+/// Destinations of a command's result beside its table.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct OutputArgs {
     /// Write the result as JSON to FILE; - is standard output, which then has no table
@@ -64,7 +64,7 @@ impl OutputArgs {
         output.deliver(&measured(measure)?)
     }
 
-    /// Opens the files; to be called before anything is measured.
+    /// Opens the files. Called before the measurement.
     ///
     /// # Errors
     /// When both are the same file, or one cannot be written.
@@ -121,7 +121,7 @@ impl JsonArgs {
         self.deliver(|| json, text)
     }
 
-    /// Writes the JSON where it was asked for, and the text to standard output unless that has the JSON.
+    /// Writes the JSON to its destination, and the text to standard output unless that has the JSON.
     ///
     /// # Errors
     /// When one cannot be written.
@@ -144,7 +144,7 @@ impl JsonArgs {
 /// The files for a result, opened.
 #[derive(Debug)]
 pub(crate) struct Output {
-    /// How tables are shown, if they are.
+    /// The form of the tables, if they are shown.
     tables: Option<Style>,
     json: Option<OutputFile>,
     html: Option<OutputFile>,
@@ -212,7 +212,7 @@ pub(crate) fn conclude(result: &ResultFile) -> Result<()> {
     }
 }
 
-/// As [`conclude`], where the table says which measurements are refused and the others count.
+/// As [`conclude`] for a table that marks refused measurements and whose other measurements count.
 ///
 /// # Errors
 /// When it was cut short.
@@ -247,7 +247,7 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
     one == Path::new("-") && other == one || !is_device && place_of(one) == place_of(other)
 }
 
-/// Where a file is or will be, whatever way leads there.
+/// The canonical path of a file that exists or will be created.
 fn place_of(path: &Path) -> PathBuf {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or_else(|| Path::new("."));
@@ -256,8 +256,8 @@ fn place_of(path: &Path) -> PathBuf {
         .unwrap_or_else(|_| parent.join(path.file_name().unwrap_or(path.as_os_str())))
 }
 
-/// A file that will have a text. A regular file appears whole or not at all: it is written beside its place under
-/// another name, which exists only while it is written.
+/// A file for a text. A regular file appears whole or not at all: it is written beside its place under another name, which exists
+/// only while it is written.
 #[derive(Debug)]
 pub(crate) struct OutputFile {
     path: PathBuf,
@@ -295,7 +295,7 @@ impl OutputFile {
                 let mut name = name.map_err(io::Error::from).with_context(cannot)?.to_owned();
                 name.push(format!(".{}.part", process::id()));
                 let part = place.with_file_name(name);
-                // Only a trial. A process that is killed before it writes leaves no file.
+                // A trial. A process that is killed before it writes leaves no file.
                 File::create(&part).and_then(|_| fs::remove_file(&part)).with_context(cannot)?;
                 Target::Part { path: part, place }
             }

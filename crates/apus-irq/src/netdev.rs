@@ -10,7 +10,7 @@ use crate::netlink::{Answer, ask, attributes, family, invalid};
 /// A NAPI instance: the receive context of one queue, or of several.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Napi {
-    /// Number of the instance. It changes when the queue is made anew, with some drivers when the link goes down and up.
+    /// Number of the instance. It changes when the queue is created again, with some drivers when the link goes down and up.
     pub id: u32,
     /// Index of its device.
     pub ifindex: u32,

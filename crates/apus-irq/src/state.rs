@@ -205,7 +205,7 @@ impl StateDirectory {
     }
 
     /// Sets the instances of a held device that have lost their values, as after a link went down and up, and new instances. A
-    /// device that was made anew by the same name counts as the same. `None` if the device is not held any more.
+    /// device that was created again by the same name counts as the same. `None` if the device is not held any more.
     ///
     /// # Errors
     /// When they cannot be read or set, or there is no such device now ([`Error::NoDevice`]).
@@ -275,7 +275,7 @@ impl StateDirectory {
         }
     }
 
-    /// Restores a device, if it was set. A device that is gone, or was made anew, has nothing to restore.
+    /// Restores a device, if it was set. A device that is gone, or was created again, has nothing to restore.
     ///
     /// # Errors
     /// When an instance is absent or cannot be set; its values are kept.

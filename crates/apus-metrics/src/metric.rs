@@ -88,7 +88,7 @@ mod tests {
         }
     }
 
-    /// `APUS_UPDATE=1 cargo test -p apus-metrics` writes the table anew.
+    /// `APUS_UPDATE=1 cargo test -p apus-metrics` rewrites the table.
     #[test]
     fn the_document_has_the_table() {
         let mut table = String::from("| counter | unit | meaning |\n|---|---|---|\n");

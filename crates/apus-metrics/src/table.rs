@@ -63,7 +63,7 @@ macro_rules! protocol_counters {
             resends_sent: packets,
             /// RESEND packets sent to peers of this host while the receive buffer had dropped nothing: they ask how far the peer got.
             probes_sent: packets,
-            /// Those that were answered with BUSY: nothing was lost.
+            /// Probes that were answered with BUSY: nothing was lost.
             probes_busy: packets,
             /// RESEND packets received.
             resends_received: packets,
@@ -108,7 +108,7 @@ macro_rules! protocol_counters {
             responses_blocked: responses,
             /// Responses given up because the client never acknowledged them.
             responses_unacknowledged: responses,
-            /// Server RPCs given up because the client fell silent.
+            /// Server RPCs given up because the client was silent for too long.
             requests_timed_out: requests,
             /// Requests refused because they were taken before (at most once).
             refused_duplicate_requests: requests,
@@ -285,7 +285,7 @@ macro_rules! link_counters {
             permission_denied: errors,
             /// Times that a path turned out to allow only shorter packets than was known.
             path_shrunk: times,
-            /// Times that a path was taken for a black hole for long packets, and shorter ones were sent from then on.
+            /// Times that a path counted as a black hole for long packets, so that shorter ones are sent.
             black_holes: times,
             /// Errors dropped because they were not read in time.
             errors_discarded: errors,
@@ -428,7 +428,7 @@ macro_rules! process_counters {
             calls: calls,
             /// Requests passed to the process.
             requests: requests,
-            /// Calls that were put off because the process had too much under way.
+            /// Calls that were deferred because too many bytes of the process were outstanding.
             over_budget: calls,
             /// Bytes of requests and responses sent by the process.
             bytes_sent: bytes,

@@ -7,7 +7,7 @@
 
 use apus_wire::{Cutoffs, MAX_LINUX_MESSAGE, Priority};
 
-/// Number of messages before the cutoffs are computed anew.
+/// Number of messages before the cutoffs are computed again.
 const MESSAGES_MIN: u64 = 10_000;
 /// Cutoff of a level that takes every message, in bytes: the Linux module's longest message.
 const EVERYTHING: u32 = MAX_LINUX_MESSAGE;

@@ -210,7 +210,7 @@ pub enum CallFailed {
         /// Whether the whole request was sent, so that the server may have executed it.
         sent: bool,
     },
-    /// The node is there, but the port is not served. The request was not executed.
+    /// The node runs, but the port is not served. The request was not executed.
     NoSuchPort,
     /// The request was executed, but the server gave its response up before it arrived. A Linux server does not distinguish this
     /// from a request that it never received.

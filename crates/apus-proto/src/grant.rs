@@ -1,4 +1,4 @@
-//! Grants: the choice of the senders that may go on, and of the offset. The receiver's half of Homa.
+//! Grants: the choice of the senders that may continue, and of the offset. The receiver's half of Homa.
 //!
 //! Messages that are not fully granted stand in a two-level order: the messages of a peer by remaining bytes, and the peers by
 //! their best message. The first few peers (the degree of overcommitment) are *active*, so that each sender has at most one granted
@@ -244,7 +244,7 @@ impl Grants {
         self.resume(message, peer);
     }
 
-    /// Ends the suspension of a message that goes on or has ended.
+    /// Ends the suspension of a message that continues or has ended.
     fn resume(&mut self, message: &mut Incoming, peer: &mut Peer) {
         if std::mem::take(&mut message.suspended) {
             peer.grants.suspended = peer.grants.suspended.saturating_sub(1);

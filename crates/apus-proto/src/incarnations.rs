@@ -16,7 +16,7 @@ const CHALLENGES: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Incarnations {
     current: Option<(Incarnation, History)>,
-    /// The previous incarnation: after 2^22 calls, a client goes on in a new one while requests of the old one are under way.
+    /// The previous incarnation: after 2^22 calls, a client continues in a new one while requests of the old one are under way.
     previous: Option<(Incarnation, History)>,
     /// Number of incarnations begun. A new incarnation invalidates the answers to earlier challenges.
     pub(crate) begun: u32,
@@ -153,7 +153,7 @@ impl Incarnations {
             .map(|(_, history)| history)
     }
 
-    /// Returns whether the current incarnation has used up its numbers and goes on in this one.
+    /// Returns whether the current incarnation has used up its numbers and continues in this one.
     fn go_on_in(&self, incarnation: Incarnation) -> bool {
         let near_end = (1 << SEQUENCE_BITS) - crate::history::SPAN;
         let current = self.current.as_ref();

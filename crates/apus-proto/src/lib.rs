@@ -14,7 +14,7 @@
 //! | `rpcs`, `peers`, `sockets` | tables, by handle and by the names that packets carry |
 //! | `contact`, `secrets` | the exchange of tokens; numbers that other hosts cannot guess |
 //! | `rpc`, `id` | one RPC and its life; unique ids of calls |
-//! | `incoming`, `grant` | an incoming message; the choice of the sender that may go on |
+//! | `incoming`, `grant` | an incoming message; the choice of the sender that may continue |
 //! | `outgoing`, `pacer` | an outgoing message; the choice of the next one, and its time |
 //! | `cutoffs` | priorities by message length |
 //! | `peer`, `delay`, `history` | one peer; its measured path; the record of its taken requests |

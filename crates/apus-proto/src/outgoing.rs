@@ -535,7 +535,7 @@ impl Order {
         }
     }
 
-    /// Lets a blocked message go on.
+    /// Lets a blocked message continue.
     pub(crate) fn unblock(&mut self, key: RpcKey, message: &mut Outgoing) {
         if message.is_blocked() {
             message.position = QueuePosition::None;

@@ -27,7 +27,7 @@ pub(crate) struct Prober {
     filled: u64,
     /// Number of turns so far.
     turns: u32,
-    /// Calls that wait for their turn, in the order of arrival. Entries of calls that ended or went on go stale.
+    /// Calls that wait for their turn, in the order of arrival. Entries of calls that ended or continued go stale.
     unheard: VecDeque<RpcKey>,
     known: VecDeque<RpcKey>,
     /// The last three times of a probe of any kind, at least an RTO apart.

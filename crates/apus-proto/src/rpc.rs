@@ -432,7 +432,7 @@ impl Rpc {
         }
     }
 
-    /// Records data or a grant: the peer goes on with the RPC.
+    /// Records data or a grant: the peer continues with the RPC.
     #[inline]
     pub(crate) fn note_progress(&mut self, now: Time) {
         self.last_rx = now;

@@ -63,7 +63,7 @@ pub(crate) const fn nanos(duration: Duration) -> u64 {
 impl Add<Duration> for Time {
     type Output = Self;
 
-    /// Saturates after some 584 years.
+    /// Saturates after about 584 years.
     #[inline]
     fn add(self, delta: Duration) -> Self {
         Self(self.0.saturating_add(nanos(delta)))

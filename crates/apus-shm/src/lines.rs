@@ -23,7 +23,7 @@ struct Moves {
     claimed: usize,
 }
 
-/// A line in the caches: who has it, and whether it is the only one.
+/// A line in the caches: its holders, and whether there is only one.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     holders: [bool; 2],

@@ -217,7 +217,7 @@ impl<H: Copy> Fabric<H> {
         }
     }
 
-    /// Starts the statistics of ports anew. Lost packets count from the beginning.
+    /// Resets the statistics of ports. Lost packets count from the beginning.
     pub(crate) fn restart_statistics(&mut self, at: u64) {
         for layer in &mut self.layers {
             *layer = Layer { ports: layer.ports, lost: layer.lost, ..Layer::default() };

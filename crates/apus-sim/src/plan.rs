@@ -33,7 +33,7 @@ pub struct Plan {
     pub sim_ms: f64,
     /// Simulated time before it, in ms; a fifth of `sim_ms` if absent.
     pub warmup_ms: Option<f64>,
-    /// Simulated time after it in which the load goes on and messages may end, in ms; twice `sim_ms` if absent. A run ends early
+    /// Simulated time after it in which the load continues and messages may end, in ms; twice `sim_ms` if absent. A run ends early
     /// when all measured messages have ended.
     pub drain_ms: Option<f64>,
     /// The senders and receivers of messages.

@@ -305,7 +305,7 @@ fn packet(
 /// Upper bound on a packet's delay if no packet of the traces arrived, in ns.
 const UNKNOWN_DELAY: u64 = 1_000_000;
 
-/// Marks lost packets: the receiver's trace lacks them, although it goes on for longer than any packet took.
+/// Marks lost packets: the receiver's trace lacks them, although it continues for longer than any packet took.
 fn find_lost(packets: &mut [Packet], nodes: &Nodes) {
     let longest = packets.iter().filter_map(Packet::delay).max().unwrap_or(UNKNOWN_DELAY);
     for packet in packets.iter_mut().filter(|packet| packet.received.is_none()) {

@@ -73,7 +73,7 @@ pub trait PacketSink {
     fn send(&mut self, packet: Transmit<'_>);
 
     /// Returns the length in bytes, header and payload, of the longest Homa packet that fits one datagram on this path at present.
-    /// It may shrink or grow.
+    /// The length may shrink or grow.
     fn max_packet(&self, path: PathId) -> usize;
 
     /// Reports that packets on `path` with the length of [`max_packet`](Self::max_packet) were lost repeatedly while the peer

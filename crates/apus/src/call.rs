@@ -1,4 +1,4 @@
-//! A call on its way: waited for by a thread, awaited by a task, or given up.
+//! An outstanding call: a thread waits for it, a task awaits it, or it is given up.
 
 use std::fmt;
 use std::future::Future;
@@ -76,7 +76,7 @@ impl CallOptions {
     }
 
     /// Sends the call's place in a distributed trace to the server ([`Request::trace_context`](crate::Request::trace_context)). The
-    /// packet with the first byte of the request is 28 bytes longer. Nothing else changes. Linux hosts get no context.
+    /// packet with the first byte of the request is 28 bytes longer. Linux hosts get no context.
     ///
     /// ```
     /// use apus::CallOptions;

@@ -318,7 +318,7 @@ impl Client {
         Ok((end, engine, now, call))
     }
 
-    /// Whether no call of the node waits for room. Otherwise the task is woken when none does any more.
+    /// Whether no call of the node waits for room. Otherwise the task is woken when the last call has stopped waiting.
     #[cfg(feature = "tower")]
     pub(crate) fn poll_room(&self, context: &Context<'_>) -> Poll<Result<(), Unusable>> {
         for end in self.socket.ends() {
@@ -526,6 +526,6 @@ impl fmt::Debug for Client {
     }
 }
 
-/// How long a call that a handler makes to its own service waits before it looks whether any thread is
-/// there to serve it: others may be about to begin.
+/// Time after which a call of a handler to its own service checks whether another thread serves it: another thread may be about to
+/// begin.
 const OWN_SERVICE: Duration = Duration::from_secs(1);

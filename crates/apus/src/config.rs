@@ -249,7 +249,7 @@ impl Config {
         &self.engine
     }
 
-    /// Where the counters are shown.
+    /// The place of the counters.
     pub(crate) fn metrics_at(&self) -> &MetricsAt {
         &self.metrics
     }

@@ -1,4 +1,5 @@
-//! How threads wait for messages, and which of them turns the engine ([docs/delivery.md](https://github.com/apus-rpc/apus/blob/main/docs/delivery.md)).
+//! The waits of threads for messages, and the choice of the thread that turns the engine
+//! ([docs/delivery.md](https://github.com/apus-rpc/apus/blob/main/docs/delivery.md)).
 //!
 //! | file | contents |
 //! |---|---|

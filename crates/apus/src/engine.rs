@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `engine` | turns, and the thread that turns next |
 //! | `calls` | calls and responses of the application |
-//! | `absence` | how long threads that stop waiting are away |
+//! | `absence` | the absence of threads that stop waiting |
 //! | `paths` | the link's knowledge of the ways to peers |
 //! | `waiting`, `waiting_calls` | calls that wait for room, and their list |
 //! | `near` | calls and responses within the host, sent at once |
@@ -15,8 +15,8 @@
 //! | `links`, `no_link` | opens the links of a node; the link that stands in once the node has stopped |
 //! | `handlers`, `handling` | sockets whose messages a handler takes when they arrive |
 //! | `postponed` | timers that wait for packets |
-//! | `memory_limit` | how much memory the control groups allow |
-//! | `publication` | when counters are written to where other processes can read them |
+//! | `memory_limit` | the memory limit of the control groups |
+//! | `publication` | the times at which counters are published |
 //! | `after_unlock`, `ending` | work that waits until the lock is released; the end of an engine |
 
 use std::mem;

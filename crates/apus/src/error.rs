@@ -211,7 +211,7 @@ pub enum CallError {
         /// The history of the call.
         story: Box<CallStory>,
     },
-    /// Peer: the network reports that the peer cannot be reached, or that no node is there.
+    /// Peer: the network reports that the peer cannot be reached, or that no node listens there.
     #[error("peer unreachable: {error}{note}", note = if *.sent { "" } else { "; the request was not executed" })]
     PeerUnreachable {
         /// The report of the network.
@@ -276,7 +276,8 @@ pub enum CallError {
     /// have been executed. The node attaches again by itself.
     #[error("the shared engine has ended; the request may have been executed")]
     EngineEnded,
-    /// Local: the shared engine ([`Config::engine`](crate::Config::engine)) has ended and was not found again yet. Nothing was sent.
+    /// Local: the shared engine ([`Config::engine`](crate::Config::engine)) has ended and was not found again yet. Nothing was
+    /// sent.
     #[error("the shared engine has ended, and no successor was found yet")]
     NoEngine,
     /// Local: the memory shared with the peer, or with the shared engine, ended before the request was in it, and the request could

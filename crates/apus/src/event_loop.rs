@@ -18,7 +18,8 @@ use crate::sync::Mutex;
 #[cfg(feature = "tokio")]
 mod in_tokio;
 
-/// A node's place in an event loop of the application: epoll, tokio, asyncio, libuv. From [`Node::event_loop`](crate::Node::event_loop).
+/// A node's place in an event loop of the application: epoll, tokio, asyncio, libuv. From
+/// [`Node::event_loop`](crate::Node::event_loop).
 ///
 /// Without it, a background thread turns the engine for tasks that await calls or requests: a message wakes that thread, and the
 /// thread wakes the task. An event loop has no such hop. It watches one [descriptor](AsFd), level-triggered, and calls
@@ -108,7 +109,7 @@ impl EventLoop {
     /// `at_most`. Returns true if a task was woken. Returns false at once if no task waits for the node.
     ///
     /// An event loop calls this function before it sleeps: a message that comes soon then needs no wake-up. Other descriptors of
-    /// the loop wait meanwhile, so `at_most` is some 50 µs.
+    /// the loop wait meanwhile, so `at_most` is about 50 µs.
     ///
     /// After `true` the loop must call this function again before its thread sleeps, or messages are late as if no
     /// thread watched the descriptor. A loop does so that runs the woken tasks in the calling thread, and sleeps only if none is left to

@@ -1,4 +1,4 @@
-//! When the packets of an operation are transmitted.
+//! The time at which the packets of an operation are transmitted.
 
 use std::cell::Cell;
 use std::ptr;
@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::engine::lock::{Guard, Shared};
 use crate::sync::clock;
 
-/// When an operation's packets are transmitted.
+/// The time at which the packets of an operation are transmitted.
 ///
 /// ```no_run
 /// use apus::Flush;

@@ -11,7 +11,7 @@ pub struct LocalCaller {
     /// Its number in the pid namespace of this process; 0 if it has none there. The number is another process's once the caller has
     /// ended.
     pub pid: i32,
-    /// The user it ran as when the two nodes met; 65534 if that user has no number in the user namespace of this process.
+    /// The user of the process when the two nodes met; 65534 if that user has no number in the user namespace of this process.
     pub uid: u32,
     /// The inode number of its user namespace, as `stat` gives it for `/proc/PID/ns/user`. `None` if this process may not read that,
     /// as of processes of other users, or the kernel is older than 6.5. Root of another user namespace may appear with any uid that was

@@ -29,12 +29,12 @@ use crate::observe::spans::SpanNumber;
 use crate::observe::stats::PortStats;
 use crate::observe::time_trace;
 
-/// How the result of a call reaches the application.
+/// The destination of a call's result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CompletionMode {
-    /// Somebody holds the call and asks for its result.
+    /// The holder of the call's handle takes the result.
     Handle,
-    /// It is queued at the socket with this cookie.
+    /// The queue of the socket, with this cookie.
     Queue(u64),
 }
 
@@ -46,14 +46,14 @@ apus_proto::handle! {
 #[derive(Debug)]
 struct CallSlot {
     socket: SocketKey,
-    /// None between making the slot and the core's answer.
+    /// `None` until the core has begun the call.
     rpc: Option<RpcKey>,
     completion: CompletionMode,
     waiter: Option<Waiter>,
     result: Option<Result<Bytes, CallError>>,
-    /// If the result goes to a queue.
+    /// Set if the result goes to a queue.
     span: SpanNumber,
-    /// How the call is known in the time trace, if it was chosen.
+    /// The mark of the call in the time trace, if it was chosen.
     mark: Option<TraceMark>,
 }
 
@@ -64,11 +64,11 @@ pub(crate) struct Mailbox {
     pub(crate) queue: Queue,
     backlog: Backlog,
     waiters: Waiters,
-    /// The socket has ends in other shards as well.
+    /// The end of this shard, if the socket has ends in other shards as well.
     cross_shard: Option<CrossShardEnd>,
-    /// Already in the list of mailboxes to settle.
+    /// Whether the mailbox is in the list of those to settle.
     touched: bool,
-    /// Messages go to a handler, and not to waiters.
+    /// Whether messages go to a handler, and not to waiters.
     handled: bool,
     pub(crate) stats: PortStats,
     pub(crate) receive_spin: Spin,
@@ -78,22 +78,22 @@ pub(crate) struct Mailbox {
 /// Responses that the application has not taken, and the report of them to the endpoint.
 #[derive(Debug, Default)]
 struct Backlog {
-    /// Results of calls whose handle exists and was not asked for them.
+    /// Number of results that wait at the handles of their calls.
     results: Undelivered,
     /// Results and queued responses as last reported to the endpoint.
     reported: Undelivered,
-    /// The mailbox is in the list of those to be reported.
+    /// Whether the mailbox is in the list of those to report.
     changed: bool,
 }
 
 /// Threads and tasks that wait at a socket.
 #[derive(Debug, Default)]
 struct Waiters {
-    /// Sleeping ones, in the order in which they fell asleep.
+    /// Sleeping waiters, in the order in which they fell asleep.
     receivers: Vec<Waiter>,
-    /// Woken ones that have not come yet: each will take a message.
+    /// Number of woken waiters that have not run yet: each will take a message.
     coming: usize,
-    /// Followers that poll for their wake-up.
+    /// Number of followers that poll for their wake-up.
     polling: usize,
 }
 
@@ -105,7 +105,7 @@ struct CrossShardEnd {
     shard: usize,
     /// Bytes held by this end, as last published to the other ends.
     held: u64,
-    /// Threads woken in other shards that have not come yet.
+    /// Number of threads woken in other shards that have not run yet.
     called: usize,
 }
 
@@ -126,13 +126,13 @@ impl Mailbox {
         self.backlog.changed
     }
 
-    /// A thread has looked at the queue. `home`: it waits in this shard.
+    /// Records that a thread has checked the queue. `home`: the thread waits in this shard.
     #[inline]
     pub(crate) fn looked(&mut self, home: bool) {
         let Some(end) = &mut self.cross_shard else { return };
         end.called = end.called.saturating_sub(usize::from(!home));
         if self.queue.is_empty() {
-            // Other woken threads see that nothing is left, and do not come.
+            // Other woken threads see that no message is left, and take none.
             end.called = 0;
             end.waiters.taken(end.shard);
         }
@@ -151,10 +151,9 @@ pub(crate) struct Mail {
     changed: Vec<SocketKey>,
     /// Mailboxes with a handler that got messages since [`Mail::take_handled`].
     handled: Vec<SocketKey>,
-    /// Waiters whose message is there, to be woken when the lock is let go.
+    /// Waiters whose message has arrived, to be woken when the lock is released.
     pub(crate) wakes: Vec<Waiter>,
-    /// Tasks that wait no more, to be dropped when the lock is let go: dropping a waker may run any
-    /// code, even ours.
+    /// Wakers of tasks that no longer wait, to be dropped when the lock is released: dropping a waker may run any code, even ours.
     pub(crate) discarded: Vec<Waiter>,
     /// Tasks registered anywhere.
     tasks: usize,
@@ -164,7 +163,7 @@ pub(crate) struct Mail {
     exchanged: usize,
     /// Counters of all sockets, closed ones included.
     all: PortStats,
-    /// Services skip requests whose caller has given up.
+    /// Whether services skip requests whose caller has given up.
     pub(crate) skips_unwanted: bool,
 }
 
@@ -259,7 +258,7 @@ impl Mail {
         self.boxes.iter().flatten().map(|mailbox| mailbox.key).collect()
     }
 
-    /// None when the socket is closed.
+    /// The mailbox of a socket; `None` if the socket is closed.
     #[inline]
     pub(crate) fn mailbox(&mut self, key: SocketKey) -> Option<&mut Mailbox> {
         self.boxes.get_mut(key.index())?.as_mut().filter(|mailbox| mailbox.key == key)
@@ -285,7 +284,7 @@ impl Mail {
         }
     }
 
-    /// Whether a call has not ended, and somebody waits for it.
+    /// Whether a call is known and has no result yet.
     pub(crate) fn is_expected(&self, call: CallKey) -> bool {
         self.calls.get(call).is_some_and(|slot| slot.result.is_none())
     }
@@ -298,7 +297,7 @@ impl Mail {
         })
     }
 
-    /// A call ends that has not begun.
+    /// Ends a call that has not begun.
     pub(crate) fn fail(&mut self, call: CallKey, error: CallError) {
         self.finish(call, Err(error));
     }
@@ -308,7 +307,7 @@ impl Mail {
         self.calls.get(call)?.rpc
     }
 
-    /// A call is known by another RPC from now on.
+    /// Registers another RPC for a call.
     pub(crate) fn moved(&mut self, moved: Moved) {
         if let Some(slot) = self.calls.get_mut(CallKey::from_bits(moved.cookie.number())) {
             slot.rpc = Some(moved.rpc);
@@ -331,7 +330,7 @@ impl Mail {
         rpc
     }
 
-    /// The call's result, if it is there; then the call is forgotten.
+    /// Takes the call's result, if it has arrived, and forgets the call.
     #[inline]
     pub(crate) fn take_result(&mut self, call: CallKey) -> Option<Result<Bytes, CallError>> {
         let slot = self.calls.get_mut(call)?;
@@ -344,7 +343,7 @@ impl Mail {
         slot.result
     }
 
-    /// A call is forgotten, and with it its result.
+    /// Forgets a call and its result.
     #[inline]
     fn count_taken(&mut self, call: &CallSlot) {
         let Some(result) =
@@ -358,7 +357,7 @@ impl Mail {
         }
     }
 
-    /// Other responses of a socket wait for the application than before.
+    /// Notes that the undelivered responses of a socket have changed.
     #[inline]
     pub(crate) fn note_change(&mut self, socket: SocketKey) {
         if let Some(mailbox) = self.mailbox(socket)
@@ -385,7 +384,7 @@ impl Mail {
         }
     }
 
-    /// Puts a message in its place. `address` says from which address it came.
+    /// Puts a message in its place. `address` returns the address of its sender.
     #[inline]
     pub(crate) fn deliver(
         &mut self,
@@ -418,12 +417,12 @@ impl Mail {
         NeighbourInbox { mail: self, host, path }
     }
 
-    /// A call that was to make a peer known has done so.
+    /// Handles the event that a `connect` has made its peer known.
     pub(crate) fn connected(&mut self, call: CallKey) {
         self.finish(call, Ok(Bytes::new()));
     }
 
-    /// A call ends.
+    /// Handles the end of a call.
     #[inline]
     fn complete(&mut self, socket: SocketKey, cookie: Cookie, result: Result<Bytes, CallError>) {
         match cookie {
@@ -499,7 +498,7 @@ impl Mail {
         }
     }
 
-    /// From now on, messages of a socket go to its handler.
+    /// Sends the messages of a socket to its handler.
     pub(crate) fn hand_to_handler(&mut self, socket: SocketKey) {
         if let Some(mailbox) = self.mailbox(socket) {
             mailbox.handled = true;
@@ -531,17 +530,17 @@ impl Mail {
         Some(response)
     }
 
-    /// A waiter is registered with a handler.
+    /// Notes that a waiter is registered with a handler.
     pub(crate) fn register(&mut self, waiter: &Waiter) {
         self.tasks += usize::from(waiter.is_task());
     }
 
-    /// A task that was [registered](Self::register) waits no more.
+    /// Removes a [registered](Self::register) task that no longer waits.
     pub(crate) fn unregister_task(&mut self) {
         self.tasks -= 1;
     }
 
-    /// A waiter that was [registered](Self::register) is to be woken.
+    /// Wakes a [registered](Self::register) waiter.
     pub(crate) fn wake_registered(&mut self, waiter: Waiter) {
         Self::wake(&mut self.wakes, &mut self.tasks, waiter);
     }
@@ -586,12 +585,12 @@ impl Mail {
         wakes.push(waiter);
     }
 
-    /// Tasks wait, so the engine must be turned although no thread waits.
+    /// Whether tasks wait, so that the engine must be turned although no thread waits.
     pub(crate) fn tasks_wait(&self) -> bool {
         self.tasks > 0
     }
 
-    /// A waiter that was registered waits no more.
+    /// Removes a registered waiter.
     pub(crate) fn discard(&mut self, waiter: Option<Waiter>) {
         if let Some(waiter) = waiter.filter(Waiter::is_task) {
             self.tasks -= 1;
@@ -599,7 +598,7 @@ impl Mail {
         }
     }
 
-    /// `waiter` shall be woken when the call has its result. It has none yet.
+    /// Registers `waiter` for the result of a call without one.
     pub(crate) fn wait_for_call(&mut self, call: CallKey, waiter: Waiter) {
         let Some(slot) = self.calls.get_mut(call) else {
             return;
@@ -609,7 +608,7 @@ impl Mail {
         self.discard(before);
     }
 
-    /// The call's waiter is up. True if it had been chosen to be woken.
+    /// Removes the call's waiter, which is awake. Returns `true` if it had been chosen to be woken.
     pub(crate) fn leave_call(&mut self, call: CallKey) -> bool {
         let waiter = self.calls.get_mut(call).and_then(|slot| slot.waiter.take());
         let chosen = waiter.is_none();
@@ -617,7 +616,7 @@ impl Mail {
         chosen
     }
 
-    /// A follower wants to poll for its wake-up. False where enough do so already.
+    /// Asks whether a follower may poll for its wake-up. Returns `false` if enough followers poll.
     pub(crate) fn begin_polling(&mut self, socket: SocketKey, thread: &Parker) -> bool {
         let Some(mailbox) = self.mailbox(socket) else {
             return false;
@@ -633,7 +632,7 @@ impl Mail {
         }
     }
 
-    /// A sleep ended for a message of this socket.
+    /// Counts a sleep that ended with a message of this socket.
     pub(crate) fn count_handoff(&mut self, socket: Option<SocketKey>) {
         if let Some(mailbox) = socket.and_then(|socket| self.mailbox(socket)) {
             mailbox.stats.handoffs += 1;
@@ -646,7 +645,7 @@ impl Mail {
         self.all
     }
 
-    /// `waiter` shall be woken when the socket has a message for it.
+    /// Registers `waiter` for a message of the socket.
     pub(crate) fn wait_for_mail(&mut self, socket: SocketKey, waiter: Waiter) {
         let task = waiter.is_task();
         if let Some(mailbox) = self.mailbox(socket) {
@@ -655,8 +654,8 @@ impl Mail {
         }
     }
 
-    /// Removes a waiter that is awake and looks at the queue under this lock. If it does not take the message for which it was
-    /// woken, [`pass_on`](Self::pass_on) wakes another one. Returns true if the waiter was chosen.
+    /// Removes a waiter that is awake and checks the queue under this lock. If it does not take the message for which it was woken,
+    /// [`pass_on`](Self::pass_on) wakes another one. Returns true if the waiter was chosen.
     pub(crate) fn leave_mail(&mut self, socket: SocketKey, id: WaiterId) -> bool {
         let Some(mailbox) = self.mailbox(socket) else {
             return true;
@@ -671,7 +670,7 @@ impl Mail {
         false
     }
 
-    /// A waiter that was woken goes without looking at the queue.
+    /// Handles a woken waiter that leaves without a check of the queue.
     pub(crate) fn pass_on(&mut self, socket: SocketKey) {
         let Some(mailbox) = self.mailbox(socket) else {
             return;
@@ -704,12 +703,11 @@ impl Inbox for NeighbourInbox<'_> {
     }
 }
 
-/// Followers of a socket that poll for their wake-up, beside the leader. The next message is for the
-/// one that slept last; every further one polls for a less likely message, on a core that somebody
-/// with work may want (lesson 28).
+/// Followers of a socket that poll for their wake-up, beside the leader. The next message is for the one that slept last. Every
+/// further one polls for a less likely message, on a core that other work may need (lesson 28).
 const FOLLOWERS_POLLING: usize = 2;
 
-/// The application takes the result of a chosen call.
+/// Records that the application takes the result of a chosen call.
 #[cold]
 fn trace_taken(mark: Option<TraceMark>, result: &Option<Result<Bytes, CallError>>) {
     let length = result.as_ref().and_then(|result| result.as_ref().ok()).map_or(0, Bytes::len);

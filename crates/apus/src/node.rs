@@ -1,4 +1,4 @@
-//! A handle to everything that runs for a node.
+//! The handle of a running node.
 
 use std::fmt;
 use std::future::Future;
@@ -71,7 +71,8 @@ use crate::sync::on_thread::OnThread;
 /// | `APUS_TRACE_KERNEL` | `on` | batches are recorded with the moment in which the kernel had their first datagram; costs 0.1 µs a batch and more |
 /// | `APUS_TRACE_SLOWER_THAN` | a time like `5ms` | a call that takes longer freezes the traces of both ends, so that they are not overwritten |
 ///
-/// A child that a process with nodes has forked records nothing. A trace that cannot be begun, for example because the directory is missing, is no error: nothing is recorded then.
+/// A child that a process with nodes has forked records nothing. A trace that cannot be begun, for example because the directory is
+/// missing, is no error: nothing is recorded then.
 ///
 /// # A handle
 ///
@@ -321,8 +322,8 @@ impl Node {
         closed
     }
 
-    /// [`close`](Self::close) as a future, for any executor. The node is closed on a thread of its own, which goes on if the future
-    /// is dropped.
+    /// [`close`](Self::close) as a future, for any executor. The node is closed on a thread of its own, which continues if the
+    /// future is dropped.
     ///
     /// # Errors
     ///
@@ -335,7 +336,7 @@ impl Node {
     }
 }
 
-/// How messages to a node go. From [`Node::route`].
+/// The route of messages to a node. From [`Node::route`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Route {

@@ -15,7 +15,7 @@ use crate::engine::links;
 use crate::error::StartError;
 use crate::resolve::is_unspecified;
 
-/// How often the probe is repeated.
+/// Interval at which the probe is repeated.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The last client port: the module's and ours are given out from the other end.

@@ -49,7 +49,7 @@ pub struct Request {
     path: PathId,
     /// [`NEVER`] if it has none. Requests are moved several times, so they are kept small.
     deadline: Time,
-    /// When the application took it, if it has a deadline.
+    /// Time at which the application took the request, if it has a deadline.
     taken: Time,
     trace: RequestTrace,
     body: Bytes,
@@ -377,7 +377,7 @@ impl Request {
         });
     }
 
-    /// Has the time measured that the service took.
+    /// Records the service time.
     #[inline]
     fn note_service_time(&self, engine: &mut Engine, now: Time) {
         if self.taken != NEVER

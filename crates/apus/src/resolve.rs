@@ -82,7 +82,8 @@ pub fn resolve_all(text: &str) -> Result<Vec<Address>, ResolveError> {
     Ok(nodes.into_iter().map(|node| Address::new(node, port)).collect())
 }
 
-/// [`resolve_all`] as a future, for any executor. A name is looked up on a thread of its own, which goes on if the future is dropped.
+/// [`resolve_all`] as a future, for any executor. A name is looked up on a thread of its own, which continues if the future is
+/// dropped.
 ///
 /// # Errors
 ///

@@ -62,7 +62,7 @@ pub(crate) trait Deliverable: Sized {
     /// Whether [`delivered`](Self::delivered) has to be called.
     fn is_noted(&self) -> bool;
 
-    /// It has come by `socket` and is about to be given to the application; the lock is free.
+    /// Called before the application gets the message of `socket`; the lock is free.
     fn delivered(&mut self, socket: &Socket);
 }
 
@@ -187,7 +187,7 @@ impl Socket {
         }
     }
 
-    /// The shard in which the calling thread waits for whatever comes.
+    /// The shard in which the calling thread waits for messages.
     #[inline]
     fn home(&self) -> usize {
         match self.ends.len() {
@@ -234,7 +234,7 @@ impl Socket {
         delivered
     }
 
-    /// The next message if one is there; turns the engine once to see.
+    /// The next message, if one has arrived; turns the engine once to look for it.
     #[inline]
     pub(crate) fn try_recv<M: Deliverable>(&self) -> Result<M, RecvError> {
         let mut delivered = Err(RecvError::Empty);
@@ -264,7 +264,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Waits for the next message, then takes as many as are there, up to `max`, which counts as 1 if it is 0.
+    /// Waits for the next message, then takes all messages that have arrived, up to `max`, which counts as 1 if it is 0.
     #[inline]
     pub(crate) fn recv_many<M: Deliverable>(
         &self,
@@ -286,7 +286,7 @@ impl Socket {
         Ok(count)
     }
 
-    /// Waits until something is in the queue of one of the ends, and has `take` take of it, which says whether it has.
+    /// Waits until `take` returns `true` for the queue of one of the ends.
     #[inline]
     fn receive(
         &self,
@@ -456,7 +456,7 @@ impl SocketInner {
         Ok(took)
     }
 
-    /// The same; turns the engine to see if nothing is there.
+    /// The same; turns the engine if no message waits.
     #[inline]
     fn look_once(
         self: &Arc<Self>,
@@ -494,7 +494,7 @@ impl SocketInner {
         took
     }
 
-    /// Turns the engine if requests wait and the last turn is a while ago, unless the mode leaves that to the background thread.
+    /// Turns the engine if requests wait and the last turn is too long ago, unless the mode leaves that to the background thread.
     /// With a slow handler the queue may never be empty, and requests that arrive meanwhile would wait for all of it.
     #[inline]
     fn look_around(&self, engine: &mut Engine, now: Time) {
@@ -515,7 +515,7 @@ struct AwaitMail<'a, F> {
     take: &'a mut F,
 }
 
-/// Where there is mail.
+/// The place of a waiting message.
 enum Mail {
     /// At this end, and taken.
     Here,

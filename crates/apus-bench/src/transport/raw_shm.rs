@@ -349,7 +349,7 @@ impl Bodies {
     }
 }
 
-/// Where the bytes of a piece are.
+/// Place of the bytes of a piece.
 #[derive(Clone, Copy)]
 enum Source {
     /// In the sender's bodies.
@@ -513,7 +513,7 @@ struct Reader {
     unreported_bytes: usize,
     /// Body bytes that have arrived of the incomplete long message.
     arrived: usize,
-    /// Where bytes are read that are read in full.
+    /// Buffer for bytes that are read in full.
     scratch: Vec<u8>,
 }
 

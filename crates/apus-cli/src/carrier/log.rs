@@ -1,4 +1,4 @@
-//! Where a carrier logs: standard error, which is the journal under systemd, or a file.
+//! The log of a carrier: standard error, which is the journal under systemd, or a file.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};

@@ -95,7 +95,7 @@ struct RunArgs {
     detached: bool,
 }
 
-/// How long a carrier goes on without a program; `None`: for ever.
+/// Time for which a carrier runs without a program; `None`: for ever.
 #[derive(Clone, Copy, Debug)]
 struct Idle(Option<Duration>);
 
@@ -106,7 +106,7 @@ fn idle(text: &str) -> Result<Idle, humantime::DurationError> {
     humantime::parse_duration(text).map(|time| Idle(Some(time)))
 }
 
-/// Carries until no program is there, or asks a carrier.
+/// Carries connections until no program is left, or sends a request to a carrier.
 ///
 /// # Errors
 /// When a setting is wrong, the port is in use, the user has a carrier at the port, or none answers.
@@ -144,7 +144,7 @@ fn carry(args: &RunArgs) -> Result<()> {
     Ok(())
 }
 
-/// How long connections may take to return to TCP at the end.
+/// Upper bound on the time in which connections return to TCP at the end.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
 
 /// Has all connections return to TCP at the first signal, and ends then, or at the second one.

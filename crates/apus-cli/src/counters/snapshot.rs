@@ -24,7 +24,7 @@ pub(crate) struct Snapshot {
     pub(crate) processes: Vec<Process>,
 }
 
-/// A moment of `CLOCK_MONOTONIC`, which begins anew with the host.
+/// A moment of `CLOCK_MONOTONIC`, which starts again with the host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Moment {
     /// The boot id of the host.
@@ -73,7 +73,7 @@ pub(crate) struct Process {
 pub(crate) struct AttachedSnapshot {
     pub(crate) pid: u32,
     pub(crate) uid: u32,
-    /// It uses the engine no more.
+    /// The process has detached from the engine.
     pub(crate) ended: bool,
     pub(crate) counters: Counters,
 }

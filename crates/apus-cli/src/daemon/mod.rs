@@ -100,7 +100,7 @@ struct RunArgs {
 /// Runs the engine until a signal, or shows its status.
 ///
 /// # Errors
-/// When a setting is wrong, the socket or the address cannot be used, or no engine is there to ask.
+/// When a setting is wrong, the socket or the address cannot be used, or no engine answers.
 pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.command {
         None => serve(&args.run),

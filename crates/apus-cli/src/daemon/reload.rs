@@ -1,4 +1,4 @@
-//! `apus daemon reload`: a running daemon reads its file anew.
+//! `apus daemon reload`: a running daemon reloads its file.
 
 use std::path::{Path, PathBuf};
 
@@ -35,7 +35,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     output::print(&report)
 }
 
-/// How the answer begins if all went well.
+/// First word of an answer without an error.
 const DONE: &str = "reloaded";
 
 /// The file of a daemon, and the engine to which it applies.
@@ -47,7 +47,7 @@ pub(super) struct Reload {
 }
 
 impl Reload {
-    /// Reads the file anew, and returns a line that reports the result.
+    /// Reloads the file, and returns a line that reports the result.
     pub(super) fn apply(&self) -> String {
         match self.reload() {
             Ok(detached) => {

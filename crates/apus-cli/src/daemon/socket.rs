@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// The request by which a daemon reads its file anew.
+/// The request by which a daemon reloads its file.
 pub(super) const RELOAD: &str = "reload";
 
 /// Upper bound on the time of one request.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where an engine is to be found unless another place is named.
+/// Default path of an engine's socket.
 pub(crate) const SOCKET: &str = "/run/apus/engine.sock";
 
-/// Where the daemon answers.
+/// Path of the socket at which the daemon answers.
 pub(super) fn beside(socket: &Path) -> PathBuf {
     let mut path = socket.as_os_str().to_owned();
     path.push(".status");

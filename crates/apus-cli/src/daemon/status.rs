@@ -314,7 +314,7 @@ fn question(stream: &UnixStream) -> io::Result<String> {
 /// Bytes of a question.
 const QUESTION_MAX: u64 = 64;
 
-/// How long to wait for a descriptor.
+/// Upper bound on the wait for a descriptor.
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ const LINKS_MBPS: [f64; 2] = [100.0, 25.0];
 struct Emulated {
     measured: ResultFile,
     link_mbps: f64,
-    /// How busy the machine was at rates that it was too busy for.
+    /// The load of the processors in refused runs.
     too_busy: Vec<(f64, Option<f64>)>,
 }
 
@@ -180,7 +180,7 @@ fn lab_apart(seconds: f64, link_mbps: f64) -> Result<ResultFile> {
     ResultFile::parse(&String::from_utf8(stdout)?, Path::new("-"))
 }
 
-/// How often a request to stop is looked for.
+/// Interval of checks for a request to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Reads the output of a process until it ends. A request to stop ends it, and so does the end of its input with this process.

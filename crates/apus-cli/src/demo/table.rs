@@ -27,7 +27,7 @@ pub(super) struct Contenders {
     pub(super) other_name: &'static str,
 }
 
-/// How a figure is written and compared.
+/// The format and the comparison of a figure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     /// Less is better.

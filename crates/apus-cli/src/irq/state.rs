@@ -6,7 +6,7 @@ use anyhow::Result;
 use apus_irq::StateDirectory;
 use apus_load::misuse::Misuse;
 
-/// Where the values before a change are kept.
+/// The directory of the values before a change.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct StateArgs {
     /// Directory that keeps the values before [default: /run/apus-irq for root, else $XDG_RUNTIME_DIR/apus-irq]

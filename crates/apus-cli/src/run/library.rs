@@ -72,7 +72,8 @@ fn find() -> Result<PathBuf> {
     }
 }
 
-/// Where packages put the library. `deps` is in target directories only: there cargo puts it when it builds this program.
+/// Directories in which packages install the library. `deps` exists in target directories only: cargo puts the library there when
+/// it builds this program.
 fn candidates(directory: &Path) -> [PathBuf; 3] {
     [
         directory.join("deps").join(NAME),

@@ -25,7 +25,7 @@ pub(super) struct SeedRange {
     pub(super) to: u64,
     pub(super) counts: Counts,
     pub(super) failures: Vec<Failed>,
-    /// How long it took, on how many cores.
+    /// Duration of the campaign, and the number of cores.
     pub(super) took_s: u64,
     pub(super) jobs: usize,
 }

@@ -175,7 +175,7 @@ fn difference(here: &Value, there: &Value) -> String {
     }
 }
 
-/// Writes a point's result; a file is there only once it is complete.
+/// Writes a point's result; the file exists only when it is complete.
 fn finish(point: &Point, path: &Path, total: usize, outcome: SimulationResult) -> Result<()> {
     let mut result = super::simulate::new_result();
     results::record(&outcome, &mut result);

@@ -17,7 +17,7 @@ pub(super) enum OutputForm {
     All,
     /// The counters of each process.
     Counters,
-    /// Those that changed.
+    /// Counters that changed.
     Changed,
 }
 

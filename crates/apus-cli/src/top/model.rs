@@ -45,7 +45,7 @@ pub(super) struct HostLine {
     pub(super) rates: Option<Rates>,
 }
 
-/// Whether the screen goes on.
+/// Whether the screen stays open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Flow {
     GoOn,

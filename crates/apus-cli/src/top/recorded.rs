@@ -6,7 +6,7 @@ use std::time::Duration;
 use apus_load::stats;
 use apus_trace::{Record, Trace};
 
-/// Recorded calls of a process that ended lately.
+/// Recorded calls of a process that ended recently.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Recorded {
     /// Calls that the process made and that got their responses.

@@ -36,7 +36,7 @@ pub(super) struct Row {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Liveness {
     Runs,
-    /// It ended this number of intervals ago.
+    /// The process ended this number of intervals ago.
     Ended(u32),
     /// Whether it runs cannot be known.
     OtherNamespace,

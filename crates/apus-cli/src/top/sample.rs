@@ -61,7 +61,7 @@ impl Reader {
         Self { directory, users: BTreeMap::new() }
     }
 
-    /// Where the counters are.
+    /// Directory of the counters.
     pub(super) fn directory(&self) -> String {
         self.directory.path().display().to_string()
     }
@@ -125,5 +125,5 @@ fn ticks(time: &CpuTime) -> (u64, u64) {
     (busy, busy + idle)
 }
 
-/// How long ago the calls ended that are shown as recent.
+/// Age up to which ended calls count as recent.
 pub(super) const RECORDED_FOR: Duration = Duration::from_secs(10);

@@ -26,7 +26,7 @@ const CHARACTER: f64 = 7.8;
 
 const TOP: f64 = 50.0;
 
-/// Where the two ends are, from the left, so that all labels are whole.
+/// Horizontal positions of the two ends, which leave room for all labels.
 #[derive(Clone, Copy)]
 struct Ends {
     client: f64,
@@ -79,7 +79,7 @@ fn section(page: &mut String, merged: &Merged, call: &TracedCall) {
     stages(page, call);
 }
 
-/// Where each record is, from the top: as late as its time says, and a line below the one before.
+/// Vertical position of each record: by its time, and at least a line below the record before.
 fn places(records: &[(&Moment, bool)]) -> Vec<f64> {
     let first = records.first().map_or(0, |(moment, _)| moment.nanos);
     let last = records.last().map_or(0, |(moment, _)| moment.nanos);

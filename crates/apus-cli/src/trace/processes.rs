@@ -94,7 +94,7 @@ impl LiveTrace {
     /// Opens the same file for writing.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     pub(super) fn writable(&self) -> io::Result<File> {
         File::options().read(true).write(true).open(path_of(self.file.as_raw_fd()))
     }

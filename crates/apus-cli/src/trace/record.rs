@@ -16,10 +16,10 @@ use apus_trace::{Remote, Settings, Trace};
 use super::processes::{LeftOut, Processes};
 use crate::{interrupt, output};
 
-/// How often the processes are asked whether one of them has had a slow call.
+/// Interval at which the traces are checked for a slow call.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
-/// How long the packets that freeze the other ends take at most, and those ends to stop.
+/// Upper bound on the time in which FREEZE reaches the other ends and they stop.
 const OTHERS_FREEZE: Duration = Duration::from_millis(100);
 
 /// Write the records of running processes to files, one for each process

@@ -156,7 +156,7 @@ impl Session {
                     let device = device.name.clone();
                     (self.notify)(&Notice::SetAgain { device, lost, new });
                 }
-                // A link that is down has no NAPI instance, and is set when it is up; so is a device that is made anew.
+                // A link that is down has no NAPI instance, and is set when it is up; so is a device that is created again.
                 Ok(_) | Err(Error::Io { .. } | Error::NoDevice(_)) => {}
                 Err(error) => return Err(error),
             }

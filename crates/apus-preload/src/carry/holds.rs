@@ -4,9 +4,9 @@
 //! counted at the held object. It is an entry in the thread's record, and other threads scan the records. A jump
 //! ([`before_jump`]) strikes out the entries of the functions that it leaves, which lie below its target on the stack.
 //!
-//! A child of `fork` keeps the record of the thread that forked, and strikes out all others. If a signal handler forked, the
-//! thread was in calls, which go on in both processes. Objects in the child's memory alone belong to the child. A token of a
-//! connection stays the parent's, and the child's call goes on with a [snapshot](Snapshots).
+//! A child of `fork` keeps the record of the thread that forked, and strikes out all others. If a signal handler forked, the thread
+//! was in calls, which continue in both processes. Objects in the child's memory alone belong to the child. A token of a connection
+//! stays the parent's, and the child's call continues with a [snapshot](Snapshots).
 //!
 //! Only the thread itself writes to its record, and handlers that interrupt it and finish before it continues.
 
@@ -83,7 +83,7 @@ enum ObjectType {
     Descriptor,
     /// The number of a connection that a call is returning to TCP.
     Return,
-    /// The address of a word that the parent holds. The call goes on with a snapshot.
+    /// The address of a word that the parent holds. The call continues with a snapshot.
     Parents,
 }
 
@@ -476,8 +476,8 @@ pub(super) fn this_thread_returns(number: usize) -> bool {
         .is_some_and(|own| own.any(&|what| what == ObjectType::Return.entry(number as u64)))
 }
 
-/// Whether the call that uses a token goes on with a snapshot, because the token is the parent's. The call must change nothing that
-/// the parent's call changes as well.
+/// Whether the call that uses a token continues with a snapshot, because the token is the parent's. The call must change nothing
+/// that the parent's call changes as well.
 pub(super) fn is_parents_call() -> bool {
     OWN.with(Cell::get).is_some_and(|own| own.snapshots.are_shown())
 }

@@ -150,7 +150,7 @@ pub(crate) fn is_nonblocking(fd: c_int) -> bool {
     flags >= 0 && flags & libc::O_NONBLOCK != 0
 }
 
-/// Reads without waiting. A call that goes on with a [snapshot](holds::is_parents_call) finds nothing, because the parent's call
+/// Reads without waiting. A call that continues with a [snapshot](holds::is_parents_call) finds nothing, because the parent's call
 /// reads.
 ///
 /// # Safety
@@ -206,7 +206,7 @@ pub(crate) unsafe fn receive_at_most(
     received
 }
 
-/// Writes without waiting. A call that goes on with a [snapshot](holds::is_parents_call) finds no room, because the parent's call
+/// Writes without waiting. A call that continues with a [snapshot](holds::is_parents_call) finds no room, because the parent's call
 /// writes.
 ///
 /// # Safety

@@ -36,7 +36,7 @@ pub(super) fn map_once<T>(place: &AtomicPtr<T>, bytes: usize) -> Option<*mut T> 
     }
 }
 
-/// The same for a caller that cannot go on without the memory: aborts if memory is exhausted.
+/// The same for a caller that cannot continue without the memory: aborts if memory is exhausted.
 pub(super) fn map_or_abort(bytes: usize) -> *mut u8 {
     map(bytes).unwrap_or_else(|| std::process::abort())
 }

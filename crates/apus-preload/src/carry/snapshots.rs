@@ -1,7 +1,7 @@
 //! Copies of connections' memory as it was at a fork.
 //!
-//! A signal handler may interrupt a call that holds a token, fork, and return in the child. The parent's call goes on with the
-//! token. The child's call would be a second holder, so it goes on with a copy of the memory, which no other process sees: its
+//! A signal handler may interrupt a call that holds a token, fork, and return in the child. The parent's call continues with the
+//! token. The child's call would be a second holder, so it continues with a copy of the memory, which no other process sees: its
 //! result is that of the parent's call, and the parent makes the changes. The child's later calls use the shared memory again.
 //!
 //! A copy is made before the fork, because the parent's call may end before the child runs. The child maps it at the place of the

@@ -504,7 +504,7 @@ impl Endpoint {
         }
     }
 
-    /// Ends a run of a peer: its RPCs end, a few at a time. Calls that were not transmitted completely begin anew with
+    /// Ends a run of a peer: its RPCs end, a few at a time. Calls that were not transmitted completely begin again with
     /// `successor`.
     pub(super) fn end_run(&mut self, key: PeerKey, successor: Option<PeerKey>) {
         if self.retire(key) {

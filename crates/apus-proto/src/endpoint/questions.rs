@@ -8,7 +8,7 @@ use crate::slab::PeerKey;
 /// Upper bound on questions that wait. Further ones are answered at once.
 const WAITING_MAX: usize = 256;
 
-/// What a peer asks.
+/// A question of a peer, to be answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Question {
     Resend(Resend),

@@ -85,8 +85,8 @@ impl Endpoint {
         UnsentCalls(unsent)
     }
 
-    /// Begins calls anew by the path `to`, under other handles. Calls that cannot go there fail as [`CallFailed::NotSent`]; without
-    /// such a path, all of them do.
+    /// Begins calls again by the path `to`, under other handles. Calls that cannot go there fail as [`CallFailed::NotSent`];
+    /// without such a path, all of them do.
     pub fn begin_unsent(
         &mut self,
         now: Time,

@@ -1,9 +1,9 @@
 //! Shortest remaining processing time with full knowledge: a lower bound.
 //!
 //! The network is one big switch whose only limits are the hosts' links. The message with the least left is sent if its sender and
-//! its receiver are free, then the next, at full rate. The choice is made anew whenever a message begins or has been sent ("Ideal"
-//! in pFabric, SIGCOMM 2013 section 5.1). The rest of a message's least time, for switches and software, passes in addition. No
-//! packet is simulated: `packet_hops` stays 0.
+//! its receiver are free, then the next, at full rate. The choice is made again whenever a message begins or has been sent
+//! ("Ideal" in pFabric, SIGCOMM 2013 section 5.1). The rest of a message's least time, for switches and software, passes in
+//! addition. No packet is simulated: `packet_hops` stays 0.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,7 @@ impl Oracle {
         }
     }
 
-    /// Subtracts the time since the last choice from the active messages, then chooses anew.
+    /// Subtracts the time since the last choice from the active messages, then chooses again.
     fn choose(&mut self, fabric: &mut Fabric<()>) {
         let elapsed = fabric.now - self.since;
         self.since = fabric.now;

@@ -1,4 +1,4 @@
-//! The table of states and events (table.txt) equals the behaviour of the code. `UPDATE_EXPECT=1` writes it anew.
+//! The table of states and events (table.txt) equals the behaviour of the code. `UPDATE_EXPECT=1` rewrites it.
 
 use std::fmt::Write;
 

@@ -10,7 +10,7 @@ use crate::nodes::Nodes;
 use crate::packets::{Packet, PacketType, packets};
 use crate::report::{Cell, Report, counted};
 
-/// Packets that did not arrive, although their receiver's trace goes on for longer than any packet took.
+/// Packets that did not arrive, although their receiver's trace continues for longer than any packet took.
 #[must_use]
 pub fn lost(merged: &Merged) -> Report {
     let (nodes, mut report) = (Nodes::of(merged), Report::default());

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How a node reaches others. The prefix of an address selects the link of a peer: `apus://` is UDP, `homa://` is IP protocol 146.
+/// The links by which a node reaches others. The prefix of an address selects the link of a peer: `apus://` is UDP, `homa://` is IP
+/// protocol 146.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Links {

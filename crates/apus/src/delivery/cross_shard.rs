@@ -1,9 +1,8 @@
 //! Threads that wait at a socket with an end in each of several shards.
 //!
-//! Such a thread leads in one shard, its home, and sleeps on that shard's link. Messages that come
-//! to a shard where no thread waits for them are noted here, and a thread that waits elsewhere comes
-//! for them: one that polls sees the note, one that sleeps is woken. Both sides write first and look
-//! then, so that one of them sees the other.
+//! Such a thread leads in one shard, its home, and sleeps on that shard's link. This state records messages that arrive in a shard
+//! without a waiting thread, and a thread that waits in another shard takes them: a polling thread sees the record, a sleeping
+//! thread is woken. Both sides write first and read afterwards, so that at least one of them sees the other.
 
 use crate::delivery::parker::{Waiter, WaiterId};
 use crate::sync::{AtomicU64, Mutex, Ordering, PoisonError};
@@ -32,7 +31,7 @@ impl CrossShardWaiters {
         self.lock().pop()
     }
 
-    /// Nothing is left in `shard`, under whose engine's lock this is said.
+    /// Records that no message is left in `shard`. Called under the lock of its engine.
     pub(crate) fn taken(&self, shard: usize) {
         self.mail.fetch_and(!(1 << shard), Ordering::SeqCst);
     }
@@ -43,7 +42,7 @@ impl CrossShardWaiters {
         all.wrapping_sub(before)
     }
 
-    /// A thread that is about to sleep, and has prepared to, may be called from any shard.
+    /// Registers a thread that has prepared to sleep, so that any shard may wake it.
     pub(crate) fn enlist(&self, waiter: Waiter) {
         let id = waiter.id();
         self.lock().push(waiter);
@@ -54,7 +53,7 @@ impl CrossShardWaiters {
         }
     }
 
-    /// The thread is up.
+    /// Removes a thread that is awake.
     pub(crate) fn delist(&self, id: WaiterId) -> Option<Waiter> {
         let mut asleep = self.lock();
         let at = asleep.iter().rposition(|waiter| waiter.id() == id)?;

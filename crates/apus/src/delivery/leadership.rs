@@ -1,29 +1,26 @@
-//! Which thread turns the engine: the state machine behind the delivery modes (`mode.rs`).
+//! The state machine behind the delivery modes (`mode.rs`). It decides which thread turns the engine.
 //!
-//! At most one thread *leads*: an application thread that waits for a message, or the background
-//! thread. The leader turns the engine, hands messages to the threads that wait for them, and sleeps when no packet
-//! comes. The rules, in the words of the IRQ suspension work they come from:
+//! At most one thread *leads*: an application thread that waits for a message, or the background thread. The leader turns the
+//! engine, delivers messages to the threads that wait for them, and sleeps when no packet arrives. The rules have the names of the
+//! IRQ suspension work:
 //!
-//! * **Masked.** While application threads lead, the background thread stays away. It only looks
-//!   once per suspend timeout.
-//! * **Unmasked.** When work must go on and no thread leads (a task waits, a long message is half
-//!   sent), the background thread leads.
-//! * **Forced.** When no thread led for a suspend timeout (the application computes), the background thread leads too.
-//! * **Taken over.** A thread that begins to wait takes the lead from a leader that sleeps. The
-//!   old leader stays asleep: when the lead is released, it gets the lead back for free. When it wakes
-//!   before that and the new leader sleeps, it follows.
-//! * **Handed over.** A leader that leaves hands the lead to a thread asleep where leaders sleep, else
-//!   to the follower that slept last (lesson 5), else to the background thread. A leader that was lately
-//!   back sooner than a wake-up takes wakes no thread ([`Leaving::BackSoon`]): no thread leads
-//!   until it is back, or the background thread notices that it is not. Work that it leaves, as a long message
-//!   half sent, waits for it too, while the background thread *watches*: it looks every millisecond.
-//! * **Deferred.** A leader that found packets lately sleeps on a timer and not on the link
-//!   ([`SleepKind`]), so that packets come in batches and their senders wake no thread.
+//! * **Masked.** While application threads lead, the background thread stays asleep. It only checks once per suspend timeout.
+//! * **Unmasked.** If work must continue and no thread leads (a task waits, a long message is half sent), the background thread
+//!   leads.
+//! * **Forced.** If no thread led for a suspend timeout (the application computes), the background thread leads too.
+//! * **Taken over.** A thread that begins to wait takes the lead from a sleeping leader. The old leader stays asleep: when the lead
+//!   is released, it gets the lead back at no cost. If it wakes earlier and the new leader sleeps, it follows.
+//! * **Handed over.** A leader that leaves hands the lead to a thread that sleeps as a leader does, else to the follower that slept
+//!   last (lesson 5), else to the background thread. A leader that recently came back sooner than a wake-up takes wakes no thread
+//!   ([`Leaving::BackSoon`]): no thread leads until it is back, or until the background thread detects that it is not. Work that it
+//!   leaves, such as a half-sent long message, waits for it too, while the background thread *watches*: it checks every millisecond.
+//! * **Deferred.** A leader that recently found packets sleeps on a timer and not on the link ([`SleepKind`]), so that packets arrive
+//!   in batches and their senders wake no thread.
 //! * **Event loop.** An event loop of the application ([`EventLoop`](crate::EventLoop)) leads asleep while its thread watches its
-//!   descriptor. Between two looks its thread runs tasks: no thread leads then, and tasks that wait wake no thread, because the
-//!   loop looks again before its thread sleeps. The background thread *guards* a loop that is asleep: while nothing arrives it
-//!   sleeps on the loop's descriptor too. If something arrives and the loop does not look within a suspend timeout, the background
-//!   thread leads until the loop looks again.
+//!   descriptor. Between two looks its thread runs tasks: no thread leads then, and waiting tasks wake no thread, because the loop
+//!   looks again before its thread sleeps. The background thread *guards* a sleeping loop: while no packet or message arrives, it
+//!   sleeps on the loop's descriptor too. If one arrives and the loop does not look within a suspend timeout, the background thread
+//!   leads until the loop looks again.
 //!
 //! | lead | a thread begins to wait | its sleep ends | it leaves |
 //! |---|---|---|---|
@@ -33,13 +30,13 @@
 //! | X asleep as leader | leads; X follows in its sleep | X leads, others follow | if it is X: passed on |
 //! | background | leads; the background thread stays asleep | follows | |
 //!
-//! An event loop that looks while another thread leads turns the engine nevertheless, and sleeps on, as a leader does from whom the
-//! lead was taken.
+//! An event loop that looks while another thread leads turns the engine nevertheless. It stays asleep, as a leader does that has lost
+//! the lead.
 //!
-//! That is the rule where threads lead, asleep or awake (`suspend`). Where they only poll
-//! (`napibusy`), the lead goes back to the background thread when polling has found nothing, and threads are never offered it. Where the
-//! background thread always leads (`base`, `defer`), threads never take the lead.
-//! `leadership/table.txt` has every state, every event, and the answer.
+//! This table holds for the mode in which threads lead, asleep or awake (`suspend`). If threads lead only while they poll
+//! (`napibusy`), the lead goes back to the background thread after polling without success, and threads are never offered it. If
+//! the background thread always leads (`base`, `defer`), threads never take the lead. `leadership/table.txt` has every state, every
+//! event, and the answer.
 
 use std::time::Duration;
 
@@ -50,7 +47,7 @@ use crate::delivery::parker::{SleepKind, WaiterId};
 
 use crate::delivery::mode::{Delivery, Regime};
 
-/// The moment a sleep ends by itself; `None`: never.
+/// The time at which a sleep ends by itself; `None`: never.
 type Until = Option<Time>;
 
 #[derive(Debug)]
@@ -75,7 +72,7 @@ struct Sleeping<T> {
 struct Follower<T> {
     id: WaiterId,
     handle: T,
-    /// It once had the lead and is still asleep where leaders sleep.
+    /// The thread once had the lead and is still asleep on the leader's descriptors.
     as_leader: Option<Until>,
 }
 
@@ -83,13 +80,13 @@ struct Follower<T> {
 enum Background {
     /// The mode has no background thread (`fullbusy`).
     Absent,
-    /// It turns the engine, or is about to look for work.
+    /// The thread turns the engine, or is about to check for work.
     Running,
-    /// Asleep where leaders sleep.
+    /// Asleep on the leader's descriptors.
     Asleep(Until),
-    /// Parked; looks by itself when the mask's time is over.
+    /// Parked; checks by itself at the end of the mask's time.
     Armed,
-    /// Parked until called.
+    /// Parked until notified.
     Disarmed,
     /// Asleep on the descriptor of the event loop.
     Guards,
@@ -100,42 +97,42 @@ enum Background {
 pub(crate) enum BackgroundAction {
     /// Turn the engine, then sleep as leader. `forced`: no thread has turned it for too long.
     Turn { forced: bool },
-    /// Stay away for this long, or until called.
+    /// Stay asleep for this time, or until notified.
     Park(Option<Duration>),
     /// Sleep on the descriptor of the event loop, or until called.
     Guard(Descriptors),
 }
 
-/// How a thread stops waiting.
+/// The expectation about a thread that stops waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Leaving {
-    /// It is not known when the thread will wait again.
+    /// The time of its next wait is not known.
     Away,
-    /// The thread was lately back sooner than another thread could have been woken.
+    /// The thread recently came back sooner than a wake-up takes.
     BackSoon,
-    /// Work must go on now.
+    /// Work must continue now.
     Wanted,
 }
 
-/// The state machine. `T` is the handle by which a sleeping thread is woken; this code only passes
-/// handles out, to be called after the engine's lock was let go.
+/// The state machine. `T` is the handle that wakes a sleeping thread. This code only returns handles, which the caller uses after
+/// it has released the engine's lock.
 #[derive(Debug)]
 pub(crate) struct Leadership<T> {
     regime: Regime,
-    /// How long the engine may stand still before a masked background thread turns it.
+    /// Time without a turn after which a masked background thread turns the engine.
     mask: Duration,
-    /// Length and number in a row of the deferred sleeps.
+    /// Length of a deferred sleep, and the number of such sleeps in a row.
     deferral: Option<(Duration, u32)>,
-    /// Deferred sleeps left before the next is on the link.
+    /// Number of deferred sleeps before the next sleep on the link.
     deferred_left: u32,
     lead: Lead<T>,
     /// The follower that slept last is at the end.
     followers: Vec<Follower<T>>,
     background: Background,
     background_handle: Option<T>,
-    /// The background thread was called to lead at once.
+    /// Whether the background thread was notified to lead at once.
     urgent: bool,
-    /// The last leader to leave is expected back soon.
+    /// Whether the last leader is expected back soon.
     back_soon: bool,
     watch: Watch,
     event_loop: Option<Guarded<T>>,
@@ -151,12 +148,12 @@ struct Guarded<T> {
     roused_at: Option<Time>,
 }
 
-/// The background thread's look after work that was left to a thread which is expected back soon.
+/// The watch of the background thread over work of a leader that is expected back soon.
 #[derive(Debug, Default)]
 struct Watch {
-    /// When work was left last.
+    /// Time at which work was last left.
     left_at: Option<Time>,
-    /// The background thread is parked for no longer than [`LEFT_MAX`], or about to look.
+    /// Whether the background thread is parked for at most [`LEFT_MAX`], or about to check.
     is_on: bool,
 }
 
@@ -180,12 +177,12 @@ impl<T: Clone> Leadership<T> {
         }
     }
 
-    /// The background thread's handle, if there is that thread.
+    /// The background thread's handle, if the mode has this thread.
     pub(crate) fn background(&self) -> Option<T> {
         self.background_handle.clone()
     }
 
-    /// Thread `id` waits. True: it leads now. False: it shall [`follow`](Self::follow) and sleep.
+    /// Thread `id` waits. Returns `true` if it leads now, and `false` if it must [`follow`](Self::follow) and sleep.
     #[inline]
     pub(crate) fn claim(&mut self, id: WaiterId) -> bool {
         match &self.lead {
@@ -205,16 +202,15 @@ impl<T: Clone> Leadership<T> {
         }
     }
 
-    /// Thread `id` is up from a sleep and goes on waiting. As [`claim`](Self::claim), but a leader that
-    /// sleeps keeps the lead: the packet wakes it too. Were the lead taken from it, both would sleep on
-    /// the link from then on, and every packet would wake both.
+    /// Thread `id` woke up and continues to wait. As [`claim`](Self::claim), but a sleeping leader keeps the lead, because the
+    /// packet wakes it too. If it lost the lead, both threads would sleep on the link, and every packet would wake both.
     #[inline]
     pub(crate) fn reclaim(&mut self, id: WaiterId) -> bool {
         !matches!(&self.lead, Lead::Asleep(leader) if leader.id != id) && self.claim(id)
     }
 
-    /// The leader goes to sleep. Returns whom to wake: a background thread that still sleeps on the
-    /// link is called away, or every packet would wake both.
+    /// The leader goes to sleep. Returns the thread to wake: a background thread that still sleeps on the link must leave it, or
+    /// every packet would wake both.
     pub(crate) fn leader_sleeps(&mut self, id: WaiterId, handle: T, until: Until) -> Option<T> {
         debug_assert!(matches!(self.lead, Lead::Awake(leader) if leader == id), "only a leader");
         self.lead = Lead::Asleep(Sleeping { id, handle, until });
@@ -266,7 +262,7 @@ impl<T: Clone> Leadership<T> {
         leads
     }
 
-    /// The event loop has looked, and whoever watches its descriptor looks when something arrives. Returns the thread to wake.
+    /// The event loop has looked, and its thread looks again when a packet or message arrives. Returns the thread to wake.
     pub(crate) fn event_loop_sleeps(&mut self, id: WaiterId, until: Until) -> Option<T> {
         let handle = self.event_loop()?;
         if matches!(self.lead, Lead::Awake(leader) if leader == id) {
@@ -310,16 +306,15 @@ impl<T: Clone> Leadership<T> {
         self.followers.push(Follower { id, handle, as_leader: None });
     }
 
-    /// Thread `id` is up, or about to be: the lead is not handed to it any more.
+    /// Thread `id` is awake, or about to wake: it no longer gets the lead.
     pub(crate) fn unfollow(&mut self, id: WaiterId) {
         if let Some(at) = self.followers.iter().rposition(|follower| follower.id == id) {
             self.followers.remove(at);
         }
     }
 
-    /// A thread turned the engine without waiting, as one does that looks for messages
-    /// between other work. The background thread need not wake for every packet beside it: when it
-    /// wakes next it sees that the engine is turned, and stays away as long as it is.
+    /// A thread turned the engine without waiting, to look for messages between other work. The background thread need not wake for
+    /// every packet beside it: at its next wake-up it sees that the engine is turned, and stays asleep as long as that continues.
     #[inline]
     pub(crate) fn turned_opportunistically(&mut self) {
         let asleep = matches!(self.background, Background::Asleep(_));
@@ -328,7 +323,7 @@ impl<T: Clone> Leadership<T> {
         }
     }
 
-    /// Thread `id` stops waiting. If it led, or was to, the lead is handed over. Returns the thread to wake.
+    /// Thread `id` stops waiting. If it had the lead, or an offer of it, the lead is handed over. Returns the thread to wake.
     #[inline]
     pub(crate) fn leave(&mut self, id: WaiterId, leaving: Leaving) -> Option<T> {
         let mine = match &self.lead {
@@ -363,8 +358,7 @@ impl<T: Clone> Leadership<T> {
         let wanted = wanted && self.event_loop.is_none(); // The loop's thread runs tasks, and looks again.
         match self.background {
             Background::Asleep(_) => {
-                // Otherwise it wakes for the next packet, sees that the engine is turned, and stays
-                // away.
+                // Otherwise it wakes for the next packet, sees that the engine is turned, and stays asleep.
                 if wanted {
                     self.lead = Lead::Background;
                 }
@@ -392,8 +386,8 @@ impl<T: Clone> Leadership<T> {
         self.deferred_left = self.deferral.map_or(0, |(_, count)| count);
     }
 
-    /// Where the leader sleeps now that a look has found nothing. Where sleeps are deferred, a leader
-    /// looks until it finds nothing: the rest would wait for the timer.
+    /// The kind of the leader's sleep after a turn without packets. In a mode with deferred sleeps, a leader turns the engine until
+    /// it finds no packet, because further packets would wait for the timer.
     pub(crate) fn sleep_kind(&mut self) -> SleepKind {
         match self.deferral {
             Some((time, _)) if self.deferred_left > 0 => {
@@ -408,7 +402,7 @@ impl<T: Clone> Leadership<T> {
         self.deferral.is_some()
     }
 
-    /// The thread that sleeps on the leader's descriptors and leads as soon as the sleep ends, if no thread is awake as leader.
+    /// The thread that sleeps on the leader's descriptors and leads when its sleep ends, if no awake thread leads.
     #[inline]
     pub(crate) fn sleeper(&self) -> Option<&T> {
         match (&self.lead, self.background) {
@@ -420,8 +414,7 @@ impl<T: Clone> Leadership<T> {
         }
     }
 
-    /// Something is to be done at `due` that no waiting thread may have planned for. Returns whom
-    /// to wake so that it is.
+    /// Schedules work at `due`, for which no waiting thread may have a timer. Returns the thread to wake for it.
     #[inline]
     pub(crate) fn poke(&mut self, now: Time, due: Until) -> Option<T> {
         match &mut self.lead {
@@ -445,9 +438,9 @@ impl<T: Clone> Leadership<T> {
         }
     }
 
-    /// Something is to be done now, and no thread leads. Returns whom to wake. If the last leader is expected back soon, or the thread
-    /// of an event loop runs tasks, that is nobody while the background thread watches, and otherwise the background thread, to begin
-    /// with that.
+    /// Work is due now, and no thread leads. Returns the thread to wake. If the last leader is expected back soon, or the thread of
+    /// an event loop runs tasks, it is the background thread, which begins to watch; if the background thread watches already, no
+    /// thread is woken.
     fn leave_work(&mut self, now: Time) -> Option<T> {
         match self.background {
             Background::Armed | Background::Running
@@ -465,7 +458,7 @@ impl<T: Clone> Leadership<T> {
         }
     }
 
-    /// Something must go on although no thread waits. Returns whom to wake.
+    /// Work must continue although no thread waits. Returns the thread to wake.
     pub(crate) fn need_progress(&mut self) -> Option<T> {
         if self.event_loop.is_some()
             && !matches!(self.background, Background::Disarmed | Background::Guards)
@@ -488,7 +481,7 @@ impl<T: Clone> Leadership<T> {
         }
     }
 
-    /// The background thread is up. `last_turn`: when the engine was turned last.
+    /// The background thread woke up. `last_turn`: time of the last turn of the engine.
     pub(crate) fn background_action(&mut self, now: Time, last_turn: Time) -> BackgroundAction {
         if let Some(action) = self.look_after_event_loop(now, last_turn) {
             return action;
@@ -565,14 +558,13 @@ impl<T: Clone> Leadership<T> {
     }
 }
 
-/// A leader that was expected back soon is missed after this long, by threads that wait and were not
-/// woken for the lead.
+/// Time after which waiting threads take the lead from a leader that was expected back soon.
 const MISSED: Duration = Duration::from_micros(200);
 
-/// How often the background thread looks while it watches: work that a leader has left, and does not come back for, waits this long.
+/// Interval of checks by the watching background thread. Work of a leader that does not come back waits for this time.
 const LEFT_MAX: Duration = Duration::from_millis(1);
 
-/// `due` comes before a sleep until `until` ends.
+/// Whether `due` is earlier than the end of a sleep until `until`.
 fn sooner(due: Until, until: Until) -> bool {
     match (due, until) {
         (Some(due), Some(until)) => due < until,

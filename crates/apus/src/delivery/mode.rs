@@ -8,7 +8,7 @@ use apus_proto::{Number, Setting, Unit};
 
 use crate::config::{parse_duration, parse_number};
 
-/// How messages get from the network to the application: by polling, by wake-up, or by both in turn. Names and parameters are
+/// The way of messages from the network to the application: by polling, by wake-up, or by both in turn. Names and parameters are
 /// those of the kernel's IRQ suspension patches.
 ///
 /// | mode | background thread | a thread that waits | use |
@@ -148,9 +148,9 @@ impl Delivery {
         mode
     }
 
-    /// The default. A thread that waits turns the engine itself for seven times the recent mean wait, 350 µs at most, then
-    /// sleeps on the link. Where messages are rare or polling does harm, it sleeps at once. When no thread waits, the
-    /// background thread takes over within 10 ms, or at once if a task waits or a message is partly sent.
+    /// The default. A thread that waits turns the engine itself for seven times the recent mean wait, 350 µs at most, then sleeps
+    /// on the link. If messages are rare or polling does harm, it sleeps at once. When no thread waits, the background thread takes
+    /// over within 10 ms, or at once if a task waits or a message is partly sent.
     #[must_use]
     pub const fn suspend() -> Self {
         let mut mode = Self::new(Mechanism::Suspend);
@@ -192,7 +192,7 @@ impl Delivery {
         self
     }
 
-    /// Sets how long the engine may stand still, while the application computes, before the background thread turns it. Has an
+    /// Sets the time without a turn, while the application computes, after which the background thread turns the engine. Has an
     /// effect in `suspend` only.
     #[must_use]
     pub const fn with_suspend_timeout(mut self, time: Duration) -> Self {
@@ -202,7 +202,7 @@ impl Delivery {
         self
     }
 
-    /// Sets how long a thread polls before it sleeps. Zero is one look; `None` adapts the time to the recent success of
+    /// Sets the time for which a thread polls before it sleeps. Zero is one look; `None` adapts the time to the recent success of
     /// polling. Has an effect in `napibusy` and `suspend` only.
     #[must_use]
     pub const fn with_poll_time(mut self, time: Option<Duration>) -> Self {
@@ -231,13 +231,13 @@ impl Delivery {
         self.defer
     }
 
-    /// How long the engine may stand still before the background thread turns it. Zero if the mode has no suspension.
+    /// The time without a turn after which the background thread turns the engine. Zero if the mode has no suspension.
     #[must_use]
     pub const fn suspend_timeout(&self) -> Duration {
         self.suspend_timeout
     }
 
-    /// How long a thread polls before it sleeps: `Duration::MAX` in `fullbusy`, `None` if the time adapts.
+    /// The time for which a thread polls before it sleeps: `Duration::MAX` in `fullbusy`, `None` if the time adapts.
     #[must_use]
     pub const fn poll_time(&self) -> Option<Duration> {
         self.poll
@@ -273,7 +273,7 @@ impl Delivery {
         Some((time, self.defer))
     }
 
-    /// How long the engine may stand still while the background thread is masked.
+    /// The time without a turn after which the mask of the background thread ends.
     pub(crate) fn mask(&self) -> Duration {
         match self.mechanism {
             // The patches' busy polling has no timeout of its own: the short one does its work.
@@ -282,7 +282,7 @@ impl Delivery {
         }
     }
 
-    /// The mode as it is without further parameters.
+    /// The mode without further parameters.
     fn plain(&self) -> Self {
         match (self.mechanism, self.short_timeout) {
             (Mechanism::Base, _) => Self::base(),
@@ -357,7 +357,7 @@ const DEFER: u32 = 1;
 const BUDGET: u32 = 64;
 /// In nanoseconds.
 const SHORT_TIMEOUT_MAX: u64 = 100_000_000;
-/// A masked background thread looks no more often than this, or looking would be all it does.
+/// Shortest interval between checks of a masked background thread.
 const MASK_MIN: Duration = Duration::from_micros(50);
 
 /// A parameter's key in a text.

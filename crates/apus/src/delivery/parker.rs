@@ -1,4 +1,4 @@
-//! Where a thread sleeps, and how others end its sleep.
+//! The sleep of one thread, and its end by other threads.
 
 use std::cell::RefCell;
 use std::io;
@@ -33,7 +33,7 @@ pub(crate) fn current() -> Arc<Parker> {
     PARKER.with(|parker| {
         let mut parker = parker.borrow_mut();
         if parker.process.is_some_and(|process| !process.is_current()) {
-            // A fork copied it: its sleeper is the parent's, and would end the sleep of a thread there.
+            // A copy from before a fork has the sleeper of the parent, and would end the sleep of a thread there.
             *parker = Arc::new(Parker { id: parker.id, ..Parker::new() });
         }
         Arc::clone(&parker)
@@ -52,14 +52,14 @@ pub(crate) struct Parker {
     id: WaiterId,
     thread: Thread,
     state: AtomicU8,
-    /// Made when the thread first sleeps on a link; `None` when the process had no descriptor left.
+    /// Created by the first sleep on a link; `None` if the process had no descriptor left.
     sleeper: OnceLock<Option<Sleeper>>,
-    /// The thread's timers have been made precise.
+    /// Whether the thread's timers are precise.
     precise: OnceLock<()>,
-    /// Cores the thread may run on, beside the one it is on: on the last core, polling would only
-    /// stop whom it waits for.
+    /// Number of cores on which the thread may run beside its own. If there is none, polling would only stop the thread for which
+    /// it waits.
     other_cores: usize,
-    /// Where it was made, if the system says.
+    /// The process that created it, if the system reports it.
     process: Option<OwningProcess>,
 }
 
@@ -90,7 +90,7 @@ impl Parker {
         self.id
     }
 
-    /// What ends the sleep of an event loop.
+    /// The object that ends the sleep of an event loop.
     pub(crate) fn sleeper(&self) -> Option<&Sleeper> {
         self.sleeper.get()?.as_ref()
     }
@@ -122,8 +122,8 @@ impl Parker {
         self.state.store(AWAKE, Ordering::Release);
     }
 
-    /// Ends the sleep of this thread, or the one it is about to begin. True if that took a system
-    /// call: a thread that polls or runs is not woken.
+    /// Ends the current or the next sleep of this thread. Returns `true` if that took a system call: a thread that polls or runs
+    /// needs none.
     pub(crate) fn notify(&self) -> bool {
         match self.state.swap(NOTIFIED, Ordering::AcqRel) {
             PARKED => {
@@ -142,8 +142,8 @@ impl Parker {
         }
     }
 
-    /// Polls for a call for up to `budget` and as long as `pays` says so, then sleeps until a call
-    /// or the timeout. True if it slept.
+    /// Polls for a notification for up to `budget` and while `pays` returns `true`, then sleeps until a notification or the
+    /// timeout. Returns `true` if it slept.
     pub(crate) fn park(
         &self,
         budget: Duration,
@@ -180,9 +180,8 @@ impl Parker {
         }
     }
 
-    /// Sleeps until a call, the timeout or, in the kind for that, until the link is ready. True if it
-    /// slept. Without a descriptor of its own left in the process, the thread looks at the link every
-    /// millisecond instead.
+    /// Sleeps until a notification, the timeout or, in the kind for that, until the link is ready. Returns `true` if it slept. If
+    /// the process has no descriptor left, the thread checks the link every millisecond instead.
     pub(crate) fn sleep_as_leader(
         &self,
         kind: SleepKind,
@@ -210,7 +209,7 @@ impl Parker {
         true
     }
 
-    /// True unless a call came since [`prepare`](Self::prepare).
+    /// Whether no notification came since [`prepare`](Self::prepare).
     fn begin_sleep(&self, place: u8) -> bool {
         self.state.compare_exchange(AWAKE, place, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -223,17 +222,17 @@ const NOTIFIED: u8 = 3;
 
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// Where a leader sleeps. In either kind another thread can wake it.
+/// The kind of a leader's sleep. In either kind another thread can wake it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SleepKind {
-    /// Until a packet comes.
+    /// Until a packet arrives.
     Link,
-    /// For this long, whatever comes: packets are to be expected, and no sender is to pay for a wake-up.
+    /// For this time, even if packets arrive: their senders must not pay for a wake-up.
     Timer(Duration),
 }
 
 impl SleepKind {
-    /// When a sleep that begins now ends by itself.
+    /// Time at which a sleep that begins now ends by itself.
     pub(crate) fn until(self, now: Time) -> Option<Time> {
         match self {
             Self::Link => None,
@@ -245,7 +244,7 @@ impl SleepKind {
 /// A thread or task that waits for a message.
 #[derive(Clone, Debug)]
 pub(crate) enum Waiter {
-    /// A thread that sleeps.
+    /// A sleeping thread.
     Thread(Arc<Parker>),
     /// A task of an executor.
     Task(Task),
@@ -287,7 +286,7 @@ impl Waiter {
         matches!(self, Self::Task(task) if task.waker.will_wake(waker))
     }
 
-    /// Outside the engine's lock. True if it took a wake-up.
+    /// Wakes the waiter. Called outside the engine's lock. Returns `true` if the waiter slept.
     pub(crate) fn wake(self) -> bool {
         match self {
             Self::Thread(parker) => parker.notify(),

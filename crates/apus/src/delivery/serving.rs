@@ -21,7 +21,7 @@ pub(crate) struct Takers {
     other: AtomicU64,
 }
 
-/// No thread has this id: none is recorded yet.
+/// Stands for no recorded thread; no thread has this id.
 const NOT_SET: u64 = 0;
 const SEVERAL: u64 = u64::MAX;
 
@@ -51,7 +51,7 @@ impl Takers {
         });
     }
 
-    /// The calling thread takes everything that comes.
+    /// Whether the calling thread takes all requests of the service.
     pub(crate) fn is_only_this_thread(&self) -> bool {
         let serves = SERVED.with_borrow(|served| {
             served.as_ref().is_some_and(|(_, takers)| std::ptr::eq(&raw const **takers, self))
@@ -80,7 +80,7 @@ thread_local! {
     static RECEIVED: RefCell<Vec<RecentService>> = const { RefCell::new(Vec::new()) };
 }
 
-/// While it lives, the calling thread serves a service.
+/// Marks the calling thread as one that serves a service, until it is dropped.
 pub(crate) struct Serving {
     takers: Arc<Takers>,
     before: Option<Served>,

@@ -1,28 +1,28 @@
-//! How long a thread polls before it sleeps.
+//! The time for which a thread polls before it sleeps.
 //!
-//! Polling finds a message tens of microseconds earlier than a wake-up does, and burns a core while no message comes. If one
+//! Polling finds a message tens of microseconds earlier than a wake-up does, and uses a core while no message arrives. If one
 //! message in a hundred needs a wake-up, that wake-up is the 99th percentile. So a thread polls long enough to outlast all but one
 //! in a thousand waits for messages at random times: seven times the mean wait. If that is longer than [`BUDGET_MAX`], messages are
-//! rare and polling does not pay: a thread that has lost several times in a row stops polling, and tries again now and then.
+//! rare and polling does not pay: a thread that has lost several times in a row stops polling, and tries again from time to time.
 //!
-//! Polling does harm on a core that another thread wants. If the peer runs on that core, its message comes only after the poller
+//! Polling does harm on a core that another thread needs. If the peer runs on that core, its message arrives only after the poller
 //! has yielded. So a thread that has polled for longer than usual yields once (`sched_yield`, which returns at once if no other
-//! thread is ready there). If others ran meanwhile and the message has arrived, the peer shares the core, and the thread yields
-//! before every look from then on: neither side then polls without success, sleeps or is woken. It stops once yielding finds no other
-//! thread.
+//! thread is ready there). If other threads ran meanwhile and the message has arrived, the peer shares the core, and the thread
+//! then yields before every look: neither side polls without success, sleeps or is woken. It stops yielding when a yield finds no
+//! other thread.
 //!
-//! If another program wants the core, the kernel takes the core from a poller for milliseconds, but gives it to a sleeper that
-//! wakes. A thread that notices this polls less, for longer and longer times. So does a thread whose messages come as soon as it
-//! sleeps, and never while it polls: some versions of the kernel do not hand the core over by a yield.
+//! If another program needs the core, the kernel takes the core from a poller for milliseconds, but gives it to a sleeper that
+//! wakes. A thread that detects this stops polling, for increasing times. So does a thread whose messages arrive as soon as it
+//! sleeps, and never while it polls: some versions of the kernel do not give the core to another thread by a yield.
 
 use std::time::Duration;
 
-/// How long one wait polls on.
+/// The polling of one wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PollBudget {
-    /// The longest time without a packet.
+    /// Upper bound on the time without a packet.
     gap: Duration,
-    /// Times without a packet together; `None`: they do not add up.
+    /// Sum of the times without a packet; `None` if they are not added.
     idle_left: Option<Duration>,
     /// When to yield to other threads that want the core.
     giving_way: GivingWay,
@@ -31,9 +31,9 @@ pub(crate) struct PollBudget {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum GivingWay {
     Never,
-    /// Once, after this time without a packet.
+    /// Yields once, after this time without a packet.
     After(Duration),
-    /// Before every look: the peer is a neighbour.
+    /// Yields before every look: the peer shares the core.
     Always,
 }
 
@@ -43,14 +43,13 @@ impl PollBudget {
         Self::learnt(Duration::ZERO, GivingWay::Never)
     }
 
-    /// Polls until this time has passed without a packet, whatever earlier waits were like, and never yields.
+    /// Polls until this time has passed without a packet, regardless of earlier waits, and never yields.
     pub(crate) const fn fixed(gap: Duration) -> Self {
         Self { gap, idle_left: None, giving_way: GivingWay::Never }
     }
 
-    /// Polls for `budget`. Packets of other messages do not extend it, or a thread would poll for ever
-    /// on a network so slow that one comes every few hundred microseconds; only gaps shorter than a
-    /// sleep costs are always waited out.
+    /// Polls for `budget`. Packets of other messages do not extend it: otherwise a thread would poll for ever on a slow network, on
+    /// which a packet arrives every few hundred microseconds. Gaps shorter than the cost of a sleep are always waited out.
     const fn learnt(budget: Duration, giving_way: GivingWay) -> Self {
         Self { gap: budget, idle_left: Some(budget), giving_way }
     }
@@ -68,18 +67,18 @@ impl PollBudget {
         self.gap.is_zero()
     }
 
-    /// The longest time without a packet, from now on.
+    /// The remaining time without a packet.
     pub(crate) const fn gap(&self) -> Duration {
         self.gap
     }
 
-    /// Whether a gap of this length is too much.
+    /// Whether a gap of this length ends the polling.
     #[inline]
     pub(crate) fn ends_at(&self, gap: Duration) -> bool {
         gap >= self.gap || self.idle_left.is_some_and(|left| gap >= left.max(BUDGET_MIN))
     }
 
-    /// A packet came after a gap of this length.
+    /// Deducts a gap of this length, after which a packet arrived.
     #[inline]
     pub(crate) fn spend(&mut self, gap: Duration) {
         self.idle_left = self.idle_left.map(|left| left.saturating_sub(gap));
@@ -114,32 +113,32 @@ impl PollBudget {
 pub(crate) struct Spin {
     /// Mean time to the message, of waits that polling could win.
     mean: Duration,
-    /// The wait that began last polls.
+    /// Whether the current wait polls.
     polls: bool,
-    /// Waits left to go without polling.
+    /// Number of further waits without polling.
     skip: u32,
-    /// Messages come often enough again: end the pause. Not when polling does harm.
+    /// Whether a pause may end early because messages are frequent again; not if polling does harm.
     may_resume: bool,
-    /// Polls lost since the last one that was won.
+    /// Number of losses since the last win.
     lost: u32,
-    /// The next pause for want of messages is 2^this waits.
+    /// Exponent of the next pause for lack of messages, in waits.
     pause: u32,
-    /// Times in a row that polling lost although it should have won: the message came as soon as the
-    /// thread slept, or messages had come soon before, while it did not poll.
+    /// Number of losses in a row in which polling should have won: the message arrived as soon as the thread slept, or messages had
+    /// arrived shortly before, while it did not poll.
     deceived: u32,
-    /// Polling was taken up again because messages came soon without it.
+    /// Whether polling was resumed because messages arrived soon without it.
     resumed: bool,
-    /// The message has come because the thread gave way: the peer runs on the same core.
+    /// Whether the message arrived because the thread yielded: the peer runs on the same core.
     neighbour: bool,
-    /// Times in a row that a yield found no other thread.
+    /// Number of yields in a row that found no other thread.
     alone: u32,
-    /// Waits left to go without giving way.
+    /// Number of further waits without a yield.
     keep: u32,
-    /// The next such pause is 64 * 2^this waits.
+    /// The next such pause has 64 * 2^this waits.
     keep_back: u32,
-    /// The next pause for want of the core is 64 * 2^this waits.
+    /// The next pause for lack of the core has 64 * 2^this waits.
     stand_back: u32,
-    /// Polls won since the thread last stood back.
+    /// Number of wins since the last such pause.
     won: u32,
 }
 
@@ -163,7 +162,7 @@ impl Spin {
         }
     }
 
-    /// A wait begins. How to poll; none: sleep at once.
+    /// Begins a wait. Returns its polling; without a budget the thread sleeps at once.
     pub(crate) fn begin(&mut self) -> PollBudget {
         self.polls = self.skip == 0;
         if !self.polls {
@@ -180,7 +179,7 @@ impl Spin {
         PollBudget::learnt(budget, giving_way)
     }
 
-    /// The thread gave way, for `time`, and found its message there when it was back, or not.
+    /// Records a yield of `time`, and whether the message had arrived afterwards.
     pub(crate) fn gave_way(&mut self, time: Duration, found: bool) {
         if time > PREEMPTED {
             (self.neighbour, self.alone) = (false, 0);
@@ -196,7 +195,7 @@ impl Spin {
         }
     }
 
-    /// The wait ended with a message `after` it began, the last `asleep` of it in sleep.
+    /// Records that the wait ended with a message `after` its begin, of which the thread slept for the last `asleep`.
     pub(crate) fn ended(&mut self, after: Duration, asleep: Option<Duration>) {
         if after <= BUDGET_MAX {
             self.mean = (self.mean * 15 + after) / 16;
@@ -221,14 +220,14 @@ impl Spin {
         }
     }
 
-    /// The wait was given up this long after it began.
+    /// Records that the wait was given up this time after its begin.
     pub(crate) fn given_up(&mut self, after: Duration) {
         if self.polls && after > BUDGET_MAX {
             self.lose();
         }
     }
 
-    /// While the thread polled, the core was taken away from it.
+    /// Records that the kernel took the core away while the thread polled.
     #[cold]
     pub(crate) fn preempted(&mut self) {
         self.stand_back();
@@ -268,9 +267,9 @@ const START_MEAN: Duration = Duration::from_micros(7);
 /// About the cost of a wake-up. A shorter budget loses more than it saves when a peer is a little late (the 99.9th percentile of
 /// 100 B calls is 45 µs with 10 µs, and 34 µs with 30 µs).
 const BUDGET_MIN: Duration = Duration::from_micros(30);
-/// Messages that come less often than every 50 µs are waited for asleep, more or less.
+/// A thread sleeps in waits for messages that arrive less often than about every 50 µs.
 const BUDGET_MAX: Duration = Duration::from_micros(350);
-/// A thread gives way after this part of its budget: 1.75 times the mean wait, or more.
+/// A thread yields after this part of its budget: 1.75 times the mean wait, or more.
 const GIVE_WAY_PART: u32 = 4;
 /// A yield that takes longer than this let other threads run: twice the time to switch to a thread and back, many times that of a
 /// yield without another thread.
@@ -279,18 +278,18 @@ const OTHERS_RAN: Duration = Duration::from_micros(2);
 const ALONE_MAX: u32 = 3;
 /// A round of polling that takes longer than this was interrupted by another thread that wants the core.
 pub(crate) const PREEMPTED: Duration = Duration::from_millis(1);
-/// Polls lost in a row before pausing.
+/// Number of losses in a row before a pause.
 const LOST_MAX: u32 = 4;
-/// The longest pause for want of messages is 2^6 waits, for want of the core 64 * 2^6.
+/// The longest pause for lack of messages has 2^6 waits, for lack of the core 64 * 2^6.
 const PAUSE_MAX: u32 = 6;
 /// A message that arrives within this time of sleep, after polling has found nothing, arrives because of the sleep: a wake-up from
 /// another core takes longer.
 const AT_ONCE: Duration = Duration::from_micros(20);
-/// As often in a row, being deceived is no coincidence.
+/// Number of such losses in a row that are no coincidence.
 const DECEIVED_MAX: u32 = 3;
-/// Waits without polling when polling did harm, to begin with.
+/// First number of waits without polling after polling did harm.
 const STAND_BACK: u32 = 64;
-/// Polls won without harm that make the next such pause shorter again.
+/// Number of wins without harm that shorten the next such pause.
 const WON_MAX: u32 = 10_000;
 
 #[cfg(test)]
@@ -307,7 +306,7 @@ mod tests {
         spin.begin().gap().as_micros()
     }
 
-    /// The waits of `waits` that polled, when every one ends as given.
+    /// Number of waits of `waits` that poll, if every one ends as given.
     fn polls(spin: &mut Spin, waits: u32, after: Duration, asleep: Duration) -> Vec<u32> {
         let mut polls = Vec::new();
         for wait in 0..waits {
@@ -419,7 +418,7 @@ mod tests {
         assert_eq!(pause(&mut spin), 64);
     }
 
-    /// Whether the thread gives way in a wait in which it is alone for `gap`.
+    /// Whether the thread yields in a wait without packets for `gap`.
     fn gives_way(spin: &mut Spin, gap: Duration) -> bool {
         spin.begin().gives_way(gap)
     }
@@ -437,7 +436,7 @@ mod tests {
         assert!(!PollBudget::none().gives_way(LATE), "it sleeps at once");
     }
 
-    /// The message of a peer on the same core comes when the thread gives way or sleeps.
+    /// The message of a peer on the same core arrives when the thread yields or sleeps.
     #[test]
     fn one_wait_is_enough_to_know_a_neighbour() {
         let mut spin = Spin::new();

@@ -1,4 +1,4 @@
-//! How long threads that stop waiting are away: if they are back sooner than a wake-up takes, no other thread is woken for the lead.
+//! The absence of threads that stop waiting. If they come back sooner than a wake-up takes, no other thread is woken for the lead.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Default for Absence {
 }
 
 impl Absence {
-    /// Threads come back sooner than a wake-up takes.
+    /// Whether threads come back sooner than a wake-up takes.
     pub(super) fn is_short(&self) -> bool {
         self.mean < SHORT
     }

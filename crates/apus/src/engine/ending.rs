@@ -1,4 +1,4 @@
-//! How an engine and its sockets end.
+//! The end of an engine and of its sockets.
 
 use std::mem;
 
@@ -11,8 +11,8 @@ use crate::engine::no_link::NoLink;
 use crate::sync::clock;
 
 impl Engine {
-    /// Ends everything at once: calls end with `Closed`, everybody is woken. Returns the link, to be
-    /// closed. The second time, there is nothing left to end.
+    /// Ends the engine at once: calls end with `Closed`, and all waiters are woken. Returns the link, which the caller closes. The
+    /// second call has no effect.
     pub(crate) fn stop(&mut self) -> Box<dyn Link> {
         self.stopped = true;
         self.drain.begun = true;

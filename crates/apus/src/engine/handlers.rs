@@ -1,4 +1,4 @@
-//! Which sockets have a handler of their own, and when each is due.
+//! Sockets with a handler, and the time at which each handler is due.
 
 use std::mem;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ pub(crate) struct Handlers<H: ?Sized> {
     entries: Vec<Option<Registration<H>>>,
     /// No handler is due before.
     due: Option<Time>,
-    /// Removed, to be dropped when the lock is let go.
+    /// Removed handlers, to be dropped when the lock is released.
     removed: Vec<Arc<H>>,
 }
 
@@ -41,7 +41,7 @@ impl<H: ?Sized> Handlers<H> {
         self.entry(key).map(|entry| Arc::clone(&entry.handler))
     }
 
-    /// A handler is due at this time, and not when it was before.
+    /// Sets the time at which a handler is due.
     pub(crate) fn set_due(&mut self, key: SocketKey, due: Option<Time>) {
         if let Some(entry) = self.entry(key) {
             entry.due = due;
@@ -49,7 +49,7 @@ impl<H: ?Sized> Handlers<H> {
         }
     }
 
-    /// A handler is due at this time, or when it was before if that is sooner.
+    /// Sets the time at which a handler is due, unless it is due earlier.
     pub(crate) fn set_due_by(&mut self, key: SocketKey, due: Time) {
         let sooner = self.entry(key).map(|entry| entry.due.map_or(due, |known| known.min(due)));
         if sooner.is_some() {
@@ -57,7 +57,7 @@ impl<H: ?Sized> Handlers<H> {
         }
     }
 
-    /// When the first handler is due, or a little earlier.
+    /// Time at which the first handler is due, or slightly before.
     pub(crate) fn due(&self) -> Option<Time> {
         self.due
     }
@@ -71,7 +71,7 @@ impl<H: ?Sized> Handlers<H> {
         due
     }
 
-    /// Removes a handler. It is dropped when the lock is let go.
+    /// Removes a handler, which is dropped when the lock is released.
     pub(crate) fn remove(&mut self, key: SocketKey) -> Option<Arc<H>> {
         self.entry(key)?;
         let entry = self.entries[key.index()].take()?;

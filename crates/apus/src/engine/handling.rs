@@ -7,7 +7,7 @@ use apus_proto::{SocketKey, Time};
 use super::{Engine, Handler, Next};
 
 impl Engine {
-    /// Gives the messages of a socket to a handler from now on.
+    /// Registers a handler for the messages of a socket.
     pub(crate) fn add_handler(&mut self, socket: SocketKey, handler: Arc<dyn Handler>) {
         self.mail.hand_to_handler(socket);
         self.handlers.insert(socket, handler);

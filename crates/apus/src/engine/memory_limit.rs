@@ -1,9 +1,9 @@
-//! How much memory the control groups of this process allow.
+//! The memory limit of this process's control groups.
 
 use std::fs;
 use std::path::Path;
 
-/// Where control groups of version 2 are.
+/// Mount point of control groups, version 2.
 const ROOT: &str = "/sys/fs/cgroup";
 
 /// Bytes that the tightest control group around this process allows (`memory.max`). `None` without such a limit, and where it cannot

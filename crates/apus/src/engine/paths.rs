@@ -84,5 +84,5 @@ impl Engine {
     }
 }
 
-/// How long a report counts: less than a peer has to be idle before it is forgotten.
+/// Lifetime of a report, which is shorter than the idle time after which a peer is forgotten.
 const PATH_FRESH: Duration = Duration::from_secs(1);

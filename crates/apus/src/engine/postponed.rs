@@ -10,8 +10,8 @@ pub(crate) const TIMERS_WAIT: Duration = Duration::from_millis(20);
 /// Answers wait no longer than this: a peer that asks may have lost data.
 pub(crate) const ANSWERS_WAIT: Duration = Duration::from_millis(2);
 
-/// When due timers or answers began to wait for packets. What a timer is about to ask for, or the answer itself, may be among those
-/// packets. The wait is bounded: an overloaded node would otherwise run no timers.
+/// Time at which due timers or answers began to wait for packets. The data that a timer is about to request, or the answer itself,
+/// may be among those packets. The wait is bounded: an overloaded node would otherwise run no timers.
 #[derive(Default)]
 pub(crate) struct Postponed(Option<Time>);
 

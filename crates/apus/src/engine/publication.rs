@@ -1,4 +1,4 @@
-//! When the engine's counters are written to where other processes can read them.
+//! The times at which the engine's counters are published.
 
 use apus_proto::Time;
 

@@ -30,7 +30,7 @@ pub(crate) struct QueuedReply {
     pub(crate) socket: SocketKey,
     pub(crate) rpc: RpcKey,
     pub(crate) path: PathId,
-    /// When the application took the request, if it has a deadline.
+    /// Time at which the application took the request, if it has a deadline.
     pub(crate) taken: Option<Time>,
     pub(crate) body: Bytes,
 }

@@ -42,7 +42,7 @@ pub(crate) struct Shards {
     pub(crate) capabilities: Capabilities,
 }
 
-/// How a node works with other processes of its host.
+/// The ways in which a node works with other processes of its host.
 #[derive(Debug)]
 pub(crate) enum Near {
     /// Nothing: all messages go by the links.
@@ -291,7 +291,7 @@ fn seed() -> u128 {
     u128::from_le_bytes(seed)
 }
 
-/// Waiting for everything to end.
+/// A wait for the end of all calls and requests.
 struct AwaitIdle;
 
 impl Awaited for AwaitIdle {

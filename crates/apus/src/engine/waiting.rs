@@ -1,4 +1,4 @@
-//! Calls that wait for room: the limits and budgets of the node have none for them beside the calls under way.
+//! Calls that wait for room in the limits and budgets of the node beside its outstanding calls.
 
 use std::mem;
 #[cfg(feature = "tower")]
@@ -153,7 +153,7 @@ impl Engine {
         }
     }
 
-    /// Whether no call waits for room. Otherwise the task is woken when none does any more.
+    /// Whether no call waits for room. Otherwise the task is woken when the last call has stopped waiting.
     #[cfg(feature = "tower")]
     pub(crate) fn has_room(&mut self, task: &Waker) -> bool {
         let is_known = |waiter: &Waiter| waiter.will_wake(task);

@@ -14,9 +14,9 @@ use crate::mail::CallKey;
 #[derive(Default)]
 pub(super) struct WaitingCalls {
     pub(super) calls: VecDeque<WaitingCall>,
-    /// Tasks that are to be woken when no call waits any more.
+    /// Tasks to wake when the last call has stopped waiting.
     pub(super) tasks: Vec<Waiter>,
-    /// Calls that had ended, and bytes that were charged, when they were last tried.
+    /// Number of ended calls, and charged bytes, at the last attempt.
     pub(super) tried: (u64, u64),
     /// The time of the last progress, and the progress by then.
     pub(super) progress: (Time, u64),

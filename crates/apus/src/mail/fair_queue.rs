@@ -3,17 +3,17 @@
 use std::mem;
 
 /// A queue of flows that take turns. Each turn takes the oldest item of its flow. So at most one item of each other flow comes
-/// before the first item of a flow. A turn looks at its own item and flow and at those before it only. Memory: the largest number
-/// of items there were at a time, and 12 bytes for each flow there has been.
+/// before the first item of a flow. A turn reads only its own item and flow and those before it. Memory: the largest number of
+/// simultaneous items, and 12 bytes for each flow that was ever used.
 #[derive(Debug)]
 pub(crate) struct FairQueue<T> {
-    /// Items, and free slots among them.
+    /// Slots with items, and free slots.
     slots: Vec<Slot<T>>,
-    /// The first of the free slots.
+    /// The first free slot.
     free: u32,
-    /// Those with items are a ring, in the order of turns.
+    /// Flows. Those with items form a ring, in the order of turns.
     flows: Vec<Flow>,
-    /// The flow in the ring that has had its turn last.
+    /// The flow in the ring that had its turn last.
     last: u32,
     len: usize,
 }
@@ -37,7 +37,7 @@ impl Flow {
     const EMPTY: Self = Self { oldest: NONE, newest: NONE, next: NONE };
 }
 
-/// The item whose turn it is was not wanted.
+/// The caller refused the item whose turn it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Unwanted;
 
@@ -103,7 +103,7 @@ impl<T> FairQueue<T> {
         self.pop_if(|_| true).ok().flatten()
     }
 
-    /// The same, if the item is wanted; otherwise it stays, which is an error.
+    /// The same if the caller accepts the item; otherwise it stays, and the result is an error.
     #[inline(always)]
     pub(crate) fn pop_if(
         &mut self,
@@ -149,7 +149,7 @@ mod tests {
         let first: Vec<_> = (0..7).map_while(|_| queue.pop()).collect();
         assert_eq!(first, [(7, 0), (3, 0), (9, 0), (7, 1), (3, 1), (7, 2), (7, 3)]);
         assert_eq!(queue.len(), 996);
-        // One that comes later waits for no more.
+        // A later item waits for no further ones.
         queue.push(3, (3, 2));
         assert_eq!([queue.pop(), queue.pop()], [Some((7, 4)), Some((3, 2))]);
         assert!((5..1_000).all(|number| queue.pop() == Some((7, number))));
@@ -182,7 +182,7 @@ mod tests {
         let mut random = 1u64;
         for number in 0..100_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            // Phases in which it grows, and in which it shrinks.
+            // Phases in which the queue grows, and in which it shrinks.
             let pushes = (random >> 60) < if number / 1_000 % 2 == 0 { 9 } else { 6 };
             if pushes {
                 let index = (random >> 40) as usize % 6;

@@ -1,4 +1,4 @@
-//! Messages that wait at a socket for the application, and the order in which they are taken.
+//! Messages that wait at a socket for the application, and their order.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::observe::spans::SpanNumber;
 use crate::observe::time_trace;
 use crate::sync::clock;
 
-/// A request that waits.
+/// A waiting request.
 #[derive(Debug)]
 pub(crate) struct WaitingRequest {
     pub(crate) rpc: RpcKey,
@@ -24,7 +24,7 @@ pub(crate) struct WaitingRequest {
     pub(crate) deadline: Option<Time>,
     pub(crate) trace: Option<Box<TraceContext>>,
     pub(crate) body: Bytes,
-    /// How it is known in the time trace, if it was chosen.
+    /// Its mark in the time trace, if it was chosen.
     pub(crate) mark: Option<TraceMark>,
 }
 
@@ -36,7 +36,7 @@ impl WaitingRequest {
         self.path.index() * 2 + usize::from(self.path.is_local())
     }
 
-    /// Records that the application takes it, with `waiting` ones behind it.
+    /// Records that the application takes the request while `waiting` further ones wait.
     #[inline]
     fn record_taken(&self, waiting: usize) {
         if let Some(mark) = self.mark {
@@ -45,19 +45,19 @@ impl WaitingRequest {
     }
 }
 
-/// A response that waits.
+/// A waiting response.
 #[derive(Debug)]
 pub(crate) struct WaitingResponse {
     pub(crate) cookie: u64,
     pub(crate) result: Result<Bytes, CallError>,
     /// Of its call.
     pub(crate) span: SpanNumber,
-    /// How its call is known in the time trace, if it was chosen.
+    /// The mark of its call in the time trace, if it was chosen.
     pub(crate) mark: Option<TraceMark>,
 }
 
 impl WaitingResponse {
-    /// Records that the application takes it.
+    /// Records that the application takes the response.
     #[cold]
     fn record_taken(&self) {
         let length = self.result.as_ref().map_or(0, Bytes::len);
@@ -70,11 +70,11 @@ impl WaitingResponse {
 pub(crate) struct Queue {
     /// Peers take turns, so a peer with many requests delays those of other peers only by its share.
     requests: FairQueue<WaitingRequest>,
-    /// Requests whose responses would probably come after their deadlines. They are taken when no others wait.
+    /// Requests whose responses would probably miss their deadlines. They are taken when no other requests wait.
     late: FairQueue<WaitingRequest>,
     /// Time that the service takes for a request with a deadline, in nanoseconds: a moving average.
     service_time: u64,
-    /// Requests whose caller has given up are skipped.
+    /// Whether requests whose caller has given up are skipped.
     skips: bool,
     /// Oldest first.
     responses: VecDeque<WaitingResponse>,
@@ -103,7 +103,7 @@ impl Undelivered {
 }
 
 impl Queue {
-    /// `skips`: requests whose caller has given up are skipped.
+    /// `skips`: whether requests whose caller has given up are skipped.
     pub(crate) const fn new(skips: bool) -> Self {
         Self {
             skips,
@@ -165,11 +165,11 @@ impl Queue {
         self.requests.len() + self.late.len() > 0
     }
 
-    /// The request whose turn it is, if the application is to have it: the first step of [`next_request`](Self::next_request).
+    /// The request whose turn it is, if the application should get it: the first step of [`next_request`](Self::next_request).
     #[inline(always)]
     pub(crate) fn next_wanted(&mut self, endpoint: &Endpoint) -> Option<WaitingRequest> {
         let (skips, waiting, service_time) = (self.skips, self.requests.len(), self.service_time);
-        // A request is looked at where it is, because moving it takes more than that.
+        // A request is checked in its place, because moving it costs more than the check.
         let is_wanted = |request: &WaitingRequest| {
             let wanted = !skips
                 || endpoint.is_active(request.rpc)
@@ -182,7 +182,7 @@ impl Queue {
         self.requests.pop_if(is_wanted).ok().flatten()
     }
 
-    /// The first request to be taken behind those that are not wanted, or a late one.
+    /// The first request behind those without a waiting caller, or a late one.
     #[cold]
     fn next_behind(&mut self, endpoint: &mut Endpoint) -> Option<WaitingRequest> {
         while self.requests.len() > 0 {
@@ -195,7 +195,7 @@ impl Queue {
         self.pop_late(endpoint)
     }
 
-    /// The request whose turn it is gives way: it is late, or nobody waits for its response.
+    /// Removes the request whose turn it is: it is late, or its caller no longer waits.
     #[cold]
     fn put_aside(&mut self, endpoint: &mut Endpoint) {
         let Some(request) = self.requests.pop() else { return };
@@ -220,7 +220,7 @@ impl Queue {
         None
     }
 
-    /// The service took this long for a request with a deadline.
+    /// Records the service time of a request with a deadline.
     pub(crate) fn note_service_time(&mut self, took: Duration) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.service_time = match self.service_time {
@@ -240,14 +240,14 @@ impl Queue {
     }
 }
 
-/// Whether a service with this service time in nanoseconds answers by then.
+/// Whether a service with this service time in nanoseconds answers by the deadline.
 #[inline(never)]
 fn is_in_time(deadline: Time, service_time: u64) -> bool {
     let now = clock::now();
     deadline > now && deadline.as_nanos() - now.as_nanos() >= service_time
 }
 
-/// A service does not execute a request.
+/// Records a request that the service does not execute.
 #[cold]
 fn skip(endpoint: &mut Endpoint, request: WaitingRequest) {
     endpoint.skip(request.rpc);

@@ -1,4 +1,4 @@
-//! Files that this process does without, because it may not make them.
+//! Files that this process cannot create, and runs without.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,7 +22,7 @@ pub fn missing_files() -> Vec<String> {
     missing.iter().map(|(file, reason)| format!("{file}: {reason}")).collect()
 }
 
-/// A file is missing from now on.
+/// Records a missing file.
 pub(crate) fn note(file: &'static str, error: &io::Error) {
     let before = {
         // In a child of a fork, the holder of the lock may not exist.

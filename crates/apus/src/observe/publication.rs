@@ -21,10 +21,10 @@ use crate::observe::missing_files;
 use crate::observe::stats::ProcessCounters;
 use crate::sync::clock;
 
-/// How often counters are written while the engine is turned without a sleep.
+/// Interval at which counters are written while the engine is turned without a sleep.
 pub(crate) const EVERY: Duration = Duration::from_millis(5);
 
-/// The file of this process. The first node that is started with one decides where it is.
+/// The file of this process. The first node with a file decides its place.
 static FILE: Mutex<Option<ProcessFile>> = Mutex::new(None);
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ struct ProcessFile {
     /// A child of a fork makes one of its own.
     process: OwningProcess,
     file: Arc<CounterFile>,
-    /// Where the first section begins.
+    /// Offset of the first section.
     first: usize,
     /// Sections that were taken so far.
     taken: usize,
@@ -242,7 +242,7 @@ impl Drop for Section {
 #[derive(Debug)]
 pub(crate) struct Publication {
     pub(crate) section: Section,
-    /// When the counters are to be written at the latest, if the engine is turned.
+    /// Time at which the counters are due, if the engine is turned.
     pub(crate) next: Time,
     /// Datagrams that the kernel has dropped, which it takes a system call to know, and when it was asked last.
     pub(crate) drops: u64,
@@ -257,7 +257,7 @@ impl Publication {
     }
 }
 
-/// How often the kernel is asked for the datagrams that it has dropped.
+/// Interval at which the number of dropped datagrams is read from the kernel.
 pub(crate) const ASK_EVERY: Duration = Duration::from_secs(1);
 
 const LOCK_TRIES: usize = 10_000;

@@ -41,7 +41,7 @@ apus_metrics::stream_counters! { counters! {
 } }
 
 apus_metrics::delivery_counters! { counters! {
-    /// How messages reached the application. Counters never decrease.
+    /// The ways in which messages reached the application. Counters never decrease.
     DeliveryCounters
 } }
 

@@ -1,4 +1,4 @@
-//! The time trace of this process: where the events of its engines and threads are recorded.
+//! The time trace of this process, which records the events of its engines and threads.
 //!
 //! The first node of a process reads `APUS_TRACE` and the variables that begin with it ([`Node`](crate::Node#time-trace)).
 
@@ -15,10 +15,10 @@ use crate::observe::missing_files;
 /// Default of `APUS_TRACE_CALLS`: one call in this many is recorded.
 const ONE_IN: u32 = 64;
 
-/// A trace that a peer has had frozen goes on after this time.
+/// Time after which a trace that a peer has frozen continues.
 const FROZEN_FOR_PEER: Duration = Duration::from_secs(60);
 
-/// Settings of another process return to their first values when that process has not renewed them for this time.
+/// Time without renewal after which settings of another process return to their first values.
 const WANTED_FOR: Duration = Duration::from_secs(5);
 
 /// The engine's part in the trace of its process.
@@ -27,7 +27,7 @@ pub(crate) struct Following {
     /// `None`: the process has no trace.
     controls: Option<&'static Controls>,
     settings: Settings,
-    /// The kernel notes when datagrams arrive, so that the trace has that as well.
+    /// Whether the kernel stamps arriving datagrams for the trace.
     stamps: bool,
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn record_of(event: TraceEvent, mark: Option<TraceMark>, length: usiz
     }
 }
 
-/// Records when the kernel had the packets that the link has just received.
+/// Records the time at which the kernel had the packets that the link has just received.
 #[cold]
 fn record_arrival(link: &dyn Link) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);

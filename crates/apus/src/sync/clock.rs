@@ -18,9 +18,9 @@ mod real {
     /// Time since the first call in this process, suspended time included: all nodes of a process
     /// share one clock, so that moments of one can be compared with moments of another. One vDSO call.
     ///
-    /// A peer forgets this node by its own clock, which goes on while this machine is suspended; so
-    /// must ours (rule `once-5`). Sleeps do not count suspended time: a timer that became due during
-    /// a suspend may be met that much later, unless a packet comes before.
+    /// A peer forgets this node by its own clock, which continues while this machine is suspended; so must ours (rule `once-5`).
+    /// Sleeps do not count suspended time: a timer that became due during a suspend may be met that much later, unless a packet
+    /// comes before.
     #[inline]
     pub(crate) fn now() -> Time {
         static START: OnceLock<u64> = OnceLock::new();

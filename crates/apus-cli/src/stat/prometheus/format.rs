@@ -39,7 +39,7 @@ impl Format {
     }
 }
 
-/// How much a client wants a media type: the weight of the first of `ranges` that it names, from 0 to 1,000.
+/// Weight that a client gives to a media type, from 0 to 1,000: that of the first matching range.
 fn weight(accepted: &str, ranges: [&str; 3]) -> u16 {
     let of_range = |range: &str| accepted.split(',').find_map(|element| weight_of(element, range));
     ranges.into_iter().find_map(of_range).unwrap_or(0)

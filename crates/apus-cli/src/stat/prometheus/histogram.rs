@@ -9,7 +9,7 @@ use prometheus_client::registry::Unit;
 
 use super::ledger::{Group, Labels};
 
-/// How the counters begin of which the histogram is made.
+/// Prefix of the counters of the histogram.
 const COUNTERS: &str = "protocol.timed_calls_";
 
 /// Time that all of its calls took.

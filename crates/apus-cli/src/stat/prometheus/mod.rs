@@ -122,7 +122,7 @@ impl Exporter {
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// How long a connection may take, from its beginning to its end.
+/// Upper bound on the duration of a connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connections at the same time.
@@ -131,5 +131,5 @@ const CONNECTIONS_MAX: usize = 256;
 /// Bytes of the head of a request.
 const HEAD_MAX: usize = 16 << 10;
 
-/// How long to wait for a descriptor.
+/// Upper bound on the wait for a descriptor.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -55,7 +55,7 @@ impl Page {
             if histogram::is_part(&key) {
                 continue;
             }
-            // A counter is there before it first counts.
+            // A counter exists before it first counts.
             let missing = self.own().filter(|(_, group)| !group.counters.contains_key(&key));
             missing.for_each(|(labels, _)| add(&key, labels, 0));
         }

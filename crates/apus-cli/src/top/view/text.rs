@@ -2,7 +2,7 @@
 
 use ratatui::style::{Color, Modifier, Style};
 
-/// How things are emphasized.
+/// Kinds of emphasis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::top) struct Look {
     /// With colours, and not only with bold and the like.

@@ -615,7 +615,7 @@ pub(crate) fn begin_in_child() {
                 slot.calls.store(0, Ordering::Relaxed);
                 slot.state.store(State::Candidate as u32, Ordering::Release);
             }
-            // This call goes on in both processes.
+            // This call continues in both processes.
             State::Returning if holds::this_thread_returns(slot.number()) => {}
             // A thread of the parent was returning the connection, and continues in the parent.
             State::Returning => slot.carry_on(),

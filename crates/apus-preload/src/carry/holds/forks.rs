@@ -1,4 +1,4 @@
-//! Calls that a fork interrupts: a signal handler forks within them, and they go on in both processes.
+//! Calls that a fork interrupts: a signal handler forks within them, and they continue in both processes.
 
 use std::cell::Cell;
 use std::ptr;

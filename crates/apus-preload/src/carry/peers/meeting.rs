@@ -1,4 +1,4 @@
-//! How the two ends of a connection find each other, and prove that they are its ends.
+//! The search of the two ends of a connection for each other, and the proof that they are its ends.
 //!
 //! The end that accepted the connection listens on a unix socket whose abstract name is the connection's addresses. The end that
 //! made the connection connects there twice, for the channel and for the bell. Abstract names are per network namespace, and so
@@ -450,9 +450,9 @@ pub(crate) struct PendingMeeting {
 
 /// The state of the other end.
 enum Other {
-    /// It has sent no message.
+    /// The peer has sent no message.
     Silent(InnerChannel),
-    /// It has sent its parts, and must prove that it is the peer.
+    /// The peer has sent its parts, and must prove that it is the other end.
     Claims(Stranger),
 }
 

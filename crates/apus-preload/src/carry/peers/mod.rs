@@ -1,4 +1,4 @@
-//! How two ends find each other.
+//! The search of two ends for each other.
 //!
 //! | file | |
 //! |---|---|

@@ -182,7 +182,7 @@ pub(crate) fn is_full(slot: &Slot) {
     }
 }
 
-/// The low-water mark has changed. Members are reported anew, including edge-triggered ones.
+/// The low-water mark has changed. Members are reported again, including edge-triggered ones.
 #[cold]
 pub(crate) fn renew(slot: &Slot) {
     for set in all() {

@@ -239,8 +239,8 @@ pub(crate) fn duplicated(fd: c_int) {
     }
 }
 
-/// Runs in a child of fork: sets stay the parent's until this process uses one ([`adopt`]). The members that this thread has
-/// taken stay with it, because its call goes on.
+/// Runs in a child of fork: sets stay the parent's until this process uses one ([`adopt`]). The members that this thread has taken
+/// stay with it, because its call continues.
 pub(crate) fn forget_all() {
     let me = thread::thread();
     for set in &SETS[..USED.load(Ordering::Acquire)] {

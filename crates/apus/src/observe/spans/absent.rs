@@ -81,7 +81,7 @@ impl QueuedSpans {
     pub(crate) fn give_up_all(&self) {}
 }
 
-/// Where a request belongs in a distributed trace.
+/// The place of a request in a distributed trace.
 #[derive(Debug)]
 pub(crate) struct RequestTrace(Option<Box<TraceContext>>);
 

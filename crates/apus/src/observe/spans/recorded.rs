@@ -37,7 +37,7 @@ impl CallSpan {
         Self::make(to, length)
     }
 
-    /// Whether somebody may want spans of calls.
+    /// Whether a subscriber may want spans of calls.
     #[inline]
     pub(crate) fn may_be_wanted() -> bool {
         is_enabled()
@@ -221,7 +221,7 @@ impl RequestTrace {
         Self(context.map(|context| Box::new(Traced { context: Some(*context), span: None })))
     }
 
-    /// Whether somebody may want spans of requests.
+    /// Whether a subscriber may want spans of requests.
     #[inline]
     pub(crate) fn may_be_wanted() -> bool {
         is_enabled()

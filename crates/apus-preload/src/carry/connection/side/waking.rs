@@ -1,4 +1,4 @@
-//! How the threads of a side sleep, and how they wake the peer.
+//! The sleep of a side's threads, and the wake-up of the peer.
 //!
 //! Two descriptors wake a sleeping thread. The *bell* is a unix socket whose ends were made by the two sides themselves, so
 //! neither writes to a descriptor of the other. A byte from the peer asks this side to look at memory. The *nudge* is an eventfd,

@@ -98,7 +98,7 @@ fn write_and_die(socket: OwnedFd, side: Box<Side>, written: &AtomicUsize, read: 
     }
 }
 
-/// Reads all that is there. Returns `true` at the end.
+/// Reads all available bytes. Returns `true` at the end.
 fn read_all(fd: c_int, read: &mut Vec<u8>) -> bool {
     loop {
         let mut byte = 0_u8;
