@@ -8,7 +8,7 @@ use std::io::{ErrorKind, IoSlice, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt as _;
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::mpsc;
 use std::thread;
 
 use apus::{Address, CallOptions, Client, Delivery, EngineAccess, Node};
@@ -22,7 +22,7 @@ use nix::sys::socket::{
 use pair::engine::{Directory, Engine, attached};
 use pair::liar::Liar;
 use pair::{PORT, wait_until};
-use program::{PLACE, Program, is_in_place, patient, play_role};
+use program::{PLACE, Program, forbid_starts, is_in_place, patient, play_role};
 
 #[test]
 #[ignore = "it is a process of other tests"]
@@ -347,12 +347,9 @@ fn goes_on(client: &Client, to: Address) {
     assert_eq!(answer.unwrap(), "goes on");
 }
 
-/// Descriptors that cannot be closed yet are counted for the whole process: the lock keeps two tests with many of them apart.
-static CLOSER: Mutex<()> = Mutex::new(());
-
 #[test]
 fn a_descriptor_whose_close_sleeps_stops_no_node() {
-    let _alone = CLOSER.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = forbid_starts(); // Such descriptors are also counted for the whole process.
     let server = Node::start(&patient(anywhere())).unwrap();
     let service = server.bind(PORT).unwrap();
     let serving = pair::serve_echo(&service);
@@ -395,7 +392,7 @@ fn a_descriptor_whose_close_sleeps_stops_no_node() {
 
 #[test]
 fn a_descriptor_whose_close_sleeps_stops_no_engine() {
-    let _alone = CLOSER.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = forbid_starts(); // Such descriptors are also counted for the whole process.
     let directory = Directory::new();
     let engine = Engine::with(&EngineAccess::new(&directory.socket()), &patient(anywhere()));
     let [server, node] = [(); 2].map(|()| Node::start(&attached(&directory.socket())).unwrap());

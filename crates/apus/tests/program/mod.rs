@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 use std::thread;
 use std::time::Duration;
 
@@ -29,6 +30,15 @@ const MARK: &str = "apus-test ";
 
 /// Longer than any test, so that it ends nothing.
 pub(crate) const NEVER: Duration = Duration::from_secs(3_600);
+
+/// Held for reading while a process is started, and for writing by tests with descriptors whose `close` sleeps. A new process has copies
+/// of all descriptors, and exec closes them: it would sleep as well, for ever if the process has a copy of the other end too.
+static STARTS: RwLock<()> = RwLock::new(());
+
+/// Keeps all tests of this process from starting others, and from holding this lock, until the guard is dropped.
+pub(crate) fn forbid_starts() -> RwLockWriteGuard<'static, ()> {
+    STARTS.write().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Does the work of a process that was started with a role. The hidden test `role` of each test file calls it.
 pub(crate) fn play_role() {
@@ -91,7 +101,11 @@ impl Program {
             command.args(["--net", "--", "sh", "-c", script, "sh"]);
             command
         };
-        if !apart().arg("true").output().is_ok_and(|probed| probed.status.success()) {
+        let probed = {
+            let _starts = STARTS.read().unwrap_or_else(PoisonError::into_inner);
+            apart().arg("true").output()
+        };
+        if !probed.is_ok_and(|probed| probed.status.success()) {
             skipped("no unshare or no iproute2, or network namespaces cannot be made");
             return None;
         }
@@ -116,7 +130,11 @@ impl Program {
         command
             .args(["--exact", "role", "--ignored", "--nocapture", "--test-threads=1"])
             .env(ROLE, role);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = {
+            let _starts = STARTS.read().unwrap_or_else(PoisonError::into_inner);
+            command.spawn()?
+        };
         let (input, output) = (child.stdin.take(), child.stdout.take().unwrap());
         let (sender, lines) = mpsc::channel();
         thread::spawn(move || forward(output, |line| sender.send(line).is_ok()));
@@ -129,7 +147,19 @@ impl Program {
     }
 
     pub(crate) fn line(&self) -> String {
-        self.try_line().expect("the process goes on")
+        let line = self.lines.recv_timeout(FAULT_AFTER);
+        line.unwrap_or_else(|error| panic!("no line: {error}; its threads: {}", self.threads()))
+    }
+
+    /// The names of its threads, each with the kernel function in which the thread sleeps.
+    fn threads(&self) -> String {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
+        let described = tasks.into_iter().flatten().map_while(Result::ok).map(|task| {
+            let [name, sleeps_in] = ["comm", "wchan"].map(|file| read(task.path().join(file)));
+            format!("{} in {sleeps_in}", name.trim_end())
+        });
+        described.collect::<Vec<_>>().join(", ")
     }
 
     /// Sends a command to the process, and returns its answer.
