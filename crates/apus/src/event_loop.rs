@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use apus_net::{EventSource, only};
+use apus_net::only;
 use apus_proto::Time;
 
 use crate::delivery::event_source::Look;
@@ -13,7 +13,7 @@ use crate::delivery::parker::Parker;
 use crate::engine::lock::Shared;
 use crate::engine::shards::Shards;
 use crate::error::{EventLoopError, Unusable};
-use crate::sync::Mutex;
+use crate::sync::{EventSource, Mutex};
 
 #[cfg(feature = "tokio")]
 mod in_tokio;

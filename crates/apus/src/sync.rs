@@ -14,7 +14,7 @@ mod real {
     pub(crate) use std::thread;
     pub(crate) use std::thread_local;
 
-    pub(crate) use apus_net::Sleeper;
+    pub(crate) use apus_net::{EventSource, Sleeper};
 
     /// Times a thread tries for a lock before it sleeps for it: some microseconds, several turns.
     pub(crate) const TRIES: u32 = 200;

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -98,10 +98,34 @@ impl Sleeper {
         }
     }
 
+    pub(crate) fn discard_wake(&self) {
+        self.called.store(false, Ordering::Relaxed);
+    }
+
     pub(crate) fn wake(&self) {
         let arrived = WORLD.arrived.lock().unwrap();
         self.called.store(true, Ordering::Relaxed);
         drop(arrived);
         WORLD.changed.notify_all();
+    }
+}
+
+/// No thread of the model watches a descriptor: its event loops sleep on their `Sleeper`.
+#[derive(Debug)]
+pub(crate) enum EventSource {}
+
+impl EventSource {
+    pub(crate) fn new(_: Descriptors, _: &Sleeper) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn set_timer(&self, _: Option<Duration>) {
+        match *self {}
+    }
+}
+
+impl AsFd for EventSource {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match *self {}
     }
 }
