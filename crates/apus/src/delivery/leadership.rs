@@ -297,6 +297,13 @@ impl<T: Clone> Leadership<T> {
         }
     }
 
+    /// The event loop, if it sleeps without the lead.
+    fn take_late_event_loop(&mut self) -> Option<Sleeping<T>> {
+        let at = self.followers.iter().position(|follower| self.is_event_loop(follower.id))?;
+        let Follower { id, handle, as_leader } = self.followers.remove(at);
+        Some(Sleeping { id, handle, until: as_leader.flatten() })
+    }
+
     fn is_event_loop(&self, id: WaiterId) -> bool {
         self.event_loop.as_ref().is_some_and(|event_loop| event_loop.id == id)
     }
@@ -319,7 +326,7 @@ impl<T: Clone> Leadership<T> {
     pub(crate) fn turned_opportunistically(&mut self) {
         let asleep = matches!(self.background, Background::Asleep(_));
         if self.regime == Regime::ThreadsLead && asleep && matches!(self.lead, Lead::Background) {
-            self.lead = Lead::Vacant;
+            self.lead = self.take_late_event_loop().map_or(Lead::Vacant, Lead::Asleep);
         }
     }
 
@@ -545,7 +552,12 @@ impl<T: Clone> Leadership<T> {
         };
         if left.is_zero() {
             guarded.roused_at = None;
-            self.lead = Lead::Vacant; // The loop is late, as a thread is that does not come back.
+            // The loop is late, as a thread is that does not come back. Its thread may sleep on, or compute.
+            if let Lead::Asleep(Sleeping { id, handle, until }) =
+                std::mem::replace(&mut self.lead, Lead::Vacant)
+            {
+                self.followers.push(Follower { id, handle, as_leader: Some(until) });
+            }
             return None;
         }
         self.background = Background::Armed;
