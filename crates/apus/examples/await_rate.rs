@@ -1,6 +1,7 @@
 //! Compares awaited calls in a runtime of tokio with blocking calls: a client and an echo server in two threads, 100 bytes.
 //!
-//! `await_rate CALLS [udp]` prints the median time of a call, one at a time, of each kind of client and server.
+//! `await_rate CALLS [auto|udp] [same]` prints the median time of a call, one at a time, of each kind of client and server. With `same`
+//! both threads are on one core.
 
 #![forbid(unsafe_code)]
 
@@ -30,6 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let calls: usize = arguments.next().ok_or("await_rate CALLS [udp]")?.parse()?;
     let link = arguments.next().unwrap_or_else(|| "auto".to_owned());
+    let server_cpu = usize::from(arguments.next().as_deref() != Some("same"));
     for waits in [Waits::Blocking, Waits::Await, Waits::EventLoop, Waits::Polls, Waits::Blocking] {
         let mut config = Config::new();
         config.listen("127.0.0.1:0".parse()?).link(link.parse()?);
@@ -40,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let serving = thread::spawn({
             let service = service.clone();
             move || {
-                pin(1);
+                pin(server_cpu);
                 ready.send(()).unwrap();
                 serve(waits, server, service);
             }

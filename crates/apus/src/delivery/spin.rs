@@ -8,8 +8,8 @@
 //! Polling does harm on a core that another thread needs. If the peer runs on that core, its message arrives only after the poller
 //! has yielded. So a thread that has polled for longer than usual yields once (`sched_yield`, which returns at once if no other
 //! thread is ready there). If other threads ran meanwhile and the message has arrived, the peer shares the core, and the thread
-//! then yields before every look: neither side polls without success, sleeps or is woken. It stops yielding when a yield finds no
-//! other thread.
+//! then yields before its look, and sleeps if no other thread was ready: neither side polls without success. It stops when the message
+//! comes without that, or only a wake-up after the sleep began.
 //!
 //! If another program needs the core, the kernel takes the core from a poller for milliseconds, but gives it to a sleeper that
 //! wakes. A thread that detects this stops polling, for increasing times. So does a thread whose messages arrive as soon as it
@@ -52,6 +52,16 @@ impl PollBudget {
     /// which a packet arrives every few hundred microseconds. Gaps shorter than the cost of a sleep are always waited out.
     const fn learnt(budget: Duration, giving_way: GivingWay) -> Self {
         Self { gap: budget, idle_left: Some(budget), giving_way }
+    }
+
+    /// Records a yield of `time` after which the message had not arrived. Returns whether the thread sleeps now: no other thread was
+    /// ready, or the kernel has reasons to run this thread further, which a sleep ends.
+    pub(crate) fn yields_in_vain(&mut self, time: Duration) -> bool {
+        let sleeps = self.giving_way == GivingWay::Always && time < OTHERS_RAN;
+        if sleeps {
+            self.wear_out();
+        }
+        sleeps
     }
 
     /// Polls no longer than `most`.
@@ -130,8 +140,10 @@ pub(crate) struct Spin {
     resumed: bool,
     /// Whether the message arrived because the thread yielded: the peer runs on the same core.
     neighbour: bool,
-    /// Number of yields in a row that found no other thread.
+    /// Waits in a row in which a yield found no other thread, and the message did not arrive soon after the thread slept.
     alone: u32,
+    /// A yield of this wait found no other thread.
+    yielded_alone: bool,
     /// Number of further waits without a yield.
     keep: u32,
     /// The next such pause has 64 * 2^this waits.
@@ -155,6 +167,7 @@ impl Spin {
             resumed: false,
             neighbour: false,
             alone: 0,
+            yielded_alone: false,
             keep: 0,
             keep_back: 0,
             stand_back: 0,
@@ -165,6 +178,7 @@ impl Spin {
     /// Begins a wait. Returns its polling; without a budget the thread sleeps at once.
     pub(crate) fn begin(&mut self) -> PollBudget {
         self.polls = self.skip == 0;
+        self.yielded_alone = false;
         if !self.polls {
             self.skip -= 1;
             return PollBudget::none();
@@ -186,12 +200,22 @@ impl Spin {
             self.keep = STAND_BACK << self.keep_back;
             self.keep_back = (self.keep_back + 1).min(PAUSE_MAX);
         } else if time < OTHERS_RAN {
-            self.alone += 1;
-            if self.alone >= ALONE_MAX {
-                (self.neighbour, self.alone) = (false, 0);
-            }
+            self.yielded_alone = true;
         } else if found {
             (self.neighbour, self.alone) = (true, 0);
+        }
+    }
+
+    /// Records the end of a wait in which a yield found no other thread. A neighbour's message arrives as soon as the thread sleeps. That
+    /// of a peer on another core takes a wake-up, or arrives without a sleep.
+    fn ended_alone(&mut self, asleep: Option<Duration>) {
+        if asleep.is_some_and(|asleep| asleep < AT_ONCE) {
+            self.alone = 0;
+            return;
+        }
+        self.alone += 1;
+        if self.alone >= ALONE_MAX {
+            (self.neighbour, self.alone) = (false, 0);
         }
     }
 
@@ -199,6 +223,12 @@ impl Spin {
     pub(crate) fn ended(&mut self, after: Duration, asleep: Option<Duration>) {
         if after <= BUDGET_MAX {
             self.mean = (self.mean * 15 + after) / 16;
+        }
+        if self.neighbour && self.yielded_alone {
+            self.ended_alone(asleep);
+            if asleep.is_some() {
+                return;
+            }
         }
         match asleep {
             None => self.win(),
@@ -465,6 +495,28 @@ mod tests {
             spin.ended(micros(5), None);
         }
         assert_eq!(gave_way, 3);
+    }
+
+    #[test]
+    fn a_thread_sleeps_for_a_neighbour_that_a_yield_does_not_run() {
+        let mut spin = Spin::new();
+        assert!(!spin.begin().yields_in_vain(Duration::from_nanos(300)), "it may be elsewhere");
+        spin.gave_way(micros(6), true);
+        for _ in 0..1_000 {
+            let mut budget = spin.begin();
+            assert!(budget.gives_way(Duration::ZERO), "it is here");
+            assert!(!budget.yields_in_vain(micros(6)), "it runs");
+            assert!(budget.yields_in_vain(Duration::from_nanos(300)) && budget.is_none());
+            spin.gave_way(Duration::from_nanos(300), false);
+            spin.ended(micros(9), Some(micros(8)));
+        }
+        // Messages come a wake-up after the thread has fallen asleep: from another core.
+        for _ in 0..3 {
+            assert!(gives_way(&mut spin, Duration::ZERO));
+            spin.gave_way(Duration::from_nanos(300), false);
+            spin.ended(micros(60), Some(micros(59)));
+        }
+        assert!(!gives_way(&mut spin, Duration::ZERO));
     }
 
     #[test]

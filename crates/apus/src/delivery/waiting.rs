@@ -199,13 +199,17 @@ impl Shared {
         loop {
             let received = engine.turn(now);
             let output = awaited.take(&mut engine);
-            if let Some(time) = gave_way.take()
+            let yielded = gave_way.take();
+            if let Some(time) = yielded
                 && let Some(spin) = awaited.spin(&mut engine.mail)
             {
                 spin.gave_way(time, output.is_some());
             }
             if let Some(output) = output {
                 return Ok((engine, Polled::Ready(output)));
+            }
+            if yielded.is_some_and(|time| budget.yields_in_vain(time)) {
+                return Ok((engine, Polled::InVain));
             }
             if until.is_some_and(|until| until <= now) {
                 return Ok((engine, Polled::TimedOut));
