@@ -107,6 +107,7 @@ mod remote;
 mod rpc;
 mod rpcs;
 mod secrets;
+mod short_bodies;
 pub mod slab;
 mod sockets;
 mod time;

@@ -122,7 +122,7 @@ impl Producer {
     /// # Errors
     ///
     /// [`Broken::Cursor`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(
         &mut self,
         kind: u8,
@@ -143,7 +143,7 @@ impl Producer {
             }
         }
         if skipped > 0 {
-            self.write(SKIP, [0, 0], &[], skipped);
+            self.skip(skipped);
         }
         self.write(kind, words, payload, slots);
         self.slots.fetch_to_write(self.offset(self.written + AHEAD));
@@ -156,6 +156,12 @@ impl Producer {
     /// Returns the numbers of slots that the peer has read and that were written.
     pub(crate) fn progress(&self, read: u64) -> (u64, u64) {
         (read, self.written)
+    }
+
+    /// Fills the ring up to its end, once in a round.
+    #[cold]
+    fn skip(&mut self, slots: u64) {
+        self.write(SKIP, [0, 0], &[], slots);
     }
 
     /// Writes a frame of `slots` slots, which the peer can read from then on.

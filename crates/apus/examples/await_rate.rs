@@ -1,7 +1,7 @@
 //! Compares awaited calls in a runtime of tokio with blocking calls: a client and an echo server in two threads, 100 bytes.
 //!
-//! `await_rate CALLS [auto|udp] [same]` prints the median time of a call, one at a time, of each kind of client and server. With `same`
-//! both threads are on one core.
+//! `await_rate CALLS LINK PIN [KIND]` prints the median time of a call, one at a time, of each kind of client and server, or of one. LINK is
+//! `auto` or `udp`. PIN is `split`, or `same` for both threads on one core.
 
 #![forbid(unsafe_code)]
 
@@ -29,10 +29,14 @@ enum Waits {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let calls: usize = arguments.next().ok_or("await_rate CALLS [udp]")?.parse()?;
-    let link = arguments.next().unwrap_or_else(|| "auto".to_owned());
-    let server_cpu = usize::from(arguments.next().as_deref() != Some("same"));
+    let mut next = || arguments.next().ok_or("await_rate CALLS LINK PIN [KIND]");
+    let (calls, link, pin_to): (usize, _, _) = (next()?.parse()?, next()?, next()?);
+    let server_cpu = usize::from(pin_to != "same");
+    let only = next().ok();
     for waits in [Waits::Blocking, Waits::Await, Waits::EventLoop, Waits::Polls, Waits::Blocking] {
+        if only.as_ref().is_some_and(|only| *only != format!("{waits:?}")) {
+            continue;
+        }
         let mut config = Config::new();
         config.listen("127.0.0.1:0".parse()?).link(link.parse()?);
         let server = Node::start(&config)?;

@@ -233,14 +233,17 @@ impl Engine {
         received
     }
 
-    /// A turn for messages of neighbours.
+    /// A turn for messages of neighbours that are awake. What is due by time waits for the next full turn.
     #[inline]
     fn turn_near(&mut self, now: Time) -> usize {
         self.turns.last = now;
         self.turns.on_timer = false;
         self.report_backlog();
         self.counters.turns += 1;
-        let received = self.receive_near(now, false);
+        let Self { neighbours, endpoint, mail, .. } = self;
+        let received = neighbours
+            .as_mut()
+            .map_or(0, |neighbours| neighbours.receive_active(now, endpoint, mail));
         if self.holds_back() || self.is_sending_near() || self.endpoint.has_messages() {
             self.transmit(now);
         }
@@ -535,6 +538,7 @@ impl Engine {
         }
     }
 
+    #[inline]
     fn link_is_due(&self) -> bool {
         self.link.due_in().is_some_and(|time| time.is_zero())
     }
@@ -547,6 +551,16 @@ impl Engine {
             false => Some(now + TICK),
         };
         sooner(self.ready(now), timer)
+    }
+
+    /// Whether [`ready`](Self::ready) is not after `now`.
+    #[inline]
+    fn is_ready(&self, now: Time) -> bool {
+        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        is_due(self.endpoint.poll_ready())
+            || is_due(self.handlers.due())
+            || self.link_is_due()
+            || self.neighbours.as_ref().is_some_and(|neighbours| is_due(neighbours.due(now)))
     }
 
     /// The part of [`due`](Self::due) that is worth being punctual for.
@@ -589,6 +603,20 @@ impl Engine {
     /// if work is due before the leader's next turn, or if a long message is partly sent.
     #[inline]
     pub(crate) fn transmit_due(&mut self, now: Time) {
+        // While a thread sleeps, work that is due later may be for it as well.
+        if self.leadership.sleeper().is_some()
+            || self.endpoint.has_events()
+            || self.has_met()
+            || self.mail.has_handled()
+            || !self.waiting.is_empty()
+            || self.is_ready(now)
+        {
+            self.do_due_work(now);
+        }
+    }
+
+    #[inline(never)]
+    fn do_due_work(&mut self, now: Time) {
         if self.endpoint.has_events() || self.has_met() {
             self.deliver();
         }

@@ -317,7 +317,9 @@ impl Mail {
     /// Forgets a call. Returns its RPC if that has not ended.
     pub(crate) fn forget_call(&mut self, call: CallKey) -> Option<RpcKey> {
         let slot = self.calls.take(call)?;
-        self.count_taken(&slot);
+        if let Some(result) = &slot.result {
+            self.count_taken(slot.socket, slot.completion, result);
+        }
         self.discard(slot.waiter);
         if slot.result.is_none() { slot.rpc } else { None }
     }
@@ -334,26 +336,29 @@ impl Mail {
     #[inline]
     pub(crate) fn take_result(&mut self, call: CallKey) -> Option<Result<Bytes, CallError>> {
         let slot = self.calls.get_mut(call)?;
-        slot.result.as_ref()?;
-        let slot = self.calls.take(call)?;
-        self.count_taken(&slot);
-        if slot.mark.is_some() {
-            trace_taken(slot.mark, &slot.result);
+        let result = slot.result.take()?;
+        let (socket, completion, mark) = (slot.socket, slot.completion, slot.mark);
+        self.calls.remove(call);
+        self.count_taken(socket, completion, &result);
+        if mark.is_some() {
+            trace_taken(mark, &result);
         }
-        slot.result
+        Some(result)
     }
 
     /// Forgets a call and its result.
     #[inline]
-    fn count_taken(&mut self, call: &CallSlot) {
-        let Some(result) =
-            call.result.as_ref().filter(|_| call.completion == CompletionMode::Handle)
-        else {
-            return;
-        };
-        if let Some(mailbox) = self.mailbox(call.socket) {
+    fn count_taken(
+        &mut self,
+        socket: SocketKey,
+        completion: CompletionMode,
+        result: &Result<Bytes, CallError>,
+    ) {
+        if completion == CompletionMode::Handle
+            && let Some(mailbox) = self.mailbox(socket)
+        {
             mailbox.backlog.results.take(result);
-            self.note_change(call.socket);
+            self.note_change(socket);
         }
     }
 
@@ -709,8 +714,8 @@ const FOLLOWERS_POLLING: usize = 2;
 
 /// Records that the application takes the result of a chosen call.
 #[cold]
-fn trace_taken(mark: Option<TraceMark>, result: &Option<Result<Bytes, CallError>>) {
-    let length = result.as_ref().and_then(|result| result.as_ref().ok()).map_or(0, Bytes::len);
+fn trace_taken(mark: Option<TraceMark>, result: &Result<Bytes, CallError>) {
+    let length = result.as_ref().map_or(0, Bytes::len);
     time_trace::record_of(TraceEvent::RecvmsgResponse, mark, length);
 }
 

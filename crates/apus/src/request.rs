@@ -71,7 +71,12 @@ const NEVER: Time = Time::from_nanos(u64::MAX);
 impl Deliverable for Request {
     #[inline(always)]
     fn take(queue: &mut Queue, endpoint: &mut Endpoint, end: &Arc<SocketInner>) -> Option<Self> {
-        queue.next_request(endpoint).map(|request| Self::taken(request, end))
+        // The usual request is moved once.
+        match queue.next_wanted(endpoint) {
+            Some(request) => Some(Self::taken(request, end)),
+            None if queue.has_requests() => Self::take_behind(queue, endpoint, end),
+            None => None,
+        }
     }
 
     #[inline(always)]
@@ -81,12 +86,16 @@ impl Deliverable for Request {
         endpoint: &mut Endpoint,
         end: &Arc<SocketInner>,
     ) -> bool {
-        // The usual request is moved once.
         if let Some(request) = queue.next_wanted(endpoint) {
             *place = Ok(Self::taken(request, end));
             return true;
         }
-        queue.has_requests() && Self::take_unusual(place, queue, endpoint, end)
+        if !queue.has_requests() {
+            return false;
+        }
+        let Some(request) = Self::take_behind(queue, endpoint, end) else { return false };
+        *place = Ok(request);
+        true
     }
 
     #[inline]
@@ -112,16 +121,14 @@ impl Request {
         Self { socket, rpc, from, path, deadline, taken, trace, body, answer: ResponseState::Open }
     }
 
+    /// Takes a request behind those that are not wanted, or a late one.
     #[cold]
-    fn take_unusual(
-        place: &mut Result<Self, RecvError>,
+    fn take_behind(
         queue: &mut Queue,
         endpoint: &mut Endpoint,
         end: &Arc<SocketInner>,
-    ) -> bool {
-        let Some(request) = Self::take(queue, endpoint, end) else { return false };
-        *place = Ok(request);
-        true
+    ) -> Option<Self> {
+        queue.next_request(endpoint).map(|request| Self::taken(request, end))
     }
 
     /// Has the calling thread hold back its operations on the node while it handles requests that arrived with this one.

@@ -54,7 +54,7 @@ pub struct ArrivedRequest {
 }
 
 /// Requests to one port.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Admitted {
     port: u16,
     socket: SocketKey,
@@ -67,7 +67,7 @@ struct Admitted {
 }
 
 /// Ended calls of one socket.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Ended {
     socket: SocketKey,
     calls: u32,
@@ -178,9 +178,7 @@ impl Arrivals<'_> {
     fn admit(&mut self, port: u16, length: usize) -> Result<SocketKey, UnknownReason> {
         self.settle();
         let endpoint = &*self.endpoint;
-        let socket = endpoint.check_local_request(self.path, port, length)?;
-        let peer = endpoint.local.peer(self.path).ok_or(UnknownReason::Unknown)?;
-        let room = endpoint.local_room(peer, socket, Account::Theirs);
+        let (socket, room) = endpoint.check_local_request(self.path, port, length)?;
         let config = &endpoint.parts.config;
         let most = config.least_budget().min(RPC_BYTES + u64::from(config.message_max));
         self.requests = Some(Admitted { port, socket, most, room, owed: 0 });
@@ -236,12 +234,14 @@ impl Arrivals<'_> {
     #[inline(never)]
     fn settle_any(&mut self) {
         let peer = self.path.index();
-        if let Some(Admitted { socket, owed: bytes, .. }) = self.requests.take() {
+        if let Some(Admitted { socket, owed: bytes, .. }) = self.requests {
+            self.requests = None;
             let charge = Charge { bytes, ours: 0, unconfirmed: false };
             let change = Change::new(Charge::default(), charge, Account::Theirs);
             self.endpoint.charge_local(peer, socket, change);
         }
-        if let Some(Ended { socket, calls, charged }) = self.responses.take() {
+        if let Some(Ended { socket, calls, charged }) = self.responses {
+            self.responses = None;
             let change = Change::new(charged, Charge::default(), Account::Own);
             if let Some(peer) = self.endpoint.charge_local(peer, socket, change) {
                 peer.calls = peer.calls.saturating_sub(calls);
@@ -289,7 +289,7 @@ pub struct Departures<'a> {
 }
 
 /// Calls that have begun.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Begun {
     /// The client's port.
     port: u16,
@@ -379,10 +379,9 @@ impl Departures<'_> {
     fn look_up(&mut self, length: usize) -> Result<(), CallError> {
         self.settle();
         let endpoint = &*self.endpoint;
-        let port = endpoint.check_local_call(self.socket, self.path, length)?;
+        let (port, room) = endpoint.check_local_call(self.socket, self.path, length)?;
         let peer = endpoint.local.peer(self.path).ok_or(CallError::PathEnded)?;
         let most = endpoint.parts.config.calls_max.saturating_sub(peer.calls);
-        let room = endpoint.local_room(peer, self.socket, Account::Own);
         self.calls = Some(Begun { port, number: 0, most, room, owed: 0 });
         Ok(())
     }
@@ -443,9 +442,17 @@ impl Departures<'_> {
     }
 
     /// Charges the messages that have begun.
+    #[inline]
     fn settle(&mut self) {
+        if self.calls.is_some() || self.answered.is_some() {
+            self.settle_any();
+        }
+    }
+
+    #[inline(never)]
+    fn settle_any(&mut self) {
         let (peer, socket, now) = (self.path.index(), self.socket, self.now);
-        if let Some(Begun { number, owed: bytes, .. }) = self.calls.take()
+        if let Some(Begun { number, owed: bytes, .. }) = self.calls
             && number > 0
         {
             let charge = Charge { bytes, ours: bytes, unconfirmed: false };
@@ -460,6 +467,7 @@ impl Departures<'_> {
                 peer.calls = peer.calls.saturating_add(number);
             }
         }
+        self.calls = None;
         if let Some(charged) = self.answered.take() {
             let change = Change::new(charged, Charge::default(), Account::Theirs);
             self.endpoint.charge_local(peer, socket, change);

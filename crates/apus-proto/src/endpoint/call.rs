@@ -172,15 +172,18 @@ impl Endpoint {
         let mut cost = RPC_BYTES;
         let birth = parts.next_birth();
         let most = parts.unscheduled_most();
-        let phase = body.map_or(Phase::Connecting, |body| {
-            let length = body.len() as u32;
-            cost += u64::from(length);
-            parts.counters.message_given(length.into());
-            let table = peer.server.cutoffs.as_ref();
-            let priority = unscheduled_priority(table, parts.config.priorities, length);
-            let unscheduled = peer.unscheduled_of(&parts.config, length);
-            Phase::Outgoing(Outgoing::new(body, unscheduled.min(most), priority, birth))
-        });
+        let phase = match body {
+            Some(body) => {
+                let length = body.len() as u32;
+                cost += u64::from(length);
+                parts.counters.message_given(length.into());
+                let table = peer.server.cutoffs.as_ref();
+                let priority = unscheduled_priority(table, parts.config.priorities, length);
+                let unscheduled = peer.unscheduled_of(&parts.config, length);
+                Phase::Outgoing(Outgoing::new(body, unscheduled.min(most), priority, birth))
+            }
+            None => Phase::Connecting,
+        };
         let mut rpc = Rpc::new(peer.server.ids.next(), phase, peer_key, socket, ports, now);
         //= docs/protocol.md#incast-1
         //= docs/protocol.md#host-4

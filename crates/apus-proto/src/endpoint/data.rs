@@ -21,6 +21,7 @@ use crate::incoming::{Added, Incoming};
 use crate::peer::Requests;
 use crate::remote::Remote;
 use crate::rpc::{Phase, Rpc};
+use crate::short_bodies::ShortBodies;
 use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::time::{Time, nanos};
 use crate::trace::TraceEvent;
@@ -44,13 +45,13 @@ impl Arrival<'_> {
 
     /// Returns the message of a packet that contains all of it.
     #[inline]
-    fn whole_message(&self, native: bool) -> Bytes {
+    fn whole_message(&self, native: bool, bodies: &mut ShortBodies) -> Bytes {
         //= docs/protocol.md#linux-2
         // To the Linux module, the flags are padding.
         if self.data.is_of_empty_message() && !native {
             return Bytes::new();
         }
-        Bytes::copy_from_slice(self.payload)
+        bodies.copy(self.payload)
     }
 
     /// Returns the bytes of the message that arrive without a grant, as its sender states.
@@ -334,7 +335,8 @@ impl Endpoint {
         let due = now.after(resend_min);
         let due = step.rpc.expires.map_or(due, |expires| due.min(expires));
         step.parts.arm_at(now, due, key, step.rpc);
-        step.deliver_request(arrival.whole_message(step.peer.native));
+        let body = arrival.whole_message(step.peer.native, &mut step.parts.short_bodies);
+        step.deliver_request(body);
     }
 
     fn on_response(&mut self, now: Time, peer: PeerKey, arrival: &Arrival<'_>) {
@@ -366,7 +368,7 @@ impl Endpoint {
             parts.downlink.arrived(now, Priority::HIGHEST, DATA_HEADER_LEN + length as usize);
             parts.counters.data_bytes_received += u64::from(length);
             parts.counters.message_received(length.into());
-            let body = arrival.whole_message(step.peer.native);
+            let body = arrival.whole_message(step.peer.native, &mut parts.short_bodies);
             return self.end(now, key, Some(End::Responded(body)));
         }
         if !self.admits(peer, socket, Account::Own, length, arrival.unasked()) {

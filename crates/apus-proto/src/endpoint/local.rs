@@ -147,14 +147,14 @@ impl Endpoint {
         self.departures(now, socket, to.path).call(to.port, body, options, |_, _| false)
     }
 
-    /// Checks whether a call within the host may begin. Returns the local port.
+    /// Checks whether a call within the host may begin. Returns the local port, and the bytes that may be charged more.
     #[inline]
     pub(super) fn check_local_call(
         &self,
         socket: SocketKey,
         path: PathId,
         length: usize,
-    ) -> Result<u16, CallError> {
+    ) -> Result<(u16, u64), CallError> {
         let port = self.port(socket).ok_or(CallError::SocketClosed)?;
         let peer = self.local.peer(path).ok_or(CallError::PathEnded)?;
         let limit = self.parts.config.calls_max;
@@ -167,7 +167,7 @@ impl Endpoint {
             let room = room.saturating_sub(RPC_BYTES);
             return Err(CallError::OverBudget { length, room });
         }
-        Ok(port)
+        Ok((port, room))
     }
 
     /// Returns the bytes that may be charged more for a complete message.
@@ -302,26 +302,27 @@ impl Endpoint {
         }
     }
 
-    /// Returns the destination socket of a request, or the reason for refusing it.
+    /// Returns the destination socket of a request and the bytes that may be charged more, or the reason for refusing the request.
     #[inline]
     pub(super) fn check_local_request(
         &self,
         path: PathId,
         port: u16,
         length: usize,
-    ) -> Result<SocketKey, UnknownReason> {
+    ) -> Result<(SocketKey, u64), UnknownReason> {
         let socket = self.parts.sockets.serves(port).ok_or(UnknownReason::NoSuchPort)?;
         let peer = self.local.peer(path).ok_or(UnknownReason::Unknown)?;
         let cost = RPC_BYTES + length as u64;
         let config = &self.parts.config;
         //= docs/protocol.md#local-4
         if length > config.message_max as usize || cost > config.least_budget() {
-            Err(UnknownReason::TooLarge)
-        } else if cost > self.local_room(peer, socket, Account::Theirs) {
-            Err(UnknownReason::OverBudget)
-        } else {
-            Ok(socket)
+            return Err(UnknownReason::TooLarge);
         }
+        let room = self.local_room(peer, socket, Account::Theirs);
+        if cost > room {
+            return Err(UnknownReason::OverBudget);
+        }
+        Ok((socket, room))
     }
 
     #[cold]

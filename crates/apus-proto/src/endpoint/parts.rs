@@ -18,6 +18,7 @@ use crate::incoming::Incoming;
 use crate::outgoing::{Order, SHORT};
 use crate::pacer::Pacer;
 use crate::rpc::Rpc;
+use crate::short_bodies::ShortBodies;
 use crate::slab::{PeerKey, RpcKey};
 use crate::sockets::Sockets;
 use crate::time::Time;
@@ -60,6 +61,7 @@ pub(super) struct Parts {
     pub(super) events: VecDeque<Event>,
     /// Bodies of ended messages and refused calls, for the caller to drop.
     pub(super) spent: SpentBodies,
+    pub(super) short_bodies: ShortBodies,
     /// Upper bound on the unscheduled bytes in flight to one peer.
     pub(super) flight_max: u64,
     /// Number of unfinished calls of this endpoint.
@@ -111,6 +113,7 @@ impl Parts {
             outbox: Outbox::default(),
             events: VecDeque::new(),
             spent: SpentBodies::default(),
+            short_bodies: ShortBodies::default(),
             flight_max: u64::MAX,
             outstanding: 0,
             births: 0,

@@ -202,6 +202,12 @@ impl Endpoint {
         std::mem::swap(&mut self.parts.spent, spent);
     }
 
+    /// Removes and returns the only body that [`take_spent`](Self::take_spent) would move, if it is one.
+    #[inline]
+    pub fn take_only_spent(&mut self) -> Option<Bytes> {
+        if self.parts.spent.0.len() == 1 { self.parts.spent.0.pop() } else { None }
+    }
+
     /// Returns whether messages wait for [`poll_messages`](Self::poll_messages).
     #[inline]
     #[must_use]

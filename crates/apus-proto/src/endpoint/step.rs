@@ -177,7 +177,9 @@ impl Step<'_> {
     /// Removes the RPC from all state of its peer, and the body from its outgoing message.
     #[inline]
     pub(super) fn leave_peer(&mut self) {
-        self.end_arriving();
+        if self.rpc.phase.is_incoming() {
+            self.end_arriving();
+        }
         match &mut self.rpc.phase {
             Phase::Outgoing(message) => {
                 if message.is_blocked() {

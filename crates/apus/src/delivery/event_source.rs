@@ -105,7 +105,6 @@ impl Shared {
         if let Some(background) = engine.leadership.event_loop_runs_tasks(me.id()) {
             engine.mail.wakes.push(Waiter::Thread(background));
         }
-        engine.transmit_due(now);
         Ok(Look { received: 1, woke: true, now, due: None, stopped: false })
     }
 

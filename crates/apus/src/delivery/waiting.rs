@@ -91,7 +91,7 @@ impl Shared {
         until: Option<Time>,
     ) -> Result<Option<A::Output>, Unusable> {
         let mut budget = PollBudget::fixed(Duration::MAX);
-        let (mut engine, polled) = self.poll(engine, awaited, &mut budget, until)?;
+        let (mut engine, polled) = self.poll(engine, awaited, began, &mut budget, until)?;
         let time = engine.turns.last.saturating_since(began);
         engine.counters.polling_ns += nanos(time);
         Ok(match polled {
@@ -143,11 +143,13 @@ impl Shared {
         until: Option<Time>,
     ) -> Result<Option<A::Output>, Unusable> {
         let mut wait = LeadingWait::begin(self, &mut engine, awaited, began);
+        let mut now = began;
         let output = loop {
             let leads = wait.claim(&mut engine);
             if leads && wait.looks {
+                self.leader_cpu.store(cpu::current(), Ordering::Relaxed);
                 let polled;
-                (engine, polled) = self.poll(engine, awaited, &mut wait.budget, until)?;
+                (engine, polled) = self.poll(engine, awaited, now, &mut wait.budget, until)?;
                 match polled {
                     Polled::Ready(output) => break Some(output),
                     Polled::TimedOut => break None,
@@ -155,7 +157,7 @@ impl Shared {
                 }
             }
             wait.looks = true;
-            let now = clock::now();
+            now = clock::now();
             wait.asleep_since.get_or_insert(now);
             wait.sleep.in_vain(&mut engine);
             (engine, wait.sleep) = match SleepAs::new(leads, self.regime) {
@@ -171,7 +173,8 @@ impl Shared {
             if let Some(output) = awaited.take(&mut engine) {
                 break Some(output);
             }
-            if until.is_some_and(|until| until <= clock::now()) {
+            now = clock::now();
+            if until.is_some_and(|until| until <= now) {
                 break None;
             }
         };
@@ -180,17 +183,16 @@ impl Shared {
     }
 
     /// Turns the engine until the message has arrived, `until` has passed, or the budget has run out without packets. Lets other
-    /// threads take the lock between two turns.
+    /// threads take the lock between two turns. `now` is a fresh reading of the clock.
     #[inline]
     pub(crate) fn poll<'a, A: Awaited>(
         &'a self,
         mut engine: Guard<'a>,
         awaited: &mut A,
+        mut now: Time,
         budget: &mut PollBudget,
         until: Option<Time>,
     ) -> Result<(Guard<'a>, Polled<A::Output>), Unusable> {
-        self.leader_cpu.store(cpu::current(), Ordering::Relaxed);
-        let mut now = clock::now();
         let mut quiet_since = None;
         let mut gave_way = None;
         if budget.gives_way(Duration::ZERO) {

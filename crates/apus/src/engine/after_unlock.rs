@@ -7,6 +7,7 @@ use std::sync::Arc;
 use apus_net::Examination;
 use apus_proto::SpentBodies;
 use apus_wire::PathError;
+use bytes::Bytes;
 
 use super::{Engine, Handler};
 use crate::delivery::parker::Waiter;
@@ -46,6 +47,12 @@ impl Engine {
     #[inline]
     pub(crate) fn take_spent(&mut self, spent: &mut SpentBodies) {
         self.endpoint.take_spent(spent);
+    }
+
+    /// The body to drop after the unlock, if there is only one and no other work: so it is after most operations on a single call.
+    #[inline]
+    pub(crate) fn take_only_work(&mut self) -> Option<Bytes> {
+        if self.has_rare_work() { None } else { self.endpoint.take_only_spent() }
     }
 
     #[inline]

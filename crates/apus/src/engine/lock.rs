@@ -316,26 +316,45 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         let Some(mut engine) = self.engine.take() else { return };
         if !self.unwinding && panicking() {
-            // The engine may be in a state in which this panics as well.
-            let woken = AssertUnwindSafe(&mut engine);
-            let work = panic::catch_unwind(|| { woken }.0.wake_all_after_panic());
-            drop(engine);
-            return work.into_iter().flatten().for_each(|work| self.shared.finish(work));
+            return self.end_in_panic(engine);
         }
         engine.settle();
         engine.rest();
         engine.publish(|| self.shared.counted_outside());
         if engine.has_work_after_unlock() {
-            // Another guard that is dropped meanwhile, by the destructor of a body, has a list of its own.
-            let mut spent = SPENT.try_with(Cell::take).unwrap_or_default();
-            engine.take_spent(&mut spent);
-            let work = engine.take_after_unlock();
-            drop(engine);
-            if let Some(work) = work {
-                self.shared.finish(work);
+            if let Some(body) = engine.take_only_work() {
+                drop(engine);
+                return drop(body);
             }
-            spent.clear();
-            let _ = SPENT.try_with(|empty| empty.set(spent)); // In vain while the thread ends.
+            self.end_with_work(engine);
         }
+    }
+}
+
+impl<'a> Guard<'a> {
+    /// The thread panics under the lock.
+    #[cold]
+    #[inline(never)]
+    fn end_in_panic(&self, mut engine: MutexGuard<'a, Engine>) {
+        // The engine may be in a state in which this panics as well.
+        let woken = AssertUnwindSafe(&mut engine);
+        let work = panic::catch_unwind(|| { woken }.0.wake_all_after_panic());
+        drop(engine);
+        work.into_iter().flatten().for_each(|work| self.shared.finish(work));
+    }
+
+    /// Does the work that the engine has left for after the unlock.
+    #[inline(never)]
+    fn end_with_work(&self, mut engine: MutexGuard<'a, Engine>) {
+        // Another guard that is dropped meanwhile, by the destructor of a body, has a list of its own.
+        let mut spent = SPENT.try_with(Cell::take).unwrap_or_default();
+        engine.take_spent(&mut spent);
+        let work = engine.take_after_unlock();
+        drop(engine);
+        if let Some(work) = work {
+            self.shared.finish(work);
+        }
+        spent.clear();
+        let _ = SPENT.try_with(|empty| empty.set(spent)); // In vain while the thread ends.
     }
 }

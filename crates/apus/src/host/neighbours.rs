@@ -279,8 +279,14 @@ impl Neighbours {
         received
     }
 
+    /// Receives from the active pairs.
     #[inline]
-    fn receive_active(&mut self, now: Time, endpoint: &mut Endpoint, mail: &mut Mail) -> usize {
+    pub(crate) fn receive_active(
+        &mut self,
+        now: Time,
+        endpoint: &mut Endpoint,
+        mail: &mut Mail,
+    ) -> usize {
         let mut received = 0;
         for index in 0..self.active.len() {
             let key = self.active[index];
@@ -508,6 +514,7 @@ impl Neighbours {
             paired.pair.flush();
             paired.used = now;
             let waits = paired.pair.is_sending();
+            paired.sends = waits;
             let fits = paired.charge_load(key, endpoint, self.attachments.forwarder.as_mut());
             match advanced {
                 Ok(_) if !fits => self.end(key, &TOO_MUCH),
@@ -518,9 +525,6 @@ impl Neighbours {
             if waits {
                 index += 1;
             } else {
-                if let Some(paired) = self.paired_mut(key) {
-                    paired.sends = false;
-                }
                 self.sending.swap_remove(index);
             }
         }

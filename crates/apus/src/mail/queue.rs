@@ -149,23 +149,14 @@ impl Queue {
         Some(request)
     }
 
-    /// The next request for the application. Skips requests whose caller has given up.
-    #[inline]
-    pub(crate) fn next_request(&mut self, endpoint: &mut Endpoint) -> Option<WaitingRequest> {
-        let usual = self.next_wanted(endpoint);
-        if usual.is_some() || !self.has_requests() {
-            return usual;
-        }
-        self.next_behind(endpoint)
-    }
-
     /// Whether requests wait, late and unwanted ones included.
     #[inline]
     pub(crate) fn has_requests(&self) -> bool {
         self.requests.len() + self.late.len() > 0
     }
 
-    /// The request whose turn it is, if the application should get it: the first step of [`next_request`](Self::next_request).
+    /// The request whose turn it is, if the application is to have it: the first step of [`next_request`](Self::next_request), which
+    /// is all of it for nearly every request.
     #[inline(always)]
     pub(crate) fn next_wanted(&mut self, endpoint: &Endpoint) -> Option<WaitingRequest> {
         let (skips, waiting, service_time) = (self.skips, self.requests.len(), self.service_time);
@@ -182,9 +173,9 @@ impl Queue {
         self.requests.pop_if(is_wanted).ok().flatten()
     }
 
-    /// The first request behind those without a waiting caller, or a late one.
+    /// The next request for the application. Skips requests whose caller has given up, and takes late ones last.
     #[cold]
-    fn next_behind(&mut self, endpoint: &mut Endpoint) -> Option<WaitingRequest> {
+    pub(crate) fn next_request(&mut self, endpoint: &mut Endpoint) -> Option<WaitingRequest> {
         while self.requests.len() > 0 {
             let wanted = self.next_wanted(endpoint);
             if wanted.is_some() {
