@@ -53,12 +53,8 @@ fn start(link: &str) -> Result<(Node, Runtime)> {
     let mut config = Config::new();
     config.listen("127.0.0.1:0".parse()?).link(link.parse()?);
     let node = Node::start(&config)?;
-    let event_loop = node.event_loop()?;
-    let runtime = Builder::new_current_thread()
-        .enable_all()
-        .on_thread_park(event_loop.poll_before_park())
-        .build()
-        .context("cannot start tokio")?;
-    runtime.spawn(event_loop.drive());
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot start tokio")?;
+    runtime.spawn(node.event_loop()?.drive());
     Ok((node, runtime))
 }

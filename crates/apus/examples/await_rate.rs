@@ -23,8 +23,8 @@ enum Waits {
     Await,
     /// In a runtime that has the node's event loop.
     EventLoop,
-    /// The same, and the thread polls before it parks.
-    Polls,
+    /// The same, and the calls are in the future of `block_on`.
+    BlockOn,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -33,7 +33,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (calls, link, pin_to): (usize, _, _) = (next()?.parse()?, next()?, next()?);
     let server_cpu = usize::from(pin_to != "same");
     let only = next().ok();
-    for waits in [Waits::Blocking, Waits::Await, Waits::EventLoop, Waits::Polls, Waits::Blocking] {
+    for waits in [Waits::Blocking, Waits::Await, Waits::EventLoop, Waits::BlockOn, Waits::Blocking]
+    {
         if only.as_ref().is_some_and(|only| *only != format!("{waits:?}")) {
             continue;
         }
@@ -60,11 +61,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut times = call(waits, &node, &client, to, calls);
         times.sort();
         let at = |part: usize| times[times.len() * part / 1000].as_secs_f64() * 1e6;
+        let counted = node.stats().delivery;
         println!(
-            "{waits:?}: p50 {:.2} us, p99 {:.2} us; background turns {}",
+            "{waits:?}: p50 {:.2} us, p99 {:.2} us; polls won {}, lost {}; turns of the background thread {}",
             at(500),
             at(990),
-            node.stats().delivery.background_turns
+            counted.spins_won,
+            counted.spins_lost,
+            counted.background_turns
         );
         service.shutdown();
         serving.join().unwrap();
@@ -79,15 +83,9 @@ fn pin(cpu: usize) {
 }
 
 fn runtime(waits: Waits, node: &Node) -> Runtime {
-    let mut builder = Builder::new_current_thread();
-    builder.enable_all();
-    let event_loop = (waits != Waits::Await).then(|| node.event_loop().unwrap());
-    if let (Waits::Polls, Some(event_loop)) = (waits, &event_loop) {
-        builder.on_thread_park(event_loop.poll_before_park());
-    }
-    let runtime = builder.build().unwrap();
-    if let Some(event_loop) = event_loop {
-        runtime.spawn(event_loop.drive());
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    if waits != Waits::Await {
+        runtime.spawn(node.event_loop().unwrap().drive());
     }
     runtime
 }
@@ -121,13 +119,16 @@ fn call(waits: Waits, node: &Node, client: &Client, to: Address, calls: usize) -
     }
     let runtime = runtime(waits, node);
     let client = client.clone();
-    let calling = runtime.spawn(async move {
+    let calling = async move {
         for _ in 0..calls {
             let before = Instant::now();
             client.start(to, &[7; 100][..]).unwrap().await.unwrap();
             times.push(before.elapsed());
         }
         times
-    });
-    runtime.block_on(calling).unwrap()
+    };
+    match waits {
+        Waits::BlockOn => runtime.block_on(calling),
+        _ => runtime.block_on(runtime.spawn(calling)).unwrap(),
+    }
 }

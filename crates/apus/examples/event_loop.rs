@@ -7,14 +7,10 @@ use std::thread;
 use apus::{Address, Config, Node, Service};
 use tokio::runtime::{Builder, Runtime};
 
-/// A runtime whose thread turns the node, and polls for a moment before it parks.
+/// A runtime whose thread turns the node, and polls for messages when no task is ready.
 fn runtime_of(node: &Node) -> Result<Runtime, Box<dyn Error>> {
-    let event_loop = node.event_loop()?;
-    let runtime = Builder::new_current_thread()
-        .enable_all()
-        .on_thread_park(event_loop.poll_before_park())
-        .build()?;
-    runtime.spawn(event_loop.drive());
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.spawn(node.event_loop()?.drive());
     Ok(runtime)
 }
 

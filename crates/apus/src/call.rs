@@ -266,6 +266,7 @@ impl Future for Call {
     /// If it is polled after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         assert!(!self.taken, "a call has one result");
+        parker::count_task_poll();
         let socket = Arc::clone(&self.socket);
         let shared = &*socket.shared;
         let mut engine = match shared.enter() {

@@ -144,6 +144,8 @@ pub(crate) struct Turns {
     questions: Postponed,
     /// When the drops of the receive buffer were last reported to the endpoint, and the gaps in messages that it had seen by then.
     drops_reported: (Time, u64),
+    /// A thread, or an event loop, has slept on the link since the last turn.
+    pub(crate) slept: bool,
     /// The thread that sleeps does so on a timer, and is not to be woken for messages.
     pub(crate) on_timer: bool,
     /// When a thread that looked for a message without waiting turned the engine last.
@@ -219,12 +221,31 @@ impl Engine {
     /// link is to be looked at.
     #[inline]
     pub(crate) fn turn(&mut self, now: Time) -> usize {
+        let slept = mem::take(&mut self.turns.slept);
+        self.turn_after(now, slept || now.saturating_since(self.turns.last) > PAUSE)
+    }
+
+    /// A turn of a thread that looks again at once, or sleeps on the link, if this one finds nothing. After a pause, in which the thread
+    /// ran code of the application, such a thread need not look at everything that the link receives by. After a sleep on the link it
+    /// must.
+    #[inline]
+    pub(crate) fn turn_polling(&mut self, now: Time) -> usize {
+        if self.leadership.defers() {
+            return self.turn(now);
+        }
+        let slept = mem::take(&mut self.turns.slept);
+        self.turn_after(now, slept)
+    }
+
+    /// A turn. `paused`: it looks at everything that the link receives by.
+    #[inline]
+    fn turn_after(&mut self, now: Time, paused: bool) -> usize {
         if now < self.turns.full_at
             && self.neighbours.as_ref().is_some_and(|neighbours| neighbours.have_messages())
         {
             return self.turn_near(now);
         }
-        let received = self.turn_fully(now);
+        let received = self.turn_fully(now, paused);
         if self.neighbours.as_ref().is_some_and(|neighbours| neighbours.are_active()) {
             let full_at = now + self.link_every(now);
             let timer = self.endpoint.poll_timeout();
@@ -251,8 +272,7 @@ impl Engine {
         received
     }
 
-    fn turn_fully(&mut self, now: Time) -> usize {
-        let paused = now.saturating_since(self.turns.last) > PAUSE;
+    fn turn_fully(&mut self, now: Time, paused: bool) -> usize {
         if paused {
             self.link.look_everywhere();
         }
@@ -334,7 +354,8 @@ impl Engine {
     fn wants_link(&mut self, now: Time, paused: bool) -> bool {
         let busy = self.neighbours.as_ref().is_some_and(|neighbours| neighbours.are_busy(now));
         let every = self.link_every(now);
-        let wants = paused || !busy || now.saturating_since(self.turns.link_looked) > every;
+        let elapsed = now.saturating_since(self.turns.link_looked);
+        let wants = paused || !busy || elapsed > every || self.is_due(now);
         if wants {
             self.turns.link_looked = now;
         }

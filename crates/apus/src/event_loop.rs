@@ -115,13 +115,7 @@ impl EventLoop {
     /// thread watched the descriptor. A loop does so that runs the woken tasks in the calling thread, and sleeps only if none is left to
     /// run.
     pub fn poll(&self, at_most: Duration) -> bool {
-        let Inner { shared, me, .. } = &*self.inner;
-        me.end_event_loop_sleep();
-        let Ok(look) = shared.poll_in_event_loop(me, at_most) else { return false };
-        if !look.woke {
-            self.inner.set_timer(&look);
-        }
-        look.woke
+        self.inner.poll(at_most).awake
     }
 
     /// Returns whether the node has been closed. Its descriptor is not readable then, after one last time.
@@ -132,15 +126,25 @@ impl EventLoop {
 }
 
 impl Inner {
+    fn poll(&self, at_most: Duration) -> Look {
+        self.looked(self.shared.poll_in_event_loop(&self.me, at_most))
+    }
+
+    #[cfg(feature = "tokio")]
+    fn turn_between_tasks(&self) -> Look {
+        self.looked(self.shared.turn_between_tasks(&self.me))
+    }
+
     fn turn(&self) -> Look {
-        self.me.end_event_loop_sleep();
-        match self.shared.turn_in_event_loop(&self.me) {
-            Ok(look) => {
-                self.set_timer(&look);
-                look
-            }
-            Err(Unusable::Forked | Unusable::Panicked) => Look::STOPPED,
+        self.looked(self.shared.turn_in_event_loop(&self.me))
+    }
+
+    fn looked(&self, look: Result<Look, Unusable>) -> Look {
+        let look = look.unwrap_or(Look::STOPPED);
+        if !look.awake {
+            self.set_timer(&look);
         }
+        look
     }
 
     /// The timer is set again only if it would expire too late or has expired: one that expires too early costs a turn, and

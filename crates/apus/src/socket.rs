@@ -347,6 +347,7 @@ impl Socket {
         waiting: &mut Option<WaiterId>,
         context: &mut Context<'_>,
     ) -> Poll<Result<M, RecvError>> {
+        parker::count_task_poll();
         self.leave(waiting);
         let id = parker::next_id();
         for end in &*self.ends {

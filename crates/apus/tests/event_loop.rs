@@ -30,16 +30,10 @@ fn watch(event_loop: &EventLoop) {
     assert_eq!(poll(&mut watched, fault_after).unwrap(), 1, "the descriptor is not readable");
 }
 
-/// A runtime with one thread that turns `node`. `polls`: the thread polls before it parks.
-fn runtime_of(node: &Node, polls: bool) -> Runtime {
-    let event_loop = node.event_loop().unwrap();
-    let mut builder = Builder::new_current_thread();
-    builder.enable_all();
-    if polls {
-        builder.on_thread_park(event_loop.poll_before_park());
-    }
-    let runtime = builder.build().unwrap();
-    runtime.spawn(event_loop.drive());
+/// A runtime with one thread that turns `node`.
+fn runtime_of(node: &Node) -> Runtime {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.spawn(node.event_loop().unwrap().drive());
     runtime
 }
 
@@ -100,43 +94,41 @@ fn acquaint_by_calls(pair: &Pair) {
 
 #[test]
 fn tasks_of_tokio_call_and_serve_without_the_background_thread() {
-    for polls in [false, true] {
-        let pair = pair(Delivery::suspend().with_suspend_timeout(NEVER));
-        acquaint(&pair);
-        let nodes = [&pair.client_node, &pair.server_node];
-        let turned = || nodes.map(|node| node.stats().delivery.background_turns);
-        let runtime = runtime_of(&pair.server_node, polls);
-        let serving = thread::spawn({
-            let service = pair.service.clone();
-            move || {
-                let serving = runtime.spawn(echo(service));
-                runtime.block_on(serving).unwrap();
+    let pair = pair(Delivery::suspend().with_suspend_timeout(NEVER));
+    acquaint(&pair);
+    let nodes = [&pair.client_node, &pair.server_node];
+    let turned = || nodes.map(|node| node.stats().delivery.background_turns);
+    let runtime = runtime_of(&pair.server_node);
+    let serving = thread::spawn({
+        let service = pair.service.clone();
+        move || {
+            let serving = runtime.spawn(echo(service));
+            runtime.block_on(serving).unwrap();
+        }
+    });
+    let runtime = runtime_of(&pair.client_node);
+    let before = turned();
+    let calls = |task: u64| {
+        let (client, to) = (pair.client_node.client().unwrap(), pair.address);
+        async move {
+            for round in 0..20 {
+                let length = if round == 7 { 200_000 } else { 400 };
+                let body = pattern(task * 100 + round, length);
+                let call = client.start(to, body.clone()).unwrap();
+                assert_eq!(call.await.unwrap(), body);
             }
-        });
-        let runtime = runtime_of(&pair.client_node, polls);
-        let before = turned();
-        let tasks: Vec<_> = (0..20)
-            .map(|task| {
-                let (client, to) = (pair.client_node.client().unwrap(), pair.address);
-                runtime.spawn(async move {
-                    for round in 0..20 {
-                        let length = if round == 7 { 200_000 } else { 400 };
-                        let body = pattern(task * 100 + round, length);
-                        let call = client.start(to, body.clone()).unwrap();
-                        assert_eq!(call.await.unwrap(), body);
-                    }
-                })
-            })
-            .collect();
-        runtime.block_on(async {
-            for task in tasks {
-                task.await.unwrap();
-            }
-        });
-        assert_eq!(turned(), before, "polls: {polls}");
-        pair.service.shutdown();
-        serving.join().unwrap();
-    }
+        }
+    };
+    let tasks: Vec<_> = (0..20).map(|task| runtime.spawn(calls(task))).collect();
+    runtime.block_on(async {
+        for task in tasks {
+            task.await.unwrap();
+        }
+        calls(20).await;
+    });
+    assert_eq!(turned(), before);
+    pair.service.shutdown();
+    serving.join().unwrap();
 }
 
 #[test]
@@ -189,7 +181,7 @@ fn the_deadline_of_a_call_ends_it_although_no_thread_watches_the_descriptor() {
 fn threads_that_block_and_tasks_share_a_node() {
     let pair = pair(Delivery::suspend());
     serve_echo(&pair.service);
-    let runtime = runtime_of(&pair.client_node, true);
+    let runtime = runtime_of(&pair.client_node);
     let client = pair.client_node.client().unwrap();
     thread::scope(|scope| {
         for _ in 0..2 {
@@ -215,7 +207,7 @@ fn threads_that_block_and_tasks_share_a_node() {
 fn sockets_and_timers_of_the_runtime_go_on() {
     let pair = pair(Delivery::suspend());
     serve_echo(&pair.service);
-    let runtime = runtime_of(&pair.client_node, true);
+    let runtime = runtime_of(&pair.client_node);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to_echo = listener.local_addr().unwrap();
     let echo = thread::spawn(move || {

@@ -35,8 +35,10 @@ impl TaskWaits {
 pub(crate) struct Look {
     /// Datagrams, and messages of neighbours, that it received.
     pub(crate) received: usize,
-    /// Tasks or threads were woken.
+    /// A task was woken that the calling thread ran when the task began to wait.
     pub(crate) woke: bool,
+    /// The event loop does not sleep: it looks again before its thread sleeps.
+    pub(crate) awake: bool,
     pub(crate) now: Time,
     /// When the loop is to look again, if nothing arrives before. `None`: no timer runs, or it looks again before it sleeps.
     pub(crate) due: Option<Time>,
@@ -46,7 +48,7 @@ pub(crate) struct Look {
 
 impl Look {
     pub(crate) const STOPPED: Self =
-        Self { received: 0, woke: false, now: Time::ZERO, due: None, stopped: true };
+        Self { received: 0, woke: false, awake: false, now: Time::ZERO, due: None, stopped: true };
 }
 
 impl Shared {
@@ -56,11 +58,14 @@ impl Shared {
     ///
     /// As [`enter`](Self::enter).
     pub(crate) fn turn_in_event_loop(&self, me: &Arc<Parker>) -> Result<Look, Unusable> {
+        me.end_event_loop_sleep();
         let mut engine = self.enter()?;
         if engine.stopped {
             return Ok(Look::STOPPED);
         }
         engine.leadership.event_loop_looks(me.id());
+        // What made the descriptor readable must be read, or a loop that is notified of changes alone would not be notified again.
+        engine.turns.slept = true;
         let now = clock::now();
         let received = engine.turn(now);
         Ok(sleep(engine, me, now, received))
@@ -77,12 +82,18 @@ impl Shared {
         me: &Arc<Parker>,
         at_most: Duration,
     ) -> Result<Look, Unusable> {
+        let slept = me.end_event_loop_sleep();
         let mut engine = self.enter()?;
         if engine.stopped {
             return Ok(Look::STOPPED);
         }
         let leads = engine.leadership.event_loop_looks(me.id());
+        engine.turns.slept |= slept;
         let began = clock::now();
+        if let Some((began, _)) = engine.mail.task_waits.sleeps.take() {
+            let after = engine.turns.last.saturating_since(began);
+            engine.mail.task_waits.spin.given_up(after);
+        }
         if !leads || !engine.mail.tasks_wait() {
             let received = engine.turn(began);
             return Ok(sleep(engine, me, began, received));
@@ -91,7 +102,7 @@ impl Shared {
             Some(time) => PollBudget::fixed(time.min(at_most)),
             None => engine.mail.task_waits.spin.begin().at_most(at_most),
         };
-        let (mut engine, polled) = self.poll(engine, &mut AwaitTask, &mut budget, None)?;
+        let (mut engine, polled) = self.poll(engine, &mut AwaitTask, began, &mut budget, None)?;
         let now = engine.turns.last;
         let after = now.saturating_since(began);
         engine.counters.polling_ns += nanos(after);
@@ -105,7 +116,7 @@ impl Shared {
         if let Some(background) = engine.leadership.event_loop_runs_tasks(me.id()) {
             engine.mail.wakes.push(Waiter::Thread(background));
         }
-        Ok(Look { received: 1, woke: true, now, due: None, stopped: false })
+        Ok(Look { received: 1, woke: true, awake: true, now, due: None, stopped: false })
     }
 
     /// Makes `me` the event loop of the engine: one that has looked, and sleeps until `descriptor` is readable.
@@ -129,6 +140,34 @@ impl Shared {
         Ok(self.turn_in_event_loop(me)?)
     }
 
+    /// Turns the engine once, on behalf of an event loop that looks again before its thread sleeps.
+    ///
+    /// # Errors
+    ///
+    /// As [`enter`](Self::enter).
+    #[cfg(feature = "tokio")]
+    pub(crate) fn turn_between_tasks(&self, me: &Arc<Parker>) -> Result<Look, Unusable> {
+        let slept = me.end_event_loop_sleep();
+        let mut engine = self.enter()?;
+        if engine.stopped {
+            return Ok(Look::STOPPED);
+        }
+        engine.turns.slept |= slept;
+        let leads = engine.leadership.event_loop_looks(me.id());
+        let now = clock::now();
+        let received = engine.turn_polling(now);
+        if !leads {
+            return Ok(sleep(engine, me, now, received));
+        }
+        if let Some(background) = engine.leadership.event_loop_runs_tasks(me.id()) {
+            engine.mail.wakes.push(Waiter::Thread(background));
+        }
+        engine.settle();
+        end_wait(&mut engine, now);
+        let woke = wakes_task_of_this_thread(&engine);
+        Ok(Look { received, woke, awake: true, now, due: None, stopped: false })
+    }
+
     /// Ends the event loop of the engine.
     pub(crate) fn remove_event_loop(&self, id: WaiterId) {
         let Ok(mut engine) = self.enter() else { return };
@@ -143,13 +182,8 @@ impl Shared {
 /// The event loop has looked and sleeps.
 fn sleep(mut engine: Guard<'_>, me: &Arc<Parker>, now: Time, received: usize) -> Look {
     engine.settle();
-    let woke = !engine.mail.wakes.is_empty();
-    let waits = &mut engine.mail.task_waits;
-    if woke && let Some((began, asleep)) = waits.sleeps.take() {
-        let slept = now.saturating_since(asleep);
-        waits.spin.ended(now.saturating_since(began), Some(slept));
-        engine.counters.sleeping_ns += nanos(slept);
-    }
+    end_wait(&mut engine, now);
+    let woke = wakes_task_of_this_thread(&engine);
     let due = engine.due(now);
     me.prepare();
     if let Some(background) = engine.leadership.event_loop_sleeps(me.id(), due) {
@@ -159,7 +193,23 @@ fn sleep(mut engine: Guard<'_>, me: &Arc<Parker>, now: Time, received: usize) ->
     engine.turns.on_timer = false;
     drop(engine);
     me.begin_event_loop_sleep();
-    Look { received, woke, now, due, stopped: false }
+    Look { received, woke, awake: false, now, due, stopped: false }
+}
+
+/// Records the end of a wait in which the event loop slept, if tasks are to be woken.
+fn end_wait(engine: &mut Engine, now: Time) {
+    let waits = &mut engine.mail.task_waits;
+    if !engine.mail.wakes.is_empty()
+        && let Some((began, asleep)) = waits.sleeps.take()
+    {
+        let slept = now.saturating_since(asleep);
+        waits.spin.ended(now.saturating_since(began), Some(slept));
+        engine.counters.sleeping_ns += nanos(slept);
+    }
+}
+
+fn wakes_task_of_this_thread(engine: &Engine) -> bool {
+    engine.mail.wakes.iter().any(Waiter::is_task_of_this_thread)
 }
 
 /// Polling until a task is to be woken.
@@ -171,7 +221,7 @@ impl Awaited for AwaitTask {
     #[inline]
     fn take(&mut self, engine: &mut Engine) -> Option<()> {
         engine.settle();
-        engine.mail.wakes.iter().any(Waiter::is_task_of_this_thread).then_some(())
+        wakes_task_of_this_thread(engine).then_some(())
     }
 
     fn enlist(&self, _engine: &mut Engine, _waiter: Waiter) {}

@@ -1,6 +1,6 @@
 //! The sleep of one thread, and its end by other threads.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
@@ -42,6 +42,19 @@ pub(crate) fn current() -> Arc<Parker> {
 
 sync::thread_local! {
     static PARKER: RefCell<Arc<Parker>> = RefCell::new(Arc::new(Parker::new()));
+    static TASK_POLLS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Number of times that the calling thread has polled a future of a node.
+#[cfg(feature = "tokio")]
+pub(crate) fn task_polls() -> u64 {
+    TASK_POLLS.with(Cell::get)
+}
+
+/// Counts a poll of a future of a node.
+#[inline]
+pub(crate) fn count_task_poll() {
+    TASK_POLLS.with(|polls| polls.set(polls.get().wrapping_add(1)));
 }
 
 /// The place where one thread parks. The thread calls [`prepare`](Self::prepare) under the engine's lock, releases the lock, and
@@ -104,12 +117,13 @@ impl Parker {
         }
     }
 
-    /// The event loop looks, because its sleep has ended or for another reason. Discards earlier wake-ups.
-    pub(crate) fn end_event_loop_sleep(&self) {
-        self.prepare();
+    /// The event loop looks, because its sleep has ended or for another reason. Discards earlier wake-ups. Returns whether it slept.
+    pub(crate) fn end_event_loop_sleep(&self) -> bool {
+        let slept = self.state.swap(AWAKE, Ordering::AcqRel) != AWAKE;
         if let Some(sleeper) = self.sleeper() {
             sleeper.discard_wake();
         }
+        slept
     }
 
     pub(crate) fn other_cores(&self) -> usize {

@@ -199,7 +199,7 @@ impl Shared {
             (engine, now, gave_way) = self.give_way(engine)?;
         }
         loop {
-            let received = engine.turn(now);
+            let received = engine.turn_polling(now);
             let output = awaited.take(&mut engine);
             let yielded = gave_way.take();
             if let Some(time) = yielded
@@ -289,7 +289,9 @@ impl Shared {
         time_trace::record(TraceEvent::Sleep, traced);
         let slept = me.sleep_as_leader(kind, self.descriptors, timeout);
         time_trace::record(TraceEvent::WakeUp, traced);
-        self.end_sleep(awaited, me.id(), slept)
+        let (mut engine, sleep) = self.end_sleep(awaited, me.id(), slept)?;
+        engine.turns.slept = true;
+        Ok((engine, sleep))
     }
 
     /// Polls for a wake-up while the budget lasts, then parks until another thread wakes this one.

@@ -237,7 +237,6 @@ impl TaskLoop {
                 return output;
             }
             while self.woken.swap(0, Ordering::AcqRel) == 0 {
-                self.me.end_event_loop_sleep();
                 let look = if self.polls {
                     self.shared.poll_in_event_loop(&self.me, Duration::from_micros(50)).unwrap()
                 } else {

@@ -2,22 +2,35 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::sync::OnceLock;
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::yield_now;
 
+use crate::delivery::event_source::Look;
+use crate::delivery::parker;
 use crate::event_loop::EventLoop;
+use crate::sync::clock;
 
-/// The longest time for which a thread of a runtime polls before it parks: timers and sockets of the runtime wait meanwhile.
+/// The longest poll in vain. Timers and sockets of the runtime wait meanwhile.
 const POLL_MAX: Duration = Duration::from_micros(50);
+
+/// How often a task that polls lets tokio look at its timers and sockets, which costs a system call.
+const RUNTIME_EVERY: Duration = Duration::from_micros(100);
+
+/// Other tasks were ready if it takes longer than this until a task runs again that has stepped behind them.
+const OTHERS_RAN: Duration = Duration::from_nanos(500);
 
 impl EventLoop {
     /// Watches the descriptor in tokio's own event loop, and turns the engine when it is readable. Ends when the node is closed.
     /// To be spawned once, in a runtime with I/O (`enable_io`), of any flavor.
+    ///
+    /// In a runtime of the flavor `current_thread` this task also [polls](Self::poll), if that pays and no other task is ready: a message
+    /// that comes soon then needs no wake-up. Tokio looks at its timers and sockets every 100 µs meanwhile. In a runtime with several
+    /// threads the task does not poll, because another thread may run the tasks that it wakes.
     ///
     /// # Errors
     ///
@@ -32,50 +45,65 @@ impl EventLoop {
     /// # let mut config = apus::Config::new();
     /// # config.listen("127.0.0.1:0".parse()?);
     /// let node = apus::Node::start(&config)?;
-    /// let event_loop = node.event_loop()?;
-    /// let runtime = tokio::runtime::Builder::new_current_thread()
-    ///     .enable_all()
-    ///     .on_thread_park(event_loop.poll_before_park())
-    ///     .build()?;
-    /// runtime.spawn(event_loop.drive());
+    /// let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    /// runtime.spawn(node.event_loop()?.drive());
     /// # Ok(())
     /// # }
     /// ```
     pub async fn drive(self) -> io::Result<()> {
+        let is_alone = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
         // The deprecation is about types that do not own their descriptor, as this one does.
         #[allow(deprecated)]
         let descriptor = AsyncFd::with_interest(self, Interest::READABLE)?;
         loop {
             let mut ready = descriptor.readable().await?;
-            let look = descriptor.get_ref().inner.turn();
+            let event_loop = descriptor.get_ref();
+            let look = event_loop.inner.turn();
             if look.stopped {
                 return Ok(());
             }
             if look.received == 0 {
                 ready.clear_ready();
+            } else if is_alone {
+                event_loop.run_between_tasks(&look).await;
             } else {
-                // The tasks that were woken come first.
-                drop(ready);
                 after_other_tasks().await;
             }
         }
     }
 
-    /// A function for tokio's `on_thread_park`, beside [`drive`](Self::drive): the thread of a runtime of the flavor
-    /// `current_thread` [polls](Self::poll) for up to 50 µs before it parks, so that a message that comes soon needs no wake-up. In
-    /// a runtime with several threads it does nothing, since another thread may run the tasks.
-    ///
-    /// Tasks that were spawned gain most. The future of `block_on` costs two system calls more for each message.
-    pub fn poll_before_park(&self) -> impl Fn() + Send + Sync + 'static {
-        let event_loop = self.clone();
-        let is_alone = OnceLock::new();
-        move || {
-            let is_alone = is_alone.get_or_init(|| {
-                Handle::try_current()
-                    .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread)
-            });
-            if *is_alone {
-                event_loop.poll(POLL_MAX);
+    /// Looks for messages again and again, after other tasks, until polling was in vain. `first`: the look before.
+    async fn run_between_tasks(&self, first: &Look) {
+        let mut now = first.now;
+        let (mut runtime_looked, mut last_message) = (now, now);
+        let mut woke = first.woke.then(parker::task_polls);
+        loop {
+            if now.saturating_since(runtime_looked) > RUNTIME_EVERY {
+                yield_now().await;
+                runtime_looked = clock::now();
+            }
+            let before = clock::now();
+            after_other_tasks().await;
+            now = clock::now();
+            let mut is_alone = now.saturating_since(before) < OTHERS_RAN;
+            if woke == Some(parker::task_polls()) {
+                // The task that was woken has not run: it is the future of `block_on`, which runs after a look at the runtime's I/O.
+                yield_now().await;
+                now = clock::now();
+                (runtime_looked, is_alone) = (now, false);
+            }
+            let look = if is_alone {
+                self.inner.poll(POLL_MAX)
+            } else if now.saturating_since(last_message) < POLL_MAX {
+                self.inner.turn_between_tasks()
+            } else {
+                self.inner.turn()
+            };
+            woke = look.woke.then(parker::task_polls);
+            match look {
+                Look { awake: false, .. } => return,
+                Look { received: 0, .. } => {}
+                _ => last_message = now,
             }
         }
     }

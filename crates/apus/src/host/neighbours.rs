@@ -839,4 +839,4 @@ const LOOK_EVERY: Duration = Duration::from_micros(20);
 const POLLS: usize = 16;
 
 /// Time after a message of a neighbour during which the next one is expected.
-const BUSY: Duration = Duration::from_micros(5);
+const BUSY: Duration = Duration::from_micros(20);
