@@ -6,11 +6,11 @@
 //! | [`mode`] | the delivery modes and their parameters, as values and as text |
 //! | [`leadership`] | the state machine that decides which thread turns the engine; `leadership/table.txt` has every answer |
 //! | [`waiting`] | the loop of a waiting thread: look for the message, lead or follow, poll, sleep |
-//! | [`spin`] | how long a thread polls before it sleeps |
-//! | [`parker`] | where a thread sleeps, and how other threads wake it |
-//! | [`event_source`] | how an event loop of the application turns the engine |
+//! | [`spin`] | the time for which a thread polls before it sleeps |
+//! | [`parker`] | the sleep of one thread, and its end by other threads |
+//! | [`event_source`] | the turns of the engine by an event loop of the application |
 //! | [`cross_shard`] | threads that wait at a socket with an end in each of several shards |
-//! | [`serving`] | which threads serve, so that a handler that waits for its own thread gets an error |
+//! | [`serving`] | the threads of each service, so that a handler that waits for its own thread gets an error |
 
 mod leadership;
 mod mode;
