@@ -71,9 +71,13 @@ impl Rpcs {
         let slot = self.places[place_of(name, self.places.len())].checked_sub(1);
         match slot.and_then(|slot| self.slots.at(slot as usize)) {
             Some((key, rpc)) if rpc.name() == name => Some(key),
-            _ if self.by_name.is_empty() => None,
-            _ => self.by_name.find(&self.slots, &name),
+            _ => self.find_hashed(name),
         }
+    }
+
+    #[cold]
+    fn find_hashed(&self, name: Name) -> Option<RpcKey> {
+        if self.by_name.is_empty() { None } else { self.by_name.find(&self.slots, &name) }
     }
 
     #[inline]
@@ -95,8 +99,13 @@ impl Rpcs {
         if *place == 0 {
             *place = key.index().wrapping_add(1); // Fewer than 2^31 RPCs fit into memory.
         } else {
-            self.by_name.insert(&self.slots, key);
+            self.insert_hashed(key);
         }
+    }
+
+    #[cold]
+    fn insert_hashed(&mut self, key: RpcKey) {
+        self.by_name.insert(&self.slots, key);
     }
 
     #[inline]
@@ -106,8 +115,13 @@ impl Rpcs {
         if *place == key.index().wrapping_add(1) {
             *place = 0;
         } else {
-            self.by_name.remove(key, name);
+            self.remove_hashed(key, name);
         }
+    }
+
+    #[cold]
+    fn remove_hashed(&mut self, key: RpcKey, name: Name) {
+        self.by_name.remove(key, name);
     }
 
     /// Doubles the number of places, up to its bound.

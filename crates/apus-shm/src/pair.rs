@@ -21,10 +21,11 @@ use crate::spare::Spare;
 /// Bytes of a long message that are copied at a time. A short message waits for at most one copy of this size, 6 to 12 µs.
 const STEP: usize = 64 << 10;
 
-/// Size of an allocation that short bodies share, in bytes. A body that is kept keeps all of it.
-const CHUNK: usize = 2 << 10;
 /// Upper bound on the length of a body that shares an allocation, in bytes.
 const SHARING_MAX: usize = 256;
+/// Size of an allocation that short bodies share, in bytes. A body that is kept keeps all of it. The last [`SHARING_MAX`] bytes are
+/// used only in part, because the length of the next body is not known.
+const CHUNK: usize = (2 << 10) + SHARING_MAX;
 /// Upper bound on short messages that are copied out of the ring before the first of them is passed on. Copies that follow each
 /// other let the processor fetch several cache lines of the peer at a time.
 const BURST: usize = 16;

@@ -17,7 +17,7 @@ use crate::peer::{CERTAIN_FOR, Peer};
 use crate::remote::Remote;
 use crate::rpc::{Phase, Rpc};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
-use crate::time::Time;
+use crate::time::{Time, nanos};
 use crate::trace::TraceEvent;
 use crate::usage::{Account, RPC_BYTES};
 
@@ -201,7 +201,11 @@ impl Endpoint {
         parts.counters.calls_in_incast += u64::from(rpc.incast);
         let key = self.rpcs.insert(rpc);
         if let Some(mut step) = self.step(key) {
-            step.arm(now);
+            // A lower bound: when it runs out, the call may be found to wait longer.
+            let due =
+                now.after(step.rpc.probing.rto.min(nanos(step.parts.config.peer_timeout) / 4));
+            let due = step.rpc.expires.map_or(due, |expires| due.min(expires));
+            step.parts.arm_at(now, due, key, step.rpc);
             step.trace(TraceEvent::SendmsgRequest, (cost - RPC_BYTES) as u32, ports.1.into());
         }
         key

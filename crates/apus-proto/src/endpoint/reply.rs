@@ -15,6 +15,7 @@ use crate::outgoing::Outgoing;
 use crate::rpc::Phase;
 use crate::slab::RpcKey;
 use crate::time::{Time, nanos};
+use crate::timer::TICK;
 use crate::trace::TraceEvent;
 use crate::usage::{Account, RPC_BYTES};
 
@@ -123,6 +124,12 @@ impl Step<'_> {
         self.charge(RPC_BYTES + u64::from(length));
         self.parts.counters.responses += 1;
         self.parts.counters.message_given(length.into());
-        self.arm(now);
+        // The timer that was set for a request of one packet mostly runs out before the response is to be examined: not before the
+        // least RTO.
+        let config = &self.parts.config;
+        let least = now + config.resend_min.min(config.peer_timeout) + TICK;
+        if self.rpc.armed <= now || self.rpc.armed >= least {
+            self.arm(now);
+        }
     }
 }
