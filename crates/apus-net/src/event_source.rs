@@ -52,7 +52,10 @@ impl EventSource {
             tv_sec: libc::time_t::try_from(after.as_secs()).unwrap_or(libc::time_t::MAX),
             tv_nsec: libc::c_long::from(after.subsec_nanos().cast_signed()),
         };
-        let once = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        let once = libc::itimerspec {
+            it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },
+            it_value: value,
+        };
         // SAFETY: the first pointer is to a live value, the second may be null.
         let set = unsafe {
             libc::timerfd_settime(self.timer.as_raw_fd(), 0, &raw const once, std::ptr::null_mut())

@@ -9,6 +9,7 @@
 //! | [`spin`] | the time for which a thread polls before it sleeps |
 //! | [`parker`] | the sleep of one thread, and its end by other threads |
 //! | [`event_source`] | the turns of the engine by an event loop of the application |
+//! | [`task_waits`] | the waits of the tasks of an event loop |
 //! | [`cross_shard`] | threads that wait at a socket with an end in each of several shards |
 //! | [`serving`] | the threads of each service, so that a handler that waits for its own thread gets an error |
 
@@ -20,6 +21,7 @@ pub(crate) mod event_source;
 pub(crate) mod parker;
 pub(crate) mod serving;
 pub(crate) mod spin;
+pub(crate) mod task_waits;
 pub(crate) mod waiting;
 
 pub(crate) use leadership::{BackgroundAction, Leadership, Leaving};

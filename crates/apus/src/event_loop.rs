@@ -115,7 +115,7 @@ impl EventLoop {
     /// thread watched the descriptor. A loop does so that runs the woken tasks in the calling thread, and sleeps only if none is left to
     /// run.
     pub fn poll(&self, at_most: Duration) -> bool {
-        self.inner.poll(at_most).awake
+        self.inner.poll(at_most).woke
     }
 
     /// Returns whether the node has been closed. Its descriptor is not readable then, after one last time.

@@ -20,9 +20,9 @@ use bytes::Bytes;
 
 use crate::address::Address;
 use crate::delivery::cross_shard::CrossShardWaiters;
-use crate::delivery::event_source::TaskWaits;
 use crate::delivery::parker::{Parker, Waiter, WaiterId};
 use crate::delivery::spin::Spin;
+use crate::delivery::task_waits::TaskWaits;
 use crate::error::CallError;
 use crate::mail::queue::{Queue, Undelivered, WaitingRequest, WaitingResponse};
 use crate::observe::spans::SpanNumber;

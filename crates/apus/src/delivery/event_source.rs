@@ -16,39 +16,23 @@ use crate::error::{EventLoopError, Unusable};
 use crate::mail::Mail;
 use crate::sync::clock;
 
-/// The waits of the tasks of an event loop: how long until one of them is woken.
-#[derive(Debug)]
-pub(crate) struct TaskWaits {
-    spin: Spin,
-    /// When the wait began, and when the loop fell asleep in it.
-    sleeps: Option<(Time, Time)>,
-}
-
-impl TaskWaits {
-    pub(crate) const fn new() -> Self {
-        Self { spin: Spin::new(), sleeps: None }
-    }
-}
-
-/// A look of an event loop at the engine.
+/// The result of a look of an event loop at the engine.
 #[derive(Debug)]
 pub(crate) struct Look {
-    /// Datagrams, and messages of neighbours, that it received.
+    /// Number of received datagrams and messages of neighbours.
     pub(crate) received: usize,
-    /// A task was woken that the calling thread ran when the task began to wait.
+    /// Whether a task was woken that the calling thread ran when the task began to wait.
     pub(crate) woke: bool,
-    /// The event loop does not sleep: it looks again before its thread sleeps.
+    /// Whether the event loop stays awake: it looks again before its thread sleeps.
     pub(crate) awake: bool,
     pub(crate) now: Time,
-    /// When the loop is to look again, if nothing arrives before. `None`: no timer runs, or it looks again before it sleeps.
+    /// Time of the next look without an arrival. `None`: no timer runs, or the loop stays awake.
     pub(crate) due: Option<Time>,
-    /// The node has been closed: there is nothing to look at any more.
-    pub(crate) stopped: bool,
 }
 
 impl Look {
     pub(crate) const STOPPED: Self =
-        Self { received: 0, woke: false, awake: false, now: Time::ZERO, due: None, stopped: true };
+        Self { received: 0, woke: false, awake: false, now: Time::ZERO, due: None };
 }
 
 impl Shared {
@@ -116,7 +100,7 @@ impl Shared {
         if let Some(background) = engine.leadership.event_loop_runs_tasks(me.id()) {
             engine.mail.wakes.push(Waiter::Thread(background));
         }
-        Ok(Look { received: 1, woke: true, awake: true, now, due: None, stopped: false })
+        Ok(Look { received: 1, woke: true, awake: true, now, due: None })
     }
 
     /// Makes `me` the event loop of the engine: one that has looked, and sleeps until `descriptor` is readable.
@@ -165,7 +149,7 @@ impl Shared {
         engine.settle();
         end_wait(&mut engine, now);
         let woke = wakes_task_of_this_thread(&engine);
-        Ok(Look { received, woke, awake: true, now, due: None, stopped: false })
+        Ok(Look { received, woke, awake: true, now, due: None })
     }
 
     /// Ends the event loop of the engine.
@@ -193,7 +177,7 @@ fn sleep(mut engine: Guard<'_>, me: &Arc<Parker>, now: Time, received: usize) ->
     engine.turns.on_timer = false;
     drop(engine);
     me.begin_event_loop_sleep();
-    Look { received, woke, awake: false, now, due, stopped: false }
+    Look { received, woke, awake: false, now, due }
 }
 
 /// Records the end of a wait in which the event loop slept, if tasks are to be woken.

@@ -290,12 +290,13 @@ impl Waiter {
         matches!(self, Self::Task(..))
     }
 
-    /// A task that the calling thread ran when the task began to wait.
+    /// Whether the waiter is a task that the calling thread ran when the task began to wait.
     pub(crate) fn is_task_of_this_thread(&self) -> bool {
         matches!(self, Self::Task(task) if task.thread == thread_id())
     }
 
-    /// A task with this waker.
+    /// Whether the waiter is a task that this waker wakes.
+    #[cfg(feature = "tower")]
     pub(crate) fn will_wake(&self, waker: &Waker) -> bool {
         matches!(self, Self::Task(task) if task.waker.will_wake(waker))
     }

@@ -59,11 +59,11 @@ impl EventLoop {
             let mut ready = descriptor.readable().await?;
             let event_loop = descriptor.get_ref();
             let look = event_loop.inner.turn();
-            if look.stopped {
-                return Ok(());
-            }
             if look.received == 0 {
                 ready.clear_ready();
+                if event_loop.is_closed() {
+                    return Ok(());
+                }
             } else if is_alone {
                 event_loop.run_between_tasks(&look).await;
             } else {
