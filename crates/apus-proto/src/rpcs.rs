@@ -9,8 +9,8 @@ use crate::slab::{Handle, PeerKey, RpcKey, Slab};
 /// Every RPC, of both roles. Its name is its peer and its id in the form of this side.
 ///
 /// The ids of a peer's calls count without gaps, so the calls under way have places of their own in a small table, and no hash is
-/// computed for them. An RPC whose place is taken is found by its hash. A peer that chooses its ids so has other RPCs found as slowly
-/// as without places.
+/// computed for them. An RPC whose place is taken is found by its hash. A peer can choose ids that take the places of other RPCs, which
+/// are then found as fast as without places.
 #[derive(Debug)]
 pub(crate) struct Rpcs {
     slots: Slab<RpcKey, Rpc>,

@@ -254,7 +254,7 @@ impl Engine {
         received
     }
 
-    /// A turn for messages of neighbours that are awake. What is due by time waits for the next full turn.
+    /// A turn for messages of neighbours that are awake. Timers, the link and the other neighbours wait for the next full turn.
     #[inline]
     fn turn_near(&mut self, now: Time) -> usize {
         self.turns.last = now;
@@ -624,7 +624,7 @@ impl Engine {
     /// if work is due before the leader's next turn, or if a long message is partly sent.
     #[inline]
     pub(crate) fn transmit_due(&mut self, now: Time) {
-        // While a thread sleeps, work that is due later may be for it as well.
+        // A sleeping thread may have to be woken earlier than it has planned.
         if self.leadership.sleeper().is_some()
             || self.endpoint.has_events()
             || self.has_met()

@@ -201,7 +201,7 @@ impl Endpoint {
         parts.counters.calls_in_incast += u64::from(rpc.incast);
         let key = self.rpcs.insert(rpc);
         if let Some(mut step) = self.step(key) {
-            // A lower bound: when it runs out, the call may be found to wait longer.
+            // A lower bound. A timer that runs out early is set again.
             let due =
                 now.after(step.rpc.probing.rto.min(nanos(step.parts.config.peer_timeout) / 4));
             let due = step.rpc.expires.map_or(due, |expires| due.min(expires));

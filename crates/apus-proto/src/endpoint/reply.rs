@@ -124,8 +124,7 @@ impl Step<'_> {
         self.charge(RPC_BYTES + u64::from(length));
         self.parts.counters.responses += 1;
         self.parts.counters.message_given(length.into());
-        // The timer that was set for a request of one packet mostly runs out before the response is to be examined: not before the
-        // least RTO.
+        // The response is to be examined after the least RTO at the earliest. The timer of a request of one packet runs out by then.
         let config = &self.parts.config;
         let least = now + config.resend_min.min(config.peer_timeout) + TICK;
         if self.rpc.armed <= now || self.rpc.armed >= least {

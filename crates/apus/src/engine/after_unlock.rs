@@ -49,7 +49,7 @@ impl Engine {
         self.endpoint.take_spent(spent);
     }
 
-    /// The body to drop after the unlock, if there is only one and no other work: so it is after most operations on a single call.
+    /// The body to drop after the unlock, if that is the only work: the usual case after an operation on a single call.
     #[inline]
     pub(crate) fn take_only_work(&mut self) -> Option<Bytes> {
         if self.has_rare_work() { None } else { self.endpoint.take_only_spent() }
