@@ -587,3 +587,5 @@ fn sooner(due: Until, until: Until) -> bool {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod walk;

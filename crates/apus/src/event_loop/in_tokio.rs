@@ -52,8 +52,10 @@ impl EventLoop {
     /// ```
     pub async fn drive(self) -> io::Result<()> {
         let is_alone = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
-        // The deprecation is about types that do not own their descriptor, as this one does.
-        #[allow(deprecated)]
+        #[allow(
+            deprecated,
+            reason = "for types that do not own their descriptor, as this one does"
+        )]
         let descriptor = AsyncFd::with_interest(self, Interest::READABLE)?;
         loop {
             let mut ready = descriptor.readable().await?;

@@ -20,7 +20,7 @@ fn mask(leadership: &mut Leadership<char>, mode: Delivery) {
 }
 
 /// A leadership with threads X (id 1) and Y (id 2) in it, brought into a named state by events only.
-fn leadership(mode: Delivery, state: &str) -> Leadership<char> {
+pub(super) fn leadership(mode: Delivery, state: &str) -> Leadership<char> {
     let mut leadership = Leadership::new(mode, Some(BACKGROUND));
     let mask = |leadership: &mut Leadership<char>| mask(leadership, mode);
     match state {
@@ -81,8 +81,17 @@ fn leadership(mode: Delivery, state: &str) -> Leadership<char> {
             leadership.follow(2, 'y');
             assert_eq!(leadership.leave(1, Leaving::Away), Some('y'));
         }
+        _ => return with_event_loop(mode, state),
+    }
+    leadership
+}
+
+/// A leadership with an event loop, brought into a named state by events only.
+fn with_event_loop(mode: Delivery, state: &str) -> Leadership<char> {
+    let mut leadership = Leadership::new(mode, Some(BACKGROUND));
+    match state {
         "e asleep" => {
-            mask(&mut leadership);
+            mask(&mut leadership, mode);
             assert_eq!(leadership.leave(1, Leaving::Away), None);
             begin_loop(&mut leadership);
         }
@@ -120,7 +129,7 @@ fn leadership(mode: Delivery, state: &str) -> Leadership<char> {
 }
 
 /// The event loop.
-const E: WaiterId = 4;
+pub(super) const E: WaiterId = 4;
 
 /// Its descriptor.
 const LOOP: Descriptors = [7, -1, -1, -1];
@@ -181,7 +190,7 @@ fn name(id: WaiterId) -> char {
     ['x', 'y', 'z', 'e'][usize::try_from(id).unwrap() - 1]
 }
 
-fn show(leadership: &Leadership<char>) -> String {
+pub(super) fn show(leadership: &Leadership<char>) -> String {
     let mut text = match &leadership.lead {
         Lead::Vacant => "vacant".to_owned(),
         Lead::Offered(id) => format!("offered to {}", name(*id)),
@@ -533,120 +542,4 @@ fn tasks_of_an_event_loop_wait_no_longer_than_others_if_its_thread_does_not_look
     assert_eq!(computes.need_progress(), None, "it looks again");
     let action = computes.background_action(at(50_000), at(40_000));
     assert_eq!(action, BackgroundAction::Turn { forced: true });
-}
-
-/// Thread X, in a random walk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Walker {
-    /// It does not wait.
-    Away,
-    Leads,
-    /// It sleeps, on the link or parked.
-    Sleeps,
-}
-
-/// The event loop, in a random walk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Looper {
-    Sleeps,
-    RunsTasks,
-}
-
-/// A random walk of an event loop, thread X and the background thread. Whatever they do, an event loop that sleeps has the lead, or gets
-/// it back from the thread that has it, or was late; and a background thread that is parked for ever has a leader that is no loop.
-#[test]
-fn an_event_loop_that_sleeps_is_not_forgotten() {
-    let mut leadership = leadership(Delivery::suspend(), "e asleep");
-    let (mut x, mut e, mut sleeps) = (Walker::Away, Looper::Sleeps, false);
-    let (mut now, mut last_turn, mut random) = (100_000, 100_000, 1_u64);
-    for step in 0..200_000 {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        let choose = |count: u64| random >> 20 & 0xFFFF % count;
-        now += [1, 50, 3_000, 20_000][choose(4) as usize];
-        let leaving = [Leaving::Away, Leaving::BackSoon, Leaving::Wanted][choose(3) as usize];
-        let mut woken = None;
-        match (random % 8, x) {
-            (0 | 1, _) => {
-                let leads = leadership.event_loop_looks(E);
-                last_turn = now;
-                e = if leads && choose(2) == 0 { Looper::RunsTasks } else { Looper::Sleeps };
-                woken = match e {
-                    Looper::RunsTasks => leadership.event_loop_runs_tasks(E),
-                    Looper::Sleeps => leadership.event_loop_sleeps(E, None),
-                };
-            }
-            (2 | 3, Walker::Away) => {
-                let leads = leadership.claim(1);
-                x = if leads { Walker::Leads } else { Walker::Sleeps };
-                if !leads {
-                    leadership.follow(1, 'x');
-                }
-            }
-            (2, Walker::Leads) => {
-                woken = leadership.leader_sleeps(1, 'x', None);
-                x = Walker::Sleeps;
-            }
-            (2, Walker::Sleeps) => {
-                leadership.unfollow(1);
-                x = if leadership.reclaim(1) { Walker::Leads } else { Walker::Sleeps };
-                if x == Walker::Sleeps {
-                    leadership.follow(1, 'x');
-                }
-            }
-            (3, Walker::Leads | Walker::Sleeps) => {
-                leadership.unfollow(1);
-                woken = leadership.leave(1, leaving);
-                x = Walker::Away;
-            }
-            (4, _) => woken = leadership.poke(at(now), [None, Some(at(now))][choose(2) as usize]),
-            (5, _) => woken = leadership.need_progress(),
-            (6, _) => leadership.turned_opportunistically(),
-            _ => {
-                // A background thread that is parked for ever is not up by itself.
-                if leadership.background != Background::Disarmed {
-                    sleeps = false;
-                    match leadership.background_action(at(now), at(last_turn)) {
-                        BackgroundAction::Turn { .. } => {
-                            last_turn = now;
-                            leadership.background_sleeps(None);
-                            sleeps = true;
-                        }
-                        BackgroundAction::Guard(_) => sleeps = true,
-                        BackgroundAction::Park(_) => {}
-                    }
-                }
-            }
-        }
-        if woken == Some('x') {
-            leadership.unfollow(1);
-            x = if leadership.reclaim(1) { Walker::Leads } else { Walker::Sleeps };
-            if x == Walker::Sleeps {
-                leadership.follow(1, 'x');
-            }
-        }
-        let state =
-            format!("step {step}: {}; x {x:?}, e {e:?}, sleeps {sleeps}", show(&leadership));
-        let is_kept = leadership.followers.iter().any(|it| it.id == E && it.as_leader.is_some());
-        match leadership.lead {
-            Lead::Awake(1) | Lead::Offered(1) => {
-                assert!(is_kept || e == Looper::RunsTasks, "{state}")
-            }
-            Lead::Asleep(Sleeping { id: 1, .. }) => {
-                assert!(is_kept || e == Looper::RunsTasks, "{state}");
-            }
-            Lead::Asleep(Sleeping { id: E, .. }) => {
-                assert_ne!(leadership.background, Background::Disarmed, "{state}");
-            }
-            Lead::Vacant => {
-                assert_eq!(e, Looper::RunsTasks, "{state}");
-                assert_ne!(leadership.background, Background::Disarmed, "{state}");
-            }
-            Lead::Background => {
-                assert!(sleeps && (is_kept || e == Looper::RunsTasks), "{state}");
-            }
-            _ => panic!("{state}"),
-        }
-    }
 }
