@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use apus_shm::{Channel, closer};
 use apus_sockets::introduction::carrier_name;
 use nix::errno::Errno;
-use nix::libc::{CLOSE_RANGE_UNSHARE, SYS_close, SYS_close_range, c_long, linger, syscall};
+use nix::libc::{SYS_close, c_long, linger};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::sockopt::Linger;
 use nix::sys::socket::{
@@ -196,18 +196,8 @@ fn lingering() -> (TcpStream, TcpStream) {
     (end, other)
 }
 
-/// Has this thread open its descriptors for itself alone. Processes that other tests start meanwhile have no copies of them: exec
-/// closes such copies, and would sleep for a lingering one.
-fn have_own_descriptors() {
-    let (first, last) = (3, u32::MAX);
-    // SAFETY: the call changes descriptors of this thread alone, which has opened none.
-    let done = unsafe { syscall(SYS_close_range, first, last, CLOSE_RANGE_UNSHARE) };
-    assert_eq!(done, 0, "{}", Errno::last());
-}
-
 #[test]
 fn a_carrier_without_descriptors_turns_all_away_while_no_thread_can_close_any() {
-    have_own_descriptors();
     let carrier = Limited::start().warmed_up();
     // A stopped carrier receives the last descriptors of the connections.
     carrier.signal(Signal::SIGSTOP);

@@ -21,8 +21,8 @@ use crate::carry::spin::{self, Clock};
 use crate::descriptors::{self, CANDIDATE, CARRIED, INHERITED};
 use crate::{errno, originals};
 
-/// Members of nearly all lists. They need 3 kB of stack; longer lists are in [`Scratch`] memory.
-pub(crate) const FEW: usize = 64;
+/// Members of nearly all lists. They need 2 kB of stack; longer lists are in [`Scratch`] memory.
+pub(crate) const FEW: usize = 40;
 
 thread_local! {
     /// Time of this thread's last `poll` that asked the kernel, in nanoseconds.
