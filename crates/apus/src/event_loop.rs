@@ -24,7 +24,7 @@ mod in_tokio;
 /// Without it, a background thread turns the engine for tasks that await calls or requests: a message wakes that thread, and the
 /// thread wakes the task. An event loop has no such hop. It watches one [descriptor](AsFd), level-triggered, and calls
 /// [`turn`](Self::turn) when the descriptor is readable. In this call tasks are woken and responses come into the queues of their
-/// clients. With tokio (feature `tokio`) [`drive`](Self::drive) does this.
+/// clients. With the feature `tokio`, `EventLoop::drive` does this.
 ///
 /// Threads that wait in blocking functions of the node turn the engine themselves meanwhile, as without an event loop. Nothing hangs if
 /// no thread watches the descriptor, or if the thread of the loop computes: what has arrived waits for at most twice the
