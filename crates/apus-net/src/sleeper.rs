@@ -92,8 +92,8 @@ impl Sleeper {
         debug_assert_eq!(written, 8, "the count is 0 or 1, far from where a write would block");
     }
 
-    /// Discards a call of [`wake`](Self::wake) that no sleep has ended for: the descriptor is no longer readable. Costs a system call
-    /// if there was a call.
+    /// Discards a call of [`wake`](Self::wake) that has ended no sleep. The descriptor is no longer readable afterwards. Costs a system
+    /// call if there was a call.
     pub fn discard_wake(&self) {
         if self.called.load(Ordering::Acquire) {
             self.take_call();

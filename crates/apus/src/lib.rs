@@ -100,7 +100,7 @@
 //! None is on by default. Each only adds to the API.
 //!
 //! * `stream`: `Service::requests` gives requests as a `futures_core::Stream`.
-//! * `tokio`: [`Stream`] has tokio's `AsyncRead` and `AsyncWrite`.
+//! * `tokio`: [`Stream`] has tokio's `AsyncRead` and `AsyncWrite`, and `EventLoop::drive` turns a node in a runtime of tokio.
 //! * `tower`: [`Client`] is a `tower_service::Service` for calls.
 //! * `tracing`: a span for each call and each request, for distributed traces (`apus::tracing`). Events for nodes that start and
 //!   close, calls that fail or are given up, requests without a response, and handlers that panic; none for a packet.

@@ -1,4 +1,5 @@
-//! How an event loop of the application turns the engine: it looks, then sleeps as a leader does, but somewhere in the application.
+//! The turns of the engine by an event loop of the application. The loop looks, and then sleeps as a leader does, but in a call of the
+//! application.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +49,7 @@ impl Shared {
             return Ok(Look::STOPPED);
         }
         engine.leadership.event_loop_looks(me.id());
-        // What made the descriptor readable must be read, or a loop that is notified of changes alone would not be notified again.
+        // The turn must read the input that made the descriptor readable: a loop that is notified of changes alone is not notified again.
         engine.turns.slept = true;
         let now = clock::now();
         let received = engine.turn(now);
