@@ -157,9 +157,8 @@ impl Shared {
     pub(crate) fn remove_event_loop(&self, id: WaiterId) {
         let Ok(mut engine) = self.enter() else { return };
         let leaving = if engine.mail.tasks_wait() { Leaving::Wanted } else { Leaving::Away };
-        if let Some(next) = engine.leadership.remove_event_loop(id, leaving) {
-            engine.mail.wakes.push(Waiter::Thread(next));
-        }
+        let woken = engine.leadership.remove_event_loop(id, leaving);
+        engine.mail.wakes.extend(woken.into_iter().flatten().map(Waiter::Thread));
         engine.transmit_due(clock::now());
     }
 }

@@ -240,16 +240,17 @@ impl<T: Clone> Leadership<T> {
         self.event_loop.as_ref().map(|event_loop| event_loop.handle.clone())
     }
 
-    /// The event loop ends. Returns the thread to wake.
-    pub(crate) fn remove_event_loop(&mut self, id: WaiterId, leaving: Leaving) -> Option<T> {
+    /// The event loop ends. Returns the threads to wake: the one that gets the lead, and the background thread.
+    pub(crate) fn remove_event_loop(&mut self, id: WaiterId, leaving: Leaving) -> [Option<T>; 2] {
         self.event_loop = None;
         self.unfollow(id);
         let handed_over = self.leave(id, leaving);
-        match self.background {
+        let background = match self.background {
             Background::Guards => self.call_background(leaving == Leaving::Wanted), // Its descriptor is closed next.
-            _ if leaving == Leaving::Wanted => handed_over.or_else(|| self.need_progress()),
-            _ => handed_over,
-        }
+            _ if leaving == Leaving::Wanted => self.need_progress(),
+            _ => None,
+        };
+        [handed_over, background]
     }
 
     /// Event loop `id` looks. True if it leads.

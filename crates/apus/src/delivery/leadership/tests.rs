@@ -218,6 +218,13 @@ fn wake(handle: Option<char>) -> String {
     handle.map_or_else(|| "-".to_owned(), |handle| format!("wake {handle}"))
 }
 
+fn wakes(handles: [Option<char>; 2]) -> String {
+    match handles {
+        [Some(first), Some(second)] => format!("wake {first}, {second}"),
+        [first, second] => wake(first.or(second)),
+    }
+}
+
 fn text_of(action: BackgroundAction) -> String {
     match action {
         BackgroundAction::Turn { forced: false } => "turn".to_owned(),
@@ -313,9 +320,9 @@ const LOOP_EVENTS: [LoopEvent; 6] = [
         let leads = matches!(&c.lead, Lead::Awake(E));
         leads.then(|| wake(c.event_loop_runs_tasks(E)))
     }),
-    ("the event loop ends", |c| Some(wake(c.remove_event_loop(E, Leaving::Away)))),
+    ("the event loop ends", |c| Some(wakes(c.remove_event_loop(E, Leaving::Away)))),
     ("the event loop ends while a task waits", |c| {
-        Some(wake(c.remove_event_loop(E, Leaving::Wanted)))
+        Some(wakes(c.remove_event_loop(E, Leaving::Wanted)))
     }),
     ("x, or another thread, begins to wait", |c| Some(follows(c.claim(1)))),
 ];
@@ -542,4 +549,16 @@ fn tasks_of_an_event_loop_wait_no_longer_than_others_if_its_thread_does_not_look
     assert_eq!(computes.need_progress(), None, "it looks again");
     let action = computes.background_action(at(50_000), at(40_000));
     assert_eq!(action, BackgroundAction::Turn { forced: true });
+}
+
+#[test]
+fn the_end_of_a_guarded_event_loop_wakes_the_thread_that_gets_the_lead_as_well() {
+    let mut leadership = leadership(Delivery::suspend(), "e awake");
+    leadership.follow(2, 'y');
+    assert_eq!(leadership.event_loop_sleeps(E, None), None);
+    let action = leadership.background_action(at(20_000), at(0));
+    assert_eq!(action, BackgroundAction::Guard(LOOP));
+    let woken = leadership.remove_event_loop(E, Leaving::Wanted);
+    assert_eq!(woken, [Some('y'), Some(BACKGROUND)]);
+    assert!(leadership.claim(2));
 }
