@@ -166,6 +166,12 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
     ("1006351", "12", "3 4 5"),
     ("2003682", "23", ""),
     ("2001152", "54", ""),
+    // After a shutdown of both directions a read found the end instead of the reset before it.
+    (
+        "2200386",
+        "37",
+        "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 22 23 24 25 26 27 28 29 30 31 32 33 18 19 20 35",
+    ),
 ];
 
 #[test]
