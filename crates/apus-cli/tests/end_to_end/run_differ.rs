@@ -166,6 +166,12 @@ const PROGRAMS: &[(&str, &str, &str)] = &[
     ("1006351", "12", "3 4 5"),
     ("2003682", "23", ""),
     ("2001152", "54", ""),
+    // connect found that the connection had ended and disconnected the socket, whose unread bytes remained.
+    (
+        "2204699",
+        "119",
+        "29 30 31 32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64 65 66 67 68 69 70 71 72 73 74 75 76 77 78 79 80 81 82 83 84 85 86 0 1 2 3 4 5 6 7 8 9 10 11 12 13 21 22 23 24 25 26 27 100 101 102 103 104 105 106 17 18 19 20 28 87 97 98 99 110 111 112 14 15 88 89 91 92 94 107 108 113 115 116 117",
+    ),
     // After a shutdown of both directions a read found the end instead of the reset before it.
     (
         "2200386",
