@@ -70,7 +70,7 @@ impl PathSecret {
         expand(&self.0, label, context)
     }
 
-    //= docs/seal.md#seal-7
+    //= docs/protocol.md#seal-7
     /// Returns the secret that follows this one after a handshake over the sealed path, whose exporter gave `exported`.
     #[must_use]
     pub fn refreshed(&self, exported: &[u8; SECRET_LEN]) -> Self {
@@ -93,7 +93,7 @@ impl DirectionSecret {
         RecordKey { suite, key, iv: expand(&self.0, "iv", &[]) }
     }
 
-    //= docs/seal.md#seal-15
+    //= docs/protocol.md#seal-15
     /// Returns the secret of the next epoch.
     #[must_use]
     pub fn next(&self) -> Self {
