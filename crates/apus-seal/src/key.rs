@@ -1,0 +1,15 @@
+//! The expanded key of one epoch.
+
+use crate::{Aead, DirectionSecret, Nonce, Suite};
+
+pub(crate) struct EpochKey<A> {
+    pub(crate) aead: A,
+    pub(crate) iv: Nonce,
+}
+
+impl<A: Aead> EpochKey<A> {
+    pub(crate) fn new(secret: &DirectionSecret, suite: Suite) -> Self {
+        let key = secret.record_key(suite);
+        Self { aead: A::new(&key), iv: *key.iv() }
+    }
+}
