@@ -7,7 +7,8 @@ use apus_wire::{PathId, Priority};
 
 use crate::aead::{Aead, Forged, Nonce};
 use crate::counters::SealCounters;
-use crate::datagram::{AssociationId, CLEAR_LEN, ClearHeader, Hint, Malformed};
+use crate::datagram::{AssociationId, ClearHeader, Hint, Malformed};
+use crate::key::EpochKey;
 use crate::receiving::{OLD_KEY_TIME, Receiving};
 use crate::schedule::{PathSecret, RefreshSalt, Role};
 use crate::sending::Sending;
@@ -215,7 +216,7 @@ impl<A: Aead, Address> Association<A, Address> {
         }
     }
 
-    /// Returns the clear header, nonce and key of the next datagram that is sent.
+    /// Returns the clear header and the key of the next datagram that is sent.
     #[inline]
     pub(crate) fn next(
         &mut self,
@@ -224,7 +225,7 @@ impl<A: Aead, Address> Association<A, Address> {
         header_len: usize,
         len: usize,
         shared: &mut Shared,
-    ) -> Result<([u8; CLEAR_LEN], Nonce, &A), SealError> {
+    ) -> Result<(ClearHeader, &EpochKey<A>), SealError> {
         if !self.sending.is_ready(len) {
             self.renew(now, len, shared)?;
         }
@@ -275,26 +276,42 @@ impl<A: Aead, Address> Association<A, Address> {
         shared: &mut Shared,
         decrypt: impl FnOnce(&A, &Nonce) -> Result<(), Forged>,
     ) -> Result<(), OpenError> {
-        if self.receiving.is_idle() {
-            self.wake(now, shared);
-        }
-        let Some(key) = self.receiving.key(clear, now) else {
-            shared.counters.dropped_epoch += 1;
-            return Err(OpenError::UnknownEpoch(clear.hint()));
+        let usual = self.receiving.usual_key(clear.epoch_bits());
+        let is_usual = usual.is_some();
+        let key = match usual {
+            Some(key) => key,
+            None => self.rare_key(now, clear, shared)?,
         };
-        if decrypt(&key.aead, &clear.nonce(&key.iv)).is_err() {
+        if decrypt(&key.aead, &clear.nonce(key.iv)).is_err() {
             self.count_forgery(now, shared);
             return Err(OpenError::Forged);
         }
-        if let Some(due) = self.receiving.accept(clear, is_home, now) {
+        self.receiving.set(clear.number, is_home);
+        if !is_usual && let Some(due) = self.receiving.confirm(clear.epoch_bits(), now) {
             shared.schedule(due);
         }
         self.sending.is_answered = true;
         self.is_confirmed = true;
         self.is_used = true;
         shared.counters.opened += 1;
-        shared.counters.opened_foreign += u64::from(!is_home);
+        if !is_home {
+            shared.counters.opened_foreign += 1;
+        }
         Ok(())
+    }
+
+    #[cold]
+    fn rare_key(
+        &mut self,
+        now: Duration,
+        clear: ClearHeader,
+        shared: &mut Shared,
+    ) -> Result<&EpochKey<A>, OpenError> {
+        self.wake(now, shared);
+        self.receiving.rare_key(clear.epoch_bits(), now).ok_or_else(|| {
+            shared.counters.dropped_epoch += 1;
+            OpenError::UnknownEpoch(clear.hint())
+        })
     }
 
     #[cold]
@@ -385,6 +402,7 @@ impl<A: Aead, Address> Association<A, Address> {
     }
 
     /// Makes sure that a later look finds the association.
+    #[cold]
     fn wake(&mut self, now: Duration, shared: &mut Shared) {
         if self.look_at.is_none() {
             let at = now + shared.limits.key_time;

@@ -134,6 +134,18 @@ impl Number {
     }
 }
 
+/// The vector of a key as a number, which makes a nonce of two operations.
+#[derive(Clone, Copy)]
+pub(crate) struct Iv(u128);
+
+impl Iv {
+    pub(crate) fn new(iv: &Nonce) -> Self {
+        let mut bytes = [0; 16];
+        bytes[4..].copy_from_slice(iv);
+        Self(u128::from_be_bytes(bytes))
+    }
+}
+
 /// The first 20 bytes of a sealed datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ClearHeader {
@@ -181,11 +193,9 @@ impl ClearHeader {
     //= docs/wire.md#W44
     /// Returns the nonce of the record: bytes 0–3 and 12–19 of the datagram, XOR the vector of the key.
     #[inline]
-    pub(crate) fn nonce(self, iv: &Nonce) -> Nonce {
-        let mut nonce = *iv;
-        let (marks, number) = nonce.split_at_mut(4);
-        xor(marks, self.mark_word().to_be_bytes());
-        xor(number, self.number.0.to_be_bytes());
+    pub(crate) const fn nonce(self, iv: Iv) -> Nonce {
+        let bound = (self.mark_word() as u128) << 64 | self.number.0 as u128;
+        let [_, _, _, _, nonce @ ..] = (iv.0 ^ bound).to_be_bytes();
         nonce
     }
 
@@ -282,19 +292,20 @@ fn fields(version: u8, datagram: &[u8]) -> Result<(u8, AssociationId, Number), M
     let Some((clear, _)) = datagram.split_first_chunk::<CLEAR_LEN>() else {
         return Err(Malformed::TooShort);
     };
-    let [b0, b1, b2, marks, fields @ ..] = *clear;
-    if [b0, b1, b2] != [0, 0, version] {
+    let (mark, fields) = clear.split_first_chunk::<4>().expect("4 of 20 bytes");
+    let (id, number) = fields.split_first_chunk::<8>().expect("8 of 16 bytes");
+    let mark = u32::from_be_bytes(*mark);
+    if mark >> 8 != u32::from(version) {
         return Err(Malformed::UnknownVersion);
     }
-    let fields = u128::from_be_bytes(fields);
-    let number = Number(fields as u64);
-    let Some(id) = AssociationId::from_bits((fields >> 64) as u64) else {
+    let Some(id) = AssociationId::from_bits(u64::from_be_bytes(*id)) else {
         return Err(Malformed::ZeroId);
     };
+    let number = Number(u64::from_be_bytes(number.try_into().expect("the last 8 bytes")));
     if number.counter() == 0 {
         return Err(Malformed::ZeroCounter);
     }
-    Ok((marks, id, number))
+    Ok((mark as u8, id, number))
 }
 
 #[inline]
@@ -304,13 +315,6 @@ fn emit(marks: u32, id: AssociationId, number: Number) -> [u8; CLEAR_LEN] {
     clear[4..12].copy_from_slice(&id.to_bits().to_be_bytes());
     clear[12..].copy_from_slice(&number.0.to_be_bytes());
     clear
-}
-
-#[inline]
-fn xor<const N: usize>(bytes: &mut [u8], mask: [u8; N]) {
-    for (byte, mask) in bytes.iter_mut().zip(mask) {
-        *byte ^= mask;
-    }
 }
 
 #[cfg(test)]

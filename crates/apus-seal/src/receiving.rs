@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::datagram::{ClearHeader, Number};
+use crate::datagram::Number;
 use crate::key::EpochKey;
 use crate::window::{Stale, Windows};
 use crate::{Aead, DirectionSecret, Suite};
@@ -37,20 +37,21 @@ impl<A: Aead> Receiving<A> {
     }
 
     #[inline]
-    pub(crate) fn is_idle(&self) -> bool {
-        self.key.is_none()
-    }
-
-    #[inline]
     pub(crate) fn check(&self, number: Number, is_home: bool) -> Result<(), Stale> {
         self.windows.check(number, is_home)
     }
 
-    //= docs/protocol.md#seal-15
-    /// Returns the key that may open the datagram; `None` if this node does not have it.
+    /// Returns the key of this epoch, if the datagram names it and it is expanded. [`rare_key`](Self::rare_key) returns other keys.
     #[inline]
-    pub(crate) fn key(&mut self, clear: ClearHeader, now: Duration) -> Option<&EpochKey<A>> {
-        match self.epochs_ahead(clear) {
+    pub(crate) fn usual_key(&self, epoch_bits: u32) -> Option<&EpochKey<A>> {
+        if self.epochs_ahead(epoch_bits) == 0 { self.key.as_ref() } else { None }
+    }
+
+    //= docs/protocol.md#seal-15
+    /// Returns the key that a datagram names; `None` if this node does not have it.
+    #[cold]
+    pub(crate) fn rare_key(&mut self, epoch_bits: u32, now: Duration) -> Option<&EpochKey<A>> {
+        match self.epochs_ahead(epoch_bits) {
             0 => Some(self.key.get_or_insert_with(|| EpochKey::new(&self.secret, self.suite))),
             1 => {
                 let (_, key) = self.candidate.get_or_insert_with(|| {
@@ -65,20 +66,19 @@ impl<A: Aead> Receiving<A> {
         }
     }
 
-    /// Notes that the tag of a datagram fits. Returns the time at which the old key ends, if the datagram began an epoch.
+    /// Marks the number of a datagram whose tag fits. `is_home` says whether it came from the address of the path.
     #[inline]
-    pub(crate) fn accept(
-        &mut self,
-        clear: ClearHeader,
-        is_home: bool,
-        now: Duration,
-    ) -> Option<Duration> {
-        self.windows.set(clear.number, is_home);
-        if self.epochs_ahead(clear) == 1 { self.advance(now) } else { None }
+    pub(crate) fn set(&mut self, number: Number, is_home: bool) {
+        self.windows.set(number, is_home);
     }
 
+    /// Notes that a tag fits the key that [`rare_key`](Self::rare_key) returned. Returns the end of the old key's time, if this begins
+    /// an epoch.
     #[cold]
-    fn advance(&mut self, now: Duration) -> Option<Duration> {
+    pub(crate) fn confirm(&mut self, epoch_bits: u32, now: Duration) -> Option<Duration> {
+        if self.epochs_ahead(epoch_bits) != 1 {
+            return None;
+        }
         let (secret, key) = self.candidate.take()?;
         let end = now + OLD_KEY_TIME;
         self.epoch += 1;
@@ -89,8 +89,8 @@ impl<A: Aead> Receiving<A> {
 
     /// Returns the distance of the datagram's epoch from that of this node, modulo 4.
     #[inline]
-    fn epochs_ahead(&self, clear: ClearHeader) -> u32 {
-        clear.epoch_bits().wrapping_sub(self.epoch) % 4
+    fn epochs_ahead(&self, epoch_bits: u32) -> u32 {
+        epoch_bits.wrapping_sub(self.epoch) % 4
     }
 
     /// Returns the time at which the old key ends.

@@ -2,9 +2,9 @@
 
 use apus_wire::Priority;
 
-use crate::datagram::{AssociationId, CLEAR_LEN, ClearHeader, Hint, LANES, Number};
+use crate::datagram::{AssociationId, ClearHeader, Hint, LANES, Number};
 use crate::key::EpochKey;
-use crate::{Aead, DirectionSecret, Nonce, Suite};
+use crate::{Aead, DirectionSecret, Suite};
 
 /// A datagram counts as at least this many bytes. So the limit of 2^37 bytes is also one of 2^27 datagrams.
 const CHARGE_MIN: u64 = 1024;
@@ -63,23 +63,23 @@ impl<A: Aead> Sending<A> {
     }
 
     //= docs/protocol.md#seal-13
-    /// Takes the next number of the lane. Returns the clear header of the datagram with this number, its nonce and its key.
+    /// Takes the next number of the lane. Returns the clear header of the datagram with this number, and its key.
     #[inline]
     pub(crate) fn next(
         &mut self,
         level: Priority,
         header_len: usize,
         len: usize,
-    ) -> ([u8; CLEAR_LEN], Nonce, &A) {
+    ) -> (ClearHeader, &EpochKey<A>) {
         let key = self.key.as_ref().expect("the key was found ready or renewed");
         self.credit = self.credit.saturating_sub(charge(len));
         let number = &mut self.numbers[Number::lane_of(level, header_len != 0)];
         *number = number.next();
-        let clear = ClearHeader::new(self.epoch, header_len, self.peer_id, *number);
-        (clear.emit(), clear.nonce(&key.iv), &key.aead)
+        (ClearHeader::new(self.epoch, header_len, self.peer_id, *number), key)
     }
 
     /// Makes the key ready for a datagram of this length. Returns whether that took an update.
+    #[cold]
     pub(crate) fn renew(&mut self, len: usize) -> Result<bool, Exhausted> {
         let mut is_updated = false;
         if self.credit < charge(len) {

@@ -12,7 +12,7 @@ use crate::association::{
     Successor,
 };
 use crate::counters::SealCounters;
-use crate::datagram::{AssociationId, CLEAR_LEN, ClearHeader, Hint, OVERHEAD};
+use crate::datagram::{AssociationId, ClearHeader, Hint, OVERHEAD};
 use crate::opened::Admitted;
 use crate::schedule::RefreshSalt;
 
@@ -43,7 +43,7 @@ pub struct Associations<A, Address> {
 
 enum Place<A, Address> {
     Free,
-    Pending(Pending<Address>),
+    Pending(Box<Pending<Address>>),
     Active(Box<Association<A, Address>>),
 }
 
@@ -116,7 +116,7 @@ impl<A: Aead, Address: Copy + PartialEq> Associations<A, Address> {
             self.places.len() - 1
         });
         let id = AssociationId::new(self.shard, index, random);
-        self.places[index] = Place::Pending(Pending { id, kept: Vec::new(), bytes: 0 });
+        self.places[index] = Place::Pending(Box::new(Pending { id, kept: Vec::new(), bytes: 0 }));
         Some(id)
     }
 
@@ -155,7 +155,7 @@ impl<A: Aead, Address: Copy + PartialEq> Associations<A, Address> {
     }
 
     //= docs/protocol.md#seal-12
-    /// Seals a packet or a bundle in place. `datagram` begins with [`CLEAR_LEN`] bytes and ends with [`TAG_LEN`](crate::TAG_LEN) bytes that this
+    /// Seals a packet or a bundle in place. `datagram` begins with [`CLEAR_LEN`](crate::CLEAR_LEN) bytes and ends with [`TAG_LEN`](crate::TAG_LEN) bytes that this
     /// function writes.
     ///
     /// # Errors
@@ -174,9 +174,9 @@ impl<A: Aead, Address: Copy + PartialEq> Associations<A, Address> {
         datagram: &mut [u8],
     ) -> Result<(), SealError> {
         let (association, shared) = self.active(id).ok_or(SealError::NoKeys)?;
-        let (clear, nonce, aead) = association.next(now, level, 0, datagram.len(), shared)?;
-        let (text, tag) = write_clear(datagram, &clear).split_last_chunk_mut().expect(ROOM);
-        aead.seal_in_place(&nonce, text, tag);
+        let (clear, key) = association.next(now, level, 0, datagram.len(), shared)?;
+        let (text, tag) = write_clear(datagram, clear).split_last_chunk_mut().expect(ROOM);
+        key.aead.seal_in_place(&clear.nonce(key.iv), text, tag);
         Ok(())
     }
 
@@ -203,9 +203,9 @@ impl<A: Aead, Address: Copy + PartialEq> Associations<A, Address> {
     ) -> Result<(), SealError> {
         assert_eq!(datagram.len(), OVERHEAD + payload.len() + header.len());
         let (association, shared) = self.active(id).ok_or(SealError::NoKeys)?;
-        let (clear, nonce, aead) =
-            association.next(now, level, header.len(), datagram.len(), shared)?;
-        aead.seal_parts(&nonce, payload, header, write_clear(datagram, &clear));
+        let (clear, key) = association.next(now, level, header.len(), datagram.len(), shared)?;
+        let sealed = write_clear(datagram, clear);
+        key.aead.seal_parts(&clear.nonce(key.iv), payload, header, sealed);
         Ok(())
     }
 
@@ -214,7 +214,7 @@ impl<A: Aead, Address: Copy + PartialEq> Associations<A, Address> {
     /// # Errors
     ///
     /// All of [`OpenError`] but `Forged` and `UnknownEpoch`.
-    #[inline]
+    #[inline(always)]
     pub fn admit<'t, 'd>(
         &'t mut self,
         from: Address,
@@ -421,9 +421,9 @@ impl<Address> Pending<Address> {
 
 /// Writes the clear header to the beginning of a datagram. Returns the bytes after it.
 #[inline]
-fn write_clear<'d>(datagram: &'d mut [u8], clear: &[u8; CLEAR_LEN]) -> &'d mut [u8] {
+fn write_clear(datagram: &mut [u8], clear: ClearHeader) -> &mut [u8] {
     let (begin, rest) = datagram.split_first_chunk_mut().expect(ROOM);
-    *begin = *clear;
+    *begin = clear.emit();
     rest
 }
 

@@ -21,59 +21,61 @@ pub(crate) enum Stale {
 /// The highest number of a lane that has arrived, and a bit for each of the numbers below it.
 pub(crate) struct ReplayWindow<const WORDS: usize> {
     highest: u64,
-    /// Bit `n` mod the number of bits belongs to number `n`.
-    bits: [u64; WORDS],
+    /// Bit `n` mod the number of bits belongs to number `n`. Without bits, all numbers up to the highest count as arrived.
+    bits: Option<Box<[u64; WORDS]>>,
 }
 
 impl<const WORDS: usize> ReplayWindow<WORDS> {
     const BITS: u64 = WORDS as u64 * 64;
 
-    /// Creates a window in which all numbers up to `highest` have arrived.
-    pub(crate) const fn above(highest: u64) -> Self {
-        Self { highest, bits: [u64::MAX; WORDS] }
-    }
+    /// A window into which no number has come.
+    const EMPTY: Self = Self { highest: 0, bits: None };
 
-    #[inline]
-    pub(crate) fn check(&self, counter: u64) -> Result<(), Stale> {
+    #[inline(always)]
+    fn check(&self, counter: u64) -> Result<(), Stale> {
         if counter > self.highest {
             return Ok(());
         }
-        if self.highest - counter >= Self::BITS {
-            return Err(Stale::TooOld);
-        }
-        if self.bits[word(counter) % WORDS] & bit(counter) == 0 {
-            Ok(())
-        } else {
-            Err(Stale::Replayed)
+        match &self.bits {
+            Some(bits) if self.highest - counter < Self::BITS => {
+                let is_new = bits[word(counter) % WORDS] & bit(counter) == 0;
+                if is_new { Ok(()) } else { Err(Stale::Replayed) }
+            }
+            _ => Err(Stale::TooOld),
         }
     }
 
     /// Marks a number for which [`check`](Self::check) found no reason.
-    #[inline]
-    pub(crate) fn set(&mut self, counter: u64) {
+    #[inline(always)]
+    fn set(&mut self, counter: u64) {
+        let bits = self.bits.get_or_insert_with(|| Box::new([u64::MAX; WORDS]));
         if counter > self.highest {
             // The numbers between have not arrived. Their bits are those of numbers that leave the window.
             if counter - self.highest > 1 {
-                self.clear(self.highest + 1, counter);
+                clear(bits, self.highest + 1, counter);
             }
             self.highest = counter;
         }
-        self.bits[word(counter) % WORDS] |= bit(counter);
+        bits[word(counter) % WORDS] |= bit(counter);
     }
 
-    /// Clears the bits of the numbers from `from` to `end - 1`.
-    fn clear(&mut self, from: u64, end: u64) {
-        if end - from >= Self::BITS {
-            self.bits = [0; WORDS];
-            return;
-        }
-        let mut from = from;
-        while from < end {
-            let next = end.min((from | 63) + 1);
-            let mask = u64::MAX << (from % 64) & u64::MAX >> (63 - (next - 1) % 64);
-            self.bits[word(from) % WORDS] &= !mask;
-            from = next;
-        }
+    fn shrink(&mut self) {
+        self.bits = None;
+    }
+}
+
+/// Clears the bits of the numbers from `from` to `end - 1`.
+#[cold]
+fn clear<const WORDS: usize>(bits: &mut [u64; WORDS], mut from: u64, end: u64) {
+    if end - from >= WORDS as u64 * 64 {
+        *bits = [0; WORDS];
+        return;
+    }
+    while from < end {
+        let next = end.min((from | 63) + 1);
+        let mask = u64::MAX << (from % 64) & u64::MAX >> (63 - (next - 1) % 64);
+        bits[word(from) % WORDS] &= !mask;
+        from = next;
     }
 }
 
@@ -87,47 +89,11 @@ const fn bit(counter: u64) -> u64 {
     1 << (counter % 64)
 }
 
-/// The window of one lane, which takes memory while the lane is in use only.
-enum LaneWindow<const WORDS: usize> {
-    /// All numbers up to this one count as arrived.
-    Idle(u64),
-    Active(Box<ReplayWindow<WORDS>>),
-}
-
-impl<const WORDS: usize> LaneWindow<WORDS> {
-    #[inline]
-    fn check(&self, counter: u64) -> Result<(), Stale> {
-        match self {
-            Self::Active(window) => window.check(counter),
-            Self::Idle(highest) if counter > *highest => Ok(()),
-            Self::Idle(_) => Err(Stale::TooOld),
-        }
-    }
-
-    #[inline]
-    fn set(&mut self, counter: u64) {
-        match self {
-            Self::Active(window) => window.set(counter),
-            Self::Idle(highest) => {
-                let mut window = Box::new(ReplayWindow::above(*highest));
-                window.set(counter);
-                *self = Self::Active(window);
-            }
-        }
-    }
-
-    fn shrink(&mut self) {
-        if let Self::Active(window) = self {
-            *self = Self::Idle(window.highest);
-        }
-    }
-}
-
 //= docs/protocol.md#seal-14
 /// The windows of all lanes of a path. Levels overtake each other in switches, so each lane has its own.
 pub(crate) struct Windows {
-    short: [LaneWindow<SHORT_WORDS>; LANES / 2],
-    long: [LaneWindow<LONG_WORDS>; LANES / 2],
+    short: [ReplayWindow<SHORT_WORDS>; LANES / 2],
+    long: [ReplayWindow<LONG_WORDS>; LANES / 2],
     /// Windows of datagrams that came from another address than that of the path.
     foreign: Option<Box<[ReplayWindow<FOREIGN_WORDS>; LANES]>>,
 }
@@ -135,14 +101,14 @@ pub(crate) struct Windows {
 impl Windows {
     pub(crate) fn new() -> Self {
         Self {
-            short: [const { LaneWindow::Idle(0) }; LANES / 2],
-            long: [const { LaneWindow::Idle(0) }; LANES / 2],
+            short: [ReplayWindow::EMPTY; LANES / 2],
+            long: [ReplayWindow::EMPTY; LANES / 2],
             foreign: None,
         }
     }
 
     /// Tests the number of a datagram before it is opened. `is_home` says whether it came from the address of the path.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check(&self, number: Number, is_home: bool) -> Result<(), Stale> {
         let (lane, counter) = (number.lane(), number.counter());
         if lane.is_multiple_of(2) {
@@ -157,7 +123,7 @@ impl Windows {
     }
 
     /// Marks the number of a datagram that was tested and whose tag fits.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn set(&mut self, number: Number, is_home: bool) {
         let (lane, counter) = (number.lane(), number.counter());
         if !is_home {
@@ -174,16 +140,15 @@ impl Windows {
     /// address does not cost the original.
     #[cold]
     fn set_foreign(&mut self, lane: usize, counter: u64) {
-        self.foreign.get_or_insert_with(|| Box::new([const { ReplayWindow::above(0) }; LANES]))
-            [lane]
+        self.foreign.get_or_insert_with(|| Box::new([ReplayWindow::EMPTY; LANES]))[lane]
             .set(counter);
     }
 
     //= docs/protocol.md#seal-8
     /// Gives up the memory of all lanes but their highest numbers. No datagram of before is opened later.
     pub(crate) fn shrink(&mut self) {
-        self.short.iter_mut().for_each(LaneWindow::shrink);
-        self.long.iter_mut().for_each(LaneWindow::shrink);
+        self.short.iter_mut().for_each(ReplayWindow::shrink);
+        self.long.iter_mut().for_each(ReplayWindow::shrink);
     }
 }
 
@@ -215,7 +180,7 @@ mod tests {
     }
 
     fn compare<const WORDS: usize>(counters: &[u64]) {
-        let mut window = ReplayWindow::<WORDS>::above(0);
+        let mut window = ReplayWindow::<WORDS>::EMPTY;
         let mut naive = Naive { arrived: BTreeSet::new(), bits: WORDS as u64 * 64 };
         for &counter in counters {
             let result = window.check(counter);
@@ -266,7 +231,7 @@ mod tests {
     //= docs/protocol.md#seal-8
     #[test]
     fn a_lane_that_shrinks_refuses_what_was_below_its_highest_number() {
-        let mut lane = LaneWindow::<SHORT_WORDS>::Idle(0);
+        let mut lane = ReplayWindow::<SHORT_WORDS>::EMPTY;
         lane.set(5);
         lane.shrink();
         assert_eq!(lane.check(5), Err(Stale::TooOld));
