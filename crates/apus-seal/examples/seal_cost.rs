@@ -1,5 +1,5 @@
-//! Seals and opens datagrams with a cipher that does nothing, so that the instructions of everything else can be counted: valgrind lacks
-//! the instructions of the real ciphers. `seal_cost [seal|open|seal-parts|open-into] NUMBER`
+//! Seals and opens datagrams with a cipher that does nothing, to count the instructions of all else. Valgrind lacks those of the
+//! real ciphers. `seal_cost seal|seal-parts|open|open-into NUMBER`
 
 use std::hint::black_box;
 use std::time::Duration;

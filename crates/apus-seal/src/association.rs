@@ -26,14 +26,14 @@ const HINT_INTERVAL: Duration = Duration::from_secs(1);
 pub struct SealLimits {
     /// Number of associations of a table, pending ones included: 1 to 2^20. Default 10,000.
     pub associations: usize,
-    /// Bytes that a key seals before the next epoch begins, where a datagram counts as at least 1,024. If the peer has sent nothing
-    /// since the last update, as many again. Default 2^37.
+    /// Bytes that a key seals before the next epoch begins, where a datagram counts as at least 1,024. If the peer has sent
+    /// nothing since the last update, as many again. Default 2^37.
     pub key_bytes: u64,
     /// Time in which a key is used before the next epoch begins, and time without a datagram after which a path is idle. Default
     /// 120 s.
     pub key_time: Duration,
-    /// Number of datagrams with wrong tags that end an association. Default 2^36, the limit of ChaCha20-Poly1305 (RFC 9001, section
-    /// 6.6); AES-GCM allows more.
+    /// Number of datagrams with wrong tags that end an association. Default 2^36, the limit of ChaCha20-Poly1305 (RFC 9001,
+    /// section 6.6); AES-GCM allows more.
     pub forgeries: u64,
 }
 
@@ -308,7 +308,7 @@ impl<A: Aead, Address> Association<A, Address> {
         shared: &mut Shared,
     ) -> Result<&EpochKey<A>, OpenError> {
         self.wake(now, shared);
-        self.receiving.rare_key(clear.epoch_bits(), now).ok_or_else(|| {
+        self.receiving.rare_key(clear.epoch_bits()).ok_or_else(|| {
             shared.counters.dropped_epoch += 1;
             OpenError::UnknownEpoch(clear.hint())
         })

@@ -45,8 +45,8 @@ const HEADER_WORDS_MASK: u8 = RESERVED_BIT - 1;
 const LANE_SHIFT: u32 = 60;
 const COUNTER_MASK: u64 = (1 << LANE_SHIFT) - 1;
 
-/// The name of an association at the node that receives its datagrams, which that node chose: 6 bits of the shard, 20 of the place
-/// in its table and 38 random ones. Never 0.
+/// The name of an association at the node that receives its datagrams, which that node chose: 6 bits of the shard, 20 of the
+/// place in its table and 38 random ones. Never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AssociationId(NonZeroU64);
 

@@ -1,7 +1,8 @@
 //! Sealed packets of Apus, as pure state: no clock, thread, socket or unsafe.
 //!
-//! Two nodes with identities speak *sealed*: every UDP datagram is one AEAD record. The keys come from a TLS 1.3 handshake that runs
-//! as ordinary calls to a reserved port. `docs/protocol.md` states the rules (`seal-1`, `W43`, …) that comments and tests cite.
+//! Two nodes with identities speak *sealed*: every UDP datagram is one AEAD record. The keys come from a TLS 1.3 handshake that
+//! runs as ordinary calls to a reserved port. `docs/protocol.md` and `docs/wire.md` state the rules (`seal-1`, `W43`, …) that
+//! comments and tests cite.
 //!
 //! | part | holds |
 //! | --- | --- |
@@ -11,10 +12,10 @@
 //! | [`Suite`], [`Role`], [`PathSecret`], [`DirectionSecret`], [`RecordKey`] | the key schedule |
 //! | [`Aead`] | the cipher: `AwsAead` with the feature `rustls`, a fake one in the simulator |
 //!
-//! The order of calls: a handshake takes an id ([`Associations::reserve`]) and gives it keys ([`Associations::install`]). From then
-//! on the link seals each datagram with [`Associations::seal_in_place`] or [`Associations::seal_parts`]. It passes each received
-//! one to [`Associations::admit`], which tests the number, and then opens it. When [`Associations::poll_timeout`] is due, the link
-//! calls [`Associations::handle_timeout`], and then [`Associations::poll_ended`].
+//! The order of calls: a handshake takes an id ([`Associations::reserve`]) and gives it keys ([`Associations::install`]). From
+//! then on the link seals each datagram with [`Associations::seal_in_place`] or [`Associations::seal_parts`]. It passes each
+//! received one to [`Associations::admit`], which tests the number, and then opens it. When [`Associations::poll_timeout`] is
+//! due, the link calls [`Associations::handle_timeout`], and then [`Associations::poll_ended`].
 
 #![forbid(unsafe_code)]
 

@@ -8,8 +8,8 @@ use crate::aead::{Aead, TAG_LEN, Tag};
 use crate::association::{Association, OpenError, Shared};
 use crate::datagram::{AssociationId, CLEAR_LEN, ClearHeader};
 
-/// A datagram whose clear bytes name keys and a number that was not used. It may be forged: only [`open_in_place`] and [`open_into`]
-/// find out.
+/// A datagram whose clear bytes name keys and a number that was not used. Only [`open_in_place`] and [`open_into`] show whether
+/// it is forged.
 ///
 /// [`open_in_place`]: Self::open_in_place
 /// [`open_into`]: Self::open_into
@@ -60,8 +60,8 @@ impl<'d, A: Aead, Address> Admitted<'_, 'd, A, Address> {
     }
 
     //= docs/protocol.md#seal-16
-    /// Opens the datagram into the beginning of `room`, which has at least [`text_len`](Self::text_len) bytes. After an error these bytes are
-    /// worthless.
+    /// Opens the datagram into the beginning of `room`, which has at least [`text_len`](Self::text_len) bytes. After an error
+    /// these bytes are worthless.
     ///
     /// # Errors
     ///

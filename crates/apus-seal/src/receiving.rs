@@ -41,7 +41,8 @@ impl<A: Aead> Receiving<A> {
         self.windows.check(number, is_home)
     }
 
-    /// Returns the key of this epoch, if the datagram names it and it is expanded. [`rare_key`](Self::rare_key) returns other keys.
+    /// Returns the key of this epoch, if the datagram names it and it is expanded. [`rare_key`](Self::rare_key) returns other
+    /// keys.
     #[inline]
     pub(crate) fn usual_key(&self, epoch_bits: u32) -> Option<&EpochKey<A>> {
         if self.epochs_ahead(epoch_bits) == 0 { self.key.as_ref() } else { None }
@@ -50,7 +51,7 @@ impl<A: Aead> Receiving<A> {
     //= docs/protocol.md#seal-15
     /// Returns the key that a datagram names; `None` if this node does not have it.
     #[cold]
-    pub(crate) fn rare_key(&mut self, epoch_bits: u32, now: Duration) -> Option<&EpochKey<A>> {
+    pub(crate) fn rare_key(&mut self, epoch_bits: u32) -> Option<&EpochKey<A>> {
         match self.epochs_ahead(epoch_bits) {
             0 => Some(self.key.get_or_insert_with(|| EpochKey::new(&self.secret, self.suite))),
             1 => {
@@ -61,7 +62,7 @@ impl<A: Aead> Receiving<A> {
                 });
                 Some(key)
             }
-            3 => self.previous.as_ref().filter(|(_, end)| now < *end).map(|(key, _)| key),
+            3 => self.previous.as_ref().map(|(key, _)| key),
             _ => None,
         }
     }
@@ -72,19 +73,18 @@ impl<A: Aead> Receiving<A> {
         self.windows.set(number, is_home);
     }
 
-    /// Notes that a tag fits the key that [`rare_key`](Self::rare_key) returned. Returns the end of the old key's time, if this begins
-    /// an epoch.
+    /// Notes that a tag fits the key of [`rare_key`](Self::rare_key). If that begins an epoch, returns the end of the old key's
+    /// time.
     #[cold]
     pub(crate) fn confirm(&mut self, epoch_bits: u32, now: Duration) -> Option<Duration> {
         if self.epochs_ahead(epoch_bits) != 1 {
             return None;
         }
         let (secret, key) = self.candidate.take()?;
-        let end = now + OLD_KEY_TIME;
         self.epoch += 1;
         self.secret = secret;
-        self.previous = self.key.replace(key).map(|key| (key, end));
-        Some(end)
+        self.previous = self.key.replace(key).map(|key| (key, now + OLD_KEY_TIME));
+        self.due()
     }
 
     /// Returns the distance of the datagram's epoch from that of this node, modulo 4.

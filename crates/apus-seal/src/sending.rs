@@ -56,7 +56,7 @@ impl<A: Aead> Sending<A> {
         }
     }
 
-    /// Returns whether [`next`](Self::next) may be called for a datagram of this length. If not, [`renew`](Self::renew) comes first.
+    /// Returns whether [`next`](Self::next) may follow for a datagram of this length. If not, [`renew`](Self::renew) comes first.
     #[inline]
     pub(crate) fn is_ready(&self, len: usize) -> bool {
         self.key.is_some() && self.credit >= charge(len)

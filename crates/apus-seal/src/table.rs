@@ -29,8 +29,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The associations of a shard. `Address` is a source address of datagrams, in the form in which the link compares them.
 ///
-/// A handshake takes an id with [`reserve`](Self::reserve), and then [installs](Self::install) the keys or [removes](Self::remove)
-/// the id. Meanwhile datagrams with the id are kept. Time is measured from an epoch of the caller.
+/// A handshake takes an id with [`reserve`](Self::reserve), and then [installs](Self::install) the keys or
+/// [removes](Self::remove) the id. Meanwhile datagrams with the id are kept. Time is measured from an epoch of the caller.
 pub struct Associations<A, Address> {
     shard: u8,
     places: Vec<Place<A, Address>>,
@@ -102,8 +102,8 @@ impl<A: Aead, Address: Copy + PartialEq> Associations<A, Address> {
 
     /// Takes an id for a handshake. The caller draws the random number, of which 38 bits count, anew for each id.
     ///
-    /// If the table is full, the association that has been idle for the longest time is replaced. Returns `None` if no association
-    /// is idle.
+    /// If the table is full, the association that has been idle for the longest time is replaced. Returns `None` if no
+    /// association is idle.
     #[must_use]
     pub fn reserve(&mut self, random: u64) -> Option<AssociationId> {
         let limit = self.shared.limits.associations.min(AssociationId::INDEX_END);
@@ -120,8 +120,8 @@ impl<A: Aead, Address: Copy + PartialEq> Associations<A, Address> {
         Some(id)
     }
 
-    /// Gives its keys to an id that [`reserve`](Self::reserve) returned. Returns the datagrams that were kept for it, which the caller
-    /// admits now; `None` if the id was removed or has its keys.
+    /// Gives its keys to an id that [`reserve`](Self::reserve) returned. Returns the datagrams that were kept for it, which the
+    /// caller admits now; `None` if the id was removed or has its keys.
     pub fn install(
         &mut self,
         now: Duration,
@@ -155,8 +155,8 @@ impl<A: Aead, Address: Copy + PartialEq> Associations<A, Address> {
     }
 
     //= docs/protocol.md#seal-12
-    /// Seals a packet or a bundle in place. `datagram` begins with [`CLEAR_LEN`](crate::CLEAR_LEN) bytes and ends with [`TAG_LEN`](crate::TAG_LEN) bytes that this
-    /// function writes.
+    /// Seals a packet or a bundle in place. `datagram` begins with [`CLEAR_LEN`](crate::CLEAR_LEN) bytes and ends with
+    /// [`TAG_LEN`](crate::TAG_LEN) bytes that this function writes.
     ///
     /// # Errors
     ///
@@ -181,8 +181,8 @@ impl<A: Aead, Address: Copy + PartialEq> Associations<A, Address> {
     }
 
     //= docs/wire.md#W45
-    /// Seals a DATA packet, given in two parts, into `datagram`, whose length is [`OVERHEAD`] more than that of the parts. `header` has
-    /// at most [`HEADER_LEN_MAX`](crate::HEADER_LEN_MAX) bytes.
+    /// Seals a DATA packet, given in two parts, into `datagram`, whose length is [`OVERHEAD`] more than that of the parts.
+    /// `header` has at most [`HEADER_LEN_MAX`](crate::HEADER_LEN_MAX) bytes.
     ///
     /// # Errors
     ///
@@ -243,8 +243,8 @@ impl<A: Aead, Address: Copy + PartialEq> Associations<A, Address> {
         Ok(Admitted { association, shared, clear, is_home, datagram })
     }
 
-    /// Takes a hint that came from the address of an association's path. `Ok` puts the path in doubt: a handshake has to show whether
-    /// the peer still has its keys. The association stays as it is.
+    /// Takes a hint that came from the address of an association's path. `Ok` puts the path in doubt: a handshake has to show
+    /// whether the peer still has its keys. The association stays as it is.
     ///
     /// # Errors
     ///
@@ -273,8 +273,8 @@ impl<A: Aead, Address: Copy + PartialEq> Associations<A, Address> {
         }
     }
 
-    /// Notes that a later handshake gave the path of this association another one, by which this node sends now. The old one opens
-    /// datagrams for a time: 10 s after a refresh, and until 10 minutes without a datagram after a crossing handshake.
+    /// Notes that a later handshake gave the path of this association another one, by which this node sends now. The old one
+    /// opens datagrams for a time: 10 s after a refresh, and until 10 minutes without a datagram after a crossing handshake.
     pub fn supersede(&mut self, now: Duration, id: AssociationId, by: Successor) {
         if let Some((association, shared)) = self.active(id) {
             association.supersede(now, by, shared);
@@ -331,8 +331,8 @@ impl<A: Aead, Address: Copy + PartialEq> Associations<A, Address> {
         (self.shared.sweep_at != Duration::MAX).then_some(self.shared.sweep_at)
     }
 
-    /// Does the work that is due: updates keys, shrinks idle associations and ends old ones. One call looks at 256 associations at
-    /// most; if more are left, the next call is due at once.
+    /// Does the work that is due: updates keys, shrinks idle associations and ends old ones. One call looks at 256 associations
+    /// at most; if more are left, the next call is due at once.
     pub fn handle_timeout(&mut self, now: Duration) {
         if now < self.shared.sweep_at {
             return;

@@ -136,8 +136,8 @@ impl Windows {
     }
 
     //= docs/protocol.md#seal-10
-    /// A number that came from another address stays free for the address of the path, so a copy that was sent ahead from a forged
-    /// address does not cost the original.
+    /// A number that came from another address stays free for the address of the path, so a copy that was sent ahead from a
+    /// forged address does not cost the original.
     #[cold]
     fn set_foreign(&mut self, lane: usize, counter: u64) {
         self.foreign.get_or_insert_with(|| Box::new([ReplayWindow::EMPTY; LANES]))[lane]

@@ -64,6 +64,13 @@ fn kilobytes_that_are_kept_are_32_for_an_id_and_1024_for_all() {
     let mut datagram = long.clone();
     datagram[4..12].copy_from_slice(&ids[32].expect("a large table").to_bits().to_be_bytes());
     assert_eq!(pair.server.open(CLIENT, &datagram), Err(OpenError::Kept));
+    assert_eq!(pair.server.open(CLIENT, &datagram), Err(OpenError::Kept));
+    let keys = installation(Role::Server, Suite::Aes128Gcm, pair.client.id);
+    let id = ids[1].expect("a large table");
+    assert!(pair.server.table.install(pair.server.now, id, keys).is_some());
+    let other = pair.server.table.reserve(99);
+    datagram[4..12].copy_from_slice(&other.expect("a large table").to_bits().to_be_bytes());
+    assert_eq!(pair.server.open(CLIENT, &datagram), Err(OpenError::Kept));
 }
 
 #[test]
@@ -74,6 +81,9 @@ fn an_id_gets_its_keys_once() {
     assert!(pair.server.table.install(now, id, keys()).is_none());
     pair.server.table.remove(id);
     assert!(pair.server.table.install(now, id, keys()).is_none());
+    let next = pair.server.table.reserve(7).expect("the same place");
+    assert!(pair.server.table.install(now, id, keys()).is_none());
+    assert!(pair.server.table.install(now, next, keys()).is_some());
 }
 
 /// Returns the hint of a node that does not know the datagram.

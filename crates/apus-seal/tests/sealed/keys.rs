@@ -72,6 +72,18 @@ fn a_key_is_followed_by_the_next_after_120_seconds_of_use() {
 
 //= docs/protocol.md#seal-15
 #[test]
+fn a_key_that_seals_nothing_is_not_followed_by_the_next() {
+    let mut pair = Pair::new();
+    for _ in 0..5 {
+        let datagram = pair.client.seal(7, b"");
+        pair.server.open(CLIENT, &datagram).expect("the key of epoch 0");
+        pair.advance(121);
+    }
+    assert_eq!(pair.server.table.counters().key_updates, 0);
+}
+
+//= docs/protocol.md#seal-15
+#[test]
 fn a_key_is_not_followed_by_the_next_while_the_peer_is_silent() {
     let mut pair = Pair::new();
     for _ in 0..3 {

@@ -41,6 +41,24 @@ fn an_idle_path_has_no_work_until_it_ends() {
     pair.greet();
     pair.advance(500);
     assert_eq!(pair.client.table.poll_timeout(), Some(LIFETIME));
+    assert_eq!(pair.server.table.poll_timeout(), Some(LIFETIME));
+    let datagram = pair.client.seal(7, b"");
+    pair.server.open(CLIENT, &datagram).expect("a new number");
+    let next_look = Some(pair.client.now + Duration::from_secs(120));
+    assert_eq!(pair.client.table.poll_timeout(), next_look);
+    assert_eq!(pair.server.table.poll_timeout(), next_look);
+}
+
+//= docs/protocol.md#seal-8
+#[test]
+fn a_path_that_only_sends_is_not_idle() {
+    let limits = SealLimits { associations: 1, ..SealLimits::default() };
+    let mut pair = Pair::with(Suite::Aes128Gcm, limits);
+    for _ in 0..5 {
+        pair.client.seal(7, b"");
+        pair.client.advance(121);
+        assert_eq!(pair.client.table.reserve(1), None);
+    }
 }
 
 //= docs/protocol.md#seal-7
@@ -143,6 +161,25 @@ fn a_sweep_looks_at_256_associations_a_call_and_ends_all() {
     }
     let ended: Vec<_> = std::iter::from_fn(|| table.poll_ended()).map(|it| it.id).collect();
     assert_eq!(ended, ids);
+}
+
+#[test]
+fn sweeps_are_a_second_apart() {
+    let mut table = Table::new(0, SealLimits::default());
+    for (random, after) in [(1, 0), (2, 10), (3, 20)] {
+        let id = table.reserve(random).expect("a large table");
+        let keys = crate::pair::installation(apus_seal::Role::Server, Suite::Aes128Gcm, id);
+        let now = Duration::from_millis(after);
+        table.install(now, id, keys).expect("a pending id");
+        table.supersede(now, id, Successor::Refresh);
+    }
+    let first = Duration::from_secs(10);
+    assert_eq!(table.poll_timeout(), Some(first));
+    table.handle_timeout(first);
+    let second = first + Duration::from_secs(1);
+    assert_eq!((table.len(), table.poll_timeout()), (2, Some(second)));
+    table.handle_timeout(second);
+    assert_eq!((table.len(), table.poll_timeout()), (0, None));
 }
 
 #[test]
