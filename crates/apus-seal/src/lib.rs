@@ -6,11 +6,19 @@
 //! | part | holds |
 //! | --- | --- |
 //! | [`Suite`], [`Role`], [`PathSecret`], [`DirectionSecret`] | the key schedule |
+//! | [`Name`], [`Identity`] | the names in a certificate, and the facts by which it is judged again |
+//! | [`Pattern`], [`Rule`], [`Denied`] | the peers that a socket serves or calls |
 
 #![forbid(unsafe_code)]
 
+mod certificate;
+mod identity;
+mod pattern;
 mod schedule;
 mod suite;
 
+pub use certificate::{CertificateError, NAMES_MAX, identity};
+pub use identity::{Identity, Name, NameError, SPIFFE_MAX};
+pub use pattern::{Denied, DeniedPeer, PATTERNS_MAX, Pattern, PatternError, Rule};
 pub use schedule::{DirectionSecret, PathSecret, RecordKey, Role};
 pub use suite::Suite;
