@@ -8,16 +8,32 @@
 //! | [`Suite`], [`Role`], [`PathSecret`], [`DirectionSecret`] | the key schedule |
 //! | [`Name`], [`Identity`] | the names in a certificate, and the facts by which it is judged again |
 //! | [`Pattern`], [`Rule`], [`Denied`] | the peers that a socket serves or calls |
+//! | [`frame`] | the bodies of a handshake's calls |
+//! | [`ClientHandshake`], [`Attempts`] | a client's handshake, and when it may begin one |
+//! | [`ServerHandshake`], [`Handshakes`] | a server's handshake, and all of them within their limits |
 
 #![forbid(unsafe_code)]
 
+mod attempts;
 mod certificate;
+mod failure;
+pub mod frame;
+mod handshake;
+mod handshakes;
 mod identity;
 mod pattern;
 mod schedule;
 mod suite;
 
+pub use attempts::{Attempts, Need};
 pub use certificate::{CertificateError, NAMES_MAX, identity};
+pub use failure::{Alert, HandshakeError, TlsError};
+pub use frame::{End, SECURE_PORT};
+pub use handshake::{
+    CONTINUES_MAX, ClientHandshake, ClientOffer, ClientStep, Introduction, Refresh,
+    ServerHandshake, ServerOffer, ServerStep, Tls,
+};
+pub use handshakes::{Answer, Arrival, HandshakeLimits, Handshakes, Work, Worked};
 pub use identity::{Identity, Name, NameError, SPIFFE_MAX};
 pub use pattern::{Denied, DeniedPeer, PATTERNS_MAX, Pattern, PatternError, Rule};
 pub use schedule::{DirectionSecret, PathSecret, RecordKey, Role};

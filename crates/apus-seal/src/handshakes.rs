@@ -1,0 +1,308 @@
+//! The handshakes of a server: who may begin one, and where they stand (rule seal-4).
+//!
+//! The work is split between two threads:
+//!
+//! ```text
+//! under the engine's lock (about 1 µs)          worker thread, without a lock (some 150 µs)
+//!   Handshakes::handle_request  ── Work<T> ──▶    Work::run
+//!   Handshakes::finish          ◀── Worked<T> ──
+//!   answer the call; install the path
+//! ```
+//!
+//! While a handshake is with the worker, its place stays taken and holds no session, so a second CONTINUE is refused. If its time
+//! passes meanwhile, the place is free at once, and the result of the work is dropped when it comes back.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use crate::failure::HandshakeError;
+use crate::frame::{Hello, Request};
+use crate::handshake::{Introduction, ServerHandshake, ServerOffer, ServerStep, Tls};
+
+/// The limits of a server's handshakes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HandshakeLimits {
+    /// Handshakes at a time: 1 to 1,024, the default. Each takes about 13 KB.
+    pub places: u16,
+    /// Handshakes at a time of one host, which is an IPv4 address or a /64 of IPv6. Default 8.
+    pub per_host: u16,
+    /// Handshakes that one host may begin in a second. Default 20.
+    pub per_host_and_second: u16,
+    /// Time for a handshake. Default 5 s.
+    pub time: Duration,
+    /// Time for a handshake while three quarters of the places are taken. Default 1 s.
+    pub time_if_crowded: Duration,
+}
+
+impl Default for HandshakeLimits {
+    fn default() -> Self {
+        Self {
+            places: PLACES_MAX,
+            per_host: 8,
+            per_host_and_second: 20,
+            time: Duration::from_secs(5),
+            time_if_crowded: Duration::from_secs(1),
+        }
+    }
+}
+
+/// A host: limits count all addresses of one together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Host(IpAddr);
+
+impl Host {
+    fn of(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self(address.into()),
+            IpAddr::V6(address) => {
+                let network = address.to_bits() >> 64 << 64;
+                Self(Ipv6Addr::from_bits(network).into())
+            }
+        }
+    }
+}
+
+/// A request of a handshake, as its call shows it.
+#[derive(Debug)]
+pub struct Arrival {
+    /// The address of the client.
+    pub address: IpAddr,
+    /// The deadline of the call, if it has one.
+    pub deadline: Option<Duration>,
+    /// The body.
+    pub body: Vec<u8>,
+    /// A random number, from which the handle of a new handshake is made.
+    pub random: u64,
+}
+
+/// The handshakes of a server. Times are those of one clock that does not go back.
+pub struct Handshakes<T> {
+    limits: HandshakeLimits,
+    places: Vec<Option<Place<T>>>,
+    free: Vec<u16>,
+    under_way: BTreeMap<Host, u16>,
+    /// Handshakes that hosts began in the second `current_second`.
+    begun: BTreeMap<Host, u16>,
+    current_second: u64,
+}
+
+struct Place<T> {
+    handle: u64,
+    host: Host,
+    began: Duration,
+    deadline: Option<Duration>,
+    /// `None` while the handshake is with the worker.
+    handshake: Option<ServerHandshake<T>>,
+}
+
+impl<T: Tls> Handshakes<T> {
+    /// Creates an empty table.
+    ///
+    /// # Panics
+    ///
+    /// If `limits.places` is not 1 to 1,024.
+    #[must_use]
+    pub fn new(limits: HandshakeLimits) -> Self {
+        assert!(
+            matches!(limits.places, 1..=PLACES_MAX),
+            "1 to 1,024 places, not {}",
+            limits.places
+        );
+        Self {
+            limits,
+            places: (0..limits.places).map(|_| None).collect(),
+            free: (0..limits.places).rev().collect(),
+            under_way: BTreeMap::new(),
+            begun: BTreeMap::new(),
+            current_second: 0,
+        }
+    }
+
+    //= docs/protocol.md#seal-4
+    /// Takes a request to [`SECURE_PORT`](crate::SECURE_PORT), and returns the work that it makes. For a HELLO within the limits,
+    /// `offer` gives the server's fields and a new session; it must do no public-key work.
+    ///
+    /// # Errors
+    ///
+    /// The request is refused. [`HandshakeError::fail`] is the answer.
+    pub fn handle_request(
+        &mut self,
+        now: Duration,
+        arrival: Arrival,
+        offer: impl FnOnce(&Hello<'_>) -> ServerOffer<T>,
+    ) -> Result<Work<T>, HandshakeError> {
+        self.expire(now);
+        match Request::parse(&arrival.body)? {
+            Request::Hello(hello) => {
+                let host = Host::of(arrival.address);
+                let index = self.admit(now, host)?;
+                let handle = arrival.random << INDEX_BITS | u64::from(index);
+                let handshake =
+                    ServerHandshake::begin(handle, &hello, &arrival.body, offer(&hello))?;
+                self.free.pop();
+                *self.under_way.entry(host).or_default() += 1;
+                let deadline = arrival.deadline;
+                let place = Place { handle, host, began: now, deadline, handshake: None };
+                self.places[usize::from(index)] = Some(place);
+                Ok(Work { handle, handshake, body: arrival.body })
+            }
+            Request::Continue(go_on) => {
+                let place = self.place(go_on.handle).ok_or(HandshakeError::UnknownHandle)?;
+                let handshake = place.handshake.take().ok_or(HandshakeError::OutOfOrder)?;
+                Ok(Work { handle: go_on.handle, handshake, body: arrival.body })
+            }
+        }
+    }
+
+    /// Takes the result of work, and returns the answer to the call.
+    pub fn finish(&mut self, worked: Worked<T>) -> Answer {
+        let Worked { handle, handshake, result } = worked;
+        let Some(place) = self.place(handle) else {
+            return Answer::failed(HandshakeError::UnknownHandle);
+        };
+        match result {
+            Ok(ServerStep::Reply(body)) => {
+                place.handshake = Some(handshake);
+                Answer::Reply(body)
+            }
+            Ok(ServerStep::Introduced(introduction, body)) => {
+                self.release(index_of(handle));
+                Answer::Introduced(introduction, body)
+            }
+            Err(error) => {
+                self.release(index_of(handle));
+                Answer::failed(error)
+            }
+        }
+    }
+
+    //= docs/protocol.md#seal-4
+    /// Ends the handshakes whose time has passed, and returns their number. The work is bounded by the number of places.
+    pub fn expire(&mut self, now: Duration) -> usize {
+        let expired = |place: &Place<T>| self.place_deadline(place) <= now;
+        let expired: Vec<usize> = (0..self.places.len())
+            .filter(|&index| self.places[index].as_ref().is_some_and(expired))
+            .collect();
+        expired.iter().for_each(|&index| self.release(index));
+        expired.len()
+    }
+
+    /// Returns the time at which [`Handshakes::expire`] has work. The cost is bounded by the number of places.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Duration> {
+        self.places.iter().flatten().map(|place| self.place_deadline(place)).min()
+    }
+
+    /// Returns the number of handshakes under way.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// Returns whether no handshake is under way.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the place for a new handshake of the host, and counts it towards the rate of the host.
+    fn admit(&mut self, now: Duration, host: Host) -> Result<u16, HandshakeError> {
+        if now.as_secs() != self.current_second {
+            self.current_second = now.as_secs();
+            self.begun.clear();
+        }
+        let index = *self.free.last().ok_or(HandshakeError::Busy)?;
+        if self.under_way.get(&host).is_some_and(|&count| count >= self.limits.per_host) {
+            return Err(HandshakeError::Busy);
+        }
+        if self.begun.len() == HOSTS_MAX && !self.begun.contains_key(&host) {
+            return Err(HandshakeError::Busy);
+        }
+        let begun = self.begun.entry(host).or_default();
+        if *begun >= self.limits.per_host_and_second {
+            return Err(HandshakeError::Busy);
+        }
+        *begun += 1;
+        Ok(index)
+    }
+
+    fn place(&mut self, handle: u64) -> Option<&mut Place<T>> {
+        let place = self.places.get_mut(index_of(handle))?.as_mut();
+        place.filter(|place| place.handle == handle)
+    }
+
+    fn place_deadline(&self, place: &Place<T>) -> Duration {
+        let is_crowded = self.len() * 4 >= self.places.len() * 3;
+        let time = if is_crowded { self.limits.time_if_crowded } else { self.limits.time };
+        place.deadline.unwrap_or(Duration::MAX).min(place.began + time)
+    }
+
+    fn release(&mut self, index: usize) {
+        let Some(place) = self.places[index].take() else { return };
+        self.free.push(u16::try_from(index).expect("places have numbers of 10 bits"));
+        if let Some(count) = self.under_way.get_mut(&place.host) {
+            *count -= 1;
+            if *count == 0 {
+                self.under_way.remove(&place.host);
+            }
+        }
+    }
+}
+
+/// A frame and the handshake that it belongs to: work for a thread that does not hold the engine's lock.
+pub struct Work<T> {
+    handle: u64,
+    handshake: ServerHandshake<T>,
+    body: Vec<u8>,
+}
+
+impl<T: Tls> Work<T> {
+    /// Does the public-key work.
+    #[must_use]
+    pub fn run(mut self) -> Worked<T> {
+        let result = self.handshake.handle_request(&self.body);
+        Worked { handle: self.handle, handshake: self.handshake, result }
+    }
+
+    /// Returns whether the work refreshes a path, and so goes before other work.
+    #[must_use]
+    pub fn is_refresh(&self) -> bool {
+        self.handshake.is_refresh()
+    }
+}
+
+/// Work that is done, for [`Handshakes::finish`].
+pub struct Worked<T> {
+    handle: u64,
+    handshake: ServerHandshake<T>,
+    result: Result<ServerStep, HandshakeError>,
+}
+
+/// The answer to a request.
+#[derive(Debug)]
+pub enum Answer {
+    /// TLS goes on: answer with this body.
+    Reply(Vec<u8>),
+    /// The client is verified: install the path, then answer with this body.
+    Introduced(Box<Introduction>, Vec<u8>),
+    /// The handshake has failed: answer with this body, and log the error.
+    Failed(HandshakeError, Vec<u8>),
+}
+
+impl Answer {
+    fn failed(error: HandshakeError) -> Self {
+        let body = error.fail().emit();
+        Self::Failed(error, body)
+    }
+}
+
+const PLACES_MAX: u16 = 1 << INDEX_BITS;
+const INDEX_BITS: u32 = 10;
+
+/// The most hosts whose rate is counted in one second. One core accepts fewer handshakes in a second.
+const HOSTS_MAX: usize = 16_384;
+
+fn index_of(handle: u64) -> usize {
+    usize::try_from(handle % u64::from(PLACES_MAX)).expect("the index has 10 bits")
+}
