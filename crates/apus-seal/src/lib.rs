@@ -11,6 +11,7 @@
 //! | [`frame`] | the bodies of a handshake's calls |
 //! | [`ClientHandshake`], [`Attempts`] | a client's handshake, and when it may begin one |
 //! | [`ServerHandshake`], [`Handshakes`] | a server's handshake, and all of them within their limits |
+//! | `TlsConfig`, `Trust` (feature `rustls`) | TLS 1.3, and the certificates that a node accepts |
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +25,10 @@ mod identity;
 mod pattern;
 mod schedule;
 mod suite;
+#[cfg(feature = "rustls")]
+mod tls;
+#[cfg(feature = "rustls")]
+mod trust;
 
 pub use attempts::{Attempts, Need};
 pub use certificate::{CertificateError, NAMES_MAX, identity};
@@ -38,3 +43,7 @@ pub use identity::{Identity, Name, NameError, SPIFFE_MAX};
 pub use pattern::{Denied, DeniedPeer, PATTERNS_MAX, Pattern, PatternError, Rule};
 pub use schedule::{DirectionSecret, PathSecret, RecordKey, Role};
 pub use suite::Suite;
+#[cfg(feature = "rustls")]
+pub use tls::{TlsConfig, TlsSession};
+#[cfg(feature = "rustls")]
+pub use trust::{TlsConfigError, Trust};
