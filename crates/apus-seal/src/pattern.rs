@@ -56,7 +56,8 @@ impl FromStr for Pattern {
 
     fn from_str(text: &str) -> Result<Self, PatternError> {
         let error = |cause: String| PatternError { text: text.to_owned(), cause, allowed: ALLOWED };
-        match text {
+        // In any case of letters: `Plain` would be a DNS name otherwise.
+        match &*text.to_ascii_lowercase() {
             "any" => return Ok(Self::Any),
             "plain" => return Ok(Self::Plain),
             _ => {}
@@ -359,6 +360,8 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Pattern>().expect(text).to_string(), text);
         }
+        assert_eq!("Plain".parse(), Ok(Pattern::Plain));
+        assert_eq!("ANY".parse(), Ok(Pattern::Any));
     }
 
     #[test]
