@@ -111,6 +111,24 @@ fn two_nodes_of_one_authority_meet() {
 }
 
 #[test]
+fn the_server_sees_the_dns_name_that_it_was_found_by_and_no_address() {
+    let (client, server) = nodes();
+    let hello = |name: Option<&str>| {
+        let name = name.map(|name| Name::parse(name).expect("a name"));
+        let session = client.client_session(name.as_ref(), address()).expect("a session");
+        let outcome = shake(session, server.server_session().expect("a session"));
+        let hello = outcome.frames[0].clone();
+        outcome.expect_path();
+        hello
+    };
+    let contains = |hello: &[u8], text: &[u8]| hello.windows(text.len()).any(|part| part == text);
+    assert!(contains(&hello(Some("kv.example.org")), b"kv.example.org"));
+    let (with, without) = (hello(Some("kv.example.org")), hello(None));
+    assert!(with.len() > without.len() && !contains(&without, b"10.0.0.2"));
+    assert!(!contains(&hello(Some(SERVER)), b"example.org"), "a SPIFFE id is no DNS name");
+}
+
+#[test]
 fn each_handshake_has_another_secret() {
     let (client, server) = nodes();
     let secret = || fingerprint(&meet(&client, &server).expect_path().0);

@@ -21,6 +21,7 @@ pub(crate) struct Outcome {
     pub frames: Vec<Vec<u8>>,
 }
 
+#[allow(dead_code, reason = "each test uses a part")]
 impl Outcome {
     /// Returns both introductions, after a check that they belong together.
     pub(crate) fn expect_path(self) -> (Introduction, Introduction) {
