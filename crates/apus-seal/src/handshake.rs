@@ -1,6 +1,6 @@
 //! The two sides of a handshake, from the first flight of TLS to the secret of a path.
 //!
-//! Both are values that own their TLS session. The methods that take frames do public-key work (some 150 µs) and touch nothing else,
+//! Both are values that own their TLS session. The methods that take frames do public-key work (100 to 200 µs) and touch nothing else,
 //! so a value can move to a worker thread and come back. [`Handshakes`](crate::Handshakes) does the bookkeeping of a server, and
 //! [`Attempts`](crate::Attempts) that of a client, under the lock of an engine.
 

@@ -318,8 +318,9 @@ fn a_handshake_ends_after_five_seconds_or_after_one_if_the_table_is_crowded() {
     assert_eq!(server.admitted("10.0.0.6"), 2);
     assert_eq!(server.admitted("10.0.0.7"), 0, "all places are taken");
     server.now = Duration::from_secs(101);
+    assert_eq!(server.handshakes.expire(server.now), 3, "the oldest, until a quarter is free");
+    assert_eq!(server.handshakes.next_timeout(), Some(Duration::from_secs(105)));
     assert_eq!(server.admitted("10.0.0.7"), 2);
-    assert_eq!(server.handshakes.len(), 2, "the others have ended");
 }
 
 //= docs/protocol.md#seal-4
