@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use apus_seal::{DeniedPeer, Identity, Name, Pattern, Rule, identity};
+use apus_seal::{DeniedPeer, Identity, Name, Pattern, Rule};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Ok(identity) = identity(vec![bytes.to_vec()], Duration::ZERO) {
+    if let Ok(identity) = Identity::from_chain(vec![bytes.to_vec()], Duration::ZERO) {
         assert!(Pattern::Any.admits(Some(&identity)));
         assert!(Pattern::Name(identity.name.clone()).admits(Some(&identity)));
         assert_eq!(Name::parse(identity.name.as_str()), Ok(identity.name));

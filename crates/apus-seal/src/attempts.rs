@@ -79,6 +79,7 @@ impl Attempts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::Limit;
 
     const MIDDLE: u32 = u32::MAX / 2;
 
@@ -134,7 +135,7 @@ mod tests {
     #[test]
     fn calls_wait_while_a_server_has_no_room() {
         let mut attempts = Attempts::default();
-        attempts.failed(at(0), HandshakeError::Busy, MIDDLE);
+        attempts.failed(at(0), HandshakeError::Busy(Limit::Places), MIDDLE);
         assert_eq!(attempts.error(at(1)), None);
         assert!(!attempts.begin(at(1), Need::NoPath));
         attempts.failed(at(1), HandshakeError::UnknownHandle, MIDDLE);

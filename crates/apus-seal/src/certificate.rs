@@ -60,35 +60,37 @@ pub enum CertificateError {
     Name(#[from] NameError),
 }
 
-/// Returns the identity in a chain of certificates in DER, that of the node first. The chain must have been verified.
-///
-/// `now` is the time since 1970. Certificates that are not valid then were no part of the verified path, since a peer may send more
-/// certificates than the path needs, and do not limit the validity.
-///
-/// # Errors
-///
-/// [`CertificateError`].
-pub fn identity(chain: Vec<Vec<u8>>, now: Duration) -> Result<Identity, CertificateError> {
-    let leaf = Certificate::parse(chain.first().ok_or(CertificateError::Missing)?)?;
-    //= docs/protocol.md#seal-5
-    let (mut not_before, mut not_after) = (leaf.not_before, leaf.not_after);
-    for issuer in &chain[1..] {
-        let issuer = Certificate::parse(issuer)?;
-        if (issuer.not_before..=issuer.not_after).contains(&now) {
-            not_before = not_before.max(issuer.not_before);
-            not_after = not_after.min(issuer.not_after);
+impl Identity {
+    /// Returns the identity in a chain of certificates in DER, that of the node first. The chain must have been verified.
+    ///
+    /// `now` is the time since 1970. Certificates that are not valid then were no part of the verified path, since a peer may send more
+    /// certificates than the path needs, and do not limit the validity.
+    ///
+    /// # Errors
+    ///
+    /// [`CertificateError`].
+    pub fn from_chain(chain: Vec<Vec<u8>>, now: Duration) -> Result<Self, CertificateError> {
+        let leaf = Certificate::parse(chain.first().ok_or(CertificateError::Missing)?)?;
+        //= docs/protocol.md#seal-5
+        let (mut not_before, mut not_after) = (leaf.not_before, leaf.not_after);
+        for issuer in &chain[1..] {
+            let issuer = Certificate::parse(issuer)?;
+            if (issuer.not_before..=issuer.not_after).contains(&now) {
+                not_before = not_before.max(issuer.not_before);
+                not_after = not_after.min(issuer.not_after);
+            }
         }
+        Ok(Self {
+            name: leaf.name()?,
+            dns_names: leaf.dns_names.clone(),
+            addresses: leaf.addresses.clone(),
+            serial: leaf.serial.to_vec(),
+            issuer: leaf.issuer.to_owned(),
+            not_before,
+            not_after,
+            chain,
+        })
     }
-    Ok(Identity {
-        name: leaf.name()?,
-        dns_names: leaf.dns_names.clone(),
-        addresses: leaf.addresses.clone(),
-        serial: leaf.serial.to_vec(),
-        issuer: leaf.issuer.to_owned(),
-        not_before,
-        not_after,
-        chain,
-    })
 }
 
 /// One certificate.

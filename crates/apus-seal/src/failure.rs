@@ -94,8 +94,8 @@ pub enum HandshakeError {
     #[error("{}", refusal(.0))]
     Refused(Fail),
     /// A limit of this server is reached.
-    #[error("too many handshakes are under way")]
-    Busy,
+    #[error("busy: {0}")]
+    Busy(Limit),
     /// No suite of the client is allowed here.
     #[error("none of the offered suites {0:?} is allowed")]
     NoSuite(Vec<u8>),
@@ -124,6 +124,31 @@ pub enum HandshakeError {
     },
 }
 
+/// The limit of a server that a HELLO exceeds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Limit {
+    /// Handshakes at a time.
+    Places,
+    /// Handshakes at a time of one host.
+    PerHost,
+    /// Handshakes that one host may begin in a second.
+    PerHostAndSecond,
+    /// Hosts that may begin handshakes in a second.
+    Hosts,
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Places => "too many handshakes are under way",
+            Self::PerHost => "too many handshakes of this host are under way",
+            Self::PerHostAndSecond => "this host begins too many handshakes in a second",
+            Self::Hosts => "too many hosts begin handshakes",
+        })
+    }
+}
+
 impl HandshakeError {
     /// Returns the frame by which a server reports this error.
     #[must_use]
@@ -136,7 +161,7 @@ impl HandshakeError {
             | Self::NotOffered(_)
             | Self::ReplyChanged => (FailReason::Malformed, 0),
             Self::Tls(error) => (FailReason::Tls, error.alert.0),
-            Self::Busy => (FailReason::Busy, 0),
+            Self::Busy(_) => (FailReason::Busy, 0),
             Self::NoSuite(_) => (FailReason::NoSuite, 0),
             Self::UnknownHandle => (FailReason::UnknownHandle, 0),
             Self::WrongConfirmation => (FailReason::WrongConfirmation, 0),
@@ -148,7 +173,7 @@ impl HandshakeError {
     /// Returns whether the server only has no room at the moment.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        matches!(self, Self::Busy | Self::Refused(Fail { reason: FailReason::Busy, .. }))
+        matches!(self, Self::Busy(_) | Self::Refused(Fail { reason: FailReason::Busy, .. }))
     }
 }
 
@@ -195,6 +220,6 @@ mod tests {
              the peer says: certificate expired (TLS alert 45 certificate_expired)"
         );
         assert!(!refused.is_busy());
-        assert!(HandshakeError::Refused(HandshakeError::Busy.fail()).is_busy());
+        assert!(HandshakeError::Refused(HandshakeError::Busy(Limit::Places).fail()).is_busy());
     }
 }

@@ -212,8 +212,8 @@ impl<T: Tls> ClientHandshake<T> {
         }
     }
 
-    /// Returns the body of a last call, which carries the alert of a failed client to the server, so that the server can report the
-    /// cause and does not wait. `None` if there is nothing to say. The response has no meaning.
+    /// Returns the body of a last call, by which a failed client ends the handshake at the server. It carries the alert of TLS, if
+    /// TLS has failed. `None` if the server has not taken the handshake or has ended it. The response has no meaning.
     pub fn farewell(&mut self) -> Option<Vec<u8>> {
         let ClientPhase::Offered(Some(agreed)) =
             std::mem::replace(&mut self.phase, ClientPhase::Ended)
@@ -223,7 +223,7 @@ impl<T: Tls> ClientHandshake<T> {
         let mut records = Vec::new();
         self.session.write(&mut records);
         let frame = Continue { handle: agreed.handle, confirmation: [0; 16], records: &records };
-        (!records.is_empty()).then(|| frame.emit())
+        Some(frame.emit())
     }
 
     fn agree(

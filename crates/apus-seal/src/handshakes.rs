@@ -1,4 +1,4 @@
-//! The handshakes of a server: who may begin one, and where they stand (rule seal-4).
+//! The handshakes of a server: their limits, and the state of each (rule seal-4).
 //!
 //! The work is split between two threads:
 //!
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use crate::failure::HandshakeError;
+use crate::failure::{HandshakeError, Limit};
 use crate::frame::{Hello, Request};
 use crate::handshake::{Introduction, ServerHandshake, ServerOffer, ServerStep, Tls};
 
@@ -216,16 +216,16 @@ impl<T: Tls> Handshakes<T> {
             self.current_second = now.as_secs();
             self.begun.clear();
         }
-        let index = *self.free.last().ok_or(HandshakeError::Busy)?;
+        let index = *self.free.last().ok_or(HandshakeError::Busy(Limit::Places))?;
         if self.under_way.get(&host).is_some_and(|&count| count >= self.limits.per_host) {
-            return Err(HandshakeError::Busy);
+            return Err(HandshakeError::Busy(Limit::PerHost));
         }
         if self.begun.len() == HOSTS_MAX && !self.begun.contains_key(&host) {
-            return Err(HandshakeError::Busy);
+            return Err(HandshakeError::Busy(Limit::Hosts));
         }
         let begun = self.begun.entry(host).or_default();
         if *begun >= self.limits.per_host_and_second {
-            return Err(HandshakeError::Busy);
+            return Err(HandshakeError::Busy(Limit::PerHostAndSecond));
         }
         *begun += 1;
         Ok(index)

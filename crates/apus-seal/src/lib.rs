@@ -31,8 +31,8 @@ mod tls;
 mod trust;
 
 pub use attempts::{Attempts, Need};
-pub use certificate::{CertificateError, NAMES_MAX, identity};
-pub use failure::{Alert, HandshakeError, TlsError};
+pub use certificate::{CertificateError, NAMES_MAX};
+pub use failure::{Alert, HandshakeError, Limit, TlsError};
 pub use frame::{End, SECURE_PORT};
 pub use handshake::{
     CONTINUES_MAX, ClientHandshake, ClientOffer, ClientStep, Introduction, Refresh,

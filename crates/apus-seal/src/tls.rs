@@ -26,7 +26,6 @@ use rustls::{
 };
 use zeroize::Zeroizing;
 
-use crate::certificate;
 use crate::failure::{Alert, TlsError};
 use crate::handshake::Tls;
 use crate::identity::{Identity, Name};
@@ -42,6 +41,7 @@ pub struct TlsConfig {
     server: Arc<ServerConfig>,
     /// `None` if the program has its own verifiers.
     trust: Option<Arc<Trust>>,
+    identity: Option<Arc<Identity>>,
 }
 
 impl TlsConfig {
@@ -59,7 +59,7 @@ impl TlsConfig {
         clock: Arc<dyn TimeProvider>,
     ) -> Result<Self, TlsConfigError> {
         let chain: Vec<CertificateDer<'static>> = pem_objects("cert", "CERTIFICATE", chain)?;
-        identity_of(&chain, &*clock, None)
+        let identity = identity_of(&chain, &*clock, None)
             .map_err(|error| TlsConfigError::new("cert", error.view))?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| {
             TlsConfigError::new(
@@ -84,7 +84,8 @@ impl TlsConfig {
                 config.with_client_auth_cert(chain, key)
             })
             .map_err(unusable)?;
-        Ok(Self { trust: Some(trust), ..Self::from_rustls(client, server)? })
+        let config = Self::from_rustls(client, server)?;
+        Ok(Self { trust: Some(trust), identity: Some(Arc::new(identity)), ..config })
     }
 
     /// Creates the configuration of a node from those of a program, for keys in hardware or verifiers of its own. The settings of the
@@ -120,7 +121,13 @@ impl TlsConfig {
         server.send_half_rtt_data = false;
         server.cert_compressors.clear();
         server.cert_decompressors.clear();
-        Ok(Self { client: Arc::new(client), server: Arc::new(server), trust: None })
+        Ok(Self { client: Arc::new(client), server: Arc::new(server), trust: None, identity: None })
+    }
+
+    /// Returns the node's own identity; `None` if the program has configured rustls itself.
+    #[must_use]
+    pub fn identity(&self) -> Option<&Arc<Identity>> {
+        self.identity.as_ref()
     }
 
     /// Creates the session of a client. This is public-key work. `name` is the DNS name by which the address was found, which the
@@ -237,7 +244,7 @@ fn identity_of(
     let now = Duration::from_secs(now.as_secs());
     let identity = match trust {
         Some(trust) => trust.identity(chain, now),
-        None => certificate::identity(chain, now),
+        None => Identity::from_chain(chain, now),
     };
     identity.map_err(|error| refused(Alert::BAD_CERTIFICATE, &error.to_string()))
 }

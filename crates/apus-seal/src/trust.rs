@@ -21,7 +21,7 @@ use webpki::{
 };
 
 use crate::Role;
-use crate::certificate::{self, Certificate};
+use crate::certificate::{Certificate, CertificateError as IdentityError};
 use crate::failure::{Alert, TlsError};
 use crate::identity::{Identity, Name, is_trust_domain};
 use crate::pattern::Denied;
@@ -131,8 +131,8 @@ impl Trust {
         &self,
         chain: Vec<Vec<u8>>,
         now: Duration,
-    ) -> Result<Identity, certificate::CertificateError> {
-        let mut identity = certificate::identity(chain, now)?;
+    ) -> Result<Identity, IdentityError> {
+        let mut identity = Identity::from_chain(chain, now)?;
         if self.domain_roots(&identity.name).is_some() {
             identity.dns_names.clear();
             identity.addresses.clear();

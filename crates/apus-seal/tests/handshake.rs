@@ -8,7 +8,7 @@ use std::time::Duration;
 use apus_seal::frame::{Continue, FailReason, FrameError, Hello, Response};
 use apus_seal::{
     Alert, Answer, Arrival, CONTINUES_MAX, ClientHandshake, ClientOffer, ClientStep,
-    HandshakeError, HandshakeLimits, Handshakes, Name, Refresh, ServerOffer, Suite, Work,
+    HandshakeError, HandshakeLimits, Handshakes, Limit, Name, Refresh, ServerOffer, Suite, Work,
 };
 use apus_wire::Token;
 
@@ -255,6 +255,13 @@ impl Server {
         self.request(address, hello)
     }
 
+    fn limit(&mut self, address: &str) -> Limit {
+        match self.hello(address).map(|_| ()) {
+            Err(HandshakeError::Busy(limit)) => limit,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// Lets clients of an address begin handshakes until one is refused, and returns their number.
     fn admitted(&mut self, address: &str) -> usize {
         let mut count = 0;
@@ -276,8 +283,8 @@ fn a_host_has_eight_handshakes_under_way() {
     assert_eq!(server.admitted("2001:db8::1"), 8);
     assert_eq!(server.admitted("2001:db8::2:1"), 0, "the same /64");
     assert_eq!(server.admitted("2001:db8:0:1::1"), 8);
-    let error = server.hello("10.0.0.1").map(|_| ()).expect_err("no place is left");
-    assert_eq!((error.fail().reason, error.is_busy()), (FailReason::Busy, true));
+    assert_eq!(server.limit("10.0.0.1"), Limit::PerHost);
+    assert_eq!(HandshakeError::Busy(Limit::PerHost).fail().reason, FailReason::Busy);
 }
 
 //= docs/protocol.md#seal-4
@@ -316,7 +323,7 @@ fn a_handshake_ends_after_five_seconds_or_after_one_if_the_table_is_crowded() {
     assert_eq!(["10.0.0.3", "10.0.0.4", "10.0.0.5"].map(|host| server.admitted(host)), [2; 3]);
     assert_eq!(server.handshakes.next_timeout(), Some(Duration::from_secs(101)));
     assert_eq!(server.admitted("10.0.0.6"), 2);
-    assert_eq!(server.admitted("10.0.0.7"), 0, "all places are taken");
+    assert_eq!(server.limit("10.0.0.7"), Limit::Places);
     server.now = Duration::from_secs(101);
     assert_eq!(server.handshakes.expire(server.now), 3, "the oldest, until a quarter is free");
     assert_eq!(server.handshakes.next_timeout(), Some(Duration::from_secs(105)));
@@ -376,7 +383,7 @@ fn a_second_continue_is_refused_while_the_first_is_at_work() {
 #[test]
 fn a_response_after_the_end_is_out_of_order() {
     let (mut client, _) = ClientHandshake::begin(offer(), Scripted::client(SERVER));
-    assert!(client.handle_response(&HandshakeError::Busy.fail().emit()).is_err());
+    assert!(client.handle_response(&HandshakeError::Busy(Limit::Places).fail().emit()).is_err());
     let error =
         client.handle_response(&apus_seal::frame::Done { handle: 1, confirmation: [0; 16] }.emit());
     assert_eq!(error.map(|_| ()), Err(HandshakeError::OutOfOrder));

@@ -96,6 +96,7 @@ fn refused(peer: &Pem, peer_trust: Trust, node: &TlsConfig) -> TlsError {
 #[test]
 fn two_nodes_of_one_authority_meet() {
     let (client, server) = nodes();
+    assert_eq!(client.identity().expect("its own").name.as_str(), CLIENT);
     let outcome = meet(&client, &server);
     let lengths: Vec<usize> = outcome.frames.iter().map(Vec::len).collect();
     assert!(lengths[0] > 1_184, "X25519MLKEM768 comes first: {lengths:?}");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use apus_seal::{
     Answer, Arrival, ClientHandshake, ClientOffer, ClientStep, End, HandshakeError,
-    HandshakeLimits, Handshakes, Introduction, Refresh, Role, ServerOffer, Suite, Tls,
+    HandshakeLimits, Handshakes, Introduction, Limit, Refresh, Role, ServerOffer, Suite, Tls,
 };
 use apus_wire::Token;
 
@@ -117,7 +117,7 @@ fn serve<T: Tls>(
 ) -> (Option<Result<Introduction, HandshakeError>>, Vec<u8>) {
     if session.is_none() && body.first() == Some(&1) {
         // A changed CONTINUE may be a second HELLO.
-        return (None, HandshakeError::Busy.fail().emit());
+        return (None, HandshakeError::Busy(Limit::Places).fail().emit());
     }
     let address = "10.0.0.1".parse().expect("an address");
     let arrival = Arrival { address, deadline: None, body, random: 0x0123_4567_89ab_cdef };
