@@ -95,7 +95,7 @@ impl Identity {
 
 /// One certificate.
 #[derive(Debug)]
-pub(crate) struct Certificate<'a> {
+struct Certificate<'a> {
     serial: &'a [u8],
     issuer: &'a str,
     not_before: Duration,
@@ -106,7 +106,7 @@ pub(crate) struct Certificate<'a> {
 }
 
 impl<'a> Certificate<'a> {
-    pub(crate) fn parse(der: &'a [u8]) -> Result<Self, CertificateError> {
+    fn parse(der: &'a [u8]) -> Result<Self, CertificateError> {
         let mut outer = Der(Der::whole(der, SEQUENCE, "envelope")?);
         let mut fields = Der(outer.expect(SEQUENCE, "body")?);
         if fields.next_is(CERTIFICATE_VERSION) {
@@ -147,7 +147,7 @@ impl<'a> Certificate<'a> {
 
     //= docs/protocol.md#seal-5
     /// Returns the SPIFFE id, else the first DNS name.
-    pub(crate) fn name(&self) -> Result<Name, CertificateError> {
+    fn name(&self) -> Result<Name, CertificateError> {
         match *self.uris {
             [uri] if is_spiffe(uri) => Ok(Name::spiffe(uri)?),
             [] | [_] => self.dns_names.first().cloned().ok_or(CertificateError::NoName),

@@ -21,10 +21,10 @@ use webpki::{
 };
 
 use crate::Role;
-use crate::certificate::{Certificate, CertificateError as IdentityError};
+use crate::certificate::CertificateError as IdentityError;
 use crate::failure::{Alert, TlsError};
 use crate::identity::{Identity, Name, is_trust_domain};
-use crate::pattern::Denied;
+use crate::pattern::{Denied, DeniedPeer};
 
 //= docs/protocol.md#seal-5
 /// The roots, trust domains, revocation lists and denied peers by which certificates are judged.
@@ -110,19 +110,21 @@ impl Trust {
 
     //= docs/protocol.md#seal-11
     /// Judges a peer again after a reload: its chain, the time since 1970, revocation and the denied peers. `role` is that of the peer
-    /// in the handshake. The cost is that of verifying its chain.
+    /// in the handshake. Returns its identity by the roots of now, for the rules. The cost is that of verifying its chain.
     ///
     /// # Errors
     ///
     /// The peer is no longer accepted, and its path must end.
-    pub fn judge(&self, peer: &Identity, role: Role, now: Duration) -> Result<(), TlsError> {
+    pub fn judge(&self, peer: &Identity, role: Role, now: Duration) -> Result<Identity, TlsError> {
         let chain: Vec<_> = peer.chain.iter().map(|der| CertificateDer::from(&der[..])).collect();
-        let now = UnixTime::since_unix_epoch(now);
+        let time = UnixTime::since_unix_epoch(now);
         let verified = match &chain[..] {
-            [leaf, issuers @ ..] => self.verify(leaf, issuers, role, now),
+            [leaf, issuers @ ..] => self.verify(leaf, issuers, role, time),
             [] => Err(Error::NoCertificatesPresented),
         };
-        verified.map_err(|error| tls_error(&error))
+        verified
+            .and_then(|()| self.identity(peer.chain.clone(), now).map_err(other))
+            .map_err(|error| tls_error(&error))
     }
 
     //= docs/protocol.md#seal-5
@@ -152,9 +154,10 @@ impl Trust {
         role: Role,
         now: UnixTime,
     ) -> Result<(), Error> {
-        let name = Certificate::parse(leaf).and_then(|leaf| leaf.name()).map_err(other)?;
+        let since_1970 = Duration::from_secs(now.as_secs());
+        let identity = Identity::from_chain(vec![leaf.to_vec()], since_1970).map_err(other)?;
         //= docs/protocol.md#seal-5
-        let roots = self.domain_roots(&name).unwrap_or(&self.roots);
+        let roots = self.domain_roots(&identity.name).unwrap_or(&self.roots);
         let usage = match role {
             Role::Client => KeyUsage::client_auth(),
             Role::Server => KeyUsage::server_auth(),
@@ -171,12 +174,10 @@ impl Trust {
                 Ok(())
             })
             .map_err(certificate_error)?;
-        let now = Duration::from_secs(now.as_secs());
-        let identity = self.identity(vec![leaf.to_vec()], now).map_err(other)?;
+        //= docs/protocol.md#seal-11
+        // All names count here, also those that the roots do not vouch for.
         match self.denied.entry(&identity) {
-            Some(entry) => {
-                Err(other(DeniedError(format!("{name} is denied by the entry {entry}"))))
-            }
+            Some(entry) => Err(other(DeniedError { name: identity.name, entry: entry.clone() })),
             None => Ok(()),
         }
     }
@@ -316,8 +317,11 @@ fn anchors(setting: &'static str, pem: &[u8]) -> Result<Vec<TrustAnchor<'static>
 
 /// A peer is on the list of denied ones.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct DeniedError(String);
+#[error("{name} is denied by the entry {entry}")]
+struct DeniedError {
+    name: Name,
+    entry: DeniedPeer,
+}
 
 fn other(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))

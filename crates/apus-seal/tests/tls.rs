@@ -254,6 +254,14 @@ fn a_trust_domain_is_vouched_for_by_its_own_roots_alone() {
     assert_eq!(peer.peer.name.as_str(), "spiffe://partner.net/db");
     assert!(peer.peer.dns_names.is_empty() && peer.peer.addresses.is_empty(), "not of its domain");
 
+    let judge = |trust: &Trust| trust.judge(&peer.peer, Role::Server, NOW);
+    let general = judge(&trust(&partner)).expect("general roots now");
+    assert_eq!(general.dns_names.len(), 1, "the general roots vouch for it");
+    let mut denying = trust(&partner);
+    denying.add_domain("partner.net", &partner.pem()).expect("a domain");
+    denying.deny(Denied::parse(["kv.example.org"]).expect("an entry"));
+    assert!(judge(&denying).is_err(), "a denied name counts in any case");
+
     for forged in [
         partner.leaf(&["spiffe://example.org/kv/1"]),
         partner.leaf(&["kv.example.org"]),
@@ -321,6 +329,26 @@ fn a_name_is_the_spiffe_id_or_the_first_dns_name() {
     );
 }
 
+#[test]
+fn identities_have_the_names_that_webpki_verifies() {
+    let ca = Ca::root("Example CA");
+    let pem =
+        ca.leaf(&[SERVER, "kv.example.org", "*.example.org", "a_b.example.org", "10.0.0.2", "x"]);
+    let der = CertificateDer::from_pem_slice(pem.chain.as_bytes()).expect("PEM");
+    let identity = Identity::from_chain(vec![der.to_vec()], NOW).expect("an identity");
+    let verified = webpki::EndEntityCert::try_from(&der).expect("a certificate");
+    let dns_names: Vec<&str> =
+        verified.valid_dns_names().filter(|name| !name.contains('*')).collect();
+    assert_eq!(identity.dns_names.iter().map(Name::as_str).collect::<Vec<_>>(), dns_names);
+    assert_eq!(verified.valid_uri_names().collect::<Vec<_>>(), [identity.name.as_str()]);
+    assert_eq!(identity.serial, verified.serial());
+    let address = ServerName::from(identity.addresses[0]);
+    assert!(verified.verify_is_valid_for_subject_name(&address).is_ok());
+    for length in 0..der.len() {
+        assert!(Identity::from_chain(vec![der[..length].to_vec()], NOW).is_err());
+    }
+}
+
 //= docs/protocol.md#seal-11
 #[test]
 fn revoked_certificates_are_refused() {
@@ -349,7 +377,7 @@ fn a_peer_is_judged_again_after_a_reload() {
     let client = config(&ca.leaf(&[CLIENT]), trust(&ca));
     let (introduction, _) = meet(&client, &config(&ca.leaf(&[SERVER]), trust(&ca))).expect_path();
     let judge = |trust: &Trust, now| trust.judge(&introduction.peer, Role::Server, now);
-    assert_eq!(judge(&trust(&ca), NOW), Ok(()));
+    assert_eq!(judge(&trust(&ca), NOW).as_ref(), Ok(&*introduction.peer));
     let year = Duration::from_secs(366 * 24 * 3_600);
     assert_eq!(judge(&trust(&ca), NOW + year).map_err(|error| error.alert), Err(Alert(45)));
     let other = trust(&Ca::root("Other CA"));
