@@ -563,6 +563,25 @@ mod tests {
         assert_eq!(hello.known_features(), 0);
     }
 
+    //= docs/wire.md#W52
+    #[test]
+    fn the_context_covers_every_clear_byte() {
+        let hello = HELLO_FRAME.emit();
+        let clear = &hello[..HELLO_FRAME.clear_len()];
+        let reply = REPLY_FRAME.emit_clear();
+        let original = context(clear, &reply);
+        for index in 0..clear.len() {
+            let mut changed = clear.to_vec();
+            changed[index] ^= 1;
+            assert_ne!(context(&changed, &reply), original);
+        }
+        for index in 0..REPLY_CLEAR {
+            let mut changed = reply;
+            changed[index] ^= 1;
+            assert_ne!(context(clear, &changed), original);
+        }
+    }
+
     #[test]
     fn malformed_frames_are_refused() {
         let parse = |change: fn(&mut Vec<u8>)| {

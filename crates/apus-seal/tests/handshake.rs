@@ -381,6 +381,26 @@ fn a_second_continue_is_refused_while_the_first_is_at_work() {
 }
 
 #[test]
+fn a_guessed_handle_disturbs_no_handshake() {
+    let mut server = Server::new(HandshakeLimits::default());
+    let (mut client, hello) = ClientHandshake::begin(offer(), Scripted::client(SERVER));
+    let work = server.request("10.0.0.1", hello).expect("there is room");
+    let Answer::Reply(reply) = server.handshakes.finish(work.run()) else { panic!("no REPLY") };
+    let Ok(Response::Reply(fields)) = Response::parse(&reply) else { panic!("no REPLY") };
+    for bit in 0..64 {
+        let guess = fields.handle ^ (1 << bit);
+        let frame = Continue { handle: guess, confirmation: [0; 16], records: &[21, 48] }.emit();
+        let result = server.request("10.0.0.9", frame).map(|_| ());
+        assert_eq!(result, Err(HandshakeError::UnknownHandle), "bit {bit}");
+    }
+    let Ok(ClientStep::Introduced(_, body)) = client.handle_response(&reply) else {
+        panic!("no path")
+    };
+    let work = server.request("10.0.0.1", body).expect("the handshake is known");
+    assert!(matches!(server.handshakes.finish(work.run()), Answer::Introduced(..)));
+}
+
+#[test]
 fn a_response_after_the_end_is_out_of_order() {
     let (mut client, _) = ClientHandshake::begin(offer(), Scripted::client(SERVER));
     assert!(client.handle_response(&HandshakeError::Busy(Limit::Places).fail().emit()).is_err());
