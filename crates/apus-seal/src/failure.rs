@@ -136,6 +136,8 @@ pub enum Limit {
     PerHostAndSecond,
     /// Hosts that may begin handshakes in a second.
     Hosts,
+    /// Paths of this node.
+    Paths,
 }
 
 impl fmt::Display for Limit {
@@ -145,6 +147,7 @@ impl fmt::Display for Limit {
             Self::PerHost => "too many handshakes of this host are under way",
             Self::PerHostAndSecond => "this host begins too many handshakes in a second",
             Self::Hosts => "too many hosts begin handshakes",
+            Self::Paths => "this node has no room for a further path",
         })
     }
 }

@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use crate::failure::{HandshakeError, TlsError};
 use crate::frame::{Continue, Done, End, Hello, REPLY_CLEAR, Reply, Request, Response, context};
 use crate::identity::{Identity, Name};
-use crate::{PathSecret, Role, Suite};
+use crate::{PathSecret, RefreshSalt, Role, Suite};
 
 /// The most CONTINUEs of a handshake. One is usual, a HelloRetryRequest takes two.
 pub const CONTINUES_MAX: u8 = 3;
@@ -74,8 +74,8 @@ impl<T: Tls + ?Sized> Tls for Box<T> {
 /// The path that a handshake refreshes.
 #[derive(Clone)]
 pub struct Refresh {
-    /// The secret of the path so far.
-    pub secret: PathSecret,
+    /// The part of the path's secret that is kept for this.
+    pub salt: RefreshSalt,
     /// The name of the peer, which must stay.
     pub peer: Name,
 }
@@ -415,7 +415,7 @@ fn agree_secret<T: Tls>(
         let (expected, found) = (refresh.peer.clone(), peer.name.clone());
         return Err(HandshakeError::NameChanged { expected, found });
     }
-    Ok((refresh.secret.refreshed(&exported), peer))
+    Ok((refresh.salt.refreshed(&exported), peer))
 }
 
 /// Compares in a time that does not depend on the bytes.

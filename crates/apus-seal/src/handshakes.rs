@@ -89,10 +89,14 @@ pub struct Handshakes<T> {
     /// Handshakes that hosts began in the second `current_second`.
     begun: BTreeMap<Host, u16>,
     current_second: u64,
+    /// Path ids of handshakes that have ended without a path.
+    ended: Vec<u64>,
 }
 
 struct Place<T> {
     handle: u64,
+    /// The server's path id.
+    path_id: u64,
     host: Host,
     began: Duration,
     deadline: Duration,
@@ -122,12 +126,13 @@ impl<T: Tls> Handshakes<T> {
             under_way: BTreeMap::new(),
             begun: BTreeMap::new(),
             current_second: 0,
+            ended: Vec::new(),
         }
     }
 
     //= docs/protocol.md#seal-4
     /// Takes a request to [`SECURE_PORT`](crate::SECURE_PORT), and returns the work that it makes. For a HELLO within the limits,
-    /// `offer` gives the server's fields and a new session; it must do no public-key work.
+    /// `offer` gives the server's fields and a new session, or refuses; it must do no public-key work.
     ///
     /// # Errors
     ///
@@ -136,7 +141,7 @@ impl<T: Tls> Handshakes<T> {
         &mut self,
         now: Duration,
         arrival: Arrival,
-        offer: impl FnOnce(&Hello<'_>) -> ServerOffer<T>,
+        offer: impl FnOnce(&Hello<'_>) -> Result<ServerOffer<T>, HandshakeError>,
     ) -> Result<Work<T>, HandshakeError> {
         self.expire(now);
         match Request::parse(&arrival.body)? {
@@ -144,11 +149,14 @@ impl<T: Tls> Handshakes<T> {
                 let host = Host::of(arrival.address);
                 let index = self.admit(now, host)?;
                 let handle = arrival.random << INDEX_BITS | u64::from(index);
-                let handshake =
-                    ServerHandshake::begin(handle, &hello, &arrival.body, offer(&hello))?;
+                let offer = offer(&hello)?;
+                let path_id = offer.end.path_id;
+                let handshake = ServerHandshake::begin(handle, &hello, &arrival.body, offer)
+                    .inspect_err(|_| self.ended.push(path_id))?;
                 let time_out = now + self.limits.time;
                 let deadline = arrival.deadline.map_or(time_out, |call| call.min(time_out));
-                self.take(index, Place { handle, host, began: now, deadline, handshake: None });
+                let place = Place { handle, path_id, host, began: now, deadline, handshake: None };
+                self.take(index, place);
                 Ok(Work { handle, handshake: Box::new(handshake), body: arrival.body })
             }
             Request::Continue(go_on) => {
@@ -175,7 +183,7 @@ impl<T: Tls> Handshakes<T> {
                 Answer::Introduced(introduction, body)
             }
             Err(error) => {
-                self.release(index_of(handle));
+                self.end(index_of(handle));
                 Answer::failed(error)
             }
         }
@@ -186,7 +194,7 @@ impl<T: Tls> Handshakes<T> {
     pub fn expire(&mut self, now: Duration) -> usize {
         let mut expired = 0;
         while let Some((_, index)) = self.next_to_end().filter(|&(time, _)| time <= now) {
-            self.release(index);
+            self.end(index);
             expired += 1;
         }
         expired
@@ -196,6 +204,11 @@ impl<T: Tls> Handshakes<T> {
     #[must_use]
     pub fn next_timeout(&self) -> Option<Duration> {
         self.next_to_end().map(|(time, _)| time)
+    }
+
+    /// Returns the path id of a handshake that has ended without a path, once for each. The id is free again.
+    pub fn poll_ended(&mut self) -> Option<u64> {
+        self.ended.pop()
     }
 
     /// Returns the number of handshakes under way.
@@ -252,8 +265,14 @@ impl<T: Tls> Handshakes<T> {
         self.places[usize::from(index)] = Some(place);
     }
 
-    fn release(&mut self, index: u16) {
-        let Some(place) = self.places[usize::from(index)].take() else { return };
+    /// Ends a handshake without a path.
+    fn end(&mut self, index: u16) {
+        let place = self.release(index);
+        self.ended.extend(place.map(|place| place.path_id));
+    }
+
+    fn release(&mut self, index: u16) -> Option<Place<T>> {
+        let place = self.places[usize::from(index)].take()?;
         self.free.push(index);
         self.by_deadline.remove(&(place.deadline, index));
         self.by_age.remove(&(place.began, index));
@@ -263,6 +282,7 @@ impl<T: Tls> Handshakes<T> {
                 self.under_way.remove(&place.host);
             }
         }
+        Some(place)
     }
 }
 

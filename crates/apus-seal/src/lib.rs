@@ -41,7 +41,7 @@ pub use handshake::{
 pub use handshakes::{Answer, Arrival, HandshakeLimits, Handshakes, Work, Worked};
 pub use identity::{Identity, Name, NameError, SPIFFE_MAX};
 pub use pattern::{Denied, DeniedPeer, PATTERNS_MAX, Pattern, PatternError, Rule};
-pub use schedule::{DirectionSecret, PathSecret, RecordKey, Role};
+pub use schedule::{DirectionSecret, PathSecret, RecordKey, RefreshSalt, Role};
 pub use suite::Suite;
 #[cfg(feature = "rustls")]
 pub use tls::{TlsConfig, TlsSession};

@@ -6,7 +6,7 @@
 //! path secret ─┬─ "client", "server" ─▶ d0 ─┬─ "key", "iv" ─▶ key of epoch 0
 //!              │                            └─ "update" ─▶ d1 ─▶ …
 //!              ├─ "client done", "server done" ─▶ confirmations
-//!              └─ "refresh" ─▶ salt of the next path secret
+//!              └─ "refresh" ─▶ salt of the next path secret, kept
 //! ```
 
 use hkdf::Hkdf;
@@ -70,13 +70,30 @@ impl PathSecret {
         expand(&self.0, label, context)
     }
 
-    //= docs/protocol.md#seal-7
-    /// Returns the secret that follows this one after a handshake over the sealed path, whose exporter gave `exported`.
+    /// Returns the part of the secret that a later handshake over the sealed path needs.
+    #[must_use]
+    pub fn refresh_salt(&self) -> RefreshSalt {
+        RefreshSalt(Zeroizing::new(expand(&self.0, "refresh", &[])))
+    }
+
+    /// Returns the secret that follows this one, as [`RefreshSalt::refreshed`] does.
     #[must_use]
     pub fn refreshed(&self, exported: &[u8; SECRET_LEN]) -> Self {
-        let salt = Zeroizing::new(expand::<SECRET_LEN>(&self.0, "refresh", &[]));
-        let (secret, _) = Hkdf::<Sha256>::extract(Some(&*salt), exported);
-        Self::new(secret.into())
+        self.refresh_salt().refreshed(exported)
+    }
+}
+
+/// The part of a path secret that outlives the handshake: no key of a record follows from it. Erased when dropped.
+#[derive(Clone)]
+pub struct RefreshSalt(Zeroizing<[u8; SECRET_LEN]>);
+
+impl RefreshSalt {
+    //= docs/protocol.md#seal-7
+    /// Returns the secret that follows after a handshake over the sealed path, whose exporter gave `exported`.
+    #[must_use]
+    pub fn refreshed(&self, exported: &[u8; SECRET_LEN]) -> PathSecret {
+        let (secret, _) = Hkdf::<Sha256>::extract(Some(&*self.0), exported);
+        PathSecret::new(secret.into())
     }
 }
 

@@ -194,10 +194,11 @@ fn refresh(known: &str, seen: &str, same_secret: bool) -> (pair::Outcome, [u8; 1
     let before = fingerprint(&client);
     let other = apus_seal::PathSecret::new([7; 32]);
     let of_client = Refresh {
-        secret: if same_secret { client.secret } else { other },
+        salt: if same_secret { client.secret } else { other }.refresh_salt(),
         peer: Name::parse(known).expect("a name"),
     };
-    let of_server = Refresh { secret: server.secret, peer: Name::parse(CLIENT).expect("a name") };
+    let of_server =
+        Refresh { salt: server.secret.refresh_salt(), peer: Name::parse(CLIENT).expect("a name") };
     let offer = ClientOffer { refresh: Some(of_client), ..offer() };
     let sessions = (Scripted::client(seen), Scripted::server(CLIENT));
     (run(offer, Some(of_server), sessions.0, sessions.1, &mut |_, _| {}), before)
@@ -229,6 +230,15 @@ struct Server {
     random: u64,
 }
 
+fn server_offer() -> ServerOffer<Scripted> {
+    ServerOffer {
+        end: SERVER_END,
+        suites: Suite::ALL.to_vec(),
+        session: Scripted::server(CLIENT),
+        refresh: None,
+    }
+}
+
 impl Server {
     fn new(limits: HandshakeLimits) -> Self {
         Self { handshakes: Handshakes::new(limits), now: Duration::from_secs(100), random: 0 }
@@ -242,12 +252,7 @@ impl Server {
             body,
             random: self.random,
         };
-        self.handshakes.handle_request(self.now, arrival, |_| ServerOffer {
-            end: SERVER_END,
-            suites: Suite::ALL.to_vec(),
-            session: Scripted::server(CLIENT),
-            refresh: None,
-        })
+        self.handshakes.handle_request(self.now, arrival, |_| Ok(server_offer()))
     }
 
     fn hello(&mut self, address: &str) -> Result<Work<Scripted>, HandshakeError> {
@@ -337,12 +342,7 @@ fn the_deadline_of_a_call_shortens_its_handshake() {
     let (_, body) = ClientHandshake::begin(offer(), Scripted::client(SERVER));
     let address = "10.0.0.1".parse().expect("an address");
     let arrival = Arrival { address, deadline: Some(Duration::from_secs(102)), body, random: 1 };
-    let offer = |_: &Hello<'_>| ServerOffer {
-        end: SERVER_END,
-        suites: Suite::ALL.to_vec(),
-        session: Scripted::server(CLIENT),
-        refresh: None,
-    };
+    let offer = |_: &Hello<'_>| Ok(server_offer());
     assert!(server.handshakes.handle_request(server.now, arrival, offer).is_ok());
     assert_eq!(server.handshakes.next_timeout(), Some(Duration::from_secs(102)));
 }
@@ -378,6 +378,54 @@ fn a_second_continue_is_refused_while_the_first_is_at_work() {
     assert!(matches!(client.handle_response(&done), Ok(ClientStep::Done)));
     let third = server.request("10.0.0.1", body).map(|_| ());
     assert_eq!(third, Err(HandshakeError::UnknownHandle), "a copy after the end");
+}
+
+#[test]
+fn the_path_id_of_a_handshake_without_a_path_is_reported_once() {
+    let mut server = Server::new(HandshakeLimits::default());
+    let ended = |server: &mut Server| {
+        std::iter::from_fn(|| server.handshakes.poll_ended()).collect::<Vec<_>>()
+    };
+    let id = SERVER_END.path_id;
+
+    let work = server.hello("10.0.0.1").expect("there is room");
+    assert_eq!(server.handshakes.expire(Duration::from_secs(105)), 1);
+    assert_eq!(ended(&mut server), [id], "its time has passed");
+    server.handshakes.finish(work.run());
+    assert_eq!(ended(&mut server), []);
+
+    let (mut client, hello) = ClientHandshake::begin(offer(), Scripted::client(SERVER));
+    let work = server.request("10.0.0.1", hello.clone()).expect("there is room");
+    let Answer::Reply(reply) = server.handshakes.finish(work.run()) else { panic!("no REPLY") };
+    let Ok(ClientStep::Introduced(_, body)) = client.handle_response(&reply) else {
+        panic!("no path")
+    };
+    let work = server.request("10.0.0.1", body).expect("the handshake is known");
+    assert!(matches!(server.handshakes.finish(work.run()), Answer::Introduced(..)));
+    assert_eq!(ended(&mut server), [], "the path has the id");
+
+    let mut broken = hello.clone();
+    broken.pop();
+    let work = server.request("10.0.0.1", broken).expect("there is room");
+    assert!(matches!(server.handshakes.finish(work.run()), Answer::Failed(..)));
+    assert_eq!(ended(&mut server), [id], "TLS has failed");
+
+    let mut unknown_suites = hello;
+    unknown_suites[37..39].copy_from_slice(&[9, 10]);
+    assert!(server.request("10.0.0.1", unknown_suites).is_err());
+    assert_eq!(ended(&mut server), [id], "no suite fits");
+}
+
+#[test]
+fn a_server_without_room_for_a_path_refuses_hello() {
+    let mut server = Server::new(HandshakeLimits::default());
+    let (_, body) = ClientHandshake::begin(offer(), Scripted::client(SERVER));
+    let address = "10.0.0.1".parse().expect("an address");
+    let arrival = Arrival { address, deadline: None, body, random: 1 };
+    let full = HandshakeError::Busy(Limit::Paths);
+    let result = server.handshakes.handle_request(server.now, arrival, |_| Err(full.clone()));
+    assert_eq!(result.map(|_| ()), Err(full));
+    assert!(server.handshakes.is_empty());
 }
 
 #[test]

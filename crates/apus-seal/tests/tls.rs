@@ -201,7 +201,7 @@ fn a_path_is_refreshed_for_the_same_name() {
     let refresh = |server: &TlsConfig| {
         let of = |introduction: &apus_seal::Introduction| {
             Some(Refresh {
-                secret: introduction.secret.clone(),
+                salt: introduction.secret.refresh_salt(),
                 peer: introduction.peer.name.clone(),
             })
         };

@@ -123,7 +123,7 @@ fn serve<T: Tls>(
     let arrival = Arrival { address, deadline: None, body, random: 0x0123_4567_89ab_cdef };
     let work = handshakes.handle_request(Duration::ZERO, arrival, |_| {
         let (session, refresh) = session.take().expect("one HELLO");
-        ServerOffer { end: SERVER_END, suites: Suite::ALL.to_vec(), session, refresh }
+        Ok(ServerOffer { end: SERVER_END, suites: Suite::ALL.to_vec(), session, refresh })
     });
     match work.map(|work| handshakes.finish(work.run())) {
         Ok(Answer::Reply(body)) => (None, body),
