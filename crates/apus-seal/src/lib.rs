@@ -25,6 +25,7 @@ mod association;
 mod aws;
 mod counters;
 mod datagram;
+mod error;
 mod key;
 mod opened;
 mod receiving;
@@ -35,9 +36,7 @@ mod table;
 mod window;
 
 pub use aead::{Aead, Forged, NONCE_LEN, Nonce, TAG_LEN, Tag};
-pub use association::{
-    EndReason, HintError, Installation, OpenError, SealError, SealLimits, Successor,
-};
+pub use association::{EndReason, Installation, SealLimits, Successor};
 #[cfg(feature = "rustls")]
 pub use aws::AwsAead;
 pub use counters::SealCounters;
@@ -45,6 +44,7 @@ pub use datagram::{
     AssociationId, CLEAR_LEN, HEADER_LEN_MAX, HINT_LEN, Hint, Malformed, OVERHEAD, VERSION_HINT,
     VERSION_SEALED,
 };
+pub use error::{HintError, OpenError, SealError};
 pub use opened::{Admitted, Opened};
 pub use schedule::{DirectionSecret, PathSecret, RecordKey, RefreshSalt, Role};
 pub use suite::Suite;
