@@ -1,10 +1,11 @@
 //! A directory that is removed with everything in it when it is dropped.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 /// A new directory for temporary files.
 #[derive(Debug)]
@@ -17,10 +18,17 @@ impl ScratchDirectory {
     /// If it cannot be made.
     pub(crate) fn new(name: &str) -> Result<Self> {
         let base = std::env::temp_dir();
-        let path = |number: u32| base.join(format!("{name}-{}-{number}", process::id()));
-        let free = (0..).map(path).find(|path| !path.exists()).context("a free name")?;
-        fs::create_dir(&free).with_context(|| free.display().to_string())?;
-        Ok(Self(free))
+        for number in 0_u32.. {
+            let path = base.join(format!("{name}-{}-{number}", process::id()));
+            match fs::create_dir(&path) {
+                // Another thread, or an earlier process with this id.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                made => {
+                    return made.with_context(|| path.display().to_string()).map(|()| Self(path));
+                }
+            }
+        }
+        bail!("every name of {name} in {} is taken", base.display())
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -41,6 +49,9 @@ impl Drop for ScratchDirectory {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -52,5 +63,16 @@ mod tests {
         let path = one.path().to_owned();
         drop(one);
         assert!(!path.exists() && other.path().exists());
+    }
+
+    #[test]
+    fn threads_that_make_directories_at_the_same_time_get_one_each() {
+        let make = || std::iter::repeat_with(|| ScratchDirectory::new("at-once").unwrap());
+        let made: Vec<Vec<_>> = thread::scope(|scope| {
+            let threads = [(); 4].map(|()| scope.spawn(|| make().take(50).collect()));
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let paths: BTreeSet<_> = made.iter().flatten().map(ScratchDirectory::path).collect();
+        assert_eq!(paths.len(), 200);
     }
 }

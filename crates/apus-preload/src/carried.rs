@@ -3,7 +3,7 @@
 use crate::{carry, descriptors};
 
 pub(crate) use crate::carry::leaving::children::passed_on;
-pub(crate) use crate::carry::{after_failed_fork, give_away, return_to_kernel};
+pub(crate) use crate::carry::{after_failed_fork, disconnected, give_away, return_to_kernel};
 
 /// Runs before the process starts or becomes a program, which may inherit descriptors. Makes all of them return. `call` is the
 /// reason in the report.

@@ -321,9 +321,23 @@ pub(super) fn after_connect(fd: c_int, result: c_int) {
         let error = if result == 0 { 0 } else { errno::current() };
         errno::kept(|| report::connected(fd, error));
     }
+    if descriptors::is_carried(fd) && result != 0 && has_disconnected(errno::current()) {
+        errno::kept(|| carried::disconnected(fd));
+    }
     if carry::is_on() && (result == 0 || errno::current() == libc::EINPROGRESS) {
         carry::consider(fd, false);
     }
+}
+
+/// Whether `connect` fails with this error because the connection has ended. The kernel then disconnects the socket, so that it can be
+/// connected anew.
+#[cold]
+fn has_disconnected(number: c_int) -> bool {
+    use libc::{
+        ECONNABORTED, ECONNREFUSED, ECONNRESET, EHOSTUNREACH, ENETUNREACH, EPIPE, ETIMEDOUT,
+    };
+    [ECONNABORTED, ECONNREFUSED, ECONNRESET, EHOSTUNREACH, ENETUNREACH, EPIPE, ETIMEDOUT]
+        .contains(&number)
 }
 
 /// Runs before a descriptor is closed. After the close, another thread may get a descriptor with the same number.

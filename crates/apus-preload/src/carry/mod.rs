@@ -52,7 +52,7 @@ pub(crate) use self::inner::Spared;
 pub(crate) use self::kernel::spec;
 pub(crate) use self::leaving::closing::closed;
 use self::leaving::returning::{self, return_inherited};
-pub(crate) use self::leaving::returning::{give_away, return_all, return_to_kernel};
+pub(crate) use self::leaving::returning::{disconnected, give_away, return_all, return_to_kernel};
 use self::leaving::{children, closing, returns};
 use self::peers::meeting::{self, Addresses};
 use self::peers::{answering, containers, net};

@@ -42,6 +42,15 @@ pub(crate) fn give_away(fd: c_int, call: &'static str) {
     });
 }
 
+/// Leaves a connection that has ended in the kernel, with its unread bytes, which the kernel drops as well.
+#[cold]
+pub(crate) fn disconnected(fd: c_int) {
+    let Some(used) = Use::of(fd) else { return };
+    used.slot.give_up();
+    attaching::detach(used.slot);
+    used.slot.uncarry();
+}
+
 /// Deadline for moving the rest into new sockets, for all connections of a call together. The kernel has the bytes already, so
 /// only its own work takes time.
 fn rest_until(until: Duration) -> Duration {
@@ -53,10 +62,7 @@ fn rest_until(until: Duration) -> Duration {
 fn leave_nothing(fd: c_int, until: Duration) {
     if descriptors::is_carried(fd) && !rest::put_into_socket(fd, until, true) {
         errno::kept(|| {
-            let Some(used) = Use::of(fd) else { return };
-            used.slot.give_up();
-            attaching::detach(used.slot);
-            used.slot.uncarry();
+            disconnected(fd);
             kernel::reset(fd);
         });
     }

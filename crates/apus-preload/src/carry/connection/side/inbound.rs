@@ -62,6 +62,11 @@ impl Side {
                 received = unsafe { self.receive_once(fd, parts, room, flags, asks_kernel) };
             }
         }
+        if received == Err(NotNow::Empty) && self.reads_nothing() && self.has_finished_shut() {
+            // The kernel knows of the shutdown, and may have the error of a reset before it.
+            // SAFETY: guaranteed by the caller.
+            received = unsafe { self.receive_once(fd, parts, room, flags, true) };
+        }
         if matches!(received, Err(NotNow::Wait | NotNow::Empty)) && self.reads_nothing() {
             return Ok(0); // The kernel may not know yet.
         }
