@@ -1,7 +1,8 @@
 //! Sealed packets of Apus, as pure state: no clock, thread, socket or unsafe.
 //!
-//! Two nodes with identities speak *sealed*: every UDP datagram is one AEAD record. The keys come from a TLS 1.3 handshake that runs
-//! as ordinary calls to a reserved port. `docs/protocol.md` states the rules (`seal-1`, `W43`, …) that comments and tests cite.
+//! Two nodes with identities speak *sealed*: every UDP datagram is one AEAD record. The keys come from a TLS 1.3 handshake that
+//! runs as ordinary calls to a reserved port. `docs/protocol.md` states the rules (`seal-1`, `W43`, …) that comments and tests
+//! cite.
 //!
 //! | part | holds |
 //! | --- | --- |
