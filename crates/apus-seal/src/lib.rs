@@ -34,12 +34,12 @@ mod trust;
 pub use attempts::{Attempts, Need};
 pub use certificate::{CertificateError, NAMES_MAX};
 pub use failure::{Alert, HandshakeError, Limit, TlsError};
-pub use frame::{End, SECURE_PORT};
+pub use frame::{PathEnd, SECURE_PORT};
 pub use handshake::{
     CONTINUES_MAX, ClientHandshake, ClientOffer, ClientStep, Introduction, Refresh,
     ServerHandshake, ServerOffer, ServerStep, Tls,
 };
-pub use handshakes::{Answer, Arrival, HandshakeLimits, Handshakes, Work, Worked};
+pub use handshakes::{Arrival, HandshakeAnswer, HandshakeLimits, Handshakes, Work, Worked};
 pub use identity::{Identity, Name, NameError, SPIFFE_MAX};
 pub use pattern::{Denied, DeniedPeer, PATTERNS_MAX, Pattern, PatternError, Rule};
 pub use schedule::{DirectionSecret, PathSecret, RecordKey, RefreshSalt, Role};
