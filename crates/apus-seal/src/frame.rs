@@ -8,7 +8,8 @@
 //!             ◀────────────       DONE, FAIL, or REPLY once more (HelloRetryRequest)
 //! ```
 //!
-//! The fields are clear. Those of HELLO and REPLY are bound into the keys by [`context`], so a node that changes one gets no path.
+//! The fields are clear. Those of HELLO and REPLY are bound into the keys by [`context`], so a node that changes one gets no
+//! path.
 
 use std::ops::Range;
 
@@ -55,7 +56,7 @@ const FAIL_LEN: usize = 4;
 
 /// One end of a sealed path, as its node announces it in HELLO or REPLY.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct End {
+pub struct PathEnd {
     /// The id of the path in datagrams to this end; never 0.
     pub path_id: u64,
     /// The token that this end expects in packets; never [`Token::NONE`].
@@ -68,7 +69,7 @@ pub struct Hello<'a> {
     /// The Homa port of the call that caused the handshake. It selects the server's certificate; 0 selects that of the node.
     pub port: u16,
     /// The client's end.
-    pub end: End,
+    pub end: PathEnd,
     /// The server's token that the client has and doubts; [`Token::NONE`] if there is none.
     pub doubted: Token,
     /// Optional features that the client offers.
@@ -148,7 +149,7 @@ pub struct Reply<'a> {
     /// The chosen suite.
     pub suite: Suite,
     /// The server's end.
-    pub end: End,
+    pub end: PathEnd,
     /// Names the handshake in CONTINUE.
     pub handle: u64,
     /// Those of the offered features that the server knows.
@@ -420,11 +421,11 @@ fn split<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), FrameError> 
     bytes.split_first_chunk().ok_or(FrameError::TooShort { length: bytes.len(), needed: N })
 }
 
-fn end(head: &[u8]) -> Result<End, FrameError> {
-    let end = End { path_id: read_u64(head, PATH_ID), token: Token(read_u64(head, TOKEN)) };
+fn end(head: &[u8]) -> Result<PathEnd, FrameError> {
+    let end = PathEnd { path_id: read_u64(head, PATH_ID), token: Token(read_u64(head, TOKEN)) };
     match end {
-        End { path_id: 0, .. } => Err(FrameError::Zero("path id")),
-        End { token: Token::NONE, .. } => Err(FrameError::Zero("token")),
+        PathEnd { path_id: 0, .. } => Err(FrameError::Zero("path id")),
+        PathEnd { token: Token::NONE, .. } => Err(FrameError::Zero("token")),
         end => Ok(end),
     }
 }
@@ -457,7 +458,8 @@ pub(crate) fn printable(text: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    const END: End = End { path_id: 0x0102_0304_0506_0708, token: Token(0x1112_1314_1516_1718) };
+    const END: PathEnd =
+        PathEnd { path_id: 0x0102_0304_0506_0708, token: Token(0x1112_1314_1516_1718) };
     const HELLO_FRAME: Hello<'static> = Hello {
         port: 4000,
         end: END,

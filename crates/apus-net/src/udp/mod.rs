@@ -6,7 +6,8 @@
 //! | `socket` | opening and probing |
 //! | `peer` | the state of each path |
 //! | `outbox` | packets queued by `send`: bundles and large packets |
-//! | `sealing` | keys and records of sealed paths |
+//! | `sealing` | records of sealed paths |
+//! | `keys` | the keys of sealed paths |
 //! | `send` | from the outbox into the kernel |
 //! | `sender` | connected sockets for peers on this machine |
 //! | `recv` | from the kernel to the handler |
@@ -14,6 +15,7 @@
 //! | `steering` | the choice of a datagram's socket |
 
 mod config;
+mod keys;
 mod outbox;
 mod peer;
 mod recv;

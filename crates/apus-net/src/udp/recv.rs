@@ -12,7 +12,7 @@ use apus_seal::{Kept, VERSION_HINT, VERSION_SEALED};
 use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathId, bundle};
 
 use super::peer::{self, Peer};
-use super::sealing::{self, Sealing};
+use super::sealing::{Origin, Sealing};
 use super::{Inlet, UdpLink};
 use crate::address::{AddressFamily, RawAddress};
 use crate::link::LinkCounters;
@@ -28,12 +28,12 @@ const ALONE: usize = 16_384;
 const GROWTH: usize = 4;
 
 /// The senders of received packets.
-pub(super) struct Senders<'a> {
-    pub(super) peers: &'a mut PathTable<Peer>,
+struct Senders<'a> {
+    peers: &'a mut PathTable<Peer>,
     /// Number of peers with a socket of their own.
-    pub(super) connected: &'a mut usize,
-    pub(super) family: AddressFamily,
-    pub(super) sealing: &'a mut Sealing,
+    connected: &'a mut usize,
+    family: AddressFamily,
+    sealing: &'a mut Sealing,
     counters: &'a mut LinkCounters,
 }
 
@@ -305,7 +305,7 @@ fn sealed_datagram(
     let mut packet = std::mem::take(&mut senders.sealing.packet);
     match senders.sealing.open(from, bytes, &mut packet) {
         Ok(record) => {
-            if let Some(path) = sealing::path_of(senders, record.origin, from) {
+            if let Some(path) = path_of(senders, record.origin, from) {
                 senders.note_called(path, called);
                 pass_on(path, record.content, senders.counters, receiver);
             }
@@ -317,6 +317,40 @@ fn sealed_datagram(
         }
     }
     senders.sealing.packet = packet;
+}
+
+/// Returns the path of an opened record.
+#[inline]
+fn path_of(senders: &mut Senders<'_>, origin: Origin, from: SocketAddr) -> Option<PathId> {
+    match origin.home {
+        Some(home) if senders.peers.place(home).is_some() => Some(home),
+        _ => other_path_of(senders, origin, from),
+    }
+}
+
+//= docs/protocol.md#seal-10
+/// Returns the path of a record that came from another address, or whose path was forgotten. The address may be forged, so the path
+/// takes the place of no other one.
+#[cold]
+fn other_path_of(senders: &mut Senders<'_>, origin: Origin, from: SocketAddr) -> Option<PathId> {
+    let Senders { peers, connected, family, sealing, .. } = senders;
+    let listed = peers.find_sealed(from);
+    let known = [listed, sealing.foreign].into_iter().flatten().find(|&path| {
+        let keys = peers.get(path).and_then(|peer| peer.keys);
+        keys == Some(origin.id) && peers.address(path) == Some(from)
+    });
+    if known.is_some() {
+        return known;
+    }
+    let raw = RawAddress::encode(from, *family)?;
+    let is_listed = listed.is_none() && origin.home.is_some();
+    let path = peer::add_sealed(peers, connected, from, raw, Some(origin.id), is_listed);
+    if origin.home.is_some() {
+        sealing.move_to(origin.id, path, from);
+    } else {
+        sealing.foreign = Some(path);
+    }
+    Some(path)
 }
 
 /// Passes on a packet, or the packets of a bundle.

@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use apus_seal::{
-    Answer, Arrival, ClientHandshake, ClientOffer, ClientStep, End, HandshakeError,
-    HandshakeLimits, Handshakes, Introduction, Limit, Refresh, Role, ServerOffer, Suite, Tls,
+    Arrival, ClientHandshake, ClientOffer, ClientStep, HandshakeAnswer, HandshakeError,
+    HandshakeLimits, Handshakes, Introduction, Limit, PathEnd, Refresh, Role, ServerOffer, Suite,
+    Tls,
 };
 use apus_wire::Token;
 
-pub(crate) const CLIENT_END: End =
-    End { path_id: 0x0400_0012_3456_789a, token: Token(0xc11e_c11e_c11e_c11e) };
-pub(crate) const SERVER_END: End =
-    End { path_id: 0x0800_0012_3456_789a, token: Token(0x5e1e_5e1e_5e1e_5e1e) };
+pub(crate) const CLIENT_END: PathEnd =
+    PathEnd { path_id: 0x0400_0012_3456_789a, token: Token(0xc11e_c11e_c11e_c11e) };
+pub(crate) const SERVER_END: PathEnd =
+    PathEnd { path_id: 0x0800_0012_3456_789a, token: Token(0x5e1e_5e1e_5e1e_5e1e) };
 
 /// The results of both sides. The client's is `Ok` only after DONE.
 pub(crate) struct Outcome {
@@ -109,7 +110,8 @@ pub(crate) fn run<T: Tls>(
     Outcome { client, server: server_result, frames }
 }
 
-/// Takes one request with both halves of the server's work, and returns the result of the handshake, if it ended, with the answer.
+/// Takes one request with both halves of the server's work, and returns the result of the handshake, if it ended, with the
+/// answer.
 fn serve<T: Tls>(
     handshakes: &mut Handshakes<T>,
     body: Vec<u8>,
@@ -126,9 +128,9 @@ fn serve<T: Tls>(
         Ok(ServerOffer { end: SERVER_END, suites: Suite::ALL.to_vec(), session, refresh })
     });
     match work.map(|work| handshakes.finish(work.run())) {
-        Ok(Answer::Reply(body)) => (None, body),
-        Ok(Answer::Introduced(introduction, body)) => (Some(Ok(*introduction)), body),
-        Ok(Answer::Failed(error, body)) => (Some(Err(error)), body),
+        Ok(HandshakeAnswer::Reply(body)) => (None, body),
+        Ok(HandshakeAnswer::Introduced(introduction, body)) => (Some(Ok(*introduction)), body),
+        Ok(HandshakeAnswer::Failed(error, body)) => (Some(Err(error)), body),
         Err(error) => (Some(Err(error.clone())), error.fail().emit()),
     }
 }
