@@ -3,15 +3,19 @@
 use std::time::Duration;
 
 use apus_seal::{
-    Answer, Arrival, ClientHandshake, ClientOffer, ClientStep, End, HandshakeError,
+    Answer, Arrival, AssociationId, ClientHandshake, ClientOffer, ClientStep, End, HandshakeError,
     HandshakeLimits, Handshakes, Introduction, Limit, Refresh, Role, ServerOffer, Suite, Tls,
 };
 use apus_wire::Token;
 
-pub(crate) const CLIENT_END: End =
-    End { path_id: 0x0400_0012_3456_789a, token: Token(0xc11e_c11e_c11e_c11e) };
-pub(crate) const SERVER_END: End =
-    End { path_id: 0x0800_0012_3456_789a, token: Token(0x5e1e_5e1e_5e1e_5e1e) };
+pub(crate) const CLIENT_END: End = End {
+    id: AssociationId::from_bits(0x0400_0012_3456_789a).expect("not 0"),
+    token: Token(0xc11e_c11e_c11e_c11e),
+};
+pub(crate) const SERVER_END: End = End {
+    id: AssociationId::from_bits(0x0800_0012_3456_789a).expect("not 0"),
+    token: Token(0x5e1e_5e1e_5e1e_5e1e),
+};
 
 /// The results of both sides. The client's is `Ok` only after DONE.
 pub(crate) struct Outcome {
