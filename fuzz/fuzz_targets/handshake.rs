@@ -1,5 +1,5 @@
-//! A handshake whose frames are changed, cut, replaced or repeated on their way, with a scripted TLS. The server introduces a client
-//! only if its HELLO and its REPLY arrived with the clear fields that were sent.
+//! A handshake whose frames are changed, cut, replaced or repeated on their way, with a scripted TLS. The server introduces a
+//! client only if its HELLO and its REPLY arrived with the clear fields that were sent.
 #![no_main]
 
 #[path = "../../crates/apus-seal/tests/pair/mod.rs"]

@@ -1,4 +1,4 @@
-//! Patterns, lists of denied peers, and certificates: what parses is written as it is read, and no bytes cause a panic.
+//! Patterns, lists of denied peers, and certificates: a text that parses is written as it is read, and no bytes cause a panic.
 #![no_main]
 
 use std::time::Duration;

@@ -31,12 +31,7 @@ pub enum Need {
 impl Attempts {
     /// Begins a handshake if the limits allow one now, and returns whether they do.
     pub fn begin(&mut self, now: Duration, need: Need) -> bool {
-        let is_early = match need {
-            // A success does not delay the handshake of a path that is unknown by now.
-            Need::NoPath => self.failures > 0 && now < self.earliest,
-            Need::KnownPath => now < self.earliest,
-        };
-        let may_begin = !self.is_under_way && !is_early;
+        let may_begin = self.earliest(need).is_some_and(|earliest| earliest <= now);
         self.is_under_way |= may_begin;
         may_begin
     }
@@ -46,8 +41,8 @@ impl Attempts {
         *self = Self { earliest: now + SPACING, ..Self::default() };
     }
 
-    /// Notes the failure of the handshake under way. The pause before the next one is 0.25 s at first and doubles up to 30 s, give or
-    /// take a sixth by the random number, so that clients of one server do not come back together.
+    /// Notes the failure of the handshake under way. The pause before the next one is 0.25 s at first and doubles up to 30 s,
+    /// give or take a sixth by the random number, so that clients of one server do not come back together.
     pub fn failed(&mut self, now: Duration, error: HandshakeError, random: u32) {
         let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PAUSE);
         let jitter = f64::from(random) / f64::from(u32::MAX) - 0.5;
@@ -57,8 +52,8 @@ impl Attempts {
         self.error = Some(error);
     }
 
-    /// Returns the error with which calls fail at once until the next handshake begins. `None` if calls wait: no handshake has failed
-    /// since the last success, or the server only had no room.
+    /// Returns the error with which calls fail at once until the next handshake begins. `None` if calls wait: no handshake has
+    /// failed since the last success, or the server only had no room.
     #[must_use]
     pub fn error(&self, now: Duration) -> Option<&HandshakeError> {
         let is_pause = !self.is_under_way && now < self.earliest;
@@ -70,6 +65,7 @@ impl Attempts {
     pub fn earliest(&self, need: Need) -> Option<Duration> {
         match need {
             _ if self.is_under_way => None,
+            // A success does not delay the handshake of a path that is unknown by now.
             Need::NoPath if self.failures == 0 => Some(Duration::ZERO),
             _ => Some(self.earliest),
         }

@@ -1,8 +1,8 @@
 //! The facts of an X.509 certificate that identities and rules need: names, serial number, issuer, validity.
 //!
-//! This reader verifies nothing. Signatures, usage and constraints are verified by webpki over the same bytes; it reads strictly, so
-//! that the two never see different names. webpki shows neither validity nor IP addresses, and an X.509 parser for all extensions
-//! would bring more than a dozen crates.
+//! This reader verifies nothing. Signatures, usage and constraints are verified by webpki over the same bytes; it reads strictly,
+//! so that the two never see different names. webpki shows neither validity nor IP addresses, and an X.509 parser for all
+//! extensions would bring more than a dozen crates.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -63,8 +63,8 @@ pub enum CertificateError {
 impl Identity {
     /// Returns the identity in a chain of certificates in DER, that of the node first. The chain must have been verified.
     ///
-    /// `now` is the time since 1970. Certificates that are not valid then were no part of the verified path, since a peer may send more
-    /// certificates than the path needs, and do not limit the validity.
+    /// `now` is the time since 1970. Certificates that are not valid then were no part of the verified path, since a peer may
+    /// send more certificates than the path needs, and do not limit the validity.
     ///
     /// # Errors
     ///

@@ -8,7 +8,8 @@
 //!             ◀────────────       DONE, FAIL, or REPLY once more (HelloRetryRequest)
 //! ```
 //!
-//! The fields are clear. Those of HELLO and REPLY are bound into the keys by [`context`], so a node that changes one gets no path.
+//! The fields are clear. Those of HELLO and REPLY are bound into the keys by [`context`], so a node that changes one gets no
+//! path.
 
 use std::ops::Range;
 

@@ -1,8 +1,8 @@
 //! The two sides of a handshake, from the first flight of TLS to the secret of a path.
 //!
-//! Both are values that own their TLS session. The methods that take frames do public-key work (100 to 200 µs) and touch nothing else,
-//! so a value can move to a worker thread and come back. [`Handshakes`](crate::Handshakes) does the bookkeeping of a server, and
-//! [`Attempts`](crate::Attempts) that of a client, under the lock of an engine.
+//! Both are values that own their TLS session. The methods that take frames do public-key work (100 to 200 µs) and touch nothing
+//! else, so a value can move to a worker thread and come back. [`Handshakes`](crate::Handshakes) does the bookkeeping of a
+//! server, and [`Attempts`](crate::Attempts) that of a client, under the lock of an engine.
 
 use std::fmt;
 use std::sync::Arc;
@@ -212,8 +212,8 @@ impl<T: Tls> ClientHandshake<T> {
         }
     }
 
-    /// Returns the body of a last call, by which a failed client ends the handshake at the server. It carries the alert of TLS, if
-    /// TLS has failed. `None` if the server has not taken the handshake or has ended it. The response has no meaning.
+    /// Returns the body of a last call, by which a failed client ends the handshake at the server. It carries the alert of TLS,
+    /// if TLS has failed. `None` if the server has not taken the handshake or has ended it. The response has no meaning.
     pub fn farewell(&mut self) -> Option<Vec<u8>> {
         let ClientPhase::Offered(Some(agreed)) =
             std::mem::replace(&mut self.phase, ClientPhase::Ended)

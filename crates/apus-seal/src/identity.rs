@@ -29,8 +29,8 @@ impl Name {
     }
 
     //= docs/protocol.md#seal-5
-    /// Checks the syntax of a SPIFFE id: a trust domain of at most 255 lower-case letters, digits, `.`, `-` and `_`, and a path of
-    /// segments of letters, digits, `.`, `-` and `_`. The whole id has at most 2,048 bytes.
+    /// Checks the syntax of a SPIFFE id: a trust domain of at most 255 lower-case letters, digits, `.`, `-` and `_`, and a path
+    /// of segments of letters, digits, `.`, `-` and `_`. The whole id has at most 2,048 bytes.
     ///
     /// # Errors
     ///
@@ -61,8 +61,8 @@ impl Name {
         Ok(Self(text.into()))
     }
 
-    /// Checks the syntax of a DNS name, and turns it into lower case: at most 253 bytes, and labels of 1 to 63 letters, digits, `-`
-    /// and `_` that do not begin or end with `-`. The last label has a letter, so an IP address is no name.
+    /// Checks the syntax of a DNS name, and turns it into lower case: at most 253 bytes, and labels of 1 to 63 letters, digits,
+    /// `-` and `_` that do not begin or end with `-`. The last label has a letter, so an IP address is no name.
     ///
     /// # Errors
     ///

@@ -117,8 +117,8 @@ impl Rule {
         Self(vec![Pattern::Any])
     }
 
-    /// The rule of a client without one: the server has the DNS name by which its address was found, or has the address itself, or
-    /// is one of `servers`.
+    /// The rule of a client without one: the server has the DNS name by which its address was found, or has the address itself,
+    /// or is one of `servers`.
     #[must_use]
     pub fn of_client(dns_name: Option<&Name>, address: IpAddr, servers: &Self) -> Self {
         let name = dns_name.cloned().map(Pattern::Name);

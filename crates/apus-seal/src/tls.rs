@@ -45,8 +45,8 @@ pub struct TlsConfig {
 }
 
 impl TlsConfig {
-    /// Creates the configuration of a node from its chain, its own certificate first, and its key, both in PEM. The key is PKCS#8,
-    /// PKCS#1 or SEC1. `clock` gives the time by which certificates are valid, as
+    /// Creates the configuration of a node from its chain, its own certificate first, and its key, both in PEM. The key is
+    /// PKCS#8, PKCS#1 or SEC1. `clock` gives the time by which certificates are valid, as
     /// [`DefaultTimeProvider`](rustls::time_provider::DefaultTimeProvider) does.
     ///
     /// # Errors
@@ -88,9 +88,9 @@ impl TlsConfig {
         Ok(Self { trust: Some(trust), identity: Some(Arc::new(identity)), ..config })
     }
 
-    /// Creates the configuration of a node from those of a program, for keys in hardware or verifiers of its own. The settings of the
-    /// application protocol, tickets, early data and compression are replaced. rustls hides the versions of TLS and the demand for a
-    /// client certificate, so each session checks that both sides have spoken TLS 1.3 and shown certificates.
+    /// Creates the configuration of a node from those of a program, for keys in hardware or verifiers of its own. The settings of
+    /// the application protocol, tickets, early data and compression are replaced. rustls hides the versions of TLS and the
+    /// demand for a client certificate, so each session checks that both sides have spoken TLS 1.3 and shown certificates.
     ///
     /// # Errors
     ///

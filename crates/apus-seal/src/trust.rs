@@ -29,10 +29,10 @@ use crate::pattern::{Denied, DeniedPeer};
 //= docs/protocol.md#seal-5
 /// The roots, trust domains, revocation lists and denied peers by which certificates are judged.
 ///
-/// A certificate with a SPIFFE id is judged by the roots of its trust domain, if the domain has its own, and every other one by the
-/// general roots. Roots of a trust domain vouch for its SPIFFE ids alone: DNS names and IP addresses in its certificates do not count,
-/// so a foreign domain cannot name the hosts of this one. With revocation lists, each issuer in a chain needs a list that has not
-/// expired. Without any, nothing is revoked.
+/// A certificate with a SPIFFE id is judged by the roots of its trust domain, if the domain has its own, and every other one by
+/// the general roots. Roots of a trust domain vouch for its SPIFFE ids alone: DNS names and IP addresses in its certificates do
+/// not count, so a foreign domain cannot name the hosts of this one. With revocation lists, each issuer in a chain needs a list
+/// that has not expired. Without any, nothing is revoked.
 #[derive(Debug)]
 pub struct Trust {
     roots: Vec<TrustAnchor<'static>>,
@@ -109,8 +109,8 @@ impl Trust {
     }
 
     //= docs/protocol.md#seal-11
-    /// Judges a peer again after a reload: its chain, the time since 1970, revocation and the denied peers. `role` is that of the peer
-    /// in the handshake. Returns its identity by the roots of now, for the rules. The cost is that of verifying its chain.
+    /// Judges a peer again after a reload: its chain, the time since 1970, revocation and the denied peers. `role` is that of the
+    /// peer in the handshake. Returns its identity by the roots of now, for the rules. The cost is that of verifying its chain.
     ///
     /// # Errors
     ///

@@ -113,7 +113,8 @@ pub(crate) fn run<T: Tls>(
     Outcome { client, server: server_result, frames }
 }
 
-/// Takes one request with both halves of the server's work, and returns the result of the handshake, if it ended, with the answer.
+/// Takes one request with both halves of the server's work, and returns the result of the handshake, if it ended, with the
+/// answer.
 fn serve<T: Tls>(
     handshakes: &mut Handshakes<T>,
     body: Vec<u8>,

@@ -1,4 +1,5 @@
-//! A stand-in for TLS: the flights of a handshake, with scripted failures and no secrets. The fuzz target `handshake` uses it too.
+//! A stand-in for TLS: the flights of a handshake, with scripted failures and no secrets. The fuzz target `handshake` uses it
+//! too.
 
 use std::sync::Arc;
 
