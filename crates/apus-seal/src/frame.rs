@@ -56,7 +56,7 @@ const FAIL_LEN: usize = 4;
 
 /// One end of a sealed path, as its node announces it in HELLO or REPLY.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct End {
+pub struct PathEnd {
     /// The association in datagrams to this end.
     pub id: AssociationId,
     /// The token that this end expects in packets; never [`Token::NONE`].
@@ -69,7 +69,7 @@ pub struct Hello<'a> {
     /// The Homa port of the call that caused the handshake. It selects the server's certificate; 0 selects that of the node.
     pub port: u16,
     /// The client's end.
-    pub end: End,
+    pub end: PathEnd,
     /// The server's token that the client has and doubts; [`Token::NONE`] if there is none.
     pub doubted: Token,
     /// Optional features that the client offers.
@@ -149,7 +149,7 @@ pub struct Reply<'a> {
     /// The chosen suite.
     pub suite: Suite,
     /// The server's end.
-    pub end: End,
+    pub end: PathEnd,
     /// Names the handshake in CONTINUE.
     pub handle: u64,
     /// Those of the offered features that the server knows.
@@ -421,12 +421,12 @@ fn split<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), FrameError> 
     bytes.split_first_chunk().ok_or(FrameError::TooShort { length: bytes.len(), needed: N })
 }
 
-fn end(head: &[u8]) -> Result<End, FrameError> {
+fn end(head: &[u8]) -> Result<PathEnd, FrameError> {
     let id = AssociationId::from_bits(read_u64(head, ID));
     let id = id.ok_or(FrameError::Zero("id of the association"))?;
     match Token(read_u64(head, TOKEN)) {
         Token::NONE => Err(FrameError::Zero("token")),
-        token => Ok(End { id, token }),
+        token => Ok(PathEnd { id, token }),
     }
 }
 
@@ -458,7 +458,7 @@ pub(crate) fn printable(text: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    const END: End = End {
+    const END: PathEnd = PathEnd {
         id: AssociationId::from_bits(0x0102_0304_0506_0708).expect("not 0"),
         token: Token(0x1112_1314_1516_1718),
     };

@@ -11,7 +11,9 @@ use apus_wire::Token;
 use zeroize::Zeroizing;
 
 use crate::failure::{HandshakeError, TlsError};
-use crate::frame::{Continue, Done, End, Hello, REPLY_CLEAR, Reply, Request, Response, context};
+use crate::frame::{
+    Continue, Done, Hello, PathEnd, REPLY_CLEAR, Reply, Request, Response, context,
+};
 use crate::identity::{Identity, Name};
 use crate::{PathSecret, RefreshSalt, Role, Suite};
 
@@ -89,9 +91,9 @@ pub struct Introduction {
     /// The chosen suite.
     pub suite: Suite,
     /// This node's end.
-    pub ours: End,
+    pub ours: PathEnd,
     /// The peer's end.
-    pub theirs: End,
+    pub theirs: PathEnd,
     /// The token of the server that the client doubted; [`Token::NONE`] if none.
     pub doubted: Token,
     /// The peer.
@@ -117,7 +119,7 @@ pub struct ClientOffer {
     /// The Homa port of the call that caused the handshake; 0 if there is none.
     pub port: u16,
     /// The client's end.
-    pub end: End,
+    pub end: PathEnd,
     /// The server's token that the client has and doubts; [`Token::NONE`] if there is none.
     pub doubted: Token,
     /// Suites in order of preference: 1 to 255.
@@ -161,7 +163,7 @@ enum ClientPhase {
 struct Agreed {
     clear: [u8; REPLY_CLEAR],
     suite: Suite,
-    server: End,
+    server: PathEnd,
     handle: u64,
 }
 
@@ -283,7 +285,7 @@ impl<T: Tls> ClientHandshake<T> {
 /// The fields of a server's REPLY, and the session that answers.
 pub struct ServerOffer<T> {
     /// The server's end: the id that [`Associations::reserve`](crate::Associations::reserve) gave, and the token of contact-3 or the known one.
-    pub end: End,
+    pub end: PathEnd,
     /// The suites that are allowed.
     pub suites: Vec<Suite>,
     /// A new session. It shows the certificate for [`Hello::port`].
@@ -306,8 +308,8 @@ pub struct ServerHandshake<T> {
     session: T,
     handle: u64,
     suite: Suite,
-    ours: End,
-    theirs: End,
+    ours: PathEnd,
+    theirs: PathEnd,
     doubted: Token,
     refresh: Option<Refresh>,
     /// The clear fields of REPLY.

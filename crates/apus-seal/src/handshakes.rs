@@ -169,23 +169,23 @@ impl<T: Tls> Handshakes<T> {
     }
 
     /// Takes the result of work, and returns the answer to the call.
-    pub fn finish(&mut self, worked: Worked<T>) -> Answer {
+    pub fn finish(&mut self, worked: Worked<T>) -> HandshakeAnswer {
         let Worked { handle, handshake, result } = worked;
         let Some(place) = self.place(handle) else {
-            return Answer::failed(HandshakeError::UnknownHandle);
+            return HandshakeAnswer::failed(HandshakeError::UnknownHandle);
         };
         match result {
             Ok(ServerStep::Reply(body)) => {
                 place.handshake = Some(handshake);
-                Answer::Reply(body)
+                HandshakeAnswer::Reply(body)
             }
             Ok(ServerStep::Introduced(introduction, body)) => {
                 self.release(index_of(handle));
-                Answer::Introduced(introduction, body)
+                HandshakeAnswer::Introduced(introduction, body)
             }
             Err(error) => {
                 self.end(index_of(handle));
-                Answer::failed(error)
+                HandshakeAnswer::failed(error)
             }
         }
     }
@@ -318,7 +318,7 @@ pub struct Worked<T> {
 
 /// The answer to a request.
 #[derive(Debug)]
-pub enum Answer {
+pub enum HandshakeAnswer {
     /// TLS goes on: answer with this body.
     Reply(Vec<u8>),
     /// The client is verified: install the path, then answer with this body.
@@ -327,7 +327,7 @@ pub enum Answer {
     Failed(HandshakeError, Vec<u8>),
 }
 
-impl Answer {
+impl HandshakeAnswer {
     fn failed(error: HandshakeError) -> Self {
         let body = error.fail().emit();
         Self::Failed(error, body)

@@ -66,12 +66,12 @@ pub use datagram::{
     VERSION_SEALED,
 };
 pub use failure::{Alert, HandshakeError, Limit, TlsError};
-pub use frame::{End, SECURE_PORT};
+pub use frame::{PathEnd, SECURE_PORT};
 pub use handshake::{
     CONTINUES_MAX, ClientHandshake, ClientOffer, ClientStep, Introduction, Refresh,
     ServerHandshake, ServerOffer, ServerStep, Tls,
 };
-pub use handshakes::{Answer, Arrival, HandshakeLimits, Handshakes, Work, Worked};
+pub use handshakes::{Arrival, HandshakeAnswer, HandshakeLimits, Handshakes, Work, Worked};
 pub use identity::{Identity, Name, NameError, SPIFFE_MAX};
 pub use opened::{Admitted, Opened};
 pub use pattern::{Denied, DeniedPeer, PATTERNS_MAX, Pattern, PatternError, Rule};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use apus_seal::frame::{Continue, FailReason, FrameError, Hello, Response};
 use apus_seal::{
-    Alert, Answer, Arrival, CONTINUES_MAX, ClientHandshake, ClientOffer, ClientStep,
+    Alert, Arrival, CONTINUES_MAX, ClientHandshake, ClientOffer, ClientStep, HandshakeAnswer,
     HandshakeError, HandshakeLimits, Handshakes, Limit, Name, Refresh, ServerOffer, Suite, Work,
 };
 use apus_wire::Token;
@@ -271,7 +271,7 @@ impl Server {
     fn admitted(&mut self, address: &str) -> usize {
         let mut count = 0;
         while let Ok(work) = self.hello(address) {
-            assert!(matches!(self.handshakes.finish(work.run()), Answer::Reply(_)));
+            assert!(matches!(self.handshakes.finish(work.run()), HandshakeAnswer::Reply(_)));
             count += 1;
         }
         count
@@ -299,12 +299,14 @@ fn a_host_begins_twenty_handshakes_in_a_second() {
     let mut begin_and_end = |millis| {
         server.now = Duration::from_millis(millis);
         let work = server.hello("10.0.0.1").ok()?;
-        let Answer::Reply(reply) = server.handshakes.finish(work.run()) else { panic!("no REPLY") };
+        let HandshakeAnswer::Reply(reply) = server.handshakes.finish(work.run()) else {
+            panic!("no REPLY")
+        };
         // An alert of the client ends the handshake.
         let Ok(Response::Reply(reply)) = Response::parse(&reply) else { panic!("no REPLY") };
         let alert = Continue { handle: reply.handle, confirmation: [0; 16], records: &[21, 48] };
         let work = server.request("10.0.0.1", alert.emit()).expect("the handshake is known");
-        assert!(matches!(server.handshakes.finish(work.run()), Answer::Failed(..)));
+        assert!(matches!(server.handshakes.finish(work.run()), HandshakeAnswer::Failed(..)));
         assert!(server.handshakes.is_empty());
         Some(())
     };
@@ -353,7 +355,7 @@ fn work_that_comes_back_too_late_is_dropped() {
     let work = server.hello("10.0.0.1").expect("there is room");
     let worked = work.run();
     assert_eq!(server.handshakes.expire(Duration::from_secs(105)), 1);
-    let Answer::Failed(error, _) = server.handshakes.finish(worked) else {
+    let HandshakeAnswer::Failed(error, _) = server.handshakes.finish(worked) else {
         panic!("its time has passed")
     };
     assert_eq!(error, HandshakeError::UnknownHandle);
@@ -365,14 +367,16 @@ fn a_second_continue_is_refused_while_the_first_is_at_work() {
     let mut server = Server::new(HandshakeLimits::default());
     let (mut client, hello) = ClientHandshake::begin(offer(), Scripted::client(SERVER));
     let work = server.request("10.0.0.1", hello).expect("there is room");
-    let Answer::Reply(reply) = server.handshakes.finish(work.run()) else { panic!("no REPLY") };
+    let HandshakeAnswer::Reply(reply) = server.handshakes.finish(work.run()) else {
+        panic!("no REPLY")
+    };
     let Ok(ClientStep::Introduced(_, body)) = client.handle_response(&reply) else {
         panic!("no path")
     };
     let work = server.request("10.0.0.1", body.clone()).expect("the handshake is known");
     let second = server.request("10.0.0.1", body.clone()).map(|_| ());
     assert_eq!(second, Err(HandshakeError::OutOfOrder));
-    let Answer::Introduced(_, done) = server.handshakes.finish(work.run()) else {
+    let HandshakeAnswer::Introduced(_, done) = server.handshakes.finish(work.run()) else {
         panic!("no path")
     };
     assert!(matches!(client.handle_response(&done), Ok(ClientStep::Done)));
@@ -396,18 +400,20 @@ fn the_id_of_a_handshake_without_a_path_is_reported_once() {
 
     let (mut client, hello) = ClientHandshake::begin(offer(), Scripted::client(SERVER));
     let work = server.request("10.0.0.1", hello.clone()).expect("there is room");
-    let Answer::Reply(reply) = server.handshakes.finish(work.run()) else { panic!("no REPLY") };
+    let HandshakeAnswer::Reply(reply) = server.handshakes.finish(work.run()) else {
+        panic!("no REPLY")
+    };
     let Ok(ClientStep::Introduced(_, body)) = client.handle_response(&reply) else {
         panic!("no path")
     };
     let work = server.request("10.0.0.1", body).expect("the handshake is known");
-    assert!(matches!(server.handshakes.finish(work.run()), Answer::Introduced(..)));
+    assert!(matches!(server.handshakes.finish(work.run()), HandshakeAnswer::Introduced(..)));
     assert_eq!(ended(&mut server), [], "the path has the id");
 
     let mut broken = hello.clone();
     broken.pop();
     let work = server.request("10.0.0.1", broken).expect("there is room");
-    assert!(matches!(server.handshakes.finish(work.run()), Answer::Failed(..)));
+    assert!(matches!(server.handshakes.finish(work.run()), HandshakeAnswer::Failed(..)));
     assert_eq!(ended(&mut server), [id], "TLS has failed");
 
     let mut unknown_suites = hello;
@@ -433,7 +439,9 @@ fn a_guessed_handle_disturbs_no_handshake() {
     let mut server = Server::new(HandshakeLimits::default());
     let (mut client, hello) = ClientHandshake::begin(offer(), Scripted::client(SERVER));
     let work = server.request("10.0.0.1", hello).expect("there is room");
-    let Answer::Reply(reply) = server.handshakes.finish(work.run()) else { panic!("no REPLY") };
+    let HandshakeAnswer::Reply(reply) = server.handshakes.finish(work.run()) else {
+        panic!("no REPLY")
+    };
     let Ok(Response::Reply(fields)) = Response::parse(&reply) else { panic!("no REPLY") };
     for bit in 0..64 {
         let guess = fields.handle ^ (1 << bit);
@@ -445,7 +453,7 @@ fn a_guessed_handle_disturbs_no_handshake() {
         panic!("no path")
     };
     let work = server.request("10.0.0.1", body).expect("the handshake is known");
-    assert!(matches!(server.handshakes.finish(work.run()), Answer::Introduced(..)));
+    assert!(matches!(server.handshakes.finish(work.run()), HandshakeAnswer::Introduced(..)));
 }
 
 #[test]

@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use apus_seal::{
-    Answer, Arrival, AssociationId, ClientHandshake, ClientOffer, ClientStep, End, HandshakeError,
-    HandshakeLimits, Handshakes, Introduction, Limit, Refresh, Role, ServerOffer, Suite, Tls,
+    Arrival, AssociationId, ClientHandshake, ClientOffer, ClientStep, HandshakeAnswer,
+    HandshakeError, HandshakeLimits, Handshakes, Introduction, Limit, PathEnd, Refresh, Role,
+    ServerOffer, Suite, Tls,
 };
 use apus_wire::Token;
 
-pub(crate) const CLIENT_END: End = End {
+pub(crate) const CLIENT_END: PathEnd = PathEnd {
     id: AssociationId::from_bits(0x0400_0012_3456_789a).expect("not 0"),
     token: Token(0xc11e_c11e_c11e_c11e),
 };
-pub(crate) const SERVER_END: End = End {
+pub(crate) const SERVER_END: PathEnd = PathEnd {
     id: AssociationId::from_bits(0x0800_0012_3456_789a).expect("not 0"),
     token: Token(0x5e1e_5e1e_5e1e_5e1e),
 };
@@ -131,9 +132,9 @@ fn serve<T: Tls>(
         Ok(ServerOffer { end: SERVER_END, suites: Suite::ALL.to_vec(), session, refresh })
     });
     match work.map(|work| handshakes.finish(work.run())) {
-        Ok(Answer::Reply(body)) => (None, body),
-        Ok(Answer::Introduced(introduction, body)) => (Some(Ok(*introduction)), body),
-        Ok(Answer::Failed(error, body)) => (Some(Err(error)), body),
+        Ok(HandshakeAnswer::Reply(body)) => (None, body),
+        Ok(HandshakeAnswer::Introduced(introduction, body)) => (Some(Ok(*introduction)), body),
+        Ok(HandshakeAnswer::Failed(error, body)) => (Some(Err(error)), body),
         Err(error) => (Some(Err(error.clone())), error.fail().emit()),
     }
 }
