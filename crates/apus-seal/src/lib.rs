@@ -33,6 +33,7 @@ mod aws;
 mod certificate;
 mod counters;
 mod datagram;
+mod error;
 mod failure;
 pub mod frame;
 mod handshake;
@@ -53,9 +54,7 @@ mod trust;
 mod window;
 
 pub use aead::{Aead, Forged, NONCE_LEN, Nonce, TAG_LEN, Tag};
-pub use association::{
-    EndReason, HintError, Installation, OpenError, SealError, SealLimits, Successor,
-};
+pub use association::{EndReason, Installation, SealLimits, Successor};
 pub use attempts::{Attempts, Need};
 #[cfg(feature = "rustls")]
 pub use aws::AwsAead;
@@ -65,6 +64,7 @@ pub use datagram::{
     AssociationId, CLEAR_LEN, HEADER_LEN_MAX, HINT_LEN, Hint, Malformed, OVERHEAD, VERSION_HINT,
     VERSION_SEALED,
 };
+pub use error::{HintError, OpenError, SealError};
 pub use failure::{Alert, HandshakeError, Limit, TlsError};
 pub use frame::{PathEnd, SECURE_PORT};
 pub use handshake::{

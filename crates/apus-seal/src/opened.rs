@@ -5,8 +5,9 @@ use std::time::Duration;
 use apus_wire::PathId;
 
 use crate::aead::{Aead, TAG_LEN, Tag};
-use crate::association::{Association, OpenError, Shared};
+use crate::association::{Association, Shared};
 use crate::datagram::{AssociationId, CLEAR_LEN, ClearHeader};
+use crate::error::OpenError;
 
 /// A datagram whose clear bytes name keys and a number that was not used. Only [`open_in_place`] and [`open_into`] show whether
 /// it is forged.

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use crate::datagram::Number;
 use crate::key::EpochKey;
-use crate::window::{Stale, Windows};
+use crate::window::Windows;
 use crate::{Aead, DirectionSecret, Suite};
 
 /// Time for which an old key still opens datagrams that later ones have overtaken.
@@ -20,7 +19,7 @@ pub(crate) struct Receiving<A> {
     candidate: Option<(DirectionSecret, EpochKey<A>)>,
     /// The key of the epoch before, and the end of its time.
     previous: Option<(EpochKey<A>, Duration)>,
-    windows: Windows,
+    pub(crate) windows: Windows,
 }
 
 impl<A: Aead> Receiving<A> {
@@ -34,11 +33,6 @@ impl<A: Aead> Receiving<A> {
             previous: None,
             windows: Windows::new(),
         }
-    }
-
-    #[inline]
-    pub(crate) fn check(&self, number: Number, is_home: bool) -> Result<(), Stale> {
-        self.windows.check(number, is_home)
     }
 
     /// Returns the key of this epoch, if the datagram names it and it is expanded. [`rare_key`](Self::rare_key) returns other
@@ -65,12 +59,6 @@ impl<A: Aead> Receiving<A> {
             3 => self.previous.as_ref().map(|(key, _)| key),
             _ => None,
         }
-    }
-
-    /// Marks the number of a datagram whose tag fits. `is_home` says whether it came from the address of the path.
-    #[inline]
-    pub(crate) fn set(&mut self, number: Number, is_home: bool) {
-        self.windows.set(number, is_home);
     }
 
     /// Notes that a tag fits the key of [`rare_key`](Self::rare_key). If that begins an epoch, returns the end of the old key's

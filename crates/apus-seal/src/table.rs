@@ -7,12 +7,10 @@ use std::time::Duration;
 use apus_wire::{PathId, Priority};
 
 use crate::aead::Aead;
-use crate::association::{
-    Association, EndReason, HintError, Installation, OpenError, SealError, SealLimits, Shared,
-    Successor,
-};
+use crate::association::{Association, EndReason, Installation, SealLimits, Shared, Successor};
 use crate::counters::SealCounters;
 use crate::datagram::{AssociationId, ClearHeader, Hint, OVERHEAD};
+use crate::error::{HintError, OpenError, SealError};
 use crate::opened::Admitted;
 use crate::schedule::RefreshSalt;
 
