@@ -17,7 +17,7 @@ use apus_wire::Token;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::Suite;
+use crate::{AssociationId, Suite};
 
 /// The Homa port at which a node takes handshakes. No service can be bound to it.
 pub const SECURE_PORT: u16 = 32_767;
@@ -41,7 +41,7 @@ const CONTINUE: u8 = 3;
 const DONE: u8 = 4;
 const FAIL: u8 = 5;
 
-const PATH_ID: Range<usize> = 4..12;
+const ID: Range<usize> = 4..12;
 const TOKEN: Range<usize> = 12..20;
 const DOUBTED: Range<usize> = 20..28;
 const REPLY_HANDLE: Range<usize> = 20..28;
@@ -57,8 +57,8 @@ const FAIL_LEN: usize = 4;
 /// One end of a sealed path, as its node announces it in HELLO or REPLY.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathEnd {
-    /// The id of the path in datagrams to this end; never 0.
-    pub path_id: u64,
+    /// The association in datagrams to this end.
+    pub id: AssociationId,
     /// The token that this end expects in packets; never [`Token::NONE`].
     pub token: Token,
 }
@@ -114,7 +114,7 @@ impl<'a> Hello<'a> {
         let suite_count = u8::try_from(self.suites.len()).expect("at most 255 suites");
         let mut frame = vec![HELLO, VERSION];
         frame.extend_from_slice(&self.port.to_be_bytes());
-        for field in [self.end.path_id, self.end.token.0, self.doubted.0, self.features] {
+        for field in [self.end.id.to_bits(), self.end.token.0, self.doubted.0, self.features] {
             frame.extend_from_slice(&field.to_be_bytes());
         }
         frame.push(suite_count);
@@ -176,7 +176,7 @@ impl<'a> Reply<'a> {
     pub fn emit_clear(&self) -> [u8; REPLY_CLEAR] {
         let mut head = [0; REPLY_CLEAR];
         head[..3].copy_from_slice(&[REPLY, VERSION, self.suite as u8]);
-        head[PATH_ID].copy_from_slice(&self.end.path_id.to_be_bytes());
+        head[ID].copy_from_slice(&self.end.id.to_bits().to_be_bytes());
         head[TOKEN].copy_from_slice(&self.end.token.0.to_be_bytes());
         head[REPLY_HANDLE].copy_from_slice(&self.handle.to_be_bytes());
         head[FEATURE_BITS].copy_from_slice(&self.features.to_be_bytes());
@@ -397,7 +397,7 @@ pub enum FrameError {
     /// The frame's kind is unknown, or comes from the wrong side.
     #[error("a frame of kind {0} is not expected")]
     UnexpectedKind(u8),
-    /// A path id or token is 0.
+    /// An id or token is 0.
     #[error("the {0} is 0")]
     Zero(&'static str),
     /// HELLO offers no suite.
@@ -422,11 +422,11 @@ fn split<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), FrameError> 
 }
 
 fn end(head: &[u8]) -> Result<PathEnd, FrameError> {
-    let end = PathEnd { path_id: read_u64(head, PATH_ID), token: Token(read_u64(head, TOKEN)) };
-    match end {
-        PathEnd { path_id: 0, .. } => Err(FrameError::Zero("path id")),
-        PathEnd { token: Token::NONE, .. } => Err(FrameError::Zero("token")),
-        end => Ok(end),
+    let id = AssociationId::from_bits(read_u64(head, ID));
+    let id = id.ok_or(FrameError::Zero("id of the association"))?;
+    match Token(read_u64(head, TOKEN)) {
+        Token::NONE => Err(FrameError::Zero("token")),
+        token => Ok(PathEnd { id, token }),
     }
 }
 
@@ -458,8 +458,10 @@ pub(crate) fn printable(text: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    const END: PathEnd =
-        PathEnd { path_id: 0x0102_0304_0506_0708, token: Token(0x1112_1314_1516_1718) };
+    const END: PathEnd = PathEnd {
+        id: AssociationId::from_bits(0x0102_0304_0506_0708).expect("not 0"),
+        token: Token(0x1112_1314_1516_1718),
+    };
     const HELLO_FRAME: Hello<'static> = Hello {
         port: 4000,
         end: END,
@@ -592,7 +594,7 @@ mod tests {
             Request::parse(&frame).map(|_| ()).expect_err("the frame is malformed")
         };
         assert_eq!(parse(|frame| frame[0] = REPLY), FrameError::UnexpectedKind(REPLY));
-        assert_eq!(parse(|frame| frame[PATH_ID].fill(0)), FrameError::Zero("path id"));
+        assert_eq!(parse(|frame| frame[ID].fill(0)), FrameError::Zero("id of the association"));
         assert_eq!(parse(|frame| frame[TOKEN].fill(0)), FrameError::Zero("token"));
         assert_eq!(parse(|frame| frame[SUITE_COUNT] = 0), FrameError::NoSuites);
         let missing = FrameError::TooShort { length: 41, needed: 42 };

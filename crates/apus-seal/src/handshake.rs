@@ -284,7 +284,7 @@ impl<T: Tls> ClientHandshake<T> {
 
 /// The fields of a server's REPLY, and the session that answers.
 pub struct ServerOffer<T> {
-    /// The server's end: an id that is free, and the token of contact-3 or the known one.
+    /// The server's end: the id that [`Associations::reserve`](crate::Associations::reserve) gave, and the token of contact-3 or the known one.
     pub end: PathEnd,
     /// The suites that are allowed.
     pub suites: Vec<Suite>,

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
+use crate::AssociationId;
 use crate::failure::{HandshakeError, Limit};
 use crate::frame::{Hello, Request};
 use crate::handshake::{Introduction, ServerHandshake, ServerOffer, ServerStep, Tls};
@@ -89,14 +90,14 @@ pub struct Handshakes<T> {
     /// Handshakes that hosts began in the second `current_second`.
     begun: BTreeMap<Host, u16>,
     current_second: u64,
-    /// Path ids of handshakes that have ended without a path.
-    ended: Vec<u64>,
+    /// Ids of handshakes that have ended without a path.
+    ended: Vec<AssociationId>,
 }
 
 struct Place<T> {
     handle: u64,
-    /// The server's path id.
-    path_id: u64,
+    /// The server's id of the association.
+    id: AssociationId,
     host: Host,
     began: Duration,
     deadline: Duration,
@@ -150,12 +151,12 @@ impl<T: Tls> Handshakes<T> {
                 let index = self.admit(now, host)?;
                 let handle = arrival.random << INDEX_BITS | u64::from(index);
                 let offer = offer(&hello)?;
-                let path_id = offer.end.path_id;
+                let id = offer.end.id;
                 let handshake = ServerHandshake::begin(handle, &hello, &arrival.body, offer)
-                    .inspect_err(|_| self.ended.push(path_id))?;
+                    .inspect_err(|_| self.ended.push(id))?;
                 let time_out = now + self.limits.time;
                 let deadline = arrival.deadline.map_or(time_out, |call| call.min(time_out));
-                let place = Place { handle, path_id, host, began: now, deadline, handshake: None };
+                let place = Place { handle, id, host, began: now, deadline, handshake: None };
                 self.take(index, place);
                 Ok(Work { handle, handshake: Box::new(handshake), body: arrival.body })
             }
@@ -206,8 +207,8 @@ impl<T: Tls> Handshakes<T> {
         self.next_to_end().map(|(time, _)| time)
     }
 
-    /// Returns the path id of a handshake that has ended without a path, once for each. The id is free again.
-    pub fn poll_ended(&mut self) -> Option<u64> {
+    /// Returns the id that a handshake had reserved and that ended without a path, once for each.
+    pub fn poll_ended(&mut self) -> Option<AssociationId> {
         self.ended.pop()
     }
 
@@ -268,7 +269,7 @@ impl<T: Tls> Handshakes<T> {
     /// Ends a handshake without a path.
     fn end(&mut self, index: u16) {
         let place = self.release(index);
-        self.ended.extend(place.map(|place| place.path_id));
+        self.ended.extend(place.map(|place| place.id));
     }
 
     fn release(&mut self, index: u16) -> Option<Place<T>> {

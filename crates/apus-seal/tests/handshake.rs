@@ -385,12 +385,12 @@ fn a_second_continue_is_refused_while_the_first_is_at_work() {
 }
 
 #[test]
-fn the_path_id_of_a_handshake_without_a_path_is_reported_once() {
+fn the_id_of_a_handshake_without_a_path_is_reported_once() {
     let mut server = Server::new(HandshakeLimits::default());
     let ended = |server: &mut Server| {
         std::iter::from_fn(|| server.handshakes.poll_ended()).collect::<Vec<_>>()
     };
-    let id = SERVER_END.path_id;
+    let id = SERVER_END.id;
 
     let work = server.hello("10.0.0.1").expect("there is room");
     assert_eq!(server.handshakes.expire(Duration::from_secs(105)), 1);

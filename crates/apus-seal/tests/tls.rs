@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use apus_seal::frame::FailReason;
 use apus_seal::{
-    Alert, Denied, HandshakeError, Identity, Name, Pattern, Refresh, Role, Tls, TlsConfig,
-    TlsError, TlsSession, Trust,
+    Alert, Associations, AwsAead, CLEAR_LEN, Denied, HandshakeError, Identity, Installation, Name,
+    Pattern, Refresh, Role, SealLimits, TAG_LEN, Tls, TlsConfig, TlsError, TlsSession, Trust,
 };
+use apus_wire::{PathId, Priority};
 use rcgen::ExtendedKeyUsagePurpose;
 use rustls::client::ResolvesClientCert;
 use rustls::crypto::aws_lc_rs::{self, kx_group};
@@ -109,6 +110,41 @@ fn two_nodes_of_one_authority_meet() {
     );
     assert_eq!(server.peer.not_before, Duration::from_secs(1_735_689_600));
     assert_eq!(server.peer.not_after, Duration::from_secs(1_798_761_600));
+}
+
+//= docs/protocol.md#seal-2
+#[test]
+fn datagrams_pass_between_nodes_that_have_met() {
+    const ADDRESS: u8 = 9;
+    let (client, server) = nodes();
+    let (client, server) = meet(&client, &server).expect_path();
+    let [mut client, mut server] = [client, server].map(|met| {
+        let mut table =
+            Associations::<AwsAead, u8>::new(met.ours.id.shard(), SealLimits::default());
+        assert_eq!(table.reserve(met.ours.id.to_bits()), Some(met.ours.id));
+        let installation = Installation {
+            secret: met.secret,
+            role: met.role,
+            suite: met.suite,
+            peer_id: met.theirs.id,
+            path: PathId::new(0, 1),
+            address: ADDRESS,
+            lifetime: met.peer.not_after - NOW,
+        };
+        assert!(
+            table
+                .install(Duration::ZERO, met.ours.id, installation)
+                .is_some_and(|kept| kept.is_empty())
+        );
+        (table, met.ours.id)
+    });
+    let packet = [0x11; 28];
+    let mut datagram = [&[0; CLEAR_LEN][..], &packet, &[0; TAG_LEN]].concat();
+    let level = Priority::new(7).expect("a level");
+    client.0.seal_in_place(Duration::ZERO, client.1, level, &mut datagram).expect("keys");
+    let admitted = server.0.admit(ADDRESS, &mut datagram).expect("the id is known");
+    let opened = admitted.open_in_place(Duration::ZERO).expect("the same keys");
+    assert_eq!(opened.parts().0, packet);
 }
 
 #[test]

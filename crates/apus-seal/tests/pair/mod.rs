@@ -3,16 +3,20 @@
 use std::time::Duration;
 
 use apus_seal::{
-    Arrival, ClientHandshake, ClientOffer, ClientStep, HandshakeAnswer, HandshakeError,
-    HandshakeLimits, Handshakes, Introduction, Limit, PathEnd, Refresh, Role, ServerOffer, Suite,
-    Tls,
+    Arrival, AssociationId, ClientHandshake, ClientOffer, ClientStep, HandshakeAnswer,
+    HandshakeError, HandshakeLimits, Handshakes, Introduction, Limit, PathEnd, Refresh, Role,
+    ServerOffer, Suite, Tls,
 };
 use apus_wire::Token;
 
-pub(crate) const CLIENT_END: PathEnd =
-    PathEnd { path_id: 0x0400_0012_3456_789a, token: Token(0xc11e_c11e_c11e_c11e) };
-pub(crate) const SERVER_END: PathEnd =
-    PathEnd { path_id: 0x0800_0012_3456_789a, token: Token(0x5e1e_5e1e_5e1e_5e1e) };
+pub(crate) const CLIENT_END: PathEnd = PathEnd {
+    id: AssociationId::from_bits(0x0400_0012_3456_789a).expect("not 0"),
+    token: Token(0xc11e_c11e_c11e_c11e),
+};
+pub(crate) const SERVER_END: PathEnd = PathEnd {
+    id: AssociationId::from_bits(0x0800_0012_3456_789a).expect("not 0"),
+    token: Token(0x5e1e_5e1e_5e1e_5e1e),
+};
 
 /// The results of both sides. The client's is `Ok` only after DONE.
 pub(crate) struct Outcome {
