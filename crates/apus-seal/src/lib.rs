@@ -25,60 +25,41 @@
 
 #![forbid(unsafe_code)]
 
-mod aead;
-mod association;
-mod attempts;
-#[cfg(feature = "rustls")]
-mod aws;
-mod certificate;
-mod counters;
-mod datagram;
-mod error;
-mod failure;
-pub mod frame;
 mod handshake;
-mod handshakes;
 mod identity;
-mod key;
-mod opened;
-mod pattern;
-mod receiving;
+mod record;
 mod schedule;
-mod sending;
 mod suite;
-mod table;
-#[cfg(feature = "rustls")]
-mod tls;
-#[cfg(feature = "rustls")]
-mod trust;
-mod window;
 
-pub use aead::{Aead, Forged, NONCE_LEN, Nonce, TAG_LEN, Tag};
-pub use association::{EndReason, Installation, SealLimits, Successor};
-pub use attempts::{Attempts, Need};
-#[cfg(feature = "rustls")]
-pub use aws::AwsAead;
-pub use certificate::{CertificateError, NAMES_MAX};
-pub use counters::SealCounters;
-pub use datagram::{
-    AssociationId, CLEAR_LEN, HEADER_LEN_MAX, HINT_LEN, Hint, Malformed, OVERHEAD, VERSION_HINT,
-    VERSION_SEALED,
+pub use handshake::attempts::{Attempts, Need};
+pub use handshake::failure::{Alert, HandshakeError, Limit, TlsError};
+pub use handshake::frame;
+pub use handshake::frame::{PathEnd, SECURE_PORT};
+pub use handshake::handshakes::{
+    Arrival, HandshakeAnswer, HandshakeLimits, Handshakes, Work, Worked,
 };
-pub use error::{HintError, OpenError, SealError};
-pub use failure::{Alert, HandshakeError, Limit, TlsError};
-pub use frame::{PathEnd, SECURE_PORT};
-pub use handshake::{
+pub use handshake::sides::{
     CONTINUES_MAX, ClientHandshake, ClientOffer, ClientStep, Introduction, Refresh,
     ServerHandshake, ServerOffer, ServerStep, Tls,
 };
-pub use handshakes::{Arrival, HandshakeAnswer, HandshakeLimits, Handshakes, Work, Worked};
-pub use identity::{Identity, Name, NameError, SPIFFE_MAX};
-pub use opened::{Admitted, Opened};
-pub use pattern::{Denied, DeniedPeer, PATTERNS_MAX, Pattern, PatternError, Rule};
+#[cfg(feature = "rustls")]
+pub use handshake::tls::{TlsConfig, TlsSession};
+pub use identity::certificate::{CertificateError, NAMES_MAX};
+pub use identity::name::{Identity, Name, NameError, SPIFFE_MAX};
+pub use identity::pattern::{Denied, DeniedPeer, PATTERNS_MAX, Pattern, PatternError, Rule};
+#[cfg(feature = "rustls")]
+pub use identity::trust::{TlsConfigError, Trust};
+pub use record::aead::{Aead, Forged, NONCE_LEN, Nonce, TAG_LEN, Tag};
+pub use record::association::{EndReason, Installation, SealLimits, Successor};
+#[cfg(feature = "rustls")]
+pub use record::aws::AwsAead;
+pub use record::counters::SealCounters;
+pub use record::datagram::{
+    AssociationId, CLEAR_LEN, HEADER_LEN_MAX, HINT_LEN, Hint, Malformed, OVERHEAD, VERSION_HINT,
+    VERSION_SEALED,
+};
+pub use record::error::{HintError, OpenError, SealError};
+pub use record::opened::{Admitted, Opened};
+pub use record::table::{Associations, EndedAssociation, Kept};
 pub use schedule::{DirectionSecret, PathSecret, RecordKey, RefreshSalt, Role};
 pub use suite::Suite;
-pub use table::{Associations, EndedAssociation, Kept};
-#[cfg(feature = "rustls")]
-pub use tls::{TlsConfig, TlsSession};
-#[cfg(feature = "rustls")]
-pub use trust::{TlsConfigError, Trust};

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::identity::{Identity, Name, SPIFFE_MAX, is_spiffe};
+use crate::identity::name::{Identity, Name, SPIFFE_MAX, is_spiffe};
 
 /// The most patterns in a rule, and entries in a list of denied peers.
 pub const PATTERNS_MAX: usize = 4_096;

@@ -4,8 +4,8 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::frame::{Fail, FailReason, FrameError};
-use crate::identity::Name;
+use crate::handshake::frame::{Fail, FailReason, FrameError};
+use crate::identity::name::Name;
 
 /// A failure of TLS, as this node sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]

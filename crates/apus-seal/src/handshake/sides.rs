@@ -10,11 +10,11 @@ use std::sync::Arc;
 use apus_wire::Token;
 use zeroize::Zeroizing;
 
-use crate::failure::{HandshakeError, TlsError};
-use crate::frame::{
+use crate::handshake::failure::{HandshakeError, TlsError};
+use crate::handshake::frame::{
     Continue, Done, Hello, PathEnd, REPLY_CLEAR, Reply, Request, Response, context,
 };
-use crate::identity::{Identity, Name};
+use crate::identity::name::{Identity, Name};
 use crate::{PathSecret, RefreshSalt, Role, Suite};
 
 /// The most CONTINUEs of a handshake. One is usual, a HelloRetryRequest takes two.

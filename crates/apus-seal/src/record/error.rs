@@ -1,6 +1,6 @@
 //! The reasons why a datagram is not sealed, not opened, or ignored.
 
-use crate::datagram::{Hint, Malformed};
+use crate::record::datagram::{Hint, Malformed};
 
 /// The reason why a datagram is not sealed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -17,9 +17,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use crate::AssociationId;
-use crate::failure::{HandshakeError, Limit};
-use crate::frame::{Hello, Request};
-use crate::handshake::{Introduction, ServerHandshake, ServerOffer, ServerStep, Tls};
+use crate::handshake::failure::{HandshakeError, Limit};
+use crate::handshake::frame::{Hello, Request};
+use crate::handshake::sides::{Introduction, ServerHandshake, ServerOffer, ServerStep, Tls};
 
 /// The limits of a server's handshakes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

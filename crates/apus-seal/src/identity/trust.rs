@@ -21,10 +21,10 @@ use webpki::{
 };
 
 use crate::Role;
-use crate::certificate::CertificateError as IdentityError;
-use crate::failure::{Alert, TlsError};
-use crate::identity::{Identity, Name, is_trust_domain};
-use crate::pattern::{Denied, DeniedPeer};
+use crate::handshake::failure::{Alert, TlsError};
+use crate::identity::certificate::CertificateError as IdentityError;
+use crate::identity::name::{Identity, Name, is_trust_domain};
+use crate::identity::pattern::{Denied, DeniedPeer};
 
 //= docs/protocol.md#seal-5
 /// The roots, trust domains, revocation lists and denied peers by which certificates are judged.

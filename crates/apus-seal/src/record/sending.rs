@@ -2,8 +2,8 @@
 
 use apus_wire::Priority;
 
-use crate::datagram::{AssociationId, ClearHeader, Hint, LANES, Number};
-use crate::key::EpochKey;
+use crate::record::datagram::{AssociationId, ClearHeader, Hint, LANES, Number};
+use crate::record::key::EpochKey;
 use crate::{Aead, DirectionSecret, Suite};
 
 /// A datagram counts as at least this many bytes. So the limit of 2^37 bytes is also one of 2^27 datagrams.

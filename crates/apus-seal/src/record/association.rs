@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use apus_wire::{PathId, Priority};
 
-use crate::aead::{Aead, Forged, Nonce};
-use crate::counters::SealCounters;
-use crate::datagram::{AssociationId, ClearHeader, Hint};
-use crate::error::{HintError, OpenError, SealError};
-use crate::key::EpochKey;
-use crate::receiving::{OLD_KEY_TIME, Receiving};
+use crate::record::aead::{Aead, Forged, Nonce};
+use crate::record::counters::SealCounters;
+use crate::record::datagram::{AssociationId, ClearHeader, Hint};
+use crate::record::error::{HintError, OpenError, SealError};
+use crate::record::key::EpochKey;
+use crate::record::receiving::{OLD_KEY_TIME, Receiving};
+use crate::record::sending::Sending;
+use crate::record::window::Stale;
 use crate::schedule::{PathSecret, RefreshSalt, Role};
-use crate::sending::Sending;
 use crate::suite::Suite;
-use crate::window::Stale;
 
 /// After this time without a datagram, an association ends if a crossing handshake gave the path another one.
 const CROSSED_TIME: Duration = Duration::from_secs(600);

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::key::EpochKey;
-use crate::window::Windows;
+use crate::record::key::EpochKey;
+use crate::record::window::Windows;
 use crate::{Aead, DirectionSecret, Suite};
 
 /// Time for which an old key still opens datagrams that later ones have overtaken.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::identity::{Identity, Name, NameError, is_spiffe};
+use crate::identity::name::{Identity, Name, NameError, is_spiffe};
 
 /// The most names in a certificate.
 pub const NAMES_MAX: usize = 256;

@@ -1,6 +1,6 @@
 //! Replay windows: the numbers of a lane that have arrived (rule seal-14).
 
-use crate::datagram::{LANES, Number};
+use crate::record::datagram::{LANES, Number};
 
 /// Words of the windows of datagrams without a payload of their own: 1,024 bits.
 const SHORT_WORDS: usize = 16;

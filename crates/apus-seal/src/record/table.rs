@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use apus_wire::{PathId, Priority};
 
-use crate::aead::Aead;
-use crate::association::{Association, EndReason, Installation, SealLimits, Shared, Successor};
-use crate::counters::SealCounters;
-use crate::datagram::{AssociationId, ClearHeader, Hint, OVERHEAD};
-use crate::error::{HintError, OpenError, SealError};
-use crate::opened::Admitted;
+use crate::record::aead::Aead;
+use crate::record::association::{
+    Association, EndReason, Installation, SealLimits, Shared, Successor,
+};
+use crate::record::counters::SealCounters;
+use crate::record::datagram::{AssociationId, ClearHeader, Hint, OVERHEAD};
+use crate::record::error::{HintError, OpenError, SealError};
+use crate::record::opened::Admitted;
 use crate::schedule::RefreshSalt;
 
 /// Upper bound on the datagrams that are kept for one pending association, and on their bytes.

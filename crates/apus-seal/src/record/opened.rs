@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use apus_wire::PathId;
 
-use crate::aead::{Aead, TAG_LEN, Tag};
-use crate::association::{Association, Shared};
-use crate::datagram::{AssociationId, CLEAR_LEN, ClearHeader};
-use crate::error::OpenError;
+use crate::record::aead::{Aead, TAG_LEN, Tag};
+use crate::record::association::{Association, Shared};
+use crate::record::datagram::{AssociationId, CLEAR_LEN, ClearHeader};
+use crate::record::error::OpenError;
 
 /// A datagram whose clear bytes name keys and a number that was not used. Only [`open_in_place`] and [`open_into`] show whether
 /// it is forged.

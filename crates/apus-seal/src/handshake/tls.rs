@@ -26,10 +26,10 @@ use rustls::{
 };
 use zeroize::Zeroizing;
 
-use crate::failure::{Alert, TlsError};
-use crate::handshake::Tls;
-use crate::identity::{Identity, Name};
-use crate::trust::{TlsConfigError, Trust, pem_objects, tls_error};
+use crate::handshake::failure::{Alert, TlsError};
+use crate::handshake::sides::Tls;
+use crate::identity::name::{Identity, Name};
+use crate::identity::trust::{TlsConfigError, Trust, pem_objects, tls_error};
 
 const PROTOCOL: &[u8] = b"apus/2";
 const EXPORTER_LABEL: &[u8] = b"EXPERIMENTAL EXPORTER apus path";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::failure::HandshakeError;
+use crate::handshake::failure::HandshakeError;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -75,7 +75,7 @@ impl Attempts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::Limit;
+    use crate::handshake::failure::Limit;
 
     const MIDDLE: u32 = u32::MAX / 2;
 

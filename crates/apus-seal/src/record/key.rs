@@ -1,6 +1,6 @@
 //! The expanded key of one epoch.
 
-use crate::datagram::Iv;
+use crate::record::datagram::Iv;
 use crate::{Aead, DirectionSecret, Suite};
 
 pub(crate) struct EpochKey<A> {
