@@ -247,6 +247,32 @@ macro_rules! link_counters {
             bundles_received: bundles,
             /// Segments received as part of a GRO batch.
             gro_segments: segments,
+            /// Sealed datagrams sent.
+            sealed_sent: datagrams,
+            /// Sealed datagrams opened.
+            sealed_received: datagrams,
+            /// Packets dropped because their sealed path had no keys.
+            waiting_for_keys: packets,
+            /// Sealed datagrams dropped because no node of this version sends such bytes.
+            sealed_malformed: datagrams,
+            /// Sealed datagrams dropped because this node does not have their keys, or no more.
+            dropped_unknown_keys: datagrams,
+            /// Sealed datagrams dropped because their tag does not fit: they were forged or changed.
+            dropped_forged: datagrams,
+            /// Sealed datagrams dropped because their number was received before.
+            dropped_replay: datagrams,
+            /// Sealed datagrams dropped because their number is too old to know whether it was received.
+            replay_too_old: datagrams,
+            /// Sealed datagrams dropped because too many wait for the end of a handshake.
+            dropped_unverified: datagrams,
+            /// Hints sent, each in answer to a sealed datagram whose keys this node does not have.
+            hints_sent: datagrams,
+            /// Hints received that put a path in doubt.
+            hints_believed: datagrams,
+            /// Hints received and ignored.
+            hints_ignored: datagrams,
+            /// Updates of keys with which this node seals.
+            key_updates: times,
             /// Datagrams that the kernel dropped because the receive buffer was full.
             receive_buffer_drops: datagrams,
             /// Bundles dropped, from the first bad entry on, because their inner lengths are wrong.

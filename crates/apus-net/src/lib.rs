@@ -17,6 +17,7 @@
 //! |---|---|
 //! | [`Link`], [`Path`], [`Capabilities`], [`LinkCounters`] | the interface of every link |
 //! | [`PathTable`], [`Examination`] | the paths that a link assigns to addresses; its queries to the kernel about them |
+//! | [`SealedPaths`], [`PathKeys`], [`SealEvent`] | the paths whose packets are encrypted |
 //! | [`UdpLink`] | the default: unprivileged UDP, with the kernel's offloads |
 //! | [`RawLink`] | IP protocol 146, as the Linux module speaks it; needs `CAP_NET_RAW` |
 //! | [`MixedLink`] | UDP to Apus nodes and raw to Linux ones, on one node |
@@ -56,6 +57,7 @@ mod raw;
 mod recent;
 #[cfg(test)]
 mod recorder;
+mod sealed;
 mod search;
 #[cfg(test)]
 #[path = "../tests/skipped/mod.rs"]
@@ -76,5 +78,6 @@ pub use path_table::PathTable;
 pub use paths::{Examination, Examined};
 pub use process::OwningProcess;
 pub use raw::{MAX_NATIVE, RawConfig, RawLink};
+pub use sealed::{PathKeys, SealEvent, SealedPaths};
 pub use sleeper::{Descriptors, Sleeper, Woken, only};
 pub use udp::{LinkError, MAX_DATAGRAM, SHARDS_MAX, UdpConfig, UdpLink, shard_of};

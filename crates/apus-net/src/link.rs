@@ -8,6 +8,7 @@ use apus_wire::{PacketReceiver, PacketSink, PathError, PathId};
 
 use crate::path::Path;
 use crate::paths::{Examination, Examined};
+use crate::sealed::SealedPaths;
 use crate::sleeper::Descriptors;
 
 /// A carrier of Homa packets between nodes.
@@ -97,6 +98,11 @@ pub trait Link: PacketSink + Send {
     /// Takes the results of an examination.
     fn examined(&mut self, examined: Examined) {
         let _ = examined;
+    }
+
+    /// Returns the sealed paths of this link. `None`, the default: it has none.
+    fn sealed_paths(&mut self) -> Option<&mut dyn SealedPaths> {
+        None
     }
 
     /// Returns the counters since the link was opened. May cost a system call.
@@ -194,6 +200,10 @@ macro_rules! delegate_link {
 
         fn capabilities(&$this) -> &Capabilities {
             $inner.capabilities()
+        }
+
+        fn sealed_paths(&mut $this) -> Option<&mut dyn $crate::SealedPaths> {
+            $inner.sealed_paths()
         }
 
         fn set_receive_budget(&mut $this, datagrams: usize) {

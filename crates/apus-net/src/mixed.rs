@@ -11,6 +11,7 @@ use crate::path::Path;
 use crate::path_table::link_of;
 use crate::paths::{Examination, Examined};
 use crate::raw::RawLink;
+use crate::sealed::SealedPaths;
 use crate::sleeper::{Descriptors, only};
 
 /// One link by which a node uses both UDP and IP protocol 146. A peer's address selects the protocol: port 0 is native
@@ -141,6 +142,10 @@ impl Link for MixedLink {
 
     fn address(&self, path: PathId) -> Option<SocketAddr> {
         self.of(path)?.address(path)
+    }
+
+    fn sealed_paths(&mut self) -> Option<&mut dyn SealedPaths> {
+        self.links.iter_mut().find_map(|part| part.link.sealed_paths())
     }
 
     fn path(&self, path: PathId) -> Path {

@@ -24,13 +24,18 @@ pub struct PathTable<V> {
     link: u32,
     /// Randomly keyed hash for the names of paths.
     names: RandomState,
-    places: HashMap<SocketAddr, usize, foldhash::fast::RandomState>,
+    places: HashMap<Key, usize, foldhash::fast::RandomState>,
     entries: Vec<Entry<V>>,
     unheld: usize,
+    /// Number of sealed paths assigned so far.
+    sealed: u64,
     hand: usize,
-    /// The last path found, because packets arrive in runs.
+    /// The last plain path found, because packets arrive in runs.
     last: Option<(SocketAddr, PathId)>,
 }
+
+/// An address, and whether its packets are sealed: an address has a plain and a sealed path.
+type Key = (SocketAddr, bool);
 
 #[derive(Debug)]
 struct Entry<V> {
@@ -66,12 +71,13 @@ impl<V> PathTable<V> {
             places: HashMap::default(),
             entries: Vec::new(),
             unheld: 0,
+            sealed: 0,
             hand: 0,
             last: None,
         }
     }
 
-    /// Returns the path to an address, if there is one.
+    /// Returns the plain path to an address, if there is one.
     #[inline]
     pub fn find(&mut self, address: SocketAddr) -> Option<PathId> {
         match self.last {
@@ -81,18 +87,65 @@ impl<V> PathTable<V> {
     }
 
     fn find_other(&mut self, address: SocketAddr) -> Option<PathId> {
-        let entry = &mut self.entries[*self.places.get(&address)?];
+        let id = self.find_key((address, false))?;
+        self.last = Some((address, id));
+        Some(id)
+    }
+
+    /// Returns the sealed path to an address, if there is one.
+    pub(crate) fn find_sealed(&mut self, address: SocketAddr) -> Option<PathId> {
+        self.find_key((address, true))
+    }
+
+    fn find_key(&mut self, key: Key) -> Option<PathId> {
+        let entry = &mut self.entries[*self.places.get(&key)?];
         entry.used = true;
-        self.last = Some((address, entry.id));
         Some(entry.id)
     }
 
-    /// Assigns a path to an address, in place of an unheld one if there are many of these. Passes the value of the evicted path to
-    /// `evicted`. The address must have no path.
+    /// Assigns a plain path to an address, in place of an unheld one if there are many of these. Passes the value of the evicted path
+    /// to `evicted`. The address must have no plain path.
     pub fn insert(&mut self, address: SocketAddr, value: V, evicted: impl FnOnce(V)) -> PathId {
+        let id = self.insert_entry((address, false), value, evicted);
+        self.places.insert((address, false), place_of(id));
+        self.last = Some((address, id));
+        id
+    }
+
+    //= docs/protocol.md#seal-5
+    /// Assigns a sealed path to an address, as [`insert`](Self::insert) does. If the address has one, which belongs to another peer,
+    /// that one is found by the address no more. It stays while it is held.
+    pub(crate) fn insert_sealed(
+        &mut self,
+        address: SocketAddr,
+        value: V,
+        evicted: impl FnOnce(V),
+    ) -> PathId {
+        let id = self.insert_entry((address, true), value, evicted);
+        self.places.insert((address, true), place_of(id));
+        id
+    }
+
+    //= docs/protocol.md#seal-10
+    /// Assigns a sealed path to an address, as [`insert_sealed`](Self::insert_sealed) does, but that is not found by the address:
+    /// whether its peer receives there is not known.
+    pub(crate) fn insert_unlisted(
+        &mut self,
+        address: SocketAddr,
+        value: V,
+        evicted: impl FnOnce(V),
+    ) -> PathId {
+        self.insert_entry((address, true), value, evicted)
+    }
+
+    fn insert_entry(&mut self, key: Key, value: V, evicted: impl FnOnce(V)) -> PathId {
+        let (address, is_sealed) = key;
         let place = if self.unheld >= UNHELD_MAX { self.evict() } else { self.entries.len() };
         let index = u32::try_from(place).expect("far fewer than 2^30 peers") * LINKS + self.link;
-        let mut id = PathId::new(index, self.names.hash_one(address)).on_host(self.host(address));
+        let mut id = PathId::new(index, self.new_name(key)).on_host(self.host(address));
+        if is_sealed {
+            id = id.sealed();
+        }
         if is_native(address) {
             id = id.native();
         }
@@ -105,9 +158,16 @@ impl<V> PathTable<V> {
             None => self.entries.push(entry),
         }
         self.unheld += 1;
-        self.places.insert(address, place);
-        self.last = Some((address, id));
         id
+    }
+
+    /// Returns the number that stands for an address. Each sealed path has a number of its own, because it belongs to one peer.
+    fn new_name(&mut self, (address, is_sealed): Key) -> u64 {
+        if !is_sealed {
+            return self.names.hash_one(address);
+        }
+        self.sealed += 1;
+        self.names.hash_one((address, self.sealed))
     }
 
     /// Returns the number of a host: from its IPv4 address, or from the network of its IPv6 address, because the host may have any
@@ -126,7 +186,10 @@ impl<V> PathTable<V> {
             self.hand = (self.hand + 1) % self.entries.len();
             let entry = &mut self.entries[self.hand];
             if entry.held == 0 && !std::mem::take(&mut entry.used) {
-                self.places.remove(&entry.address);
+                let key = (entry.address, entry.id.is_sealed());
+                if self.places.get(&key) == Some(&self.hand) {
+                    self.places.remove(&key);
+                }
                 self.last = None;
                 self.unheld -= 1;
                 return self.hand;
@@ -266,6 +329,29 @@ mod tests {
         (100..20_000).for_each(|number| _ = table.insert(stranger(number), (), drop));
         let after = table.insert(stranger(1), (), drop);
         assert_eq!((before.name(), table.get(before)), (after.name(), None));
+    }
+
+    #[test]
+    fn an_address_has_a_plain_and_a_sealed_path_and_another_peer_gets_another_one() {
+        //= docs/protocol.md#seal-5
+        let mut table = PathTable::new(0);
+        let plain = table.insert(stranger(1), 'p', drop);
+        let first = table.insert_sealed(stranger(1), '1', drop);
+        assert_eq!(
+            (table.find(stranger(1)), table.find_sealed(stranger(1))),
+            (Some(plain), Some(first))
+        );
+        assert!(first.is_sealed() && !plain.is_sealed() && first.name() != plain.name());
+        table.hold(first);
+        let second = table.insert_sealed(stranger(1), '2', drop);
+        assert_eq!(table.find_sealed(stranger(1)), Some(second));
+        assert_eq!((table.get(first), table.get(second)), (Some(&'1'), Some(&'2')));
+        let unlisted = table.insert_unlisted(stranger(1), '3', drop);
+        assert_eq!(table.find_sealed(stranger(1)), Some(second));
+        assert_eq!(table.address(unlisted), Some(stranger(1)));
+        table.release(first);
+        (100..20_000).for_each(|number| _ = table.insert(stranger(number), 'x', drop));
+        assert_eq!(table.get(first), None, "nobody holds it");
     }
 
     #[test]

@@ -241,7 +241,7 @@ impl<'s, 'd> Batch<'s, 'd> {
 /// A datagram in a receive slot.
 pub(crate) struct Received<'a> {
     pub(crate) from: &'a RawAddress,
-    pub(crate) bytes: &'a [u8],
+    pub(crate) bytes: &'a mut [u8],
     /// Whether the datagram was longer than the slot.
     pub(crate) truncated: bool,
     /// Length of each of the several datagrams in the bytes; the last one may be shorter.
@@ -453,7 +453,7 @@ impl Slots {
         let controls = &self.controls[index].0[..header.msg_controllen.min(CONTROL_LEN)];
         Received {
             from: &self.addresses[index],
-            bytes: &self.bytes[index * SLOT_LEN..][..len],
+            bytes: &mut self.bytes[index * SLOT_LEN..][..len],
             truncated: header.msg_flags & libc::MSG_TRUNC != 0,
             segment: if controls.is_empty() { None } else { segment_size(controls) },
             controls,

@@ -122,8 +122,8 @@ pub use config::{Config, Setting, SettingError, Unit};
 pub use cookie::Cookie;
 pub use counters::Counters;
 pub use endpoint::{
-    Arrivals, ArrivedRequest, CallOptions, Departures, Endpoint, Event, Inbox, Moved, SpentBodies,
-    UnsentCalls,
+    Arrivals, ArrivedRequest, CallOptions, Departures, Endpoint, Event, Greeting, Inbox, Moved,
+    SpentBodies, UnsentCalls,
 };
 pub use error::{Awaited, CallError, CallFailed, CallStory, OpenError, ReplyError};
 pub use host::HostLoad;

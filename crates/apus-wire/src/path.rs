@@ -21,6 +21,7 @@ pub struct PathId {
 const NATIVE: u64 = 1 << 32;
 const LOOPBACK: u64 = 1 << 33;
 const LOCAL: u64 = 1 << 34;
+const SEALED: u64 = 1 << 35;
 /// Position of the host's number within the word.
 const HOST_SHIFT: u32 = 36;
 
@@ -57,6 +58,13 @@ impl PathId {
     #[must_use]
     pub const fn local(self) -> Self {
         Self { index_and_facts: self.index_and_facts | LOCAL, ..self }
+    }
+
+    /// Returns the same path, whose packets are encrypted and authenticated.
+    #[inline]
+    #[must_use]
+    pub const fn sealed(self) -> Self {
+        Self { index_and_facts: self.index_and_facts | SEALED, ..self }
     }
 
     /// Returns the same path, to the host with this number, 1 to 2^28 - 1. The number is equal for all addresses of one host, as
@@ -103,6 +111,13 @@ impl PathId {
         self.index_and_facts & LOCAL != 0
     }
 
+    /// Returns whether packets on the path are encrypted and authenticated, and its peer has an identity.
+    #[inline]
+    #[must_use]
+    pub const fn is_sealed(self) -> bool {
+        self.index_and_facts & SEALED != 0
+    }
+
     /// Returns whether the path leads to this machine.
     #[inline]
     #[must_use]
@@ -118,6 +133,7 @@ impl fmt::Debug for PathId {
             .field("index", &self.index())
             .field("native", &self.is_native())
             .field("loopback", &self.is_loopback())
+            .field("sealed", &self.is_sealed())
             .finish()
     }
 }

@@ -6,6 +6,8 @@
 //! | `socket` | opening and probing |
 //! | `peer` | the state of each path |
 //! | `outbox` | packets queued by `send`: bundles and large packets |
+//! | `sealing` | records of sealed paths |
+//! | `keys` | the keys of sealed paths |
 //! | `send` | from the outbox into the kernel |
 //! | `sender` | connected sockets for peers on this machine |
 //! | `recv` | from the kernel to the handler |
@@ -13,9 +15,11 @@
 //! | `steering` | the choice of a datagram's socket |
 
 mod config;
+mod keys;
 mod outbox;
 mod peer;
 mod recv;
+mod sealing;
 mod send;
 mod sender;
 mod shards;
@@ -33,6 +37,7 @@ pub use self::config::{LinkError, MAX_DATAGRAM, UdpConfig};
 pub(crate) use self::config::{check_buffers, check_setting};
 use self::outbox::{Outbox, Sending};
 use self::peer::Peer;
+use self::sealing::Sealing;
 pub use self::shards::{SHARDS_MAX, shard_of};
 use self::socket::Sharing;
 use crate::address::{AddressFamily, RawAddress};
@@ -41,6 +46,7 @@ use crate::link::{Capabilities, Link, LinkCounters};
 use crate::path::Path;
 use crate::path_table::PathTable;
 use crate::paths::{Examination, Examined, Paths};
+use crate::sealed::SealedPaths;
 use crate::sleeper::Descriptors;
 use crate::sys::{self, BatchStorage, Slots};
 
@@ -88,6 +94,7 @@ pub struct UdpLink {
     /// Upper bound on datagrams per receive call.
     ask_max: usize,
     errors: Errors,
+    sealing: Sealing,
     counters: LinkCounters,
 }
 
@@ -106,6 +113,8 @@ struct Inlet {
     ask: usize,
     /// Whether the last datagrams were long, so that the next one may be worth receiving in place.
     is_long: bool,
+    /// Whether the last datagram was sealed.
+    is_sealed: bool,
     /// Number of checks of the link since this socket had a datagram.
     idle: u32,
 }
@@ -113,7 +122,7 @@ struct Inlet {
 impl Inlet {
     fn new(socket: Option<&Socket>) -> Self {
         let descriptor = socket.map_or(-1, AsRawFd::as_raw_fd);
-        Self { descriptor, ask: 1, is_long: false, idle: 0 }
+        Self { descriptor, ask: 1, is_long: false, is_sealed: false, idle: 0 }
     }
 
     /// Returns whether to check the socket for long packets now: every time while they arrive, otherwise now and then.
@@ -156,6 +165,7 @@ impl UdpLink {
             arrived: None,
             ask_max: SLOTS,
             errors: Errors::default(),
+            sealing: Sealing::new(0),
             counters: LinkCounters::default(),
             capabilities,
         };
@@ -203,6 +213,10 @@ impl PacketSink for UdpLink {
             self.counters.path_forgotten += 1;
             return;
         };
+        if packet.path.is_sealed() && !self.has_keys(place, packet.path) {
+            self.counters.waiting_for_keys += 1;
+            return;
+        }
         if self.outbox.is_full() {
             self.send_queued();
         }
@@ -224,6 +238,9 @@ impl PacketSink for UdpLink {
 
     fn hold(&mut self, path: PathId) {
         self.peers.hold(path);
+        if path.is_sealed() {
+            self.follow(path);
+        }
     }
 
     fn release(&mut self, path: PathId) {
@@ -243,7 +260,8 @@ impl Link for UdpLink {
             self.send_queued();
         }
         self.arrived = None;
-        let short = self.receive(SHORT, receiver);
+        let kept = if self.sealing.has_kept() { self.receive_kept(receiver) } else { 0 };
+        let short = kept + self.receive(SHORT, receiver);
         if self.inlets[LONG].is_due() { short + self.receive(LONG, receiver) } else { short }
     }
 
@@ -309,7 +327,13 @@ impl Link for UdpLink {
     }
 
     fn path(&self, path: PathId) -> Path {
-        self.peers.address(path).map_or(Path::UNKNOWN, |to| self.paths.to(to))
+        let Some(peer) = self.peers.get(path) else { return Path::UNKNOWN };
+        let found = self.peers.address(path).map_or(Path::UNKNOWN, |to| self.paths.to(to));
+        Path { max_packet: found.max_packet - peer.overhead(), ..found }
+    }
+
+    fn sealed_paths(&mut self) -> Option<&mut dyn SealedPaths> {
+        Some(self)
     }
 
     fn examination(&self, path: PathId) -> Option<Examination> {
@@ -325,13 +349,15 @@ impl Link for UdpLink {
     }
 
     fn counters(&self) -> LinkCounters {
-        let mut counters = self.counters;
+        let mut counters = self.own_counters();
         let dropped = self.open_descriptors().filter_map(sys::dropped);
         counters.receive_buffer_drops = dropped.map(u64::from).sum();
         counters
     }
 
     fn own_counters(&self) -> LinkCounters {
-        self.counters
+        let mut counters = self.counters;
+        self.sealing.count(&mut counters);
+        counters
     }
 }

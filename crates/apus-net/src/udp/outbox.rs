@@ -10,6 +10,7 @@ use apus_wire::{Priority, Transmit, bundle};
 use bytes::Bytes;
 
 use super::peer::Peer;
+use super::sealing::Sealing;
 use crate::path_table::PathTable;
 use crate::paths::Paths;
 
@@ -18,6 +19,9 @@ const DATAGRAMS_MAX: usize = 128;
 
 /// Upper bound on queued bytes. More would push the packets out of the cache before the kernel reads them.
 const BYTES_MAX: usize = 1 << 20;
+
+/// Upper bound on queued bytes for sealed paths, so that the kernel reads their records from the second-level cache.
+const SEALED_MAX: usize = 256 << 10;
 
 /// Upper bound on segments in one GSO datagram (`UDP_MAX_SEGMENTS` before Linux 6.9).
 const SEGMENTS_MAX: usize = 64;
@@ -31,11 +35,13 @@ pub(super) struct Bundle {
     pub(super) priority: Priority,
     /// The bundle, in the form of [`bundle::start`] and [`bundle::push`].
     bytes: Vec<u8>,
+    /// The sealed datagram within `Outbox::records`; empty on a plain path.
+    record: Range<usize>,
 }
 
 impl Bundle {
-    /// Returns the datagram to send.
-    pub(super) fn datagram(&self) -> &[u8] {
+    /// Returns the datagram, before it is sealed.
+    fn content(&self) -> &[u8] {
         bundle::datagram(&self.bytes)
     }
 
@@ -52,11 +58,15 @@ pub(super) struct Large {
     header: Range<usize>,
     body: Bytes,
     payload: Range<usize>,
+    /// Length of the datagram.
+    len: usize,
+    /// The sealed datagram within `Outbox::records`; empty on a plain path.
+    record: Range<usize>,
 }
 
 impl Large {
     pub(super) fn len(&self) -> usize {
-        self.header.len() + self.payload.len()
+        self.len
     }
 
     pub(super) fn payload(&self) -> &[u8] {
@@ -82,7 +92,11 @@ pub(super) struct Outbox {
     used: usize,
     large: Vec<Large>,
     headers: Vec<u8>,
+    /// The sealed datagrams of a flush.
+    records: Vec<u8>,
     bytes: usize,
+    /// Bytes for sealed paths among them.
+    sealed_bytes: usize,
     /// Number of the current flush, from 1.
     flush: u64,
 }
@@ -96,7 +110,9 @@ impl Outbox {
             used: 0,
             large: Vec::new(),
             headers: Vec::new(),
+            records: Vec::new(),
             bytes: 0,
+            sealed_bytes: 0,
             flush: 1,
         }
     }
@@ -118,10 +134,13 @@ impl Outbox {
         if !peer.is_ready(paths) {
             peer.make_ready(address, paths);
         }
+        if peer.is_sealed {
+            self.sealed_bytes += len;
+        }
         if len <= peer.small {
             self.push_small(place, peer, packet);
         } else {
-            self.push_large(place, packet);
+            self.push_large(place, packet, len + peer.overhead());
         }
     }
 
@@ -139,7 +158,8 @@ impl Outbox {
         self.used += 1;
         *open = u16::try_from(self.used).expect("a queue of DATAGRAMS_MAX is flushed first");
         if self.bundles.len() == index {
-            self.bundles.push(Bundle { peer: place, priority: packet.priority, bytes: Vec::new() });
+            let (priority, bytes) = (packet.priority, Vec::new());
+            self.bundles.push(Bundle { peer: place, priority, bytes, record: 0..0 });
         }
         let bundle = &mut self.bundles[index];
         bundle.peer = place;
@@ -149,7 +169,7 @@ impl Outbox {
         debug_assert!(taken, "a small packet fits an empty bundle");
     }
 
-    fn push_large(&mut self, peer: usize, packet: &Transmit<'_>) {
+    fn push_large(&mut self, peer: usize, packet: &Transmit<'_>, len: usize) {
         let start = self.headers.len();
         self.headers.extend_from_slice(packet.header);
         self.large.push(Large {
@@ -158,13 +178,78 @@ impl Outbox {
             header: start..self.headers.len(),
             body: packet.body.clone(),
             payload: packet.range.clone(),
+            len,
+            record: 0..0,
         });
     }
 
     /// Returns whether the queue must be flushed before the next packet.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.used + self.large.len() >= DATAGRAMS_MAX || self.bytes >= BYTES_MAX
+        self.used + self.large.len() >= DATAGRAMS_MAX
+            || self.bytes >= BYTES_MAX
+            || self.sealed_bytes >= SEALED_MAX
+    }
+
+    /// Returns whether packets for sealed paths are queued.
+    #[inline]
+    pub(super) fn has_sealed(&self) -> bool {
+        self.sealed_bytes > 0
+    }
+
+    //= docs/protocol.md#seal-13
+    /// Seals the packets for sealed paths, once: a record that the kernel refuses is handed over again as it is. Removes those whose
+    /// path has no keys any more, and returns their number.
+    pub(super) fn seal(&mut self, peers: &mut PathTable<Peer>, sealing: &mut Sealing) -> u64 {
+        sealing.begin_batch();
+        let before = self.used + self.large.len();
+        let records = &mut self.records;
+        let mut at = 0;
+        while at < self.used {
+            let bundle = &mut self.bundles[at];
+            let peer = peers.at_mut(bundle.peer);
+            bundle.record = records.len()..records.len();
+            if peer.is_sealed {
+                let parts = (&[][..], bundle.content());
+                let sealed =
+                    peer.keys.is_some_and(|id| sealing.seal(id, bundle.priority, parts, records));
+                if !sealed {
+                    peer.close_bundles();
+                    self.bundles[at..self.used].rotate_left(1);
+                    self.used -= 1;
+                    continue;
+                }
+                bundle.record.end = records.len();
+            }
+            at += 1;
+        }
+        let headers = &self.headers;
+        self.large.retain_mut(|packet| {
+            let peer = peers.at(packet.peer);
+            packet.record = records.len()..records.len();
+            let parts = (&headers[packet.header.clone()], &packet.body[packet.payload.clone()]);
+            let keep = !peer.is_sealed
+                || peer.keys.is_some_and(|id| sealing.seal(id, packet.priority, parts, records));
+            packet.record.end = records.len();
+            keep
+        });
+        (before - self.used - self.large.len()) as u64
+    }
+
+    /// Returns the datagram of a bundle.
+    #[inline]
+    pub(super) fn datagram<'a>(&'a self, bundle: &'a Bundle) -> &'a [u8] {
+        match self.records.get(bundle.record.clone()) {
+            Some(record) if !record.is_empty() => record,
+            _ => bundle.content(),
+        }
+    }
+
+    /// Returns the datagrams of a run of large packets, if they are sealed.
+    #[inline]
+    pub(super) fn records(&self, run: &[Large]) -> Option<&[u8]> {
+        let range = run[0].record.start..run[run.len() - 1].record.end;
+        Some(&self.records[range]).filter(|records| !records.is_empty())
     }
 
     pub(super) fn bundles(&self) -> &[Bundle] {
@@ -217,7 +302,9 @@ impl Outbox {
         self.used = 0;
         self.large.clear();
         self.headers.clear();
+        self.records.clear();
         self.bytes = 0;
+        self.sealed_bytes = 0;
         self.flush += 1;
     }
 }
@@ -314,7 +401,7 @@ mod tests {
     fn small_packets_for_one_peer_share_and_one_alone_goes_plain() {
         let mut queue = queue();
         queue.push(PEER, 0, 100);
-        assert_eq!(queue.outbox.bundles()[0].datagram().len(), 156);
+        assert_eq!(queue.outbox.bundles()[0].content().len(), 156);
         assert!(!queue.outbox.bundles()[0].is_bundle());
         queue.push(PEER, 7, 100);
         queue.push("127.0.0.1:8", 7, 100);
@@ -324,7 +411,7 @@ mod tests {
             2,
             "one for each peer; on loopback all priorities together"
         );
-        assert_eq!(bundle::packets(queue.outbox.bundles()[0].datagram()).count(), 3);
+        assert_eq!(bundle::packets(queue.outbox.bundles()[0].content()).count(), 3);
         queue.clear();
         assert!(queue.outbox.bundles().is_empty());
         queue.push(PEER, 0, 100);
@@ -337,14 +424,10 @@ mod tests {
         for _ in 0..20 {
             queue.push(PEER, 0, 100);
         }
-        let counts: Vec<_> = queue
-            .outbox
-            .bundles()
-            .iter()
-            .map(|it| bundle::packets(it.datagram()).count())
-            .collect();
+        let counts: Vec<_> =
+            queue.outbox.bundles().iter().map(|it| bundle::packets(it.content()).count()).collect();
         assert_eq!(counts, [9, 9, 2]);
-        assert!(queue.outbox.bundles().iter().all(|bundle| bundle.datagram().len() <= 1_472));
+        assert!(queue.outbox.bundles().iter().all(|bundle| bundle.content().len() <= 1_472));
     }
 
     #[test]
@@ -354,7 +437,7 @@ mod tests {
             queue.push(PEER, 0, 100);
         }
         assert_eq!(queue.outbox.bundles().len(), 3);
-        assert!(queue.outbox.bundles().iter().all(|bundle| bundle.datagram().len() == 156));
+        assert!(queue.outbox.bundles().iter().all(|bundle| bundle.content().len() == 156));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use apus_seal::{AssociationId, OVERHEAD};
 use apus_wire::{PathId, Priority};
 
 use super::sender::Sender;
@@ -26,6 +27,12 @@ pub(super) struct Peer {
     /// The local address that the route prefers, if known.
     preferred: Option<IpAddr>,
     pub(super) sender: Sender,
+    /// Whether the path is sealed.
+    pub(super) is_sealed: bool,
+    /// The keys of a sealed path, if it has any.
+    pub(super) keys: Option<AssociationId>,
+    /// Whether it was reported that a sealed path has no keys.
+    pub(super) wants_keys: bool,
     /// Version of the paths from which the following fields were taken.
     paths_version: u64,
     /// Whether the path is known.
@@ -55,6 +62,25 @@ pub(super) fn add(
     })
 }
 
+/// Assigns a sealed path to an address, as [`add`] assigns a plain one. `is_listed`: it is found by the address.
+#[cold]
+pub(super) fn add_sealed(
+    peers: &mut PathTable<Peer>,
+    senders: &mut usize,
+    address: SocketAddr,
+    raw: RawAddress,
+    keys: Option<AssociationId>,
+    is_listed: bool,
+) -> PathId {
+    let peer = Peer { is_sealed: true, keys, ..Peer::new(address, raw) };
+    let evicted = |evicted: Peer| *senders -= usize::from(evicted.sender.descriptor().is_some());
+    if is_listed {
+        peers.insert_sealed(address, peer, evicted)
+    } else {
+        peers.insert_unlisted(address, peer, evicted)
+    }
+}
+
 impl Peer {
     pub(super) fn new(address: SocketAddr, raw: RawAddress) -> Self {
         Self {
@@ -64,6 +90,9 @@ impl Peer {
             called: None,
             preferred: None,
             sender: Sender::default(),
+            is_sealed: false,
+            keys: None,
+            wants_keys: false,
             paths_version: u64::MAX,
             known: false,
             max: 0,
@@ -110,9 +139,17 @@ impl Peer {
         } else if self.queued > ANY_PATH {
             paths.want(address);
         }
+        //= docs/wire.md#W46
+        self.max -= self.overhead();
         // A packet that would fill more than half a datagram shares it with no other, and is better sent alone, perhaps with equal
         // ones as segments.
         self.small = SMALL_MAX.min(self.max / 2);
+    }
+
+    /// Returns the bytes that a datagram has in addition to its packets.
+    #[inline]
+    pub(super) fn overhead(&self) -> usize {
+        if self.is_sealed { OVERHEAD } else { 0 }
     }
 
     /// Returns the bundle of this priority. On loopback, priorities have no effect, so all share one bundle.

@@ -6,9 +6,13 @@
 
 use std::io;
 
+use std::net::{IpAddr, SocketAddr};
+
+use apus_seal::{Kept, VERSION_HINT, VERSION_SEALED};
 use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathId, bundle};
 
 use super::peer::{self, Peer};
+use super::sealing::{Origin, Sealing};
 use super::{Inlet, UdpLink};
 use crate::address::{AddressFamily, RawAddress};
 use crate::link::LinkCounters;
@@ -29,17 +33,37 @@ struct Senders<'a> {
     /// Number of peers with a socket of their own.
     connected: &'a mut usize,
     family: AddressFamily,
+    sealing: &'a mut Sealing,
     counters: &'a mut LinkCounters,
 }
 
 impl Senders<'_> {
     #[inline]
-    fn path(&mut self, from: &RawAddress) -> Option<PathId> {
-        let address = from.decode()?;
+    fn path(&mut self, address: SocketAddr) -> Option<PathId> {
         self.peers.find(address).or_else(|| {
             let raw = RawAddress::encode(address, self.family)?;
             Some(peer::add(self.peers, self.connected, address, raw))
         })
+    }
+
+    /// Notes the local address that a peer called.
+    #[inline]
+    fn note_called(&mut self, path: PathId, called: Option<IpAddr>) {
+        if called.is_some()
+            && let Some(peer) = self.peers.get_mut(path)
+        {
+            peer.called = called;
+        }
+    }
+
+    #[cold]
+    fn take_hint(&mut self, from: SocketAddr, datagram: &[u8]) {
+        let path = self.peers.find_sealed(from);
+        let keys = path.and_then(|path| Some((path, self.peers.get(path)?.keys?)));
+        match keys {
+            Some((path, id)) => self.sealing.take_hint(path, id, datagram),
+            None => self.counters.hints_ignored += 1,
+        }
     }
 }
 
@@ -47,8 +71,10 @@ impl UdpLink {
     /// Receives one batch. Returns the number of datagrams.
     #[inline]
     pub(super) fn receive(&mut self, at: usize, receiver: &mut dyn PacketReceiver) -> usize {
-        let Inlet { descriptor, is_long, .. } = self.inlets[at];
+        let Inlet { descriptor, is_long, is_sealed, .. } = self.inlets[at];
+        // Sealed bytes would have to be moved out of the message again.
         if is_long
+            && !is_sealed
             && !self.gro
             && let Some(receive_target) = receiver.receive_target()
         {
@@ -111,27 +137,59 @@ impl UdpLink {
         if self.stamps && self.arrived.is_none() {
             self.arrived = self.slots.received(0).arrived();
         }
+        self.sealing.begin_batch();
         let mut datagrams = 0;
         let mut bytes = 0;
+        let mut is_sealed = false;
         let mut senders = Senders {
             peers: &mut self.peers,
             connected: &mut self.senders,
             family: self.family,
+            sealing: &mut self.sealing,
             counters: &mut self.counters,
         };
         for index in 0..filled {
             let received = self.slots.received(index);
             bytes += received.bytes.len();
-            datagrams += take(&received, &mut senders, receiver);
+            is_sealed = received.bytes.starts_with(&[0, 0, VERSION_SEALED]);
+            datagrams += take(received, &mut senders, receiver);
         }
         let inlet = &mut self.inlets[at];
         inlet.idle = 0;
         inlet.is_long = bytes >= ALONE * filled;
+        inlet.is_sealed = is_sealed;
         inlet.ask = if inlet.is_long { 1 } else { (GROWTH * filled).min(self.ask_max) };
         if !self.gro && self.capabilities.gro && !self.slots.received(0).from.is_loopback() {
             self.join_arriving();
         }
+        if self.sealing.has_hints() {
+            self.send_hints();
+        }
         datagrams
+    }
+
+    //= docs/protocol.md#seal-2
+    /// Handles the datagrams that came before their keys. Returns their number.
+    #[cold]
+    pub(super) fn receive_kept(&mut self, receiver: &mut dyn PacketReceiver) -> usize {
+        let kept = self.sealing.take_kept();
+        let count = kept.len();
+        let mut senders = self.senders();
+        for Kept { from, mut datagram } in kept {
+            let origin = DatagramOrigin { from, called: None };
+            sealed_datagram(origin, &mut datagram, &mut senders, receiver);
+        }
+        count
+    }
+
+    fn senders(&mut self) -> Senders<'_> {
+        Senders {
+            peers: &mut self.peers,
+            connected: &mut self.senders,
+            family: self.family,
+            sealing: &mut self.sealing,
+            counters: &mut self.counters,
+        }
     }
 
     #[inline]
@@ -166,54 +224,138 @@ impl UdpLink {
             peers: &mut self.peers,
             connected: &mut self.senders,
             family: self.family,
+            sealing: &mut self.sealing,
             counters: &mut self.counters,
         };
-        (0..filled).map(|index| take(&self.slots.received(index), &mut senders, receiver)).sum()
+        (0..filled).map(|index| take(self.slots.received(index), &mut senders, receiver)).sum()
     }
 }
 
 /// Passes on the packets of a received buffer. Returns the number of datagrams.
 #[inline]
 fn take(
-    received: &Received<'_>,
+    received: Received<'_>,
     senders: &mut Senders<'_>,
     receiver: &mut dyn PacketReceiver,
 ) -> usize {
     senders.counters.bytes_received += received.bytes.len() as u64;
-    let from = senders.path(received.from).filter(|_| !received.bytes.is_empty());
-    let Some(from) = from else {
+    let Some(from) = received.from.decode().filter(|_| !received.bytes.is_empty()) else {
         senders.counters.datagrams_received += 1;
         senders.counters.unusable += 1;
         return 1;
     };
-    if let Some(local) = received.to()
-        && let Some(peer) = senders.peers.get_mut(from)
-    {
-        peer.called = Some(local);
-    }
-    let counters = &mut *senders.counters;
     if received.truncated {
-        counters.datagrams_received += 1;
-        counters.truncated += 1;
+        senders.counters.datagrams_received += 1;
+        senders.counters.truncated += 1;
         return 1;
     }
+    let origin = DatagramOrigin { from, called: received.to() };
     let Some(segment) = received.segment else {
-        counters.datagrams_received += 1;
-        datagram(from, received.bytes, counters, receiver);
+        senders.counters.datagrams_received += 1;
+        datagram(origin, received.bytes, senders, receiver);
         return 1;
     };
     let mut segments = 0;
-    for segment in received.bytes.chunks(segment) {
+    for segment in received.bytes.chunks_mut(segment) {
         segments += 1;
-        datagram(from, segment, counters, receiver);
+        datagram(origin, segment, senders, receiver);
     }
-    counters.datagrams_received += segments as u64;
-    counters.gro_segments += segments as u64;
+    senders.counters.datagrams_received += segments as u64;
+    senders.counters.gro_segments += segments as u64;
     segments
+}
+
+/// The addresses of a datagram.
+#[derive(Clone, Copy)]
+struct DatagramOrigin {
+    from: SocketAddr,
+    /// The local address, if the kernel reports it.
+    called: Option<IpAddr>,
 }
 
 #[inline]
 fn datagram(
+    origin: DatagramOrigin,
+    bytes: &mut [u8],
+    senders: &mut Senders<'_>,
+    receiver: &mut dyn PacketReceiver,
+) {
+    //= docs/wire.md#W43
+    if let [0, 0, VERSION_SEALED | VERSION_HINT, ..] = *bytes {
+        return sealed_datagram(origin, bytes, senders, receiver);
+    }
+    let Some(path) = senders.path(origin.from) else {
+        senders.counters.unusable += 1;
+        return;
+    };
+    senders.note_called(path, origin.called);
+    pass_on(path, bytes, senders.counters, receiver);
+}
+
+/// Passes on the packets of a sealed datagram.
+fn sealed_datagram(
+    DatagramOrigin { from, called }: DatagramOrigin,
+    bytes: &mut [u8],
+    senders: &mut Senders<'_>,
+    receiver: &mut dyn PacketReceiver,
+) {
+    if bytes[2] == VERSION_HINT {
+        return senders.take_hint(from, bytes);
+    }
+    let mut packet = std::mem::take(&mut senders.sealing.packet);
+    match senders.sealing.open(from, bytes, &mut packet) {
+        Ok(record) => {
+            if let Some(path) = path_of(senders, record.origin, from) {
+                senders.note_called(path, called);
+                pass_on(path, record.content, senders.counters, receiver);
+            }
+        }
+        Err(error) => {
+            if let Some(hint) = error.hint() {
+                senders.sealing.want_hint(hint, from);
+            }
+        }
+    }
+    senders.sealing.packet = packet;
+}
+
+/// Returns the path of an opened record.
+#[inline]
+fn path_of(senders: &mut Senders<'_>, origin: Origin, from: SocketAddr) -> Option<PathId> {
+    match origin.home {
+        Some(home) if senders.peers.place(home).is_some() => Some(home),
+        _ => other_path_of(senders, origin, from),
+    }
+}
+
+//= docs/protocol.md#seal-10
+/// Returns the path of a record that came from another address, or whose path was forgotten. The address may be forged, so the path
+/// takes the place of no other one.
+#[cold]
+fn other_path_of(senders: &mut Senders<'_>, origin: Origin, from: SocketAddr) -> Option<PathId> {
+    let Senders { peers, connected, family, sealing, .. } = senders;
+    let listed = peers.find_sealed(from);
+    let known = [listed, sealing.foreign].into_iter().flatten().find(|&path| {
+        let keys = peers.get(path).and_then(|peer| peer.keys);
+        keys == Some(origin.id) && peers.address(path) == Some(from)
+    });
+    if known.is_some() {
+        return known;
+    }
+    let raw = RawAddress::encode(from, *family)?;
+    let is_listed = listed.is_none() && origin.home.is_some();
+    let path = peer::add_sealed(peers, connected, from, raw, Some(origin.id), is_listed);
+    if origin.home.is_some() {
+        sealing.move_to(origin.id, path, from);
+    } else {
+        sealing.foreign = Some(path);
+    }
+    Some(path)
+}
+
+/// Passes on a packet, or the packets of a bundle.
+#[inline]
+fn pass_on(
     from: PathId,
     bytes: &[u8],
     counters: &mut LinkCounters,

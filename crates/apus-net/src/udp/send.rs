@@ -17,6 +17,9 @@ const SENDERS_MAX: usize = 64;
 impl UdpLink {
     /// Sends the queued packets. A single datagram on loopback takes the shortest path; all others use `sendmmsg`.
     pub(super) fn send_queued(&mut self) {
+        if self.outbox.has_sealed() {
+            self.counters.waiting_for_keys += self.outbox.seal(&mut self.peers, &mut self.sealing);
+        }
         let only = self.outbox.only_peer();
         let Some(peer) = only.filter(|&peer| self.peers.at(peer).source().is_none()) else {
             self.send_batch(None, 0, false);
@@ -28,12 +31,18 @@ impl UdpLink {
         let socket = sender.unwrap_or(self.descriptor);
         let (sent, bytes, is_bundle) = match (self.outbox.bundles(), self.outbox.large()) {
             ([bundle], []) if to.loopback => {
-                let bytes = bundle.datagram();
+                let bytes = self.outbox.datagram(bundle);
                 (sys::send_to(socket, bytes, raw), bytes.len(), bundle.is_bundle())
             }
             ([], [packet]) if to.loopback => {
-                let header = self.outbox.header(packet);
-                (sys::send_parts(socket, header, packet.payload(), raw), packet.len(), false)
+                let sent = match self.outbox.records(std::slice::from_ref(packet)) {
+                    Some(record) => sys::send_to(socket, record, raw),
+                    None => {
+                        let header = self.outbox.header(packet);
+                        sys::send_parts(socket, header, packet.payload(), raw)
+                    }
+                };
+                (sent, packet.len(), false)
             }
             _ => {
                 self.send_batch(sender, 0, false);
@@ -170,7 +179,7 @@ fn fill<'d>(
     for bundle in outbox.bundles() {
         let peer = peers.at(bundle.peer);
         batch.message(named.then_some(&peer.raw), options(peer, bundle.priority, None));
-        let bytes = bundle.datagram();
+        let bytes = outbox.datagram(bundle);
         batch.part(bytes);
         let is_bundle = bundle.is_bundle();
         sendings.push(Sending {
@@ -185,12 +194,15 @@ fn fill<'d>(
         let segment =
             (run.len() > 1).then(|| u16::try_from(run[0].len()).expect("a run fits MAX_DATAGRAM"));
         batch.message(named.then_some(&peer.raw), options(peer, run[0].priority, segment));
-        let mut bytes = 0;
-        for packet in run {
-            batch.part(outbox.header(packet));
-            batch.part(packet.payload());
-            bytes += packet.len() as u64;
+        if let Some(records) = outbox.records(run) {
+            batch.part(records);
+        } else {
+            for packet in run {
+                batch.part(outbox.header(packet));
+                batch.part(packet.payload());
+            }
         }
+        let bytes = run.iter().map(|packet| packet.len() as u64).sum();
         sendings.push(Sending {
             peer: run[0].peer,
             datagrams: run.len() as u64,

@@ -4,14 +4,18 @@
 //! Each link has two sockets, so that short and control packets do not wait behind long DATA packets in one queue of the kernel.
 //! The kernel numbers the sockets in the order of their binds: a link's first, for short packets, then its second.
 
+use apus_seal::VERSION_SEALED;
 use libc::{
     BPF_A, BPF_ABS, BPF_ADD, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_IMM, BPF_IND, BPF_JA, BPF_JEQ,
-    BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_LEN, BPF_LSH, BPF_MEM, BPF_MISC, BPF_MOD, BPF_MUL,
-    BPF_RET, BPF_RSH, BPF_ST, BPF_TAX, BPF_W, BPF_X, BPF_XOR, sock_filter,
+    BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_LEN, BPF_LSH, BPF_MEM, BPF_MISC, BPF_MOD,
+    BPF_MUL, BPF_RET, BPF_RSH, BPF_ST, BPF_TAX, BPF_W, BPF_X, BPF_XOR, sock_filter,
 };
 
 /// Length from which datagrams are long, unless they are bundles: most of a full Ethernet frame.
 pub(super) const LONG_DATAGRAM: u32 = 1_200;
+
+/// The bits of a sealed datagram's fourth byte that are not zero in a DATA packet.
+const HEADER_WORDS: u32 = 0x1F;
 
 /// Factor that spreads differences in the low bits of ports over all bits.
 pub(super) const SPREAD_PORT: u32 = 0x85EB_CA6B;
@@ -29,13 +33,18 @@ const fn op(code: u32, k: u32) -> sock_filter {
     jump(code, k, 0, 0)
 }
 
+//= docs/wire.md#W43
 /// Leaves 1 in the accumulator for a long DATA packet, otherwise 0. A bundle begins with two zeros, in place of a packet's source
-/// port.
-const IS_LONG: [sock_filter; 7] = [
+/// port. So does a sealed datagram, which says behind its version whether it is a DATA packet.
+const IS_LONG: [sock_filter; 11] = [
     op(BPF_LD | BPF_W | BPF_LEN, 0),
-    jump(BPF_JMP | BPF_JGE | BPF_K, LONG_DATAGRAM, 0, 2),
+    jump(BPF_JMP | BPF_JGE | BPF_K, LONG_DATAGRAM, 0, 6),
     op(BPF_LD | BPF_H | BPF_ABS, 0),
-    jump(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 2),
+    jump(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 6),
+    op(BPF_LD | BPF_B | BPF_ABS, 2),
+    jump(BPF_JMP | BPF_JEQ | BPF_K, VERSION_SEALED as u32, 0, 2),
+    op(BPF_LD | BPF_B | BPF_ABS, 3),
+    jump(BPF_JMP | BPF_JSET | BPF_K, HEADER_WORDS, 2, 0),
     op(BPF_LD | BPF_IMM, 0),
     op(BPF_JMP | BPF_JA, 1),
     op(BPF_LD | BPF_IMM, 1),

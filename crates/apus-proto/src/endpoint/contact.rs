@@ -344,7 +344,7 @@ impl Endpoint {
     }
 
     /// Directs calls by the peer's path to this peer.
-    fn take_path(&mut self, now: Time, key: PeerKey, header: &Header) {
+    pub(super) fn take_path(&mut self, now: Time, key: PeerKey, header: &Header) {
         if let Some(before) = self.peers.take_path(key) {
             self.lose_path(now, before, key, header);
         }
@@ -514,7 +514,7 @@ impl Endpoint {
 
     /// Ends the contact with a peer, and forgets the one that asks on its behalf. Its token stays known as a refused one, so
     /// that it is not introduced once more. Returns `false` if the contact was over already.
-    fn retire(&mut self, key: PeerKey) -> bool {
+    pub(super) fn retire(&mut self, key: PeerKey) -> bool {
         let Some(peer) = self.peers.get(key).filter(|peer| !peer.contact.is_over()) else {
             return false;
         };

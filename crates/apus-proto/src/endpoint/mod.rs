@@ -23,6 +23,7 @@ mod contact;
 mod data;
 mod event;
 mod expire;
+mod introduction;
 mod local;
 mod meet;
 mod parts;
@@ -40,5 +41,6 @@ mod unsent;
 
 pub use batch::{Arrivals, ArrivedRequest, Departures, Inbox};
 pub use event::{CallOptions, Event, SpentBodies};
+pub use introduction::Greeting;
 pub use state::Endpoint;
 pub use unsent::{Moved, UnsentCalls};

@@ -1,0 +1,145 @@
+//! First contact by a handshake, on sealed paths (rule `seal-1` of docs/protocol.md).
+//!
+//! The handshake runs below the core, as calls of its driver. Its frames carry the tokens that OPEN, TOKEN and CONFIRM carry on a
+//! plain path, with the same meaning:
+//!
+//! ```text
+//! client                                     server
+//!   greeting ── HELLO (my token, doubted) ──▶ answer_greeting
+//!   introduced ◀── REPLY (my token) ──────────
+//!              ── CONTINUE ─────────────────▶ introduced
+//! ```
+//!
+//! Until then a link without keys drops the OPENs of the client.
+
+use apus_wire::{Header, PathId, RpcId, Token};
+
+use crate::contact::{Contact, Met};
+use crate::endpoint::Endpoint;
+use crate::endpoint::expire::Room;
+use crate::endpoint::sweeps::Swept;
+use crate::peer::Peer;
+use crate::secrets::issued_at;
+use crate::slab::PeerKey;
+use crate::time::Time;
+use crate::trace::{TraceMark, pair};
+
+/// The tokens of a HELLO.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Greeting {
+    /// The token that the server puts into packets to this node.
+    pub token: Token,
+    /// The token that this node doubts, which the server may have chosen; [`Token::NONE`] if there is none.
+    pub doubted: Token,
+}
+
+/// The ports and the id of a packet about no call.
+const NO_CALL: Header = Header { source_port: 1, dest_port: 1, sender_id: RpcId(0) };
+
+impl Endpoint {
+    //= docs/protocol.md#seal-1
+    /// Returns the tokens for a handshake with the node at a path. `doubts`: the peer may have lost its keys, so its token is in doubt
+    /// as after *token unknown* (contact-5).
+    pub fn greeting(&mut self, now: Time, path: PathId, doubts: bool) -> Greeting {
+        let Some(key) = self.peers.find(path) else {
+            return Greeting { token: self.secrets.token(), doubted: Token::NONE };
+        };
+        if doubts {
+            self.doubt(now, key, NO_CALL);
+        }
+        let peer = &self.peers[key];
+        let Some(met) = peer.contact.met() else {
+            return Greeting { token: peer.token, doubted: Token::NONE };
+        };
+        let asking = met.asking.and_then(|asking| self.peers.get(asking));
+        Greeting { token: asking.map_or(peer.token, |asking| asking.token), doubted: met.token }
+    }
+
+    /// Returns the token for the reply to a HELLO with the tokens of `greeting`: the one in doubt, if this node has chosen it for the
+    /// node at `path`, otherwise a new one. Keeps no state.
+    pub fn answer_greeting(&mut self, now: Time, path: PathId, greeting: Greeting) -> Token {
+        //= docs/protocol.md#contact-5
+        let known = self.peers.find_token(greeting.doubted).is_some_and(|key| {
+            let peer = &self.peers[key];
+            peer.path == path && peer.contact.met().is_some()
+        });
+        if known {
+            return greeting.doubted;
+        }
+        self.secrets.offered_token(greeting.token, issued_at(now))
+    }
+
+    /// Takes the result of a handshake: the node at `path` puts the token `ours` into its packets, and this node puts `theirs` into
+    /// those to the peer. Calls that wait for the first contact are sent. Returns `false` if there is no room for the peer, or if its
+    /// token belongs to a run that is over.
+    pub fn introduced(&mut self, now: Time, path: PathId, ours: Token, theirs: Token) -> bool {
+        let Some(key) = self.peers.find_token(ours) else {
+            return self.meet(now, path, ours, theirs);
+        };
+        let peer = &mut self.peers[key];
+        if peer.path != path {
+            return false;
+        }
+        peer.last_rx = now;
+        match &peer.contact {
+            Contact::Opening(_) => self.begin_introduced(key, theirs),
+            &Contact::Asking(doubted, _) => self.answer_introduced(key, doubted, theirs),
+            // The client doubted this node's token, and has another one of its own if it is another run.
+            Contact::Met(met) => return met.token == theirs,
+            Contact::Native | Contact::Over => return false,
+        }
+        true
+    }
+
+    /// Makes a client known.
+    fn meet(&mut self, now: Time, path: PathId, ours: Token, theirs: Token) -> bool {
+        //= docs/protocol.md#contact-4
+        if self.peers.is_spent(ours) || theirs == Token::NONE {
+            return false;
+        }
+        if !self.make_room(now, Room::ForClient(path)) {
+            self.parts.counters.dropped_peers_full += 1;
+            return false;
+        }
+        let contact = Contact::Met(Met::confirmed(theirs));
+        let key = self.insert_peer(Peer::known(path, ours, contact, now));
+        self.parts.counters.peers_met += 1;
+        self.take_path(now, key, &NO_CALL);
+        true
+    }
+
+    /// Begins to send to a peer whose first contact was a handshake.
+    fn begin_introduced(&mut self, key: PeerKey, theirs: Token) {
+        let peer = &mut self.peers[key];
+        peer.contact = Contact::Met(Met::confirmed(theirs));
+        let mark = peer.trace_mark(RpcId(0));
+        let before = TraceMark { pair: pair(peer.token, Token::NONE), ..mark };
+        self.parts.tracer.peer_met(before, mark);
+        self.peers.learn_their_token(key);
+        self.parts.counters.peers_met += 1;
+        self.release(key);
+    }
+
+    /// Handles the answer that a handshake got on behalf of `doubted`.
+    fn answer_introduced(&mut self, asking: PeerKey, doubted: PeerKey, theirs: Token) {
+        //= docs/protocol.md#contact-5
+        let is_known =
+            self.peers.get_mut(doubted).is_some_and(|it| it.contact.on_answer(Some(theirs)));
+        if is_known {
+            self.release(doubted);
+            return self.forget_peer(asking);
+        }
+        //= docs/protocol.md#contact-6
+        let ended = self.retire(doubted);
+        let present = self.peers.find(self.peers[asking].path);
+        if present.is_none() {
+            self.begin_introduced(asking, theirs);
+            self.peers.take_path(asking);
+        } else {
+            self.forget_peer(asking);
+        }
+        if ended {
+            self.sweeps.push(Swept::Run(doubted, present.or(Some(asking))));
+        }
+    }
+}

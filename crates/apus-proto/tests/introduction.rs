@@ -1,0 +1,154 @@
+//! First contact by a handshake, on sealed paths. The link drops OPEN, TOKEN and CONFIRM, as one without keys does.
+
+mod pair;
+
+use apus_proto::{CallFailed, Greeting};
+use apus_wire::{PacketType, PathId, Token};
+use pair::*;
+
+/// A client and a server that meet by handshakes only.
+fn sealed() -> Pair {
+    use PacketType::{Confirm, Open, Token};
+    let mut pair = Pair::unacquainted();
+    pair.hook = Some(Box::new(|passing| {
+        let kind = passing.packet.packet_type();
+        if [Open, Token, Confirm].contains(&kind) { Fate::Drop } else { Fate::Pass }
+    }));
+    pair
+}
+
+/// A handshake under way: the tokens of HELLO and REPLY.
+#[derive(Clone, Copy)]
+struct Handshake {
+    greeting: Greeting,
+    answer: Token,
+}
+
+impl Handshake {
+    fn begin(net: &mut Net, doubts: bool) -> Self {
+        let now = net.now;
+        let greeting = net.endpoint(CLIENT).greeting(now, path(SERVER), doubts);
+        let answer = net.endpoint(SERVER).answer_greeting(now, path(CLIENT), greeting);
+        Self { greeting, answer }
+    }
+
+    fn end_at_client(self, net: &mut Net) -> bool {
+        let (now, ours) = (net.now, self.greeting.token);
+        net.endpoint(CLIENT).introduced(now, path(SERVER), ours, self.answer)
+    }
+
+    fn end_at_server(self, net: &mut Net, from: PathId) -> bool {
+        let (now, theirs) = (net.now, self.greeting.token);
+        net.endpoint(SERVER).introduced(now, from, self.answer, theirs)
+    }
+
+    fn complete(self, net: &mut Net) {
+        assert!(self.end_at_server(net, path(CLIENT)));
+        assert!(self.end_at_client(net));
+    }
+}
+
+fn handshake(net: &mut Net, doubts: bool) {
+    Handshake::begin(net, doubts).complete(net);
+}
+
+//= docs/protocol.md#seal-1
+#[test]
+fn a_call_waits_for_the_handshake_and_goes_when_it_is_complete() {
+    let mut pair = sealed();
+    let call = pair.call(100);
+    pair.drive_for(millis(5));
+    assert_eq!(pair.outcome(CLIENT, call), None);
+    handshake(&mut pair, false);
+    pair.drive();
+    pair.response(call);
+    assert_eq!(pair.sent_by(CLIENT, PacketType::Confirm).len(), 0);
+    assert_eq!((pair.counters(CLIENT).peers_met, pair.counters(SERVER).peers_met), (1, 1));
+}
+
+#[test]
+fn a_handshake_before_the_first_call_is_used_by_it() {
+    let mut pair = sealed();
+    handshake(&mut pair, false);
+    let call = pair.call(100);
+    pair.drive();
+    pair.response(call);
+}
+
+//= docs/protocol.md#contact-5
+#[test]
+fn a_doubted_peer_that_still_knows_its_token_keeps_its_history() {
+    let mut pair = sealed();
+    handshake(&mut pair, false);
+    let first = pair.call(100);
+    pair.drive();
+    pair.response(first);
+    let doubt = Handshake::begin(&mut pair, true);
+    assert_eq!(doubt.answer, doubt.greeting.doubted);
+    doubt.complete(&mut pair);
+    let second = pair.call(100);
+    pair.drive();
+    pair.response(second);
+    assert_eq!((pair.counters(CLIENT).peers_over, pair.counters(SERVER).peers_met), (0, 1));
+}
+
+//= docs/protocol.md#contact-6
+#[test]
+fn calls_to_a_run_that_is_over_end_or_begin_anew() {
+    let mut pair = sealed();
+    handshake(&mut pair, false);
+    pair.hold();
+    let sent = pair.call(100);
+    pair.drive_for(millis(1));
+    pair.restart(SERVER);
+    let doubt = Handshake::begin(&mut pair, true);
+    assert_ne!(doubt.answer, doubt.greeting.doubted);
+    let waiting = pair.call(100);
+    doubt.complete(&mut pair);
+    pair.drive();
+    assert_eq!(pair.failure(sent), CallFailed::MayHaveExecuted);
+    assert!(pair.outcome(CLIENT, waiting).is_some());
+    assert_eq!(pair.counters(CLIENT).peers_over, 1);
+    let call = pair.call(100);
+    pair.drive();
+    pair.response(call);
+}
+
+//= docs/protocol.md#contact-4
+#[test]
+fn a_client_that_has_restarted_is_met_anew() {
+    let mut pair = sealed();
+    let old = Handshake::begin(&mut pair, false);
+    old.complete(&mut pair);
+    pair.drive_for(secs(2));
+    pair.restart(CLIENT);
+    // Within the keys of the new handshake, the nodes find out by OPEN and TOKEN that the old run is over.
+    pair.hook = None;
+    let new = Handshake::begin(&mut pair, false);
+    assert_ne!(new.answer, old.answer);
+    new.complete(&mut pair);
+    let call = pair.call(100);
+    pair.drive();
+    pair.response(call);
+    assert_eq!(pair.counters(SERVER).peers_met, 2);
+    let nobody = Greeting { token: Token::NONE, doubted: Token::NONE };
+    let nobody = Handshake { greeting: nobody, answer: Token(9) };
+    assert!(!nobody.end_at_server(&mut pair, path(CLIENT)));
+}
+
+#[test]
+fn tokens_of_another_path_are_not_taken() {
+    let mut pair = sealed();
+    let known = Handshake::begin(&mut pair, false);
+    known.complete(&mut pair);
+    // Another authenticated peer names the token that it has seen in a clear HELLO.
+    let forged = Greeting { token: Token(7), doubted: known.answer };
+    let (now, elsewhere) = (pair.now, path(2));
+    let answer = pair.endpoint(SERVER).answer_greeting(now, elsewhere, forged);
+    assert_ne!(answer, known.answer);
+    let forged = Handshake { greeting: forged, answer: known.answer };
+    assert!(!forged.end_at_server(&mut pair, elsewhere));
+    let call = pair.call(100);
+    pair.drive();
+    pair.response(call);
+}
