@@ -92,6 +92,72 @@ fn a_doubted_peer_that_still_knows_its_token_keeps_its_history() {
     assert_eq!((pair.counters(CLIENT).peers_over, pair.counters(SERVER).peers_met), (0, 1));
 }
 
+//= docs/protocol.md#contact-5
+#[test]
+fn a_doubted_peer_with_calls_under_way_keeps_its_history() {
+    let mut pair = sealed();
+    handshake(&mut pair, false);
+    pair.hold();
+    let call = pair.call(100);
+    pair.drive_for(millis(1));
+    let doubt = Handshake::begin(&mut pair, true);
+    assert_eq!(doubt.answer, doubt.greeting.doubted);
+    doubt.complete(&mut pair);
+    pair.reply_from(SERVER, body(50, 1));
+    pair.drive();
+    pair.response(call);
+    assert_eq!((pair.counters(CLIENT).peers_over, pair.counters(SERVER).peers_met), (0, 1));
+}
+
+//= docs/protocol.md#contact-5
+#[test]
+fn a_doubt_that_ends_before_its_handshake_keeps_the_peer() {
+    let mut pair = sealed();
+    handshake(&mut pair, false);
+    pair.hold();
+    let call = pair.call(100);
+    pair.drive_for(millis(1));
+    let doubt = Handshake::begin(&mut pair, true);
+    // The path has its keys still, so OPEN and TOKEN end the doubt.
+    pair.hook = None;
+    pair.drive_for(millis(1));
+    doubt.complete(&mut pair);
+    let next = pair.call(100);
+    pair.drive_for(millis(1));
+    pair.reply_from(SERVER, body(50, 1));
+    pair.reply_from(SERVER, body(50, 2));
+    pair.drive();
+    assert_eq!(
+        (&pair.response(call)[..], &pair.response(next)[..]),
+        (&body(50, 1)[..], &body(50, 2)[..])
+    );
+    assert_eq!((pair.counters(CLIENT).peers_met, pair.counters(SERVER).peers_met), (1, 1));
+}
+
+//= docs/protocol.md#seal-3
+#[test]
+fn crossing_handshakes_keep_the_calls_of_both_nodes() {
+    let mut pair = sealed();
+    let one = pair.call(100);
+    let other = pair.call_from(SERVER, CLIENT, body(100, 1));
+    let now = pair.now;
+    let ours = pair.endpoint(CLIENT).greeting(now, path(SERVER), false);
+    let theirs = pair.endpoint(SERVER).greeting(now, path(CLIENT), false);
+    let to_ours = pair.endpoint(SERVER).answer_greeting(now, path(CLIENT), ours);
+    let to_theirs = pair.endpoint(CLIENT).answer_greeting(now, path(SERVER), theirs);
+    // Each node ends its own handshake first, and has not sent a packet when the other one ends.
+    assert!(pair.endpoint(CLIENT).introduced(now, path(SERVER), ours.token, to_ours));
+    assert!(pair.endpoint(SERVER).introduced(now, path(CLIENT), theirs.token, to_theirs));
+    assert!(pair.endpoint(CLIENT).introduced(now, path(SERVER), to_theirs, theirs.token));
+    pair.hook = None;
+    pair.drive_for(millis(1));
+    let now = pair.now;
+    assert!(pair.endpoint(SERVER).introduced(now, path(CLIENT), to_ours, ours.token));
+    pair.drive();
+    pair.response(one);
+    assert!(matches!(pair.outcome(SERVER, other), Some(Outcome::Response(_))));
+}
+
 //= docs/protocol.md#contact-6
 #[test]
 fn calls_to_a_run_that_is_over_end_or_begin_anew() {

@@ -12,7 +12,7 @@
 //!
 //! Until then a link without keys drops the OPENs of the client.
 
-use apus_wire::{Header, PathId, RpcId, Token};
+use apus_wire::{Credentials, Header, PathId, Proof, RpcId, Token};
 
 use crate::contact::{Contact, Met};
 use crate::endpoint::Endpoint;
@@ -74,7 +74,12 @@ impl Endpoint {
     /// token belongs to a run that is over.
     pub fn introduced(&mut self, now: Time, path: PathId, ours: Token, theirs: Token) -> bool {
         let Some(key) = self.peers.find_token(ours) else {
-            return self.meet(now, path, ours, theirs);
+            // The client's doubt may have ended in the meantime, by OPEN and TOKEN, and with it the token of HELLO.
+            let known = self.peers.find_their_token(theirs).map(|key| &self.peers[key]);
+            let is_known = known.is_some_and(|peer| {
+                peer.path == path && peer.contact.met().is_some_and(|met| met.token == theirs)
+            });
+            return is_known || self.meet(now, path, ours, theirs);
         };
         let peer = &mut self.peers[key];
         if peer.path != path {
@@ -82,10 +87,12 @@ impl Endpoint {
         }
         peer.last_rx = now;
         match &peer.contact {
-            Contact::Opening(_) => self.begin_introduced(key, theirs),
-            &Contact::Asking(doubted, _) => self.answer_introduced(key, doubted, theirs),
-            // The client doubted this node's token, and has another one of its own if it is another run.
-            Contact::Met(met) => return met.token == theirs,
+            Contact::Opening(_) => self.begin_introduced(now, key, theirs),
+            &Contact::Asking(doubted, _) => self.answer_introduced(now, key, doubted, theirs),
+            //= docs/protocol.md#contact-5
+            // The client doubted this node's token and named it, so it is the same run. Only another run would have needed the
+            // token of HELLO.
+            Contact::Met(_) => {}
             Contact::Native | Contact::Over => return false,
         }
         true
@@ -109,9 +116,12 @@ impl Endpoint {
     }
 
     /// Begins to send to a peer whose first contact was a handshake.
-    fn begin_introduced(&mut self, key: PeerKey, theirs: Token) {
+    fn begin_introduced(&mut self, now: Time, key: PeerKey, theirs: Token) {
         let peer = &mut self.peers[key];
-        peer.contact = Contact::Met(Met::confirmed(theirs));
+        //= docs/protocol.md#seal-3
+        // The server may end the handshake later than one of its own, so it may not know this node's token yet.
+        let proof = Proof { code: 0, issued: issued_at(now) };
+        peer.contact.confirm(now, Credentials { token: theirs, proof });
         let mark = peer.trace_mark(RpcId(0));
         let before = TraceMark { pair: pair(peer.token, Token::NONE), ..mark };
         self.parts.tracer.peer_met(before, mark);
@@ -121,7 +131,7 @@ impl Endpoint {
     }
 
     /// Handles the answer that a handshake got on behalf of `doubted`.
-    fn answer_introduced(&mut self, asking: PeerKey, doubted: PeerKey, theirs: Token) {
+    fn answer_introduced(&mut self, now: Time, asking: PeerKey, doubted: PeerKey, theirs: Token) {
         //= docs/protocol.md#contact-5
         let is_known =
             self.peers.get_mut(doubted).is_some_and(|it| it.contact.on_answer(Some(theirs)));
@@ -133,7 +143,7 @@ impl Endpoint {
         let ended = self.retire(doubted);
         let present = self.peers.find(self.peers[asking].path);
         if present.is_none() {
-            self.begin_introduced(asking, theirs);
+            self.begin_introduced(now, asking, theirs);
             self.peers.take_path(asking);
         } else {
             self.forget_peer(asking);
