@@ -26,7 +26,11 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Instant;
 
-use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit, is_native};
+use apus_wire::compact::{AckRange, Entry, Envelope};
+use apus_wire::{
+    Header, PacketReceiver, PacketSink, PathError, PathId, Priority, ShortTransmit, Transmit,
+    is_native, send_acks_as_packets,
+};
 use socket2::Socket;
 
 pub use self::config::{LinkError, MAX_DATAGRAM, UdpConfig};
@@ -207,6 +211,43 @@ impl PacketSink for UdpLink {
             self.send_queued();
         }
         self.outbox.push(place, &packet, &mut self.peers, &self.paths);
+        self.counters.packets_sent += 1;
+    }
+
+    #[inline]
+    fn send_short(&mut self, message: &ShortTransmit<'_>) {
+        let Some(place) = self.peers.place(message.path) else {
+            self.counters.path_forgotten += 1;
+            return;
+        };
+        if self.outbox.is_full() {
+            self.send_queued();
+        }
+        if !self.outbox.push_short(place, message, &mut self.peers, &self.paths) {
+            return message.send_as_packets(self);
+        }
+        self.counters.packets_sent += 1 + u64::from(message.acks.is_some());
+    }
+
+    fn send_acks(
+        &mut self,
+        path: PathId,
+        priority: Priority,
+        envelope: &Envelope,
+        header: &Header,
+        acks: AckRange,
+    ) {
+        let Some(place) = self.peers.place(path) else {
+            self.counters.path_forgotten += 1;
+            return;
+        };
+        if self.outbox.is_full() {
+            self.send_queued();
+        }
+        let (entry, tables) = (Entry::Acks(acks), (&mut self.peers, &self.paths));
+        if !self.outbox.push_acks(place, priority, envelope, &entry, tables) {
+            return send_acks_as_packets(self, path, priority, envelope, header, acks);
+        }
         self.counters.packets_sent += 1;
     }
 

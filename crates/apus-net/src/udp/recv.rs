@@ -5,7 +5,9 @@
 //! asks for several times as many as the last one found.
 
 use std::io;
+use std::net::SocketAddr;
 
+use apus_wire::compact::{self, Entries};
 use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathId, bundle};
 
 use super::peer::{self, Peer};
@@ -34,12 +36,13 @@ struct Senders<'a> {
 
 impl Senders<'_> {
     #[inline]
-    fn path(&mut self, from: &RawAddress) -> Option<PathId> {
+    fn path(&mut self, from: &RawAddress) -> Option<(PathId, SocketAddr)> {
         let address = from.decode()?;
-        self.peers.find(address).or_else(|| {
+        let path = self.peers.find(address).or_else(|| {
             let raw = RawAddress::encode(address, self.family)?;
             Some(peer::add(self.peers, self.connected, address, raw))
-        })
+        });
+        path.map(|path| (path, address))
     }
 }
 
@@ -181,7 +184,7 @@ fn take(
 ) -> usize {
     senders.counters.bytes_received += received.bytes.len() as u64;
     let from = senders.path(received.from).filter(|_| !received.bytes.is_empty());
-    let Some(from) = from else {
+    let Some((from, sender)) = from else {
         senders.counters.datagrams_received += 1;
         senders.counters.unusable += 1;
         return 1;
@@ -199,13 +202,13 @@ fn take(
     }
     let Some(segment) = received.segment else {
         counters.datagrams_received += 1;
-        datagram(from, received.bytes, counters, receiver);
+        datagram((from, sender), received.bytes, counters, receiver);
         return 1;
     };
     let mut segments = 0;
     for segment in received.bytes.chunks(segment) {
         segments += 1;
-        datagram(from, segment, counters, receiver);
+        datagram((from, sender), segment, counters, receiver);
     }
     counters.datagrams_received += segments as u64;
     counters.gro_segments += segments as u64;
@@ -214,7 +217,7 @@ fn take(
 
 #[inline]
 fn datagram(
-    from: PathId,
+    (from, sender): (PathId, SocketAddr),
     bytes: &[u8],
     counters: &mut LinkCounters,
     receiver: &mut dyn PacketReceiver,
@@ -225,6 +228,9 @@ fn datagram(
         return;
     }
     counters.bundles_received += 1;
+    if compact::is_compact(bytes) {
+        return entries((from, sender), bytes, counters, receiver);
+    }
     for packet in bundle::packets(bytes) {
         match packet {
             Ok(packet) => {
@@ -234,4 +240,21 @@ fn datagram(
             Err(_) => counters.malformed_bundles += 1,
         }
     }
+}
+
+/// Passes on the entries of a compact bundle.
+#[inline]
+fn entries(
+    (from, sender): (PathId, SocketAddr),
+    bytes: &[u8],
+    counters: &mut LinkCounters,
+    receiver: &mut dyn PacketReceiver,
+) {
+    let Ok(mut entries) = Entries::parse(bytes) else {
+        counters.malformed_bundles += 1;
+        return;
+    };
+    receiver.entries(from, sender, &mut entries);
+    counters.packets_received += u64::from(entries.taken());
+    counters.malformed_bundles += u64::from(entries.error().is_some());
 }
