@@ -905,7 +905,7 @@ local function ack_of_entry(envelope, id, count)
     return ByteArray.new(text .. string.rep("0", 160 - #text))
 end
 
--- Shows a compact bundle that begins at `at` (W44); returns where it ends. Its entries appear as the packets that they stand for.
+-- Shows a compact bundle that begins at `at` (W53); returns where it ends. Its entries appear as the packets that they stand for.
 local function compact(tvb, at, pinfo, tree, root, context, lines)
     local count = tvb(at + 3, 1):uint()
     if tvb:len() < at + 24 then

@@ -196,8 +196,8 @@ fn bodies(lengths: impl IntoIterator<Item = usize>) -> Vec<Bytes> {
     lengths.into_iter().map(|length| Bytes::from(vec![length as u8; length])).collect()
 }
 
-//= docs/wire.md#W44
-//= docs/wire.md#W48
+//= docs/wire.md#W53
+//= docs/wire.md#W57
 #[test]
 fn short_messages_of_nodes_that_have_met_share_datagrams() {
     let mut pair = Pair::new(false);
@@ -257,7 +257,7 @@ fn a_copy_of_a_bundle_executes_nothing_again() {
     assert!(pair.requests.is_empty() && pair.server.active_rpcs() == 0);
 }
 
-//= docs/wire.md#W47
+//= docs/wire.md#W56
 #[test]
 fn a_bundle_with_an_unknown_token_has_one_answer() {
     let mut pair = Pair::new(false);
@@ -286,7 +286,7 @@ fn a_bundle_with_an_unknown_token_has_one_answer() {
     assert!(pair.transmit(false).is_empty());
 }
 
-//= docs/wire.md#W46
+//= docs/wire.md#W55
 #[test]
 fn a_range_of_unknown_ids_ends_after_eight() {
     for (unknown, left) in [(7, 0), (8, 1)] {

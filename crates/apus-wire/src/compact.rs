@@ -1,4 +1,4 @@
-//! Short complete messages for one peer, and acknowledgements, in one UDP datagram: bundles of version 4 (rules W44 to W48).
+//! Short complete messages for one peer, and acknowledgements, in one UDP datagram: bundles of version 4 (rules W53 to W57).
 //!
 //! ```text
 //! 0      2      3       4       12        20               22     24
@@ -202,7 +202,7 @@ pub fn push(buffer: &mut Vec<u8>, limit: usize, envelope: &Envelope, entry: &Ent
         }
         Entry::Acks(AckRange { first, count }) => (*first, usize::from(*count), &[], &[]),
     };
-    //= docs/wire.md#W45
+    //= docs/wire.md#W54
     let offset = id.0.wrapping_sub(base).cast_signed();
     let (Ok(offset), Ok(length)) = (i32::try_from(offset), u16::try_from(length)) else {
         return false;
@@ -257,7 +257,7 @@ impl<'a> Entries<'a> {
         if header[..VERSION] != [0, 0] {
             return Err(BundleError::NotABundle);
         }
-        //= docs/wire.md#W44
+        //= docs/wire.md#W53
         if header[VERSION] != VERSION_4 {
             return Err(BundleError::UnknownVersion(header[VERSION]));
         }
@@ -326,11 +326,11 @@ impl<'a> Iterator for Entries<'a> {
         let Some((head, rest)) = self.rest.split_first_chunk::<ENTRY_LEN>() else {
             return self.fail(BundleError::Truncated);
         };
-        //= docs/wire.md#W45
+        //= docs/wire.md#W54
         let offset = i64::from(read_u32(head, ID_OFFSET).cast_signed());
         let id = RpcId(self.base.wrapping_add_signed(offset));
         let (source_port, length) = (read_u16(head, SOURCE_PORT), read_u16(head, LENGTH));
-        //= docs/wire.md#W46
+        //= docs/wire.md#W55
         if length == 0 || source_port == 0 && length > ACKS_MAX {
             return self.fail(BundleError::BadLength(length));
         }
@@ -391,8 +391,8 @@ mod tests {
         }
     }
 
-    //= docs/wire.md#W44
-    //= docs/wire.md#W45
+    //= docs/wire.md#W53
+    //= docs/wire.md#W54
     #[test]
     fn common_fields_appear_once() {
         let bundle = bundle_of(&[message(6, b"one"), message(4, b"second")]);
@@ -405,7 +405,7 @@ mod tests {
         assert_eq!((entries.envelope(), entries.datagram_len()), (ENVELOPE, bundle.len()));
     }
 
-    //= docs/wire.md#W46
+    //= docs/wire.md#W55
     #[test]
     fn acknowledgements_are_a_range() {
         let mut range = AckRange { first: RpcId(10), count: 1 };
@@ -423,7 +423,7 @@ mod tests {
         }
     }
 
-    //= docs/wire.md#W45
+    //= docs/wire.md#W54
     #[test]
     fn an_entry_stands_for_a_packet() {
         let words = [1, 4, 0, 0, 0, 9, 0, 0];
@@ -451,7 +451,7 @@ mod tests {
         assert_eq!(Data::extension(&packets[3]).deadline, Some(9));
     }
 
-    //= docs/wire.md#W44
+    //= docs/wire.md#W53
     #[test]
     fn a_bundle_holds_what_fits_it() {
         let mut buffer = bundle_of(&[message(6, b"one")]);

@@ -88,7 +88,7 @@ impl Credentials {
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         let fixed = fixed(bytes)?;
         let proof = Proof { code: read_u64(fixed, PROOF), issued: read_u32(fixed, ISSUED) };
-        //= docs/wire.md#W48
+        //= docs/wire.md#W57
         let compact = fixed[FEATURES] & COMPACT != 0;
         Ok(Self { token: Token(read_u64(fixed, TOKEN)), proof, compact })
     }
@@ -115,7 +115,7 @@ impl Credentials {
 
     fn emit(&self, packet_type: PacketType, header: &Header, buffer: &mut [u8]) -> usize {
         let packet = header.emit_control::<LEN>(packet_type, buffer);
-        //= docs/wire.md#W48
+        //= docs/wire.md#W57
         packet[FEATURES] = if self.compact { COMPACT } else { 0 };
         write_u64(packet, TOKEN, self.token.0);
         write_u64(packet, PROOF, self.proof.code);
@@ -172,7 +172,7 @@ mod tests {
         assert_lengths(&confirm, 48);
     }
 
-    //= docs/wire.md#W48
+    //= docs/wire.md#W57
     #[test]
     fn a_node_that_says_nothing_reads_no_compact_bundles() {
         let mut token = emitted(|buffer| CREDENTIALS.emit_token(&FROM_SERVER, buffer));

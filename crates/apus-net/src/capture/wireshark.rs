@@ -382,7 +382,7 @@ fn bundles_and_segments_are_taken_apart() {
     assert_eq!(capture.matching("frame.number == 2 && homa.reassembled.length == 3000"), Some(1));
 }
 
-//= docs/wire.md#W44
+//= docs/wire.md#W53
 #[test]
 fn entries_of_a_compact_bundle_appear_as_packets() {
     let envelope = Envelope { token: Token(0xA5A5_0000_5A5A_0001), cutoff_version: 3 };

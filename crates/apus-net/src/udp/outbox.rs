@@ -447,7 +447,7 @@ mod tests {
         assert!(!queue.outbox.bundles()[0].is_bundle(), "nothing is left of the last flush");
     }
 
-    //= docs/wire.md#W44
+    //= docs/wire.md#W53
     #[test]
     fn short_messages_share_a_compact_bundle_beside_packets() {
         let mut queue = Queue::new(1_472, true);

@@ -149,7 +149,7 @@ impl Endpoint {
             return;
         }
         peer.last_rx = now;
-        //= docs/wire.md#W48
+        //= docs/wire.md#W57
         peer.compact = credentials.compact;
         self.contact(now, key, Event::Token(credentials), arrived);
     }
@@ -168,7 +168,7 @@ impl Endpoint {
         let fits = ours == self.secrets.offered_token(theirs, proof.issued);
         let fits = proven && fits && theirs != Token::NONE && !self.peers.is_spent(ours);
         self.admit(now, arrived, theirs, fits);
-        //= docs/wire.md#W48
+        //= docs/wire.md#W57
         if let Some(key) = self.peers.find_token(ours) {
             self.peers[key].compact = compact;
         }

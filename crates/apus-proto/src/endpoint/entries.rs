@@ -259,7 +259,7 @@ impl Endpoint {
         self.parts.counters.acks_received += 1;
         let mut unknown = 0;
         for id in acks.ids() {
-            //= docs/wire.md#W46
+            //= docs/wire.md#W55
             if self.take_ack(batch, id) {
                 unknown = 0;
                 continue;
@@ -374,7 +374,7 @@ impl Endpoint {
     /// Handles a compact bundle whose sender is not a known peer at its address: as one packet, so that it has at most one answer.
     #[cold]
     fn on_unusual_entries(&mut self, now: Time, from: PathId, entries: &mut Entries<'_>) {
-        //= docs/wire.md#W47
+        //= docs/wire.md#W56
         self.parts.counters.packets_received += 1;
         let envelope = entries.envelope();
         let first = entries.find_map(|entry| match entry {
