@@ -65,6 +65,7 @@ local f = {
         "The receiver's token for the sender; in OPEN, the sender's for the receiver"),
     token_high = ProtoField.uint32("apus.token.high", "Token, upper half", base.HEX),
     token_low = ProtoField.uint32("apus.token.low", "Token, lower half", base.HEX),
+    features = ProtoField.uint8("apus.features", "Features", base.HEX, { [0] = "none", [1] = "compact bundles" }),
     reserved = ProtoField.bytes("homa.reserved", "Reserved"),
     packet_type = ProtoField.uint8("homa.type", "Type", base.HEX, TYPES),
     header_words = ProtoField.uint8("homa.header_words", "Header words, as in TCP", base.DEC, nil, 0xF0),
@@ -142,6 +143,12 @@ local b = {
     mark = ProtoField.uint16("apus.bundle.mark", "Mark of a bundle", base.HEX),
     count = ProtoField.uint8("apus.bundle.count", "Packets", base.DEC),
     length = ProtoField.uint16("apus.bundle.length", "Length of the packet", base.DEC),
+    token = ProtoField.uint64("apus.bundle.token", "Token", base.HEX),
+    base_id = ProtoField.uint64("apus.bundle.base_id", "Base of the ids", base.DEC),
+    cutoff_version = ProtoField.uint16("apus.bundle.cutoff_version", "Version of the cutoffs", base.DEC),
+    entry = ProtoField.bytes("apus.entry", "Entry"),
+    id_offset = ProtoField.int32("apus.entry.id_offset", "Id, from the base on", base.DEC),
+    acks = ProtoField.uint16("apus.entry.acks", "Acknowledged RPCs", base.DEC),
     segment = ProtoField.uint16("apus.segment.length", "Length of each datagram before segmentation", base.DEC),
     trailing = ProtoField.bytes("apus.unknown", "Unknown"),
 }
@@ -436,7 +443,12 @@ local function common_header(range, tree, packet, native)
         if packet.version ~= 1 then
             version:add_proto_expert_info(e.version, string.format("Version %u; this dissector knows version 1", packet.version))
         end
-        add_reserved(tree, range(9, 2))
+        if packet.kind == TOKEN or packet.kind == CONFIRM then
+            tree:add(f.features, range(9, 1))
+            add_reserved(tree, range(10, 1))
+        else
+            add_reserved(tree, range(9, 2))
+        end
     end
     local kind = tree:add(f.packet_type, range(11, 1))
     if not TYPES[packet.kind] then kind:add_proto_expert_info(e.unknown_type) end
@@ -842,7 +854,13 @@ local function looks_like_packet(tvb, at)
         and tvb(at + 18, 2):uint() == URGENT_HOMA
 end
 
+local function looks_like_compact(tvb, at)
+    return tvb:len() >= at + 36 and tvb(at, 3):uint() == 4 and tvb(at + 3, 1):uint() > 0 and tvb(at + 22, 2):uint() == 0
+        and tvb(at + 24, 4):uint() == 0
+end
+
 local function looks_like_bundle(tvb, at)
+    if looks_like_compact(tvb, at) then return true end
     return tvb:len() >= at + 6 + COMMON_LEN and tvb(at, 3):uint() == 1 and tvb(at + 3, 1):uint() > 0
         and looks_like_packet(tvb, at + 6)
 end
@@ -871,6 +889,71 @@ local function datagram_length(tvb)
     end
 end
 
+-- The bytes of the DATA packet that an entry of a compact bundle stands for.
+local function data_of_entry(head, body, envelope, id)
+    return ByteArray.new(head(4, 4):bytes():tohex() .. envelope.token:sub(1, 8) .. "01000010e006" .. envelope.token:sub(9)
+        .. "b97d" .. id:tohex() .. string.rep(string.format("%08x", head(8, 2):uint()), 2) .. string.rep("0", 20)
+        .. envelope.cutoffs .. "00" .. head(10, 2):bytes():tohex() .. "00" .. "00000000" .. body)
+end
+
+-- The bytes of an ACK packet for `count` RPCs, at most six, from `id` on.
+local function ack_of_entry(envelope, id, count)
+    local entries = {}
+    for number = 1, count - 1 do table.insert(entries, (id + UInt64.new(2 * number)):tohex() .. "0001") end
+    local text = "00010001" .. envelope.token:sub(1, 8) .. "010000185006" .. envelope.token:sub(9) .. "b97d" .. id:tohex()
+        .. string.format("%04x", count - 1) .. table.concat(entries)
+    return ByteArray.new(text .. string.rep("0", 160 - #text))
+end
+
+-- Shows a compact bundle that begins at `at` (W53); returns where it ends. Its entries appear as the packets that they stand for.
+local function compact(tvb, at, pinfo, tree, root, context, lines)
+    local count = tvb(at + 3, 1):uint()
+    if tvb:len() < at + 24 then
+        tree:add_proto_expert_info(be.malformed, "Bundle ends too early")
+        return tvb:len()
+    end
+    tree:add(b.token, tvb(at + 4, 8))
+    tree:add(b.base_id, tvb(at + 12, 8))
+    tree:add(b.cutoff_version, tvb(at + 20, 2))
+    local base_id = tvb(at + 12, 8):uint64()
+    local envelope = { token = tvb(at + 4, 8):bytes():tohex(), cutoffs = tvb(at + 20, 2):bytes():tohex() }
+    local function packet(bytes)
+        table.insert(lines, show(bytes:tvb("Packet"), pinfo, root, context))
+        context.position = context.position + 1
+    end
+    at = at + 24
+    for _ = 1, count do
+        if tvb:len() < at + 12 then
+            tree:add_proto_expert_info(be.malformed, "Bundle ends too early")
+            if tvb:len() > at then tree:add(b.trailing, tvb(at)) end
+            return tvb:len()
+        end
+        local head, offset = tvb(at, 12), tvb(at, 4):int()
+        local id = offset < 0 and base_id - UInt64.new(-offset) or base_id + UInt64.new(offset)
+        local length, is_acks = tvb(at + 8, 2):uint(), tvb(at + 4, 2):uint() == 0
+        local words = tvb(at + 10, 1):uint() >= 128 and not is_acks and 4 * tvb(at + 11, 1):uint() or 0
+        local whole = is_acks and 12 or 12 + words + length
+        local item = tree:add(b.entry, tvb(at, math.min(whole, tvb:len() - at)))
+        item:add(b.id_offset, tvb(at, 4))
+        if length == 0 or is_acks and length > 255 then
+            item:add_proto_expert_info(be.malformed, "Entry of no bytes, or of too many acknowledgements")
+            return tvb:len()
+        elseif is_acks then
+            item:add(b.acks, tvb(at + 8, 2))
+            for first = 0, length - 1, 6 do
+                packet(ack_of_entry(envelope, id + UInt64.new(2 * first), math.min(6, length - first)))
+            end
+        elseif tvb:len() < at + whole then
+            item:add_proto_expert_info(be.malformed, "Bundle ends too early")
+            return tvb:len()
+        else
+            packet(data_of_entry(head, tvb(at + 12, words + length):bytes():tohex(), envelope, id))
+        end
+        at = at + whole
+    end
+    return at
+end
+
 -- Shows a bundle that begins at `at`; returns where it ends. Packets before an error are valid (W29).
 local function bundle(tvb, at, pinfo, tree, root, context, lines)
     tree:add(b.mark, tvb(at, 2))
@@ -881,6 +964,9 @@ local function bundle(tvb, at, pinfo, tree, root, context, lines)
     end
     local version = tree:add(b.version, tvb(at + 2, 1))
     local count_item = tree:add(b.count, tvb(at + 3, 1))
+    if tvb(at + 2, 1):uint() == 4 and tvb(at + 3, 1):uint() > 0 then
+        return compact(tvb, at, pinfo, tree, root, context, lines)
+    end
     if tvb(at + 2, 1):uint() ~= 1 then
         version:add_proto_expert_info(be.malformed, "Bundle of unknown version")
         if tvb:len() > at + 4 then tree:add(b.trailing, tvb(at + 4)) end

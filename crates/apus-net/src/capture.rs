@@ -14,9 +14,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use apus_wire::checksum::{folded, sum};
+use apus_wire::compact::{AckRange, Entries, Envelope};
 use apus_wire::{
-    DATA_HEADER_LEN, IP_PROTOCOL, PacketReceiver, PacketSink, PathError, PathId, ReceiveTarget,
-    Transmit, is_native,
+    DATA_HEADER_LEN, Header, IP_PROTOCOL, PacketReceiver, PacketSink, PathError, PathId, Priority,
+    ReceiveTarget, ShortTransmit, Transmit, is_native, packets_of_entries, send_acks_as_packets,
 };
 
 use self::comment::{Comments, Direction};
@@ -68,19 +69,57 @@ impl<L: Link> CaptureLink<L> {
     }
 }
 
+/// Writes the packets that the link is to send.
+struct Outbound<'a, L> {
+    link: &'a L,
+    file: &'a mut Pcapng,
+    comments: &'a mut Comments,
+}
+
+impl<L: Link> PacketSink for Outbound<'_, L> {
+    fn send(&mut self, packet: Transmit<'_>) {
+        let Some(to) = self.link.address(packet.path) else { return };
+        let from = source_towards(self.link.local_addr(), to);
+        let parts = [packet.header, packet.payload()];
+        let (direction, priority) = (Direction::Outbound, packet.priority);
+        let comment = self.comments.of(direction, packet.path, Some(priority), parts);
+        let tos = priority.tos();
+        self.file.packet(PacketDescription { direction, from, to, tos, comment }, parts);
+    }
+
+    fn max_packet(&self, path: PathId) -> usize {
+        self.link.max_packet(path)
+    }
+}
+
+impl<L: Link> CaptureLink<L> {
+    fn outbound(&mut self) -> Outbound<'_, L> {
+        let Self { link, file, comments, .. } = self;
+        Outbound { link, file, comments }
+    }
+}
+
 impl<L: Link> PacketSink for CaptureLink<L> {
     fn send(&mut self, packet: Transmit<'_>) {
-        if let Some(to) = self.link.address(packet.path) {
-            let from = source_towards(self.link.local_addr(), to);
-            let parts = [packet.header, packet.payload()];
-            let (out, priority) = (Direction::Outbound, packet.priority);
-            let comment = self.comments.of(out, packet.path, Some(priority), parts);
-            self.file.packet(
-                PacketDescription { direction: out, from, to, tos: priority.tos(), comment },
-                parts,
-            );
-        }
+        self.outbound().send(packet.clone());
         self.link.send(packet);
+    }
+
+    fn send_short(&mut self, message: &ShortTransmit<'_>) {
+        message.send_as_packets(&mut self.outbound());
+        self.link.send_short(message);
+    }
+
+    fn send_acks(
+        &mut self,
+        path: PathId,
+        priority: Priority,
+        envelope: &Envelope,
+        header: &Header,
+        acks: AckRange,
+    ) {
+        send_acks_as_packets(&mut self.outbound(), path, priority, envelope, header, acks);
+        self.link.send_acks(path, priority, envelope, header, acks);
     }
 
     delegate_paths!(self, self.link);
@@ -96,6 +135,13 @@ impl PacketReceiver for Copying<'_> {
     fn packet(&mut self, from: PathId, packet: &[u8]) {
         self.copies.push((from, packet.to_vec()));
         self.receiver.packet(from, packet);
+    }
+
+    fn entries(&mut self, from: PathId, sender: SocketAddr, entries: &mut Entries<'_>) {
+        packets_of_entries(&mut entries.clone(), |packet| {
+            self.copies.push((from, packet.to_vec()))
+        });
+        self.receiver.entries(from, sender, entries);
     }
 
     fn receive_target(&mut self) -> Option<ReceiveTarget<'_>> {

@@ -4,7 +4,11 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit, is_native};
+use apus_wire::compact::{AckRange, Envelope};
+use apus_wire::{
+    Header, PacketReceiver, PacketSink, PathError, PathId, Priority, ShortTransmit, Transmit,
+    is_native,
+};
 
 use crate::link::{Capabilities, Link, LinkCounters};
 use crate::path::Path;
@@ -84,6 +88,26 @@ impl PacketSink for MixedLink {
     fn send(&mut self, packet: Transmit<'_>) {
         if let Some(link) = self.of_mut(packet.path) {
             link.send(packet);
+        }
+    }
+
+    #[inline]
+    fn send_short(&mut self, message: &ShortTransmit<'_>) {
+        if let Some(link) = self.of_mut(message.path) {
+            link.send_short(message);
+        }
+    }
+
+    fn send_acks(
+        &mut self,
+        path: PathId,
+        priority: Priority,
+        envelope: &Envelope,
+        header: &Header,
+        acks: AckRange,
+    ) {
+        if let Some(link) = self.of_mut(path) {
+            link.send_acks(path, priority, envelope, header, acks);
         }
     }
 

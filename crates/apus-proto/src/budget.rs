@@ -50,6 +50,31 @@ impl Total {
                 .is_none_or(|socket| socket.usage.has_plenty(bytes, socket.others, socket_budget))
     }
 
+    /// Returns the bytes for which [`has_plenty`](Self::has_plenty) is true: 0 for an unconfirmed peer.
+    pub(crate) fn plenty(
+        &self,
+        config: &Config,
+        peer: &Peer,
+        socket: Option<&Socket>,
+        others: u64,
+    ) -> u64 {
+        let Config { peer_budget, socket_budget, total_budget, .. } = *config;
+        if !peer.is_confirmed() {
+            return 0;
+        }
+        let of_host = peer.host.map(|host| self.hosts.usage(host).plenty(0, peer_budget));
+        let of_socket = socket.map(|socket| socket.usage.plenty(socket.others, socket_budget));
+        let shared = of_host.into_iter().chain(of_socket).min().unwrap_or(u64::MAX);
+        peer.usage.plenty(0, peer_budget).min(self.usage.plenty(others, total_budget)).min(shared)
+    }
+
+    /// Removes the charge of an RPC, or of several, from the pool of unconfirmed clients.
+    pub(crate) fn end_unconfirmed(&mut self, charge: Charge) {
+        if charge.unconfirmed {
+            self.unconfirmed -= charge.bytes;
+        }
+    }
+
     /// Charges `bytes` for an RPC that begins, to each of its budgets, `ours` of them for a message of this node.
     #[inline(always)]
     pub(crate) fn charge_new(
@@ -103,8 +128,9 @@ impl Total {
         }
     }
 
+    /// Applies a change to each of the budgets.
     #[inline(always)]
-    fn apply(&mut self, change: Change, peer: &mut Peer, socket: Option<&mut Socket>) {
+    pub(crate) fn apply(&mut self, change: Change, peer: &mut Peer, socket: Option<&mut Socket>) {
         change.apply(&mut peer.usage);
         if let Some(socket) = socket {
             change.apply(&mut socket.usage);

@@ -37,6 +37,8 @@ pub(crate) enum Body {
     Cutoffs(Cutoffs),
     NeedAck,
     Ack(Vec<Acked>),
+    /// All acknowledgements for a peer that reads compact bundles.
+    AckRanges,
     Open(Open),
     Token(Credentials),
     Confirm(Credentials),
@@ -63,7 +65,7 @@ impl Body {
             Self::Abort => Some(&mut counters.aborts_sent),
             Self::Freeze => Some(&mut counters.freezes_sent),
             Self::Meet(_) => Some(&mut counters.meets_sent),
-            Self::Token(_) | Self::Confirm(_) | Self::Refused => None,
+            Self::Token(_) | Self::Confirm(_) | Self::Refused | Self::AckRanges => None,
         }
     }
 
@@ -92,7 +94,7 @@ impl Body {
             Self::Freeze => Freeze.emit(header, buffer),
             Self::Meet(meet) => meet.emit(header, buffer),
             // The refused packet's beginning, as much as an ICMP error quotes.
-            Self::Busy | Self::Refused => Busy.emit(header, buffer),
+            Self::Busy | Self::Refused | Self::AckRanges => Busy.emit(header, buffer),
         }
     }
 }

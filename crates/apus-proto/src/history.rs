@@ -161,6 +161,18 @@ impl History {
         }
     }
 
+    /// Records that `sequence` was taken, if it is new and its record changes nothing but the recent bits. Returns whether it did.
+    #[inline]
+    pub(crate) fn take_next(&mut self, sequence: u64) -> bool {
+        let (first, bit) = place(sequence);
+        let bits = self.recent.bits | bit;
+        let takes = first == self.recent.first && bits != self.recent.bits && bits != u64::MAX;
+        if takes {
+            self.recent.bits = bits;
+        }
+        takes
+    }
+
     /// Writes the recent bits to the chunks.
     fn keep_recent(&mut self) {
         let Recent { first, bits } = self.recent;

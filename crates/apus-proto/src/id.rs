@@ -70,6 +70,12 @@ impl Ids {
         Self { incarnation: Some(incarnation), next_sequence: 1 }
     }
 
+    /// Returns the client form of the next id of a peer that is known by its token, without using it.
+    #[inline]
+    pub(crate) fn next_counted(&self) -> Option<RpcId> {
+        if self.incarnation.is_some() { None } else { Some(RpcId(self.next_sequence << 1)) }
+    }
+
     /// Returns the client form of the next id.
     #[inline]
     pub(crate) fn next(&mut self) -> RpcId {

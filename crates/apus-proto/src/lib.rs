@@ -74,6 +74,7 @@
 #![cfg_attr(test, allow(clippy::arithmetic_side_effects, reason = "a test that overflows fails"))]
 #![forbid(unsafe_code)]
 
+mod ack_ranges;
 mod budget;
 mod config;
 mod contact;
@@ -123,7 +124,7 @@ pub use cookie::Cookie;
 pub use counters::Counters;
 pub use endpoint::{
     Arrivals, ArrivedRequest, CallOptions, Departures, Endpoint, Event, Greeting, Inbox, Moved,
-    SpentBodies, UnsentCalls,
+    ShortMessages, SpentBodies, UnsentCalls,
 };
 pub use error::{Awaited, CallError, CallFailed, CallStory, OpenError, ReplyError};
 pub use host::HostLoad;

@@ -25,7 +25,7 @@ const FIFO_CREDIT_MAX: u64 = 1000 * (1 << 20);
 const BASE_PAYLOAD: u32 = 1_176;
 
 /// Payload that fits every path: 576 bytes less headers.
-const SAFE_PAYLOAD: u32 = 492;
+pub(crate) const SAFE_PAYLOAD: u32 = 492;
 
 /// Number of consecutive losses of the first packet after which it counts as too long for the path.
 const FIRSTS_LOST: u8 = 3;
@@ -238,6 +238,38 @@ impl Outgoing {
             self.unscheduled = packets.saturating_mul(packet_payload).min(self.length());
             self.granted = self.granted.max(self.unscheduled);
         }
+    }
+
+    /// Returns whether it was transmitted once, in one packet, and nothing of it waits.
+    #[inline]
+    pub(crate) fn is_sent_once(&self) -> bool {
+        self.position == QueuePosition::None && self.is_sent() && self.long.is_none()
+    }
+
+    /// Records that the message is in the order of [short](Order::push_short) ones.
+    #[inline]
+    pub(crate) fn note_short(&mut self) {
+        self.position = QueuePosition::Short;
+    }
+
+    /// Returns the length of a short message of which nothing was transmitted and all may go without a grant.
+    #[inline]
+    pub(crate) fn whole_short(&self) -> Option<u32> {
+        let length = self.length();
+        let is_whole = self.position == QueuePosition::Short
+            && self.packet_payload == 0
+            && self.unscheduled == length
+            && !self.was_deferred;
+        is_whole.then_some(length)
+    }
+
+    /// Records that all of a message is transmitted, in one packet of a path with this payload.
+    #[inline]
+    pub(crate) fn begin_whole(&mut self, now: Time, packet_payload: u32) {
+        self.began = now;
+        self.packet_payload = packet_payload;
+        self.next = self.length();
+        self.sent = now;
     }
 
     /// Returns the original packet that contains `offset`.
@@ -503,6 +535,12 @@ impl Order {
             }
         }
         message.position = position;
+    }
+
+    /// Adds a short message that [says so](Outgoing::note_short).
+    #[inline]
+    pub(crate) fn push_short(&mut self, key: RpcKey) {
+        self.short.push_back(key);
     }
 
     /// Removes a message. Entries of short messages expire by themselves.

@@ -3,8 +3,10 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+use apus_wire::compact::Envelope;
 use apus_wire::{Acked, Credentials, Cutoffs, PathId, RpcId, Token};
 
+use crate::ack_ranges::AckRanges;
 use crate::config::{Config, PACKET_PAYLOAD};
 use crate::contact::Contact;
 use crate::delay::{Delay, Rate};
@@ -45,6 +47,8 @@ pub(crate) struct Peer {
     pub(crate) loses_unseen: bool,
     /// Whether the peer is on a native link: it may be the Linux module, which receives only packets that it knows.
     pub(crate) native: bool,
+    /// Whether the peer reads compact bundles.
+    pub(crate) compact: bool,
     /// Time of the last packet from the peer.
     pub(crate) last_rx: Time,
     pub(crate) reach: Reach,
@@ -97,6 +101,8 @@ pub(crate) struct AsServer {
     pub(crate) cutoffs: Option<Cutoffs>,
     /// Finished calls that were not acknowledged to the peer yet.
     acks: Vec<Acked>,
+    /// The same, if the peer reads compact bundles.
+    pub(crate) ack_ranges: AckRanges,
 }
 
 /// The peer as a client of this node.
@@ -234,6 +240,7 @@ impl Peer {
             loopback: path.is_loopback(),
             loses_unseen: false,
             native: path.is_native(),
+            compact: false,
             last_rx: now,
             reach: Reach { elsewhere: None, refused: None, believed: Time::ZERO },
             measured: Measured {
@@ -242,7 +249,13 @@ impl Peer {
                 rate: Rate::new(),
                 packet_payload: PACKET_PAYLOAD,
             },
-            server: AsServer { ids, calls: 0, cutoffs: None, acks: Vec::with_capacity(ACKS) },
+            server: AsServer {
+                ids,
+                calls: 0,
+                cutoffs: None,
+                acks: Vec::with_capacity(ACKS),
+                ack_ranges: AckRanges::default(),
+            },
             client: AsClient {
                 requests,
                 refused_requests: VecDeque::new(),
@@ -416,10 +429,25 @@ impl Peer {
         measured.min((measured / 2).clamp(config.resend_min / 2, UNDER_WAY_MAX * config.resend_min))
     }
 
-    /// Takes an acknowledgement for the next DATA packet to the peer.
+    /// Returns the common fields of compact bundles to the peer; `None` if it reads none, or nothing may be sent to it.
     #[inline]
-    pub(crate) fn pop_ack(&mut self) -> Option<Acked> {
-        self.server.acks.pop()
+    pub(crate) fn envelope(&self) -> Option<Envelope> {
+        if !self.compact || !self.is_confirmed() {
+            return None;
+        }
+        let token = self.contact.met()?.token;
+        let cutoff_version = self.server.cutoffs.as_ref().map_or(0, |table| table.version);
+        Some(Envelope { token, cutoff_version })
+    }
+
+    /// Takes an acknowledgement for the next DATA packet to the peer, to its port `server_port`.
+    #[inline]
+    pub(crate) fn pop_ack(&mut self, server_port: u16) -> Option<Acked> {
+        if !self.compact {
+            return self.server.acks.pop();
+        }
+        // Such a peer does not read the port.
+        self.server.ack_ranges.pop_one().map(|client_id| Acked { client_id, server_port })
     }
 
     /// Keeps an acknowledgement. If there is no room, it returns all earlier ones for an ACK packet.
@@ -459,6 +487,12 @@ impl Peer {
     #[inline]
     pub(crate) fn has_refused(&self, id: RpcId) -> bool {
         self.client.refused_requests.contains(&id)
+    }
+
+    /// Returns whether any request of the peer was refused because its port was not served.
+    #[inline]
+    pub(crate) fn has_refused_any(&self) -> bool {
+        !self.client.refused_requests.is_empty()
     }
 
     /// Records a request refused because its port is not served. Returns the change of the charged bytes: beyond the bound, the

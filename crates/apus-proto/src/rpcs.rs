@@ -152,9 +152,19 @@ impl Rpcs {
     /// Drops an RPC in its place.
     #[inline]
     pub(crate) fn remove(&mut self, key: RpcKey) {
-        if let Some(name) = self.slots.remove_with(key, |rpc| rpc.name()) {
-            self.remove_name(key, name);
-        }
+        let _ = self.remove_with(key, |_| ());
+    }
+
+    /// Drops an RPC in its place after `take` has taken the parts that are needed.
+    #[inline]
+    pub(crate) fn remove_with<R>(
+        &mut self,
+        key: RpcKey,
+        take: impl FnOnce(&mut Rpc) -> R,
+    ) -> Option<R> {
+        let (name, taken) = self.slots.remove_with(key, |rpc| (rpc.name(), take(rpc)))?;
+        self.remove_name(key, name);
+        Some(taken)
     }
 }
 

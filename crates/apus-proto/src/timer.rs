@@ -42,6 +42,20 @@ pub(crate) struct Wheel {
     spare: Vec<Vec<RpcKey>>,
 }
 
+/// A slot for several RPCs that are due at the same time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    tick: u64,
+}
+
+impl Place {
+    /// Returns the time of expiry.
+    #[inline]
+    pub(crate) fn expires(self) -> Time {
+        Time::from_nanos(self.tick * TICK_NANOS)
+    }
+}
+
 impl Wheel {
     pub(crate) fn new() -> Self {
         let slots = (0..SLOTS).map(|_| Vec::new()).collect();
@@ -58,11 +72,25 @@ impl Wheel {
     /// Inserts `key` to expire at `due`, or earlier if that is beyond the wheel. Returns the time of expiry.
     #[inline]
     pub(crate) fn insert(&mut self, now: Time, due: Time, key: RpcKey) -> Time {
+        let place = self.place(now, due);
+        self.put(place, key);
+        place.expires()
+    }
+
+    /// Returns the place of RPCs that expire at `due`, or earlier if that is beyond the wheel. It is valid until the next
+    /// [`expire`](Self::expire).
+    #[inline]
+    pub(crate) fn place(&mut self, now: Time, due: Time) -> Place {
         if self.entries == 0 {
             self.next_tick = now.as_nanos() / TICK_NANOS;
         }
         let tick = due.as_nanos().div_ceil(TICK_NANOS);
-        let tick = tick.clamp(self.next_tick, self.next_tick + SLOTS - 1);
+        Place { tick: tick.clamp(self.next_tick, self.next_tick + SLOTS - 1) }
+    }
+
+    /// Inserts `key` at a place.
+    #[inline]
+    pub(crate) fn put(&mut self, Place { tick }: Place, key: RpcKey) {
         let slot = (tick % SLOTS) as usize;
         if self.slots[slot].capacity() == 0 {
             self.slots[slot] = self.spare.pop().unwrap_or_default();
@@ -71,7 +99,6 @@ impl Wheel {
         self.occupied[slot / 64] |= 1 << (slot % 64);
         self.entries += 1;
         self.first = self.first.min(tick);
-        Time::from_nanos(tick * TICK_NANOS)
     }
 
     /// Returns the time at which [`Wheel::expire`] has something to do.

@@ -91,6 +91,11 @@ impl Usage {
         self.charged + others + bytes + self.reserved_max <= budget / 2
     }
 
+    /// Returns the bytes for which [`has_plenty`](Self::has_plenty) is true.
+    pub(crate) fn plenty(&self, others: u64, budget: u64) -> u64 {
+        (budget / 2).saturating_sub(self.charged + others + self.reserved_max)
+    }
+
     /// Returns the bytes that may be charged more for a complete message. The budget has `all` bytes, of which requests of others
     /// may use `theirs`, and charges of `others`.
     #[inline]

@@ -57,7 +57,8 @@ fn random_packet(random: &mut Random) -> Vec<u8> {
         }
         7 => {
             let proof = Proof { code: random.next(), issued: random.below(3) as u32 };
-            let credentials = Credentials { token: Token(random.below(4)), proof };
+            let credentials =
+                Credentials { token: Token(random.below(4)), proof, compact: random.below(2) == 0 };
             match random.below(3) {
                 0 => Open { known: credentials.token }.emit(&header, &mut buffer),
                 1 => credentials.emit_token(&header, &mut buffer),

@@ -33,7 +33,13 @@ fn every_rule_is_kept_somewhere_and_every_citation_has_its_rule() {
     let text = fs::read_to_string(root.join("../../docs/protocol.md")).expect("the rules");
     let rules = names(&text, "<a id=\"");
     assert!(rules.len() >= 60);
-    assert_eq!(citations(&root.join("src")), rules, "cited in src, and the rules");
+    let mut cited = citations(&root.join("src"));
+    // Rules of sealed paths are kept by the crate of records and handshakes, and by the link.
+    for krate in ["apus-seal", "apus-net"] {
+        let kept = citations(&root.join("..").join(krate).join("src"));
+        cited.extend(kept.into_iter().filter(|rule| rule.starts_with("seal-")));
+    }
+    assert_eq!(cited, rules, "cited in src, and the rules");
     let tested = citations(&root.join("tests"));
     assert!(tested.is_subset(&rules), "{:?}", tested.difference(&rules));
 }

@@ -197,6 +197,8 @@ pub enum BundleError {
     ZeroLength,
     /// An entry is a bundle itself.
     Nested,
+    /// An entry of a compact bundle with this length: no byte, or too many acknowledgements.
+    BadLength(u16),
     /// This number of bytes follows the last entry.
     TrailingBytes(usize),
 }
@@ -209,6 +211,7 @@ impl fmt::Display for BundleError {
             Self::Empty => f.write_str("bundle of no packets"),
             Self::Truncated => f.write_str("bundle ends too early"),
             Self::ZeroLength => f.write_str("bundle holds a packet of no bytes"),
+            Self::BadLength(length) => write!(f, "entry of length {length}"),
             Self::Nested => f.write_str("bundle within a bundle"),
             Self::TrailingBytes(bytes) => {
                 write!(f, "{bytes} bytes after the last packet of a bundle")

@@ -7,9 +7,14 @@ use std::ops::Range;
 use crate::field::{read_u32, read_u64, write_u32, write_u64};
 use crate::{COMMON_LEN, Header, PacketType, ParseError, Token};
 
+/// A byte of the common header that has no meaning in other packets.
+const FEATURES: usize = 9;
 const TOKEN: Range<usize> = 28..36;
 const PROOF: Range<usize> = 36..44;
 const ISSUED: Range<usize> = 44..48;
+
+/// Bit of the features: the sender reads compact bundles.
+const COMPACT: u8 = 1;
 
 /// Length of each of the three packets in bytes.
 const LEN: usize = COMMON_LEN + 20;
@@ -67,6 +72,8 @@ pub struct Credentials {
     pub token: Token,
     /// The proof: made by the sender of TOKEN, repeated by the sender of CONFIRM.
     pub proof: Proof,
+    /// Whether the sender reads compact bundles.
+    pub compact: bool,
 }
 
 impl Credentials {
@@ -81,7 +88,9 @@ impl Credentials {
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         let fixed = fixed(bytes)?;
         let proof = Proof { code: read_u64(fixed, PROOF), issued: read_u32(fixed, ISSUED) };
-        Ok(Self { token: Token(read_u64(fixed, TOKEN)), proof })
+        //= docs/wire.md#W57
+        let compact = fixed[FEATURES] & COMPACT != 0;
+        Ok(Self { token: Token(read_u64(fixed, TOKEN)), proof, compact })
     }
 
     /// Writes the answer to an OPEN without its stamp. Returns its length, [`Credentials::LEN`].
@@ -106,6 +115,8 @@ impl Credentials {
 
     fn emit(&self, packet_type: PacketType, header: &Header, buffer: &mut [u8]) -> usize {
         let packet = header.emit_control::<LEN>(packet_type, buffer);
+        //= docs/wire.md#W57
+        packet[FEATURES] = if self.compact { COMPACT } else { 0 };
         write_u64(packet, TOKEN, self.token.0);
         write_u64(packet, PROOF, self.proof.code);
         write_u32(packet, ISSUED, self.proof.issued);
@@ -122,6 +133,7 @@ mod tests {
     const CREDENTIALS: Credentials = Credentials {
         token: Token(0x0102_0304_0506_0708),
         proof: Proof { code: 0x1112_1314_1516_1718, issued: 0x2122_2324 },
+        compact: true,
     };
 
     //= docs/wire.md#W32
@@ -144,7 +156,7 @@ mod tests {
     fn token_and_confirm_carry_a_token_and_its_proof() {
         let token = emitted(|buffer| CREDENTIALS.emit_token(&FROM_SERVER, buffer));
         let expected = bytes(
-            "0f a0 80 00 00 00 00 00 00 00 00 1a 50 06 00 00 00 00 b9 7d 00 00 00 00 00 00 00 03
+            "0f a0 80 00 00 00 00 00 00 01 00 1a 50 06 00 00 00 00 b9 7d 00 00 00 00 00 00 00 03
              01 02 03 04 05 06 07 08 11 12 13 14 15 16 17 18 21 22 23 24",
         );
         assert_eq!(token, expected);
@@ -153,10 +165,22 @@ mod tests {
             Ok(Packet::Token { header: FROM_SERVER, credentials: CREDENTIALS })
         );
         let confirm = emitted(|buffer| CREDENTIALS.emit_confirm(&FROM_CLIENT, buffer));
-        assert_eq!(confirm[28..], token[28..]);
+        assert_eq!((confirm[9], &confirm[28..]), (1, &token[28..]));
         let parsed = Packet::Confirm { header: FROM_CLIENT, credentials: CREDENTIALS };
         assert_eq!(Packet::parse(&confirm), Ok(parsed));
         assert_lengths(&token, 48);
         assert_lengths(&confirm, 48);
+    }
+
+    //= docs/wire.md#W57
+    #[test]
+    fn a_node_that_says_nothing_reads_no_compact_bundles() {
+        let mut token = emitted(|buffer| CREDENTIALS.emit_token(&FROM_SERVER, buffer));
+        for (features, compact) in [(0, false), (0xFE, false), (0xFF, true)] {
+            token[9] = features;
+            let credentials = Credentials { compact, ..CREDENTIALS };
+            let parsed = Packet::Token { header: FROM_SERVER, credentials };
+            assert_eq!(Packet::parse(&token), Ok(parsed));
+        }
     }
 }

@@ -166,6 +166,11 @@ impl Data {
         Self::LEN + length
     }
 
+    /// Writes the length of the extension into a header that was [emitted](Self::emit): whole words, at most 255.
+    pub(crate) fn set_extension_len(header: &mut [u8; Self::LEN], length: usize) {
+        header[EXTENSION_WORDS] = (length / 4) as u8;
+    }
+
     /// Parses the extension of a DATA packet, up to an item that does not fit. Skips items of other types or lengths, and trace
     /// contexts with an id of zeros. The first of two items of one type counts.
     #[must_use]
@@ -173,8 +178,15 @@ impl Data {
         Extension::parse(Self::extension_words(packet))
     }
 
+    /// Parses the words of an extension, as [`extension`](Self::extension) does.
+    #[must_use]
+    pub fn parse_extension(words: &[u8]) -> Extension {
+        Extension::parse(words)
+    }
+
     /// Returns the words between header and payload; none if the packet has no extension, or ends before it does.
-    fn extension_words(packet: &[u8]) -> &[u8] {
+    #[must_use]
+    pub fn extension_words(packet: &[u8]) -> &[u8] {
         let Some(&words) = packet.get(EXTENSION_WORDS) else { return &[] };
         if !DataFlags(packet[APUS_FLAGS]).contains(DataFlags::EXTENDED) {
             return &[];

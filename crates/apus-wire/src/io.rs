@@ -8,7 +8,10 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::{DATA_HEADER_LEN, PathId, Priority};
+use crate::compact::{AckRange, Entries, Entry, Envelope, Message};
+use crate::{
+    Ack, Acked, DATA_HEADER_LEN, Data, DataFlags, Extension, Header, PathId, Priority, Stamp,
+};
 
 static NO_BODY: Bytes = Bytes::new();
 
@@ -57,6 +60,112 @@ impl<'a> Transmit<'a> {
     }
 }
 
+/// A message of one packet that is transmitted for the first time, to a peer that reads compact bundles.
+#[derive(Clone, Debug)]
+pub struct ShortTransmit<'a> {
+    /// The path to the peer's node.
+    pub path: PathId,
+    /// The priority in the network.
+    pub priority: Priority,
+    /// Token and cutoff version.
+    pub envelope: Envelope,
+    /// Ports and id.
+    pub header: Header,
+    /// The flags of DATA.
+    pub flags: DataFlags,
+    /// The extension of DATA, if it has any item.
+    pub extension: Option<Extension>,
+    /// Acknowledgements that go with the message.
+    pub acks: Option<AckRange>,
+    /// The message, at least 1 byte.
+    pub body: &'a Bytes,
+}
+
+impl ShortTransmit<'_> {
+    /// Returns the message as it is in a compact bundle, with an extension in `words`.
+    #[inline]
+    #[must_use]
+    pub fn message<'w>(&'w self, words: &'w mut [u8; Extension::LEN_MAX]) -> Message<'w> {
+        let words = match &self.extension {
+            None => &[][..],
+            Some(extension) => {
+                words.fill(0);
+                extension.emit(words);
+                &words[..extension.len()]
+            }
+        };
+        Message { header: self.header, flags: self.flags, words, body: self.body }
+    }
+
+    /// Passes the message to `sink` as DATA, and its acknowledgements as DATA or an ACK carries them.
+    pub fn send_as_packets<S: PacketSink + ?Sized>(&self, sink: &mut S) {
+        let Self { path, priority, envelope, header, extension, acks, body, .. } = self;
+        let single = acks.filter(|acks| acks.count == 1);
+        if let Some(acks) = acks.filter(|_| single.is_none()) {
+            send_acks_as_packets(sink, *path, *priority, envelope, header, acks);
+        }
+        let ack = single.map(|acks| acked(acks.first, header.dest_port));
+        let message = Message { header: *header, flags: self.flags, words: &[], body };
+        let mut buffer = [0; Data::LEN_MAX];
+        let extension = extension.unwrap_or_default();
+        let data = message.data(envelope, ack);
+        let length = data.emit_extended(header, &extension, &mut buffer);
+        Stamp::new(envelope.token).write(&mut buffer);
+        let (header, range) = (&buffer[..length], 0..body.len());
+        sink.send(Transmit { path: *path, priority: *priority, header, body, range });
+    }
+}
+
+/// Returns an acknowledgement as DATA and ACK carry it.
+fn acked(client_id: crate::RpcId, server_port: u16) -> Acked {
+    Acked { client_id, server_port }
+}
+
+/// Passes acknowledgements to `sink` as ACK packets, between the ports of `header`.
+pub fn send_acks_as_packets<S: PacketSink + ?Sized>(
+    sink: &mut S,
+    path: PathId,
+    priority: Priority,
+    envelope: &Envelope,
+    header: &Header,
+    acks: AckRange,
+) {
+    ack_packets(envelope, header, acks, |packet| {
+        sink.send(Transmit::control(path, priority, packet));
+    });
+}
+
+/// Passes ACK packets for these acknowledgements to `each`, between the ports of `header`.
+fn ack_packets(envelope: &Envelope, header: &Header, acks: AckRange, mut each: impl FnMut(&[u8])) {
+    let mut ids = acks.ids();
+    while let Some(sender_id) = ids.next() {
+        let entries: Vec<_> =
+            ids.by_ref().take(Ack::MAX).map(|id| acked(id, header.dest_port)).collect();
+        let mut buffer = [0; Ack::LEN];
+        Ack::new(&entries).emit(&Header { sender_id, ..*header }, &mut buffer);
+        Stamp::new(envelope.token).write(&mut buffer);
+        each(&buffer);
+    }
+}
+
+/// Passes the entries of a compact bundle to `each` as packets. The ports of an ACK have no meaning, so they are those of the last
+/// message, or 1.
+pub fn packets_of_entries(entries: &mut Entries<'_>, mut each: impl FnMut(&[u8])) {
+    let envelope = entries.envelope();
+    let mut header = Header { source_port: 1, dest_port: 1, sender_id: crate::RpcId(0) };
+    let mut packet = Vec::new();
+    for entry in entries {
+        match entry {
+            Entry::Acks(acks) => ack_packets(&envelope, &header, acks, &mut each),
+            Entry::Message(message) => {
+                header = message.header;
+                message.to_packet(&envelope, &mut packet);
+                each(&packet);
+            }
+        }
+    }
+}
+
 /// Returns whether the address belongs to a peer of a native link (IP protocol 146). Such addresses have port 0, because the link
 /// has no UDP port.
 ///
@@ -71,6 +180,24 @@ pub const fn is_native(node: SocketAddr) -> bool {
 pub trait PacketSink {
     /// Takes one packet. Never blocks. The sink counts and drops a packet that it cannot send, as a network would.
     fn send(&mut self, packet: Transmit<'_>);
+
+    /// Takes a short message for a peer that reads compact bundles. Passes it to [`send`](Self::send) as DATA by default.
+    fn send_short(&mut self, message: &ShortTransmit<'_>) {
+        message.send_as_packets(self);
+    }
+
+    /// Takes acknowledgements for a peer that reads compact bundles. `header` has the ports of an ACK. Passes them to
+    /// [`send`](Self::send) as ACK packets by default.
+    fn send_acks(
+        &mut self,
+        path: PathId,
+        priority: Priority,
+        envelope: &Envelope,
+        header: &Header,
+        acks: AckRange,
+    ) {
+        send_acks_as_packets(self, path, priority, envelope, header, acks);
+    }
 
     /// Returns the length in bytes, header and payload, of the longest Homa packet that fits one datagram on this path at present.
     /// The length may shrink or grow.
@@ -106,6 +233,21 @@ impl<S: PacketSink + ?Sized> PacketSink for &mut S {
         (**self).send(packet);
     }
 
+    fn send_short(&mut self, message: &ShortTransmit<'_>) {
+        (**self).send_short(message);
+    }
+
+    fn send_acks(
+        &mut self,
+        path: PathId,
+        priority: Priority,
+        envelope: &Envelope,
+        header: &Header,
+        acks: AckRange,
+    ) {
+        (**self).send_acks(path, priority, envelope, header, acks);
+    }
+
     fn max_packet(&self, path: PathId) -> usize {
         (**self).max_packet(path)
     }
@@ -130,6 +272,21 @@ impl<S: PacketSink + ?Sized> PacketSink for &mut S {
 impl<S: PacketSink + ?Sized> PacketSink for Box<S> {
     fn send(&mut self, packet: Transmit<'_>) {
         (**self).send(packet);
+    }
+
+    fn send_short(&mut self, message: &ShortTransmit<'_>) {
+        (**self).send_short(message);
+    }
+
+    fn send_acks(
+        &mut self,
+        path: PathId,
+        priority: Priority,
+        envelope: &Envelope,
+        header: &Header,
+        acks: AckRange,
+    ) {
+        (**self).send_acks(path, priority, envelope, header, acks);
     }
 
     fn max_packet(&self, path: PathId) -> usize {
@@ -157,6 +314,13 @@ impl<S: PacketSink + ?Sized> PacketSink for Box<S> {
 pub trait PacketReceiver {
     /// Takes one packet. Its bytes are valid only during the call.
     fn packet(&mut self, from: PathId, packet: &[u8]);
+
+    /// Takes the entries of a compact bundle; `sender` is the address that the path leads to. Passes them to
+    /// [`packet`](Self::packet) as packets by default.
+    fn entries(&mut self, from: PathId, sender: SocketAddr, entries: &mut Entries<'_>) {
+        let _ = sender;
+        packets_of_entries(entries, |packet| self.packet(from, packet));
+    }
 
     /// Returns a partly received message whose next bytes are likely to arrive next, so that the kernel can write them into the
     /// message instead of a buffer. `None`, the default: no bytes are expected.

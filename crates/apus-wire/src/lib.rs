@@ -15,6 +15,7 @@
 //! | [`ParseError`] | reasons for refusing a packet |
 //! | [`checksum`] | the TCP-style checksum that a native (raw IP) link may fill in |
 //! | [`bundle`] | several small packets in one UDP datagram |
+//! | [`compact`] | several short messages in one UDP datagram |
 //! | [`segments`] | several segments in one DATA packet of the Linux module |
 //! | [`PathId`], [`PacketSink`], [`Transmit`], [`PathError`] | the contract between the protocol core and a link |
 //!
@@ -30,6 +31,7 @@ mod ack;
 pub mod bundle;
 mod busy;
 pub mod checksum;
+pub mod compact;
 mod contact;
 mod cutoffs;
 mod data;
@@ -63,7 +65,10 @@ pub use extension::Extension;
 pub use freeze::Freeze;
 pub use grant::Grant;
 pub use header::{Header, PacketType, Priority, RpcId};
-pub use io::{PacketReceiver, PacketSink, PathError, ReceiveTarget, Transmit, is_native};
+pub use io::{
+    PacketReceiver, PacketSink, PathError, ReceiveTarget, ShortTransmit, Transmit, is_native,
+    packets_of_entries, send_acks_as_packets,
+};
 pub use meet::Meet;
 pub use need_ack::NeedAck;
 pub use packet::Packet;

@@ -144,7 +144,7 @@ proptest! {
     #[test]
     fn first_contact(header in headers(), token in any::<u64>(), code in any::<u64>(), issued in any::<u32>()) {
         survives(Packet::Open { header, open: Open { known: Token(token) } })?;
-        let credentials = Credentials { token: Token(token), proof: Proof { code, issued } };
+        let credentials = Credentials { token: Token(token), proof: Proof { code, issued }, compact: code % 2 == 0 };
         survives(Packet::Token { header, credentials })?;
         survives(Packet::Confirm { header, credentials })?;
         survives(Packet::Abort { header })?;

@@ -28,6 +28,7 @@ use std::time::Duration;
 use apus_net::{Examination, Link};
 use apus_proto::slab::Handle;
 use apus_proto::{Endpoint, Event, Time, TraceEvent, sooner};
+use apus_wire::compact::Entries;
 use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathError, PathId, ReceiveTarget};
 
 use crate::delivery::parker::{Parker, Waiter, WaiterId};
@@ -451,7 +452,12 @@ impl Engine {
         if due {
             self.link.look_everywhere();
         }
-        let mut receiver = Receiver { endpoint: &mut self.endpoint, now, bytes: 0 };
+        let is_shared = self
+            .neighbours
+            .as_ref()
+            .is_some_and(|neighbours| neighbours.attachments.forwarder.is_some());
+        let mail = if is_shared { None } else { Some(&mut self.mail) };
+        let mut receiver = Receiver { endpoint: &mut self.endpoint, mail, now, bytes: 0 };
         let mut received = 0;
         loop {
             let before = receiver.bytes;
@@ -769,6 +775,8 @@ impl Engine {
 /// The endpoint, as a link sees it.
 struct Receiver<'a> {
     endpoint: &'a mut Endpoint,
+    /// Where messages go, unless some are for attached processes.
+    mail: Option<&'a mut Mail>,
     now: Time,
     /// Taken in this turn.
     bytes: usize,
@@ -779,6 +787,19 @@ impl PacketReceiver for Receiver<'_> {
     fn packet(&mut self, from: PathId, packet: &[u8]) {
         self.bytes += packet.len();
         self.endpoint.handle_packet(self.now, from, packet);
+    }
+
+    #[inline]
+    fn entries(&mut self, from: PathId, sender: SocketAddr, entries: &mut Entries<'_>) {
+        self.bytes += entries.datagram_len();
+        match &mut self.mail {
+            // Earlier messages are delivered first.
+            Some(mail) if !self.endpoint.has_events() => {
+                let mut inbox = mail.inbox(sender, from);
+                self.endpoint.handle_entries(self.now, from, entries, &mut inbox);
+            }
+            _ => self.endpoint.handle_entries_as_events(self.now, from, entries),
+        }
     }
 
     #[inline]

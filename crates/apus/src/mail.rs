@@ -416,10 +416,10 @@ impl Mail {
         }
     }
 
-    /// Returns the inbox for messages of a node of this host.
+    /// Returns the inbox for messages of the node at `host` that arrive by `path`. They have no marks in the time trace.
     #[inline]
-    pub(crate) fn neighbour_inbox(&mut self, host: SocketAddr, path: PathId) -> NeighbourInbox<'_> {
-        NeighbourInbox { mail: self, host, path }
+    pub(crate) fn inbox(&mut self, host: SocketAddr, path: PathId) -> DirectInbox<'_> {
+        DirectInbox { mail: self, host, path }
     }
 
     /// Handles the event that a `connect` has made its peer known.
@@ -686,14 +686,14 @@ impl Mail {
     }
 }
 
-/// Puts messages of a node of this host in their places. Calls within the host have no marks in the time trace.
-pub(crate) struct NeighbourInbox<'a> {
+/// Puts messages of a node in their places.
+pub(crate) struct DirectInbox<'a> {
     mail: &'a mut Mail,
     host: SocketAddr,
     path: PathId,
 }
 
-impl Inbox for NeighbourInbox<'_> {
+impl Inbox for DirectInbox<'_> {
     #[inline]
     fn request(&mut self, request: ArrivedRequest) {
         let ArrivedRequest { socket, rpc, from, deadline, trace, body } = request;

@@ -399,6 +399,10 @@ impl Request {
 }
 
 impl Reply for Request {
+    fn rpc(&self) -> RpcKey {
+        self.rpc
+    }
+
     #[inline]
     fn take_response(&mut self) -> Option<(RpcKey, Bytes)> {
         (self.answer == ResponseState::Set).then(|| (self.rpc, mem::take(&mut self.body)))

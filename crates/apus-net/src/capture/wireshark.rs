@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, process};
 
+use apus_wire::compact::{self, AckRange, Entry, Envelope, Message};
 use apus_wire::{
     Abort, Ack, Acked, Busy, Credentials, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Extension,
     Freeze, Grant, Header, MAX_HEADER, Meet, NeedAck, Open, PacketSink, PacketType, Priority,
@@ -148,7 +149,8 @@ fn of_each_type() -> Vec<Vec<u8>> {
 
 /// Returns a packet of each type that only UDP has.
 fn of_apus() -> Vec<Vec<u8>> {
-    let credentials = Credentials { token: Token(5), proof: Proof { code: 6, issued: 7 } };
+    let credentials =
+        Credentials { token: Token(5), proof: Proof { code: 6, issued: 7 }, compact: true };
     let trace = TraceContext::new([0x4b; 16], [0xf0; 8], TraceContext::SAMPLED);
     let extended = |deadline, trace| {
         let mut head = [0; Data::LEN_MAX];
@@ -378,6 +380,37 @@ fn bundles_and_segments_are_taken_apart() {
     assert_eq!(text, expected);
     assert_eq!(capture.matching("frame.number <= 3 && (homa.unknown || apus.unknown)"), Some(0));
     assert_eq!(capture.matching("frame.number == 2 && homa.reassembled.length == 3000"), Some(1));
+}
+
+//= docs/wire.md#W53
+#[test]
+fn entries_of_a_compact_bundle_appear_as_packets() {
+    let envelope = Envelope { token: Token(0xA5A5_0000_5A5A_0001), cutoff_version: 3 };
+    let message = |header, body| {
+        let flags = DataFlags::NONE;
+        Entry::Message(Message { header, flags, words: &[], body })
+    };
+    let extension = [1, 4, 0, 0, 0, 9, 0, 0];
+    let mut extended = message(client(10), &[6; 30]);
+    if let Entry::Message(message) = &mut extended {
+        message.words = &extension;
+    }
+    let acks = Entry::Acks(AckRange { first: RpcId(2), count: 8 });
+    let entries = [message(client(8), &[7; 20]), acks, message(server(2), &[5; 1]), extended];
+    let mut datagram = Vec::new();
+    compact::start(&mut datagram, &envelope, RpcId(8));
+    for entry in &entries {
+        assert!(compact::push(&mut datagram, usize::MAX, &envelope, entry));
+    }
+    let cut = datagram[..datagram.len() - 1].to_vec();
+    let capture = Capture::new("compact", ["10.0.0.1:20146", "10.0.0.2:20146"], &[datagram, cut]);
+    let fields =
+        ["homa.type", "homa.rpc.id", "homa.message_length", "apus.expert.malformed_bundle"];
+    let Some(text) = capture.fields(&fields) else { return };
+    let some = "0x10,0x18,0x18,0x10";
+    let expected = format!("{some},0x10|8,2,14,2,10|20,1,30|\n{some}|8,2,14,2|20,1|1\n");
+    assert_eq!(text, expected);
+    assert_eq!(capture.matching("homa.expert.reserved || homa.unknown"), Some(0));
 }
 
 #[test]

@@ -30,7 +30,11 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Instant;
 
-use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit, is_native};
+use apus_wire::compact::{AckRange, Entry, Envelope};
+use apus_wire::{
+    Header, PacketReceiver, PacketSink, PathError, PathId, Priority, ShortTransmit, Transmit,
+    is_native, send_acks_as_packets,
+};
 use socket2::Socket;
 
 pub use self::config::{LinkError, MAX_DATAGRAM, UdpConfig};
@@ -206,21 +210,56 @@ impl UdpLink {
     }
 }
 
-impl PacketSink for UdpLink {
+impl UdpLink {
+    /// Returns the place of a path on which something can be sent now, and makes room in the queue. `None`: the packet is counted as
+    /// dropped.
     #[inline]
-    fn send(&mut self, packet: Transmit<'_>) {
-        let Some(place) = self.peers.place(packet.path) else {
+    fn place_to_queue(&mut self, path: PathId) -> Option<usize> {
+        let Some(place) = self.peers.place(path) else {
             self.counters.path_forgotten += 1;
-            return;
+            return None;
         };
-        if packet.path.is_sealed() && !self.has_keys(place, packet.path) {
+        if path.is_sealed() && !self.has_keys(place, path) {
             self.counters.waiting_for_keys += 1;
-            return;
+            return None;
         }
         if self.outbox.is_full() {
             self.send_queued();
         }
+        Some(place)
+    }
+}
+
+impl PacketSink for UdpLink {
+    #[inline]
+    fn send(&mut self, packet: Transmit<'_>) {
+        let Some(place) = self.place_to_queue(packet.path) else { return };
         self.outbox.push(place, &packet, &mut self.peers, &self.paths);
+        self.counters.packets_sent += 1;
+    }
+
+    #[inline]
+    fn send_short(&mut self, message: &ShortTransmit<'_>) {
+        let Some(place) = self.place_to_queue(message.path) else { return };
+        if !self.outbox.push_short(place, message, &mut self.peers, &self.paths) {
+            return message.send_as_packets(self);
+        }
+        self.counters.packets_sent += 1 + u64::from(message.acks.is_some());
+    }
+
+    fn send_acks(
+        &mut self,
+        path: PathId,
+        priority: Priority,
+        envelope: &Envelope,
+        header: &Header,
+        acks: AckRange,
+    ) {
+        let Some(place) = self.place_to_queue(path) else { return };
+        let (entry, tables) = (Entry::Acks(acks), (&mut self.peers, &self.paths));
+        if !self.outbox.push_acks(place, priority, envelope, &entry, tables) {
+            return send_acks_as_packets(self, path, priority, envelope, header, acks);
+        }
         self.counters.packets_sent += 1;
     }
 

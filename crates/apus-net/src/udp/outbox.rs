@@ -6,7 +6,8 @@
 
 use std::ops::Range;
 
-use apus_wire::{Priority, Transmit, bundle};
+use apus_wire::compact::{self, Entry, Envelope};
+use apus_wire::{Extension, Priority, ShortTransmit, Transmit, bundle};
 use bytes::Bytes;
 
 use super::peer::Peer;
@@ -33,8 +34,9 @@ const SEGMENTED_MAX: usize = super::config::MAX_DATAGRAM;
 pub(super) struct Bundle {
     pub(super) peer: usize,
     pub(super) priority: Priority,
-    /// The bundle, in the form of [`bundle::start`] and [`bundle::push`].
+    /// The bundle, in the form of [`bundle::start`] and [`bundle::push`], or of [`compact::start`] and [`compact::push`].
     bytes: Vec<u8>,
+    is_compact: bool,
     /// The sealed datagram within `Outbox::records`; empty on a plain path.
     record: Range<usize>,
 }
@@ -42,12 +44,12 @@ pub(super) struct Bundle {
 impl Bundle {
     /// Returns the datagram, before it is sealed.
     fn content(&self) -> &[u8] {
-        bundle::datagram(&self.bytes)
+        if self.is_compact { &self.bytes } else { bundle::datagram(&self.bytes) }
     }
 
     /// Returns whether the datagram is a bundle instead of a single packet.
     pub(super) fn is_bundle(&self) -> bool {
-        bundle::count(&self.bytes) > 1
+        self.is_compact || bundle::count(&self.bytes) > 1
     }
 }
 
@@ -154,19 +156,116 @@ impl Outbox {
         {
             return;
         }
+        let bundle = self.open(open, place, packet.priority, false);
+        bundle::start(&mut bundle.bytes);
+        let taken = bundle::push(&mut bundle.bytes, usize::MAX, packet.header, packet.payload());
+        debug_assert!(taken, "a small packet fits an empty bundle");
+    }
+
+    /// Opens a bundle, which takes further packets of its kind from now on.
+    fn open(
+        &mut self,
+        open: &mut u16,
+        peer: usize,
+        priority: Priority,
+        is_compact: bool,
+    ) -> &mut Bundle {
         let index = self.used;
         self.used += 1;
         *open = u16::try_from(self.used).expect("a queue of DATAGRAMS_MAX is flushed first");
         if self.bundles.len() == index {
-            let (priority, bytes) = (packet.priority, Vec::new());
-            self.bundles.push(Bundle { peer: place, priority, bytes, record: 0..0 });
+            let bytes = Vec::new();
+            self.bundles.push(Bundle { peer, priority, bytes, is_compact, record: 0..0 });
         }
         let bundle = &mut self.bundles[index];
-        bundle.peer = place;
-        bundle.priority = packet.priority;
-        bundle::start(&mut bundle.bytes);
-        let taken = bundle::push(&mut bundle.bytes, usize::MAX, packet.header, packet.payload());
-        debug_assert!(taken, "a small packet fits an empty bundle");
+        (bundle.peer, bundle.priority, bundle.is_compact) = (peer, priority, is_compact);
+        bundle
+    }
+
+    /// Queues a short message for the peer at a place, with its acknowledgements. Returns `false`, with nothing queued, if it is to be
+    /// queued as packets. The queue must not be full.
+    #[inline]
+    pub(super) fn push_short(
+        &mut self,
+        place: usize,
+        message: &ShortTransmit<'_>,
+        peers: &mut PathTable<Peer>,
+        paths: &Paths,
+    ) -> bool {
+        let length = 2 * compact::ENTRY_LEN + message.body.len();
+        if !self.takes_entry(place, length, peers, paths) {
+            return false;
+        }
+        let peer = peers.at_mut(place);
+        if let Some(acks) = message.acks {
+            self.push_entry(place, peer, message.priority, &message.envelope, &Entry::Acks(acks));
+        }
+        let mut words = [0; Extension::LEN_MAX];
+        let entry = Entry::Message(message.message(&mut words));
+        self.push_entry(place, peer, message.priority, &message.envelope, &entry);
+        true
+    }
+
+    /// Queues acknowledgements as [`push_short`](Self::push_short) does a message.
+    pub(super) fn push_acks(
+        &mut self,
+        place: usize,
+        priority: Priority,
+        envelope: &Envelope,
+        entry: &Entry<'_>,
+        (peers, paths): (&mut PathTable<Peer>, &Paths),
+    ) -> bool {
+        let takes = self.takes_entry(place, compact::ENTRY_LEN, peers, paths);
+        if takes {
+            self.push_entry(place, peers.at_mut(place), priority, envelope, entry);
+        }
+        takes
+    }
+
+    /// Returns whether an entry of this length may share a datagram.
+    #[inline]
+    fn takes_entry(
+        &mut self,
+        place: usize,
+        length: usize,
+        peers: &mut PathTable<Peer>,
+        paths: &Paths,
+    ) -> bool {
+        if !self.share {
+            return false;
+        }
+        self.bytes += length;
+        let peer = peers.at_mut(place);
+        peer.note_queued(self.flush, length);
+        if peer.is_sealed {
+            self.sealed_bytes += length;
+        }
+        if !peer.is_ready(paths) {
+            return false; // The way of a packet takes over what is known of the path.
+        }
+        compact::HEADER_LEN + length <= peer.small
+    }
+
+    #[inline]
+    fn push_entry(
+        &mut self,
+        place: usize,
+        peer: &mut Peer,
+        priority: Priority,
+        envelope: &Envelope,
+        entry: &Entry<'_>,
+    ) {
+        let max = peer.max;
+        let open = peer.open_compact(priority);
+        if let Some(index) = usize::from(*open).checked_sub(1)
+            && compact::push(&mut self.bundles[index].bytes, max, envelope, entry)
+        {
+            return;
+        }
+        let bundle = self.open(open, place, priority, true);
+        compact::start(&mut bundle.bytes, envelope, entry.id());
+        let taken = compact::push(&mut bundle.bytes, usize::MAX, envelope, entry);
+        debug_assert!(taken, "a short entry fits an empty bundle");
     }
 
     fn push_large(&mut self, peer: usize, packet: &Transmit<'_>, len: usize) {
@@ -335,6 +434,9 @@ fn run_length(packets: &[Large]) -> usize {
 mod tests {
     use std::time::Instant;
 
+    use apus_wire::compact::Entries;
+    use apus_wire::{DataFlags, Header, RpcId, Token};
+
     use super::*;
     use crate::UdpConfig;
     use crate::address::{AddressFamily, RawAddress};
@@ -383,6 +485,23 @@ mod tests {
             self.push_parts(to, priority, &Bytes::from(vec![7; payload]), 0..payload);
         }
 
+        fn push_short(&mut self, to: &str, id: u64) -> bool {
+            let place = self.place(to);
+            let path = self.peers.find(self.peers.address_at(place)).unwrap();
+            let header = Header { source_port: 1, dest_port: 2, sender_id: RpcId(id) };
+            let message = ShortTransmit {
+                path,
+                priority: Priority::LOWEST,
+                envelope: Envelope { token: Token(7), cutoff_version: 0 },
+                header,
+                flags: DataFlags::NONE,
+                extension: None,
+                acks: None,
+                body: &Bytes::from_static(&[7; 100]),
+            };
+            self.outbox.push_short(place, &message, &mut self.peers, &self.paths)
+        }
+
         fn clear(&mut self) {
             self.outbox.clear(&mut self.peers);
         }
@@ -416,6 +535,28 @@ mod tests {
         assert!(queue.outbox.bundles().is_empty());
         queue.push(PEER, 0, 100);
         assert!(!queue.outbox.bundles()[0].is_bundle(), "nothing is left of the last flush");
+    }
+
+    //= docs/wire.md#W53
+    #[test]
+    fn short_messages_share_a_compact_bundle_beside_packets() {
+        let mut queue = Queue::new(1_472, true);
+        assert!(!queue.push_short(PEER, 2), "the way of a packet takes over the path");
+        queue.push(PEER, 0, 100);
+        queue.clear();
+        (1..=13).for_each(|number| assert!(queue.push_short(PEER, 2 * number)));
+        queue.push(PEER, 0, 100);
+        let counts: Vec<_> = queue.outbox.bundles()[..2]
+            .iter()
+            .map(|bundle| Entries::parse(bundle.content()).unwrap().count())
+            .collect();
+        assert_eq!(counts, [12, 1]);
+        assert!(queue.outbox.bundles().iter().all(|bundle| bundle.content().len() <= 1_472));
+        assert_eq!(queue.outbox.bundles().iter().filter(|bundle| bundle.is_bundle()).count(), 2);
+        queue.clear();
+        assert!(queue.push_short(PEER, 2));
+        assert_eq!(queue.outbox.bundles()[0].content().len(), 24 + 12 + 100);
+        assert!(!Queue::new(1_472, false).push_short(PEER, 2));
     }
 
     #[test]

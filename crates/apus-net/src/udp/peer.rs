@@ -47,6 +47,8 @@ pub(super) struct Peer {
     queued: usize,
     /// The bundle that takes further packets, by priority: its index in `Outbox::bundles` plus one, or 0.
     open: [u16; 8],
+    /// The compact bundle that takes further entries, in the same way.
+    compact: [u16; 8],
 }
 
 /// Assigns a path to an address, perhaps in place of an unheld one. `senders` counts peers with a socket of their own.
@@ -100,6 +102,7 @@ impl Peer {
             flush: 0,
             queued: 0,
             open: [0; 8],
+            compact: [0; 8],
         }
     }
 
@@ -155,12 +158,24 @@ impl Peer {
     /// Returns the bundle of this priority. On loopback, priorities have no effect, so all share one bundle.
     #[inline]
     pub(super) fn open_bundle(&mut self, priority: Priority) -> &mut u16 {
-        let class = if self.loopback { 0 } else { usize::from(priority.get()) };
+        let class = self.class(priority);
         &mut self.open[class]
     }
 
+    /// Returns the compact bundle of this priority.
+    #[inline]
+    pub(super) fn open_compact(&mut self, priority: Priority) -> &mut u16 {
+        let class = self.class(priority);
+        &mut self.compact[class]
+    }
+
+    #[inline]
+    fn class(&self, priority: Priority) -> usize {
+        if self.loopback { 0 } else { usize::from(priority.get()) }
+    }
+
     pub(super) fn close_bundles(&mut self) {
-        self.open = [0; 8];
+        (self.open, self.compact) = ([0; 8], [0; 8]);
     }
 
     /// Returns the address to send from, if it differs from the route's choice.

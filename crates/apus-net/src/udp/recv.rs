@@ -5,10 +5,10 @@
 //! asks for several times as many as the last one found.
 
 use std::io;
-
 use std::net::{IpAddr, SocketAddr};
 
 use apus_seal::{Kept, VERSION_HINT, VERSION_SEALED};
+use apus_wire::compact::{self, Entries};
 use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathId, bundle};
 
 use super::peer::{self, Peer};
@@ -289,7 +289,7 @@ fn datagram(
         return;
     };
     senders.note_called(path, origin.called);
-    pass_on(path, bytes, senders.counters, receiver);
+    pass_on((path, origin.from), bytes, senders.counters, receiver);
 }
 
 /// Passes on the packets of a sealed datagram.
@@ -307,7 +307,7 @@ fn sealed_datagram(
         Ok(record) => {
             if let Some(path) = path_of(senders, record.origin, from) {
                 senders.note_called(path, called);
-                pass_on(path, record.content, senders.counters, receiver);
+                pass_on((path, from), record.content, senders.counters, receiver);
             }
         }
         Err(error) => {
@@ -356,7 +356,7 @@ fn other_path_of(senders: &mut Senders<'_>, origin: Origin, from: SocketAddr) ->
 /// Passes on a packet, or the packets of a bundle.
 #[inline]
 fn pass_on(
-    from: PathId,
+    (from, sender): (PathId, SocketAddr),
     bytes: &[u8],
     counters: &mut LinkCounters,
     receiver: &mut dyn PacketReceiver,
@@ -367,6 +367,9 @@ fn pass_on(
         return;
     }
     counters.bundles_received += 1;
+    if compact::is_compact(bytes) {
+        return entries((from, sender), bytes, counters, receiver);
+    }
     for packet in bundle::packets(bytes) {
         match packet {
             Ok(packet) => {
@@ -376,4 +379,21 @@ fn pass_on(
             Err(_) => counters.malformed_bundles += 1,
         }
     }
+}
+
+/// Passes on the entries of a compact bundle.
+#[inline]
+fn entries(
+    (from, sender): (PathId, SocketAddr),
+    bytes: &[u8],
+    counters: &mut LinkCounters,
+    receiver: &mut dyn PacketReceiver,
+) {
+    let Ok(mut entries) = Entries::parse(bytes) else {
+        counters.malformed_bundles += 1;
+        return;
+    };
+    receiver.entries(from, sender, &mut entries);
+    counters.packets_received += u64::from(entries.taken());
+    counters.malformed_bundles += u64::from(entries.error().is_some());
 }

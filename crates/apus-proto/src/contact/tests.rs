@@ -11,8 +11,8 @@ use crate::slab::Handle;
 const NOW: Time = Time::from_nanos(100_000_000_000);
 const SPACING: Duration = Duration::from_millis(1);
 const PROOF: Proof = Proof { code: 1, issued: 1 };
-const THEIRS: Credentials = Credentials { token: Token(1), proof: PROOF };
-const OTHER: Credentials = Credentials { token: Token(2), proof: PROOF };
+const THEIRS: Credentials = Credentials { token: Token(1), proof: PROOF, compact: true };
+const OTHER: Credentials = Credentials { token: Token(2), proof: PROOF, compact: true };
 
 /// The key of another peer: the one in doubt, or the one that asks.
 fn other_peer() -> PeerKey {

@@ -159,7 +159,12 @@ impl Endpoint {
             }
             return;
         }
-        let mut acks = self.peers[peer].take_acks();
+        let node = &mut self.peers[peer];
+        if node.compact {
+            node.server.ack_ranges.ensure(client_id);
+            return self.parts.send_ack_ranges(peer, header.dest_port, header.source_port);
+        }
+        let mut acks = node.take_acks();
         acks.retain(|acked| acked.client_id != client_id);
         acks.push(Acked { client_id, server_port: header.source_port });
         self.parts.send_acks(peer, header.dest_port, acks);

@@ -266,7 +266,12 @@ impl Endpoint {
             let mark = self.peers[ended.peer].trace_mark(ended.acked.client_id);
             self.parts.tracer.record(TraceEvent::ResponseComplete, mark, body.len() as u32, 0);
         }
-        if let Some(acks) = self.peers[ended.peer].push_ack(ended.acked) {
+        let peer = &mut self.peers[ended.peer];
+        if peer.compact {
+            if peer.server.ack_ranges.push(ended.acked.client_id) {
+                self.parts.send_ack_ranges(ended.peer, ended.local_port, ended.acked.server_port);
+            }
+        } else if let Some(acks) = peer.push_ack(ended.acked) {
             self.parts.send_acks(ended.peer, ended.local_port, acks);
         }
         let Ended { socket, cookie, .. } = ended;

@@ -60,6 +60,12 @@ impl Parts {
         let socket = self.sockets.get(socket);
         self.total.has_plenty(&self.config, peer, socket, self.others.held, bytes)
     }
+
+    /// Returns the bytes for which [`has_plenty`](Self::has_plenty) is true.
+    pub(super) fn plenty(&self, peer: &Peer, socket: SocketKey) -> u64 {
+        let socket = self.sockets.get(socket);
+        self.total.plenty(&self.config, peer, socket, self.others.held)
+    }
 }
 
 impl Endpoint {

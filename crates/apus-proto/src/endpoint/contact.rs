@@ -70,18 +70,23 @@ impl Endpoint {
         bytes: &[u8],
         packet: impl FnOnce() -> Packet<'p>,
     ) -> Option<PeerKey> {
-        //= docs/protocol.md#contact-1
         let stamp = Stamp::read(bytes)?;
-        if stamp.version == Stamp::VERSION
-            && let Some(key) = self.peers.find_token(stamp.token)
-            && let Some(peer) = self.peers.get_mut(key)
-            && peer.path == from
-            && peer.contact.receive()
-        {
-            return Some(key);
+        let found = self.recognize_token(from, stamp);
+        if found.is_none() {
+            self.on_unusual(now, from, &packet(), bytes);
         }
-        self.on_unusual(now, from, &packet(), bytes);
-        None
+        found
+    }
+
+    /// Returns the peer with this token, if it is at this address and known.
+    #[inline]
+    pub(super) fn recognize_token(&mut self, from: PathId, stamp: Stamp) -> Option<PeerKey> {
+        //= docs/protocol.md#contact-1
+        let key = self.peers.find_token(stamp.token)?;
+        let peer = self.peers.get_mut(key)?;
+        let is_known =
+            stamp.version == Stamp::VERSION && peer.path == from && peer.contact.receive();
+        is_known.then_some(key)
     }
 
     /// Handles every packet except those of a known peer, from its address, about an RPC.
@@ -94,7 +99,19 @@ impl Endpoint {
         bytes: &[u8],
     ) {
         let Some(stamp) = Stamp::read(bytes) else { return };
-        let arrived = Arrived { from, stamp, packet, length: bytes.len() };
+        self.on_unusual_packet(now, from, stamp, packet, bytes.len());
+    }
+
+    /// Handles such a packet, which came in a datagram of at least `length` bytes.
+    pub(super) fn on_unusual_packet(
+        &mut self,
+        now: Time,
+        from: PathId,
+        stamp: Stamp,
+        packet: &Packet<'_>,
+        length: usize,
+    ) {
+        let arrived = Arrived { from, stamp, packet, length };
         match *packet {
             Packet::RpcUnknown { unknown: RpcUnknown { reason }, .. } if is_refusal(reason) => {
                 self.on_refusal(now, arrived, reason);
@@ -132,13 +149,15 @@ impl Endpoint {
             return;
         }
         peer.last_rx = now;
+        //= docs/wire.md#W57
+        peer.compact = credentials.compact;
         self.contact(now, key, Event::Token(credentials), arrived);
     }
 
     /// Handles a node's proof that it received this node's TOKEN.
     fn on_confirm(&mut self, now: Time, arrived: Arrived<'_, '_>, credentials: Credentials) {
         let (from, ours) = (arrived.from, arrived.stamp.token);
-        let Credentials { token: theirs, proof } = credentials;
+        let Credentials { token: theirs, proof, compact } = credentials;
         let proven = is_fresh(now, proof.issued)
             && proof.code == self.secrets.proof(ours, from, proof.issued);
         if let Some(key) = self.peers.find_token(ours) {
@@ -149,6 +168,10 @@ impl Endpoint {
         let fits = ours == self.secrets.offered_token(theirs, proof.issued);
         let fits = proven && fits && theirs != Token::NONE && !self.peers.is_spent(ours);
         self.admit(now, arrived, theirs, fits);
+        //= docs/wire.md#W57
+        if let Some(key) = self.peers.find_token(ours) {
+            self.peers[key].compact = compact;
+        }
     }
 
     /// Handles a refusal that repeats the token of the refused packet: that of an OPEN, or the token that the peer has chosen.
@@ -259,7 +282,7 @@ impl Endpoint {
     fn offer(&mut self, now: Time, arrived: Arrived<'_, '_>, theirs: Token, ours: Token) {
         let (path, issued) = (arrived.from, issued_at(now));
         let proof = Proof { code: self.secrets.proof(ours, path, issued), issued };
-        let body = Body::Token(Credentials { token: ours, proof });
+        let body = Body::Token(Credentials { token: ours, proof, compact: true });
         let header = turned_round(arrived.header());
         self.parts.reply_to_unknown(Reply { path, token: theirs, header, body });
     }
@@ -309,7 +332,8 @@ impl Endpoint {
     /// Proves to the peer that its TOKEN was received; `header` belongs to the packet that carried it.
     fn send_confirm(&mut self, key: PeerKey, header: &Header, proof: Proof) {
         let token = self.peers[key].token;
-        self.parts.control(key, turned_round(header), Body::Confirm(Credentials { token, proof }));
+        let credentials = Credentials { token, proof, compact: true };
+        self.parts.control(key, turned_round(header), Body::Confirm(credentials));
     }
 
     /// Sends the request of a call again, which was probably lost with the CONFIRM.

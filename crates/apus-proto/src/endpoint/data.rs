@@ -33,8 +33,8 @@ pub(super) struct Arrival<'a> {
     pub(super) header: Header,
     pub(super) data: Data,
     pub(super) payload: &'a [u8],
-    /// The whole packet.
-    pub(super) packet: &'a [u8],
+    /// The extension.
+    pub(super) words: &'a [u8],
 }
 
 impl Arrival<'_> {
@@ -63,9 +63,7 @@ impl Arrival<'_> {
 impl Endpoint {
     #[inline]
     pub(super) fn on_data(&mut self, now: Time, peer: PeerKey, arrival: &Arrival<'_>) {
-        let Arrival { header, data, payload, .. } = arrival;
-        self.note_data_header(now, peer, header, data, payload.len());
-        if header.sender_id.is_client() {
+        if arrival.header.sender_id.is_client() {
             self.on_request(now, peer, arrival);
         } else {
             self.on_response(now, peer, arrival);
@@ -457,7 +455,7 @@ impl Rpc {
     #[inline]
     fn note_extension(&mut self, now: Time, arrival: &Arrival<'_>) {
         if arrival.data.flags.contains(DataFlags::EXTENDED) {
-            self.set_extension(now, Data::extension(arrival.packet));
+            self.set_extension(now, Data::parse_extension(arrival.words));
         }
     }
 

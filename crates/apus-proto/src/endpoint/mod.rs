@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `call`, `reply` | calls and responses of the application |
 //! | `receive`, `data`, `answer` | arriving packets: by type; DATA; all others about an RPC |
+//! | `entries`, `short` | short messages over the network that arrive together; that begin together |
 //! | `contact` | packets about tokens: first contact, moves, restarts |
 //! | `transmit` | outgoing packets |
 //! | `expire`, `probe`, `sweep` | timeouts; probes; work over all RPCs |
@@ -21,6 +22,7 @@ mod call;
 mod charge;
 mod contact;
 mod data;
+mod entries;
 mod event;
 mod expire;
 mod introduction;
@@ -32,6 +34,7 @@ mod probe_queue;
 mod questions;
 mod receive;
 mod reply;
+mod short;
 mod state;
 mod step;
 mod sweep;
@@ -42,5 +45,6 @@ mod unsent;
 pub use batch::{Arrivals, ArrivedRequest, Departures, Inbox};
 pub use event::{CallOptions, Event, SpentBodies};
 pub use introduction::Greeting;
+pub use short::ShortMessages;
 pub use state::Endpoint;
 pub use unsent::{Moved, UnsentCalls};

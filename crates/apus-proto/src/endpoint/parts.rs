@@ -184,6 +184,15 @@ impl Parts {
         }
     }
 
+    /// Counts a complete message of a compact bundle. The bytes of an empty message count as one, as those of its packet do.
+    #[inline]
+    pub(super) fn note_short_message(&mut self, length: usize) {
+        self.counters.data_bytes_received += length as u64;
+        self.counters.message_received(length as u64);
+        //= docs/protocol.md#prio-1
+        self.traffic.message(length as u32);
+    }
+
     /// Returns whether short calls are under way, which would have to wait while a long burst is copied.
     #[inline]
     pub(super) fn has_short_calls(&self, now: Time) -> bool {
@@ -230,6 +239,13 @@ impl Parts {
     pub(super) fn unscheduled_most(&self) -> u32 {
         //= docs/protocol.md#unsched-2
         u32::try_from(self.flight_max / 2).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the upper bound on the length of a message that is short and goes without a grant, whatever was measured.
+    #[inline]
+    pub(super) fn longest_short(&self) -> usize {
+        let least = self.config.unscheduled_min.min(self.config.unscheduled);
+        least.min(self.unscheduled_most()).min(self.config.message_max).min(SHORT - 1) as usize
     }
 
     /// Returns the version that a peer with this salt should echo in its DATA. It differs from peer to peer, so that an echo proves

@@ -1,8 +1,8 @@
 //! Arriving packets: the peer and the RPC of each, and its fields beside the message.
 
 use apus_wire::{
-    Acked, Cutoffs, DATA_HEADER_LEN, Data, Header, Packet, PacketType, ParseError, PathId, RpcId,
-    RpcUnknown, Stamp, Token,
+    Acked, Cutoffs, DATA_HEADER_LEN, Data, DataFlags, Header, Packet, PacketType, ParseError,
+    PathId, RpcId, RpcUnknown, Stamp, Token,
 };
 
 use crate::contact::Met;
@@ -39,7 +39,9 @@ impl Endpoint {
             return Ok(());
         }
         let (data, payload) = Data::parse(packet)?;
-        let arrival = Arrival { header, data, payload, packet };
+        let is_extended = data.flags.contains(DataFlags::EXTENDED);
+        let words = if is_extended { Data::extension_words(packet) } else { &[] };
+        let arrival = Arrival { header, data, payload, words };
         let peer = if from.is_native() {
             self.peers.find(from).or_else(|| self.meet_native(now, from, &arrival))
         } else {
@@ -47,6 +49,7 @@ impl Endpoint {
         };
         if let Some(peer) = peer {
             self.parts.counters.data_packets_received += 1;
+            self.note_data_header(now, peer, &header, &data, payload.len());
             self.on_data(now, peer, &arrival);
         }
         Ok(())
@@ -179,7 +182,13 @@ impl Endpoint {
     /// Records the arrival of a peer's packet about a chosen call, with the peer's id of the call.
     #[cold]
     #[inline(never)]
-    fn trace_received(&mut self, key: PeerKey, event: TraceEvent, id: RpcId, [a, b]: [u32; 2]) {
+    pub(super) fn trace_received(
+        &mut self,
+        key: PeerKey,
+        event: TraceEvent,
+        id: RpcId,
+        [a, b]: [u32; 2],
+    ) {
         let mark = self.peers[key].trace_mark(id.flipped());
         self.parts.tracer.record(event, mark, a, b);
     }
@@ -236,18 +245,18 @@ impl Endpoint {
         self.peers[peer].server.cutoffs = Some(cutoffs);
     }
 
-    /// Handles the client's acknowledgement of the response of this call.
-    pub(super) fn on_acked(&mut self, peer: PeerKey, client_id: RpcId) {
+    /// Handles the client's acknowledgement of the response of this call. Returns whether the call is known.
+    pub(super) fn on_acked(&mut self, peer: PeerKey, client_id: RpcId) -> bool {
         if !client_id.is_client() {
-            return;
+            return false;
         }
-        let Some(key) = self.rpcs.find(peer, client_id.flipped()) else { return };
+        let Some(key) = self.rpcs.find(peer, client_id.flipped()) else { return false };
         if self.parts.tracer.chooses(client_id)
             && let Some(mut step) = self.step(key)
         {
             step.trace(TraceEvent::Acked, 0, 0);
         }
-        let Some(rpc) = self.rpcs.get(key) else { return };
+        let Some(rpc) = self.rpcs.get(key) else { return false };
         match rpc.phase {
             Phase::InService if rpc.cancelled => {}
             //= docs/protocol.md#ack-1
@@ -264,6 +273,7 @@ impl Endpoint {
                 self.parts.counters.dropped_mismatch += 1;
             }
         }
+        true
     }
 
     /// Acknowledges every finished call now, and not with the next request to its server. For a node about to stop, whose servers
@@ -273,15 +283,20 @@ impl Endpoint {
         //= docs/protocol.md#ack-5
         let source_port = self.parts.sockets.first_port().unwrap_or(FIRST_CLIENT_PORT);
         for key in self.peers.keys() {
-            let acks = self.peers[key].take_acks();
-            self.parts.send_acks(key, source_port, acks);
+            let peer = &mut self.peers[key];
+            if peer.server.ack_ranges.is_empty() {
+                let acks = peer.take_acks();
+                self.parts.send_acks(key, source_port, acks);
+            } else {
+                self.parts.send_ack_ranges(key, source_port, 1);
+            }
         }
     }
 }
 
 impl Parts {
     /// Handles a DATA packet with another version of the cutoffs than the peer should have.
-    fn on_other_version(
+    pub(super) fn on_other_version(
         &mut self,
         now: Time,
         key: PeerKey,
@@ -324,6 +339,13 @@ impl Parts {
         let version = self.version_for(peer.client.version_salt);
         let cutoffs = Cutoffs { version, ..*self.traffic.current() };
         self.control(key, header, Body::Cutoffs(cutoffs));
+    }
+
+    /// Acknowledges finished calls to a peer that reads compact bundles, without a message: all that wait when it is transmitted.
+    #[cold]
+    pub(super) fn send_ack_ranges(&mut self, peer: PeerKey, source_port: u16, server_port: u16) {
+        let header = Header { source_port, dest_port: server_port, sender_id: RpcId(0) };
+        self.control(peer, header, Body::AckRanges);
     }
 
     /// Acknowledges finished calls in a packet of its own; its header names the first one.

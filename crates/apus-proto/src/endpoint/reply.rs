@@ -5,6 +5,7 @@ use std::time::Duration;
 use apus_wire::{MAX_LINUX_MESSAGE, RpcUnknown, UnknownReason};
 use bytes::Bytes;
 
+use crate::config::Config;
 use crate::control::Body;
 use crate::cutoffs::unscheduled_priority;
 use crate::endpoint::Endpoint;
@@ -12,6 +13,7 @@ use crate::endpoint::step::Step;
 use crate::error::ReplyError;
 use crate::local::is_local;
 use crate::outgoing::Outgoing;
+use crate::peer::Peer;
 use crate::rpc::Phase;
 use crate::slab::RpcKey;
 use crate::time::{Time, nanos};
@@ -111,13 +113,7 @@ impl Step<'_> {
         rpc.note_progress(now);
         rpc.expires = None; // The client acknowledges the response.
         rpc.probing.queued = false;
-        //= docs/protocol.md#ack-3
-        let client_asks = now < rpc.started.after(nanos(config.resend_min));
-        rpc.probing.rto = if client_asks && !peer.native && length <= peer.measured.packet_payload {
-            nanos(config.rto_max().min(ACK_RTO_MAX)).max(peer.rto_nanos(config))
-        } else {
-            peer.rto_nanos(config)
-        };
+        rpc.probing.rto = response_rto(now, rpc.started, length, peer, config);
         let birth = self.parts.next_birth();
         rpc.phase = Phase::Outgoing(Outgoing::new(body, unscheduled, priority, birth));
         self.requeue();
@@ -130,5 +126,25 @@ impl Step<'_> {
         if self.rpc.armed <= now || self.rpc.armed >= least {
             self.arm(now);
         }
+    }
+}
+
+/// Returns the silence, in nanoseconds, after which the client is asked for the acknowledgement of a response of `length` bytes, whose
+/// request began at `started`.
+#[inline]
+pub(super) fn response_rto(
+    now: Time,
+    started: Time,
+    length: u32,
+    peer: &Peer,
+    config: &Config,
+) -> u64 {
+    //= docs/protocol.md#ack-3
+    let client_asks = now < started.after(nanos(config.resend_min));
+    let rto = peer.rto_nanos(config);
+    if client_asks && !peer.native && length <= peer.measured.packet_payload {
+        nanos(config.rto_max().min(ACK_RTO_MAX)).max(rto)
+    } else {
+        rto
     }
 }

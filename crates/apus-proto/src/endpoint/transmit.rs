@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use apus_wire::compact;
 use apus_wire::{
     DATA_HEADER_LEN, Data, DataFlags, Extension, Header, MAX_HEADER, PacketSink, PathId, Priority,
-    Stamp, TraceContext, Transmit,
+    ShortTransmit, Stamp, TraceContext, Transmit,
 };
 
 use crate::control::Body;
@@ -16,9 +17,10 @@ use crate::endpoint::parts::Parts;
 use crate::endpoint::step::Step;
 use crate::flight;
 use crate::grant::{How, Issued, Levels};
-use crate::outgoing::{Outgoing, SHORT, Turn};
+use crate::outgoing::{Outgoing, SAFE_PAYLOAD, SHORT, Turn};
 use crate::pacer::Pacer;
 use crate::peer::Peer;
+use crate::rpc::Phase;
 use crate::slab::{PeerKey, RpcKey};
 use crate::time::Time;
 use crate::trace::TraceEvent;
@@ -61,7 +63,11 @@ impl Endpoint {
             let Some((key, turn)) = self.parts.order.choose(paced, self.packet_hint()) else {
                 return !self.parts.outbox.is_empty();
             };
-            let sent = self.send_message(now, key, turn, left, sink);
+            let short = if turn == Turn::Short { self.send_short(now, key, sink) } else { None };
+            let sent = match short {
+                Some(sent) => sent,
+                None => self.send_message(now, key, turn, left, sink),
+            };
             left = left.saturating_sub(sent.max(1));
         }
         true
@@ -112,6 +118,10 @@ impl Endpoint {
             if stamp.is_none() && !peer.native {
                 continue; // The destination's run is over.
             }
+            if matches!(control.body, Body::AckRanges) {
+                send_ack_ranges(peer, priority, &control.header, &mut parts.counters, sink);
+                continue;
+            }
             let length = control.body.emit(&control.header, peer.native, &mut buffer);
             if let Some(stamp) = stamp {
                 stamp.write(&mut buffer);
@@ -158,6 +168,19 @@ impl Endpoint {
         }
     }
 
+    /// Lets a short message transmit all its bytes in a compact bundle. Returns their number, or `None` if that is not possible now.
+    #[inline]
+    fn send_short<S: PacketSink + ?Sized>(
+        &mut self,
+        now: Time,
+        key: RpcKey,
+        sink: &mut S,
+    ) -> Option<u64> {
+        let sent = self.step(key)?.send_short(now, sink)?;
+        self.parts.order.pop_short();
+        Some(sent)
+    }
+
     /// Lets one message transmit up to `budget` bytes. Returns the number of transmitted bytes.
     fn send_message<S: PacketSink + ?Sized>(
         &mut self,
@@ -199,7 +222,78 @@ impl Endpoint {
     }
 }
 
+/// Sends all acknowledgements that wait for a peer that reads compact bundles.
+fn send_ack_ranges<S: PacketSink + ?Sized>(
+    peer: &mut Peer,
+    priority: Priority,
+    header: &Header,
+    counters: &mut Counters,
+    sink: &mut S,
+) {
+    let Some(envelope) = peer.envelope() else { return };
+    while let Some(acks) = peer.server.ack_ranges.pop() {
+        counters.packets_sent += 1;
+        counters.acks_sent += 1;
+        sink.send_acks(peer.path, priority, &envelope, header, acks);
+    }
+}
+
 impl Step<'_> {
+    /// Transmits a message of one packet, which has not begun, in a compact bundle. Returns its length, or `None` with nothing
+    /// changed if the message must go as DATA, or must wait.
+    #[inline]
+    fn send_short<S: PacketSink + ?Sized>(&mut self, now: Time, sink: &mut S) -> Option<u64> {
+        let Step { key, rpc, peer, parts } = self;
+        if parts.tracer.chooses(rpc.id) || peer.flight.defers_any() {
+            return None;
+        }
+        let envelope = peer.envelope()?;
+        let (header, is_client) = (rpc.header(), rpc.is_client());
+        let has_items = is_client && (rpc.expires.is_some() || rpc.trace.is_some());
+        let items = RequestItems::of(now, rpc.trace.as_deref(), rpc.expires, has_items);
+        let flags = rpc.incast_flag();
+        let Phase::Outgoing(message) = &mut rpc.phase else { return None };
+        let length = message.whole_short()?;
+        let payload = if length <= SAFE_PAYLOAD && !has_items {
+            length
+        } else {
+            payload_max(sink, peer.path, items.head)
+        };
+        let takes = flight::takes(length, payload, length);
+        if length > payload || !peer.flight.has_room(parts.flight_max, takes) {
+            return None;
+        }
+        message.begin_whole(now, payload);
+        message.mark = peer.flight.begin(*key, takes);
+        parts.order.unrank(*key, message);
+        let acks = peer.server.ack_ranges.pop();
+        let priority = message.unscheduled_priority;
+        let (bytes, level) = (u64::from(length), usize::from(priority.get()));
+        let counters = &mut parts.counters;
+        counters.data_bytes_sent += bytes;
+        counters.packets_sent += 1;
+        counters.data_packets_sent += 1;
+        counters.acks_piggybacked += acks.map_or(0, |acks| u64::from(acks.count));
+        counters.bytes_by_priority[level] += bytes;
+        counters.packets_by_priority[level] += 1;
+        //= docs/protocol.md#pace-2
+        if !peer.loopback {
+            parts.pacer.charge(now, compact::ENTRY_LEN + length as usize);
+        }
+        rpc.last_rx = rpc.last_rx.max(now); // Time spent sending is not the peer's silence.
+        sink.send_short(&ShortTransmit {
+            path: peer.path,
+            priority,
+            envelope,
+            header,
+            flags: flags.with(message.marks),
+            extension: items.is_anything().then(|| items.extension()),
+            acks,
+            body: &message.body,
+        });
+        Some(bytes)
+    }
+
     fn send_grant(&mut self, now: Time, grant: Issued) {
         let counters = &mut self.parts.counters;
         counters.granted_bytes += grant.bytes;
@@ -495,7 +589,7 @@ impl<S: PacketSink + ?Sized> Sending<'_, S> {
         if !self.peer.may_send(DATA_HEADER_LEN + bytes as usize) {
             return None;
         }
-        let ack = if retransmit { None } else { self.peer.pop_ack() };
+        let ack = if retransmit { None } else { self.peer.pop_ack(self.header.dest_port) };
         let data = Data {
             message_length: message.length(),
             incoming: message.granted,

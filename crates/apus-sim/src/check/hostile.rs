@@ -104,8 +104,11 @@ fn met(rng: &mut Random, issued: &mut Option<IssuedToken>, seen: &[Vec<u8>], por
 fn contact(rng: &mut Random, header: &Header) -> Vec<u8> {
     let mut buffer = [0; MAX_HEADER];
     let token = Token(rng.next_u64());
-    let credentials =
-        Credentials { token, proof: Proof { code: rng.next_u64(), issued: edgy(rng) } };
+    let credentials = Credentials {
+        token,
+        proof: Proof { code: rng.next_u64(), issued: edgy(rng) },
+        compact: true,
+    };
     let length = match below(rng, 3) {
         0 => Open { known: token }.emit(header, &mut buffer),
         1 => credentials.emit_token(header, &mut buffer),

@@ -27,6 +27,7 @@
 //! | `ledger` | the state of every call; violations |
 
 mod addresses;
+mod compact;
 mod hostile;
 mod ledger;
 mod network;

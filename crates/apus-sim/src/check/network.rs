@@ -6,6 +6,7 @@ use std::time::Duration;
 use apus_wire::{Data, Packet, PathId};
 
 use crate::chance::{below, happens};
+use crate::check::compact;
 use crate::check::hostile::{self, IssuedToken};
 use crate::check::ledger::Violation;
 use crate::check::scenario::FaultType;
@@ -139,7 +140,7 @@ impl World<'_> {
         let now = self.local(to);
         let node = &mut self.nodes[to];
         if is_there {
-            node.endpoint.handle_packet(now, from, &packet);
+            compact::pass(&mut node.endpoint, now, from, &packet);
             return self.turn(to);
         }
         if node.up && node.queue.len() < node.queue_max {

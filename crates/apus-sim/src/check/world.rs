@@ -13,6 +13,7 @@ use derive_more::AddAssign;
 
 use crate::chance::happens;
 use crate::check::addresses::{Addresses, Outbox};
+use crate::check::compact;
 use crate::check::hostile::IssuedToken;
 use crate::check::ledger::{
     Fate, LedgerEntry, Violation, context, number_of, request, response, verify,
@@ -580,7 +581,7 @@ impl<'a> World<'a> {
             self.turn(node)?;
         }
         for (from, packet) in std::mem::take(&mut self.nodes[node].queue) {
-            self.nodes[node].endpoint.handle_packet(now, from, &packet);
+            compact::pass(&mut self.nodes[node].endpoint, now, from, &packet);
         }
         self.nodes[node].endpoint.handle_timeout(now);
         self.turn(node)?;

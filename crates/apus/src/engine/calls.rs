@@ -3,14 +3,14 @@
 use std::mem;
 
 use apus_proto::slab::Handle;
-use apus_proto::{CallOptions, Cookie, Remote, RpcKey, SocketKey, Time};
+use apus_proto::{CallOptions, Cookie, Endpoint, Remote, RpcKey, SocketKey, Time, TraceMark};
 use apus_wire::PathId;
 use bytes::Bytes;
 
 use super::Engine;
 use crate::address::Address;
 use crate::error::{CallError, ReplyError};
-use crate::mail::{CallKey, CompletionMode};
+use crate::mail::{CallKey, CompletionMode, Mail};
 
 impl Engine {
     /// Starts a call; nothing is transmitted yet. `waits`: where it goes, if it may wait for room.
@@ -75,10 +75,7 @@ impl Engine {
         let options = CallOptions { cookie: Cookie::Queue(cookie), ..options };
         let rpc = self.begin_rpc(now, socket, to, body, options).map_err(CallError::refused)?;
         if let Some(mark) = self.endpoint.take_trace_mark(rpc) {
-            // The mark is kept until the application takes the response.
-            let call = self.mail.expect_call(socket, CompletionMode::Queue(cookie));
-            self.mail.call_started(call, rpc, Some(mark));
-            self.endpoint.set_cookie(rpc, Cookie::Key(call.to_bits()));
+            keep_mark(&mut self.mail, &mut self.endpoint, (socket, cookie), rpc, mark);
         }
         self.endpoint.report_paths(&mut *self.link);
         Ok(())
@@ -108,14 +105,7 @@ impl Engine {
             }
             drop(near);
         } else {
-            for (body, cookie) in &mut *calls {
-                let (body, options) = (mem::take(body), CallOptions::default());
-                sent = self.send_routed(now, socket, to, body, *cookie, options);
-                if sent.is_err() {
-                    break;
-                }
-                begun += 1;
-            }
+            (begun, sent) = self.send_many_far(now, socket, to, calls);
         }
         if sent.is_err()
             && let Some((body, _)) = calls.get_mut(begun)
@@ -124,6 +114,37 @@ impl Engine {
         }
         calls.drain(..begun);
         sent
+    }
+
+    /// Starts calls over the network. Returns the number of those that have begun before the first refusal.
+    fn send_many_far(
+        &mut self,
+        now: Time,
+        socket: SocketKey,
+        to: Remote,
+        calls: &mut [(Bytes, u64)],
+    ) -> (usize, Result<(), CallError>) {
+        let Self { endpoint, mail, link, .. } = self;
+        let mut messages = endpoint.short_messages(now, socket, to.path);
+        let (mut begun, mut sent) = (0, Ok(()));
+        for (body, cookie) in calls {
+            let options = CallOptions { cookie: Cookie::Queue(*cookie), ..Default::default() };
+            match messages.call(to.port, mem::take(body), options) {
+                Ok(rpc) => {
+                    if let Some(mark) = messages.take_trace_mark(rpc) {
+                        keep_mark(mail, messages.endpoint(), (socket, *cookie), rpc, mark);
+                    }
+                }
+                Err(error) => {
+                    sent = Err(CallError::refused(error));
+                    break;
+                }
+            }
+            begun += 1;
+        }
+        drop(messages);
+        endpoint.report_paths(&mut **link);
+        (begun, sent)
     }
 
     /// Begins the RPC of a call. A request within the host goes into the ring of its peer before the rest of the work, which the
@@ -233,4 +254,19 @@ impl Engine {
         }
         self.endpoint.reply(now, rpc, body).map_err(ReplyError::refused)
     }
+}
+
+/// Keeps the mark of a call in the time trace until the application takes the response, which goes to the queue of a socket with a
+/// cookie.
+#[cold]
+fn keep_mark(
+    mail: &mut Mail,
+    endpoint: &mut Endpoint,
+    (socket, cookie): (SocketKey, u64),
+    rpc: RpcKey,
+    mark: TraceMark,
+) {
+    let call = mail.expect_call(socket, CompletionMode::Queue(cookie));
+    mail.call_started(call, rpc, Some(mark));
+    endpoint.set_cookie(rpc, Cookie::Key(call.to_bits()));
 }

@@ -18,6 +18,9 @@ pub(crate) struct Near<'a> {
 
 /// A request with a response.
 pub(crate) trait Reply {
+    /// The request.
+    fn rpc(&self) -> RpcKey;
+
     /// Takes the response, if there is one.
     fn take_response(&mut self) -> Option<(RpcKey, Bytes)>;
 
@@ -53,13 +56,18 @@ impl Engine {
             }
             return;
         }
+        if !to.is_local() && replies.iter().any(|reply| self.endpoint.is_active(reply.rpc())) {
+            self.know_path(now, to); // The peer of a request holds the path.
+        }
+        let mut messages = self.endpoint.short_messages(now, socket, to);
         for reply in replies {
             let Some((rpc, body)) = reply.take_response() else { continue };
             let length = body.len();
-            match self.reply(now, socket, rpc, to, body) {
+            match messages.reply(rpc, body) {
                 Ok(()) => reply.sent(length),
                 Err(error) => {
-                    reply.refused(self.endpoint.take_refused().unwrap_or_default(), &error);
+                    let body = messages.endpoint().take_refused().unwrap_or_default();
+                    reply.refused(body, &ReplyError::refused(error));
                 }
             }
         }

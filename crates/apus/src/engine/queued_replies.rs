@@ -108,6 +108,10 @@ impl Engine {
 }
 
 impl Reply for QueuedReply {
+    fn rpc(&self) -> RpcKey {
+        self.rpc
+    }
+
     #[inline]
     fn take_response(&mut self) -> Option<(RpcKey, Bytes)> {
         Some((self.rpc, mem::take(&mut self.body)))

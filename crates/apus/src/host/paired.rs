@@ -152,6 +152,6 @@ impl MessageReceiver for FromNode<'_> {
         let Some(mail) = &mut self.mail else {
             return self.arrivals.endpoint().handle_message(self.now, self.path, words, body);
         };
-        self.arrivals.take(words, body, &mut mail.neighbour_inbox(self.address, self.path));
+        self.arrivals.take(words, body, &mut mail.inbox(self.address, self.path));
     }
 }
