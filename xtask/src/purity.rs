@@ -1,5 +1,8 @@
 //! Shows that apus-proto is pure state. The lints in `crates/apus-proto/clippy.toml` forbid clocks, threads, sockets and hash
-//! order; this check covers the properties that a lint cannot see: dependencies, and the places of unsafe code.
+//! order; this check covers the properties that a lint cannot see: dependencies, the places of unsafe code, and that of the
+//! simulator's cipher.
+
+use std::process::Command;
 
 use anyhow::{Result, bail};
 
@@ -13,6 +16,10 @@ const DEPENDENCIES: [&str; 6] =
 /// Crates with unsafe code. apus-irq has it for two ioctls and two socket options (`src/epoll.rs`), and for two ioctls of events
 /// (`src/perf.rs`), none of which a library wraps.
 const UNSAFE: [&str; 5] = ["apus-irq", "apus-net", "apus-preload", "apus-shm", "apus-trace"];
+
+/// The name of the simulator's cipher, which keeps no secret, and the folder that may name it.
+const FAKE_CIPHER: &str = "FakeAead";
+const SIMULATOR: &str = "crates/apus-sim/";
 
 pub(crate) fn check() -> Result<()> {
     let mut tree = cargo();
@@ -29,6 +36,11 @@ pub(crate) fn check() -> Result<()> {
                 bail!("{} must forbid unsafe code", root.display());
             }
         }
+    }
+    let mut grep = Command::new("git");
+    let files = output(grep.args(["grep", "--untracked", "-l", FAKE_CIPHER, "--", "crates/*.rs"]))?;
+    if let Some(file) = files.lines().find(|file| !file.starts_with(SIMULATOR)) {
+        bail!("{file} names {FAKE_CIPHER}, which belongs to {SIMULATOR}");
     }
     let [others @ .., last] = UNSAFE;
     println!(

@@ -5,8 +5,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use apus_sim::check::{ScenarioSubset, check, log, minimize};
 
 fn all_hold(seeds: impl IntoIterator<Item = u64>) {
+    all_hold_as(&ScenarioSubset::default(), seeds);
+}
+
+fn sealed() -> ScenarioSubset {
+    ScenarioSubset { is_sealed: true, ..ScenarioSubset::default() }
+}
+
+fn all_hold_as(whole: &ScenarioSubset, seeds: impl IntoIterator<Item = u64>) {
     for seed in seeds {
-        if let Err(failure) = check(seed, &ScenarioSubset::default()) {
+        if let Err(failure) = check(seed, whole) {
             let small = minimize(&failure);
             let log = log(seed, &small.part);
             let tail = log[log.len().saturating_sub(60)..].join("\n");
@@ -23,6 +31,25 @@ fn the_first_200_seeds_hold() {
 #[test]
 fn the_first_100_weighted_seeds_hold() {
     all_hold(1_000_000..1_000_100);
+}
+
+#[test]
+fn the_first_60_sealed_seeds_hold() {
+    all_hold_as(&sealed(), 0..60);
+}
+
+#[test]
+fn the_first_60_weighted_sealed_seeds_hold() {
+    all_hold_as(&sealed(), 1_000_000..1_000_060);
+}
+
+#[test]
+fn a_sealed_seed_is_the_same_run_every_time() {
+    for seed in [17, 1_000_017] {
+        let (first, again) = (log(seed, &sealed()), log(seed, &sealed()));
+        assert_eq!(first, again);
+        assert!(first.iter().any(|line| line.contains("is introduced to")), "seed {seed}");
+    }
 }
 
 /// Fifty fresh seeds of either kind.
@@ -59,7 +86,8 @@ fn weighted_seeds_that_once_failed_hold() {
 /// RESEND, and each RESEND by a packet, for ever.
 #[test]
 fn a_challenge_is_no_storm() {
-    let part = ScenarioSubset { calls: Some([7, 23, 24, 27].into()), faults: Some([0].into()) };
+    let (calls, faults) = (Some([7, 23, 24, 27].into()), Some([0].into()));
+    let part = ScenarioSubset { calls, faults, ..ScenarioSubset::default() };
     for (seed, part) in [
         (7_317_491, part),
         (7_317_491, ScenarioSubset::default()),
@@ -83,7 +111,8 @@ fn a_seed_is_the_same_run_every_time() {
 
 #[test]
 fn a_part_of_a_scenario_can_be_run() {
-    let part = ScenarioSubset { calls: Some([0].into()), faults: Some([].into()) };
+    let (calls, faults) = (Some([0].into()), Some([].into()));
+    let part = ScenarioSubset { calls, faults, ..ScenarioSubset::default() };
     let tally = check(3, &part).expect("one call on a good network ends well");
     assert!(tally.calls <= 1, "{tally:?}");
 }

@@ -22,6 +22,7 @@ use crate::progress::Bar;
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   apus sim check --seeds 0..10000
+  apus sim check --sealed --seeds 0..10000
   apus sim check --seeds 4711..4712 --log | less
   apus sim check --seeds 0..1000 --minimize --json failures.json
   apus sim check --seeds 1000000..2000000 --record docs/measurements/sim-check.json
@@ -32,6 +33,9 @@ pub(crate) struct Args {
     /// Seeds: A to B − 1
     #[arg(long, value_name = "A..B", default_value = "0..200", value_parser = parse_seeds)]
     seeds: Range<u64>,
+    /// Seal the packets of the nodes, with faults below sealing and an attacker on the path
+    #[arg(long)]
+    sealed: bool,
     /// Simultaneous seeds, each on its own core [default: all cores]
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
@@ -84,6 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let campaign = Campaign {
         args,
         part: ScenarioSubset {
+            is_sealed: args.sealed,
             calls: args.calls.clone().map(|numbers| numbers.0),
             faults: args.faults.clone().map(|numbers| numbers.0),
         },
@@ -152,7 +157,7 @@ impl Campaign<'_> {
         }
         let seeds = &self.args.seeds;
         let mut record = CheckLog::read(path)?;
-        let left = record.left(&self.commit, seeds, self.args.range.get());
+        let left = record.left(&self.commit, self.args.sealed, seeds, self.args.range.get());
         let count: u64 = left.iter().map(|part| part.end - part.start).sum();
         let known = seeds.end - seeds.start - count;
         if known > 0 {
@@ -178,7 +183,7 @@ impl Campaign<'_> {
             record.write(path)?;
         }
         let mut all = self.entry(seeds);
-        for entry in record.of(&self.commit, seeds) {
+        for entry in record.of(&self.commit, self.args.sealed, seeds) {
             all.counts += entry.counts;
             let mut failures = entry.failures.clone();
             failures.retain(|failed| seeds.contains(&failed.seed));
@@ -191,6 +196,7 @@ impl Campaign<'_> {
     fn entry(&self, seeds: &Range<u64>) -> SeedRange {
         SeedRange {
             commit: self.commit.clone(),
+            sealed: self.args.sealed,
             from: seeds.start,
             to: seeds.end,
             counts: Counts::default(),
@@ -257,12 +263,13 @@ impl Campaign<'_> {
 }
 
 /// The sources on which the result of a campaign depends.
-const SOURCES: [&str; 3] = ["crates/apus-wire", "crates/apus-proto", "crates/apus-sim"];
+const SOURCES: [&str; 4] =
+    ["crates/apus-wire", "crates/apus-seal", "crates/apus-proto", "crates/apus-sim"];
 const CHANGED: &str = "-changed";
 const UNKNOWN: &str = "unknown";
 
 /// The commit of the program: the value of `APUS_COMMIT` at build time, otherwise the last commit that changed the core, the wire
-/// format or the simulator, if the sources still exist.
+/// format, the seals or the simulator, if the sources still exist.
 fn commit() -> String {
     if let Some(commit) = option_env!("APUS_COMMIT") {
         return commit.to_owned();

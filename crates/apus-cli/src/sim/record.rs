@@ -20,6 +20,9 @@ pub(super) struct CheckLog {
 #[serde(deny_unknown_fields)]
 pub(super) struct SeedRange {
     pub(super) commit: String,
+    /// Whether the nodes spoke sealed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) sealed: bool,
     /// The first seed, and the one after the last.
     pub(super) from: u64,
     pub(super) to: u64,
@@ -78,20 +81,28 @@ impl CheckLog {
         std::fs::rename(&whole, path).with_context(|| format!("cannot write `{}`", path.display()))
     }
 
-    /// Entries of a commit that touch these seeds.
+    /// Entries of a commit and a kind of campaign that touch these seeds.
     pub(super) fn of<'a>(
         &'a self,
         commit: &'a str,
+        sealed: bool,
         seeds: &'a Range<u64>,
     ) -> impl Iterator<Item = &'a SeedRange> {
         let touches = |entry: &&SeedRange| entry.from < seeds.end && seeds.start < entry.to;
-        self.ranges.iter().filter(move |entry| entry.commit == commit).filter(touches)
+        let same = move |entry: &&SeedRange| entry.commit == commit && entry.sealed == sealed;
+        self.ranges.iter().filter(same).filter(touches)
     }
 
     /// The seeds that were not run with this commit, cut at multiples of `most`.
-    pub(super) fn left(&self, commit: &str, seeds: &Range<u64>, most: u64) -> Vec<Range<u64>> {
+    pub(super) fn left(
+        &self,
+        commit: &str,
+        sealed: bool,
+        seeds: &Range<u64>,
+        most: u64,
+    ) -> Vec<Range<u64>> {
         let mut left = vec![seeds.clone()];
-        for entry in self.of(commit, seeds) {
+        for entry in self.of(commit, sealed, seeds) {
             left = left
                 .into_iter()
                 .flat_map(|part| {
@@ -119,6 +130,7 @@ mod tests {
     fn entry(commit: &str, from: u64, to: u64) -> SeedRange {
         SeedRange {
             commit: commit.to_owned(),
+            sealed: false,
             from,
             to,
             counts: Counts::default(),
@@ -132,10 +144,11 @@ mod tests {
     fn what_was_run_with_this_commit_is_not_run_again() {
         let record =
             CheckLog { ranges: vec![entry("a", 20, 40), entry("b", 0, 100), entry("a", 50, 60)] };
-        assert_eq!(record.left("a", &(10..90), 100), [10..20, 40..50, 60..90]);
-        assert_eq!(record.left("a", &(25..35), 100), []);
-        assert_eq!(record.left("b", &(10..90), 100), []);
-        assert_eq!(record.left("c", &(10..90), 30), [10..30, 30..60, 60..90]);
+        assert_eq!(record.left("a", false, &(10..90), 100), [10..20, 40..50, 60..90]);
+        assert_eq!(record.left("a", false, &(25..35), 100), []);
+        assert_eq!(record.left("b", false, &(10..90), 100), []);
+        assert_eq!(record.left("b", true, &(10..90), 20), [10..20, 20..40, 40..60, 60..80, 80..90]);
+        assert_eq!(record.left("c", false, &(10..90), 30), [10..30, 30..60, 60..90]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The addresses of the nodes, and the packets that leave them.
 
-use apus_wire::{PacketSink, PathId, Transmit};
+use apus_wire::{PacketSink, PathId, Priority, Transmit};
 
 /// The addresses of all nodes.
 #[derive(Debug)]
@@ -51,20 +51,41 @@ impl Addresses {
     }
 }
 
+/// A packet that leaves a node's endpoint.
+pub(super) struct Packet {
+    pub(super) node: usize,
+    pub(super) path: PathId,
+    pub(super) level: Priority,
+    pub(super) header_len: usize,
+    pub(super) bytes: Vec<u8>,
+}
+
 /// Collects the packets of a node's endpoint.
 pub(super) struct Outbox<'a> {
     pub(super) node: usize,
     pub(super) mtu: usize,
-    pub(super) packets: &'a mut Vec<(usize, PathId, Vec<u8>)>,
+    pub(super) packets: &'a mut Vec<Packet>,
+    /// The paths that the endpoint has begun to hold.
+    pub(super) held: &'a mut Vec<PathId>,
 }
 
 impl PacketSink for Outbox<'_> {
     fn send(&mut self, packet: Transmit<'_>) {
         let bytes = [packet.header, packet.payload()].concat();
-        self.packets.push((self.node, packet.path, bytes));
+        self.packets.push(Packet {
+            node: self.node,
+            path: packet.path,
+            level: packet.priority,
+            header_len: packet.header.len(),
+            bytes,
+        });
     }
 
     fn max_packet(&self, _: PathId) -> usize {
         self.mtu
+    }
+
+    fn hold(&mut self, path: PathId) {
+        self.held.push(path);
     }
 }

@@ -133,6 +133,36 @@ pub enum Violation {
         /// The node number of the apparent sender.
         from: usize,
     },
+    /// A node opened bytes that no node had sealed for it and for this path.
+    #[error("node {node} opened bytes on its path to node {peer} that were not sealed for it")]
+    NotSealed {
+        /// The node's number.
+        node: usize,
+        /// The node whose name the path has.
+        peer: usize,
+    },
+    /// A node opened a record more than once from the address of its path, or from others.
+    #[error("node {node} opened a record of node {peer} again")]
+    OpenedAgain {
+        /// The node's number.
+        node: usize,
+        /// The node whose name the path has.
+        peer: usize,
+    },
+    /// A key sealed two records with one nonce.
+    #[error("node {node} sealed two records with one nonce")]
+    NonceReused {
+        /// The node's number.
+        node: usize,
+    },
+    /// A call did not end in time after the last fault, and its path had no keys.
+    #[error("call {call} had not ended {bound:?} after the last fault, on a path without keys")]
+    HungWithoutKeys {
+        /// The call's number.
+        call: usize,
+        /// The time limit after the last fault.
+        bound: Duration,
+    },
     /// A node asked to be called again and again without an event.
     #[error("node {node} requests repeated calls without end")]
     Spins {

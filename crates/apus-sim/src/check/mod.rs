@@ -13,6 +13,8 @@
 //! - an attacker is not sent more bytes than it sent, and a request forged in the name of a node is not executed;
 //! - the packets of an RPC stay within a bound by its messages, the network's faults and its age, both in all and while no new data
 //!   arrives;
+//! - in a sealed run, a node opens nothing that was not sealed for it and for that path, opens no record again, and no key seals
+//!   twice with one nonce;
 //! - nothing panics, and no node asks to be called without end.
 //!
 //! | module | contents |
@@ -25,13 +27,28 @@
 //! | `work` | bounds on the number of packets |
 //! | `hostile` | packets of a hostile node |
 //! | `ledger` | the state of every call; violations |
+//! | `seal_plan` | the scenarios of sealed nodes |
+//! | `sealed` | records between the nodes and the network |
+//! | `keys` | the paths, keys and handshakes of a node |
+//! | `flights`, `script` | handshakes, and the TLS in them |
+//! | `records` | every record, to compare with the opened ones |
+//! | `attack` | datagrams of an attacker on the path |
+//! | `fake_aead` | the cipher |
 
 mod addresses;
+mod attack;
 mod compact;
+mod fake_aead;
+mod flights;
 mod hostile;
+mod keys;
 mod ledger;
 mod network;
+mod records;
 mod scenario;
+mod script;
+mod seal_plan;
+mod sealed;
 mod weighted;
 mod work;
 mod world;
@@ -49,6 +66,8 @@ pub use self::world::Tally;
 /// A part of a scenario, such as the result of minimizing a failure.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ScenarioSubset {
+    /// Whether the nodes speak sealed, with an attacker on the path.
+    pub is_sealed: bool,
     /// Calls to make; all if absent.
     pub calls: Option<BTreeSet<usize>>,
     /// Faults to inject; all if absent.
@@ -71,6 +90,9 @@ impl Failure {
     #[must_use]
     pub fn replay(&self) -> String {
         let mut text = format!("--seeds {}..{} --log", self.seed, self.seed + 1);
+        if self.part.is_sealed {
+            text.push_str(" --sealed");
+        }
         for (name, part) in [("calls", &self.part.calls), ("faults", &self.part.faults)] {
             if let Some(part) = part {
                 let list: Vec<String> = part.iter().map(usize::to_string).collect();
@@ -82,9 +104,18 @@ impl Failure {
     }
 }
 
+/// The whole scenario of a seed.
+fn whole(seed: u64, is_sealed: bool) -> Scenario {
+    let mut scenario = weighted::scenario(seed);
+    if is_sealed {
+        seal_plan::seal(&mut scenario);
+    }
+    scenario
+}
+
 /// The scenario of a seed, reduced to a part. Calls keep their numbers, which are returned as well.
 fn scenario(seed: u64, part: &ScenarioSubset) -> (Scenario, Vec<usize>) {
-    let mut scenario = weighted::scenario(seed);
+    let mut scenario = whole(seed, part.is_sealed);
     let mut numbers: Vec<usize> = (0..scenario.calls.len()).collect();
     if let Some(kept) = &part.calls {
         numbers.retain(|number| kept.contains(number));
@@ -156,14 +187,16 @@ pub fn log(seed: u64, part: &ScenarioSubset) -> Vec<String> {
 /// fails in the same way.
 #[must_use]
 pub fn minimize(failure: &Failure) -> Failure {
-    let full = weighted::scenario(failure.seed);
+    let is_sealed = failure.part.is_sealed;
+    let full = whole(failure.seed, is_sealed);
     let all = |count: usize| (0..count).collect::<BTreeSet<usize>>();
     let mut best = failure.clone();
     let mut faults = best.part.faults.take().unwrap_or_else(|| all(full.faults.len()));
     let mut calls = best.part.calls.take().unwrap_or_else(|| all(full.calls.len()));
     let kind = std::mem::discriminant(&failure.violation);
     let fails = |calls: &BTreeSet<usize>, faults: &BTreeSet<usize>| {
-        let part = ScenarioSubset { calls: Some(calls.clone()), faults: Some(faults.clone()) };
+        let (calls, faults) = (Some(calls.clone()), Some(faults.clone()));
+        let part = ScenarioSubset { is_sealed, calls, faults };
         check(failure.seed, &part)
             .err()
             .filter(|found| std::mem::discriminant(&found.violation) == kind)
@@ -185,6 +218,6 @@ pub fn minimize(failure: &Failure) -> Failure {
         }
         step /= 2;
     }
-    best.part = ScenarioSubset { calls: Some(calls), faults: Some(faults) };
+    best.part = ScenarioSubset { is_sealed, calls: Some(calls), faults: Some(faults) };
     best
 }

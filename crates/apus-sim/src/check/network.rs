@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use apus_seal::{VERSION_HINT, VERSION_SEALED};
 use apus_wire::{Data, Packet, PathId};
 
 use crate::chance::{below, happens};
@@ -37,7 +38,11 @@ impl World<'_> {
 
     /// Delivers transmitted packets, or loses them.
     pub(super) fn carry(&mut self) -> Result<(), Violation> {
-        for (from, to, packet) in std::mem::take(&mut self.outbox) {
+        if self.scenario.is_sealed {
+            return self.carry_sealed();
+        }
+        for packet in std::mem::take(&mut self.outbox) {
+            let (from, to, packet) = (packet.node, packet.path, packet.bytes);
             self.tally.packets += 1;
             let Some(owner) = self.addresses.owner(to) else {
                 let node = &mut self.nodes[from];
@@ -53,7 +58,8 @@ impl World<'_> {
                 self.seen.push(packet.clone());
             }
             let name = self.work.sent(self.now, from, owner, &packet)?;
-            if self.cross(from, owner, to, packet) {
+            let kind = packet.get(11).copied();
+            if self.cross(from, owner, to, packet, kind) {
                 self.work.disturbed(&name);
             }
         }
@@ -61,7 +67,14 @@ impl World<'_> {
     }
 
     /// Sends a packet through the network. Returns whether a fault affected it.
-    fn cross(&mut self, from: usize, to: usize, address: PathId, mut packet: Vec<u8>) -> bool {
+    pub(super) fn cross(
+        &mut self,
+        from: usize,
+        to: usize,
+        address: PathId,
+        mut packet: Vec<u8>,
+        packet_type: Option<u8>,
+    ) -> bool {
         let (mut extra, mut copy) = (Duration::ZERO, None);
         let mut lost = self.addresses.of[to] != address;
         let (mut buffer, faults) = (u64::MAX, self.tally.faults);
@@ -70,7 +83,7 @@ impl World<'_> {
             let rng = &mut self.rng;
             match kind {
                 FaultType::Loss { per_million, only } => {
-                    let meant = only.is_none_or(|kind| packet.get(11) == Some(&(kind as u8)));
+                    let meant = only.is_none_or(|kind| packet_type == Some(kind as u8));
                     lost |= meant && happens(rng, per_million);
                 }
                 FaultType::Corrupt { per_million } => lost |= happens(rng, per_million),
@@ -128,6 +141,9 @@ impl World<'_> {
     ) -> Result<(), Violation> {
         let Some(to) = self.addresses.reached(to) else { return Ok(()) };
         let is_there = self.nodes[to].up && self.nodes[to].paused.is_none();
+        if self.scenario.is_sealed {
+            return self.arrive_sealed(to, from, packet, is_there);
+        }
         if let Some(sender) = sender {
             if is_there {
                 self.work.arrived(self.now, sender, to, &packet);
@@ -151,6 +167,9 @@ impl World<'_> {
 
     /// Sends the next packet of a fault's attacker.
     pub(super) fn hostile(&mut self, index: usize) {
+        if self.scenario.is_sealed {
+            return self.attack();
+        }
         let (to, from, packet) = match self.scenario.faults[index].kind {
             FaultType::Hostile { manner, .. } => {
                 let to = below(&mut self.rng, self.nodes.len() as u32) as usize;
@@ -176,7 +195,11 @@ impl World<'_> {
     }
 }
 
-fn describe(from: impl Display, to: impl Display, packet: &[u8]) -> String {
+pub(super) fn describe(from: impl Display, to: impl Display, packet: &[u8]) -> String {
+    if let Some(&[0, 0, mark @ (VERSION_SEALED | VERSION_HINT), marks]) = packet.first_chunk() {
+        let name = if mark == VERSION_HINT { "hint" } else { "record" };
+        return format!("{from} -> {to} {name} of {} bytes, marks {marks:#04x}", packet.len());
+    }
     match Packet::parse(packet) {
         Ok(Packet::Data { header, data, payload }) => format!(
             "{from} -> {to} DATA {} {}..{} of {}, granted {}{}",

@@ -72,6 +72,10 @@ pub(super) enum FaultType {
     Forged { source: usize, target: usize, packets: u32 },
     /// An attacker sends this many packets.
     Hostile { packets: u32, manner: Manner },
+    /// An attacker on the path of sealed nodes sends this many datagrams.
+    Attack { packets: u32 },
+    /// The node refuses the certificates of all clients.
+    Refuse { node: usize },
 }
 
 /// The kind of packets that a hostile node sends.
@@ -104,6 +108,8 @@ pub(super) struct Scenario {
     /// Rate of its links, in Gb/s.
     pub(super) gbps: u64,
     pub(super) mtu: usize,
+    /// Whether the packets of the nodes are sealed.
+    pub(super) is_sealed: bool,
     /// Whether budgets are so small that calls may fail because of them.
     pub(super) tight: bool,
     /// Time of the last call and of the end of the last fault.
@@ -148,6 +154,7 @@ impl Scenario {
             delay: micros(1 + below(&mut rng, 100)),
             gbps: [1, 10, 25, 100][below(&mut rng, 4) as usize],
             mtu: [576, 1472, 1472, 8972, 65_507][below(&mut rng, 5) as usize],
+            is_sealed: false,
             tight,
             quiet_from: Duration::ZERO,
         };
@@ -173,6 +180,7 @@ impl Scenario {
             FaultType::Duplicate { .. }
             | FaultType::Skew { .. }
             | FaultType::Mtu { .. }
+            | FaultType::Attack { .. }
             | FaultType::Forged { .. } => true,
             FaultType::Reorder { late, .. } => late < self.peer_timeout / 8,
             FaultType::Delay { extra } => extra < self.peer_timeout / 8,
@@ -184,6 +192,7 @@ impl Scenario {
             | FaultType::Move { .. }
             | FaultType::Pause { .. }
             | FaultType::Buffer { .. }
+            | FaultType::Refuse { .. }
             | FaultType::Hostile { .. } => false,
         });
         harmless && !self.tight && lost <= 50_000
@@ -221,9 +230,13 @@ impl Scenario {
         calls.max().unwrap_or(0)
     }
 
-    /// Whether payload may be damaged undetected.
+    /// Whether payload may be damaged undetected. The tag of a record detects every damage.
     pub(super) fn damages(&self) -> bool {
-        self.faults.iter().any(|fault| matches!(fault.kind, FaultType::CorruptUnnoticed { .. }))
+        !self.is_sealed
+            && self
+                .faults
+                .iter()
+                .any(|fault| matches!(fault.kind, FaultType::CorruptUnnoticed { .. }))
     }
 }
 

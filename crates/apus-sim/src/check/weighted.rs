@@ -76,6 +76,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         delay: micros(1 + below(&mut rng, 100)),
         gbps: [1, 10, 25, 100][below(&mut rng, 4) as usize],
         mtu: [576, 1472, 1472, 8972, 65_507][below(&mut rng, 5) as usize],
+        is_sealed: false,
         tight: false,
         quiet_from: Duration::ZERO,
     };

@@ -167,6 +167,16 @@ impl Work {
         }
     }
 
+    /// Notes that the first contact of two nodes may need more packets.
+    pub(super) fn disturbed_contact(&mut self, one: usize, other: usize) {
+        self.disturbed(&Name::contact(one, other));
+    }
+
+    /// Notes the tokens that a handshake gave to a pair of nodes.
+    pub(super) fn introduced(&mut self, ours: Token, theirs: Token) {
+        self.tokens.learn(ours, theirs);
+    }
+
     /// Notes a packet forged in the name of a node.
     pub(super) fn forged(&mut self, now: Duration, from: usize, to: usize, packet: &[u8]) {
         let (name, _) = self.tokens.name(from, to, packet);
@@ -275,17 +285,22 @@ struct Tokens {
 }
 
 impl Tokens {
+    /// Remembers that two tokens belong to one pair.
+    fn learn(&mut self, token: Token, stamp: Token) {
+        // A token in doubt is issued again, to one of the peer's tokens that is not used.
+        let known = self.one.get(&token).or_else(|| self.one.get(&stamp));
+        let one = known.copied().unwrap_or(stamp);
+        self.one.insert(token, one);
+        self.one.entry(stamp).or_insert(one);
+    }
+
     /// The name of a packet's RPC. Remembers the tokens of TOKEN and CONFIRM packets.
     fn name<'a>(&mut self, from: usize, to: usize, bytes: &'a [u8]) -> (Name, Option<Packet<'a>>) {
         use Packet::{Confirm, Open, Token as TokenPacket};
         let stamp = Stamp::read(bytes).map_or(Token::NONE, |stamp| stamp.token);
         let packet = Packet::parse(bytes).ok();
         if let Some(TokenPacket { credentials, .. } | Confirm { credentials, .. }) = packet {
-            // A token in doubt is issued again, to one of the peer's tokens that is not used.
-            let known = self.one.get(&credentials.token).or_else(|| self.one.get(&stamp));
-            let one = known.copied().unwrap_or(stamp);
-            self.one.insert(credentials.token, one);
-            self.one.entry(stamp).or_insert(one);
+            self.learn(credentials.token, stamp);
         }
         let about_rpc =
             |packet: &_| !matches!(packet, Open { .. } | TokenPacket { .. } | Confirm { .. });

@@ -8,17 +8,19 @@ use apus_load::{Random, seeded};
 use apus_proto::{
     CallOptions, Cookie, Endpoint, Event, Remote, ReplyError, RpcKey, SocketKey, SpentBodies, Time,
 };
+use apus_seal::AssociationId;
 use apus_wire::{PathId, TraceContext};
 use derive_more::AddAssign;
 
 use crate::chance::happens;
-use crate::check::addresses::{Addresses, Outbox};
+use crate::check::addresses::{Addresses, Outbox, Packet};
 use crate::check::compact;
 use crate::check::hostile::IssuedToken;
 use crate::check::ledger::{
     Fate, LedgerEntry, Violation, context, number_of, request, response, verify,
 };
 use crate::check::scenario::{Fault, FaultType, Scenario};
+use crate::check::sealed::Sealing;
 use crate::check::work::Work;
 
 pub(super) const PORT: u16 = 7;
@@ -52,12 +54,38 @@ pub struct Tally {
 pub(super) enum WorldEvent {
     Call(usize),
     Abort(usize, u32),
-    Arrive { to: PathId, from: PathId, sender: Option<usize>, packet: Vec<u8> },
-    Reply { node: usize, incarnation: u32, rpc: RpcKey, call: usize },
-    Wake { node: usize, incarnation: u32 },
+    Arrive {
+        to: PathId,
+        from: PathId,
+        sender: Option<usize>,
+        packet: Vec<u8>,
+    },
+    Reply {
+        node: usize,
+        incarnation: u32,
+        rpc: RpcKey,
+        call: usize,
+    },
+    Wake {
+        node: usize,
+        incarnation: u32,
+    },
     FaultBegins(usize),
     FaultEnds(usize),
     Hostile(usize),
+    /// A node sends a flight of a handshake.
+    Flight {
+        node: usize,
+        incarnation: u32,
+        to: PathId,
+        over: Option<u64>,
+        bytes: Vec<u8>,
+    },
+    /// Timers of a node's keys and handshakes.
+    Tend {
+        node: usize,
+        incarnation: u32,
+    },
 }
 
 pub(super) struct Node {
@@ -100,7 +128,9 @@ pub(super) struct World<'a> {
     pub(super) rng: Random,
     pub(super) seen: Vec<Vec<u8>>,
     pub(super) addresses: Addresses,
-    pub(super) outbox: Vec<(usize, PathId, Vec<u8>)>,
+    pub(super) outbox: Vec<Packet>,
+    held: Vec<PathId>,
+    pub(super) sealing: Option<Box<Sealing>>,
     spent: SpentBodies,
     pub(super) work: Work,
     pub(super) tally: Tally,
@@ -156,6 +186,8 @@ impl<'a> World<'a> {
             seen: Vec::new(),
             addresses: Addresses::new(scenario.nodes),
             outbox: Vec::new(),
+            held: Vec::new(),
+            sealing: scenario.is_sealed.then(|| Box::new(Sealing::new(scenario))),
             spent: SpentBodies::default(),
             work: Work::new(scenario),
             tally: Tally::default(),
@@ -212,9 +244,19 @@ impl<'a> World<'a> {
         }
         let open = |entry: &LedgerEntry| matches!(entry.fate, Fate::UnderWay | Fate::NotBegun);
         match self.entries.iter().position(open) {
+            Some(call) if self.has_no_keys(call) => Err(Violation::HungWithoutKeys { call, bound }),
             Some(call) => Err(Violation::NeverEnded { call, bound }),
             None => Ok(()),
         }
+    }
+
+    /// Whether the path of a call has no keys in a sealed world.
+    fn has_no_keys(&self, call: usize) -> bool {
+        let call = self.scenario.calls[call];
+        self.sealing.as_ref().is_some_and(|sealing| {
+            let mut paths = sealing.nodes[call.from].paths.iter();
+            !paths.any(|path| path.peer == Some(call.to) && path.keys.is_some())
+        })
     }
 
     fn nothing_left(&self) -> Result<(), Violation> {
@@ -287,7 +329,25 @@ impl<'a> World<'a> {
                 self.hostile(index);
                 Ok(())
             }
+            WorldEvent::Flight { node, incarnation, to, over, bytes } => {
+                if self.is_running(node, incarnation) {
+                    let over = over.and_then(AssociationId::from_bits);
+                    self.send_flight(node, to, over, &bytes);
+                }
+                Ok(())
+            }
+            WorldEvent::Tend { node, incarnation } => {
+                if self.is_running(node, incarnation) {
+                    self.tend(node)
+                } else {
+                    Ok(())
+                }
+            }
         }
+    }
+
+    fn is_running(&self, node: usize, incarnation: u32) -> bool {
+        self.nodes[node].incarnation == incarnation && self.nodes[node].up
     }
 
     /// The node whose process runs this event.
@@ -296,7 +356,10 @@ impl<'a> World<'a> {
             WorldEvent::Call(index) | WorldEvent::Abort(index, _) => {
                 Some(self.scenario.calls[index].from)
             }
-            WorldEvent::Reply { node, .. } | WorldEvent::Wake { node, .. } => Some(node),
+            WorldEvent::Reply { node, .. }
+            | WorldEvent::Wake { node, .. }
+            | WorldEvent::Flight { node, .. }
+            | WorldEvent::Tend { node, .. } => Some(node),
             _ => None,
         }
     }
@@ -317,13 +380,14 @@ impl<'a> World<'a> {
         }
         self.tally.calls += 1;
         let now = self.local(call.from);
+        let path = self.path_to(call.from, self.addresses.of[call.to]);
         let node = &mut self.nodes[call.from];
         let options = CallOptions {
             cookie: Cookie::Key(index as u64),
             deadline: call.deadline.map(|deadline| now + deadline),
             trace: context(index).map(Box::new),
         };
-        let to = Remote::new(self.addresses.of[call.to], PORT);
+        let to = Remote::new(path, PORT);
         let body = request(index, &call);
         match node.endpoint.call(now, node.client, to, body, options) {
             Ok(key) => {
@@ -363,8 +427,10 @@ impl<'a> World<'a> {
         let now = self.local(node);
         loop {
             let mtu = self.mtu();
-            let mut sink = Outbox { node, mtu, packets: &mut self.outbox };
+            let (packets, held) = (&mut self.outbox, &mut self.held);
+            let mut sink = Outbox { node, mtu, packets, held };
             let more = self.nodes[node].endpoint.poll_transmit(now, &mut sink);
+            self.follow(node);
             self.carry()?;
             while let Some(event) = self.nodes[node].endpoint.poll_event() {
                 self.on_event(node, event)?;
@@ -391,6 +457,15 @@ impl<'a> World<'a> {
         }
         self.wake_later(node);
         Ok(())
+    }
+
+    /// Moves keys to the paths that the endpoint has begun to hold.
+    fn follow(&mut self, node: usize) {
+        for path in self.held.drain(..) {
+            if let Some(sealing) = &mut self.sealing {
+                sealing.nodes[node].follow(path);
+            }
+        }
     }
 
     fn wake_later(&mut self, node: usize) {
@@ -476,8 +551,10 @@ impl<'a> World<'a> {
     ) -> Result<(), Violation> {
         let incarnation = self.nodes[node].incarnation;
         // An address may have changed hands since the packet was sent.
-        let sender = self.addresses.owner(from);
-        let moves = self.scenario.moves();
+        let is_sealed = self.scenario.is_sealed;
+        let named = self.peer_of(node, from);
+        let sender = if is_sealed { named } else { self.addresses.owner(from) };
+        let moves = !is_sealed && self.scenario.moves();
         let number = number_of(body, self.entries.len()).filter(|&number| {
             sender.is_some() && (moves || sender == Some(self.scenario.calls[number].from))
         });
@@ -525,7 +602,9 @@ impl<'a> World<'a> {
                 place.paused.get_or_insert(index);
                 place.queue_max = queue;
             }
-            FaultType::Hostile { packets, .. } | FaultType::Forged { packets, .. } => {
+            FaultType::Hostile { packets, .. }
+            | FaultType::Forged { packets, .. }
+            | FaultType::Attack { packets } => {
                 let span = fault.until.saturating_sub(fault.from);
                 for packet in 0..packets {
                     self.schedule(fault.from + span * packet / packets, WorldEvent::Hostile(index));
@@ -568,6 +647,9 @@ impl<'a> World<'a> {
         let before = std::mem::replace(&mut self.nodes[node], next);
         self.nodes[node].busy_until = before.busy_until;
         self.nodes[node].turns = before.turns;
+        if let Some(sealing) = &mut self.sealing {
+            sealing.restart(node);
+        }
     }
 
     /// Resumes a paused node. Its timers may expire before or after the packets that wait for it.
@@ -581,7 +663,11 @@ impl<'a> World<'a> {
             self.turn(node)?;
         }
         for (from, packet) in std::mem::take(&mut self.nodes[node].queue) {
-            compact::pass(&mut self.nodes[node].endpoint, now, from, &packet);
+            if self.scenario.is_sealed {
+                self.receive_sealed(node, from, packet)?;
+            } else {
+                compact::pass(&mut self.nodes[node].endpoint, now, from, &packet);
+            }
         }
         self.nodes[node].endpoint.handle_timeout(now);
         self.turn(node)?;

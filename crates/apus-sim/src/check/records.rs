@@ -1,0 +1,79 @@
+//! Every record of a run: its sender and the node that it was sealed for, so that each opened one can be compared.
+
+use std::collections::HashMap;
+use std::hash::Hasher as _;
+
+use apus_seal::CLEAR_LEN;
+use siphasher::sip::SipHasher13;
+
+use crate::check::ledger::Violation;
+use crate::check::work::Name;
+
+/// The clear bytes of a record. Ids are random and numbers are never used again, so they name it.
+pub(super) type Clear = [u8; CLEAR_LEN];
+
+#[derive(Debug)]
+struct Record {
+    by: usize,
+    /// The node whose name the path has.
+    to: usize,
+    content: u64,
+    /// The RPC of its packet; absent for a flight of a handshake.
+    name: Option<Name>,
+    /// Whether it was opened from the address of its path, and from another one.
+    is_opened: [bool; 2],
+}
+
+/// The records that nodes have sealed.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    sealed: HashMap<Clear, Record>,
+}
+
+impl Records {
+    /// Notes a record. Fails if its clear bytes are those of an earlier one, whose nonce it then has.
+    pub(super) fn seal(
+        &mut self,
+        clear: Clear,
+        (by, to): (usize, usize),
+        content: &[u8],
+        name: Option<Name>,
+    ) -> Result<(), Violation> {
+        let record = Record { by, to, content: hash(content), name, is_opened: [false; 2] };
+        match self.sealed.insert(clear, record) {
+            Some(_) => Err(Violation::NonceReused { node: by }),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes that a node has opened a record on a path with the name of `peer`.
+    pub(super) fn open(
+        &mut self,
+        clear: Clear,
+        (node, peer): (usize, usize),
+        content: &[u8],
+        is_home: bool,
+    ) -> Result<(), Violation> {
+        let Some(record) = self.sealed.get_mut(&clear) else {
+            return Err(Violation::NotSealed { node, peer });
+        };
+        if (record.by, record.to, record.content) != (peer, node, hash(content)) {
+            return Err(Violation::NotSealed { node, peer });
+        }
+        if std::mem::replace(&mut record.is_opened[usize::from(is_home)], true) {
+            return Err(Violation::OpenedAgain { node, peer });
+        }
+        Ok(())
+    }
+
+    /// Returns the RPC of a datagram with the clear bytes of a record.
+    pub(super) fn name(&self, datagram: &[u8]) -> Option<Name> {
+        self.sealed.get(datagram.first_chunk()?)?.name
+    }
+}
+
+fn hash(content: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new();
+    hasher.write(content);
+    hasher.finish()
+}

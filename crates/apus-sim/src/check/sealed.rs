@@ -1,0 +1,379 @@
+//! Sealing between the nodes and the network: packets leave as records, and records arrive as packets.
+
+use std::time::Duration;
+
+use apus_seal::{
+    AssociationId, CLEAR_LEN, HEADER_LEN_MAX, OVERHEAD, OpenError, VERSION_HINT, VERSION_SEALED,
+};
+use apus_wire::{DATA_HEADER_LEN, PathId, Priority};
+
+use crate::check::addresses::Packet;
+use crate::check::attack::Seen;
+use crate::check::fake_aead::FakeAead;
+use crate::check::flights::FLIGHT;
+use crate::check::keys::{Keys, world_key};
+use crate::check::ledger::Violation;
+use crate::check::network::describe;
+use crate::check::records::Records;
+use crate::check::scenario::Scenario;
+use crate::check::seal_plan::SealPlan;
+use crate::check::world::{World, WorldEvent};
+
+/// The sealed side of a world.
+pub(super) struct Sealing {
+    pub(super) plan: SealPlan,
+    /// The key of all certificates.
+    pub(super) key: [u8; 16],
+    pub(super) nodes: Vec<Keys>,
+    pub(super) records: Records,
+    pub(super) seen: Seen,
+    /// Records that came before their keys, which are there now.
+    kept: Vec<(usize, PathId, Vec<u8>)>,
+}
+
+/// An opened record.
+struct Opening {
+    id: AssociationId,
+    home: Option<PathId>,
+    content: Vec<u8>,
+}
+
+impl Sealing {
+    pub(super) fn new(scenario: &Scenario) -> Self {
+        FakeAead::forget_nonces();
+        let plan = SealPlan::new(scenario);
+        let mut rng = apus_load::seeded(scenario.seed ^ 0x6b65_7973);
+        Self {
+            nodes: (0..scenario.nodes).map(|node| Keys::new(node, &plan)).collect(),
+            key: world_key(&mut rng),
+            plan,
+            records: Records::default(),
+            seen: Seen::default(),
+            kept: Vec::new(),
+        }
+    }
+
+    /// Discards the keys of a node.
+    pub(super) fn restart(&mut self, node: usize) {
+        self.nodes[node] = Keys::new(node, &self.plan);
+        self.kept.retain(|(of, ..)| *of != node);
+    }
+
+    pub(super) fn keep(&mut self, node: usize, from: PathId, datagram: Vec<u8>) {
+        self.kept.push((node, from, datagram));
+    }
+}
+
+impl World<'_> {
+    pub(super) fn sealing(&mut self) -> &mut Sealing {
+        self.sealing.as_mut().expect("a sealed world")
+    }
+
+    /// Returns the path by which a node calls the node at an address.
+    pub(super) fn path_to(&mut self, node: usize, address: PathId) -> PathId {
+        match &mut self.sealing {
+            Some(sealing) => {
+                let keys = &mut sealing.nodes[node];
+                let index = keys.resolve(address);
+                keys.paths[index].path
+            }
+            None => address,
+        }
+    }
+
+    /// Returns the node with the name of a sealed path.
+    pub(super) fn peer_of(&self, node: usize, path: PathId) -> Option<usize> {
+        let sealing = self.sealing.as_ref()?;
+        sealing.nodes[node].paths.get(path.index())?.peer
+    }
+
+    /// Seals the packets that a node sends, and gives them to the network.
+    pub(super) fn carry_sealed(&mut self) -> Result<(), Violation> {
+        for packet in std::mem::take(&mut self.outbox) {
+            self.carry_record(&packet)?;
+        }
+        Ok(())
+    }
+
+    /// Seals a packet. A path without keys drops it and asks for a handshake.
+    fn carry_record(&mut self, packet: &Packet) -> Result<(), Violation> {
+        let &Packet { node, path, level, header_len, ref bytes } = packet;
+        let place = &mut self.sealing().nodes[node].paths[path.index()];
+        let (keys, peer, address) = (place.keys, place.peer, place.address);
+        let (Some(id), Some(peer)) = (keys, peer) else {
+            if !std::mem::replace(&mut place.is_wanted, true) {
+                self.tend_soon(node);
+            }
+            if let Some(peer) = peer {
+                self.work.missed(node, peer, bytes);
+            }
+            return Ok(());
+        };
+        self.tally.packets += 1;
+        let name = self.work.sent(self.now, node, peer, bytes)?;
+        let content = if header_len < bytes.len() && header_len <= HEADER_LEN_MAX {
+            let (header, payload) = bytes.split_at(header_len);
+            Content::Parts(payload, header)
+        } else {
+            Content::Whole(bytes)
+        };
+        let Some(datagram) = self.seal(node, id, level, &content) else {
+            self.work.disturbed(&name);
+            return Ok(());
+        };
+        let clear = *datagram.first_chunk().expect("a record has clear bytes");
+        self.note(|| describe(node, peer, bytes));
+        self.sealing().records.seal(clear, (node, peer), bytes, Some(name))?;
+        let kind = bytes.get(11).copied();
+        if self.give(node, address, datagram, kind) {
+            self.work.disturbed(&name);
+        }
+        if FakeAead::has_reused_nonce() { Err(Violation::NonceReused { node }) } else { Ok(()) }
+    }
+
+    /// Returns a record; `None` if the association has ended.
+    pub(super) fn seal(
+        &mut self,
+        node: usize,
+        id: AssociationId,
+        level: Priority,
+        content: &Content<'_>,
+    ) -> Option<Vec<u8>> {
+        let now = self.now;
+        let table = &mut self.sealing().nodes[node].table;
+        let result = match *content {
+            Content::Parts(payload, header) => {
+                let mut datagram = vec![0; OVERHEAD + payload.len() + header.len()];
+                let result = table.seal_parts(now, id, level, payload, header, &mut datagram);
+                result.map(|()| datagram)
+            }
+            Content::Whole(bytes) => {
+                let mut datagram = vec![0; OVERHEAD + bytes.len()];
+                datagram[CLEAR_LEN..][..bytes.len()].copy_from_slice(bytes);
+                table.seal_in_place(now, id, level, &mut datagram).map(|()| datagram)
+            }
+        };
+        if result.is_err() {
+            self.note(|| format!("node {node}: the keys of {id:?} have ended"));
+        }
+        self.tend_soon(node);
+        result.ok()
+    }
+
+    /// Gives a datagram to the network. `kind` is the type of its packet. Returns whether a fault affected it.
+    pub(super) fn give(
+        &mut self,
+        node: usize,
+        to: PathId,
+        datagram: Vec<u8>,
+        kind: Option<u8>,
+    ) -> bool {
+        let from = self.addresses.of[node];
+        if self.is_watched() {
+            let (rng, sealing) = (&mut self.rng, self.sealing.as_mut().expect("a sealed world"));
+            sealing.seen.note(rng, from, to, &datagram);
+        }
+        match self.addresses.owner(to) {
+            Some(owner) => self.cross(node, owner, to, datagram, kind),
+            None => {
+                // HELLO is answered because the node at its address has a token, which the simulation of handshakes leaves out.
+                if datagram.first_chunk() != Some(&FLIGHT) {
+                    self.nodes[node].to_attacker += datagram.len() as u64;
+                }
+                true
+            }
+        }
+    }
+
+    /// Delivers a datagram to a node, which may be stopped or paused.
+    pub(super) fn arrive_sealed(
+        &mut self,
+        node: usize,
+        from: PathId,
+        datagram: Vec<u8>,
+        is_there: bool,
+    ) -> Result<(), Violation> {
+        if self.addresses.owner(from).is_none() {
+            self.nodes[node].from_attacker += datagram.len() as u64;
+        }
+        if is_there {
+            self.receive_sealed(node, from, datagram)?;
+            self.tend_soon(node);
+            return self.turn(node);
+        }
+        self.disturb(&datagram);
+        let place = &mut self.nodes[node];
+        if place.up && place.queue.len() < place.queue_max {
+            place.queue.push((from, datagram));
+        }
+        Ok(())
+    }
+
+    /// Delivers a datagram to a running node, and then the records that its keys make readable.
+    pub(super) fn receive_sealed(
+        &mut self,
+        node: usize,
+        from: PathId,
+        datagram: Vec<u8>,
+    ) -> Result<(), Violation> {
+        self.receive_one(node, from, datagram)?;
+        while let Some((node, from, datagram)) = self.sealing().kept.pop() {
+            self.receive_one(node, from, datagram)?;
+        }
+        Ok(())
+    }
+
+    fn receive_one(
+        &mut self,
+        node: usize,
+        from: PathId,
+        datagram: Vec<u8>,
+    ) -> Result<(), Violation> {
+        match datagram.first_chunk() {
+            Some(&FLIGHT) => self.on_flight(node, from, None, &datagram),
+            Some(&[0, 0, VERSION_HINT, ..]) => {
+                self.on_hint(node, from, &datagram);
+                Ok(())
+            }
+            Some(&[0, 0, VERSION_SEALED, ..]) => self.on_record(node, from, datagram),
+            _ => Ok(()), // A plain packet.
+        }
+    }
+
+    fn on_record(
+        &mut self,
+        node: usize,
+        from: PathId,
+        mut datagram: Vec<u8>,
+    ) -> Result<(), Violation> {
+        let clear = *datagram.first_chunk().unwrap_or(&[0; CLEAR_LEN]);
+        let now = self.now;
+        let opening = match open(&mut self.sealing().nodes[node], now, from, &mut datagram) {
+            Ok(opening) => opening,
+            Err(error) => {
+                self.on_unopened(node, from, &datagram, error);
+                return Ok(());
+            }
+        };
+        let Opening { id, home, content } = opening;
+        let keys = &mut self.sealing().nodes[node];
+        let home_path = keys.table.path(id).expect("it has opened a record");
+        let peer = keys.paths[home_path.index()].peer.expect("a path with keys has a name");
+        let index = match home {
+            Some(path) => path.index(),
+            None => keys.foreign(id, from, peer),
+        };
+        let path = keys.paths[index].path;
+        self.end_if_confirmed(node, id);
+        self.sealing().records.open(clear, (node, peer), &content, home.is_some())?;
+        if home.is_none() {
+            self.note(|| format!("node {node} opens a record of node {peer} from elsewhere"));
+            self.disturb(&clear);
+        }
+        if content.first_chunk() == Some(&FLIGHT) {
+            return self.on_flight(node, from, Some(id), &content);
+        }
+        self.work.arrived(now, peer, node, &content);
+        let local = self.local(node);
+        self.nodes[node].endpoint.handle_packet(local, path, &content);
+        Ok(())
+    }
+
+    fn on_unopened(&mut self, node: usize, from: PathId, datagram: &[u8], error: OpenError) {
+        self.note(|| format!("node {node} does not open {} bytes: {error}", datagram.len()));
+        self.disturb(datagram);
+        if let Some(hint) = error.hint() {
+            self.give(node, from, hint.emit().to_vec(), None);
+        }
+    }
+
+    /// Notes that the RPC of a datagram may need more packets.
+    pub(super) fn disturb(&mut self, datagram: &[u8]) {
+        if let Some(name) = self.sealing().records.name(datagram) {
+            self.work.disturbed(&name);
+        }
+    }
+
+    //= docs/protocol.md#seal-9
+    fn on_hint(&mut self, node: usize, from: PathId, datagram: &[u8]) {
+        let now = self.now;
+        let keys = &mut self.sealing().nodes[node];
+        let Some(index) = keys.listed(from) else { return };
+        let Some(id) = keys.paths[index].keys else { return };
+        let result = keys.table.handle_hint(now, id, datagram);
+        if result.is_ok() {
+            keys.paths[index].is_doubted = true;
+            self.tend_soon(node);
+        }
+        self.note(|| format!("node {node} has a hint: {result:?}"));
+    }
+
+    /// Looks at the timers of a node's sealed side before anything else happens.
+    pub(super) fn tend_soon(&mut self, node: usize) {
+        let quiet_from = self.scenario.quiet_from;
+        let now = self.now;
+        let keys = &mut self.sealing().nodes[node];
+        let Some(due) = keys.due(quiet_from) else { return };
+        let at = due.max(now);
+        if keys.tend_at.is_none_or(|earlier| at < earlier) {
+            keys.tend_at = Some(at);
+            let incarnation = self.nodes[node].incarnation;
+            self.schedule(at, WorldEvent::Tend { node, incarnation });
+        }
+    }
+
+    /// Ends keys whose time is over, and does the work of handshakes that is due.
+    pub(super) fn tend(&mut self, node: usize) -> Result<(), Violation> {
+        let now = self.now;
+        let keys = &mut self.sealing().nodes[node];
+        keys.tend_at = None;
+        keys.table.handle_timeout(now);
+        let mut ended = Vec::new();
+        while let Some(end) = keys.table.poll_ended() {
+            keys.forget(end.id);
+            ended.push(end);
+        }
+        keys.server.expire(now);
+        for end in ended {
+            self.note(|| format!("node {node}: {:?} ended: {:?}", end.id, end.reason));
+        }
+        self.remove_failed(node);
+        self.tend_attempts(node);
+        self.turn(node)?;
+        self.tend_soon(node);
+        Ok(())
+    }
+
+    /// The time of public-key work: at least a microsecond, so that time advances.
+    pub(super) fn work_time(&mut self) -> Duration {
+        let bound = self.sealing().plan.work_us;
+        Duration::from_micros(u64::from(1 + crate::chance::below(&mut self.rng, bound)))
+    }
+}
+
+/// The content of a record.
+pub(super) enum Content<'a> {
+    /// A payload, and the header behind it.
+    Parts(&'a [u8], &'a [u8]),
+    Whole(&'a [u8]),
+}
+
+fn open(
+    keys: &mut Keys,
+    now: Duration,
+    from: PathId,
+    datagram: &mut [u8],
+) -> Result<Opening, OpenError> {
+    let admitted = keys.table.admit(from, datagram)?;
+    let home = admitted.path();
+    let opened = if admitted.header_len() == 0 {
+        admitted.open_in_place(now)?
+    } else {
+        let mut room = vec![0; admitted.text_len() + 8];
+        let opened = admitted.open_into(now, &mut room)?;
+        let (payload, header) = opened.parts();
+        debug_assert!(header.len() >= DATA_HEADER_LEN);
+        return Ok(Opening { id: opened.id, home, content: [header, payload].concat() });
+    };
+    Ok(Opening { id: opened.id, home, content: opened.text.to_vec() })
+}
