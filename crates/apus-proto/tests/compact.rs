@@ -237,6 +237,27 @@ fn the_state_is_the_same_by_bundles_and_by_packets() {
     assert_eq!(first, second);
 }
 
+#[test]
+fn messages_of_a_bundle_keep_their_order() {
+    let mut pair = Pair::new(false);
+    let bodies: Vec<Bytes> = (0..200_u8).map(|number| Bytes::from(vec![number])).collect();
+    let deadline = Some(pair.now + Duration::from_secs(1));
+    let mut messages = pair.client.short_messages(pair.now, pair.socket, SERVER);
+    for (cookie, body) in (0..).zip(&bodies) {
+        // Some requests take another way than the others.
+        let deadline = deadline.filter(|_| cookie % 7 == 3);
+        let options = CallOptions { cookie: Cookie::Queue(cookie), deadline, trace: None };
+        messages.call(PORT, body.clone(), options).unwrap();
+    }
+    drop(messages);
+    pair.exchange();
+    assert!(pair.requests.iter().map(|(_, body)| body).eq(&bodies));
+    pair.responses.clear();
+    pair.answer();
+    pair.exchange();
+    assert!(pair.responses.iter().map(|(_, body)| body).eq(&bodies));
+}
+
 //= docs/protocol.md#once-1
 #[test]
 fn a_copy_of_a_bundle_executes_nothing_again() {

@@ -92,18 +92,7 @@ impl Endpoint {
                     if !std::mem::replace(&mut is_current, true) {
                         self.on_other_table(now, peer_key, cutoff_version, &message);
                     }
-                    self.parts.counters.data_packets_received += 1;
-                    let is_taken = if message.header.sender_id.is_client() {
-                        self.take_request(&mut batch, &message, inbox)
-                    } else {
-                        self.take_response(&mut batch, &message, inbox)
-                    };
-                    if is_taken {
-                        batch.bytes += compact::ENTRY_LEN + message.body.len();
-                    } else {
-                        self.settle(&mut batch);
-                        self.on_message(now, peer_key, &message);
-                    }
+                    self.take_message(&mut batch, &message, inbox);
                 }
             }
         }
@@ -120,7 +109,52 @@ impl Endpoint {
     pub fn handle_entries_as_events(&mut self, now: Time, from: PathId, entries: &mut Entries<'_>) {
         let mut inbox = EventInbox { path: from, events: Vec::new() };
         self.handle_entries(now, from, entries, &mut inbox);
-        self.parts.events.extend(inbox.events);
+        // What became an event at once came later.
+        inbox.events.into_iter().rev().for_each(|event| self.parts.events.push_front(event));
+    }
+
+    /// Takes a message. Messages keep their order: as long as an event waits, later messages become events too.
+    #[inline]
+    fn take_message(&mut self, batch: &mut Batch, message: &Message<'_>, inbox: &mut impl Inbox) {
+        self.parts.counters.data_packets_received += 1;
+        let is_first = self.parts.events.is_empty();
+        let is_request = message.header.sender_id.is_client();
+        let is_taken = is_first
+            && if is_request {
+                self.take_request(batch, message, inbox)
+            } else {
+                self.take_response(batch, message, inbox)
+            };
+        if is_taken {
+            batch.bytes += compact::ENTRY_LEN + message.body.len();
+            return;
+        }
+        self.settle(batch);
+        self.on_message(batch.now, batch.peer, message);
+        // The mark of a request in the time trace is taken with its event.
+        let has_mark = is_request && self.parts.tracer.chooses(message.header.sender_id);
+        if is_first && !has_mark {
+            self.pass_events_on(inbox);
+        }
+    }
+
+    /// Passes messages that became events on to the inbox, up to an event that is no message.
+    #[inline(never)]
+    fn pass_events_on(&mut self, inbox: &mut impl Inbox) {
+        while let Some(event) = self.poll_event() {
+            match event {
+                Event::Request { socket, rpc, from, deadline, trace, body } => {
+                    let from = from.port;
+                    inbox.request(ArrivedRequest { socket, rpc, from, deadline, trace, body });
+                }
+                Event::Response { socket, rpc, cookie, body } => {
+                    inbox.response(socket, rpc, cookie, body);
+                }
+                other @ (Event::Connected { .. } | Event::Failed { .. }) => {
+                    return self.parts.events.push_front(other);
+                }
+            }
+        }
     }
 
     /// Takes a request that is new and finds ample room. Returns `false`, with nothing changed, for any other one.

@@ -244,7 +244,7 @@ impl Step<'_> {
     #[inline]
     fn send_short<S: PacketSink + ?Sized>(&mut self, now: Time, sink: &mut S) -> Option<u64> {
         let Step { key, rpc, peer, parts } = self;
-        if parts.tracer.chooses(rpc.id) || peer.flight.defers_any() {
+        if peer.flight.defers_any() {
             return None;
         }
         let envelope = peer.envelope()?;
@@ -291,6 +291,7 @@ impl Step<'_> {
             acks,
             body: &message.body,
         });
+        self.trace_sent(false, 0, length, bytes);
         Some(bytes)
     }
 
