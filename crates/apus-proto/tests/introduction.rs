@@ -33,8 +33,8 @@ impl Handshake {
     }
 
     fn end_at_client(self, net: &mut Net) -> bool {
-        let (now, ours) = (net.now, self.greeting.token);
-        net.endpoint(CLIENT).introduced(now, path(SERVER), ours, self.answer)
+        let now = net.now;
+        net.endpoint(CLIENT).answered(now, path(SERVER), self.greeting, self.answer)
     }
 
     fn end_at_server(self, net: &mut Net, from: PathId) -> bool {
@@ -146,8 +146,8 @@ fn crossing_handshakes_keep_the_calls_of_both_nodes() {
     let to_ours = pair.endpoint(SERVER).answer_greeting(now, path(CLIENT), ours);
     let to_theirs = pair.endpoint(CLIENT).answer_greeting(now, path(SERVER), theirs);
     // Each node ends its own handshake first, and has not sent a packet when the other one ends.
-    assert!(pair.endpoint(CLIENT).introduced(now, path(SERVER), ours.token, to_ours));
-    assert!(pair.endpoint(SERVER).introduced(now, path(CLIENT), theirs.token, to_theirs));
+    assert!(pair.endpoint(CLIENT).answered(now, path(SERVER), ours, to_ours));
+    assert!(pair.endpoint(SERVER).answered(now, path(CLIENT), theirs, to_theirs));
     assert!(pair.endpoint(CLIENT).introduced(now, path(SERVER), to_theirs, theirs.token));
     pair.hook = None;
     pair.drive_for(millis(1));
@@ -217,4 +217,21 @@ fn tokens_of_another_path_are_not_taken() {
     let call = pair.call(100);
     pair.drive();
     pair.response(call);
+}
+
+//= docs/protocol.md#contact-6
+#[test]
+fn a_peer_that_was_forgotten_is_not_met_by_the_doubted_token() {
+    let mut pair = sealed();
+    handshake(&mut pair, false);
+    let call = pair.call(100);
+    pair.drive();
+    pair.response(call);
+    let doubt = Handshake::begin(&mut pair, true);
+    assert_eq!(doubt.answer, doubt.greeting.doubted);
+    // The client forgets the server before the handshake is complete.
+    let restarted = pair.now;
+    pair.restart(CLIENT);
+    assert!(doubt.end_at_server(&mut pair, path(CLIENT)));
+    assert!(!doubt.end_at_client(&mut pair), "ids would begin again at {restarted:?}");
 }

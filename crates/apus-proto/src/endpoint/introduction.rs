@@ -6,7 +6,7 @@
 //! ```text
 //! client                                     server
 //!   greeting ── HELLO (my token, doubted) ──▶ answer_greeting
-//!   introduced ◀── REPLY (my token) ──────────
+//!   answered ◀──── REPLY (my token) ──────────
 //!              ── CONTINUE ─────────────────▶ introduced
 //! ```
 //!
@@ -69,17 +69,17 @@ impl Endpoint {
         self.secrets.offered_token(greeting.token, issued_at(now))
     }
 
-    /// Takes the result of a handshake: the node at `path` puts the token `ours` into its packets, and this node puts `theirs` into
-    /// those to the peer. Calls that wait for the first contact are sent. Returns `false` if there is no room for the peer, or if its
-    /// token belongs to a run that is over.
-    pub fn introduced(&mut self, now: Time, path: PathId, ours: Token, theirs: Token) -> bool {
-        let Some(key) = self.peers.find_token(ours) else {
-            // The client's doubt may have ended in the meantime, by OPEN and TOKEN, and with it the token of HELLO.
-            let known = self.peers.find_their_token(theirs).map(|key| &self.peers[key]);
-            let is_known = known.is_some_and(|peer| {
-                peer.path == path && peer.contact.met().is_some_and(|met| met.token == theirs)
-            });
-            return is_known || self.meet(now, path, ours, theirs);
+    /// Takes the result of a handshake that this node began with `greeting`, as the client: `theirs` is the token for packets to the
+    /// peer. Calls that wait for the first contact are sent. Returns `false` if there is no room for the peer, or if the peer that was
+    /// greeted is no longer known.
+    pub fn answered(&mut self, now: Time, path: PathId, greeting: Greeting, theirs: Token) -> bool {
+        let Some(key) = self.peers.find_token(greeting.token) else {
+            if greeting.doubted == Token::NONE {
+                return self.meet(now, path, greeting.token, theirs);
+            }
+            // OPEN and TOKEN may have ended the doubt in the meantime. A peer that was forgotten is not met by the doubted token: ids
+            // would begin again, and its history would refuse them.
+            return self.is_met(path, theirs);
         };
         let peer = &mut self.peers[key];
         if peer.path != path {
@@ -89,16 +89,36 @@ impl Endpoint {
         match &peer.contact {
             Contact::Opening(_) => self.begin_introduced(now, key, theirs),
             &Contact::Asking(doubted, _) => self.answer_introduced(now, key, doubted, theirs),
-            //= docs/protocol.md#contact-5
-            // The client doubted this node's token and named it, so it is the same run. Only another run would have needed the
-            // token of HELLO.
-            Contact::Met(_) => {}
+            Contact::Met(met) => return met.token == theirs,
             Contact::Native | Contact::Over => return false,
         }
         true
     }
 
-    /// Makes a client known.
+    /// Takes the result of a handshake that the node at `path` began, as the server: `ours` is the token of
+    /// [`answer_greeting`](Self::answer_greeting), and `theirs` the one for packets to the peer. Returns `false` if there is no room
+    /// for the peer, or if the token belongs to a run that is over.
+    pub fn introduced(&mut self, now: Time, path: PathId, ours: Token, theirs: Token) -> bool {
+        let Some(key) = self.peers.find_token(ours) else {
+            return self.is_met(path, theirs) || self.meet(now, path, ours, theirs);
+        };
+        let peer = &mut self.peers[key];
+        if peer.path != path || peer.contact.met().is_none() {
+            return false;
+        }
+        //= docs/protocol.md#contact-5
+        // The client doubted this token and named it, so it is the same run. Only another run would have needed the token of HELLO.
+        peer.last_rx = now;
+        true
+    }
+
+    /// Returns whether the node at a path is met by this token.
+    fn is_met(&mut self, path: PathId, theirs: Token) -> bool {
+        let known = self.peers.find_their_token(theirs).map(|key| &self.peers[key]);
+        known.is_some_and(|peer| peer.path == path && peer.contact.met().is_some())
+    }
+
+    /// Makes a node known that was not.
     fn meet(&mut self, now: Time, path: PathId, ours: Token, theirs: Token) -> bool {
         //= docs/protocol.md#contact-4
         if self.peers.is_spent(ours) || theirs == Token::NONE {

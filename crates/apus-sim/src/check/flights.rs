@@ -297,14 +297,21 @@ impl World<'_> {
         introduction: Introduction,
     ) -> bool {
         let (now, local) = (self.now, self.local(node));
-        let Introduction { secret, role, suite, ours, theirs, .. } = introduction;
+        let Introduction { secret, role, suite, ours, theirs, doubted, .. } = introduction;
         let sealing = self.sealing.as_mut().expect("a sealed world");
         let keys = &mut sealing.nodes[node];
         let place = &mut keys.paths[index];
         let (path, address) = (place.path, place.address);
         let (id, peer_id) = (ours.id, theirs.id);
         let endpoint = &mut self.nodes[node].endpoint;
-        if !endpoint.introduced(local, path, ours.token, theirs.token) {
+        let is_known = match role {
+            Role::Client => {
+                let greeting = Greeting { token: ours.token, doubted };
+                endpoint.answered(local, path, greeting, theirs.token)
+            }
+            Role::Server => endpoint.introduced(local, path, ours.token, theirs.token),
+        };
+        if !is_known {
             keys.table.remove(id);
             self.note(|| format!("node {node} cannot be introduced by {path:?}"));
             return false;
