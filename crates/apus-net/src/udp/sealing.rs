@@ -34,7 +34,7 @@ pub(super) struct Sealing {
 }
 
 /// An opened record.
-pub(super) struct Record<'a> {
+pub(super) struct OpenedRecord<'a> {
     pub(super) origin: Origin,
     /// A packet or a bundle.
     pub(super) content: &'a [u8],
@@ -119,13 +119,13 @@ impl Sealing {
         from: SocketAddr,
         datagram: &'a mut [u8],
         packet: &'a mut Vec<u8>,
-    ) -> Result<Record<'a>, OpenError> {
+    ) -> Result<OpenedRecord<'a>, OpenError> {
         let admitted = self.associations.admit(from, datagram)?;
         let home = admitted.path();
         if admitted.header_len() == 0 {
             let opened = admitted.open_in_place(self.now)?;
             let origin = Origin { id: opened.id, home };
-            return Ok(Record { origin, content: opened.text });
+            return Ok(OpenedRecord { origin, content: opened.text });
         }
         let end = HEADER_ROOM + admitted.text_len();
         if packet.len() < end {
@@ -135,7 +135,7 @@ impl Sealing {
         let (origin, header_len) = (Origin { id: opened.id, home }, opened.header_len);
         let (start, behind) = (HEADER_ROOM - header_len, end - header_len);
         packet.copy_within(behind..end, start);
-        Ok(Record { origin, content: &packet[start..behind] })
+        Ok(OpenedRecord { origin, content: &packet[start..behind] })
     }
 
     //= docs/protocol.md#seal-9

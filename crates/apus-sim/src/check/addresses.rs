@@ -52,7 +52,7 @@ impl Addresses {
 }
 
 /// A packet that leaves a node's endpoint.
-pub(super) struct Packet {
+pub(super) struct SentPacket {
     pub(super) node: usize,
     pub(super) path: PathId,
     pub(super) level: Priority,
@@ -64,7 +64,7 @@ pub(super) struct Packet {
 pub(super) struct Outbox<'a> {
     pub(super) node: usize,
     pub(super) mtu: usize,
-    pub(super) packets: &'a mut Vec<Packet>,
+    pub(super) packets: &'a mut Vec<SentPacket>,
     /// The paths that the endpoint has begun to hold.
     pub(super) held: &'a mut Vec<PathId>,
 }
@@ -72,7 +72,7 @@ pub(super) struct Outbox<'a> {
 impl PacketSink for Outbox<'_> {
     fn send(&mut self, packet: Transmit<'_>) {
         let bytes = [packet.header, packet.payload()].concat();
-        self.packets.push(Packet {
+        self.packets.push(SentPacket {
             node: self.node,
             path: packet.path,
             level: packet.priority,
@@ -88,4 +88,9 @@ impl PacketSink for Outbox<'_> {
     fn hold(&mut self, path: PathId) {
         self.held.push(path);
     }
+}
+
+/// A hostile node's address.
+pub(super) fn attacker() -> PathId {
+    PathId::new(255, 255)
 }

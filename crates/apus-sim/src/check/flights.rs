@@ -15,11 +15,9 @@ use crate::check::keys::{Attempt, HANDSHAKE_TIME, Keys};
 use crate::check::ledger::Violation;
 use crate::check::scenario::FaultType;
 use crate::check::script::{ScriptedTls, name_of, node_of};
-use crate::check::sealed::Content;
+use crate::check::sealing::{Content, FLIGHT};
 use crate::check::world::{PORT, World, WorldEvent};
 
-/// The first bytes of a flight, which no packet has.
-pub(super) const FLIGHT: [u8; 4] = [0xFF, 0xFF, 0xFF, 0xF1];
 const REQUEST: u8 = 0;
 const RESPONSE: u8 = 1;
 /// Mark, kind, number of the call, length of the body.

@@ -29,10 +29,11 @@
 //! | `ledger` | the state of every call; violations |
 //! | `seal_plan` | the scenarios of sealed nodes |
 //! | `sealed` | records between the nodes and the network |
+//! | `sealing` | the sealed side of a world |
 //! | `keys` | the paths, keys and handshakes of a node |
 //! | `flights`, `script` | handshakes, and the TLS in them |
 //! | `records` | every record, to compare with the opened ones |
-//! | `attack` | datagrams of an attacker on the path |
+//! | `attack`, `seen` | datagrams of an attacker on the path |
 //! | `fake_aead` | the cipher |
 
 mod addresses;
@@ -49,6 +50,8 @@ mod scenario;
 mod script;
 mod seal_plan;
 mod sealed;
+mod sealing;
+mod seen;
 mod weighted;
 mod work;
 mod world;

@@ -7,6 +7,7 @@ use apus_seal::{VERSION_HINT, VERSION_SEALED};
 use apus_wire::{Data, Packet, PathId};
 
 use crate::chance::{below, happens};
+use crate::check::addresses::attacker;
 use crate::check::compact;
 use crate::check::hostile::{self, IssuedToken};
 use crate::check::ledger::Violation;
@@ -15,11 +16,6 @@ use crate::check::world::{CLIENT_PORT, PORT, World, WorldEvent};
 
 /// Upper bound on recorded packets that a hostile node may copy.
 const SEEN_MAX: usize = 64;
-
-/// A hostile node's address.
-pub(super) fn attacker() -> PathId {
-    PathId::new(255, 255)
-}
 
 impl World<'_> {
     pub(super) fn mtu(&self) -> usize {

@@ -7,61 +7,19 @@ use apus_seal::{
 };
 use apus_wire::{DATA_HEADER_LEN, PathId, Priority};
 
-use crate::check::addresses::Packet;
-use crate::check::attack::Seen;
+use crate::check::addresses::SentPacket;
 use crate::check::fake_aead::FakeAead;
-use crate::check::flights::FLIGHT;
-use crate::check::keys::{Keys, world_key};
+use crate::check::keys::Keys;
 use crate::check::ledger::Violation;
 use crate::check::network::describe;
-use crate::check::records::Records;
-use crate::check::scenario::Scenario;
-use crate::check::seal_plan::SealPlan;
+use crate::check::sealing::{Content, FLIGHT, Sealing};
 use crate::check::world::{World, WorldEvent};
-
-/// The sealed side of a world.
-pub(super) struct Sealing {
-    pub(super) plan: SealPlan,
-    /// The key of all certificates.
-    pub(super) key: [u8; 16],
-    pub(super) nodes: Vec<Keys>,
-    pub(super) records: Records,
-    pub(super) seen: Seen,
-    /// Records that came before their keys, which are there now.
-    kept: Vec<(usize, PathId, Vec<u8>)>,
-}
 
 /// An opened record.
 struct Opening {
     id: AssociationId,
     home: Option<PathId>,
     content: Vec<u8>,
-}
-
-impl Sealing {
-    pub(super) fn new(scenario: &Scenario) -> Self {
-        FakeAead::forget_nonces();
-        let plan = SealPlan::new(scenario);
-        let mut rng = apus_load::seeded(scenario.seed ^ 0x6b65_7973);
-        Self {
-            nodes: (0..scenario.nodes).map(|node| Keys::new(node, &plan)).collect(),
-            key: world_key(&mut rng),
-            plan,
-            records: Records::default(),
-            seen: Seen::default(),
-            kept: Vec::new(),
-        }
-    }
-
-    /// Discards the keys of a node.
-    pub(super) fn restart(&mut self, node: usize) {
-        self.nodes[node] = Keys::new(node, &self.plan);
-        self.kept.retain(|(of, ..)| *of != node);
-    }
-
-    pub(super) fn keep(&mut self, node: usize, from: PathId, datagram: Vec<u8>) {
-        self.kept.push((node, from, datagram));
-    }
 }
 
 impl World<'_> {
@@ -96,8 +54,8 @@ impl World<'_> {
     }
 
     /// Seals a packet. A path without keys drops it and asks for a handshake.
-    fn carry_record(&mut self, packet: &Packet) -> Result<(), Violation> {
-        let &Packet { node, path, level, header_len, ref bytes } = packet;
+    fn carry_record(&mut self, packet: &SentPacket) -> Result<(), Violation> {
+        let &SentPacket { node, path, level, header_len, ref bytes } = packet;
         let place = &mut self.sealing().nodes[node].paths[path.index()];
         let (keys, peer, address) = (place.keys, place.peer, place.address);
         let (Some(id), Some(peer)) = (keys, peer) else {
@@ -349,13 +307,6 @@ impl World<'_> {
         let bound = self.sealing().plan.work_us;
         Duration::from_micros(u64::from(1 + crate::chance::below(&mut self.rng, bound)))
     }
-}
-
-/// The content of a record.
-pub(super) enum Content<'a> {
-    /// A payload, and the header behind it.
-    Parts(&'a [u8], &'a [u8]),
-    Whole(&'a [u8]),
 }
 
 fn open(

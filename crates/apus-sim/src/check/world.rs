@@ -13,14 +13,14 @@ use apus_wire::{PathId, TraceContext};
 use derive_more::AddAssign;
 
 use crate::chance::happens;
-use crate::check::addresses::{Addresses, Outbox, Packet};
+use crate::check::addresses::{Addresses, Outbox, SentPacket};
 use crate::check::compact;
 use crate::check::hostile::IssuedToken;
 use crate::check::ledger::{
     Fate, LedgerEntry, Violation, context, number_of, request, response, verify,
 };
 use crate::check::scenario::{Fault, FaultType, Scenario};
-use crate::check::sealed::Sealing;
+use crate::check::sealing::Sealing;
 use crate::check::work::Work;
 
 pub(super) const PORT: u16 = 7;
@@ -128,7 +128,7 @@ pub(super) struct World<'a> {
     pub(super) rng: Random,
     pub(super) seen: Vec<Vec<u8>>,
     pub(super) addresses: Addresses,
-    pub(super) outbox: Vec<Packet>,
+    pub(super) outbox: Vec<SentPacket>,
     held: Vec<PathId>,
     pub(super) sealing: Option<Box<Sealing>>,
     spent: SpentBodies,
