@@ -3,6 +3,7 @@
 //! All parts are found by name, so `down` removes the remains of a killed program.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -201,18 +202,26 @@ fn end_processes(namespace: &str) -> Result<()> {
     Ok(())
 }
 
-/// The processes of a namespace.
+/// The processes of a namespace; none if it was removed in the meantime.
 ///
 /// # Errors
 /// If `ip` fails.
 pub(crate) fn processes(namespace: &str) -> Result<Vec<i32>> {
-    let listed = ip(&["netns", "pids", namespace])?;
+    let listed = match ip(&["netns", "pids", namespace]) {
+        Err(_) if !Path::new("/run/netns").join(namespace).exists() => return Ok(Vec::new()),
+        listed => listed?,
+    };
     listed.split_whitespace().map(|pid| pid.parse().context("`ip netns pids`")).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_namespace_that_was_removed_has_no_processes() {
+        assert_eq!(processes("apus-lab-never-made").unwrap(), Vec::<i32>::new());
+    }
 
     #[test]
     fn hosts_have_names_and_addresses() {
