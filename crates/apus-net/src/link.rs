@@ -100,7 +100,7 @@ pub trait Link: PacketSink + Send {
         let _ = examined;
     }
 
-    /// Returns the sealed paths of this link. `None`, the default: it has none.
+    /// Returns the sealed paths of this link. `None`, the default: it has none ([`UdpConfig::seals`](crate::UdpConfig::seals)).
     fn sealed_paths(&mut self) -> Option<&mut dyn SealedPaths> {
         None
     }

@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const HEADER: [u8; 56] = [7; 56];
 
 fn link(config: &UdpConfig) -> UdpLink {
-    UdpLink::bind("127.0.0.1:0".parse().unwrap(), config).unwrap()
+    UdpLink::bind("127.0.0.1:0".parse().unwrap(), config.clone().seals(true)).unwrap()
 }
 
 /// Two links with keys for each other.
@@ -362,4 +362,37 @@ fn keys_that_the_peer_lost_are_doubted_by_its_hint() {
     let counters = lab.pair.a.counters();
     assert_eq!((counters.hints_believed, counters.hints_ignored), (1, 2));
     assert_eq!(lab.pair.b.counters().hints_sent, 1);
+}
+
+#[test]
+fn keys_that_have_ended_are_asked_for_again_on_every_path_that_had_them() {
+    let mut lab = Proxied::new();
+    let datagram = lab.intercept(&packet(1, 156));
+    let elsewhere = UdpSocket::bind("127.0.0.1:0").unwrap();
+    elsewhere.send_to(&datagram, lab.pair.b.local_addr()).unwrap();
+    let [(moved, _)] = receive(&mut lab.pair.b, 1)[..] else { panic!("one packet") };
+    lab.pair.b.hold(moved);
+    let id = lab.pair.ids[1];
+    lab.pair.b.remove_keys(id);
+    for path in [moved, lab.pair.ba] {
+        for len in [156, 5_000] {
+            send(&mut lab.pair.b, path, &packet(2, len));
+            lab.pair.b.flush();
+        }
+        assert_eq!(lab.pair.b.poll_seal(), Some(SealEvent::Wanted(path)));
+    }
+    assert_eq!(lab.pair.b.counters().datagrams_sent, 0);
+}
+
+#[test]
+fn a_link_without_sealed_paths_answers_no_sealed_datagram() {
+    let mut lab = Proxied::new();
+    let datagram = lab.intercept(&packet(1, 156));
+    let mut plain = UdpLink::bind("127.0.0.1:0".parse().unwrap(), &UdpConfig::default()).unwrap();
+    assert!(plain.sealed_paths().is_none());
+    lab.proxy.send_to(&datagram, plain.local_addr()).unwrap();
+    Sleeper::new().unwrap().sleep(plain.descriptors(), Some(TIMEOUT));
+    assert_eq!(receive_rest(&mut plain), 0);
+    let counters = plain.counters();
+    assert_eq!((counters.malformed_bundles, counters.hints_sent), (1, 0));
 }

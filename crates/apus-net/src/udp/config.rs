@@ -25,6 +25,7 @@ pub struct UdpConfig {
     pub(super) gso: bool,
     pub(super) gro: bool,
     pub(super) bundles: bool,
+    pub(super) seals: bool,
     pub(super) connected_sends: bool,
     pub(super) long_socket: bool,
     pub(super) max_packet: usize,
@@ -38,6 +39,7 @@ impl Default for UdpConfig {
             gso: true,
             gro: true,
             bundles: true,
+            seals: false,
             connected_sends: true,
             long_socket: true,
             max_packet: MAX_DATAGRAM,
@@ -74,6 +76,13 @@ impl UdpConfig {
     /// Whether small packets for one peer may share a datagram; default true. Received bundles are split either way.
     pub fn bundles(&mut self, on: bool) -> &mut Self {
         self.bundles = on;
+        self
+    }
+
+    /// Whether the link has sealed paths ([`SealedPaths`](crate::SealedPaths)); default false. Without them it drops sealed datagrams as
+    /// bundles of an unknown version, and answers none.
+    pub fn seals(&mut self, on: bool) -> &mut Self {
+        self.seals = on;
         self
     }
 

@@ -43,7 +43,7 @@ impl UdpLink {
     /// Answers datagrams whose keys this node does not have.
     #[cold]
     pub(super) fn send_hints(&mut self) {
-        for (hint, to) in std::mem::take(&mut self.sealing.hints) {
+        while let Some((hint, to)) = self.sealing.hints.pop() {
             let Some(raw) = RawAddress::encode(to, self.family) else { continue };
             self.counters.send_calls += 1;
             let sent = sys::send_to(self.descriptor, &hint.emit(), Some(&raw));

@@ -169,7 +169,7 @@ impl UdpLink {
             arrived: None,
             ask_max: SLOTS,
             errors: Errors::default(),
-            sealing: Sealing::new(0),
+            sealing: Sealing::new(config.seals),
             counters: LinkCounters::default(),
             capabilities,
         };
@@ -372,7 +372,7 @@ impl Link for UdpLink {
     }
 
     fn sealed_paths(&mut self) -> Option<&mut dyn SealedPaths> {
-        Some(self)
+        if self.sealing.is_on { Some(self) } else { None }
     }
 
     fn examination(&self, path: PathId) -> Option<Examination> {

@@ -179,6 +179,7 @@ impl Outbox {
         }
         let bundle = &mut self.bundles[index];
         (bundle.peer, bundle.priority, bundle.is_compact) = (peer, priority, is_compact);
+        bundle.record = 0..0;
         bundle
     }
 
@@ -313,6 +314,7 @@ impl Outbox {
                 let sealed =
                     peer.keys.is_some_and(|id| sealing.seal(id, bundle.priority, parts, records));
                 if !sealed {
+                    peer.lose_keys();
                     peer.close_bundles();
                     self.bundles[at..self.used].rotate_left(1);
                     self.used -= 1;
@@ -324,12 +326,15 @@ impl Outbox {
         }
         let headers = &self.headers;
         self.large.retain_mut(|packet| {
-            let peer = peers.at(packet.peer);
+            let peer = peers.at_mut(packet.peer);
             packet.record = records.len()..records.len();
             let parts = (&headers[packet.header.clone()], &packet.body[packet.payload.clone()]);
             let keep = !peer.is_sealed
                 || peer.keys.is_some_and(|id| sealing.seal(id, packet.priority, parts, records));
             packet.record.end = records.len();
+            if !keep {
+                peer.lose_keys();
+            }
             keep
         });
         (before - self.used - self.large.len()) as u64
@@ -338,9 +343,10 @@ impl Outbox {
     /// Returns the datagram of a bundle.
     #[inline]
     pub(super) fn datagram<'a>(&'a self, bundle: &'a Bundle) -> &'a [u8] {
-        match self.records.get(bundle.record.clone()) {
-            Some(record) if !record.is_empty() => record,
-            _ => bundle.content(),
+        if bundle.record.is_empty() {
+            bundle.content()
+        } else {
+            &self.records[bundle.record.clone()]
         }
     }
 

@@ -149,6 +149,12 @@ impl Peer {
         self.small = SMALL_MAX.min(self.max / 2);
     }
 
+    /// Notes that the keys have ended. The next packet asks for others.
+    #[cold]
+    pub(super) fn lose_keys(&mut self) {
+        (self.keys, self.wants_keys) = (None, false);
+    }
+
     /// Returns the bytes that a datagram has in addition to its packets.
     #[inline]
     pub(super) fn overhead(&self) -> usize {

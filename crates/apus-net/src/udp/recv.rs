@@ -281,7 +281,9 @@ fn datagram(
     receiver: &mut dyn PacketReceiver,
 ) {
     //= docs/wire.md#W43
-    if let [0, 0, VERSION_SEALED | VERSION_HINT, ..] = *bytes {
+    if senders.sealing.is_on
+        && let [0, 0, VERSION_SEALED | VERSION_HINT, ..] = *bytes
+    {
         return sealed_datagram(origin, bytes, senders, receiver);
     }
     let Some(path) = senders.path(origin.from) else {

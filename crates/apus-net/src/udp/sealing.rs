@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use apus_seal::{AssociationId, Associations, Hint, Kept, OVERHEAD, OpenError, SealLimits};
-use apus_wire::{PathId, Priority};
+use apus_seal::{
+    AssociationId, Associations, HEADER_LEN_MAX, Hint, Kept, OVERHEAD, OpenError, SealLimits,
+};
+use apus_wire::{Data, PathId, Priority};
 
 use crate::link::LinkCounters;
 use crate::sealed::{Cipher, SealEvent};
@@ -16,7 +18,12 @@ const HINTS_MAX: usize = 64;
 /// Room in front of an opened payload for its header, which stands behind it in the record.
 const HEADER_ROOM: usize = 128;
 
+//= docs/wire.md#W45
+const _: () = assert!(Data::LEN_MAX <= HEADER_LEN_MAX && HEADER_LEN_MAX <= HEADER_ROOM);
+
 pub(super) struct Sealing {
+    /// Whether the link has sealed paths.
+    pub(super) is_on: bool,
     pub(super) associations: Associations<Cipher, SocketAddr>,
     /// Time is measured from here.
     pub(super) epoch: Instant,
@@ -49,9 +56,10 @@ pub(super) struct Origin {
 }
 
 impl Sealing {
-    pub(super) fn new(shard: u8) -> Self {
+    pub(super) fn new(is_on: bool) -> Self {
         Self {
-            associations: Associations::new(shard, SealLimits::default()),
+            is_on,
+            associations: Associations::new(0, SealLimits::default()),
             epoch: Instant::now(),
             now: Duration::ZERO,
             events: VecDeque::new(),
