@@ -416,6 +416,32 @@ macro_rules! delivery_counters {
     };
 }
 
+/// Passes the table of the counters of handshakes to the named macro.
+#[macro_export]
+macro_rules! handshake_counters {
+    ($with:ident! { $($tokens:tt)* }) => {
+        $with! {
+            { $($tokens)* }
+            /// Handshakes that this node began, refreshes included.
+            client_begun: handshakes,
+            /// Handshakes that this node began and that gave a path its keys.
+            client_done: handshakes,
+            /// Handshakes that this node began and that failed.
+            client_failed: handshakes,
+            /// Handshakes of others that this node took.
+            server_begun: handshakes,
+            /// Handshakes of others that gave a path its keys.
+            server_done: handshakes,
+            /// Handshakes of others that failed: a certificate was refused, or the time was over.
+            server_failed: handshakes,
+            /// Requests of handshakes that were refused, because of a limit or because no frame could be read.
+            refused: requests,
+            /// Handshakes over sealed paths that gave them new keys, of both sides.
+            refreshes: handshakes,
+        }
+    };
+}
+
 /// Passes the table of the counters of byte streams to the named macro.
 #[macro_export]
 macro_rules! stream_counters {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use apus_proto::slab::{Handle, Slab};
 use apus_proto::{
-    ArrivedRequest, Cookie, Event, Inbox, Moved, Remote, RpcKey, SocketKey, TraceEvent, TraceMark,
+    ArrivedRequest, CallFailed, Cookie, Event, Inbox, Moved, Remote, RpcKey, SocketKey, TraceEvent, TraceMark,
 };
 use apus_wire::PathId;
 use bytes::Bytes;
@@ -70,6 +70,8 @@ pub(crate) struct Mailbox {
     touched: bool,
     /// Whether messages go to a handler, and not to waiters.
     handled: bool,
+    /// The number of the rule for peers.
+    pub(crate) rule: u8,
     pub(crate) stats: PortStats,
     pub(crate) receive_spin: Spin,
     pub(crate) call_spin: Spin,
@@ -165,6 +167,9 @@ pub(crate) struct Mail {
     all: PortStats,
     /// Whether services skip requests whose caller has given up.
     pub(crate) skips_unwanted: bool,
+    /// The errors of calls that end now because of their first contact, which the core does not know in words: by the rule of their
+    /// socket, and the last one for all further rules.
+    pub(crate) contact_errors: Vec<CallError>,
 }
 
 impl Mail {
@@ -182,6 +187,7 @@ impl Mail {
             exchanged: 0,
             all: PortStats { messages: 0, handoffs: 0 },
             skips_unwanted: true,
+            contact_errors: Vec::new(),
         }
     }
 
@@ -208,6 +214,7 @@ impl Mail {
             }),
             touched: false,
             handled: false,
+            rule: 0,
             stats: PortStats::default(),
             receive_spin: Spin::new(),
             call_spin: Spin::new(),
@@ -411,9 +418,23 @@ impl Mail {
             }
             Event::Connected { cookie, .. } => self.connected(CallKey::from_bits(cookie.number())),
             Event::Failed { socket, cookie, error, .. } => {
-                self.complete(socket, cookie, Err(CallError::failed(error)));
+                let known = match self.contact_errors.is_empty() {
+                    true => None,
+                    false => self.contact_error(socket, &error),
+                };
+                let error = known.unwrap_or_else(|| CallError::failed(error));
+                self.complete(socket, cookie, Err(error));
             }
         }
+    }
+
+    #[cold]
+    fn contact_error(&mut self, socket: SocketKey, error: &CallFailed) -> Option<CallError> {
+        if !matches!(error, CallFailed::HandshakeFailed | CallFailed::NotExpected) {
+            return None;
+        }
+        let rule = self.mailbox(socket).map_or(0, |mailbox| usize::from(mailbox.rule));
+        self.contact_errors.get(rule).or(self.contact_errors.last()).cloned()
     }
 
     /// Returns the inbox for messages of the node at `host` that arrive by `path`. They have no marks in the time trace.
