@@ -284,6 +284,17 @@ pub enum CallError {
     /// not go over UDP instead. The request was not executed.
     #[error("the path within the host ended before the request was sent; it was not executed")]
     NotSent,
+    /// Peer: the rule of the service does not allow this node. The request was not executed.
+    #[error("the service's rule does not allow this node; the request was not executed")]
+    Forbidden,
+    /// Peer: the node takes sealed packets only, and this node has no identity (set `[tls]`). The request was not executed.
+    #[error(
+        "the node takes sealed packets only, and this node has no identity (set [tls]); the request was not executed"
+    )]
+    SealedOnly,
+    /// Peer: it is not one that this client calls. Nothing was sent.
+    #[error("the peer is not one that this client calls; nothing was sent")]
+    WrongPeer,
     /// The call failed for a reason that this version of the library does not know.
     #[error("the call failed for a reason that this version does not know")]
     Other,
@@ -311,6 +322,9 @@ impl CallError {
             | Self::NoEngine
             | Self::NotSent
             | Self::NoSuchPort
+            | Self::Forbidden
+            | Self::SealedOnly
+            | Self::WrongPeer
             | Self::OtherVersion { .. }
             | Self::RequestTooLarge { .. }
             | Self::Overloaded { .. } => false,
@@ -363,6 +377,7 @@ impl CallError {
             Refused::TooManyCalls { limit } => Self::TooManyCalls { limit },
             Refused::TooManyPeers { limit } => Self::TooManyPeers { limit },
             Refused::OverBudget { length, room } => Self::OverBudget { length, room },
+            Refused::NotExpected => Self::WrongPeer,
             // `SocketClosed`, and whatever a later core may refuse a closed socket for.
             _ => Self::Closed,
         }
@@ -376,6 +391,9 @@ impl CallError {
             }
             CallFailed::Unreachable { error, sent } => Self::PeerUnreachable { error, sent },
             CallFailed::NoSuchPort => Self::NoSuchPort,
+            CallFailed::NotAllowed => Self::Forbidden,
+            CallFailed::SealedOnly => Self::SealedOnly,
+            CallFailed::NotExpected => Self::WrongPeer,
             CallFailed::ResponseLost => Self::ResponseLost,
             CallFailed::MayHaveExecuted => Self::MayHaveExecuted,
             CallFailed::EngineEnded => Self::EngineEnded,
