@@ -123,6 +123,9 @@ macro_rules! protocol_counters {
             refused_over_budget: requests,
             /// Requests refused because their port is not served.
             refused_no_port: requests,
+            /// Requests and first contacts refused because the rule of the service does not name the client, or because the port
+            /// takes sealed packets only.
+            refused_not_allowed: requests,
             /// Messages refused because they are longer than the limit.
             refused_too_large: messages,
             /// Packets dropped: not a Homa packet (see the wire errors).

@@ -364,6 +364,9 @@ pub const FAILURE_CAUSES: &[&str] = &[
     "the shared engine has ended",
     "the path within the host ended before the request was sent",
     "the request is empty, which the Linux module does not accept",
+    "the rule of the service does not allow this node",
+    "the port takes sealed packets only",
+    "the client's rule does not name the peer",
 ];
 
 /// Returns the number of a cause in the trace: its index in [`FAILURE_CAUSES`].
@@ -383,6 +386,9 @@ pub(crate) fn cause(error: &CallFailed) -> u32 {
         CallFailed::EngineEnded => 12,
         CallFailed::NotSent => 13,
         CallFailed::EmptyForLinux => 14,
+        CallFailed::NotAllowed => 15,
+        CallFailed::SealedOnly => 16,
+        CallFailed::NotExpected => 17,
     }
 }
 

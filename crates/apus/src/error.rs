@@ -301,6 +301,14 @@ pub enum CallError {
     /// certificate ([`Config::tls_cert`](crate::Config::tls_cert)), or use plain packets with the setting `tls_plain = use`.
     #[error("the peer has no certificate (tls_cert) and speaks plain only; the request was not executed")]
     PlainOnly,
+    /// Peer: the rule of the service does not allow this node. The request was not executed.
+    #[error("the service's rule does not allow this node; the request was not executed")]
+    Forbidden,
+    /// Peer: the node takes sealed packets only, and this node has no identity (set `[tls]`). The request was not executed.
+    #[error(
+        "the node takes sealed packets only, and this node has no identity (set [tls]); the request was not executed"
+    )]
+    SealedOnly,
     /// The call failed for a reason that this version of the library does not know.
     #[error("the call failed for a reason that this version does not know")]
     Other,
@@ -364,6 +372,17 @@ pub enum IdentityError {
     },
 }
 
+impl Default for WrongPeer {
+    /// Stands for a peer that another process knows.
+    fn default() -> Self {
+        Self {
+            address: SocketAddr::from(([0, 0, 0, 0], 0)),
+            name: "another peer".to_owned(),
+            expected: "the servers of the setting tls_servers".to_owned(),
+        }
+    }
+}
+
 impl CallError {
     /// Whether the server may have executed the request, or may still execute it. If not, it is safe to repeat the call,
     /// whatever the request does.
@@ -389,6 +408,8 @@ impl CallError {
             | Self::HandshakeFailed { .. }
             | Self::PlainOnly
             | Self::NoSuchPort
+            | Self::Forbidden
+            | Self::SealedOnly
             | Self::OtherVersion { .. }
             | Self::RequestTooLarge { .. }
             | Self::Overloaded { .. } => false,
@@ -441,6 +462,7 @@ impl CallError {
             Refused::TooManyCalls { limit } => Self::TooManyCalls { limit },
             Refused::TooManyPeers { limit } => Self::TooManyPeers { limit },
             Refused::OverBudget { length, room } => Self::OverBudget { length, room },
+            Refused::NotExpected => Self::WrongPeer(Box::default()),
             // `SocketClosed`, and whatever a later core may refuse a closed socket for.
             _ => Self::Closed,
         }
@@ -454,6 +476,9 @@ impl CallError {
             }
             CallFailed::Unreachable { error, sent } => Self::PeerUnreachable { error, sent },
             CallFailed::NoSuchPort => Self::NoSuchPort,
+            CallFailed::NotAllowed => Self::Forbidden,
+            CallFailed::SealedOnly => Self::SealedOnly,
+            CallFailed::NotExpected => Self::WrongPeer(Box::default()),
             CallFailed::ResponseLost => Self::ResponseLost,
             CallFailed::MayHaveExecuted => Self::MayHaveExecuted,
             CallFailed::EngineEnded => Self::EngineEnded,

@@ -170,7 +170,7 @@ impl Endpoint {
             self.forget_peer(asking);
         }
         if ended {
-            self.sweeps.push(Swept::Run(doubted, present.or(Some(asking))));
+            self.sweeps.push(Swept::Run(doubted, Ok(present.unwrap_or(asking))));
         }
     }
 }

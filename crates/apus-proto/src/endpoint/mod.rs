@@ -9,6 +9,7 @@
 //! | `transmit` | outgoing packets |
 //! | `expire`, `probe`, `sweep` | timeouts; probes; work over all RPCs |
 //! | `local`, `batch` | calls within the host; messages that arrive or leave together |
+//! | `rights` | rights of peers to call this node, and of this node to call them |
 //! | `unsent` | unsent calls of a path within the host that ends |
 //! | `meet` | the proof that the peer at an address is a process of this host |
 //! | `charge` | room in the budgets |
@@ -34,6 +35,7 @@ mod probe_queue;
 mod questions;
 mod receive;
 mod reply;
+mod rights;
 mod short;
 mod state;
 mod step;
