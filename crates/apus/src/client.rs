@@ -13,11 +13,11 @@ use bytes::Bytes;
 
 use crate::address::Address;
 use crate::call::{AwaitCall, Call, CallOptions};
+use crate::config::PeerRule;
 use crate::delivery::serving;
 use crate::engine::lock::Guard;
 #[cfg(feature = "tower")]
 use crate::error::Unusable;
-use crate::config::PeerRule;
 use crate::error::{CallError, RecvError, RuleError};
 use crate::flush::{Flush, operate};
 use crate::mail::queue::{Queue, WaitingResponse};

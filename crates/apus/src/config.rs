@@ -34,9 +34,9 @@ mod variables;
 #[macro_use]
 mod table;
 
+pub use apus_seal::{Denied as DeniedPeers, PatternError, Rule as PeerRule};
 pub use engine_at::{EngineAt, EngineAtError};
 pub use links::{Links, LinksError};
-pub use apus_seal::{Denied as DeniedPeers, PatternError, Rule as PeerRule};
 pub use metrics_at::{MetricsAt, MetricsAtError};
 pub(crate) use quantity::parse_number;
 pub use quantity::{QuantityError, parse_duration, parse_size};

@@ -532,7 +532,7 @@ impl Engine {
 
     #[inline]
     pub(crate) fn deliver(&mut self) {
-        let Self { endpoint, mail, link, neighbours, .. } = self;
+        let Self { endpoint, mail, link, neighbours, driver, .. } = self;
         while let Some(event) = endpoint.poll_event() {
             if let (Event::Connected { cookie, .. }, Some(neighbours)) = (&event, &mut *neighbours)
                 && neighbours.waits_for_meeting(CallKey::from_bits(cookie.number()))
@@ -550,6 +550,16 @@ impl Engine {
                 None => {
                     let mark = match &event {
                         Event::Request { rpc, .. } => endpoint.take_trace_mark(*rpc),
+                        Event::Failed { socket, cookie, path: Some(path), error, .. } => {
+                            let rule = mail.rule(*socket);
+                            if let Some(driver) = driver
+                                && let Some(error) = driver.contact_error(*path, rule, error)
+                            {
+                                mail.fail_call(*socket, *cookie, error);
+                                continue;
+                            }
+                            None
+                        }
                         _ => None,
                     };
                     mail.deliver(event, mark, address);

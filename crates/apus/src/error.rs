@@ -299,7 +299,9 @@ pub enum CallError {
     },
     /// Peer: it has no certificate and speaks plain only, which this node's clients do not. Nothing was sent. Give the peer a
     /// certificate ([`Config::tls_cert`](crate::Config::tls_cert)), or use plain packets with the setting `tls_plain = use`.
-    #[error("the peer has no certificate (tls_cert) and speaks plain only; the request was not executed")]
+    #[error(
+        "the peer has no certificate (tls_cert) and speaks plain only; the request was not executed"
+    )]
     PlainOnly,
     /// Peer: the rule of the service does not allow this node. The request was not executed.
     #[error("the service's rule does not allow this node; the request was not executed")]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use apus_proto::slab::{Handle, Slab};
 use apus_proto::{
-    ArrivedRequest, CallFailed, Cookie, Event, Inbox, Moved, Remote, RpcKey, SocketKey, TraceEvent, TraceMark,
+    ArrivedRequest, Cookie, Event, Inbox, Moved, Remote, RpcKey, SocketKey, TraceEvent, TraceMark,
 };
 use apus_wire::PathId;
 use bytes::Bytes;
@@ -167,9 +167,6 @@ pub(crate) struct Mail {
     all: PortStats,
     /// Whether services skip requests whose caller has given up.
     pub(crate) skips_unwanted: bool,
-    /// The errors of calls that end now because of their first contact, which the core does not know in words: by the rule of their
-    /// socket, and the last one for all further rules.
-    pub(crate) contact_errors: Vec<CallError>,
 }
 
 impl Mail {
@@ -187,7 +184,6 @@ impl Mail {
             exchanged: 0,
             all: PortStats { messages: 0, handoffs: 0 },
             skips_unwanted: true,
-            contact_errors: Vec::new(),
         }
     }
 
@@ -418,23 +414,20 @@ impl Mail {
             }
             Event::Connected { cookie, .. } => self.connected(CallKey::from_bits(cookie.number())),
             Event::Failed { socket, cookie, error, .. } => {
-                let known = match self.contact_errors.is_empty() {
-                    true => None,
-                    false => self.contact_error(socket, &error),
-                };
-                let error = known.unwrap_or_else(|| CallError::failed(error));
-                self.complete(socket, cookie, Err(error));
+                self.fail_call(socket, cookie, CallError::failed(error));
             }
         }
     }
 
+    /// Returns the number of a socket's rule for peers.
+    pub(crate) fn rule(&mut self, socket: SocketKey) -> u8 {
+        self.mailbox(socket).map_or(0, |mailbox| mailbox.rule)
+    }
+
+    /// Handles the end of a call without a response.
     #[cold]
-    fn contact_error(&mut self, socket: SocketKey, error: &CallFailed) -> Option<CallError> {
-        if !matches!(error, CallFailed::HandshakeFailed | CallFailed::NotExpected) {
-            return None;
-        }
-        let rule = self.mailbox(socket).map_or(0, |mailbox| usize::from(mailbox.rule));
-        self.contact_errors.get(rule).or(self.contact_errors.last()).cloned()
+    pub(crate) fn fail_call(&mut self, socket: SocketKey, cookie: Cookie, error: CallError) {
+        self.complete(socket, cookie, Err(error));
     }
 
     /// Returns the inbox for messages of the node at `host` that arrive by `path`. They have no marks in the time trace.

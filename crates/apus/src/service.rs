@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::delivery::serving::{Serving, Takers};
 use crate::config::PeerRule;
+use crate::delivery::serving::{Serving, Takers};
 use crate::error::{RecvError, RuleError};
 use crate::observe::events;
 use crate::observe::stats::PortStats;

@@ -13,6 +13,7 @@ use apus_net::shard_of;
 use apus_proto::{Endpoint, FIRST_CLIENT_PORT, SocketKey, Time};
 use apus_seal::SECURE_PORT;
 
+use crate::config::PeerRule;
 use crate::delivery::Regime;
 use crate::delivery::cross_shard::CrossShardWaiters;
 use crate::delivery::parker::{self, Waiter, WaiterId};
@@ -21,7 +22,6 @@ use crate::delivery::waiting::Awaited;
 use crate::engine::Engine;
 use crate::engine::lock::{Guard, Shared};
 use crate::engine::shards::Shards;
-use crate::config::PeerRule;
 use crate::error::{OpenError, RecvError, RuleError};
 use crate::mail;
 use crate::mail::queue::Queue;

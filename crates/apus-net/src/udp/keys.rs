@@ -28,7 +28,9 @@ impl UdpLink {
     pub(super) fn follow(&mut self, path: PathId) {
         let Some(address) = self.peers.address(path) else { return };
         let Some(id) = self.peers.get(path).and_then(|peer| peer.keys) else { return };
-        let Some(home) = self.sealing.associations.path(id).filter(|&home| home != path) else { return };
+        let Some(home) = self.sealing.associations.path(id).filter(|&home| home != path) else {
+            return;
+        };
         self.sealing.associations.move_to(id, path, address);
         self.peers.hold(path);
         self.peers.release(home);

@@ -112,6 +112,14 @@ impl Endpoint {
         true
     }
 
+    /// Notes that the node at a path lives, although no packet has arrived by the path: an answer of the handshake has.
+    pub fn note_sign(&mut self, now: Time, path: PathId) {
+        //= docs/protocol.md#life-4
+        if let Some(key) = self.peers.find(path) {
+            self.peers[key].last_rx = now;
+        }
+    }
+
     /// Returns whether the node at a path is met by this token.
     fn is_met(&mut self, path: PathId, theirs: Token) -> bool {
         let known = self.peers.find_their_token(theirs).map(|key| &self.peers[key]);

@@ -233,7 +233,13 @@ impl Endpoint {
         let CallRole::Client(ClientCall { cookie, body, .. }) = call.role else { return };
         self.discard(body);
         self.parts.counters.calls_failed += 1;
-        self.parts.events.push_back(Event::Failed { socket: call.socket, rpc: key, cookie, error });
+        self.parts.events.push_back(Event::Failed {
+            socket: call.socket,
+            rpc: key,
+            cookie,
+            path: None,
+            error,
+        });
     }
 
     /// Returns the progress of a call of this node until now.

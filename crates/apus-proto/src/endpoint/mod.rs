@@ -38,6 +38,7 @@ mod reply;
 mod rights;
 mod short;
 mod state;
+mod stub;
 mod step;
 mod sweep;
 mod sweeps;

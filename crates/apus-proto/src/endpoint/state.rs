@@ -512,9 +512,10 @@ impl Endpoint {
             let mark = step.peer.trace_mark(step.rpc.id);
             step.parts.tracer.record(TraceEvent::CallFailed, mark, cause(&error), 0);
         }
-        let Some(Ended { socket, cookie, .. }) = self.remove_rpc(key) else { return };
+        let Some(Ended { socket, cookie, peer, .. }) = self.remove_rpc(key) else { return };
         self.parts.counters.calls_failed += 1;
-        self.parts.events.push_back(Event::Failed { socket, rpc: key, cookie, error });
+        let path = self.peers.get(peer).map(|peer| peer.path);
+        self.parts.events.push_back(Event::Failed { socket, rpc: key, cookie, path, error });
     }
 
     /// Lets deferred messages to a peer begin if there is room in flight.

@@ -113,7 +113,7 @@ macro_rules! text_settings {
             /// `serial:HEX@ISSUER`, with commas between them.
             tls_deny: DeniedPeers = "none", tls::parse_denied;
 
-            /// Time after which a path gets new keys by another handshake: 1 min to 24 h, give or take a tenth.
+            /// Time after which a path gets new keys by another handshake: 1 s to 24 h, give or take a tenth.
             tls_rekey: Duration = "1h", tls::parse_rekey;
 
             /// The use of plain packets by a node with a certificate: `refuse`, `accept` (calls are sealed, requests may be plain), or

@@ -15,7 +15,7 @@ const NONE: &str = "none";
 
 /// The default of `tls_rekey`.
 pub(super) const REKEY: Duration = Duration::from_secs(3_600);
-const REKEY_MIN: Duration = Duration::from_secs(60);
+const REKEY_MIN: Duration = Duration::from_secs(1);
 const REKEY_MAX: Duration = Duration::from_secs(24 * 3_600);
 
 /// Upper bound on the different rules of services. Sockets have 62 in all.
@@ -122,7 +122,7 @@ pub(super) fn parse_allow(text: &str) -> Result<BTreeMap<u16, Rule>, String> {
 
 pub(super) fn parse_rekey(text: &str) -> Result<Duration, String> {
     let within = |time: &Duration| (REKEY_MIN..=REKEY_MAX).contains(time);
-    parse_duration(text).ok().filter(within).ok_or_else(|| "1min to 24h".to_owned())
+    parse_duration(text).ok().filter(within).ok_or_else(|| "1s to 24h".to_owned())
 }
 
 pub(super) fn parse_plain(text: &str) -> Result<Plain, String> {
@@ -180,7 +180,11 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         return wrong("tls_allow", &value, &format!("at most {RULES_MAX}"));
     }
     if !config.has_own_engine() {
-        return wrong("tls_cert", &cert, "none with the engine of another process, which has the keys");
+        return wrong(
+            "tls_cert",
+            &cert,
+            "none with the engine of another process, which has the keys",
+        );
     }
     if config.link == Links::Raw {
         return wrong("tls_cert", &cert, "none with 'link = raw', whose packets are never sealed");
@@ -238,7 +242,7 @@ mod tests {
             ("tls_allow", "spiffe://example.org/*"),
             ("tls_allow", "0=any"),
             ("tls_deny", "any"),
-            ("tls_rekey", "59s"),
+            ("tls_rekey", "999ms"),
             ("tls_rekey", "25h"),
             ("tls_plain", "maybe"),
         ] {

@@ -41,7 +41,8 @@ impl Engine {
             Err(error) => {
                 let options = CallOptions { deadline, trace, ..CallOptions::default() };
                 let again = waits.map(|to| (*to, options));
-                self.wait_for_room(call, socket, again, CallError::refused(error))
+                let error = self.refused(socket, to.path, error);
+                self.wait_for_room(call, socket, again, error)
             }
         }
     }
@@ -73,7 +74,8 @@ impl Engine {
         options: CallOptions,
     ) -> Result<(), CallError> {
         let options = CallOptions { cookie: Cookie::Queue(cookie), ..options };
-        let rpc = self.begin_rpc(now, socket, to, body, options).map_err(CallError::refused)?;
+        let begun = self.begin_rpc(now, socket, to, body, options);
+        let rpc = begun.map_err(|error| self.refused(socket, to.path, error))?;
         if let Some(mark) = self.endpoint.take_trace_mark(rpc) {
             keep_mark(&mut self.mail, &mut self.endpoint, (socket, cookie), rpc, mark);
         }
@@ -106,6 +108,9 @@ impl Engine {
             drop(near);
         } else {
             (begun, sent) = self.send_many_far(now, socket, to, calls);
+            if sent == Err(CallError::refused(apus_proto::CallError::NotExpected)) {
+                sent = Err(self.refused(socket, to.path, apus_proto::CallError::NotExpected));
+            }
         }
         if sent.is_err()
             && let Some((body, _)) = calls.get_mut(begun)
@@ -215,8 +220,24 @@ impl Engine {
             }
             Err(error) => {
                 self.mail.forget_call(call);
-                Err(CallError::refused(error))
+                Err(self.refused(socket, to.path, error))
             }
+        }
+    }
+
+    /// Returns the error of a call that the core has refused.
+    #[cold]
+    fn refused(
+        &mut self,
+        socket: SocketKey,
+        path: PathId,
+        error: apus_proto::CallError,
+    ) -> CallError {
+        match &self.driver {
+            Some(driver) if error == apus_proto::CallError::NotExpected => {
+                driver.unexpected(path, self.mail.rule(socket))
+            }
+            _ => CallError::refused(error),
         }
     }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
 use apus_net::Link;
-use apus_proto::{SocketKey, Time};
+use apus_proto::{CallFailed, SocketKey, Time};
 use apus_seal::Rule;
 use apus_wire::PathId;
 
@@ -47,6 +47,10 @@ impl Driver {
         _: SocketAddr,
         _: impl FnOnce() -> Time,
     ) -> Result<Option<PathId>, CallError> {
+        match *self {}
+    }
+
+    pub(crate) fn contact_error(&self, _: PathId, _: u8, _: &CallFailed) -> Option<CallError> {
         match *self {}
     }
 

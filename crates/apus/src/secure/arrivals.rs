@@ -21,7 +21,12 @@ impl Driver {
         let WaitingRequest { rpc, from, path, deadline, body, .. } = request;
         let held = HeldRequest { rpc, path, from };
         let Some(home) = self.home(engine, &held) else {
-            return self.reply(engine, now, &held, HandshakeError::Busy(Limit::Paths).fail().emit());
+            return self.reply(
+                engine,
+                now,
+                &held,
+                HandshakeError::Busy(Limit::Paths).fail().emit(),
+            );
         };
         //= docs/protocol.md#seal-7
         let salt = sealed(engine).refresh_salt(home).filter(|_| path.is_sealed());
@@ -123,10 +128,7 @@ impl Driver {
             (entry.is_wanted, entry.error) = (false, None);
         });
         self.set_rights(engine, path);
-        engine.mail.contact_errors = self.unexpected_by_rule(path);
         let is_known = engine.endpoint.introduced(now, path, ours.token, theirs.token);
-        engine.deliver();
-        engine.mail.contact_errors.clear();
         let is_refresh = held.path.is_sealed();
         let peer_id = theirs.id;
         let keys = PathKeys { secret, role, suite, peer_id, lifetime, is_refresh };

@@ -16,7 +16,7 @@ use crate::engine::Engine;
 use crate::error::CallError;
 use crate::mail::queue::WaitingResponse;
 use crate::secure::driver::{Driver, clock, random, sealed};
-use crate::secure::paths::Attempt;
+use crate::secure::paths::{Attempt, Cause};
 use crate::secure::worker::{BegunHandshake, Job, JobDone, StepResult};
 
 /// Time for a handshake.
@@ -24,6 +24,9 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 
 /// The cookie of calls whose responses have no meaning.
 const FAREWELL: u64 = 0;
+
+/// Upper bound on the handshakes that begin anew at once, one after another.
+const WITHDRAWN_MAX: u8 = 3;
 
 /// The part of the rest of a certificate's life after which its path is refreshed.
 const REST: f64 = 2.0 / 3.0;
@@ -34,22 +37,26 @@ impl Driver {
         let at = clock(now);
         let salt = sealed(engine).refresh_salt(path);
         let begun = self.paths.update(path, |entry| {
-            let needs_path = entry.is_wanted || entry.is_doubted;
+            let cause = match salt {
+                _ if entry.is_doubted => Some(Cause::Doubted),
+                None if entry.is_wanted => Some(Cause::Wanted),
+                Some(_) if entry.refresh_at.is_some() => Some(Cause::Refresh),
+                _ => None,
+            };
             (entry.is_wanted, entry.is_doubted, entry.refresh_at) = (false, false, None);
-            let is_needed = needs_path || salt.is_some();
-            let begins = is_needed && entry.attempts.begin(at, Need::NoPath);
-            (begins, needs_path, entry.address, entry.peer.clone())
+            let cause = cause.filter(|_| entry.attempts.begin(at, Need::NoPath))?;
+            Some((cause, entry.address, entry.peer.clone()))
         });
-        let Some((true, needs_path, address, peer)) = begun else { return };
-        let salt = salt.filter(|_| !needs_path);
+        let Some((cause, address, peer)) = begun.flatten() else { return };
+        let salt = salt.filter(|_| cause == Cause::Refresh);
         let refresh = salt.zip(peer.as_ref());
         let refresh = refresh.map(|(salt, peer)| Refresh { salt, peer: peer.name.clone() });
         sealed(engine).forget_want(path);
         let Some(id) = sealed(engine).reserve_keys(random()) else {
             return self.fail_attempt(engine, now, path, HandshakeError::Busy(Limit::Paths), None);
         };
-        let is_refresh = refresh.is_some();
-        let greeting = engine.endpoint.greeting(now, path, peer.is_some() && !is_refresh);
+        let doubts = peer.is_some() && cause != Cause::Refresh;
+        let greeting = engine.endpoint.greeting(now, path, doubts);
         let offer = ClientOffer {
             port: 0,
             end: PathEnd { id, token: greeting.token },
@@ -59,7 +66,8 @@ impl Driver {
         };
         engine.handshakes.client_begun += 1;
         let number = self.paths.next_attempt(path);
-        let attempt = Attempt { number, id, greeting, is_refresh, handshake: None, began: at };
+        let attempt =
+            Attempt { number, id, greeting, cause, was_known: false, handshake: None, began: at };
         self.paths.update(path, |entry| entry.attempt = Some(attempt));
         let (tls, name) = (self.node.tls(), self.node.name_at(address));
         self.worker().push(Job::Begin { attempt: number, tls, name, to: address.ip(), offer });
@@ -102,10 +110,13 @@ impl Driver {
         let begun = self.paths.update(path, |entry| {
             let attempt = entry.attempt.as_mut()?;
             attempt.handshake = Some(handshake);
-            Some((attempt.number, attempt.is_refresh, attempt.began, entry.address))
+            Some((attempt.number, attempt.cause, attempt.began, entry.address))
         });
-        let Some((number, is_refresh, began, address)) = begun.flatten() else { return };
-        let way = if is_refresh { Some(path) } else { engine.link.resolve(address) };
+        let Some((number, cause, began, address)) = begun.flatten() else { return };
+        let way = match cause {
+            Cause::Refresh => Some(path),
+            Cause::Wanted | Cause::Doubted => engine.link.resolve(address),
+        };
         let deadline = Some(Time::ZERO + (began + HANDSHAKE_TIME));
         let options = CallOptions { deadline, ..CallOptions::default() };
         let sent = match way {
@@ -113,10 +124,9 @@ impl Driver {
                 let to = Remote::new(way, SECURE_PORT);
                 engine.send(now, self.client, to, body.into(), number, options)
             }
-            None => Err(CallError::PeerUnreachable {
-                error: apus_wire::PathError::NoLink,
-                sent: false,
-            }),
+            None => {
+                Err(CallError::PeerUnreachable { error: apus_wire::PathError::NoLink, sent: false })
+            }
         };
         if let Err(error) = sent {
             self.end_attempt(engine, now, path, None, error);
@@ -124,7 +134,12 @@ impl Driver {
     }
 
     /// Takes the response of a call.
-    pub(super) fn on_response(&mut self, engine: &mut Engine, now: Time, response: WaitingResponse) {
+    pub(super) fn on_response(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        response: WaitingResponse,
+    ) {
         let WaitingResponse { cookie, result, .. } = response;
         let Some(path) = self.paths.of_attempt(cookie) else { return };
         match result {
@@ -137,8 +152,25 @@ impl Driver {
                     self.worker().push(Job::Response { attempt: cookie, handshake, body });
                 }
             }
+            // The server was restarted, perhaps.
+            Err(CallError::MayHaveExecuted | CallError::ResponseLost | CallError::NotSent)
+                if self.withdraw(engine, path) => {}
             Err(error) => self.end_attempt(engine, now, path, None, error),
         }
+    }
+
+    /// Begins the handshake of a path anew. Returns `false` if that was done too often.
+    fn withdraw(&mut self, engine: &mut Engine, path: PathId) -> bool {
+        let may = self.paths.get(path).is_some_and(|entry| entry.withdrawn < WITHDRAWN_MAX);
+        if may && let Some(attempt) = self.paths.end_attempt(path) {
+            sealed(engine).remove_keys(attempt.id);
+            self.paths.update(path, |entry| {
+                entry.attempts.withdrawn();
+                entry.withdrawn += 1;
+                entry.want_again(attempt.cause);
+            });
+        }
+        may
     }
 
     fn stepped(
@@ -189,7 +221,12 @@ impl Driver {
     }
 
     /// Ends a path whose address has another peer now.
-    pub(super) fn end_path(&mut self, engine: &mut Engine, now: Time, path: PathId) -> Option<PathId> {
+    pub(super) fn end_path(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        path: PathId,
+    ) -> Option<PathId> {
         let address = engine.link.address(path)?;
         if let Some(attempt) = self.paths.end_attempt(path) {
             sealed(engine).remove_keys(attempt.id);
@@ -197,7 +234,6 @@ impl Driver {
         self.paths.remove(path);
         engine.endpoint.path_over(now, path);
         engine.endpoint.remove_rights(path);
-        engine.deliver();
         let renewed = sealed(engine).renew_sealed(address)?;
         self.paths.add(renewed, address, clock(now));
         Some(renewed)
@@ -215,15 +251,14 @@ impl Driver {
         let lifetime = self.lifetime(&peer);
         let begun = self.paths.update(path, |entry| {
             entry.peer = Some(Arc::clone(&peer));
-            entry.attempt.as_ref().map(|attempt| (attempt.greeting, attempt.is_refresh))
+            let attempt = entry.attempt.as_mut()?;
+            attempt.was_known = attempt.greeting.doubted == theirs.token;
+            Some((attempt.greeting, attempt.cause))
         });
-        let Some((greeting, is_refresh)) = begun.flatten() else { return false };
+        let Some((greeting, cause)) = begun.flatten() else { return false };
         self.set_rights(engine, path);
-        engine.mail.contact_errors = self.unexpected_by_rule(path);
         let is_known = engine.endpoint.answered(now, path, greeting, theirs.token);
-        engine.deliver();
-        engine.mail.contact_errors.clear();
-        let peer_id = theirs.id;
+        let (peer_id, is_refresh) = (theirs.id, cause == Cause::Refresh);
         let keys = PathKeys { secret, role, suite, peer_id, lifetime, is_refresh };
         is_known && sealed(engine).install_keys(path, ours.id, keys)
     }
@@ -233,21 +268,20 @@ impl Driver {
         let at = clock(now);
         let Some(attempt) = self.paths.end_attempt(path) else { return };
         sealed(engine).confirm_keys(attempt.id);
-        let was_doubted = attempt.greeting.doubted != apus_wire::Token::NONE;
         let refresh_after = self.paths.get(path).and_then(|entry| {
             let valid = self.lifetime(entry.peer.as_ref()?);
             Some(jittered(self.node.rekey).min(valid.mul_f64(REST)))
         });
         self.paths.update(path, |entry| {
             entry.attempts.succeeded(at);
-            (entry.is_wanted, entry.error) = (false, None);
+            (entry.is_wanted, entry.error, entry.withdrawn) = (false, None, 0);
             entry.refresh_at = refresh_after.map(|after| at + after);
-            if !attempt.is_refresh {
-                entry.end_doubt(at, was_doubted);
+            if attempt.cause == Cause::Doubted {
+                entry.end_doubt(at, attempt.was_known);
             }
         });
         engine.handshakes.client_done += 1;
-        engine.handshakes.refreshes += u64::from(attempt.is_refresh);
+        engine.handshakes.refreshes += u64::from(attempt.cause == Cause::Refresh);
     }
 
     /// Ends an attempt that has failed, and reports it to the server.
@@ -296,9 +330,8 @@ impl Driver {
         cause: Option<HandshakeError>,
         error: CallError,
     ) {
-        if let Some(attempt) = self.paths.end_attempt(path) {
-            sealed(engine).remove_keys(attempt.id);
-        }
+        let attempt = self.paths.end_attempt(path);
+        attempt.iter().for_each(|attempt| sealed(engine).remove_keys(attempt.id));
         let error = reported(error);
         let cause = cause.unwrap_or_else(|| HandshakeError::NoAnswer(error.to_string()));
         let waits = cause.is_busy();
@@ -307,18 +340,18 @@ impl Driver {
         let known = self.paths.update(path, |entry| {
             entry.attempts.failed(clock(now), cause, random);
             entry.error = (!waits).then(|| error.clone());
-            entry.is_wanted = waits;
-            // A path with keys goes on with them, and is refreshed after the pause.
-            entry.refresh_at = has_keys.then(|| clock(now));
+            entry.is_wanted = waits && !has_keys;
+            // A path with keys goes on with them, and a handshake follows after the pause.
+            match attempt.map(|attempt| attempt.cause).filter(|_| has_keys) {
+                Some(cause) => entry.want_again(cause),
+                None => entry.is_doubted = false,
+            }
         });
         engine.handshakes.client_failed += 1;
         if known.is_none() || waits {
             return;
         }
-        engine.mail.contact_errors = vec![error];
         engine.endpoint.contact_failed(now, path);
-        engine.deliver();
-        engine.mail.contact_errors.clear();
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use std::{io, mem};
 
 use apus_net::{Link, SealEvent, SealedPaths};
-use apus_proto::{SocketKey, Time};
+use apus_proto::{CallFailed, PathKind, SocketKey, Time};
 use apus_seal::{EndReason, HandshakeLimits, Handshakes, Identity, Rule, SECURE_PORT, TlsSession};
 use apus_wire::{PathId, is_native};
 
@@ -44,7 +44,8 @@ impl Driver {
         };
         let (service, client) = (open(Some(SECURE_PORT)), open(None));
         let rules = Rules::of(&node.allow);
-        engine.endpoint.set_default_rights(rules.of_plain(node.plain), Rules::of_unknown());
+        engine.endpoint.set_default_rights(PathKind::Plain, rules.of_plain(node.plain));
+        engine.endpoint.set_default_rights(PathKind::Sealed, Rules::of_unknown());
         engine.driver = Some(Box::new(Self {
             node: Arc::clone(node),
             service,
@@ -114,9 +115,19 @@ impl Driver {
         CallError::WrongPeer(Box::new(WrongPeer { address: entry.address, name, expected }))
     }
 
-    /// Returns this error for each rule.
-    pub(super) fn unexpected_by_rule(&self, path: PathId) -> Vec<CallError> {
-        (0..=self.rules.last()).map(|rule| self.unexpected(path, rule)).collect()
+    /// Returns the error of a call that has ended because of its first contact, which the core does not know in words.
+    #[cold]
+    pub(crate) fn contact_error(
+        &self,
+        path: PathId,
+        rule: u8,
+        error: &CallFailed,
+    ) -> Option<CallError> {
+        match error {
+            CallFailed::NotExpected => Some(self.unexpected(path, rule)),
+            CallFailed::ResponseTooLarge { .. } => self.paths.get(path)?.error.clone(),
+            _ => None,
+        }
     }
 
     /// Does the work that has come up.
@@ -196,7 +207,7 @@ impl Driver {
         let (number, is_new) = self.rules.number(rule)?;
         if is_new {
             let plain = self.rules.of_plain(self.node.plain);
-            engine.endpoint.set_default_rights(plain, Rules::of_unknown());
+            engine.endpoint.set_default_rights(PathKind::Plain, plain);
             let paths: Vec<PathId> = self.paths.iter().map(|(path, _)| path).collect();
             paths.into_iter().for_each(|path| self.set_rights(engine, path));
         }

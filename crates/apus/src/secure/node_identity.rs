@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use apus_seal::{Name, Rule, TlsConfig, Trust};
 
-pub(super) use crate::config::Plain;
 use crate::config::Config;
+pub(super) use crate::config::Plain;
 use crate::error::IdentityError;
 use crate::secure::rules::Names;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
@@ -81,8 +81,9 @@ impl NodeIdentity {
 fn read_tls(config: &Config, cert: &Path, key: &Path) -> Result<TlsConfig, IdentityError> {
     let malformed = |file: &Path| {
         let file = file.to_owned();
-        move |error: apus_seal::TlsConfigError| {
-            IdentityError::Malformed { file, reason: error.to_string() }
+        move |error: apus_seal::TlsConfigError| IdentityError::Malformed {
+            file,
+            reason: error.to_string(),
         }
     };
     let mut trust = Trust::new();
@@ -97,7 +98,13 @@ fn read_tls(config: &Config, cert: &Path, key: &Path) -> Result<TlsConfig, Ident
     }
     trust.deny(config.tls_deny.clone());
     check_owner(key)?;
-    TlsConfig::of_files(&read(cert)?, &read(key)?, Arc::new(trust)).map_err(malformed(cert))
+    let tls = TlsConfig::of_files(&read(cert)?, &read(key)?, Arc::new(trust));
+    let tls = tls.map_err(malformed(cert))?;
+    if tls.identity().is_some_and(|identity| identity.not_after <= real_time()) {
+        let reason = "the certificate, or one between it and a root, has expired".to_owned();
+        return Err(IdentityError::Malformed { file: cert.to_owned(), reason });
+    }
+    Ok(tls)
 }
 
 /// The longest file that is read, in bytes: a bundle of some thousand certificates.
@@ -117,7 +124,8 @@ fn read(file: &Path) -> Result<Vec<u8>, IdentityError> {
 /// Refuses a key that users other than its owner and its group may write.
 fn check_owner(key: &Path) -> Result<(), IdentityError> {
     let found = fs::metadata(key);
-    let mode = found.map_err(|source| IdentityError::Unreadable { file: key.to_owned(), source })?;
+    let mode =
+        found.map_err(|source| IdentityError::Unreadable { file: key.to_owned(), source })?;
     if mode.mode() & 0o002 != 0 {
         let reason = "everybody may write to it (chmod 0600)".to_owned();
         return Err(IdentityError::Malformed { file: PathBuf::from(key), reason });

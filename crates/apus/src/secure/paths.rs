@@ -31,6 +31,8 @@ pub(super) struct SealedPath {
     doubts: (Duration, Duration),
     /// Time of the next refresh, if this node began the path.
     pub(super) refresh_at: Option<Duration>,
+    /// Number of handshakes that were withdrawn one after another.
+    pub(super) withdrawn: u8,
     /// The cause of the last failure.
     pub(super) error: Option<CallError>,
     /// Its time among those of the table.
@@ -42,10 +44,23 @@ pub(super) struct Attempt {
     pub(super) number: u64,
     pub(super) id: AssociationId,
     pub(super) greeting: Greeting,
-    pub(super) is_refresh: bool,
+    pub(super) cause: Cause,
+    /// Whether the server knows the token that was in doubt.
+    pub(super) was_known: bool,
     /// The handshake, unless the worker has it.
     pub(super) handshake: Option<Box<ClientHandshake<TlsSession>>>,
     pub(super) began: Duration,
+}
+
+/// The reason for a handshake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cause {
+    /// Packets wait for keys.
+    Wanted,
+    /// The peer may have lost its keys.
+    Doubted,
+    /// The keys are to be replaced, by a handshake that they seal.
+    Refresh,
 }
 
 impl SealedPath {
@@ -59,6 +74,7 @@ impl SealedPath {
             is_doubted: false,
             doubts: (Duration::ZERO, DOUBT_PAUSE),
             refresh_at: None,
+            withdrawn: 0,
             error: None,
             timer: None,
         }
@@ -89,6 +105,15 @@ impl SealedPath {
             return Some(earliest);
         }
         Some(self.refresh_at?.max(earliest))
+    }
+
+    /// Has a handshake begin again for the same reason.
+    pub(super) fn want_again(&mut self, cause: Cause) {
+        match cause {
+            Cause::Wanted => self.is_wanted = true,
+            Cause::Doubted => self.is_doubted = true,
+            Cause::Refresh => self.refresh_at = Some(Duration::ZERO),
+        }
     }
 
     /// Returns whether nothing is to be remembered.

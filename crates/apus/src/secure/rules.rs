@@ -45,11 +45,6 @@ impl Rules {
         Ok((number, is_new))
     }
 
-    /// Returns the last number that is in use.
-    pub(super) fn last(&self) -> u8 {
-        u8::try_from(self.numbered.len()).unwrap_or(HANDSHAKE)
-    }
-
     /// Returns the rule with a number; `None` for the default.
     pub(super) fn get(&self, number: u8) -> Option<&Rule> {
         self.numbered.get(usize::from(number).checked_sub(1)?)
