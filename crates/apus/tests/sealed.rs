@@ -6,7 +6,7 @@ mod certificates;
 use std::thread;
 use std::time::Duration;
 
-use apus::{Address, CallError, Client, Config, Links, Node, Plain, Service};
+use apus::{Address, CallError, CallOptions, Client, Config, Links, Node, Plain, Route, Service};
 use certificates::Authority;
 
 const PORT: u16 = 4000;
@@ -196,6 +196,40 @@ fn a_cluster_moves_in_three_steps() {
             Node::start(&config).unwrap()
         };
         assert_eq!(moving.client().unwrap().call(address, "").unwrap(), "nobody", "{used}");
+    }
+}
+
+//= docs/protocol.md#seal-6
+#[test]
+fn memory_is_shared_under_the_name_of_the_sealed_path() {
+    let authority = Authority::new();
+    let start = |file: &str, names: &[&str]| {
+        authority.issue(file, names, 2100);
+        let mut config = authority.config(file);
+        config.link(Links::Auto);
+        Node::start(&config).unwrap()
+    };
+    let server = start("server", &[KV, "127.0.0.1"]);
+    let [front, other] = [("front", FRONT), ("other", KV)].map(|(file, name)| start(file, &[name]));
+    serve(server.bind(PORT).unwrap());
+    let guarded = server.bind(PORT + 1).unwrap();
+    guarded.allow(["spiffe://example.org/front/*"]).unwrap();
+    serve(guarded);
+    let address = Address::new(server.local_addr(), PORT);
+    let guarded = Address::new(server.local_addr(), PORT + 1);
+    for (node, name) in [(&front, FRONT), (&other, KV)] {
+        let client = node.client().unwrap();
+        client.connect(address, &CallOptions::new()).unwrap();
+        assert_eq!(node.route(address), Route::Memory);
+        assert_eq!(client.call(address, "").unwrap(), name);
+        let admitted = client.call(guarded, "");
+        match name {
+            FRONT => assert_eq!(admitted.unwrap(), FRONT),
+            _ => assert_eq!(admitted.unwrap_err(), CallError::Forbidden),
+        }
+        assert!(node.stats().memory.messages_sent >= 2);
+        client.expect(["spiffe://example.org/db/*"]).unwrap();
+        assert!(matches!(client.call(address, ""), Err(CallError::WrongPeer(_))));
     }
 }
 

@@ -38,7 +38,6 @@ mod reply;
 mod rights;
 mod short;
 mod state;
-mod stub;
 mod step;
 mod sweep;
 mod sweeps;

@@ -38,6 +38,12 @@ impl Endpoint {
         self.take_over_rights(path);
     }
 
+    /// Returns the rights of the node at the end of a path.
+    #[must_use]
+    pub fn rights(&self, path: PathId) -> Rights {
+        self.rights.of(path)
+    }
+
     /// Removes the rights that a path has of its own, so that it has those of its kind.
     pub fn remove_rights(&mut self, path: PathId) {
         self.rights.remove(path);

@@ -262,11 +262,11 @@ mod tests {
         };
         check(&|_| ()).unwrap();
         for (key, change) in [
-            ("tls_key", &(|config| _ = config.tls_key(None)) as &dyn Fn(&mut Config)),
-            ("tls_cert", &|config| _ = config.tls_cert(None)),
-            ("tls_ca", &|config| _ = config.tls_ca(Vec::new())),
-            ("tls_cert", &|config| _ = config.link(Links::Raw)),
-            ("tls_cert", &|config| _ = config.engine("unix:/e".parse().unwrap())),
+            ("tls_key", &(|config: &mut Config| _ = config.tls_key(None)) as &dyn Fn(&mut Config)),
+            ("tls_cert", &|config: &mut Config| _ = config.tls_cert(None)),
+            ("tls_ca", &|config: &mut Config| _ = config.tls_ca(Vec::new())),
+            ("tls_cert", &|config: &mut Config| _ = config.link(Links::Raw)),
+            ("tls_cert", &|config: &mut Config| _ = config.engine("unix:/e".parse().unwrap())),
         ] {
             let error = check(change).unwrap_err();
             assert!(error.starts_with(key), "{error}");

@@ -63,6 +63,20 @@ impl Engine {
         self.send_routed(now, socket, to, body, cookie, options)
     }
 
+    /// Starts a call as [`send`](Self::send) does, over the network although its peer may share memory with this node.
+    pub(crate) fn send_far(
+        &mut self,
+        now: Time,
+        socket: SocketKey,
+        to: Remote,
+        body: Bytes,
+        cookie: u64,
+        options: CallOptions,
+    ) -> Result<(), CallError> {
+        self.know_path(now, to.path);
+        self.send_routed(now, socket, to, body, cookie, options)
+    }
+
     #[inline]
     fn send_routed(
         &mut self,

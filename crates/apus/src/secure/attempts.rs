@@ -122,7 +122,7 @@ impl Driver {
         let sent = match way {
             Some(way) => {
                 let to = Remote::new(way, SECURE_PORT);
-                engine.send(now, self.client, to, body.into(), number, options)
+                engine.send_far(now, self.client, to, body.into(), number, options)
             }
             None => {
                 Err(CallError::PeerUnreachable { error: apus_wire::PathError::NoLink, sent: false })
@@ -220,7 +220,7 @@ impl Driver {
         true
     }
 
-    /// Ends a path whose address has another peer now.
+    /// Ends a path whose address has another peer now, and returns a new one.
     pub(super) fn end_path(
         &mut self,
         engine: &mut Engine,
@@ -228,12 +228,7 @@ impl Driver {
         path: PathId,
     ) -> Option<PathId> {
         let address = engine.link.address(path)?;
-        if let Some(attempt) = self.paths.end_attempt(path) {
-            sealed(engine).remove_keys(attempt.id);
-        }
-        self.paths.remove(path);
-        engine.endpoint.path_over(now, path);
-        engine.endpoint.remove_rights(path);
+        self.forget_path(engine, now, path);
         let renewed = sealed(engine).renew_sealed(address)?;
         self.paths.add(renewed, address, clock(now));
         Some(renewed)
@@ -316,7 +311,7 @@ impl Driver {
             let options = CallOptions { deadline, ..CallOptions::default() };
             let to = Remote::new(way, SECURE_PORT);
             // A server without the report waits for the end of the handshake's time.
-            let _ = engine.send(now, self.client, to, Bytes::from(body), FAREWELL, options);
+            let _ = engine.send_far(now, self.client, to, Bytes::from(body), FAREWELL, options);
         }
     }
 

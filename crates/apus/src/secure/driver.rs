@@ -125,7 +125,7 @@ impl Driver {
     ) -> Option<CallError> {
         match error {
             CallFailed::NotExpected => Some(self.unexpected(path, rule)),
-            CallFailed::ResponseTooLarge { .. } => self.paths.get(path)?.error.clone(),
+            CallFailed::HandshakeFailed => self.paths.get(path)?.error.clone(),
             _ => None,
         }
     }
@@ -174,14 +174,23 @@ impl Driver {
                 }
             }
             //= docs/protocol.md#seal-7
-            SealEvent::Ended(path, EndReason::Expired) => {
-                self.paths.remove(path);
-                engine.endpoint.path_over(now, path);
-                engine.endpoint.remove_rights(path);
-            }
+            SealEvent::Ended(path, EndReason::Expired) => self.forget_path(engine, now, path),
             // The next packet asks for keys. The name of the path stays.
             SealEvent::Ended(path, _) => _ = self.paths.update(path, |it| it.refresh_at = None),
             _ => {}
+        }
+    }
+
+    /// Forgets a path that is over. Its calls end, and so does the memory that is shared with its peer.
+    pub(super) fn forget_path(&mut self, engine: &mut Engine, now: Time, path: PathId) {
+        if let Some(attempt) = self.paths.end_attempt(path) {
+            sealed(engine).remove_keys(attempt.id);
+        }
+        self.paths.remove(path);
+        engine.endpoint.path_over(now, path);
+        engine.endpoint.remove_rights(path);
+        if let Some(neighbours) = &mut engine.neighbours {
+            neighbours.end_pairs_with(path);
         }
     }
 
@@ -191,6 +200,9 @@ impl Driver {
         let Some(peer) = &entry.peer else { return };
         let rights = self.rules.of_peer(&self.node, entry.address, peer);
         engine.endpoint.set_rights(path, rights);
+        if let Engine { endpoint, neighbours: Some(neighbours), .. } = engine {
+            neighbours.local_paths(path).for_each(|local| endpoint.set_rights(local, rights));
+        }
     }
 
     /// Gives a socket a rule.
@@ -292,7 +304,11 @@ impl Engine {
 
     /// Returns the peer at the end of a path, if it has shown a certificate.
     pub(crate) fn peer(&self, path: PathId) -> Option<Peer> {
-        self.driver.as_ref()?.peer(path)
+        let driver = self.driver.as_ref()?;
+        match path.is_local() {
+            true => driver.peer(self.neighbours.as_ref()?.udp(path)?),
+            false => driver.peer(path),
+        }
     }
 
     /// Has the driver see to events of the link.
