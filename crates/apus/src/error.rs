@@ -281,8 +281,8 @@ pub enum CallError {
     #[error("the shared engine has ended, and no successor was found yet")]
     NoEngine,
     /// Local: the memory shared with the peer, or with the shared engine, ended before the request was in it, and the request could
-    /// not go over UDP instead. The request was not executed.
-    #[error("the path within the host ended before the request was sent; it was not executed")]
+    /// not go over UDP instead; or a sealed path ended before the request was sent completely. The request was not executed.
+    #[error("the path ended before the request was sent; it was not executed")]
     NotSent,
     /// Peer: the rule of the service does not allow this node. The request was not executed.
     #[error("the service's rule does not allow this node; the request was not executed")]
@@ -295,6 +295,9 @@ pub enum CallError {
     /// Peer: it is not one that this client calls. Nothing was sent.
     #[error("the peer is not one that this client calls; nothing was sent")]
     WrongPeer,
+    /// Peer: the handshake with it failed. The request was not executed.
+    #[error("the handshake with the peer failed; the request was not executed")]
+    HandshakeFailed,
     /// The call failed for a reason that this version of the library does not know.
     #[error("the call failed for a reason that this version does not know")]
     Other,
@@ -325,6 +328,7 @@ impl CallError {
             | Self::Forbidden
             | Self::SealedOnly
             | Self::WrongPeer
+            | Self::HandshakeFailed
             | Self::OtherVersion { .. }
             | Self::RequestTooLarge { .. }
             | Self::Overloaded { .. } => false,
@@ -394,6 +398,7 @@ impl CallError {
             CallFailed::NotAllowed => Self::Forbidden,
             CallFailed::SealedOnly => Self::SealedOnly,
             CallFailed::NotExpected => Self::WrongPeer,
+            CallFailed::HandshakeFailed => Self::HandshakeFailed,
             CallFailed::ResponseLost => Self::ResponseLost,
             CallFailed::MayHaveExecuted => Self::MayHaveExecuted,
             CallFailed::EngineEnded => Self::EngineEnded,
