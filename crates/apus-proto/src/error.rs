@@ -263,7 +263,7 @@ pub enum CallFailed {
     EmptyForLinux,
     /// The process that ran the engine of this node has ended. The request may have been executed.
     EngineEnded,
-    /// The path within the host ended before the request was sent, and no other path took it. The request was not executed.
+    /// The path ended before the request was sent completely, and no other path took it. The request was not executed.
     NotSent,
     /// The rule of the service does not name this node. The request was not executed.
     NotAllowed,
@@ -271,6 +271,8 @@ pub enum CallFailed {
     SealedOnly,
     /// The peer that answered is not one that the socket may call. Nothing was sent.
     NotExpected,
+    /// The handshake with the peer failed. The request was not executed.
+    HandshakeFailed,
 }
 
 impl CallFailed {
@@ -324,10 +326,12 @@ impl fmt::Display for CallFailed {
                 "the port takes sealed packets only, and this path is plain; the request was not executed"
             ),
             Self::NotExpected => write!(f, "{NOT_EXPECTED}"),
-            Self::NotSent => write!(
-                f,
-                "the path within the host ended before the request was sent; it was not executed"
-            ),
+            Self::HandshakeFailed => {
+                write!(f, "the handshake with the peer failed; the request was not executed")
+            }
+            Self::NotSent => {
+                write!(f, "the path ended before the request was sent; it was not executed")
+            }
             Self::DeadlineExceeded { after, story } => {
                 write!(f, "deadline exceeded after {after:?}: {story}")
             }

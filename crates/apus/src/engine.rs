@@ -783,9 +783,9 @@ impl Engine {
 
     /// Whether messages to the node at an address go through shared memory.
     pub(crate) fn shares_memory_with(&mut self, host: SocketAddr) -> bool {
-        let udp = self.link.find(host);
-        let neighbours = self.neighbours.as_ref();
-        neighbours.zip(udp).is_some_and(|(neighbours, udp)| neighbours.local_path(udp).is_some())
+        let paths = self.paths_to(host).into_iter().flatten();
+        let Some(neighbours) = &self.neighbours else { return false };
+        paths.into_iter().any(|udp| neighbours.local_path(udp).is_some())
     }
 }
 

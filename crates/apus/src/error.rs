@@ -284,8 +284,8 @@ pub enum CallError {
     #[error("the shared engine has ended, and no successor was found yet")]
     NoEngine,
     /// Local: the memory shared with the peer, or with the shared engine, ended before the request was in it, and the request could
-    /// not go over UDP instead. The request was not executed.
-    #[error("the path within the host ended before the request was sent; it was not executed")]
+    /// not go over UDP instead; or a sealed path ended before the request was sent completely. The request was not executed.
+    #[error("the path ended before the request was sent; it was not executed")]
     NotSent,
     /// Peer: its certificate has another name than this client expects. Nothing was sent to it.
     #[error("{0}; nothing was sent")]
@@ -480,6 +480,9 @@ impl CallError {
             CallFailed::NoSuchPort => Self::NoSuchPort,
             CallFailed::NotAllowed => Self::Forbidden,
             CallFailed::SealedOnly => Self::SealedOnly,
+            CallFailed::HandshakeFailed => {
+                Self::HandshakeFailed { reason: "the handshake has failed".to_owned() }
+            }
             CallFailed::NotExpected => Self::WrongPeer(Box::default()),
             CallFailed::ResponseLost => Self::ResponseLost,
             CallFailed::MayHaveExecuted => Self::MayHaveExecuted,

@@ -316,7 +316,7 @@ impl Endpoint {
                 }
                 self.begin_anew(now, key, successor);
             }
-            Ok(_) => self.fail(key, CallFailed::NoSuchPort),
+            Ok(_) => self.fail(key, CallFailed::NotSent),
             Err(error) => self.fail(key, error.clone()),
         }
     }

@@ -6,6 +6,7 @@
 //! | `receive`, `data`, `answer` | arriving packets: by type; DATA; all others about an RPC |
 //! | `entries`, `short` | short messages over the network that arrive together; that begin together |
 //! | `contact` | packets about tokens: first contact, moves, restarts |
+//! | `path_end` | ends of sealed paths: failed handshakes, peers that are over |
 //! | `transmit` | outgoing packets |
 //! | `expire`, `probe`, `sweep` | timeouts; probes; work over all RPCs |
 //! | `local`, `batch` | calls within the host; messages that arrive or leave together |
@@ -30,6 +31,7 @@ mod introduction;
 mod local;
 mod meet;
 mod parts;
+mod path_end;
 mod probe;
 mod probe_queue;
 mod questions;

@@ -5,7 +5,7 @@ use apus_wire::{Header, PathId, UnknownReason};
 use crate::contact::Contact;
 use crate::endpoint::Endpoint;
 use crate::endpoint::parts::Parts;
-use crate::error::{CallError, CallFailed};
+use crate::error::CallError;
 use crate::outgoing::Outgoing;
 use crate::peer::Peer;
 use crate::rights::{PathKind, Rights};
@@ -102,15 +102,6 @@ impl Endpoint {
         is_forbidden.then(|| PathKind::of(peer.path).refusal())
     }
 
-    /// Ends calls that waited for a peer which their socket may not call, a few at a time. No byte of them was sent.
-    #[cold]
-    pub(super) fn end_unexpected(&mut self) {
-        //= docs/protocol.md#seal-6
-        for key in self.sweeps.take_unexpected() {
-            self.fail(key, CallFailed::NotExpected);
-        }
-    }
-
     /// Returns the error of a call to a peer that the socket may not call, if that is known before the contact with the peer. A peer
     /// that was made for this call is forgotten.
     #[cold]
@@ -128,7 +119,6 @@ impl Endpoint {
 
 impl Parts {
     /// Returns whether a deferred message may begin, or go on, to a peer with these rights to be called.
-    #[cold]
     pub(super) fn may_begin(&self, rpc: &Rpc, calls: u64) -> bool {
         //= docs/protocol.md#seal-6
         let is_named = || self.sockets.get(rpc.socket).is_some_and(|it| it.rule & calls != 0);

@@ -536,7 +536,7 @@ impl Endpoint {
             let Some(rpc) = self.rpcs.get_mut(key) else { continue };
             if rights != Rights::ALL.calls && !self.parts.may_begin(rpc, rights) {
                 // It stays deferred until it ends.
-                self.sweeps.push_unexpected(key);
+                self.sweeps.push_unsent(key, CallFailed::NotExpected);
                 continue;
             }
             match rpc.outgoing_mut() {

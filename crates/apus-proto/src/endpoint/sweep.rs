@@ -11,7 +11,7 @@ use crate::time::Time;
 const STEP: usize = 256;
 
 impl Endpoint {
-    /// Ends calls to peers that are not expected, and performs one step of the oldest sweep.
+    /// Ends calls that waited for their peer in vain, and performs one step of the oldest sweep.
     #[inline]
     pub(super) fn sweep(&mut self, now: Time) {
         if !self.sweeps.is_empty() {
@@ -22,7 +22,9 @@ impl Endpoint {
     #[cold]
     #[inline(never)]
     fn sweep_some(&mut self, now: Time) {
-        self.end_unexpected();
+        for (key, error) in self.sweeps.take_unsent() {
+            self.fail(key, error);
+        }
         let Some((swept, first)) = self.sweeps.advance(STEP) else { return };
         //= docs/protocol.md#server-5
         for slot in first..first + STEP {

@@ -10,14 +10,14 @@ use crate::time::Time;
 /// Upper bound on pending sweeps. Beyond it, errors about paths are ignored, and the peers' silence ends their RPCs.
 const WAITING_MAX: usize = 64;
 
-/// Upper bound on the unexpected calls that end at a time.
-const UNEXPECTED: usize = 64;
+/// Upper bound on the unsent calls that end at a time.
+const UNSENT: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Sweeps {
     sweeps: VecDeque<Sweep>,
-    /// Calls to peers that their sockets may not call, which end next.
-    unexpected: VecDeque<RpcKey>,
+    /// Calls that waited for a peer, and end next with these errors. No byte of them was sent.
+    unsent: VecDeque<(RpcKey, CallFailed)>,
 }
 
 #[derive(Debug)]
@@ -44,18 +44,18 @@ pub(super) enum Swept {
 
 impl Sweeps {
     pub(super) fn is_empty(&self) -> bool {
-        self.sweeps.is_empty() && self.unexpected.is_empty()
+        self.sweeps.is_empty() && self.unsent.is_empty()
     }
 
-    /// Adds a call to a peer that its socket may not call.
-    pub(super) fn push_unexpected(&mut self, key: RpcKey) {
-        self.unexpected.push_back(key);
+    /// Adds a call that waited for a peer, and is deferred for good.
+    pub(super) fn push_unsent(&mut self, key: RpcKey, error: CallFailed) {
+        self.unsent.push_back((key, error));
     }
 
     /// Removes and returns the next such calls.
-    pub(super) fn take_unexpected(&mut self) -> Vec<RpcKey> {
-        let count = self.unexpected.len().min(UNEXPECTED);
-        self.unexpected.drain(..count).collect()
+    pub(super) fn take_unsent(&mut self) -> Vec<(RpcKey, CallFailed)> {
+        let count = self.unsent.len().min(UNSENT);
+        self.unsent.drain(..count).collect()
     }
 
     pub(super) fn push(&mut self, swept: Swept) {

@@ -43,6 +43,7 @@ impl CallFailed {
             Self::NotAllowed => (15, [0; 3]),
             Self::SealedOnly => (16, [0; 3]),
             Self::NotExpected => (17, [0; 3]),
+            Self::HandshakeFailed => (18, [0; 3]),
         };
         let story = self.story().map_or([0; STORY], |story| story.encode());
         let mut bytes = [code; LENGTH];
@@ -90,6 +91,7 @@ impl CallFailed {
             15 => Self::NotAllowed,
             16 => Self::SealedOnly,
             17 => Self::NotExpected,
+            18 => Self::HandshakeFailed,
             _ => return None,
         })
     }
@@ -209,6 +211,7 @@ mod tests {
             CallFailed::NotAllowed,
             CallFailed::SealedOnly,
             CallFailed::NotExpected,
+            CallFailed::HandshakeFailed,
         ];
         for error in errors.into_iter().chain(AWAITED.map(timeout)) {
             assert_eq!(CallFailed::decode(&error.encode()), Some(error));

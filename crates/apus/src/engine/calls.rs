@@ -249,7 +249,9 @@ impl Engine {
     ) -> CallError {
         match &self.driver {
             Some(driver) if error == apus_proto::CallError::NotExpected => {
-                driver.unexpected(path, self.mail.rule(socket))
+                let neighbours = self.neighbours.as_ref().filter(|_| path.is_local());
+                let shown_by = neighbours.and_then(|neighbours| neighbours.udp(path));
+                driver.unexpected(shown_by.unwrap_or(path), self.mail.rule(socket))
             }
             _ => CallError::refused(error),
         }

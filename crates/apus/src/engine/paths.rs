@@ -83,7 +83,7 @@ impl Engine {
     }
 
     /// The plain and the sealed path that are found by an address.
-    fn paths_to(&mut self, peer: SocketAddr) -> [Option<PathId>; 2] {
+    pub(super) fn paths_to(&mut self, peer: SocketAddr) -> [Option<PathId>; 2] {
         let sealed = self.link.sealed_paths().and_then(|sealed| sealed.find_sealed(peer));
         [self.link.find(peer), sealed]
     }

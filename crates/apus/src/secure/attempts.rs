@@ -228,7 +228,7 @@ impl Driver {
         path: PathId,
     ) -> Option<PathId> {
         let address = engine.link.address(path)?;
-        self.forget_path(engine, now, path);
+        self.forget_path(engine, path);
         let renewed = sealed(engine).renew_sealed(address)?;
         self.paths.add(renewed, address, clock(now));
         Some(renewed)

@@ -174,7 +174,7 @@ impl Driver {
                 }
             }
             //= docs/protocol.md#seal-7
-            SealEvent::Ended(path, EndReason::Expired) => self.forget_path(engine, now, path),
+            SealEvent::Ended(path, EndReason::Expired) => self.forget_path(engine, path),
             // The next packet asks for keys. The name of the path stays.
             SealEvent::Ended(path, _) => _ = self.paths.update(path, |it| it.refresh_at = None),
             _ => {}
@@ -182,12 +182,12 @@ impl Driver {
     }
 
     /// Forgets a path that is over. Its calls end, and so does the memory that is shared with its peer.
-    pub(super) fn forget_path(&mut self, engine: &mut Engine, now: Time, path: PathId) {
+    pub(super) fn forget_path(&mut self, engine: &mut Engine, path: PathId) {
         if let Some(attempt) = self.paths.end_attempt(path) {
             sealed(engine).remove_keys(attempt.id);
         }
         self.paths.remove(path);
-        engine.endpoint.path_over(now, path);
+        engine.endpoint.path_over(path);
         engine.endpoint.remove_rights(path);
         if let Some(neighbours) = &mut engine.neighbours {
             neighbours.end_pairs_with(path);
