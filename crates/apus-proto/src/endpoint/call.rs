@@ -140,12 +140,13 @@ impl Endpoint {
         let (peers_max, calls_max) = (config.peers_max, config.calls_max);
         let too_many = CallError::TooManyPeers { limit: peers_max };
         let key = self.peer_for_call(now, to.path).ok_or(too_many)?;
+        let mut peer = &self.peers[key];
         //= docs/protocol.md#seal-6
-        if self.peers[key].rights.calls & rule == 0 {
+        if peer.rights.calls & rule == 0 {
             self.not_expected(key)?;
+            peer = &self.peers[key];
         }
         //= docs/protocol.md#hostile-9
-        let peer = &self.peers[key];
         if !self.parts.has_plenty(peer, socket, RPC_BYTES + length as u64) {
             let room = self.room_to_send(key, socket, Account::Own, 0);
             if length as u64 > room {

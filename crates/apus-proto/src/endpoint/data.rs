@@ -159,7 +159,7 @@ impl Endpoint {
     ) -> Option<SocketKey> {
         let Arrival { header, data, .. } = arrival;
         let sender = &self.peers[peer];
-        let refused = sender.has_refused(header.sender_id).is_some();
+        let refused = sender.has_refused_any() && sender.has_refused(header.sender_id).is_some();
         let served = self.parts.sockets.serves(header.dest_port);
         //= docs/protocol.md#seal-6
         let may_send = |it: &ServedBy| sender.rights.requests & it.rule != 0 && !refused;
