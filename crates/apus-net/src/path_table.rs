@@ -27,8 +27,8 @@ pub struct PathTable<V> {
     places: HashMap<Key, usize, foldhash::fast::RandomState>,
     entries: Vec<Entry<V>>,
     unheld: usize,
-    /// Number of sealed paths assigned so far.
-    sealed: u64,
+    /// Number of sealed paths that were assigned to addresses so far.
+    identities: u32,
     hand: usize,
     /// The last plain path found, because packets arrive in runs.
     last: Option<(SocketAddr, PathId)>,
@@ -71,7 +71,7 @@ impl<V> PathTable<V> {
             places: HashMap::default(),
             entries: Vec::new(),
             unheld: 0,
-            sealed: 0,
+            identities: 0,
             hand: 0,
             last: None,
         }
@@ -106,7 +106,7 @@ impl<V> PathTable<V> {
     /// Assigns a plain path to an address, in place of an unheld one if there are many of these. Passes the value of the evicted path
     /// to `evicted`. The address must have no plain path.
     pub fn insert(&mut self, address: SocketAddr, value: V, evicted: impl FnOnce(V)) -> PathId {
-        let id = self.insert_entry((address, false), value, evicted);
+        let id = self.insert_entry((address, false), 0, value, evicted);
         self.places.insert((address, false), place_of(id));
         self.last = Some((address, id));
         id
@@ -121,28 +121,37 @@ impl<V> PathTable<V> {
         value: V,
         evicted: impl FnOnce(V),
     ) -> PathId {
-        let id = self.insert_entry((address, true), value, evicted);
+        self.identities = self.identities.wrapping_add(1);
+        let id = self.insert_entry((address, true), self.identities, value, evicted);
         self.places.insert((address, true), place_of(id));
         id
     }
 
     //= docs/protocol.md#seal-10
-    /// Assigns a sealed path to an address, as [`insert_sealed`](Self::insert_sealed) does, but that is not found by the address:
-    /// whether its peer receives there is not known.
-    pub(crate) fn insert_unlisted(
+    /// Assigns another address to the peer of a sealed path. The new path is not found by the address: whether the peer receives there
+    /// is not known.
+    pub(crate) fn insert_foreign(
         &mut self,
         address: SocketAddr,
+        home: PathId,
         value: V,
         evicted: impl FnOnce(V),
     ) -> PathId {
-        self.insert_entry((address, true), value, evicted)
+        let identity = (home.identity() & u64::from(u32::MAX)) as u32;
+        self.insert_entry((address, true), identity, value, evicted)
     }
 
-    fn insert_entry(&mut self, key: Key, value: V, evicted: impl FnOnce(V)) -> PathId {
+    fn insert_entry(
+        &mut self,
+        key: Key,
+        identity: u32,
+        value: V,
+        evicted: impl FnOnce(V),
+    ) -> PathId {
         let (address, is_sealed) = key;
         let place = if self.unheld >= UNHELD_MAX { self.evict() } else { self.entries.len() };
         let index = u32::try_from(place).expect("far fewer than 2^30 peers") * LINKS + self.link;
-        let mut id = PathId::new(index, self.new_name(key)).on_host(self.host(address));
+        let mut id = PathId::new(index, self.name(key, identity)).on_host(self.host(address));
         if is_sealed {
             id = id.sealed();
         }
@@ -161,13 +170,13 @@ impl<V> PathTable<V> {
         id
     }
 
-    /// Returns the number that stands for an address. Each sealed path has a number of its own, because it belongs to one peer.
-    fn new_name(&mut self, (address, is_sealed): Key) -> u64 {
-        if !is_sealed {
-            return self.names.hash_one(address);
+    //= docs/protocol.md#seal-5
+    /// Returns the number that stands for an address; on a sealed path, also for the identity of its peer.
+    fn name(&self, (address, is_sealed): Key, identity: u32) -> u64 {
+        match is_sealed {
+            true => u64::from(identity) << 32 | self.names.hash_one((address, identity)) >> 32,
+            false => self.names.hash_one(address),
         }
-        self.sealed += 1;
-        self.names.hash_one((address, self.sealed))
     }
 
     /// Returns the number of a host: from its IPv4 address, or from the network of its IPv6 address, because the host may have any
@@ -346,9 +355,11 @@ mod tests {
         let second = table.insert_sealed(stranger(1), '2', drop);
         assert_eq!(table.find_sealed(stranger(1)), Some(second));
         assert_eq!((table.get(first), table.get(second)), (Some(&'1'), Some(&'2')));
-        let unlisted = table.insert_unlisted(stranger(1), '3', drop);
+        let foreign = table.insert_foreign(stranger(1), first, '3', drop);
         assert_eq!(table.find_sealed(stranger(1)), Some(second));
-        assert_eq!(table.address(unlisted), Some(stranger(1)));
+        assert_eq!(table.address(foreign), Some(stranger(1)));
+        assert_eq!(foreign.identity(), first.identity());
+        assert_ne!((first.identity(), foreign.identity()), (second.identity(), 0));
         table.release(first);
         (100..20_000).for_each(|number| _ = table.insert(stranger(number), 'x', drop));
         assert_eq!(table.get(first), None, "nobody holds it");

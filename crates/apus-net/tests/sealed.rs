@@ -372,6 +372,8 @@ fn keys_that_have_ended_are_asked_for_again_on_every_path_that_had_them() {
     elsewhere.send_to(&datagram, lab.pair.b.local_addr()).unwrap();
     let [(moved, _)] = receive(&mut lab.pair.b, 1)[..] else { panic!("one packet") };
     lab.pair.b.hold(moved);
+    assert_eq!(moved.identity(), lab.pair.ba.identity());
+    assert_eq!(lab.pair.b.poll_seal(), Some(SealEvent::Moved(lab.pair.ba, moved)));
     let id = lab.pair.ids[1];
     lab.pair.b.remove_keys(id);
     for path in [moved, lab.pair.ba] {

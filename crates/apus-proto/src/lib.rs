@@ -134,6 +134,6 @@ pub use local::{MessageKind, MessageSink, Words};
 pub use remote::Remote;
 pub use rights::{PathKind, Rights};
 pub use slab::{RpcKey, SocketKey};
-pub use sockets::FIRST_CLIENT_PORT;
+pub use sockets::{FIRST_CLIENT_PORT, RequestLimits};
 pub use time::{Time, sooner};
 pub use trace::{FAILURE_CAUSES, TraceChoice, TraceEvent, TraceMark, TraceSink};

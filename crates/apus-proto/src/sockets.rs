@@ -14,6 +14,8 @@ pub(crate) struct Socket {
     pub(crate) port: u16,
     /// The bit of its rule.
     pub(crate) rule: u64,
+    /// Limits of its requests, beside those of all sockets.
+    pub(crate) limits: Option<RequestLimits>,
     /// Charges to the socket's budget.
     pub(crate) usage: Usage,
     /// Part of these bytes for responses that wait for the application.
@@ -22,12 +24,24 @@ pub(crate) struct Socket {
     pub(crate) others: u64,
 }
 
+/// Limits of the requests to one socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RequestLimits {
+    /// The longest request, in bytes. Longer ones are refused as too large.
+    pub longest: u32,
+    /// Bytes of all requests in service or arriving, each with 512 bytes beside its message. A request that does not fit is refused as
+    /// over budget.
+    pub budget: u64,
+}
+
 /// A socket that serves a port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServedBy {
     pub(crate) socket: SocketKey,
     /// The bit of its rule.
     pub(crate) rule: u64,
+    /// Whether its requests have limits of their own.
+    pub(crate) is_limited: bool,
 }
 
 /// The bit of the rule that a socket has at the beginning.
@@ -59,12 +73,19 @@ impl Sockets {
         };
         let usage = Usage::default();
         let rule = FIRST_RULE;
-        let socket = self.slots.insert(Socket { port, rule, usage, undelivered: 0, others: 0 });
+        let new = Socket { port, rule, limits: None, usage, undelivered: 0, others: 0 };
+        let socket = self.slots.insert(new);
         self.ports.insert(port, socket);
         if port < FIRST_CLIENT_PORT {
-            self.serves_last = Some((port, ServedBy { socket, rule }));
+            self.serves_last = Some((port, ServedBy { socket, rule, is_limited: false }));
         }
         Ok(socket)
+    }
+
+    pub(crate) fn limit(&mut self, socket: SocketKey, limits: RequestLimits) {
+        let Some(it) = self.slots.get_mut(socket) else { return };
+        it.limits = Some(limits);
+        self.serves_last = self.serves_last.filter(|(port, _)| *port != it.port);
     }
 
     fn free_port(&mut self) -> Option<u16> {
@@ -130,6 +151,7 @@ impl Sockets {
             return None;
         }
         let socket = self.ports.get(&port).copied()?;
-        Some(ServedBy { socket, rule: self.get(socket)?.rule })
+        let Socket { rule, limits, .. } = self.get(socket)?;
+        Some(ServedBy { socket, rule: *rule, is_limited: limits.is_some() })
     }
 }

@@ -2,7 +2,9 @@
 
 mod pair;
 
-use apus_proto::{CallError, CallFailed, CallOptions, PathKind, Remote, Rights, RpcKey, SocketKey};
+use apus_proto::{
+    CallError, CallFailed, CallOptions, PathKind, Remote, RequestLimits, Rights, RpcKey, SocketKey,
+};
 use apus_wire::{
     Credentials, Open, Packet, PacketType, PathId, RpcUnknown, Stamp, Token, UnknownReason,
 };
@@ -81,6 +83,28 @@ fn a_request_without_right_is_refused_and_never_executed() {
         pair.response(allowed);
         pair.assert_clean();
     }
+}
+
+//= docs/protocol.md#seal-4
+#[test]
+fn requests_to_a_socket_with_limits_are_short_and_few() {
+    let mut pair = acquainted();
+    let socket = pair.nodes[SERVER].service;
+    let limits = RequestLimits { longest: 64 << 10, budget: 100 << 10 };
+    pair.endpoint(SERVER).limit_requests(socket, limits);
+    for length in [100, 1_000, 60_000, 64 << 10] {
+        let call = call(&mut pair, length);
+        pair.drive();
+        pair.response(call);
+    }
+    let long = call(&mut pair, (64 << 10) + 1);
+    pair.drive_until(|net| net.outcome(CLIENT, long).is_some());
+    assert_eq!(pair.failure(long), CallFailed::RequestTooLarge { length: (64 << 10) + 1 });
+    // Two at a time have no room, and are executed one after the other.
+    let calls = [60_000, 60_000, 60_000].map(|length| call(&mut pair, length));
+    pair.drive();
+    calls.into_iter().for_each(|call| _ = pair.response(call));
+    assert!(pair.counters(SERVER).refused_over_budget > 0);
 }
 
 //= docs/protocol.md#seal-6
@@ -294,15 +318,20 @@ fn a_peer_that_moves_keeps_its_rights() {
     assert_eq!(pair.failure(forbidden), CallFailed::NotAllowed);
 }
 
-/// Tokens are in the clear in a handshake, so a node without identity may know those of a sealed path.
+/// Tokens are in the clear in a handshake, so another node may know those of a sealed path.
 //= docs/protocol.md#seal-5
 #[test]
-fn a_sealed_peer_does_not_move_to_a_plain_path() {
+fn a_sealed_peer_does_not_move_to_a_plain_path_or_to_one_of_another_identity() {
+    let other = PathId::new(9, 77 << 32 | path(9).name()).sealed();
+    assert_ne!(other.identity(), sealed(CLIENT).identity());
+    [path(9), other].into_iter().for_each(does_not_move_to);
+}
+
+fn does_not_move_to(elsewhere: PathId) {
     let mut pair = acquainted();
     let call = call(&mut pair, 100);
     pair.drive();
     pair.response(call);
-    let elsewhere = path(9);
     let (ours, theirs) = (token(path(SERVER), sealed(CLIENT)), token(path(CLIENT), sealed(SERVER)));
     let data = pair.sent_by(CLIENT, PacketType::Data)[0].clone();
     pair.sent.clear();

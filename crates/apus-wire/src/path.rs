@@ -60,7 +60,8 @@ impl PathId {
         Self { index_and_facts: self.index_and_facts | LOCAL, ..self }
     }
 
-    /// Returns the same path, whose packets are encrypted and authenticated.
+    /// Returns the same path, whose packets are encrypted and authenticated. The high half of its name is the number of the peer's
+    /// identity, see [`identity`](Self::identity).
     #[inline]
     #[must_use]
     pub const fn sealed(self) -> Self {
@@ -116,6 +117,15 @@ impl PathId {
     #[must_use]
     pub const fn is_sealed(self) -> bool {
         self.index_and_facts & SEALED != 0
+    }
+
+    //= docs/protocol.md#seal-5
+    /// Returns the number of the peer's identity, if the path is sealed: equal on all paths whose packets the keys of one peer seal, and
+    /// different for different peers. 0 on other paths.
+    #[inline]
+    #[must_use]
+    pub const fn identity(self) -> u64 {
+        if self.is_sealed() { self.name >> 32 } else { 0 }
     }
 
     /// Returns whether the path leads to this machine.

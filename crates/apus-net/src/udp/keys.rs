@@ -41,7 +41,7 @@ impl UdpLink {
     #[cold]
     fn add_sealed(&mut self, address: SocketAddr, raw: RawAddress) -> PathId {
         self.end_batch();
-        peer::add_sealed(&mut self.peers, &mut self.senders, address, raw, None, true)
+        peer::add_sealed(&mut self.peers, &mut self.senders, address, raw)
     }
 
     /// Seals with the latest keys of a path from now on. Earlier ones open datagrams for a time.

@@ -66,23 +66,34 @@ pub(super) fn add(
     })
 }
 
-/// Assigns a sealed path to an address, as [`add`] assigns a plain one. `is_listed`: it is found by the address.
+/// Assigns a sealed path to an address, as [`add`] assigns a plain one.
 #[cold]
 pub(super) fn add_sealed(
     peers: &mut PathTable<Peer>,
     senders: &mut usize,
     address: SocketAddr,
     raw: RawAddress,
-    keys: Option<AssociationId>,
-    is_listed: bool,
 ) -> PathId {
-    let peer = Peer { is_sealed: true, keys, ..Peer::new(address, raw) };
-    let evicted = |evicted: Peer| *senders -= usize::from(evicted.sender.descriptor().is_some());
-    if is_listed {
-        peers.insert_sealed(address, peer, evicted)
-    } else {
-        peers.insert_unlisted(address, peer, evicted)
-    }
+    let peer = Peer { is_sealed: true, ..Peer::new(address, raw) };
+    peers.insert_sealed(address, peer, |evicted| {
+        *senders -= usize::from(evicted.sender.descriptor().is_some());
+    })
+}
+
+//= docs/protocol.md#seal-10
+/// Assigns another address to the peer of a sealed path, which has these keys.
+#[cold]
+pub(super) fn add_foreign(
+    peers: &mut PathTable<Peer>,
+    senders: &mut usize,
+    address: SocketAddr,
+    raw: RawAddress,
+    (home, keys): (PathId, AssociationId),
+) -> PathId {
+    let peer = Peer { is_sealed: true, keys: Some(keys), ..Peer::new(address, raw) };
+    peers.insert_foreign(address, home, peer, |evicted| {
+        *senders -= usize::from(evicted.sender.descriptor().is_some());
+    })
 }
 
 impl Peer {

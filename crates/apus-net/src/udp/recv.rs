@@ -346,7 +346,8 @@ fn foreign_path_of(
         return known;
     }
     let raw = RawAddress::encode(from, *family)?;
-    let path = peer::add_sealed(peers, connected, from, raw, Some(id), false);
+    let home = sealing.associations.path(id)?;
+    let path = peer::add_foreign(peers, connected, from, raw, (home, id));
     sealing.foreign = Some(path);
     Some(path)
 }

@@ -212,7 +212,8 @@ impl Endpoint {
     /// Returns whether a peer may have moved to a path. A peer with an identity has it on every path.
     fn may_be_at(&self, key: PeerKey, path: PathId) -> bool {
         //= docs/protocol.md#seal-5
-        self.peers[key].path.is_sealed() == path.is_sealed()
+        let present = self.peers[key].path;
+        (present.is_sealed(), present.identity()) == (path.is_sealed(), path.identity())
     }
 
     /// Passes the event of an arrived packet to the contact with a peer, and carries out the reaction.

@@ -23,7 +23,7 @@ use crate::remote::Remote;
 use crate::rpc::{Phase, Rpc};
 use crate::short_bodies::ShortBodies;
 use crate::slab::{PeerKey, RpcKey, SocketKey};
-use crate::sockets::ServedBy;
+use crate::sockets::{ServedBy, Socket};
 use crate::time::{Time, nanos};
 use crate::trace::TraceEvent;
 use crate::usage::{Account, RPC_BYTES};
@@ -163,11 +163,14 @@ impl Endpoint {
         let served = self.parts.sockets.serves(header.dest_port);
         //= docs/protocol.md#seal-6
         let may_send = |it: &ServedBy| sender.rights.requests & it.rule != 0 && !refused;
-        let Some(ServedBy { socket, .. }) = served.filter(may_send) else {
+        let Some(ServedBy { socket, is_limited, .. }) = served.filter(may_send) else {
             self.refuse_for_good(peer, arrival);
             return None;
         };
         let cost = RPC_BYTES + u64::from(data.message_length);
+        if is_limited && self.is_beyond_limits(peer, socket, arrival) {
+            return None;
+        }
         if data.message_length > self.message_max(peer) || cost > self.parts.config.least_budget() {
             self.parts.counters.refused_too_large += 1;
             self.refuse(peer, arrival, UnknownReason::TooLarge);
@@ -208,6 +211,33 @@ impl Endpoint {
             return None;
         }
         Some(socket)
+    }
+
+    /// Returns whether a request is beyond the limits of its socket, and refuses it then.
+    #[cold]
+    fn is_beyond_limits(
+        &mut self,
+        peer: PeerKey,
+        socket: SocketKey,
+        arrival: &Arrival<'_>,
+    ) -> bool {
+        //= docs/protocol.md#seal-4
+        let Some(Socket { limits: Some(limits), usage, .. }) = self.parts.sockets.get(socket)
+        else {
+            return false;
+        };
+        let length = arrival.data.message_length;
+        if length > limits.longest {
+            self.parts.counters.refused_too_large += 1;
+            self.refuse(peer, arrival, UnknownReason::TooLarge);
+            return true;
+        }
+        let is_full = usage.charged + RPC_BYTES + u64::from(length) > limits.budget;
+        if is_full {
+            self.parts.counters.refused_over_budget += 1;
+            self.refuse(peer, arrival, UnknownReason::OverBudget);
+        }
+        is_full
     }
 
     /// Refuses a request for a port that is not served or to which the peer has no right, or for which that was so when the request

@@ -323,7 +323,7 @@ impl Endpoint {
         port: u16,
         length: usize,
     ) -> Result<(SocketKey, u64), UnknownReason> {
-        let ServedBy { socket, rule } =
+        let ServedBy { socket, rule, .. } =
             self.parts.sockets.serves(port).ok_or(UnknownReason::NoSuchPort)?;
         let peer = self.local.peer(path).ok_or(UnknownReason::Unknown)?;
         //= docs/protocol.md#seal-6

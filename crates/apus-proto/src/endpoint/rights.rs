@@ -11,6 +11,7 @@ use crate::peer::Peer;
 use crate::rights::{PathKind, Rights};
 use crate::rpc::Rpc;
 use crate::slab::{PeerKey, SocketKey};
+use crate::sockets::RequestLimits;
 
 impl Endpoint {
     /// Sets the rights of all paths of a kind that have no rights of their own. [`Rights::ALL`] at the beginning. Takes time in
@@ -59,6 +60,11 @@ impl Endpoint {
     pub fn set_rule(&mut self, socket: SocketKey, rule: u8) {
         assert!(rule < 64, "rules are 0 to 63");
         self.parts.sockets.set_rule(socket, rule);
+    }
+
+    /// Limits the requests to a socket, beside the limits of all sockets. Does nothing if the socket is closed.
+    pub fn limit_requests(&mut self, socket: SocketKey, limits: RequestLimits) {
+        self.parts.sockets.limit(socket, limits);
     }
 
     /// Copies the rights of a path to its peers.
