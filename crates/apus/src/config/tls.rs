@@ -18,6 +18,9 @@ pub(super) const REKEY: Duration = Duration::from_secs(3_600);
 const REKEY_MIN: Duration = Duration::from_secs(1);
 const REKEY_MAX: Duration = Duration::from_secs(24 * 3_600);
 
+/// The least `message_max`: messages of handshakes have up to this length.
+const MESSAGE_MAX_LEAST: u32 = 64 << 10;
+
 /// Upper bound on the different rules of services. Sockets have 62 in all.
 const RULES_MAX: usize = 32;
 
@@ -179,6 +182,14 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         let value = format!("{} different rules", rules.len());
         return wrong("tls_allow", &value, &format!("at most {RULES_MAX}"));
     }
+    if config.message_limit() < MESSAGE_MAX_LEAST {
+        let value = config.message_limit().to_string();
+        return wrong(
+            "message_max",
+            &value,
+            "at least 64 KiB with a certificate: handshakes need it",
+        );
+    }
     if !config.has_own_engine() {
         return wrong(
             "tls_cert",
@@ -265,6 +276,7 @@ mod tests {
             ("tls_key", &(|config: &mut Config| _ = config.tls_key(None)) as &dyn Fn(&mut Config)),
             ("tls_cert", &|config: &mut Config| _ = config.tls_cert(None)),
             ("tls_ca", &|config: &mut Config| _ = config.tls_ca(Vec::new())),
+            ("message_max", &|config: &mut Config| _ = config.message_max(65_535)),
             ("tls_cert", &|config: &mut Config| _ = config.link(Links::Raw)),
             ("tls_cert", &|config: &mut Config| _ = config.engine("unix:/e".parse().unwrap())),
         ] {

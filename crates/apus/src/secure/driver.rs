@@ -6,8 +6,10 @@ use std::time::Duration;
 use std::{io, mem};
 
 use apus_net::{Link, SealEvent, SealedPaths};
-use apus_proto::{CallFailed, PathKind, SocketKey, Time};
-use apus_seal::{EndReason, HandshakeLimits, Handshakes, Identity, Rule, SECURE_PORT, TlsSession};
+use apus_proto::{CallFailed, PathKind, RequestLimits, SocketKey, Time};
+use apus_seal::{
+    EndReason, HandshakeLimits, Handshakes, Identity, Rule, SECURE_PORT, TlsSession, frame,
+};
 use apus_wire::{PathId, is_native};
 
 use crate::engine::lock::Shared;
@@ -43,6 +45,7 @@ impl Driver {
             key
         };
         let (service, client) = (open(Some(SECURE_PORT)), open(None));
+        engine.endpoint.limit_requests(service, HANDSHAKE_LIMITS);
         let rules = Rules::of(&node.allow);
         engine.endpoint.set_default_rights(PathKind::Plain, rules.of_plain(node.plain));
         engine.endpoint.set_default_rights(PathKind::Sealed, Rules::of_unknown());
@@ -238,6 +241,11 @@ impl Driver {
         (self.node.rekey * 2).min(valid)
     }
 }
+
+//= docs/protocol.md#seal-4
+/// Strangers may send requests of handshakes: each takes at most 64 KiB, and all together at most 16 MiB.
+const HANDSHAKE_LIMITS: RequestLimits =
+    RequestLimits { longest: frame::REQUEST_MAX as u32, budget: 16 << 20 };
 
 /// Returns the sealed paths of the engine's link.
 pub(super) fn sealed(engine: &mut Engine) -> &mut dyn SealedPaths {
