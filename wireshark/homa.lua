@@ -47,6 +47,8 @@ local REASONS = {
     [0] = "not stated", [1] = "port not served", [2] = "request was executed, response given up",
     [3] = "request too long", [4] = "budgets of the server are full", [5] = "other version", [6] = "token not known",
     [7] = "handler panicked", [8] = "port of this first contact not served",
+    [9] = "sealed packets only", [10] = "not allowed by the rule of the service",
+    [11] = "sealed packets only, at this first contact", [12] = "not allowed by the rule of the service, at this first contact",
 }
 
 local EXTENSIONS = { [0] = "filler", [1] = "deadline", [2] = "trace context" }

@@ -548,14 +548,21 @@ impl<'a> Run<'a> {
 
     fn on_failed(&mut self, at: usize, number: usize, error: CallFailed) {
         use CallFailed::{
-            HandlerPanicked, NoSuchPort, OtherVersion, Overloaded, RequestTooLarge, ResponseLost,
+            HandlerPanicked, NoSuchPort, NotAllowed, NotExpected, OtherVersion, Overloaded,
+            RequestTooLarge, ResponseLost, SealedOnly,
         };
         let damages = self.input.damages;
         let call = self.end(at, number);
         match error {
             _ if damages => {}
             ResponseLost | HandlerPanicked => assert!(call.executed, "call {number}: {error}"),
-            NoSuchPort | OtherVersion { .. } | Overloaded { .. } | RequestTooLarge { .. } => {
+            NoSuchPort
+            | NotAllowed
+            | NotExpected
+            | SealedOnly
+            | OtherVersion { .. }
+            | Overloaded { .. }
+            | RequestTooLarge { .. } => {
                 assert!(!call.executed, "call {number} was executed, and denied: {error}");
                 call.denied = Some(error);
             }

@@ -46,12 +46,14 @@ crate::link_counters! { list! { LINK "link" } }
 crate::memory_counters! { list! { MEMORY "memory" } }
 crate::delivery_counters! { list! { DELIVERY "delivery" } }
 crate::stream_counters! { list! { STREAMS "streams" } }
+crate::handshake_counters! { list! { HANDSHAKES "handshakes" } }
 crate::process_counters! { list! { PROCESS "process" } }
 
 /// Returns the counters of an engine, in the order of its section of a file.
 pub fn engine_metrics() -> impl Iterator<Item = &'static Metric> {
     let arrays = PROTOCOL_ARRAYS.iter().copied().flatten();
-    PROTOCOL.iter().chain(arrays).chain(LINK).chain(MEMORY).chain(DELIVERY).chain(STREAMS)
+    let near = MEMORY.iter().chain(DELIVERY).chain(STREAMS).chain(HANDSHAKES);
+    PROTOCOL.iter().chain(arrays).chain(LINK).chain(near)
 }
 
 /// Returns the counters of a shared engine about each process that uses it, in the order of the process's section.

@@ -123,6 +123,9 @@ macro_rules! protocol_counters {
             refused_over_budget: requests,
             /// Requests refused because their port is not served.
             refused_no_port: requests,
+            /// Requests and first contacts refused because the rule of the service does not name the client, or because the port
+            /// takes sealed packets only.
+            refused_not_allowed: requests,
             /// Messages refused because they are longer than the limit.
             refused_too_large: messages,
             /// Packets dropped: not a Homa packet (see the wire errors).
@@ -412,6 +415,32 @@ macro_rules! delivery_counters {
             sleeping_ns: nanoseconds,
             /// Times that a thread did not get the lock of the engine at once.
             lock_misses: times,
+        }
+    };
+}
+
+/// Passes the table of the counters of handshakes to the named macro.
+#[macro_export]
+macro_rules! handshake_counters {
+    ($with:ident! { $($tokens:tt)* }) => {
+        $with! {
+            { $($tokens)* }
+            /// Handshakes that this node began, refreshes included.
+            client_begun: handshakes,
+            /// Handshakes that this node began and that gave a path its keys.
+            client_done: handshakes,
+            /// Handshakes that this node began and that failed.
+            client_failed: handshakes,
+            /// Handshakes of others that this node took.
+            server_begun: handshakes,
+            /// Handshakes of others that gave a path its keys.
+            server_done: handshakes,
+            /// Handshakes of others that failed: a certificate was refused, or the time was over.
+            server_failed: handshakes,
+            /// Requests of handshakes that were refused, because of a limit or because no frame could be read.
+            refused: requests,
+            /// Handshakes over sealed paths that gave them new keys, of both sides.
+            refreshes: handshakes,
         }
     };
 }

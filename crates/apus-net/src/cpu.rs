@@ -34,6 +34,12 @@ pub fn was_preempted() -> bool {
     result != 0 || SEEN.replace(usage.ru_nivcsw) != usage.ru_nivcsw
 }
 
+/// Makes the kernel prefer other threads to the calling one (nice 5). Has no effect if the process may not have it.
+pub fn lower_priority() {
+    // SAFETY: takes integers. Linux applies a call for process 0 to the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
+}
+
 /// Pins the calling thread to one CPU. Fails with `InvalidInput` if the CPU does not exist or this process may not use it (see
 /// [`allowed`]).
 pub fn pin_current_thread(cpu: usize) -> io::Result<()> {

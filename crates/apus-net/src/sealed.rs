@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use apus_seal::{AssociationId, EndReason, PathSecret, Role, Suite};
+use apus_seal::{AssociationId, EndReason, PathSecret, RefreshSalt, Role, Suite};
 use apus_wire::PathId;
 
 /// The cipher of records.
@@ -41,26 +41,55 @@ pub enum SealEvent {
     Doubted(PathId),
     /// The keys of a path are used no more.
     Ended(PathId, EndReason),
+    /// The peer of the first path, which has keys, receives by the second path now, and the keys belong to that one.
+    Moved(PathId, PathId),
 }
 
 /// The sealed paths of a link.
+///
+/// A path with keys is held until its keys end.
 pub trait SealedPaths {
     /// Returns the sealed path to an address, a new one if necessary, or `None` if the link does not reach the address. A new path has
     /// no keys. Packets on it are counted and dropped, and the first one causes [`SealEvent::Wanted`].
     fn resolve_sealed(&mut self, to: SocketAddr) -> Option<PathId>;
 
+    //= docs/protocol.md#seal-5
+    /// Returns a new sealed path to an address at which another peer answers. Earlier paths to it are no longer found by the address.
+    fn renew_sealed(&mut self, to: SocketAddr) -> Option<PathId>;
+
     /// Takes an id for a handshake. `random` is drawn anew for each. `None`: too many paths are in use.
     fn reserve_keys(&mut self, random: u64) -> Option<AssociationId>;
 
-    /// Gives keys to a path, and to an id from [`reserve_keys`](Self::reserve_keys). From now on packets on the path are sealed with them. Returns
-    /// `false` if the path or the id is forgotten.
+    /// Gives keys to a path, and to an id from [`reserve_keys`](Self::reserve_keys). From now on packets on the path are opened with them, and sealed
+    /// with them unless this node is the client of the handshake and the path has keys: these seal until
+    /// [`confirm_keys`](Self::confirm_keys), because the server has the new ones later. Returns `false` if the path or the id is forgotten.
     fn install_keys(&mut self, path: PathId, id: AssociationId, keys: PathKeys) -> bool;
+
+    //= docs/protocol.md#seal-2
+    /// Notes that the server of a handshake has its keys. From now on packets on the path are sealed with them.
+    fn confirm_keys(&mut self, id: AssociationId);
 
     /// Forgets an id and its keys. Nothing is reported.
     fn remove_keys(&mut self, id: AssociationId);
 
+    /// Makes the next packet on a path without keys cause [`SealEvent::Wanted`] again.
+    fn forget_want(&mut self, path: PathId);
+
+    //= docs/protocol.md#seal-7
+    /// Returns the part of a path's secret that a refresh of the path needs; `None` if the path has no keys.
+    fn refresh_salt(&self, path: PathId) -> Option<RefreshSalt>;
+
+    /// Returns the sealed path that is found by an address, if there is one.
+    fn find_sealed(&mut self, address: SocketAddr) -> Option<PathId>;
+
+    /// Returns whether [`poll_seal`](Self::poll_seal) has an event that sending or receiving has caused.
+    fn has_seal_events(&self) -> bool;
+
     /// Returns the next event. Ends keys whose time is over.
     fn poll_seal(&mut self) -> Option<SealEvent>;
+
+    /// Returns the time until keys may end in [`poll_seal`](Self::poll_seal); `None` if no path has keys.
+    fn seal_due_in(&self) -> Option<Duration>;
 }
 
 /// The cipher of a build without the feature `secure`, where no path has keys.

@@ -141,12 +141,12 @@ pub(crate) enum Act {
     Move,
     /// Send OPEN as another peer that asks on behalf of this one.
     Ask,
-    /// This peer has asked on behalf of another one and got this answer.
-    Answer(PeerKey, Option<Credentials>),
-    /// The port is not served: end the call that the OPEN names, and send OPEN for the others.
-    FailCall,
-    /// The port was not served when the CONFIRM arrived: end the call that it names.
-    FailConfirmed,
+    /// This peer has asked on behalf of another one and got this answer: a token, or the reason for a refusal.
+    Answer(PeerKey, Result<Credentials, UnknownReason>),
+    /// The port is not served, or this node has no right: end the call that the OPEN names, and send OPEN for the others.
+    FailCall(UnknownReason),
+    /// That was so when the CONFIRM arrived: end the call that it names.
+    FailConfirmed(UnknownReason),
     /// End all calls of this peer, or of the one on whose behalf it asks, because the peer speaks another version.
     FailVersion(Option<PeerKey>),
     /// The peer has no room for this node: mark the call, which is repeated.
@@ -188,7 +188,7 @@ impl Contact {
             }
             //= docs/protocol.md#contact-5
             (Self::Asking(doubted, _), Event::Token(credentials)) => {
-                Act::Answer(*doubted, Some(credentials))
+                Act::Answer(*doubted, Ok(credentials))
             }
             (Self::Met(met), Event::Token(credentials)) => met.on_token(now, spacing, credentials),
             (Self::Native | Self::Over, Event::Token(_)) => Act::Ignore,
@@ -215,12 +215,18 @@ impl Contact {
                 Act::FailVersion(Some(*doubted))
             }
             //= docs/protocol.md#contact-3
-            (Self::Opening(_), Event::ContactRefused(Reason::NoContact)) => Act::FailCall,
-            (Self::Asking(doubted, _), Event::ContactRefused(Reason::NoContact)) => {
-                Act::Answer(*doubted, None)
+            (Self::Opening(_), Event::ContactRefused(reason)) if reason.is_about_contact() => {
+                Act::FailCall(reason)
             }
-            (Self::Met(met), Event::ContactRefused(Reason::NoContact)) if !met.knows_us() => {
-                Act::FailConfirmed
+            (Self::Asking(doubted, _), Event::ContactRefused(reason))
+                if reason.is_about_contact() =>
+            {
+                Act::Answer(*doubted, Err(reason))
+            }
+            (Self::Met(met), Event::ContactRefused(reason))
+                if reason.is_about_contact() && !met.knows_us() =>
+            {
+                Act::FailConfirmed(reason)
             }
             (Self::Over, Event::ContactRefused(_)) => Act::DropToken,
             (_, Event::ContactRefused(_)) => Act::Ignore,

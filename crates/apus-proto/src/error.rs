@@ -74,6 +74,8 @@ pub enum CallError {
     SocketClosed,
     /// The path within the host has ended, for instance because the peer's process has ended.
     PathEnded,
+    /// The socket may not call the peer: its rule does not name it ([`Endpoint::set_rights`](crate::Endpoint::set_rights)).
+    NotExpected,
 }
 
 impl fmt::Display for CallError {
@@ -93,11 +95,14 @@ impl fmt::Display for CallError {
             }
             Self::SocketClosed => write!(f, "the socket is closed"),
             Self::PathEnded => write!(f, "the path within the host has ended"),
+            Self::NotExpected => write!(f, "{NOT_EXPECTED}"),
         }
     }
 }
 
 impl std::error::Error for CallError {}
+
+const NOT_EXPECTED: &str = "the client's rule does not name the peer; nothing was sent";
 
 fn over_budget(f: &mut fmt::Formatter<'_>, what: &str, length: usize, room: u64) -> fmt::Result {
     write!(f, "{what} of {length} bytes: the budgets leave room for {room}")
@@ -258,8 +263,16 @@ pub enum CallFailed {
     EmptyForLinux,
     /// The process that ran the engine of this node has ended. The request may have been executed.
     EngineEnded,
-    /// The path within the host ended before the request was sent, and no other path took it. The request was not executed.
+    /// The path ended before the request was sent completely, and no other path took it. The request was not executed.
     NotSent,
+    /// The rule of the service does not name this node. The request was not executed.
+    NotAllowed,
+    /// The port takes sealed packets only, and the path to it is plain. The request was not executed.
+    SealedOnly,
+    /// The peer that answered is not one that the socket may call. Nothing was sent.
+    NotExpected,
+    /// The handshake with the peer failed. The request was not executed.
+    HandshakeFailed,
 }
 
 impl CallFailed {
@@ -304,10 +317,21 @@ impl fmt::Display for CallFailed {
             Self::EngineEnded => {
                 write!(f, "the shared engine has ended; the request may have been executed")
             }
-            Self::NotSent => write!(
+            Self::NotAllowed => write!(
                 f,
-                "the path within the host ended before the request was sent; it was not executed"
+                "the rule of the service does not allow this node; the request was not executed"
             ),
+            Self::SealedOnly => write!(
+                f,
+                "the port takes sealed packets only, and this path is plain; the request was not executed"
+            ),
+            Self::NotExpected => write!(f, "{NOT_EXPECTED}"),
+            Self::HandshakeFailed => {
+                write!(f, "the handshake with the peer failed; the request was not executed")
+            }
+            Self::NotSent => {
+                write!(f, "the path ended before the request was sent; it was not executed")
+            }
             Self::DeadlineExceeded { after, story } => {
                 write!(f, "deadline exceeded after {after:?}: {story}")
             }

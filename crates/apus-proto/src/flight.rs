@@ -93,6 +93,19 @@ impl Flight {
         self.deferred.first_key_value().map(|(&(_, _, key), _)| key)
     }
 
+    /// Removes and returns the deferred messages that are chosen. They stay deferred until they end.
+    pub(crate) fn take_deferred(&mut self, chosen: impl Fn(RpcKey) -> bool) -> Vec<RpcKey> {
+        let mut taken = Vec::new();
+        self.deferred.retain(|&(_, _, key), _| {
+            let is_chosen = chosen(key);
+            if is_chosen {
+                taken.push(key);
+            }
+            !is_chosen
+        });
+        taken
+    }
+
     /// Returns the deferred messages that have room now.
     pub(crate) fn release(&mut self, most: u64) -> impl Iterator<Item = RpcKey> {
         let mut in_flight = self.sent - self.arrived;

@@ -24,6 +24,7 @@
 //! | `downlink` | received bytes per level, and the load of the link |
 //! | `usage`, `budget` | bytes charged to a peer, a socket and the node; the remaining room |
 //! | `host` | the load that the endpoints of one host report to each other |
+//! | `rights` | rights of peers to call this node, and of this node to call them |
 //! | `timer`, `slab`, `lookup` | deadlines; handles; hash tables |
 //!
 //! # Order of calls
@@ -105,6 +106,7 @@ mod pieces;
 mod prober;
 mod receive_buffer;
 mod remote;
+mod rights;
 mod rpc;
 mod rpcs;
 mod secrets;
@@ -130,6 +132,7 @@ pub use error::{Awaited, CallError, CallFailed, CallStory, OpenError, ReplyError
 pub use host::HostLoad;
 pub use local::{MessageKind, MessageSink, Words};
 pub use remote::Remote;
+pub use rights::{PathKind, Rights};
 pub use slab::{RpcKey, SocketKey};
 pub use sockets::FIRST_CLIENT_PORT;
 pub use time::{Time, sooner};

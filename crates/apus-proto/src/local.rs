@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use crate::cookie::Cookie;
 use crate::lookup::{Lookup, Named};
+use crate::rights::Rights;
 use crate::slab::{Handle, RpcKey, Slab, SocketKey};
 use crate::time::Time;
 use crate::timer::Wheel;
@@ -232,6 +233,8 @@ impl Named<(usize, u64)> for LocalCall {
 #[derive(Debug)]
 pub(crate) struct LocalPeer {
     pub(crate) path: PathId,
+    /// Copy of the rights of its path.
+    pub(crate) rights: Rights,
     pub(crate) usage: Usage,
     /// Calls to this process that have not ended.
     pub(crate) calls: u32,
@@ -343,7 +346,7 @@ impl LocalCalls {
         self.calls.len()
     }
 
-    pub(crate) fn add(&mut self, now: Time, path: PathId) {
+    pub(crate) fn add(&mut self, now: Time, path: PathId, rights: Rights) {
         if self.peers.len() <= path.index() {
             self.peers.resize_with(path.index() + 1, || None);
         }
@@ -353,6 +356,7 @@ impl LocalCalls {
         let (calls, last_rx, probes) = (0, now, 0);
         self.peers[path.index()] = Some(LocalPeer {
             path,
+            rights,
             usage,
             calls,
             last_rx,
@@ -565,7 +569,7 @@ mod tests {
     fn requests_are_found_by_their_place_or_their_hash() {
         let mut calls = LocalCalls::new(1);
         let path = PathId::new(0, 0).local();
-        calls.add(Time::ZERO, path);
+        calls.add(Time::ZERO, path, Rights::ALL);
         let request = |id| {
             let role = CallRole::Server { cancelled: false };
             let (socket, charge) = (SocketKey::new(0, 0), Charge::default());

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use apus_wire::compact::Envelope;
-use apus_wire::{Acked, Credentials, Cutoffs, PathId, RpcId, Token};
+use apus_wire::{Acked, Credentials, Cutoffs, PathId, RpcId, Token, UnknownReason};
 
 use crate::ack_ranges::AckRanges;
 use crate::config::{Config, PACKET_PAYLOAD};
@@ -19,6 +19,7 @@ use crate::incoming::Rank;
 use crate::lookup::Named;
 use crate::outgoing::{Again, Carried};
 use crate::prober::Prober;
+use crate::rights::Rights;
 use crate::slab::RpcKey;
 use crate::time::{Time, nanos};
 use crate::trace::{TraceMark, pair};
@@ -66,6 +67,8 @@ pub(crate) struct Peer {
     pub(crate) usage: Usage,
     /// The peer's host, if it has several peers; requests are charged to the host as well.
     pub(crate) host: Option<HostKey>,
+    /// Copy of the rights of its path.
+    pub(crate) rights: Rights,
 }
 
 /// Reports that the peer moved or is unreachable.
@@ -109,8 +112,9 @@ pub(crate) struct AsServer {
 #[derive(Debug)]
 pub(crate) struct AsClient {
     pub(crate) requests: Requests,
-    /// Requests refused because their port was not served, oldest first. They are never taken.
-    refused_requests: VecDeque<RpcId>,
+    /// Requests refused because their port was not served or the peer had no right, oldest first, with the reason. They are never
+    /// taken.
+    refused_requests: VecDeque<(RpcId, UnknownReason)>,
     /// Number added to the version of this node's cutoffs on a native link, so that only a host that receives at this address knows
     /// the sum.
     pub(crate) version_salt: u16,
@@ -270,6 +274,7 @@ impl Peer {
             rpcs: 0,
             usage: Usage::default(),
             host: None,
+            rights: Rights::ALL,
         }
     }
 
@@ -483,30 +488,31 @@ impl Peer {
         }
     }
 
-    /// Returns whether the request was refused because its port was not served.
+    /// Returns the reason for which the request was refused and is never taken, if it was.
     #[inline]
-    pub(crate) fn has_refused(&self, id: RpcId) -> bool {
-        self.client.refused_requests.contains(&id)
+    pub(crate) fn has_refused(&self, id: RpcId) -> Option<UnknownReason> {
+        let mut refused = self.client.refused_requests.iter();
+        refused.find(|(request, _)| *request == id).map(|&(_, reason)| reason)
     }
 
-    /// Returns whether any request of the peer was refused because its port was not served.
+    /// Returns whether any request of the peer was refused so.
     #[inline]
     pub(crate) fn has_refused_any(&self) -> bool {
         !self.client.refused_requests.is_empty()
     }
 
-    /// Records a request refused because its port is not served. Returns the change of the charged bytes: beyond the bound, the
-    /// oldest refused request counts as taken.
-    pub(crate) fn refuse_request(&mut self, id: RpcId) -> i64 {
+    /// Records a request refused because its port is not served or the peer has no right. Returns the change of the charged bytes:
+    /// beyond the bound, the oldest refused request counts as taken.
+    pub(crate) fn refuse_request(&mut self, id: RpcId, reason: UnknownReason) -> i64 {
         //= docs/protocol.md#life-6
-        if self.has_refused(id) {
+        if self.has_refused(id).is_some() {
             return 0;
         }
-        self.client.refused_requests.push_back(id);
+        self.client.refused_requests.push_back((id, reason));
         if self.client.refused_requests.len() <= REFUSED_MAX {
             return 0;
         }
-        self.client.refused_requests.pop_front().map_or(0, |oldest| self.take_request(oldest))
+        self.client.refused_requests.pop_front().map_or(0, |(oldest, _)| self.take_request(oldest))
     }
 
     /// Returns whether the request was taken, as far as the record shows.

@@ -8,7 +8,7 @@ use apus_wire::{PacketSink, PathId, Token};
 
 use crate::lookup::{Lookup, Named};
 use crate::peer::{EVICTABLE_AFTER, Peer, Theirs};
-use crate::slab::{PeerKey, Slab};
+use crate::slab::{Handle as _, PeerKey, Slab};
 use crate::time::Time;
 
 /// Interval between searches for idle peers.
@@ -32,6 +32,8 @@ pub(crate) struct Peers {
     slots: Slab<PeerKey, Peer>,
     /// The peer for calls by a path, by the path's index.
     by_path: Vec<Option<PeerKey>>,
+    /// All peers at each path: also earlier runs, and those that ask on behalf of others.
+    at_path: BTreeSet<(PathId, PeerKey)>,
     /// Changes in the use of paths by peers since the last report to the link.
     path_uses: Vec<PathUse>,
     /// The sender of packets with a token.
@@ -56,6 +58,7 @@ impl Peers {
         Self {
             slots: Slab::new(),
             by_path: Vec::new(),
+            at_path: BTreeSet::new(),
             path_uses: Vec::new(),
             by_token: Lookup::new(seed),
             by_their_token: Lookup::new(seed),
@@ -97,6 +100,12 @@ impl Peers {
         self.by_path.get(path.index()).copied().flatten().filter(|&key| self[key].path == path)
     }
 
+    /// Returns all peers at a path.
+    pub(crate) fn at(&self, path: PathId) -> Vec<PeerKey> {
+        let all = (path, PeerKey::new(0, 0))..=(path, PeerKey::new(u32::MAX, u32::MAX));
+        self.at_path.range(all).map(|&(_, key)| key).collect()
+    }
+
     /// Returns the peer whose packets carry `token`.
     #[inline]
     pub(crate) fn find_token(&mut self, token: Token) -> Option<PeerKey> {
@@ -124,7 +133,9 @@ impl Peers {
         self.path_uses.push(PathUse::Hold(peer.path));
         self.count_host(peer.path, true);
         let (has_token, has_met) = (peer.token != Token::NONE, peer.contact.met().is_some());
+        let path = peer.path;
         let key = self.slots.insert(peer);
+        self.at_path.insert((path, key));
         if has_token {
             self.by_token.insert(&self.slots, key);
         }
@@ -151,6 +162,8 @@ impl Peers {
         let before = std::mem::replace(&mut self[key].path, path);
         self.count_host(before, false);
         self.count_host(path, true);
+        self.at_path.remove(&(before, key));
+        self.at_path.insert((path, key));
         self.path_uses.extend([PathUse::Hold(path), PathUse::Release(before)]);
     }
 
@@ -233,6 +246,7 @@ impl Peers {
         self.leave_path(key);
         self.path_uses.push(PathUse::Release(path));
         self.count_host(path, false);
+        self.at_path.remove(&(path, key));
         if token != Token::NONE {
             self.by_token.remove(key, token);
         }

@@ -12,6 +12,8 @@ pub const FIRST_CLIENT_PORT: u16 = 32_768;
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) port: u16,
+    /// The bit of its rule.
+    pub(crate) rule: u64,
     /// Charges to the socket's budget.
     pub(crate) usage: Usage,
     /// Part of these bytes for responses that wait for the application.
@@ -20,12 +22,23 @@ pub(crate) struct Socket {
     pub(crate) others: u64,
 }
 
+/// A socket that serves a port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServedBy {
+    pub(crate) socket: SocketKey,
+    /// The bit of its rule.
+    pub(crate) rule: u64,
+}
+
+/// The bit of the rule that a socket has at the beginning.
+const FIRST_RULE: u64 = 1;
+
 #[derive(Debug)]
 pub(crate) struct Sockets {
     slots: Slab<SocketKey, Socket>,
     ports: BTreeMap<u16, SocketKey>,
     /// The socket opened last that serves a port: most nodes have one.
-    serves_last: Option<(u16, SocketKey)>,
+    serves_last: Option<(u16, ServedBy)>,
     next_port: u16,
 }
 
@@ -45,10 +58,11 @@ impl Sockets {
             None => self.free_port().ok_or(OpenError::NoPortLeft)?,
         };
         let usage = Usage::default();
-        let socket = self.slots.insert(Socket { port, usage, undelivered: 0, others: 0 });
+        let rule = FIRST_RULE;
+        let socket = self.slots.insert(Socket { port, rule, usage, undelivered: 0, others: 0 });
         self.ports.insert(port, socket);
         if port < FIRST_CLIENT_PORT {
-            self.serves_last = Some((port, socket));
+            self.serves_last = Some((port, ServedBy { socket, rule }));
         }
         Ok(socket)
     }
@@ -69,6 +83,15 @@ impl Sockets {
             self.slots.remove(socket);
             self.ports.remove(&port);
             self.serves_last = self.serves_last.filter(|(of_last, _)| *of_last != port);
+        }
+    }
+
+    pub(crate) fn set_rule(&mut self, socket: SocketKey, rule: u8) {
+        let Some(it) = self.slots.get_mut(socket) else { return };
+        it.rule = 1 << rule;
+        let rule = it.rule;
+        if let Some((_, last)) = self.serves_last.as_mut().filter(|(_, it)| it.socket == socket) {
+            last.rule = rule;
         }
     }
 
@@ -94,15 +117,19 @@ impl Sockets {
 
     /// Returns the socket that serves a port.
     #[inline]
-    pub(crate) fn serves(&self, port: u16) -> Option<SocketKey> {
+    pub(crate) fn serves(&self, port: u16) -> Option<ServedBy> {
         match self.serves_last {
-            Some((of_last, socket)) if of_last == port => Some(socket),
+            Some((of_last, served)) if of_last == port => Some(served),
             _ => self.find_service(port),
         }
     }
 
     #[inline(never)]
-    fn find_service(&self, port: u16) -> Option<SocketKey> {
-        if port < FIRST_CLIENT_PORT { self.ports.get(&port).copied() } else { None }
+    fn find_service(&self, port: u16) -> Option<ServedBy> {
+        if port >= FIRST_CLIENT_PORT {
+            return None;
+        }
+        let socket = self.ports.get(&port).copied()?;
+        Some(ServedBy { socket, rule: self.get(socket)?.rule })
     }
 }

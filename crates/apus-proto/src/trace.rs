@@ -362,8 +362,12 @@ pub const FAILURE_CAUSES: &[&str] = &[
     "the peer had no room for the request",
     "the response is longer than this node accepts",
     "the shared engine has ended",
-    "the path within the host ended before the request was sent",
+    "the path ended before the request was sent",
     "the request is empty, which the Linux module does not accept",
+    "the rule of the service does not allow this node",
+    "the port takes sealed packets only",
+    "the client's rule does not name the peer",
+    "the handshake with the peer failed",
 ];
 
 /// Returns the number of a cause in the trace: its index in [`FAILURE_CAUSES`].
@@ -383,6 +387,10 @@ pub(crate) fn cause(error: &CallFailed) -> u32 {
         CallFailed::EngineEnded => 12,
         CallFailed::NotSent => 13,
         CallFailed::EmptyForLinux => 14,
+        CallFailed::NotAllowed => 15,
+        CallFailed::SealedOnly => 16,
+        CallFailed::NotExpected => 17,
+        CallFailed::HandshakeFailed => 18,
     }
 }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use apus_proto::{
-    CallOptions, Config, Cookie, Endpoint, Event, Remote, RpcKey, SocketKey, SpentBodies, Time,
+    CallFailed, CallOptions, Config, Cookie, Endpoint, Event, Remote, Rights, RpcKey, SocketKey,
+    SpentBodies, Time,
 };
 use apus_wire::compact::{self, AckRange, Entries, Entry, Envelope};
 use apus_wire::{
@@ -207,6 +208,28 @@ fn short_messages_of_nodes_that_have_met_share_datagrams() {
     assert_eq!((pair.server.active_rpcs(), pair.client.active_rpcs()), (0, 0));
     let plain = Pair::new(true).run(&bodies([100; 100]));
     assert!(plain > 200);
+}
+
+//= docs/protocol.md#seal-6
+#[test]
+fn requests_of_a_bundle_without_right_are_refused_one_by_one() {
+    let mut pair = Pair::new(false);
+    pair.server.set_rights(CLIENT, Rights::NONE);
+    pair.calls(&bodies([100; 20]));
+    for datagram in pair.transmit(true) {
+        pair.deliver(false, &datagram);
+    }
+    assert_eq!(pair.server.counters().refused_not_allowed, 20);
+    pair.server.set_rights(CLIENT, Rights::ALL);
+    for datagram in pair.transmit(false) {
+        pair.client.handle_packet(pair.now, SERVER, &datagram);
+    }
+    for _ in 0..20 {
+        let event = pair.client.poll_event();
+        assert!(matches!(event, Some(Event::Failed { error: CallFailed::SealedOnly, .. })));
+    }
+    assert_eq!((pair.requests.len(), pair.server.active_rpcs()), (0, 0));
+    pair.run(&bodies([100; 20]));
 }
 
 #[test]

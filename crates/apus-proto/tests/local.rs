@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use apus_proto::{
     Awaited, CallError, CallFailed, CallOptions, Config, Cookie, Endpoint, Event, MessageKind,
-    MessageSink, Remote, ReplyError, RpcKey, SocketKey, Time, Words,
+    MessageSink, PathKind, Remote, ReplyError, Rights, RpcKey, SocketKey, Time, Words,
 };
 use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
@@ -168,6 +168,42 @@ fn what_cannot_be_called_fails() {
     assert_eq!(host.call(1), Err(CallError::TooManyCalls { limit: 2 }));
     host.nodes[CLIENT].remove_local(path(CLIENT), CallFailed::MayHaveExecuted);
     assert_eq!(host.call(1), Err(CallError::PathEnded));
+}
+
+//= docs/protocol.md#seal-6
+#[test]
+fn a_process_without_right_is_refused_and_learns_it() {
+    let mut host = Host::new(|_| {});
+    let service = host.service;
+    host.nodes[SERVER].set_rule(service, 3);
+    host.nodes[SERVER].set_default_rights(PathKind::Local, Rights { requests: 7, calls: 0 });
+    host.call(100).unwrap();
+    host.settle();
+    assert_eq!(host.failure(), CallFailed::NotAllowed);
+    assert_eq!(host.nodes[SERVER].counters().refused_not_allowed, 1);
+    let request = MessageKind::Request { from: 1, to: PORT, remaining: None };
+    assert!(!host.nodes[SERVER].admits_message(path(SERVER), request.encode(5), 100));
+    host.nodes[SERVER].set_rights(path(SERVER), Rights { requests: 8, calls: 0 });
+    host.call(100).unwrap();
+    let request = host.request();
+    // It goes on without the right.
+    host.nodes[SERVER].remove_rights(path(SERVER));
+    host.reply(request, 1).unwrap();
+    host.settle();
+    assert!(matches!(host.nodes[CLIENT].poll_event(), Some(Event::Response { .. })));
+    host.assert_clean();
+}
+
+//= docs/protocol.md#seal-6
+#[test]
+fn a_process_is_called_only_by_sockets_whose_rule_names_it() {
+    let mut host = Host::new(|_| {});
+    host.nodes[CLIENT].set_rights(path(CLIENT), Rights { requests: 0, calls: 2 });
+    assert_eq!(host.call(100), Err(CallError::NotExpected));
+    let socket = host.socket;
+    host.nodes[CLIENT].set_rule(socket, 1);
+    host.call(100).unwrap();
+    host.request();
 }
 
 //= docs/protocol.md#local-2

@@ -40,6 +40,14 @@ pub enum UnknownReason {
     /// No service has the port that an OPEN or a CONFIRM names: this first contact has failed. Says nothing about a request that
     /// followed another first contact.
     NoContact = 8,
+    /// The port takes sealed packets only, and this one is plain. The server did not execute the request and never will.
+    SealedOnly = 9,
+    /// The rule of the service does not name the client. The server did not execute the request and never will.
+    NotAllowed = 10,
+    /// As [`NoContact`](Self::NoContact), because the port takes sealed packets only.
+    ContactSealedOnly = 11,
+    /// As [`NoContact`](Self::NoContact), because the rule of the service does not name the client.
+    ContactNotAllowed = 12,
 }
 
 impl UnknownReason {
@@ -56,8 +64,20 @@ impl UnknownReason {
             6 => Self::TokenUnknown,
             7 => Self::HandlerPanicked,
             8 => Self::NoContact,
+            9 => Self::SealedOnly,
+            10 => Self::NotAllowed,
+            11 => Self::ContactSealedOnly,
+            12 => Self::ContactNotAllowed,
             _ => Self::Unknown,
         }
+    }
+
+    /// Returns whether the reason is that of a refused OPEN or CONFIRM: it says nothing about a request that followed another first
+    /// contact.
+    #[inline]
+    #[must_use]
+    pub const fn is_about_contact(self) -> bool {
+        matches!(self, Self::NoContact | Self::ContactSealedOnly | Self::ContactNotAllowed)
     }
 }
 
@@ -110,7 +130,7 @@ mod tests {
     fn every_reason_is_what_its_byte_says() {
         for byte in 0..=u8::MAX {
             let reason = UnknownReason::from_byte(byte);
-            assert_eq!(reason as u8, if byte <= 8 { byte } else { 0 });
+            assert_eq!(reason as u8, if byte <= 12 { byte } else { 0 });
         }
     }
 

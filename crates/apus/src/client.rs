@@ -13,11 +13,12 @@ use bytes::Bytes;
 
 use crate::address::Address;
 use crate::call::{AwaitCall, Call, CallOptions};
+use crate::config::PeerRule;
 use crate::delivery::serving;
 use crate::engine::lock::Guard;
 #[cfg(feature = "tower")]
 use crate::error::Unusable;
-use crate::error::{CallError, RecvError};
+use crate::error::{CallError, RecvError, RuleError};
 use crate::flush::{Flush, operate};
 use crate::mail::queue::{Queue, WaitingResponse};
 use crate::mail::{CallKey, CompletionMode};
@@ -114,6 +115,18 @@ impl Client {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.socket.port()
+    }
+
+    /// Calls only peers that one of the patterns names, from now on; [`Service::allow`](crate::Service::allow) describes them.
+    /// Without this, a client expects the name by which [`Node::resolve`](crate::Node::resolve) found the address, or a certificate with
+    /// the address itself, or a server of the setting `tls_servers`. A call to another peer ends with
+    /// [`CallError::WrongPeer`] before its first byte leaves.
+    ///
+    /// # Errors
+    ///
+    /// [`RuleError`]: a text is not a pattern, or the node has no certificate.
+    pub fn expect<'a>(&self, patterns: impl IntoIterator<Item = &'a str>) -> Result<(), RuleError> {
+        self.socket.set_rule(&PeerRule::parse(patterns)?)
     }
 
     /// Counters of the messages delivered to this client and of its wake-ups. Zero once the client is closed, and in a forked

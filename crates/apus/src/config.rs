@@ -7,7 +7,9 @@
 //! | `variables` | all environment variables |
 //! | `quantity` | sizes and times as text |
 //! | `capture`, `engine_at`, `links`, `metrics_at`, `shm_dir` | the type of the setting of that name |
+//! | `tls` | the settings of sealed paths |
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -27,15 +29,18 @@ mod links;
 mod metrics_at;
 mod quantity;
 mod shm_dir;
+mod tls;
 mod variables;
 #[macro_use]
 mod table;
 
+pub use apus_seal::{Denied as DeniedPeers, PatternError, Rule as PeerRule};
 pub use engine_at::{EngineAt, EngineAtError};
 pub use links::{Links, LinksError};
 pub use metrics_at::{MetricsAt, MetricsAtError};
 pub(crate) use quantity::parse_number;
 pub use quantity::{QuantityError, parse_duration, parse_size};
+pub use tls::{Plain, PlainError};
 pub use variables::MisspeltVariable;
 
 node_settings! { define_settings! {
@@ -79,6 +84,16 @@ node_settings! { define_settings! {
         engine: EngineAt = EngineAt::default(),
         metrics: MetricsAt = MetricsAt::default(),
         delivery: Delivery = Delivery::default(),
+        tls_cert: Option<PathBuf> = None,
+        tls_key: Option<PathBuf> = None,
+        tls_ca: Vec<PathBuf> = Vec::new(),
+        tls_trust: Vec<(String, PathBuf)> = Vec::new(),
+        tls_crl: Vec<PathBuf> = Vec::new(),
+        tls_servers: PeerRule = PeerRule::default(),
+        tls_allow: BTreeMap<u16, PeerRule> = BTreeMap::new(),
+        tls_deny: DeniedPeers = DeniedPeers::default(),
+        tls_rekey: Duration = tls::REKEY,
+        tls_plain: Plain = Plain::default(),
         protocol: apus_proto::Config = apus_proto::Config::default(),
     }
 } }
@@ -191,6 +206,7 @@ impl Config {
                 allowed: allowed.to_owned(),
             })?;
         }
+        tls::check(self)?;
         if self.link.has_raw()
             && self.is_set("max_packet")
             && self.max_packet < RawConfig::MAX_PACKET_MIN
@@ -224,6 +240,18 @@ impl Config {
     }
 
     /// The file to which packets are written.
+    /// Whether the node has a certificate ([`tls_cert`](Self::tls_cert)), so that its paths are sealed.
+    #[must_use]
+    pub fn has_identity(&self) -> bool {
+        self.tls_cert.is_some()
+    }
+
+    /// The files of the certificate and of its key.
+    #[cfg_attr(not(feature = "secure"), expect(dead_code, reason = "no certificate is read"))]
+    pub(crate) fn certificate(&self) -> Option<(&Path, &Path)> {
+        Some((self.tls_cert.as_deref()?, self.tls_key.as_deref()?))
+    }
+
     pub(crate) fn capture_file(&self) -> Option<&Path> {
         self.capture.as_deref()
     }
@@ -275,6 +303,7 @@ impl Config {
         let mut udp = UdpConfig::default();
         udp.receive_buffer(self.receive_buffer).send_buffer(self.send_buffer);
         udp.gso(self.gso).gro(self.gro).bundles(self.bundles).max_packet(self.max_packet);
+        udp.seals(self.has_identity());
         udp
     }
 
@@ -366,10 +395,15 @@ impl Config {
 
     fn apply_table(&mut self, table: &toml::Table) -> Result<&mut Self, ConfigError> {
         for (key, value) in table {
-            match value {
-                toml::Value::String(text) => self.set(key, text)?,
-                other => self.set(key, &other.to_string())?,
-            };
+            match (key.as_str(), value) {
+                ("tls", toml::Value::Table(table)) => {
+                    for (key, value) in table {
+                        self.set(&format!("tls_{key}"), &tls::text_of(value))?;
+                    }
+                }
+                (_, toml::Value::String(text)) => _ = self.set(key, text)?,
+                (_, other) => _ = self.set(key, &other.to_string())?,
+            }
         }
         Ok(self)
     }

@@ -40,8 +40,9 @@ use crate::host::neighbours::Neighbours;
 use crate::local_caller::LocalCaller;
 use crate::mail::{CallKey, Mail};
 use crate::observe::publication::Publication;
-use crate::observe::stats::{DeliveryCounters, StreamCounters};
+use crate::observe::stats::{DeliveryCounters, HandshakeCounters, StreamCounters};
 use crate::observe::time_trace::{self, Following};
+use crate::secure::Driver;
 use crate::shared_engine::attached::Attached;
 use crate::shared_engine::forwarder::Forwarder;
 
@@ -122,9 +123,12 @@ pub(crate) struct Engine {
     pub(crate) stopped: bool,
     pub(crate) counters: DeliveryCounters,
     pub(crate) streams: StreamCounters,
+    pub(crate) handshakes: HandshakeCounters,
     following: Following,
     /// Where other processes can read the counters.
     pub(crate) publication: Option<Box<Publication>>,
+    /// The handshakes of sealed paths, if the node has a certificate.
+    pub(crate) driver: Option<Box<Driver>>,
 }
 
 /// Times of the last turns, and limits of the next one.
@@ -211,7 +215,9 @@ impl Engine {
             stopped: false,
             counters: DeliveryCounters::default(),
             streams: StreamCounters::default(),
+            handshakes: HandshakeCounters::default(),
             publication: None,
+            driver: None,
             endpoint,
         }
     }
@@ -512,6 +518,7 @@ impl Engine {
         if let Some(shard_loads) = &self.shard_loads {
             shard_loads.publish(self.endpoint.load());
         }
+        self.tend_sealed(now);
     }
 
     /// Has responses that wait for the application charged.
@@ -524,8 +531,8 @@ impl Engine {
     }
 
     #[inline]
-    fn deliver(&mut self) {
-        let Self { endpoint, mail, link, neighbours, .. } = self;
+    pub(crate) fn deliver(&mut self) {
+        let Self { endpoint, mail, link, neighbours, driver, .. } = self;
         while let Some(event) = endpoint.poll_event() {
             if let (Event::Connected { cookie, .. }, Some(neighbours)) = (&event, &mut *neighbours)
                 && neighbours.waits_for_meeting(CallKey::from_bits(cookie.number()))
@@ -543,6 +550,16 @@ impl Engine {
                 None => {
                     let mark = match &event {
                         Event::Request { rpc, .. } => endpoint.take_trace_mark(*rpc),
+                        Event::Failed { socket, cookie, path: Some(path), error, .. } => {
+                            let rule = mail.rule(*socket);
+                            if let Some(driver) = driver
+                                && let Some(error) = driver.contact_error(*path, rule, error)
+                            {
+                                mail.fail_call(*socket, *cookie, error);
+                                continue;
+                            }
+                            None
+                        }
                         _ => None,
                     };
                     mail.deliver(event, mark, address);
@@ -766,9 +783,9 @@ impl Engine {
 
     /// Whether messages to the node at an address go through shared memory.
     pub(crate) fn shares_memory_with(&mut self, host: SocketAddr) -> bool {
-        let udp = self.link.find(host);
-        let neighbours = self.neighbours.as_ref();
-        neighbours.zip(udp).is_some_and(|(neighbours, udp)| neighbours.local_path(udp).is_some())
+        let paths = self.paths_to(host).into_iter().flatten();
+        let Some(neighbours) = &self.neighbours else { return false };
+        paths.into_iter().any(|udp| neighbours.local_path(udp).is_some())
     }
 }
 

@@ -10,7 +10,7 @@ use apus_proto::{Awaited, CallFailed, CallStory};
 use apus_wire::{MAX_LINUX_MESSAGE, PathError};
 
 use crate::address::Address;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, PatternError};
 use crate::delivery::Delivery;
 
 /// Why no operation on a node is possible any more.
@@ -36,7 +36,7 @@ macro_rules! unusable {
     };
 }
 
-unusable!(CallError, ReplyError, RecvError, OpenError, CloseError, EventLoopError);
+unusable!(CallError, ReplyError, RecvError, OpenError, CloseError, EventLoopError, RuleError);
 
 impl From<Unusable> for StartError {
     #[cold]
@@ -63,6 +63,9 @@ pub enum OpenError {
     /// Local: a thread panicked inside the node and left it unusable. The panic message of that thread names the cause.
     #[error("a thread panicked inside the node: start another one")]
     NodePanicked,
+    /// Misuse: handshakes of sealed paths have this port.
+    #[error("port {0} is kept for the handshakes of sealed paths: serve another one")]
+    PortReserved(u16),
     /// Local: another service of this node has the port.
     #[error("port {0} is in use on this node")]
     PortInUse(u16),
@@ -281,12 +284,105 @@ pub enum CallError {
     #[error("the shared engine has ended, and no successor was found yet")]
     NoEngine,
     /// Local: the memory shared with the peer, or with the shared engine, ended before the request was in it, and the request could
-    /// not go over UDP instead. The request was not executed.
-    #[error("the path within the host ended before the request was sent; it was not executed")]
+    /// not go over UDP instead; or a sealed path ended before the request was sent completely. The request was not executed.
+    #[error("the path ended before the request was sent; it was not executed")]
     NotSent,
+    /// Peer: its certificate has another name than this client expects. Nothing was sent to it.
+    #[error("{0}; nothing was sent")]
+    WrongPeer(Box<WrongPeer>),
+    /// Peer or local: no sealed path to the node was made. Nothing was sent. Calls fail at once until the next handshake may begin,
+    /// after 0.25 s at first and 30 s at most.
+    #[error("no sealed path: {reason}; the request was not executed")]
+    HandshakeFailed {
+        /// The cause, with the TLS alert and the words of the peer if it sent any.
+        reason: String,
+    },
+    /// Peer: it has no certificate and speaks plain only, which this node's clients do not. Nothing was sent. Give the peer a
+    /// certificate ([`Config::tls_cert`](crate::Config::tls_cert)), or use plain packets with the setting `tls_plain = use`.
+    #[error(
+        "the peer has no certificate (tls_cert) and speaks plain only; the request was not executed"
+    )]
+    PlainOnly,
+    /// Peer: the rule of the service does not allow this node. The request was not executed.
+    #[error("the service's rule does not allow this node; the request was not executed")]
+    Forbidden,
+    /// Peer: the node takes sealed packets only, and this node has no identity (set `[tls]`). The request was not executed.
+    #[error(
+        "the node takes sealed packets only, and this node has no identity (set [tls]); the request was not executed"
+    )]
+    SealedOnly,
     /// The call failed for a reason that this version of the library does not know.
     #[error("the call failed for a reason that this version does not know")]
     Other,
+}
+
+/// The peer that answered instead of the one that a client expects. From [`CallError::WrongPeer`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{address} is {name}; expected {expected}")]
+pub struct WrongPeer {
+    /// The address that was called.
+    pub address: SocketAddr,
+    /// The name of the certificate that was shown.
+    pub name: String,
+    /// The patterns of the peers that the client expects, with commas between them.
+    pub expected: String,
+}
+
+/// Why a socket has no rule for its peers ([`Service::allow`](crate::Service::allow), [`Client::expect`](crate::Client::expect)).
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RuleError {
+    /// Misuse: a text is not a pattern.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+    /// Misuse: the sockets of the node have too many different rules.
+    #[error("the sockets of a node have at most {limit} different rules")]
+    TooMany {
+        /// The limit.
+        limit: usize,
+    },
+    /// Misuse: the node has no certificate ([`Config::tls_cert`](crate::Config::tls_cert)), so that it knows no peer by name.
+    #[error("the node has no certificate (tls_cert), so it knows no peer by name")]
+    NoIdentity,
+    /// Misuse: the node was started by the parent of this process, before the fork.
+    #[error("the node belongs to the parent of this process: start another one after the fork")]
+    Forked,
+    /// Local: a thread panicked inside the node and left it unusable.
+    #[error("a thread panicked inside the node: start another one")]
+    NodePanicked,
+}
+
+/// Why a node has no identity although its configuration names a certificate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IdentityError {
+    /// A file cannot be read.
+    #[error("cannot read {file}: {source}", file = file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// A file has the wrong contents.
+    #[error("{file}: {reason}", file = file.display())]
+    Malformed {
+        /// The file.
+        file: PathBuf,
+        /// The fault.
+        reason: String,
+    },
+}
+
+impl Default for WrongPeer {
+    /// Stands for a peer that another process knows.
+    fn default() -> Self {
+        Self {
+            address: SocketAddr::from(([0, 0, 0, 0], 0)),
+            name: "another peer".to_owned(),
+            expected: "the servers of the setting tls_servers".to_owned(),
+        }
+    }
 }
 
 impl CallError {
@@ -310,7 +406,12 @@ impl CallError {
             | Self::TooManyPeers { .. }
             | Self::NoEngine
             | Self::NotSent
+            | Self::WrongPeer(_)
+            | Self::HandshakeFailed { .. }
+            | Self::PlainOnly
             | Self::NoSuchPort
+            | Self::Forbidden
+            | Self::SealedOnly
             | Self::OtherVersion { .. }
             | Self::RequestTooLarge { .. }
             | Self::Overloaded { .. } => false,
@@ -363,6 +464,7 @@ impl CallError {
             Refused::TooManyCalls { limit } => Self::TooManyCalls { limit },
             Refused::TooManyPeers { limit } => Self::TooManyPeers { limit },
             Refused::OverBudget { length, room } => Self::OverBudget { length, room },
+            Refused::NotExpected => Self::WrongPeer(Box::default()),
             // `SocketClosed`, and whatever a later core may refuse a closed socket for.
             _ => Self::Closed,
         }
@@ -376,6 +478,12 @@ impl CallError {
             }
             CallFailed::Unreachable { error, sent } => Self::PeerUnreachable { error, sent },
             CallFailed::NoSuchPort => Self::NoSuchPort,
+            CallFailed::NotAllowed => Self::Forbidden,
+            CallFailed::SealedOnly => Self::SealedOnly,
+            CallFailed::HandshakeFailed => {
+                Self::HandshakeFailed { reason: "the handshake has failed".to_owned() }
+            }
+            CallFailed::NotExpected => Self::WrongPeer(Box::default()),
             CallFailed::ResponseLost => Self::ResponseLost,
             CallFailed::MayHaveExecuted => Self::MayHaveExecuted,
             CallFailed::EngineEnded => Self::EngineEnded,
@@ -524,6 +632,9 @@ pub enum StartError {
     /// The system has no memory left.
     #[error("no memory for the node: {0}")]
     Memory(#[source] io::Error),
+    /// The files of the settings `tls_*` give the node no identity.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     /// The system cannot start the background thread.
     #[error("no background thread: {0}")]
     Thread(#[source] io::Error),

@@ -154,6 +154,7 @@ mod engine;
 mod host;
 mod mail;
 mod observe;
+mod secure;
 mod shared_engine;
 mod sync;
 
@@ -167,12 +168,14 @@ pub use bytes::Bytes;
 pub use call::{Call, CallOptions, Canceller};
 pub use client::{Client, Response};
 pub use config::{
-    Config, ConfigError, EngineAt, EngineAtError, Links, LinksError, MetricsAt, MetricsAtError,
-    MisspeltVariable, QuantityError, Setting, parse_duration, parse_size,
+    Config, ConfigError, DeniedPeers, EngineAt, EngineAtError, Links, LinksError, MetricsAt,
+    MetricsAtError, MisspeltVariable, PatternError, PeerRule, Plain, PlainError, QuantityError,
+    Setting, parse_duration, parse_size,
 };
 pub use delivery::{Delivery, DeliveryError};
 pub use error::{
-    CallError, CloseError, EventLoopError, OpenError, RecvError, ReplyError, StartError,
+    CallError, CloseError, EventLoopError, IdentityError, OpenError, RecvError, ReplyError,
+    RuleError, StartError, WrongPeer,
 };
 pub use event_loop::EventLoop;
 pub use flush::Flush;
@@ -180,13 +183,15 @@ pub use local_caller::LocalCaller;
 pub use node::{Node, Route};
 pub use observe::missing_files::missing_files;
 pub use observe::stats::{
-    DeliveryCounters, MemoryCounters, PortStats, ProcessCounters, Stats, StreamCounters,
+    DeliveryCounters, HandshakeCounters, MemoryCounters, PortStats, ProcessCounters, Stats,
+    StreamCounters,
 };
 pub use probe::{Presence, probe, probe_with};
 pub use request::{ReplyFailed, Request};
 #[cfg(feature = "stream")]
 pub use requests::Requests;
 pub use resolve::{ResolveError, resolve, resolve_all, resolve_all_async, resolve_async};
+pub use secure::peer::Peer;
 pub use service::Service;
 pub use shared_engine::{AttachedProcess, EngineAccess, SharedEngine};
 pub use stream::{Stream, StreamListener, StreamOptions};

@@ -70,6 +70,8 @@ pub(crate) struct Mailbox {
     touched: bool,
     /// Whether messages go to a handler, and not to waiters.
     handled: bool,
+    /// The number of the rule for peers.
+    pub(crate) rule: u8,
     pub(crate) stats: PortStats,
     pub(crate) receive_spin: Spin,
     pub(crate) call_spin: Spin,
@@ -208,6 +210,7 @@ impl Mail {
             }),
             touched: false,
             handled: false,
+            rule: 0,
             stats: PortStats::default(),
             receive_spin: Spin::new(),
             call_spin: Spin::new(),
@@ -411,9 +414,20 @@ impl Mail {
             }
             Event::Connected { cookie, .. } => self.connected(CallKey::from_bits(cookie.number())),
             Event::Failed { socket, cookie, error, .. } => {
-                self.complete(socket, cookie, Err(CallError::failed(error)));
+                self.fail_call(socket, cookie, CallError::failed(error));
             }
         }
+    }
+
+    /// Returns the number of a socket's rule for peers.
+    pub(crate) fn rule(&mut self, socket: SocketKey) -> u8 {
+        self.mailbox(socket).map_or(0, |mailbox| mailbox.rule)
+    }
+
+    /// Handles the end of a call without a response.
+    #[cold]
+    pub(crate) fn fail_call(&mut self, socket: SocketKey, cookie: Cookie, error: CallError) {
+        self.complete(socket, cookie, Err(error));
     }
 
     /// Returns the inbox for messages of the node at `host` that arrive by `path`. They have no marks in the time trace.

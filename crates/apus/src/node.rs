@@ -19,6 +19,7 @@ use crate::error::{CloseError, EventLoopError, OpenError, StartError, Unusable};
 use crate::event_loop::EventLoop;
 use crate::observe::events;
 use crate::observe::stats::Stats;
+use crate::resolve::{ResolveError, host_of, resolve_all};
 use crate::service::Service;
 use crate::socket::Socket;
 use crate::sync::clock;
@@ -179,6 +180,30 @@ impl Node {
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.shards.capabilities.clone()
+    }
+
+    /// Finds the address of a service as [`resolve`](crate::resolve()) does, and remembers its DNS name: clients of a node with a
+    /// certificate then expect a server with that name at the address ([`Client::expect`]). The last 4,096 names are remembered.
+    ///
+    /// # Errors
+    ///
+    /// [`ResolveError`].
+    ///
+    /// ```no_run
+    /// # fn example(node: &apus::Node) -> Result<(), Box<dyn std::error::Error>> {
+    /// let kv = node.resolve("kv.example.org:4000")?;
+    /// let response = node.client()?.call(kv, "hello")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn resolve(&self, text: &str) -> Result<Address, ResolveError> {
+        let found = resolve_all(text)?;
+        if let Some(identity) = &self.shards.identity
+            && let Some(host) = host_of(text)
+        {
+            found.iter().for_each(|address| identity.remember(address.host, host));
+        }
+        Ok(found[0])
     }
 
     /// Opens a client on a port that the node chooses.

@@ -16,6 +16,7 @@ use crate::flush::{self, Cork, Flush, operate};
 use crate::local_caller::LocalCaller;
 use crate::mail::queue::{Queue, WaitingRequest};
 use crate::observe::spans::{RequestTrace, Scope};
+use crate::secure::peer::Peer;
 use crate::socket::{Deliverable, Socket, SocketInner};
 use crate::sync::clock;
 
@@ -159,7 +160,7 @@ impl Request {
         self.trace.scope()
     }
 
-    /// The client's node and port. The address is not authenticated.
+    /// The client's node and port. The address is not authenticated; [`peer`](Self::peer) is.
     #[must_use]
     pub fn from(&self) -> Address {
         self.from
@@ -182,6 +183,22 @@ impl Request {
             return None;
         }
         self.socket.shared.enter().ok()?.process(self.path)
+    }
+
+    /// The client's node, as its certificate names it. `None` if the request came in plain packets, or through memory that is shared
+    /// with a node without a certificate.
+    ///
+    /// ```no_run
+    /// # fn example(request: apus::Request) {
+    /// match request.peer() {
+    ///     Some(peer) => println!("{} calls from {}", peer.name(), request.from()),
+    ///     None => println!("somebody without a certificate calls from {}", request.from()),
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn peer(&self) -> Option<Peer> {
+        self.socket.shared.enter().ok()?.peer(self.path)
     }
 
     /// The bytes of the request, which may be none.

@@ -125,6 +125,12 @@ impl<T: Unpin> Future for Resolving<T> {
 }
 
 /// The resolver's answers without duplicates, IPv4 addresses first.
+/// The name or IP address of the host in the text of an address.
+pub(crate) fn host_of(text: &str) -> Option<&str> {
+    let (service, _) = Scheme::split(text)?;
+    Some(service.rsplit_once(':')?.0)
+}
+
 fn in_order(found: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let mut nodes: Vec<SocketAddr> = Vec::new();
     for node in found {

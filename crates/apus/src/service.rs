@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::config::PeerRule;
 use crate::delivery::serving::{Serving, Takers};
-use crate::error::RecvError;
+use crate::error::{RecvError, RuleError};
 use crate::observe::events;
 use crate::observe::stats::PortStats;
 use crate::request::Request;
@@ -55,6 +56,40 @@ impl Service {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.socket.port()
+    }
+
+    /// Admits requests only of peers that one of the patterns names, from now on. Without this, the setting `tls_allow` decides, and
+    /// else every peer with a certificate of the configured roots is admitted.
+    ///
+    /// | pattern | peers |
+    /// |---|---|
+    /// | `spiffe://example.org/kv/1` | the peer with this SPIFFE id |
+    /// | `spiffe://example.org/kv/*` | peers with one or more segments below it |
+    /// | `kv.example.org` | peers with this DNS name |
+    /// | `*.example.org` | peers with a DNS name of one or more labels below it |
+    /// | `10.0.0.2` | peers with this IP address in their certificate |
+    /// | `any` | peers with a certificate of the configured roots |
+    /// | `plain` | peers without a certificate, where [`Config::tls_plain`](crate::Config::tls_plain) takes plain packets |
+    ///
+    /// A refused request is never executed, and its call ends with [`CallError::Forbidden`](crate::CallError::Forbidden).
+    ///
+    /// # Errors
+    ///
+    /// [`RuleError`]: a text is not a pattern, or the node has no certificate.
+    ///
+    /// ```no_run
+    /// # fn example(node: &apus::Node) -> Result<(), Box<dyn std::error::Error>> {
+    /// let service = node.bind(4000)?;
+    /// service.allow(["spiffe://example.org/front/*", "admin.example.org"])?;
+    /// service.serve(|request| {
+    ///     let name = request.peer().map(|peer| peer.name().to_owned());
+    ///     let _ = request.reply(format!("hello, {}", name.unwrap_or_default()));
+    /// });
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn allow<'a>(&self, patterns: impl IntoIterator<Item = &'a str>) -> Result<(), RuleError> {
+        self.socket.set_rule(&PeerRule::parse(patterns)?)
     }
 
     /// Counters of the messages delivered to this service and of its wake-ups. Zero once the service is closed, and in a forked

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use apus_net::shard_of;
 use apus_proto::{Endpoint, FIRST_CLIENT_PORT, SocketKey, Time};
+use apus_seal::SECURE_PORT;
 
+use crate::config::PeerRule;
 use crate::delivery::Regime;
 use crate::delivery::cross_shard::CrossShardWaiters;
 use crate::delivery::parker::{self, Waiter, WaiterId};
@@ -20,7 +22,7 @@ use crate::delivery::waiting::Awaited;
 use crate::engine::Engine;
 use crate::engine::lock::{Guard, Shared};
 use crate::engine::shards::Shards;
-use crate::error::{OpenError, RecvError};
+use crate::error::{OpenError, RecvError, RuleError};
 use crate::mail;
 use crate::mail::queue::Queue;
 use crate::observe::spans::QueuedSpans;
@@ -100,6 +102,7 @@ impl SocketInner {
         let mut engine = shared.enter()?;
         let key = engine.endpoint.open(port).map_err(OpenError::refused)?;
         let port = engine.endpoint.port(key).expect("opened a moment ago, under the same lock");
+        engine.apply_rule_of_port(key, port);
         engine
             .mail
             .open(key, cross_shard.map(|(cross_shard, shard)| (Arc::clone(cross_shard), shard)));
@@ -159,6 +162,9 @@ impl SocketInner {
 impl Socket {
     /// Opens a port, or an automatic client port, in each shard of a node.
     pub(crate) fn open(node: &Arc<Shards>, port: Option<u16>) -> Result<Self, OpenError> {
+        if let Some(port) = port.filter(|&port| port == SECURE_PORT) {
+            return Err(OpenError::PortReserved(port));
+        }
         let cross_shard = (node.iter().len() > 1).then(Arc::<CrossShardWaiters>::default);
         let ends = node.iter().enumerate().map(|(shard, shared)| {
             let cross_shard = cross_shard.as_ref().map(|cross_shard| (cross_shard, shard));
@@ -198,6 +204,15 @@ impl Socket {
 
     pub(crate) fn port(&self) -> u16 {
         self.first().port
+    }
+
+    //= docs/protocol.md#seal-6
+    /// Gives the socket a rule for its peers.
+    pub(crate) fn set_rule(&self, rule: &PeerRule) -> Result<(), RuleError> {
+        for end in &*self.ends {
+            end.shared.enter()?.set_rule(end.key, rule)?;
+        }
+        Ok(())
     }
 
     pub(crate) fn stats(&self) -> PortStats {

@@ -1,8 +1,9 @@
 //! The keys of sealed paths: installed by the driver of handshakes, and events for it.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use apus_seal::{AssociationId, Installation, Successor};
+use apus_seal::{AssociationId, Installation, RefreshSalt, Role, Successor};
 use apus_wire::{PathId, is_native};
 
 use super::UdpLink;
@@ -22,22 +23,44 @@ impl UdpLink {
         peer.keys.is_some()
     }
 
+    //= docs/protocol.md#seal-10
     /// Notes that the core knows a peer by a path, whose keys may have belonged to another address of the peer.
     pub(super) fn follow(&mut self, path: PathId) {
-        if let Some(address) = self.peers.address(path)
-            && let Some(id) = self.peers.get(path).and_then(|peer| peer.keys)
-        {
-            self.sealing.move_to(id, path, address);
-        }
+        let Some(address) = self.peers.address(path) else { return };
+        let Some(id) = self.peers.get(path).and_then(|peer| peer.keys) else { return };
+        let Some(home) = self.sealing.associations.path(id).filter(|&home| home != path) else {
+            return;
+        };
+        self.sealing.associations.move_to(id, path, address);
+        self.peers.hold(path);
+        self.peers.release(home);
+        self.sealing.events.push_back(SealEvent::Moved(home, path));
     }
 
     /// Assigns a sealed path to an address.
     #[cold]
     fn add_sealed(&mut self, address: SocketAddr, raw: RawAddress) -> PathId {
+        self.end_batch();
+        peer::add_sealed(&mut self.peers, &mut self.senders, address, raw, None, true)
+    }
+
+    /// Seals with the latest keys of a path from now on. Earlier ones open datagrams for a time.
+    fn seal_with_next(&mut self, path: PathId) {
+        let Some(peer) = self.peers.get_mut(path) else { return };
+        let Some((id, by)) = peer.next_keys.take() else { return };
+        peer.wants_keys = false;
+        if let Some(old) = peer.keys.replace(id) {
+            //= docs/protocol.md#seal-3
+            let now = self.sealing.epoch.elapsed();
+            self.sealing.associations.supersede(now, old, by);
+        }
+    }
+
+    /// Sends what is queued, by the keys that its paths have now.
+    fn end_batch(&mut self) {
         if !self.outbox.is_empty() {
             self.send_queued();
         }
-        peer::add_sealed(&mut self.peers, &mut self.senders, address, raw, None, true)
     }
 
     /// Answers datagrams whose keys this node does not have.
@@ -60,14 +83,17 @@ impl SealedPaths for UdpLink {
         })
     }
 
+    fn renew_sealed(&mut self, to: SocketAddr) -> Option<PathId> {
+        let raw = RawAddress::encode(to, self.family).filter(|_| !is_native(to))?;
+        Some(self.add_sealed(to, raw))
+    }
+
     fn reserve_keys(&mut self, random: u64) -> Option<AssociationId> {
         self.sealing.associations.reserve(random)
     }
 
     fn install_keys(&mut self, path: PathId, id: AssociationId, keys: PathKeys) -> bool {
-        if !self.outbox.is_empty() {
-            self.send_queued();
-        }
+        self.end_batch();
         let is_possible = cfg!(feature = "secure") && path.is_sealed();
         let Some(address) = self.peers.address(path).filter(|_| is_possible) else {
             return false;
@@ -79,27 +105,57 @@ impl SealedPaths for UdpLink {
         let Some(kept) = sealing.associations.install(now, id, new) else { return false };
         sealing.now = now;
         sealing.kept.extend(kept);
+        self.peers.hold(path);
+        let by = if is_refresh { Successor::Refresh } else { Successor::Crossing };
         let peer = self.peers.get_mut(path).expect("it has an address");
-        peer.wants_keys = false;
-        if let Some(old) = peer.keys.replace(id) {
-            //= docs/protocol.md#seal-3
-            let by = if is_refresh { Successor::Refresh } else { Successor::Crossing };
-            sealing.associations.supersede(now, old, by);
+        peer.next_keys = Some((id, by));
+        //= docs/protocol.md#seal-2
+        if role == Role::Server || peer.keys.is_none() {
+            self.seal_with_next(path);
         }
         true
     }
 
-    fn remove_keys(&mut self, id: AssociationId) {
-        if !self.outbox.is_empty() {
-            self.send_queued();
-        }
+    fn confirm_keys(&mut self, id: AssociationId) {
+        self.end_batch();
+        self.sealing.associations.confirm(id);
         if let Some(path) = self.sealing.associations.path(id)
-            && let Some(peer) = self.peers.get_mut(path)
-            && peer.keys == Some(id)
+            && let Some(peer) = self.peers.get(path)
+            && peer.next_keys.is_some_and(|(next, _)| next == id)
         {
-            peer.keys = None;
+            self.seal_with_next(path);
+        }
+    }
+
+    fn remove_keys(&mut self, id: AssociationId) {
+        self.end_batch();
+        if let Some(path) = self.sealing.associations.path(id) {
+            if let Some(peer) = self.peers.get_mut(path) {
+                peer.keys = peer.keys.filter(|&keys| keys != id);
+                peer.next_keys = peer.next_keys.filter(|&(next, _)| next != id);
+            }
+            self.peers.release(path);
         }
         self.sealing.associations.remove(id);
+    }
+
+    fn forget_want(&mut self, path: PathId) {
+        if let Some(peer) = self.peers.get_mut(path) {
+            peer.wants_keys = false;
+        }
+    }
+
+    fn refresh_salt(&self, path: PathId) -> Option<RefreshSalt> {
+        self.sealing.associations.refresh_salt(self.peers.get(path)?.keys?).cloned()
+    }
+
+    fn find_sealed(&mut self, address: SocketAddr) -> Option<PathId> {
+        self.peers.find_sealed(address)
+    }
+
+    #[inline]
+    fn has_seal_events(&self) -> bool {
+        !self.sealing.events.is_empty()
     }
 
     fn poll_seal(&mut self) -> Option<SealEvent> {
@@ -114,7 +170,14 @@ impl SealedPaths for UdpLink {
                 peer.keys = None;
                 sealing.events.push_back(SealEvent::Ended(ended.path, ended.reason));
             }
+            self.peers.release(ended.path);
         }
         sealing.events.pop_front()
+    }
+
+    fn seal_due_in(&self) -> Option<Duration> {
+        let sealing = &self.sealing;
+        let due = sealing.associations.poll_timeout()?;
+        Some(due.saturating_sub(sealing.epoch.elapsed()))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use apus_seal::{AssociationId, OVERHEAD};
+use apus_seal::{AssociationId, OVERHEAD, Successor};
 use apus_wire::{PathId, Priority};
 
 use super::sender::Sender;
@@ -31,6 +31,8 @@ pub(super) struct Peer {
     pub(super) is_sealed: bool,
     /// The keys of a sealed path, if it has any.
     pub(super) keys: Option<AssociationId>,
+    /// Later keys, which the server of their handshake may not have yet.
+    pub(super) next_keys: Option<(AssociationId, Successor)>,
     /// Whether it was reported that a sealed path has no keys.
     pub(super) wants_keys: bool,
     /// Version of the paths from which the following fields were taken.
@@ -94,6 +96,7 @@ impl Peer {
             sender: Sender::default(),
             is_sealed: false,
             keys: None,
+            next_keys: None,
             wants_keys: false,
             paths_version: u64::MAX,
             known: false,

@@ -7,7 +7,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use apus_seal::{Kept, VERSION_HINT, VERSION_SEALED};
+use apus_seal::{AssociationId, Kept, VERSION_HINT, VERSION_SEALED};
 use apus_wire::compact::{self, Entries};
 use apus_wire::{DATA_HEADER_LEN, PacketReceiver, PathId, bundle};
 
@@ -321,37 +321,33 @@ fn sealed_datagram(
     senders.sealing.packet = packet;
 }
 
-/// Returns the path of an opened record.
+/// Returns the path of an opened record. A path with keys is held.
 #[inline]
 fn path_of(senders: &mut Senders<'_>, origin: Origin, from: SocketAddr) -> Option<PathId> {
-    match origin.home {
-        Some(home) if senders.peers.place(home).is_some() => Some(home),
-        _ => other_path_of(senders, origin, from),
-    }
+    origin.home.or_else(|| foreign_path_of(senders, origin.id, from))
 }
 
 //= docs/protocol.md#seal-10
-/// Returns the path of a record that came from another address, or whose path was forgotten. The address may be forged, so the path
-/// takes the place of no other one.
+/// Returns the path of a record that came from another address than that of its keys. The address may be forged, so the path takes
+/// the place of no other one.
 #[cold]
-fn other_path_of(senders: &mut Senders<'_>, origin: Origin, from: SocketAddr) -> Option<PathId> {
+fn foreign_path_of(
+    senders: &mut Senders<'_>,
+    id: AssociationId,
+    from: SocketAddr,
+) -> Option<PathId> {
     let Senders { peers, connected, family, sealing, .. } = senders;
     let listed = peers.find_sealed(from);
     let known = [listed, sealing.foreign].into_iter().flatten().find(|&path| {
         let keys = peers.get(path).and_then(|peer| peer.keys);
-        keys == Some(origin.id) && peers.address(path) == Some(from)
+        keys == Some(id) && peers.address(path) == Some(from)
     });
     if known.is_some() {
         return known;
     }
     let raw = RawAddress::encode(from, *family)?;
-    let is_listed = listed.is_none() && origin.home.is_some();
-    let path = peer::add_sealed(peers, connected, from, raw, Some(origin.id), is_listed);
-    if origin.home.is_some() {
-        sealing.move_to(origin.id, path, from);
-    } else {
-        sealing.foreign = Some(path);
-    }
+    let path = peer::add_sealed(peers, connected, from, raw, Some(id), false);
+    sealing.foreign = Some(path);
     Some(path)
 }
 

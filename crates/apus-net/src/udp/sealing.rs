@@ -170,15 +170,6 @@ impl Sealing {
         self.events.push_back(SealEvent::Wanted(path));
     }
 
-    //= docs/protocol.md#seal-10
-    /// Makes the path of another address the one of the association.
-    #[cold]
-    pub(super) fn move_to(&mut self, id: AssociationId, path: PathId, address: SocketAddr) {
-        if self.associations.path(id).is_some_and(|home| home != path) {
-            self.associations.move_to(id, path, address);
-        }
-    }
-
     #[inline]
     pub(super) fn has_hints(&self) -> bool {
         !self.hints.is_empty()

@@ -83,7 +83,7 @@ fn words(act: Act) -> String {
         Act::Move => "move",
         Act::Ask => "ask",
         Act::Answer(..) => "answer for the peer in doubt",
-        Act::FailCall | Act::FailConfirmed => "fail the call",
+        Act::FailCall(_) | Act::FailConfirmed(_) => "fail the call",
         Act::FailVersion(None) => "fail all calls",
         Act::FailVersion(Some(_)) => "fail all calls of the peer in doubt",
         Act::NoteNoRoom => "mark the call",
@@ -106,7 +106,7 @@ fn answered(contact: &mut Contact, token: Option<Token>) -> String {
 type Reaction = fn(&mut Contact) -> String;
 
 /// All events, with their rules.
-const EVENTS: [(&str, Reaction); 19] = [
+const EVENTS: [(&str, Reaction); 20] = [
     ("OPEN that names this node's token (contact-3)", |c| handle(c, Event::Open)),
     ("TOKEN with the peer's token (contact-4, contact-5, contact-7)", |c| {
         handle(c, Event::Token(THEIRS))
@@ -118,6 +118,9 @@ const EVENTS: [(&str, Reaction); 19] = [
     ("CONFIRM with another token (contact-4)", |c| confirm(c, OTHER, true, false)),
     ("RPC_UNKNOWN, no contact (contact-3)", |c| {
         handle(c, Event::ContactRefused(UnknownReason::NoContact))
+    }),
+    ("RPC_UNKNOWN, not allowed, about an OPEN or a CONFIRM (seal-6)", |c| {
+        handle(c, Event::ContactRefused(UnknownReason::ContactNotAllowed))
     }),
     ("RPC_UNKNOWN, other version, about an OPEN (contact-8)", |c| {
         handle(c, Event::ContactRefused(UnknownReason::OtherVersion))

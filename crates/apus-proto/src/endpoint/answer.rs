@@ -86,21 +86,19 @@ impl Endpoint {
     /// Answers a packet about an RPC that this node does not know.
     pub(super) fn answer_unknown(&mut self, key: PeerKey, header: &Header) {
         let id = header.sender_id;
-        let peer = &mut self.peers[key];
         let reason = if id.is_server() {
             UnknownReason::Unknown
         //= docs/protocol.md#life-7
         //= docs/protocol.md#loss-6
-        } else if peer.has_taken(id) {
+        } else if self.peers[key].has_taken(id) {
             UnknownReason::Finished
-        } else if peer.has_refused(id) {
-            UnknownReason::NoSuchPort
-        } else if self.parts.sockets.serves(header.dest_port).is_none() {
+        } else if let Some(reason) = self.refusal(key, header) {
+            let peer = &mut self.peers[key];
             if peer.native {
                 return self.parts.control(key, *header, Body::Refused);
             }
-            self.parts.total.usage.add(peer.refuse_request(id));
-            UnknownReason::NoSuchPort
+            self.parts.total.usage.add(peer.refuse_request(id, reason));
+            reason
         } else {
             UnknownReason::Unknown
         };
@@ -283,6 +281,9 @@ impl Step<'_> {
         //= docs/protocol.md#life-9
         match (reason, &self.rpc.phase) {
             (UnknownReason::NoSuchPort, _) => return Some(End::Failed(CallFailed::NoSuchPort)),
+            //= docs/protocol.md#seal-6
+            (UnknownReason::NotAllowed, _) => return Some(End::Failed(CallFailed::NotAllowed)),
+            (UnknownReason::SealedOnly, _) => return Some(End::Failed(CallFailed::SealedOnly)),
             (UnknownReason::Finished, _) => return Some(End::Failed(self.given_up(now))),
             //= docs/protocol.md#handler-1
             (UnknownReason::HandlerPanicked, _) => {

@@ -17,6 +17,7 @@ use crate::peer::{CERTAIN_FOR, Peer};
 use crate::remote::Remote;
 use crate::rpc::{Phase, Rpc};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
+use crate::sockets::Socket;
 use crate::time::{Time, nanos};
 use crate::trace::TraceEvent;
 use crate::usage::{Account, RPC_BYTES};
@@ -133,11 +134,16 @@ impl Endpoint {
         to: Remote,
         length: usize,
     ) -> Result<Admitted, CallError> {
-        let local_port = self.port(socket).ok_or(CallError::SocketClosed)?;
+        let &Socket { port: local_port, rule, .. } =
+            self.parts.sockets.get(socket).ok_or(CallError::SocketClosed)?;
         let config = &self.parts.config;
         let (peers_max, calls_max) = (config.peers_max, config.calls_max);
         let too_many = CallError::TooManyPeers { limit: peers_max };
         let key = self.peer_for_call(now, to.path).ok_or(too_many)?;
+        //= docs/protocol.md#seal-6
+        if self.peers[key].rights.calls & rule == 0 {
+            self.not_expected(key)?;
+        }
         //= docs/protocol.md#hostile-9
         let peer = &self.peers[key];
         if !self.parts.has_plenty(peer, socket, RPC_BYTES + length as u64) {
@@ -286,7 +292,12 @@ impl Endpoint {
     }
 
     /// Ends one RPC with a run of a peer that is over.
-    pub(super) fn end_with_run(&mut self, now: Time, key: RpcKey, successor: Option<PeerKey>) {
+    pub(super) fn end_with_run(
+        &mut self,
+        now: Time,
+        key: RpcKey,
+        successor: &Result<PeerKey, CallFailed>,
+    ) {
         let Some(rpc) = self.rpcs.get(key) else { return };
         if !rpc.is_client() {
             self.parts.counters.requests_orphaned += 1;
@@ -295,11 +306,18 @@ impl Endpoint {
         }
         let sent = rpc.has_sent_request();
         let is_current = |peer: &Peer| !peer.contact.is_over();
-        match successor.filter(|&key| self.peers.get(key).is_some_and(is_current)) {
+        match successor {
             //= docs/protocol.md#once-3
             _ if sent => self.fail(key, CallFailed::MayHaveExecuted),
-            Some(successor) => self.begin_anew(now, key, successor),
-            None => self.fail(key, CallFailed::NoSuchPort),
+            &Ok(successor) if self.peers.get(successor).is_some_and(is_current) => {
+                let peer = &self.peers[successor];
+                if peer.contact.may_send() && !self.parts.may_begin(rpc, peer.rights.calls) {
+                    return self.fail(key, CallFailed::NotExpected);
+                }
+                self.begin_anew(now, key, successor);
+            }
+            Ok(_) => self.fail(key, CallFailed::NotSent),
+            Err(error) => self.fail(key, error.clone()),
         }
     }
 

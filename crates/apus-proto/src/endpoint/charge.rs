@@ -80,7 +80,8 @@ impl Endpoint {
     }
 
     /// Adds a peer that becomes known.
-    pub(super) fn insert_peer(&mut self, peer: Peer) -> PeerKey {
+    pub(super) fn insert_peer(&mut self, mut peer: Peer) -> PeerKey {
+        peer.rights = self.rights.of(peer.path);
         let key = self.peers.insert(peer);
         self.join_host(key);
         key

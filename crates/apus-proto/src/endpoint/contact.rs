@@ -11,7 +11,7 @@
 //! | CONFIRM | its own token | [`Event::Confirm`] |
 //! | RPC_UNKNOWN: other version, token unknown, over budget | the peer's token, which the packet repeats, at its address | [`Event::TokenRefused`] |
 //! | RPC_UNKNOWN: other version, about an OPEN | its own token, at its address | [`Event::ContactRefused`] |
-//! | RPC_UNKNOWN: no contact | its own token | [`Event::ContactRefused`] |
+//! | RPC_UNKNOWN: no contact, for any reason | its own token | [`Event::ContactRefused`] |
 //! | any other | its own token | [`Contact::receive`], [`Event::Packet`], [`Event::Elsewhere`] |
 
 use apus_wire::{
@@ -130,7 +130,8 @@ impl Endpoint {
     /// Answers a request for a token. Keeps no state.
     fn on_open(&mut self, now: Time, arrived: Arrived<'_, '_>, open: Open) {
         self.parts.counters.opens_received += 1;
-        match self.peers.find_token(open.known) {
+        let found = self.peers.find_token(open.known);
+        match found.filter(|&key| self.may_be_at(key, arrived.from)) {
             Some(key) => self.contact(now, key, Event::Open, arrived),
             None => self.offer_new(now, arrived, arrived.stamp.token),
         }
@@ -161,6 +162,9 @@ impl Endpoint {
         let proven = is_fresh(now, proof.issued)
             && proof.code == self.secrets.proof(ours, from, proof.issued);
         if let Some(key) = self.peers.find_token(ours) {
+            if !self.may_be_at(key, from) {
+                return self.refuse_token(arrived);
+            }
             let moved = self.peers[key].path != from;
             return self.contact(now, key, Event::Confirm { theirs, proven, moved }, arrived);
         }
@@ -193,7 +197,8 @@ impl Endpoint {
 
     /// Handles a packet without a known token, or with the token of a peer that is not met or is at another address.
     fn on_other_packet(&mut self, now: Time, arrived: Arrived<'_, '_>) {
-        let Some(key) = self.peers.find_token(arrived.stamp.token) else {
+        let found = self.peers.find_token(arrived.stamp.token);
+        let Some(key) = found.filter(|&key| self.may_be_at(key, arrived.from)) else {
             return self.refuse_token(arrived);
         };
         let event = match *arrived.packet {
@@ -202,6 +207,12 @@ impl Endpoint {
             _ => Event::Packet,
         };
         self.contact(now, key, event, arrived);
+    }
+
+    /// Returns whether a peer may have moved to a path. A peer with an identity has it on every path.
+    fn may_be_at(&self, key: PeerKey, path: PathId) -> bool {
+        //= docs/protocol.md#seal-5
+        self.peers[key].path.is_sealed() == path.is_sealed()
     }
 
     /// Passes the event of an arrived packet to the contact with a peer, and carries out the reaction.
@@ -232,8 +243,8 @@ impl Endpoint {
             Act::Answer(doubted, credentials) => {
                 self.answer(now, key, doubted, header, credentials)
             }
-            Act::FailCall => self.fail_refused(now, key, header),
-            Act::FailConfirmed => self.fail_confirmed(key, header),
+            Act::FailCall(reason) => self.fail_refused(now, key, header, reason),
+            Act::FailConfirmed(reason) => self.fail_confirmed(key, header, reason),
             Act::FailVersion(doubted) => {
                 //= docs/protocol.md#contact-8
                 let (ours, theirs) = (Stamp::VERSION, arrived.stamp.version);
@@ -265,11 +276,12 @@ impl Endpoint {
         }
     }
 
-    /// Refuses a first contact for a port that is not served.
-    fn refuse_contact(&mut self, arrived: Arrived<'_, '_>, theirs: Token) {
-        //= docs/protocol.md#life-6
-        self.parts.counters.refused_no_port += 1;
-        self.reply_unknown(arrived, theirs, UnknownReason::NoContact);
+    /// Refuses a first contact for a port that is not served, or to which the path has no right. Returns `true` if it is refused.
+    fn refuse_contact(&mut self, arrived: Arrived<'_, '_>, theirs: Token) -> bool {
+        let refusal = self.refuses_contact(arrived.from, arrived.header().dest_port);
+        let Some(reason) = refusal else { return false };
+        self.reply_unknown(arrived, theirs, reason);
+        true
     }
 
     /// Answers a packet of a node without state here with RPC_UNKNOWN.
@@ -287,20 +299,20 @@ impl Endpoint {
         self.parts.reply_to_unknown(Reply { path, token: theirs, header, body });
     }
 
-    /// Offers a new token to the sender of a packet, if the port is served.
+    /// Offers a new token to the sender of a packet, if the port is served for it.
     fn offer_new(&mut self, now: Time, arrived: Arrived<'_, '_>, theirs: Token) {
-        if self.parts.sockets.serves(arrived.header().dest_port).is_none() {
-            return self.refuse_contact(arrived, theirs);
+        if self.refuse_contact(arrived, theirs) {
+            return;
         }
         let ours = self.secrets.offered_token(theirs, issued_at(now));
         self.offer(now, arrived, theirs, ours);
     }
 
-    /// Makes the sender of a CONFIRM known if its proof `fits`, the port is served and there is room.
+    /// Makes the sender of a CONFIRM known if its proof `fits`, the port is served for it and there is room.
     fn admit(&mut self, now: Time, arrived: Arrived<'_, '_>, theirs: Token, fits: bool) {
         let (from, ours) = (arrived.from, arrived.stamp.token);
-        if self.parts.sockets.serves(arrived.header().dest_port).is_none() {
-            return self.refuse_contact(arrived, theirs);
+        if self.refuse_contact(arrived, theirs) {
+            return;
         }
         //= docs/protocol.md#contact-4
         if !fits {
@@ -359,9 +371,12 @@ impl Endpoint {
     fn move_peer(&mut self, now: Time, key: PeerKey, path: PathId, header: &Header) {
         self.parts.counters.peers_moved += 1;
         self.leave_host(key);
+        //= docs/protocol.md#seal-6
+        self.rights.follow(self.peers[key].path, path);
         self.peers.set_path(key, path);
         self.join_host(key);
         let peer = &mut self.peers[key];
+        peer.rights = self.rights.of(path);
         peer.last_rx = now;
         peer.loopback = path.is_loopback();
         self.take_path(now, key, header);
@@ -378,7 +393,7 @@ impl Endpoint {
     fn lose_path(&mut self, now: Time, key: PeerKey, successor: PeerKey, header: &Header) {
         //= docs/protocol.md#contact-6
         match self.peers[key].contact.on_path_taken(now) {
-            PathTaken::Ends => self.end_run(key, Some(successor)),
+            PathTaken::Ends => self.end_run(key, Ok(successor)),
             PathTaken::Doubts => self.doubt(now, key, turned_round(header)),
             PathTaken::Stays => {}
         }
@@ -393,25 +408,25 @@ impl Endpoint {
         }
     }
 
-    /// Handles a peer that refuses an OPEN because the port is not served.
-    fn fail_refused(&mut self, now: Time, key: PeerKey, header: &Header) {
+    /// Handles a peer that refuses an OPEN because the port is not served, or not for this node.
+    fn fail_refused(&mut self, now: Time, key: PeerKey, header: &Header, reason: UnknownReason) {
         self.peers[key].last_rx = now;
         if let Some(step) = self.step_for(key, header) {
             let rpc = step.key;
-            self.fail(rpc, CallFailed::NoSuchPort);
+            self.fail(rpc, error_of(reason));
         }
         // Other calls may want other ports.
         self.send_open(now, key);
     }
 
-    /// Handles a peer that refuses a CONFIRM because the port is not served. Copies of the CONFIRM and of the request may
-    /// arrive once it is served.
-    fn fail_confirmed(&mut self, peer: PeerKey, header: &Header) {
+    /// Handles a peer that refuses a CONFIRM because the port is not served, or not for this node. Copies of the CONFIRM and of the
+    /// request may arrive once it is.
+    fn fail_confirmed(&mut self, peer: PeerKey, header: &Header, reason: UnknownReason) {
         let Some(step) = self.step_for(peer, header) else { return };
         //= docs/protocol.md#contact-3
         let sent = step.rpc.outgoing().is_some_and(Outgoing::is_sent);
         let (key, error) =
-            (step.key, if sent { CallFailed::MayHaveExecuted } else { CallFailed::NoSuchPort });
+            (step.key, if sent { CallFailed::MayHaveExecuted } else { error_of(reason) });
         self.fail(key, error);
     }
 
@@ -433,15 +448,16 @@ impl Endpoint {
         self.send_open(now, asking);
     }
 
-    /// Handles the answer that `asking` got on behalf of `doubted`: a token, or `None` from a run that does not serve the port.
+    /// Handles the answer that `asking` got on behalf of `doubted`: a token, or the reason from a run that refuses the port.
     fn answer(
         &mut self,
         now: Time,
         asking: PeerKey,
         doubted: PeerKey,
         header: &Header,
-        credentials: Option<Credentials>,
+        answer: Result<Credentials, UnknownReason>,
     ) {
+        let credentials = answer.ok();
         if self.trust(doubted, credentials) {
             return self.forget_peer(asking);
         }
@@ -449,7 +465,8 @@ impl Endpoint {
         let ended = self.retire(doubted);
         let successor = self.succeed(now, asking, header, credentials);
         if ended {
-            self.sweeps.push(Swept::Run(doubted, successor));
+            let reason = answer.err().unwrap_or(UnknownReason::NoContact);
+            self.sweeps.push(Swept::Run(doubted, successor.ok_or_else(|| error_of(reason))));
         }
     }
 
@@ -529,8 +546,8 @@ impl Endpoint {
     }
 
     /// Ends a run of a peer: its RPCs end, a few at a time. Calls that were not transmitted completely begin again with
-    /// `successor`.
-    pub(super) fn end_run(&mut self, key: PeerKey, successor: Option<PeerKey>) {
+    /// `successor`, or end with an error.
+    pub(super) fn end_run(&mut self, key: PeerKey, successor: Result<PeerKey, CallFailed>) {
         if self.retire(key) {
             self.sweeps.push(Swept::Run(key, successor));
         }
@@ -572,14 +589,19 @@ pub(super) fn is_about_tokens(packet: &Packet<'_>) -> bool {
     match packet {
         Packet::Token { .. } | Packet::Confirm { .. } => true,
         Packet::RpcUnknown { unknown, .. } => {
-            matches!(
-                unknown.reason,
-                UnknownReason::OtherVersion
-                    | UnknownReason::TokenUnknown
-                    | UnknownReason::NoContact
-            )
+            matches!(unknown.reason, UnknownReason::OtherVersion | UnknownReason::TokenUnknown)
+                || unknown.reason.is_about_contact()
         }
         _ => false,
+    }
+}
+
+/// Returns the error of a call whose first contact was refused for this reason.
+fn error_of(reason: UnknownReason) -> CallFailed {
+    match reason {
+        UnknownReason::ContactNotAllowed => CallFailed::NotAllowed,
+        UnknownReason::ContactSealedOnly => CallFailed::SealedOnly,
+        _ => CallFailed::NoSuchPort,
     }
 }
 

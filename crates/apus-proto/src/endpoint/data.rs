@@ -23,6 +23,7 @@ use crate::remote::Remote;
 use crate::rpc::{Phase, Rpc};
 use crate::short_bodies::ShortBodies;
 use crate::slab::{PeerKey, RpcKey, SocketKey};
+use crate::sockets::ServedBy;
 use crate::time::{Time, nanos};
 use crate::trace::TraceEvent;
 use crate::usage::{Account, RPC_BYTES};
@@ -157,10 +158,13 @@ impl Endpoint {
         arrival: &Arrival<'_>,
     ) -> Option<SocketKey> {
         let Arrival { header, data, .. } = arrival;
+        let sender = &self.peers[peer];
+        let refused = sender.has_refused(header.sender_id).is_some();
         let served = self.parts.sockets.serves(header.dest_port);
-        let refused = self.peers[peer].has_refused(header.sender_id);
-        let Some(socket) = served.filter(|_| !refused) else {
-            self.refuse_port(peer, arrival);
+        //= docs/protocol.md#seal-6
+        let may_send = |it: &ServedBy| sender.rights.requests & it.rule != 0 && !refused;
+        let Some(ServedBy { socket, .. }) = served.filter(may_send) else {
+            self.refuse_for_good(peer, arrival);
             return None;
         };
         let cost = RPC_BYTES + u64::from(data.message_length);
@@ -184,7 +188,7 @@ impl Endpoint {
                 //= docs/protocol.md#once-6
                 // The next answer shows the client that its token is not known any more, and the client gets another one.
                 self.parts.counters.refused_strays += 1;
-                self.end_run(peer, None);
+                self.end_run(peer, Err(CallFailed::NoSuchPort));
                 return None;
             }
             Admission::Stale => {
@@ -206,10 +210,20 @@ impl Endpoint {
         Some(socket)
     }
 
-    /// Refuses a request for a port that is not served, or was not served when the request first arrived.
-    fn refuse_port(&mut self, peer: PeerKey, arrival: &Arrival<'_>) {
+    /// Refuses a request for a port that is not served or to which the peer has no right, or for which that was so when the request
+    /// first arrived.
+    #[cold]
+    #[inline(never)]
+    fn refuse_for_good(&mut self, peer: PeerKey, arrival: &Arrival<'_>) {
         let Arrival { header, data, .. } = arrival;
-        self.parts.counters.refused_no_port += 1;
+        let reason = self.refusal(peer, header);
+        let counters = &mut self.parts.counters;
+        match reason {
+            Some(UnknownReason::NotAllowed | UnknownReason::SealedOnly) => {
+                counters.refused_not_allowed += 1;
+            }
+            _ => counters.refused_no_port += 1,
+        }
         if self.peers[peer].native {
             //= docs/protocol.md#linux-3
             if data.offset == 0 {

@@ -16,6 +16,7 @@ use crate::peer::Requests;
 use crate::remote::Remote;
 use crate::rpc::{Phase, Rpc};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
+use crate::sockets::ServedBy;
 use crate::time::{Time, nanos};
 use crate::timer::Place;
 use crate::trace::TraceEvent;
@@ -217,7 +218,11 @@ impl Endpoint {
     fn admit_port(&mut self, batch: &mut Batch, port: u16, cost: u64) -> bool {
         self.settle(batch);
         let peer = &self.peers[batch.peer];
-        let Some(socket) = self.parts.sockets.serves(port) else { return false };
+        let Some(ServedBy { socket, rule }) = self.parts.sockets.serves(port) else { return false };
+        //= docs/protocol.md#seal-6
+        if peer.rights.requests & rule == 0 {
+            return false;
+        }
         let config = &self.parts.config;
         let most = config.least_budget().min(RPC_BYTES + u64::from(config.message_max));
         let plenty = self.parts.plenty(peer, socket);

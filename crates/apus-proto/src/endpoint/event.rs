@@ -1,6 +1,6 @@
 //! Events for the application, and the options of its calls.
 
-use apus_wire::TraceContext;
+use apus_wire::{PathId, TraceContext};
 use bytes::Bytes;
 
 use crate::cookie::Cookie;
@@ -57,6 +57,8 @@ pub enum Event {
         rpc: RpcKey,
         /// The cookie passed to [`Endpoint::call`](crate::Endpoint::call).
         cookie: Cookie,
+        /// The path to the peer, if the call went over the network.
+        path: Option<PathId>,
         /// The reason.
         error: CallFailed,
     },

@@ -148,9 +148,11 @@ impl Endpoint {
         let doubted = self.peers.find_their_token(greeting.doubted);
         let doubted = doubted.filter(|&key| self.peers[key].path == path);
         let is_met = self.meet(now, path, greeting.token, theirs);
-        if is_met && let Some(doubted) = doubted.filter(|&key| self.retire(key)) {
-            let present = self.peers.find(path);
-            self.sweeps.push(Swept::Run(doubted, present));
+        if is_met
+            && let Some(present) = self.peers.find(path)
+            && let Some(doubted) = doubted.filter(|&key| self.retire(key))
+        {
+            self.sweeps.push(Swept::Run(doubted, Ok(present)));
         }
         is_met
     }
@@ -170,6 +172,14 @@ impl Endpoint {
         // The client doubted this token and named it, so it is the same run. Only another run would have needed the token of HELLO.
         peer.last_rx = now;
         true
+    }
+
+    /// Notes that the node at a path lives, although no packet has arrived by the path: an answer of the handshake has.
+    pub fn note_sign(&mut self, now: Time, path: PathId) {
+        //= docs/protocol.md#life-4
+        if let Some(key) = self.peers.find(path) {
+            self.peers[key].last_rx = now;
+        }
     }
 
     /// Returns whether the node at a path is met by this token.
@@ -230,7 +240,7 @@ impl Endpoint {
             self.forget_peer(asking);
         }
         if ended {
-            self.sweeps.push(Swept::Run(doubted, present.or(Some(asking))));
+            self.sweeps.push(Swept::Run(doubted, Ok(present.unwrap_or(asking))));
         }
     }
 }

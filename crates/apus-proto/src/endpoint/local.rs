@@ -15,7 +15,9 @@ use crate::local::{
     is_local,
 };
 use crate::remote::Remote;
+use crate::rights::PathKind;
 use crate::slab::{Handle, RpcKey, SocketKey};
+use crate::sockets::{ServedBy, Socket};
 use crate::time::{Time, sooner};
 use crate::timer::is_over;
 use crate::usage::{Account, Change, Charge, RPC_BYTES};
@@ -46,7 +48,7 @@ const DUE_MAX: usize = 64;
 impl Endpoint {
     /// Adds the peer at `path`, which is [local](PathId::local) and takes whole messages from now on.
     pub fn add_local(&mut self, now: Time, path: PathId) {
-        self.local.add(now, path);
+        self.local.add(now, path, self.rights.of(path));
     }
 
     /// Removes the peer at `path`, which has ended or broke the protocol. Calls to it fail with `error`, except those that were
@@ -155,8 +157,13 @@ impl Endpoint {
         path: PathId,
         length: usize,
     ) -> Result<(u16, u64), CallError> {
-        let port = self.port(socket).ok_or(CallError::SocketClosed)?;
+        let &Socket { port, rule, .. } =
+            self.parts.sockets.get(socket).ok_or(CallError::SocketClosed)?;
         let peer = self.local.peer(path).ok_or(CallError::PathEnded)?;
+        //= docs/protocol.md#seal-6
+        if peer.rights.calls & rule == 0 {
+            return Err(CallError::NotExpected);
+        }
         let limit = self.parts.config.calls_max;
         if peer.calls >= limit {
             return Err(CallError::TooManyCalls { limit });
@@ -226,7 +233,13 @@ impl Endpoint {
         let CallRole::Client(ClientCall { cookie, body, .. }) = call.role else { return };
         self.discard(body);
         self.parts.counters.calls_failed += 1;
-        self.parts.events.push_back(Event::Failed { socket: call.socket, rpc: key, cookie, error });
+        self.parts.events.push_back(Event::Failed {
+            socket: call.socket,
+            rpc: key,
+            cookie,
+            path: None,
+            error,
+        });
     }
 
     /// Returns the progress of a call of this node until now.
@@ -310,8 +323,13 @@ impl Endpoint {
         port: u16,
         length: usize,
     ) -> Result<(SocketKey, u64), UnknownReason> {
-        let socket = self.parts.sockets.serves(port).ok_or(UnknownReason::NoSuchPort)?;
+        let ServedBy { socket, rule } =
+            self.parts.sockets.serves(port).ok_or(UnknownReason::NoSuchPort)?;
         let peer = self.local.peer(path).ok_or(UnknownReason::Unknown)?;
+        //= docs/protocol.md#seal-6
+        if peer.rights.requests & rule == 0 {
+            return Err(PathKind::of(path).refusal());
+        }
         let cost = RPC_BYTES + length as u64;
         let config = &self.parts.config;
         //= docs/protocol.md#local-4
@@ -330,6 +348,8 @@ impl Endpoint {
         if let Some(peer) = self.local.peer_mut(path) {
             peer.take_trace(id);
         }
+        let is_forbidden = reason == UnknownReason::NotAllowed;
+        self.parts.counters.refused_not_allowed += u64::from(is_forbidden);
         self.refuse_local(path, id, reason);
     }
 
@@ -424,6 +444,8 @@ impl Endpoint {
             UnknownReason::NoSuchPort => CallFailed::NoSuchPort,
             UnknownReason::TooLarge => CallFailed::RequestTooLarge { length },
             UnknownReason::HandlerPanicked => CallFailed::HandlerPanicked,
+            UnknownReason::NotAllowed => CallFailed::NotAllowed,
+            UnknownReason::SealedOnly => CallFailed::SealedOnly,
             UnknownReason::OverBudget => {
                 let after = now.saturating_since(started);
                 if after < self.parts.config.peer_timeout {

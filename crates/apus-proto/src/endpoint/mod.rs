@@ -6,9 +6,11 @@
 //! | `receive`, `data`, `answer` | arriving packets: by type; DATA; all others about an RPC |
 //! | `entries`, `short` | short messages over the network that arrive together; that begin together |
 //! | `contact` | packets about tokens: first contact, moves, restarts |
+//! | `path_end` | ends of sealed paths: failed handshakes, peers that are over |
 //! | `transmit` | outgoing packets |
 //! | `expire`, `probe`, `sweep` | timeouts; probes; work over all RPCs |
 //! | `local`, `batch` | calls within the host; messages that arrive or leave together |
+//! | `rights` | rights of peers to call this node, and of this node to call them |
 //! | `unsent` | unsent calls of a path within the host that ends |
 //! | `meet` | the proof that the peer at an address is a process of this host |
 //! | `charge` | room in the budgets |
@@ -29,11 +31,13 @@ mod introduction;
 mod local;
 mod meet;
 mod parts;
+mod path_end;
 mod probe;
 mod probe_queue;
 mod questions;
 mod receive;
 mod reply;
+mod rights;
 mod short;
 mod state;
 mod step;

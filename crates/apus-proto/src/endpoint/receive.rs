@@ -145,8 +145,7 @@ impl Endpoint {
             return None;
         }
         //= docs/protocol.md#hostile-4
-        if self.parts.sockets.serves(header.dest_port).is_none() {
-            self.parts.counters.refused_no_port += 1;
+        if self.refuses_contact(from, header.dest_port).is_some() {
             //= docs/protocol.md#linux-3
             if arrival.data.offset == 0 {
                 let reply = Reply { path: from, token: Token::NONE, header, body: Body::Refused };
@@ -170,8 +169,10 @@ impl Endpoint {
             return;
         };
         self.parts.counters.resends_received += 1;
-        let served = self.parts.sockets.serves(header.dest_port).is_some();
-        let (header, body) = if served || header.sender_id.is_server() {
+        let requests = self.rights.of(from).requests;
+        let served = self.parts.sockets.serves(header.dest_port);
+        let is_taken = served.is_some_and(|it| requests & it.rule != 0);
+        let (header, body) = if is_taken || header.sender_id.is_server() {
             (turned_round(header), Body::Unknown(RpcUnknown::default()))
         } else {
             (*header, Body::Refused)

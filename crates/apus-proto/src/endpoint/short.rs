@@ -16,6 +16,7 @@ use crate::outgoing::Outgoing;
 use crate::remote::Remote;
 use crate::rpc::{Phase, Rpc};
 use crate::slab::{PeerKey, RpcKey, SocketKey};
+use crate::sockets::Socket;
 use crate::time::{Time, nanos};
 use crate::timer::{Place, TICK};
 use crate::trace::TraceMark;
@@ -160,9 +161,15 @@ impl ShortMessages<'_> {
             return false;
         }
         let (now, endpoint) = (self.now, &mut *self.endpoint);
-        let Some(port) = endpoint.port(self.socket) else { return false };
+        let Some(&Socket { port, rule, .. }) = endpoint.parts.sockets.get(self.socket) else {
+            return false;
+        };
         let Some(key) = endpoint.peer_for_call(now, self.path) else { return false };
         let (peer, parts) = (&endpoint.peers[key], &mut endpoint.parts);
+        //= docs/protocol.md#seal-6
+        if peer.rights.calls & rule == 0 {
+            return false;
+        }
         if peer.native || !peer.contact.may_send() || peer.is_doubtful(now) {
             return false;
         }

@@ -22,6 +22,7 @@ use crate::host::HostLoad;
 use crate::local::{LocalCalls, is_local};
 use crate::outgoing::Outgoing;
 use crate::peers::Peers;
+use crate::rights::{PathRights, Rights};
 use crate::rpcs::Rpcs;
 use crate::secrets::Secrets;
 use crate::slab::{Handle as _, PeerKey, RpcKey, SocketKey};
@@ -46,6 +47,7 @@ pub struct Endpoint {
     /// MEETs of known peers that wait to be taken.
     pub(super) meets: VecDeque<(PathId, Meet)>,
     pub(super) peers: Peers,
+    pub(super) rights: PathRights,
     pub(super) parts: Parts,
     pub(super) secrets: Secrets,
     /// The multi-packet message that the last such packet belonged to.
@@ -89,6 +91,7 @@ impl Endpoint {
             local: LocalCalls::new(secrets.tables()),
             meets: VecDeque::new(),
             peers: Peers::new(secrets.tables()),
+            rights: PathRights::default(),
             parts: Parts::new(config, secrets.first_version()),
             secrets,
             last_long: None,
@@ -509,9 +512,10 @@ impl Endpoint {
             let mark = step.peer.trace_mark(step.rpc.id);
             step.parts.tracer.record(TraceEvent::CallFailed, mark, cause(&error), 0);
         }
-        let Some(Ended { socket, cookie, .. }) = self.remove_rpc(key) else { return };
+        let Some(Ended { socket, cookie, peer, .. }) = self.remove_rpc(key) else { return };
         self.parts.counters.calls_failed += 1;
-        self.parts.events.push_back(Event::Failed { socket, rpc: key, cookie, error });
+        let path = self.peers.get(peer).map(|peer| peer.path);
+        self.parts.events.push_back(Event::Failed { socket, rpc: key, cookie, path, error });
     }
 
     /// Lets deferred messages to a peer begin if there is room in flight.
@@ -526,9 +530,16 @@ impl Endpoint {
         let Some(peer) = self.peers.get_mut(peer).filter(|peer| peer.contact.may_send()) else {
             return;
         };
+        let rights = peer.rights.calls;
         let mut connected = Vec::new();
         for key in peer.flight.release(self.parts.flight_max) {
-            match self.rpcs.get_mut(key).and_then(|rpc| rpc.outgoing_mut()) {
+            let Some(rpc) = self.rpcs.get_mut(key) else { continue };
+            if rights != Rights::ALL.calls && !self.parts.may_begin(rpc, rights) {
+                // It stays deferred until it ends.
+                self.sweeps.push_unsent(key, CallFailed::NotExpected);
+                continue;
+            }
+            match rpc.outgoing_mut() {
                 Some(message) => self.parts.order.release(key, message),
                 None => connected.push(key),
             }

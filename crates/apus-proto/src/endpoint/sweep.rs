@@ -11,7 +11,7 @@ use crate::time::Time;
 const STEP: usize = 256;
 
 impl Endpoint {
-    /// Performs one step of the oldest sweep.
+    /// Ends calls that waited for their peer in vain, and performs one step of the oldest sweep.
     #[inline]
     pub(super) fn sweep(&mut self, now: Time) {
         if !self.sweeps.is_empty() {
@@ -22,6 +22,9 @@ impl Endpoint {
     #[cold]
     #[inline(never)]
     fn sweep_some(&mut self, now: Time) {
+        for (key, error) in self.sweeps.take_unsent() {
+            self.fail(key, error);
+        }
         let Some((swept, first)) = self.sweeps.advance(STEP) else { return };
         //= docs/protocol.md#server-5
         for slot in first..first + STEP {
@@ -39,7 +42,7 @@ impl Endpoint {
     fn end_swept(&mut self, now: Time, key: RpcKey, swept: &Swept) {
         let is_client = self.rpcs.get(key).is_some_and(Rpc::is_client);
         match swept {
-            Swept::Run(_, successor) => self.end_with_run(now, key, *successor),
+            Swept::Run(_, successor) => self.end_with_run(now, key, successor),
             &Swept::Failed(_, _, CallFailed::Unreachable { error, .. }) if is_client => {
                 let sent = self.rpcs.get(key).is_some_and(Rpc::has_sent_request);
                 self.fail(key, CallFailed::Unreachable { error, sent });

@@ -4,14 +4,21 @@ use std::collections::VecDeque;
 
 use crate::error::CallFailed;
 use crate::rpc::Rpc;
-use crate::slab::{PeerKey, SocketKey};
+use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::time::Time;
 
 /// Upper bound on pending sweeps. Beyond it, errors about paths are ignored, and the peers' silence ends their RPCs.
 const WAITING_MAX: usize = 64;
 
+/// Upper bound on the unsent calls that end at a time.
+const UNSENT: usize = 64;
+
 #[derive(Debug, Default)]
-pub(super) struct Sweeps(VecDeque<Sweep>);
+pub(super) struct Sweeps {
+    sweeps: VecDeque<Sweep>,
+    /// Calls that waited for a peer, and end next with these errors. No byte of them was sent.
+    unsent: VecDeque<(RpcKey, CallFailed)>,
+}
 
 #[derive(Debug)]
 struct Sweep {
@@ -27,8 +34,8 @@ pub(super) enum Swept {
     Socket(SocketKey),
     /// RPCs with a port of a peer that were in progress when the network reported that the port is not served.
     Service(PeerKey, Time, u16),
-    /// RPCs with a run of a peer that is over. The successor takes over the unsent calls.
-    Run(PeerKey, Option<PeerKey>),
+    /// RPCs with a run of a peer that is over. The successor takes over the unsent calls; without one, they end with the error.
+    Run(PeerKey, Result<PeerKey, CallFailed>),
     /// RPCs with a peer that were in progress at this moment; calls end with this error.
     Failed(PeerKey, Time, CallFailed),
     /// Requests that an earlier incarnation of a client had begun to send before this moment.
@@ -37,16 +44,27 @@ pub(super) enum Swept {
 
 impl Sweeps {
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.sweeps.is_empty() && self.unsent.is_empty()
+    }
+
+    /// Adds a call that waited for a peer, and is deferred for good.
+    pub(super) fn push_unsent(&mut self, key: RpcKey, error: CallFailed) {
+        self.unsent.push_back((key, error));
+    }
+
+    /// Removes and returns the next such calls.
+    pub(super) fn take_unsent(&mut self) -> Vec<(RpcKey, CallFailed)> {
+        let count = self.unsent.len().min(UNSENT);
+        self.unsent.drain(..count).collect()
     }
 
     pub(super) fn push(&mut self, swept: Swept) {
-        self.0.push_back(Sweep { swept, slot: 0 });
+        self.sweeps.push_back(Sweep { swept, slot: 0 });
     }
 
     /// Returns the oldest sweep and the slot at which it continues, and advances it by `step` slots.
     pub(super) fn advance(&mut self, step: usize) -> Option<(Swept, usize)> {
-        let sweep = self.0.front_mut()?;
+        let sweep = self.sweeps.front_mut()?;
         let slot = sweep.slot;
         sweep.slot += step;
         Some((sweep.swept.clone(), slot))
@@ -54,12 +72,13 @@ impl Sweeps {
 
     /// Removes the oldest sweep, which is over.
     pub(super) fn pop(&mut self) {
-        self.0.pop_front();
+        self.sweeps.pop_front();
     }
 
     /// Adds a sweep for an error about a path, unless a pending one ends the same RPCs.
     pub(super) fn push_error(&mut self, swept: Swept) {
-        if self.0.len() < WAITING_MAX && !self.0.iter().any(|sweep| sweep.swept.covers(&swept)) {
+        let is_covered = || self.sweeps.iter().any(|sweep| sweep.swept.covers(&swept));
+        if self.sweeps.len() < WAITING_MAX && !is_covered() {
             self.push(swept);
         }
     }

@@ -112,7 +112,13 @@ impl Endpoint {
             } else {
                 counters.calls_failed += 1;
                 let error = CallFailed::NotSent;
-                self.parts.events.push_back(Event::Failed { socket, rpc, cookie, error });
+                self.parts.events.push_back(Event::Failed {
+                    socket,
+                    rpc,
+                    cookie,
+                    path: None,
+                    error,
+                });
             }
         }
         moved

@@ -40,6 +40,10 @@ impl CallFailed {
             Self::EngineEnded => (12, [0; 3]),
             Self::NotSent => (13, [0; 3]),
             Self::EmptyForLinux => (14, [0; 3]),
+            Self::NotAllowed => (15, [0; 3]),
+            Self::SealedOnly => (16, [0; 3]),
+            Self::NotExpected => (17, [0; 3]),
+            Self::HandshakeFailed => (18, [0; 3]),
         };
         let story = self.story().map_or([0; STORY], |story| story.encode());
         let mut bytes = [code; LENGTH];
@@ -84,6 +88,10 @@ impl CallFailed {
             12 => Self::EngineEnded,
             13 => Self::NotSent,
             14 => Self::EmptyForLinux,
+            15 => Self::NotAllowed,
+            16 => Self::SealedOnly,
+            17 => Self::NotExpected,
+            18 => Self::HandshakeFailed,
             _ => return None,
         })
     }
@@ -199,6 +207,11 @@ mod tests {
             CallFailed::ResponseTooLarge { length: 5, limit: 4 },
             CallFailed::EngineEnded,
             CallFailed::NotSent,
+            CallFailed::EmptyForLinux,
+            CallFailed::NotAllowed,
+            CallFailed::SealedOnly,
+            CallFailed::NotExpected,
+            CallFailed::HandshakeFailed,
         ];
         for error in errors.into_iter().chain(AWAITED.map(timeout)) {
             assert_eq!(CallFailed::decode(&error.encode()), Some(error));

@@ -36,6 +36,12 @@ impl Attempts {
         may_begin
     }
 
+    /// Notes that the handshake under way came to nothing through no fault of the server, for instance because the server was
+    /// restarted. The next one may begin at once.
+    pub fn withdrawn(&mut self) {
+        self.is_under_way = false;
+    }
+
     /// Notes the success of the handshake under way.
     pub fn succeeded(&mut self, now: Duration) {
         *self = Self { earliest: now + SPACING, ..Self::default() };
@@ -100,6 +106,15 @@ mod tests {
             now = earliest;
             assert_eq!(attempts.error(now), None);
         }
+    }
+
+    #[test]
+    fn a_handshake_that_was_withdrawn_begins_again_at_once() {
+        let mut attempts = Attempts::default();
+        assert!(attempts.begin(at(0), Need::NoPath));
+        attempts.withdrawn();
+        assert!(attempts.begin(at(0), Need::NoPath));
+        assert_eq!(attempts.error(at(0)), None);
     }
 
     //= docs/protocol.md#seal-4

@@ -90,6 +90,9 @@ pub enum HandshakeError {
     /// TLS failed at this node, or the peer sent an alert.
     #[error("{0}")]
     Tls(#[from] TlsError),
+    /// A call of the handshake has failed.
+    #[error("{0}")]
+    NoAnswer(String),
     /// The server has answered with FAIL.
     #[error("{}", refusal(.0))]
     Refused(Fail),
@@ -160,6 +163,7 @@ impl HandshakeError {
             Self::Frame(FrameError::OtherVersion(_)) => (FailReason::OtherVersion, 0),
             Self::Frame(_)
             | Self::OutOfOrder
+            | Self::NoAnswer(_)
             | Self::Refused(_)
             | Self::NotOffered(_)
             | Self::ReplyChanged => (FailReason::Malformed, 0),

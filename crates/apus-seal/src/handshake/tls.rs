@@ -18,7 +18,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::NoServerSessionStorage;
-use rustls::time_provider::TimeProvider;
+use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::version::TLS13;
 use rustls::{
     ClientConfig, ClientConnection, Connection, Error, ProtocolVersion, ServerConfig,
@@ -86,6 +86,15 @@ impl TlsConfig {
             .map_err(unusable)?;
         let config = Self::from_rustls(client, server)?;
         Ok(Self { trust: Some(trust), identity: Some(Arc::new(identity)), ..config })
+    }
+
+    /// Creates the configuration of a node as [`new`](Self::new) does, with the clock of the system.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn of_files(chain: &[u8], key: &[u8], trust: Arc<Trust>) -> Result<Self, TlsConfigError> {
+        Self::new(chain, key, trust, Arc::new(DefaultTimeProvider))
     }
 
     /// Creates the configuration of a node from those of a program, for keys in hardware or verifiers of its own. The settings of

@@ -79,6 +79,46 @@ macro_rules! text_settings {
             /// `/dev/shm`), `off`, or an absolute path, which is created if it is missing. The first node of a process that
             /// publishes decides for all. A process that cannot create its file there publishes nothing, which is no error.
             metrics: MetricsAt = "auto", parse_metrics;
+
+            /// File with the certificate of this node and those between it and a root, in PEM: `none`, or an absolute path. With it,
+            /// the node speaks sealed to every `apus://` address, and `tls_key` and `tls_ca` or `tls_trust` are needed.
+            tls_cert: Option<PathBuf> = "none", tls::parse_file;
+
+            /// File with the private key of the certificate, in PEM (PKCS#8, PKCS#1 or SEC1): `none`, or an absolute path. Users
+            /// other than its owner and its group may not write to it.
+            tls_key: Option<PathBuf> = "none", tls::parse_file;
+
+            /// Files with the roots of the certificates of peers, in PEM: `none`, or absolute paths with commas between them. They are
+            /// private roots: with public ones, everybody in the world with a certificate is `any`.
+            tls_ca: Vec<PathBuf> = "none", tls::parse_files;
+
+            /// Roots of SPIFFE trust domains: `none`, or `DOMAIN=FILE` with commas between them. They vouch for SPIFFE ids of their
+            /// domain, and for nothing else.
+            tls_trust: Vec<(String, PathBuf)> = "none", tls::parse_trust;
+
+            /// Files with revocation lists, in PEM or DER: `none`, or absolute paths with commas between them. With any, every issuer
+            /// of a chain needs one that has not expired.
+            tls_crl: Vec<PathBuf> = "none", tls::parse_files;
+
+            /// The servers that clients without a rule of their own may call at bare IP addresses: `none`, or patterns of names such
+            /// as `spiffe://example.org/*` with commas between them. A server whose certificate has the address, or the name by which
+            /// the address was found, is expected anyway.
+            tls_servers: PeerRule = "none", tls::parse_rule;
+
+            /// The clients that services admit: `none`, or `PORT=PATTERN,...` with semicolons between ports. Services at other ports
+            /// admit `any`, which is every peer with a certificate of the configured roots.
+            tls_allow: BTreeMap<u16, PeerRule> = "none", tls::parse_allow;
+
+            /// Peers that are refused although their certificates are valid: `none`, or patterns of names and
+            /// `serial:HEX@ISSUER`, with commas between them.
+            tls_deny: DeniedPeers = "none", tls::parse_denied;
+
+            /// Time after which a path gets new keys by another handshake: 1 s to 24 h, give or take a tenth.
+            tls_rekey: Duration = "1h", tls::parse_rekey;
+
+            /// The use of plain packets by a node with a certificate: `refuse`, `accept` (calls are sealed, requests may be plain), or
+            /// `use` (calls are plain, requests may be either). They are the steps by which a cluster moves.
+            tls_plain: Plain = "refuse", tls::parse_plain;
         }
     };
 }

@@ -41,7 +41,8 @@ impl Engine {
             Err(error) => {
                 let options = CallOptions { deadline, trace, ..CallOptions::default() };
                 let again = waits.map(|to| (*to, options));
-                self.wait_for_room(call, socket, again, CallError::refused(error))
+                let error = self.refused(socket, to.path, error);
+                self.wait_for_room(call, socket, again, error)
             }
         }
     }
@@ -62,6 +63,20 @@ impl Engine {
         self.send_routed(now, socket, to, body, cookie, options)
     }
 
+    /// Starts a call as [`send`](Self::send) does, over the network although its peer may share memory with this node.
+    pub(crate) fn send_far(
+        &mut self,
+        now: Time,
+        socket: SocketKey,
+        to: Remote,
+        body: Bytes,
+        cookie: u64,
+        options: CallOptions,
+    ) -> Result<(), CallError> {
+        self.know_path(now, to.path);
+        self.send_routed(now, socket, to, body, cookie, options)
+    }
+
     #[inline]
     fn send_routed(
         &mut self,
@@ -73,7 +88,8 @@ impl Engine {
         options: CallOptions,
     ) -> Result<(), CallError> {
         let options = CallOptions { cookie: Cookie::Queue(cookie), ..options };
-        let rpc = self.begin_rpc(now, socket, to, body, options).map_err(CallError::refused)?;
+        let begun = self.begin_rpc(now, socket, to, body, options);
+        let rpc = begun.map_err(|error| self.refused(socket, to.path, error))?;
         if let Some(mark) = self.endpoint.take_trace_mark(rpc) {
             keep_mark(&mut self.mail, &mut self.endpoint, (socket, cookie), rpc, mark);
         }
@@ -106,6 +122,9 @@ impl Engine {
             drop(near);
         } else {
             (begun, sent) = self.send_many_far(now, socket, to, calls);
+            if sent == Err(CallError::refused(apus_proto::CallError::NotExpected)) {
+                sent = Err(self.refused(socket, to.path, apus_proto::CallError::NotExpected));
+            }
         }
         if sent.is_err()
             && let Some((body, _)) = calls.get_mut(begun)
@@ -215,8 +234,26 @@ impl Engine {
             }
             Err(error) => {
                 self.mail.forget_call(call);
-                Err(CallError::refused(error))
+                Err(self.refused(socket, to.path, error))
             }
+        }
+    }
+
+    /// Returns the error of a call that the core has refused.
+    #[cold]
+    fn refused(
+        &mut self,
+        socket: SocketKey,
+        path: PathId,
+        error: apus_proto::CallError,
+    ) -> CallError {
+        match &self.driver {
+            Some(driver) if error == apus_proto::CallError::NotExpected => {
+                let neighbours = self.neighbours.as_ref().filter(|_| path.is_local());
+                let shown_by = neighbours.and_then(|neighbours| neighbours.udp(path));
+                driver.unexpected(shown_by.unwrap_or(path), self.mail.rule(socket))
+            }
+            _ => CallError::refused(error),
         }
     }
 

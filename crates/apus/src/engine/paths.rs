@@ -20,11 +20,15 @@ impl Engine {
     /// No link reaches the address, or the node uses the engine of another process and is not attached.
     #[inline]
     pub(crate) fn resolve(&mut self, host: SocketAddr) -> Result<PathId, CallError> {
-        let Self { neighbours, endpoint, link, .. } = self;
+        let Self { neighbours, endpoint, link, driver, .. } = self;
         match neighbours.as_mut().and_then(|neighbours| neighbours.attachments.attached.as_mut()) {
             None => {
                 let (error, sent) = (PathError::NoLink, false);
-                link.resolve(host).ok_or(CallError::PeerUnreachable { error, sent })
+                let path = match driver {
+                    None => link.resolve(host),
+                    Some(driver) => driver.resolve(&mut **link, host, clock::now)?,
+                };
+                path.ok_or(CallError::PeerUnreachable { error, sent })
             }
             Some(attached) if !attached.is_attached() => Err(CallError::NoEngine),
             Some(attached) => attached
@@ -63,17 +67,25 @@ impl Engine {
 
     /// Applies the result of an examination.
     pub(crate) fn examined(&mut self, examined: Examined) {
-        let path = self.link.find(examined.peer());
+        let paths = self.paths_to(examined.peer());
         self.link.examined(examined);
-        if let Some(reported) = path.and_then(|path| self.paths.reported.get_mut(path.index())) {
-            *reported = None;
+        for path in paths.into_iter().flatten() {
+            if let Some(reported) = self.paths.reported.get_mut(path.index()) {
+                *reported = None;
+            }
         }
     }
 
     pub(super) fn handle_path_error(&mut self, now: Time, peer: SocketAddr, error: PathError) {
-        if let Some(path) = self.link.find(peer) {
+        for path in self.paths_to(peer).into_iter().flatten() {
             self.endpoint.handle_path_error(now, path, error);
         }
+    }
+
+    /// The plain and the sealed path that are found by an address.
+    pub(super) fn paths_to(&mut self, peer: SocketAddr) -> [Option<PathId>; 2] {
+        let sealed = self.link.sealed_paths().and_then(|sealed| sealed.find_sealed(peer));
+        [self.link.find(peer), sealed]
     }
 
     /// The kernel gave this error about a peer to the link of another engine.

@@ -52,7 +52,8 @@ impl Engine {
         (delivery.wake_ups, delivery.lock_misses) = (outside.wake_ups, outside.lock_misses);
         let values = self.endpoint.counters().values().chain(link.values());
         let values = values.chain(memory.values()).chain(delivery.values());
-        publication.section.write(now, values.chain(self.streams.values()));
+        let values = values.chain(self.streams.values()).chain(self.handshakes.values());
+        publication.section.write(now, values);
         if let Some(forwarder) =
             self.neighbours.as_mut().and_then(|it| it.attachments.forwarder.as_mut())
         {

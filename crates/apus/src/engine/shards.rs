@@ -28,6 +28,7 @@ use crate::mail::Mail;
 use crate::observe::missing_files;
 use crate::observe::publication::Publication;
 use crate::observe::stats::Stats;
+use crate::secure::{Driver, NodeIdentity};
 use crate::shared_engine::attached::{ATTACH_TIMEOUT, Attached, Attachment};
 use crate::shared_engine::awaited::AwaitEngine;
 use crate::shared_engine::forwarder::Limits;
@@ -40,6 +41,8 @@ pub(crate) struct Shards {
     all: Vec<Shard>,
     pub(crate) local_addr: SocketAddr,
     pub(crate) capabilities: Capabilities,
+    /// The certificate of the node and its rules, if it has any.
+    pub(crate) identity: Option<Arc<NodeIdentity>>,
 }
 
 /// The ways in which a node works with other processes of its host.
@@ -118,6 +121,7 @@ impl Shards {
         memory_limit().into_iter().for_each(|bytes| protocol.follow_memory(bytes));
         let mut shards = Vec::with_capacity(links.len());
         let mut neighbours = near.open(local_addr, process, config)?;
+        let identity = NodeIdentity::of(config)?;
         for (link, shard_loads) in links.into_iter().zip(shard_loads.drain(..)) {
             let endpoint = Endpoint::new(protocol.clone(), seed());
             limit_pools(endpoint.total_budget() / POOLS_PART);
@@ -129,6 +133,9 @@ impl Shards {
                     Engine::new(endpoint, link, neighbours, delivery, background, shard_loads, now);
                 engine.publication = publication;
                 engine.mail.skips_unwanted = config.skip_unwanted;
+                if let Some(identity) = &identity {
+                    Driver::begin(&mut engine, identity);
+                }
                 let publishes = engine.publication.is_some();
                 if let Some(forwarder) = engine.forwarder() {
                     forwarder.publishes = publishes;
@@ -137,11 +144,14 @@ impl Shards {
             };
             shards.push(Shard::start(engine, config.delivery, process)?);
         }
+        if identity.is_some() {
+            shards.iter().try_for_each(Shard::start_driver)?;
+        }
         if shards.len() > 1 {
             let all = || shards.iter().map(|shard| Arc::downgrade(&shard.shared)).collect();
             shards.iter().for_each(|shard| shard.shared.introduce(all()));
         }
-        Ok(Self { all: shards, local_addr, capabilities })
+        Ok(Self { all: shards, local_addr, capabilities, identity })
     }
 
     /// Starts one that uses the engine of another process, and waits until it does.
@@ -235,6 +245,16 @@ impl Shard {
         Ok(Self { shared, background: Mutex::new(Some((parker, thread))) })
     }
 
+    /// Starts the thread for the public-key work of handshakes.
+    fn start_driver(&self) -> Result<(), StartError> {
+        let engine = Arc::downgrade(&self.shared);
+        let started = match &mut self.shared.lock()?.driver {
+            Some(driver) => driver.start_worker(engine),
+            None => Ok(()),
+        };
+        started.map_err(StartError::Thread)
+    }
+
     /// Ends everything and closes the link; nothing is left to do the second time.
     fn stop(&self) {
         if self.shared.is_forked() {
@@ -274,6 +294,7 @@ impl Shard {
             memory,
             delivery,
             streams: engine.streams,
+            handshakes: engine.handshakes,
         }
     }
 }

@@ -336,6 +336,8 @@ impl Neighbours {
         }
         self.counters.pairs_met += 1;
         endpoint.add_local(now, path(key));
+        //= docs/protocol.md#seal-6
+        endpoint.set_rights(path(key), endpoint.rights(udp));
         if self.local_path(udp).is_none() {
             let local = Some(path(key));
             self.set_destination(Destination { udp, local, tried: None });

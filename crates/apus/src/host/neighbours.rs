@@ -155,6 +155,23 @@ impl Neighbours {
         self.all.keys().filter(move |key| is_with(key).is_some())
     }
 
+    /// The local paths to the node at `udp`.
+    pub(crate) fn local_paths(&self, udp: PathId) -> impl Iterator<Item = PathId> {
+        self.pairs_with(udp).map(path)
+    }
+
+    /// The path over the network by which the node at the end of a local path has shown its address.
+    pub(crate) fn udp(&self, local: PathId) -> Option<PathId> {
+        self.paired(NeighbourKey::from_bits(local.name()))?.udp()
+    }
+
+    //= docs/protocol.md#seal-11
+    /// Ends the pairs with the node at `udp`, whose path has ended.
+    pub(crate) fn end_pairs_with(&mut self, udp: PathId) {
+        let pairs: Vec<_> = self.pairs_with(udp).collect();
+        self.ended.extend(pairs);
+    }
+
     /// The address of the node at the end of a path.
     pub(crate) fn address(&self, local: PathId) -> Option<SocketAddr> {
         if let Some(attached) = &self.attachments.attached {
@@ -690,6 +707,7 @@ impl Neighbours {
                     Role::Node { udp, .. } => {
                         let calls = endpoint.take_unsent(path(key), &paired.unsent_requests());
                         endpoint.remove_local(path(key), CallFailed::MayHaveExecuted);
+                        endpoint.remove_rights(path(key));
                         endpoint.forget_run(udp);
                         self.leave_path(udp, path(key));
                         if !calls.is_empty() {

@@ -40,6 +40,11 @@ apus_metrics::stream_counters! { counters! {
     StreamCounters
 } }
 
+apus_metrics::handshake_counters! { counters! {
+    /// Handshakes of sealed paths ([`Config::tls_cert`](crate::Config::tls_cert)). Counters never decrease.
+    HandshakeCounters
+} }
+
 apus_metrics::delivery_counters! { counters! {
     /// The ways in which messages reached the application. Counters never decrease.
     DeliveryCounters
@@ -100,6 +105,8 @@ pub struct Stats {
     pub delivery: DeliveryCounters,
     /// Byte streams.
     pub streams: StreamCounters,
+    /// Handshakes of sealed paths.
+    pub handshakes: HandshakeCounters,
 }
 
 impl Stats {
@@ -109,10 +116,11 @@ impl Stats {
         self.memory.add(&other.memory);
         self.delivery.add(&other.delivery);
         self.streams.add(&other.streams);
+        self.handshakes.add(&other.handshakes);
     }
 
-    /// All counters with their names: protocol, link, memory, delivery. The counters of streams are in [`streams`](Self::streams)
-    /// alone, because other counters could have the same names.
+    /// All counters with their names: protocol, link, memory, delivery. The counters of streams and handshakes are in
+    /// [`streams`](Self::streams) and [`handshakes`](Self::handshakes) alone, because other counters could have the same names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let near = self.memory.iter().chain(self.delivery.iter());
         self.protocol.iter().chain(self.link.iter()).chain(near)

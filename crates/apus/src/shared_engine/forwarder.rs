@@ -516,6 +516,7 @@ impl Forwarder {
                 Err(CallFailed::RequestTooLarge { length: length(bytes) })
             }
             CallError::EmptyForLinux => Err(CallFailed::EmptyForLinux),
+            CallError::NotExpected => Err(CallFailed::NotExpected),
             CallError::PathEnded | CallError::SocketClosed => Err(CallFailed::NotSent),
             // The process tries again until there is room.
             _ => Ok(UnknownReason::OverBudget),

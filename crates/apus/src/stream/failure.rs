@@ -59,6 +59,11 @@ pub(crate) fn call_failed(error: CallError) -> Error {
             PathError::PermissionDenied => ErrorKind::PermissionDenied,
             _ => ErrorKind::Other,
         },
+        CallError::Forbidden
+        | CallError::SealedOnly
+        | CallError::PlainOnly
+        | CallError::HandshakeFailed { .. }
+        | CallError::WrongPeer(_) => ErrorKind::PermissionDenied,
         CallError::PeerTimeout { .. } => ErrorKind::TimedOut,
         CallError::UnspecifiedAddress(_) => ErrorKind::InvalidInput,
         CallError::MayHaveExecuted | CallError::ResponseLost => ErrorKind::ConnectionReset,

@@ -1,0 +1,64 @@
+//! Ends of sealed paths: a handshake that has failed, and a path whose peer is over.
+
+use apus_wire::PathId;
+
+use crate::contact::Contact;
+use crate::endpoint::Endpoint;
+use crate::error::CallFailed;
+use crate::rpc::Rpc;
+use crate::slab::{PeerKey, RpcKey};
+use crate::time::Time;
+
+impl Endpoint {
+    /// The handshake with the node at a path has failed. Calls that wait for the first contact end as
+    /// [`CallFailed::HandshakeFailed`], a few at a time, and the peer is forgotten, so that the next call asks for a handshake anew.
+    /// If a known peer was in doubt, it is so no longer. Calls of which nothing was sent end in the same way if the peer has been
+    /// silent for so long that they wait for an answer to the doubt; the others go on, and end if the peer is lost (life-4).
+    pub fn contact_failed(&mut self, now: Time, path: PathId) {
+        //= docs/protocol.md#seal-1
+        let Some(key) = self.peers.find(path) else { return };
+        let error = CallFailed::HandshakeFailed;
+        match &self.peers[key].contact {
+            Contact::Opening(_) => {
+                self.end_run(key, Err(error));
+                self.forget_peer(key);
+            }
+            Contact::Met(met) => {
+                if let Some(asking) = met.asking {
+                    self.forget_peer(asking);
+                }
+                if self.peers[key].is_doubtful(now) {
+                    self.end_waiting(key, &error);
+                }
+            }
+            Contact::Native | Contact::Asking(..) | Contact::Over => {}
+        }
+    }
+
+    /// The path of a node over UDP has ended: the time of its keys is over, its certificate was revoked, or its address has another
+    /// name. Every peer at the path is over (contact-6): calls end as [`CallFailed::MayHaveExecuted`] if their request was sent
+    /// completely, and otherwise as [`CallFailed::NotSent`]; requests in service lose their client. No later packet with their tokens
+    /// is taken, and the next call by the path begins with a first contact. The path keeps its rights. Does nothing for a native link,
+    /// which has no tokens, and for a path within the host ([`remove_local`](Self::remove_local)).
+    pub fn path_over(&mut self, path: PathId) {
+        //= docs/protocol.md#seal-11
+        for key in self.peers.at(path) {
+            match self.peers.get(key).map(|peer| &peer.contact) {
+                Some(Contact::Asking(..)) => self.forget_peer(key),
+                Some(Contact::Opening(_) | Contact::Met(_)) => {
+                    self.end_run(key, Err(CallFailed::NotSent));
+                }
+                Some(Contact::Native | Contact::Over) | None => {}
+            }
+        }
+    }
+
+    /// Ends the calls to a peer of which no byte was sent, because they wait for the peer, a few at a time.
+    fn end_waiting(&mut self, peer: PeerKey, error: &CallFailed) {
+        let rpcs = &self.rpcs;
+        let is_call = |key: RpcKey| rpcs.get(key).is_some_and(Rpc::is_client);
+        for key in self.peers[peer].flight.take_deferred(is_call) {
+            self.sweeps.push_unsent(key, error.clone());
+        }
+    }
+}

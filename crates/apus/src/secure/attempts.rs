@@ -1,0 +1,379 @@
+//! Handshakes that this node begins, as their client.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apus_net::PathKeys;
+use apus_proto::{CallOptions, Remote, Time};
+use apus_seal::{
+    ClientHandshake, ClientOffer, ClientStep, HandshakeError, Introduction, Limit, Need, PathEnd,
+    Refresh, SECURE_PORT, Suite, TlsSession,
+};
+use apus_wire::PathId;
+use bytes::Bytes;
+
+use crate::engine::Engine;
+use crate::error::CallError;
+use crate::mail::queue::WaitingResponse;
+use crate::secure::driver::{Driver, clock, random, sealed};
+use crate::secure::paths::{Attempt, Cause};
+use crate::secure::worker::{BegunHandshake, Job, JobDone, StepResult};
+
+/// Time for a handshake.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
+
+/// The cookie of calls whose responses have no meaning.
+const FAREWELL: u64 = 0;
+
+/// Upper bound on the handshakes that begin anew at once, one after another.
+const WITHDRAWN_MAX: u8 = 3;
+
+/// The part of the rest of a certificate's life after which its path is refreshed.
+const REST: f64 = 2.0 / 3.0;
+
+impl Driver {
+    /// Begins a handshake for a path.
+    pub(super) fn begin_attempt(&mut self, engine: &mut Engine, now: Time, path: PathId) {
+        let at = clock(now);
+        let salt = sealed(engine).refresh_salt(path);
+        let begun = self.paths.update(path, |entry| {
+            let cause = match salt {
+                _ if entry.is_doubted => Some(Cause::Doubted),
+                None if entry.is_wanted => Some(Cause::Wanted),
+                Some(_) if entry.refresh_at.is_some() => Some(Cause::Refresh),
+                _ => None,
+            };
+            (entry.is_wanted, entry.is_doubted, entry.refresh_at) = (false, false, None);
+            let cause = cause.filter(|_| entry.attempts.begin(at, Need::NoPath))?;
+            Some((cause, entry.address, entry.peer.clone()))
+        });
+        let Some((cause, address, peer)) = begun.flatten() else { return };
+        let salt = salt.filter(|_| cause == Cause::Refresh);
+        let refresh = salt.zip(peer.as_ref());
+        let refresh = refresh.map(|(salt, peer)| Refresh { salt, peer: peer.name.clone() });
+        sealed(engine).forget_want(path);
+        let Some(id) = sealed(engine).reserve_keys(random()) else {
+            return self.fail_attempt(engine, now, path, HandshakeError::Busy(Limit::Paths), None);
+        };
+        let doubts = peer.is_some() && cause != Cause::Refresh;
+        let greeting = engine.endpoint.greeting(now, path, doubts);
+        let offer = ClientOffer {
+            port: 0,
+            end: PathEnd { id, token: greeting.token },
+            doubted: greeting.doubted,
+            suites: Suite::ALL.to_vec(),
+            refresh,
+        };
+        engine.handshakes.client_begun += 1;
+        let number = self.paths.next_attempt(path);
+        let attempt =
+            Attempt { number, id, greeting, cause, theirs: None, handshake: None, began: at };
+        self.paths.update(path, |entry| entry.attempt = Some(attempt));
+        let (tls, name) = (self.node.tls(), self.node.name_at(address));
+        self.worker().push(Job::Begin { attempt: number, tls, name, to: address.ip(), offer });
+    }
+
+    /// Takes the result of public-key work.
+    pub(super) fn worked(&mut self, engine: &mut Engine, now: Time, done: JobDone) {
+        match done {
+            JobDone::Begun { attempt, result } => self.begun(engine, now, attempt, result),
+            JobDone::Stepped { attempt, handshake, result } => {
+                self.stepped(engine, now, attempt, handshake, result);
+            }
+            JobDone::Answered { held, worked } => self.answer(engine, now, held, worked),
+        }
+    }
+
+    fn begun(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        attempt: u64,
+        result: Result<BegunHandshake, HandshakeError>,
+    ) {
+        let Some(path) = self.paths.of_attempt(attempt) else { return };
+        match result {
+            Ok((handshake, body)) => self.call(engine, now, path, handshake, body),
+            Err(error) => self.fail_attempt(engine, now, path, error, None),
+        }
+    }
+
+    /// Makes the next call of a handshake, by the path itself if that is refreshed.
+    fn call(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        path: PathId,
+        handshake: Box<ClientHandshake<TlsSession>>,
+        body: Vec<u8>,
+    ) {
+        let begun = self.paths.update(path, |entry| {
+            let attempt = entry.attempt.as_mut()?;
+            attempt.handshake = Some(handshake);
+            Some((attempt.number, attempt.cause, attempt.began, entry.address))
+        });
+        let Some((number, cause, began, address)) = begun.flatten() else { return };
+        let way = match cause {
+            Cause::Refresh => Some(path),
+            Cause::Wanted | Cause::Doubted => engine.link.resolve(address),
+        };
+        let deadline = Some(Time::ZERO + (began + HANDSHAKE_TIME));
+        let options = CallOptions { deadline, ..CallOptions::default() };
+        let sent = match way {
+            Some(way) => {
+                let to = Remote::new(way, SECURE_PORT);
+                engine.send_far(now, self.client, to, body.into(), number, options)
+            }
+            None => {
+                Err(CallError::PeerUnreachable { error: apus_wire::PathError::NoLink, sent: false })
+            }
+        };
+        if let Err(error) = sent {
+            self.end_attempt(engine, now, path, None, error);
+        }
+    }
+
+    /// Takes the response of a call.
+    pub(super) fn on_response(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        response: WaitingResponse,
+    ) {
+        let WaitingResponse { cookie, result, .. } = response;
+        let Some(path) = self.paths.of_attempt(cookie) else { return };
+        match result {
+            Ok(body) => {
+                // The peer lives, although nothing has arrived on the sealed path (life-4).
+                engine.endpoint.note_sign(now, path);
+                let handshake =
+                    self.paths.update(path, |entry| entry.attempt.as_mut()?.handshake.take());
+                if let Some(handshake) = handshake.flatten() {
+                    self.worker().push(Job::Response { attempt: cookie, handshake, body });
+                }
+            }
+            // The server was restarted, perhaps.
+            Err(CallError::MayHaveExecuted | CallError::ResponseLost | CallError::NotSent)
+                if self.withdraw(engine, path) => {}
+            Err(error) => self.end_attempt(engine, now, path, None, error),
+        }
+    }
+
+    /// Begins the handshake of a path anew. Returns `false` if that was done too often.
+    fn withdraw(&mut self, engine: &mut Engine, path: PathId) -> bool {
+        let may = self.paths.get(path).is_some_and(|entry| entry.withdrawn < WITHDRAWN_MAX);
+        if may && let Some(attempt) = self.paths.end_attempt(path) {
+            sealed(engine).remove_keys(attempt.id);
+            self.paths.update(path, |entry| {
+                entry.attempts.withdrawn();
+                entry.withdrawn += 1;
+                entry.want_again(attempt.cause);
+            });
+        }
+        may
+    }
+
+    fn stepped(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        attempt: u64,
+        mut handshake: Box<ClientHandshake<TlsSession>>,
+        result: StepResult,
+    ) {
+        let Some(path) = self.paths.of_attempt(attempt) else { return };
+        match result {
+            Ok(ClientStep::Continue(body)) => self.call(engine, now, path, handshake, body),
+            Ok(ClientStep::Introduced(introduction, body)) => {
+                if self.is_named_otherwise(engine, now, path, &introduction) {
+                    self.bid_farewell(engine, now, path, &mut handshake);
+                    return;
+                }
+                match self.introduce_server(engine, now, path, *introduction) {
+                    true => self.call(engine, now, path, handshake, body),
+                    false => {
+                        let error = HandshakeError::Busy(Limit::Paths);
+                        self.fail_attempt(engine, now, path, error, None);
+                    }
+                }
+            }
+            Ok(ClientStep::Done) => self.finish_attempt(engine, now, path),
+            Err(error) => self.fail_attempt(engine, now, path, error, Some(handshake)),
+        }
+    }
+
+    //= docs/protocol.md#seal-5
+    /// Ends the path if a node with another name answers at its address now. The address gets another path. Returns whether it was so.
+    fn is_named_otherwise(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        path: PathId,
+        introduction: &Introduction,
+    ) -> bool {
+        let Some(entry) = self.paths.get(path) else { return true };
+        let known = entry.peer.as_ref().map(|peer| &peer.name);
+        if known.is_none_or(|name| *name == introduction.peer.name) {
+            return false;
+        }
+        self.end_path(engine, now, path);
+        true
+    }
+
+    /// Ends a path whose address has another peer now, and returns a new one.
+    pub(super) fn end_path(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        path: PathId,
+    ) -> Option<PathId> {
+        let address = engine.link.address(path)?;
+        self.forget_path(engine, path);
+        let renewed = sealed(engine).renew_sealed(address)?;
+        self.paths.add(renewed, address, clock(now));
+        Some(renewed)
+    }
+
+    /// Gives the keys of a verified server to its path. Waiting calls leave. Returns `false` if there is no room.
+    fn introduce_server(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        path: PathId,
+        introduction: Introduction,
+    ) -> bool {
+        let Introduction { secret, role, suite, ours, theirs, peer, .. } = introduction;
+        let lifetime = self.lifetime(&peer);
+        let begun = self.paths.update(path, |entry| {
+            entry.peer = Some(Arc::clone(&peer));
+            let attempt = entry.attempt.as_mut()?;
+            attempt.theirs = Some(theirs.token);
+            Some((attempt.greeting, attempt.cause))
+        });
+        let Some((greeting, cause)) = begun.flatten() else { return false };
+        self.set_rights(engine, path);
+        let is_known = engine.endpoint.answered(now, path, greeting, theirs.token);
+        let (peer_id, is_refresh) = (theirs.id, cause == Cause::Refresh);
+        let keys = PathKeys { secret, role, suite, peer_id, lifetime, is_refresh };
+        is_known && sealed(engine).install_keys(path, ours.id, keys)
+    }
+
+    /// Ends an attempt whose server has its keys.
+    fn finish_attempt(&mut self, engine: &mut Engine, now: Time, path: PathId) {
+        let at = clock(now);
+        let attempt = self.paths.get(path).and_then(|entry| entry.attempt.as_ref());
+        let Some((greeting, theirs)) = attempt.and_then(|it| Some((it.greeting, it.theirs?)))
+        else {
+            return;
+        };
+        //= docs/protocol.md#seal-1
+        if !engine.endpoint.confirmed(now, path, greeting, theirs) {
+            let error = HandshakeError::Busy(Limit::Paths);
+            return self.fail_attempt(engine, now, path, error, None);
+        }
+        let Some(attempt) = self.paths.end_attempt(path) else { return };
+        sealed(engine).confirm_keys(attempt.id);
+        let refresh_after = self.paths.get(path).and_then(|entry| {
+            let valid = self.lifetime(entry.peer.as_ref()?);
+            Some(jittered(self.node.rekey).min(valid.mul_f64(REST)))
+        });
+        self.paths.update(path, |entry| {
+            entry.attempts.succeeded(at);
+            (entry.is_wanted, entry.error, entry.withdrawn) = (false, None, 0);
+            entry.refresh_at = refresh_after.map(|after| at + after);
+            if attempt.cause == Cause::Doubted {
+                entry.end_doubt(at, theirs == greeting.doubted);
+            }
+        });
+        engine.handshakes.client_done += 1;
+        engine.handshakes.refreshes += u64::from(attempt.cause == Cause::Refresh);
+    }
+
+    /// Ends an attempt that has failed, and reports it to the server.
+    pub(super) fn fail_attempt(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        path: PathId,
+        error: HandshakeError,
+        handshake: Option<Box<ClientHandshake<TlsSession>>>,
+    ) {
+        if let Some(mut handshake) = handshake {
+            self.bid_farewell(engine, now, path, &mut handshake);
+        }
+        let reason = error.to_string();
+        self.end_attempt(engine, now, path, Some(error), CallError::HandshakeFailed { reason });
+    }
+
+    /// Tells the server that the handshake has ended.
+    fn bid_farewell(
+        &self,
+        engine: &mut Engine,
+        now: Time,
+        path: PathId,
+        handshake: &mut ClientHandshake<TlsSession>,
+    ) {
+        let Some(address) = self.paths.get(path).map(|entry| entry.address) else { return };
+        if let Some(body) = handshake.farewell()
+            && let Some(way) = engine.link.resolve(address)
+        {
+            let deadline = Some(now + HANDSHAKE_TIME);
+            let options = CallOptions { deadline, ..CallOptions::default() };
+            let to = Remote::new(way, SECURE_PORT);
+            // A server without the report waits for the end of the handshake's time.
+            let _ = engine.send_far(now, self.client, to, Bytes::from(body), FAREWELL, options);
+        }
+    }
+
+    //= docs/protocol.md#seal-4
+    /// Ends an attempt that has failed: waiting calls end, unless the server only has no room.
+    fn end_attempt(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        path: PathId,
+        cause: Option<HandshakeError>,
+        error: CallError,
+    ) {
+        let attempt = self.paths.end_attempt(path);
+        attempt.iter().for_each(|attempt| sealed(engine).remove_keys(attempt.id));
+        let error = reported(error);
+        let cause = cause.unwrap_or_else(|| HandshakeError::NoAnswer(error.to_string()));
+        let waits = cause.is_busy();
+        let random = random() as u32;
+        let has_keys = sealed(engine).refresh_salt(path).is_some();
+        let known = self.paths.update(path, |entry| {
+            entry.attempts.failed(clock(now), cause, random);
+            entry.error = (!waits).then(|| error.clone());
+            entry.is_wanted = waits && !has_keys;
+            // A path with keys goes on with them, and a handshake follows after the pause.
+            match attempt.map(|attempt| attempt.cause).filter(|_| has_keys) {
+                Some(cause) => entry.want_again(cause),
+                None => entry.is_doubted = false,
+            }
+        });
+        engine.handshakes.client_failed += 1;
+        if known.is_none() || waits {
+            return;
+        }
+        engine.endpoint.contact_failed(now, path);
+    }
+}
+
+/// Returns the error of calls that waited for a handshake, from that of its call: nothing of theirs was sent.
+fn reported(error: CallError) -> CallError {
+    match error {
+        CallError::HandshakeFailed { .. } => error,
+        CallError::NoSuchPort | CallError::Forbidden => CallError::PlainOnly,
+        CallError::PeerUnreachable { error, .. } => {
+            CallError::PeerUnreachable { error, sent: false }
+        }
+        error => CallError::HandshakeFailed { reason: error.to_string() },
+    }
+}
+
+/// Returns a time, give or take a tenth, so that paths that were made together are not refreshed together.
+fn jittered(time: Duration) -> Duration {
+    let part = f64::from(random() as u32) / f64::from(u32::MAX);
+    time.mul_f64(0.9 + 0.2 * part)
+}

@@ -1,0 +1,139 @@
+//! The certificate, the roots and the rules of a node, which its engines share.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use apus_seal::{Name, Rule, TlsConfig, Trust};
+
+use crate::config::Config;
+pub(super) use crate::config::Plain;
+use crate::error::IdentityError;
+use crate::secure::rules::Names;
+use crate::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The identity of a node.
+pub(crate) struct NodeIdentity {
+    tls: Mutex<Arc<TlsConfig>>,
+    names: Mutex<Names>,
+    servers: Rule,
+    /// The rules of services, by port.
+    pub(super) allow: BTreeMap<u16, Rule>,
+    /// Time after which a path gets new keys.
+    pub(super) rekey: Duration,
+    pub(super) plain: Plain,
+}
+
+impl NodeIdentity {
+    /// Reads the files that the configuration names. `None`: it names no certificate.
+    ///
+    /// # Errors
+    ///
+    /// A file cannot be read, is malformed, or is a key that others may write.
+    pub(crate) fn of(config: &Config) -> Result<Option<Arc<Self>>, IdentityError> {
+        let Some((cert, key)) = config.certificate() else { return Ok(None) };
+        let tls = Arc::new(read_tls(config, cert, key)?);
+        Ok(Some(Arc::new(Self {
+            tls: Mutex::new(tls),
+            names: Mutex::default(),
+            servers: config.tls_servers.clone(),
+            allow: config.tls_allow.clone(),
+            rekey: config.tls_rekey,
+            plain: config.tls_plain,
+        })))
+    }
+
+    pub(super) fn tls(&self) -> Arc<TlsConfig> {
+        Arc::clone(&self.tls.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers that an address was found by a DNS name, which its server is then expected to have.
+    pub(crate) fn remember(&self, address: SocketAddr, name: &str) {
+        if let Ok(name) = Name::dns(name) {
+            self.names().remember(address, name);
+        }
+    }
+
+    pub(super) fn name_at(&self, address: SocketAddr) -> Option<Name> {
+        self.names().get(address).cloned()
+    }
+
+    //= docs/protocol.md#seal-6
+    /// Returns the servers that a client without a rule expects at an address.
+    pub(super) fn expected_at(&self, address: SocketAddr) -> Rule {
+        Rule::of_client(self.name_at(address).as_ref(), address.ip(), &self.servers)
+    }
+
+    /// Returns the rule that the configuration has for the services at a port.
+    pub(super) fn allowed_at(&self, port: u16) -> Option<&Rule> {
+        self.allow.get(&port)
+    }
+}
+
+fn read_tls(config: &Config, cert: &Path, key: &Path) -> Result<TlsConfig, IdentityError> {
+    let malformed = |file: &Path| {
+        let file = file.to_owned();
+        move |error: apus_seal::TlsConfigError| IdentityError::Malformed {
+            file,
+            reason: error.to_string(),
+        }
+    };
+    let mut trust = Trust::new();
+    for file in &config.tls_ca {
+        trust.add_roots(&read(file)?).map_err(malformed(file))?;
+    }
+    for (domain, file) in &config.tls_trust {
+        trust.add_domain(domain, &read(file)?).map_err(malformed(file))?;
+    }
+    for file in &config.tls_crl {
+        trust.add_revocation_lists(&read(file)?).map_err(malformed(file))?;
+    }
+    trust.deny(config.tls_deny.clone());
+    check_owner(key)?;
+    let tls = TlsConfig::of_files(&read(cert)?, &read(key)?, Arc::new(trust));
+    let tls = tls.map_err(malformed(cert))?;
+    if tls.identity().is_some_and(|identity| identity.not_after <= real_time()) {
+        let reason = "the certificate, or one between it and a root, has expired".to_owned();
+        return Err(IdentityError::Malformed { file: cert.to_owned(), reason });
+    }
+    Ok(tls)
+}
+
+/// The longest file that is read, in bytes: a bundle of some thousand certificates.
+const FILE_MAX: u64 = 16 << 20;
+
+fn read(file: &Path) -> Result<Vec<u8>, IdentityError> {
+    let unreadable = |source| IdentityError::Unreadable { file: file.to_owned(), source };
+    let found = fs::metadata(file).map_err(unreadable)?;
+    // A pipe would block the start, and a device has no end.
+    if !found.is_file() || found.len() > FILE_MAX {
+        let reason = format!("not a file of at most {} MiB", FILE_MAX >> 20);
+        return Err(IdentityError::Malformed { file: file.to_owned(), reason });
+    }
+    fs::read(file).map_err(unreadable)
+}
+
+/// Refuses a key that users other than its owner and its group may write.
+fn check_owner(key: &Path) -> Result<(), IdentityError> {
+    let found = fs::metadata(key);
+    let mode =
+        found.map_err(|source| IdentityError::Unreadable { file: key.to_owned(), source })?;
+    if mode.mode() & 0o002 != 0 {
+        let reason = "everybody may write to it (chmod 0600)".to_owned();
+        return Err(IdentityError::Malformed { file: PathBuf::from(key), reason });
+    }
+    Ok(())
+}
+
+/// The time since 1970.
+pub(super) fn real_time() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}

@@ -1,0 +1,222 @@
+//! The sealed paths of an engine, each with its peer and its handshakes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apus_proto::Greeting;
+use apus_seal::{AssociationId, Attempts, ClientHandshake, Identity, Need, TlsSession};
+use apus_wire::{PathId, Token};
+
+use crate::error::CallError;
+
+/// Pause before the next doubt of a path, after a peer has proved that it knows the path: this at first, doubling.
+const DOUBT_PAUSE: Duration = Duration::from_secs(1);
+const DOUBT_PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// A sealed path.
+pub(super) struct SealedPath {
+    pub(super) address: SocketAddr,
+    //= docs/protocol.md#seal-5
+    /// The peer, whose name the path keeps; `None` before the first handshake.
+    pub(super) peer: Option<Arc<Identity>>,
+    pub(super) attempts: Attempts,
+    pub(super) attempt: Option<Attempt>,
+    /// Whether packets wait for keys.
+    pub(super) is_wanted: bool,
+    /// Whether a hint has put the path in doubt.
+    pub(super) is_doubted: bool,
+    /// The time from which a hint is believed, and the pause after the next one.
+    doubts: (Duration, Duration),
+    /// Time of the next refresh, if this node began the path.
+    pub(super) refresh_at: Option<Duration>,
+    /// Number of handshakes that were withdrawn one after another.
+    pub(super) withdrawn: u8,
+    /// The cause of the last failure.
+    pub(super) error: Option<CallError>,
+    /// Its time among those of the table.
+    timer: Option<Duration>,
+}
+
+/// A handshake that this node has begun.
+pub(super) struct Attempt {
+    pub(super) number: u64,
+    pub(super) id: AssociationId,
+    pub(super) greeting: Greeting,
+    pub(super) cause: Cause,
+    /// The token of REPLY, once it is here.
+    pub(super) theirs: Option<Token>,
+    /// The handshake, unless the worker has it.
+    pub(super) handshake: Option<Box<ClientHandshake<TlsSession>>>,
+    pub(super) began: Duration,
+}
+
+/// The reason for a handshake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cause {
+    /// Packets wait for keys.
+    Wanted,
+    /// The peer may have lost its keys.
+    Doubted,
+    /// The keys are to be replaced, by a handshake that they seal.
+    Refresh,
+}
+
+impl SealedPath {
+    pub(super) fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            peer: None,
+            attempts: Attempts::default(),
+            attempt: None,
+            is_wanted: false,
+            is_doubted: false,
+            doubts: (Duration::ZERO, DOUBT_PAUSE),
+            refresh_at: None,
+            withdrawn: 0,
+            error: None,
+            timer: None,
+        }
+    }
+
+    //= docs/protocol.md#seal-9
+    /// Notes a hint that the link believes. Hints of peers that have proved to know the path are believed less and less often.
+    pub(super) fn doubt(&mut self, now: Duration) {
+        if now >= self.doubts.0 {
+            self.is_doubted = true;
+        }
+    }
+
+    /// Notes whether the peer of a doubted path knew it.
+    pub(super) fn end_doubt(&mut self, now: Duration, was_known: bool) {
+        let (_, pause) = self.doubts;
+        self.doubts = match was_known {
+            true => (now + pause, (pause * 2).min(DOUBT_PAUSE_MAX)),
+            false => (Duration::ZERO, DOUBT_PAUSE),
+        };
+    }
+
+    /// Returns the time at which a handshake may begin, if one is needed. A path that is in doubt does not wait for the spacing of
+    /// refreshes: its calls do not go on.
+    fn begin_at(&self) -> Option<Duration> {
+        let earliest = self.attempts.earliest(Need::NoPath)?;
+        if self.is_wanted || self.is_doubted {
+            return Some(earliest);
+        }
+        Some(self.refresh_at?.max(earliest))
+    }
+
+    /// Has a handshake begin again for the same reason.
+    pub(super) fn want_again(&mut self, cause: Cause) {
+        match cause {
+            Cause::Wanted => self.is_wanted = true,
+            Cause::Doubted => self.is_doubted = true,
+            Cause::Refresh => self.refresh_at = Some(Duration::ZERO),
+        }
+    }
+
+    /// Returns whether nothing is to be remembered.
+    pub(super) fn is_idle(&self, now: Duration) -> bool {
+        self.peer.is_none()
+            && self.attempt.is_none()
+            && !self.is_wanted
+            && self.attempts.earliest(Need::NoPath).is_none_or(|earliest| earliest <= now)
+    }
+}
+
+/// The paths of an engine.
+#[derive(Default)]
+pub(super) struct SealedPathTable {
+    by_id: BTreeMap<PathId, SealedPath>,
+    /// The paths of attempts under way, by their number.
+    attempts: BTreeMap<u64, PathId>,
+    last_attempt: u64,
+    /// The times at which handshakes may begin.
+    timers: BTreeSet<(Duration, PathId)>,
+}
+
+/// Paths without a peer are forgotten beyond this number.
+const PATHS_MAX: usize = 16_384;
+
+impl SealedPathTable {
+    pub(super) fn get(&self, path: PathId) -> Option<&SealedPath> {
+        self.by_id.get(&path)
+    }
+
+    /// Changes the entry of a path, if there is one.
+    pub(super) fn update<R>(
+        &mut self,
+        path: PathId,
+        change: impl FnOnce(&mut SealedPath) -> R,
+    ) -> Option<R> {
+        let entry = self.by_id.get_mut(&path)?;
+        let result = change(entry);
+        let timer = entry.begin_at().filter(|_| entry.attempt.is_none());
+        if timer != entry.timer {
+            entry.timer.into_iter().for_each(|at| _ = self.timers.remove(&(at, path)));
+            self.timers.extend(timer.map(|at| (at, path)));
+            entry.timer = timer;
+        }
+        Some(result)
+    }
+
+    /// Makes an entry for a path that has none.
+    pub(super) fn add(&mut self, path: PathId, address: SocketAddr, now: Duration) {
+        if self.by_id.contains_key(&path) {
+            return;
+        }
+        if self.by_id.len() >= PATHS_MAX {
+            self.by_id.retain(|_, path| !path.is_idle(now));
+        }
+        self.by_id.insert(path, SealedPath::new(address));
+    }
+
+    pub(super) fn remove(&mut self, path: PathId) -> Option<SealedPath> {
+        let removed = self.by_id.remove(&path)?;
+        removed.timer.into_iter().for_each(|at| _ = self.timers.remove(&(at, path)));
+        removed.attempt.iter().for_each(|attempt| _ = self.attempts.remove(&attempt.number));
+        Some(removed)
+    }
+
+    //= docs/protocol.md#seal-10
+    /// Moves a path to another address of its peer.
+    pub(super) fn rename(&mut self, from: PathId, to: PathId, address: SocketAddr) {
+        let Some(moved) = self.remove(from) else { return };
+        moved.attempt.iter().for_each(|attempt| _ = self.attempts.insert(attempt.number, to));
+        self.by_id.insert(to, SealedPath { address, timer: None, ..moved });
+        self.update(to, |_| ());
+    }
+
+    pub(super) fn next_attempt(&mut self, path: PathId) -> u64 {
+        self.last_attempt += 1;
+        self.attempts.insert(self.last_attempt, path);
+        self.last_attempt
+    }
+
+    /// Returns the path of an attempt that is under way.
+    pub(super) fn of_attempt(&self, number: u64) -> Option<PathId> {
+        self.attempts.get(&number).copied()
+    }
+
+    /// Takes the attempt of a path, which has ended.
+    pub(super) fn end_attempt(&mut self, path: PathId) -> Option<Attempt> {
+        let attempt = self.update(path, |entry| entry.attempt.take())??;
+        self.attempts.remove(&attempt.number);
+        Some(attempt)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (PathId, &SealedPath)> {
+        self.by_id.iter().map(|(&path, entry)| (path, entry))
+    }
+
+    /// Returns a path whose handshake may begin now.
+    pub(super) fn first_due(&self, now: Duration) -> Option<PathId> {
+        self.timers.first().filter(|(at, _)| *at <= now).map(|&(_, path)| path)
+    }
+
+    /// Returns the time at which the next handshake may begin.
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        self.timers.first().map(|&(at, _)| at)
+    }
+}

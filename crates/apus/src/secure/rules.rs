@@ -1,0 +1,156 @@
+//! The rules of sockets, by number: the core compares bits, and no patterns.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use apus_proto::Rights;
+use apus_seal::{Identity, Name, Rule};
+
+use crate::error::RuleError;
+use crate::secure::node_identity::{NodeIdentity, Plain};
+
+/// The number of the rule of handshakes, which everybody may begin.
+pub(super) const HANDSHAKE: u8 = 63;
+/// The number of the rule of sockets without one.
+pub(super) const DEFAULT: u8 = 0;
+
+/// The rules of an engine's sockets. Equal rules share a number.
+#[derive(Default)]
+pub(super) struct Rules {
+    /// From number 1 on.
+    numbered: Vec<Rule>,
+}
+
+impl Rules {
+    /// Numbers the rules of a configuration, of which there are fewer than numbers.
+    pub(super) fn of(allow: &BTreeMap<u16, Rule>) -> Self {
+        let mut rules = Self::default();
+        for rule in allow.values() {
+            let numbered = rules.number(rule);
+            debug_assert!(numbered.is_ok(), "the configuration was checked");
+        }
+        rules
+    }
+
+    /// Returns the number of a rule, and whether it is new.
+    pub(super) fn number(&mut self, rule: &Rule) -> Result<(u8, bool), RuleError> {
+        let known = self.numbered.iter().position(|known| known == rule);
+        let is_new = known.is_none();
+        let index = known.unwrap_or(self.numbered.len());
+        let number = u8::try_from(index + 1).ok().filter(|&number| number < HANDSHAKE);
+        let number = number.ok_or(RuleError::TooMany { limit: usize::from(HANDSHAKE) - 1 })?;
+        if is_new {
+            self.numbered.push(rule.clone());
+        }
+        Ok((number, is_new))
+    }
+
+    /// Returns the rule with a number; `None` for the default.
+    pub(super) fn get(&self, number: u8) -> Option<&Rule> {
+        self.numbered.get(usize::from(number).checked_sub(1)?)
+    }
+
+    //= docs/protocol.md#seal-6
+    /// Returns the rights of a peer whose certificate was verified.
+    pub(super) fn of_peer(
+        &self,
+        node: &NodeIdentity,
+        address: SocketAddr,
+        peer: &Identity,
+    ) -> Rights {
+        let named = self.admitting(Some(peer));
+        let is_expected = node.expected_at(address).admits(Some(peer));
+        let by_default = u64::from(Rule::of_service().admits(Some(peer)));
+        Rights {
+            requests: named | by_default | bit(HANDSHAKE),
+            calls: named | u64::from(is_expected) | bit(HANDSHAKE),
+        }
+    }
+
+    /// Returns the rights of nodes that send plain packets.
+    pub(super) fn of_plain(&self, plain: Plain) -> Rights {
+        let handshakes = bit(HANDSHAKE);
+        match plain {
+            Plain::Refuse => Rights { requests: handshakes, calls: handshakes },
+            Plain::Accept => {
+                let requests = self.admitting(None) | bit(DEFAULT) | handshakes;
+                Rights { requests, calls: handshakes }
+            }
+            Plain::Use => {
+                let requests = self.admitting(None) | bit(DEFAULT) | handshakes;
+                Rights { requests, calls: u64::MAX }
+            }
+        }
+    }
+
+    /// Returns the rights of a sealed path whose peer is not known.
+    pub(super) const fn of_unknown() -> Rights {
+        Rights { requests: bit(HANDSHAKE), calls: bit(HANDSHAKE) }
+    }
+
+    fn admitting(&self, peer: Option<&Identity>) -> u64 {
+        let admits = |(index, rule): (usize, &Rule)| u64::from(rule.admits(peer)) << (index + 1);
+        self.numbered.iter().enumerate().map(admits).sum()
+    }
+}
+
+const fn bit(number: u8) -> u64 {
+    1 << number
+}
+
+/// The names by which addresses were found.
+#[derive(Default)]
+pub(super) struct Names {
+    by_address: BTreeMap<SocketAddr, Name>,
+    /// The addresses, oldest first.
+    order: std::collections::VecDeque<SocketAddr>,
+}
+
+/// Upper bound on the names that are remembered.
+const NAMES_MAX: usize = 4_096;
+
+impl Names {
+    pub(super) fn remember(&mut self, address: SocketAddr, name: Name) {
+        if self.by_address.insert(address, name).is_some() {
+            return;
+        }
+        self.order.push_back(address);
+        if self.order.len() > NAMES_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.by_address.remove(&oldest);
+        }
+    }
+
+    pub(super) fn get(&self, address: SocketAddr) -> Option<&Name> {
+        self.by_address.get(&address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_rules_share_a_number_and_there_are_at_most_62() {
+        let mut rules = Rules::default();
+        let rule = |number: usize| Rule::parse([&*format!("a{number}.example.org")]).unwrap();
+        for number in 0..62 {
+            assert_eq!(rules.number(&rule(number)).unwrap(), (number as u8 + 1, true));
+        }
+        assert_eq!(rules.number(&rule(61)).unwrap(), (62, false));
+        assert!(matches!(rules.number(&rule(62)), Err(RuleError::TooMany { limit: 62 })));
+        assert_eq!(rules.get(62), Some(&rule(61)));
+        assert_eq!((rules.get(0), rules.get(63)), (None, None));
+    }
+
+    #[test]
+    fn the_oldest_name_is_forgotten_first() {
+        let mut names = Names::default();
+        let name = Name::parse("kv.example.org").unwrap();
+        let address = |port| SocketAddr::from(([10, 0, 0, 1], port));
+        (1..=4_097).for_each(|port| names.remember(address(port), name.clone()));
+        names.remember(address(4_097), name.clone());
+        assert_eq!((names.get(address(1)), names.get(address(2))), (None, Some(&name)));
+    }
+}

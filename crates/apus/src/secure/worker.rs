@@ -1,0 +1,148 @@
+//! The thread that does the public-key work of handshakes, without the engine's lock. A flight of TLS takes 100 to 200 µs.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Weak};
+
+use apus_proto::RpcKey;
+use apus_seal::{
+    ClientHandshake, ClientOffer, ClientStep, HandshakeError, Name, TlsConfig, TlsSession, Work,
+    Worked,
+};
+use apus_wire::PathId;
+use bytes::Bytes;
+
+use crate::address::Address;
+use crate::engine::lock::Shared;
+use crate::sync::mpsc;
+use crate::sync::thread;
+use crate::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Work for the thread.
+pub(super) enum Job {
+    /// A client begins.
+    Begin { attempt: u64, tls: Arc<TlsConfig>, name: Option<Name>, to: IpAddr, offer: ClientOffer },
+    /// A client has a response.
+    Response { attempt: u64, handshake: Box<ClientHandshake<TlsSession>>, body: Bytes },
+    /// A server has a request.
+    Request { held: HeldRequest, work: Work<TlsSession> },
+}
+
+/// A request of a handshake that is not answered yet.
+pub(super) struct HeldRequest {
+    pub(super) rpc: RpcKey,
+    pub(super) path: PathId,
+    pub(super) from: Address,
+}
+
+/// Work that is done.
+pub(super) enum JobDone {
+    Begun { attempt: u64, result: Result<BegunHandshake, HandshakeError> },
+    Stepped { attempt: u64, handshake: Box<ClientHandshake<TlsSession>>, result: StepResult },
+    Answered { held: HeldRequest, worked: Worked<TlsSession> },
+}
+
+/// A client's handshake, and the body of its first call.
+pub(super) type BegunHandshake = (Box<ClientHandshake<TlsSession>>, Vec<u8>);
+
+pub(super) type StepResult = Result<ClientStep, HandshakeError>;
+
+impl Job {
+    /// Returns whether the job goes before others.
+    fn is_refresh(&self) -> bool {
+        match self {
+            Self::Begin { offer, .. } => offer.refresh.is_some(),
+            Self::Response { .. } => true,
+            Self::Request { work, .. } => work.is_refresh(),
+        }
+    }
+
+    fn run(self) -> JobDone {
+        match self {
+            Self::Begin { attempt, tls, name, to, offer } => {
+                let session = tls.client_session(name.as_ref(), to).map_err(HandshakeError::Tls);
+                let begin = |session| {
+                    let (handshake, body) = ClientHandshake::begin(offer, session);
+                    (Box::new(handshake), body)
+                };
+                JobDone::Begun { attempt, result: session.map(begin) }
+            }
+            Self::Response { attempt, mut handshake, body } => {
+                let result = handshake.handle_response(&body);
+                JobDone::Stepped { attempt, handshake, result }
+            }
+            Self::Request { held, work } => JobDone::Answered { held, worked: work.run() },
+        }
+    }
+}
+
+/// The way to the thread, for the engine of one shard. The thread ends with the last of these.
+pub(super) struct Worker {
+    queue: Arc<Queue>,
+    wake: mpsc::Sender<()>,
+    /// The engine that takes the results.
+    engine: Weak<Shared>,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: Mutex<Jobs>,
+}
+
+#[derive(Default)]
+struct Jobs {
+    first: VecDeque<(Weak<Shared>, Job)>,
+    others: VecDeque<(Weak<Shared>, Job)>,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Worker {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    ///
+    /// The system has no thread left.
+    pub(super) fn start(engine: Weak<Shared>) -> io::Result<Self> {
+        let queue = Arc::<Queue>::default();
+        let (wake, woken) = mpsc::channel();
+        let jobs = Arc::clone(&queue);
+        let thread = thread::Builder::new().name("apus-tls".to_owned());
+        thread.spawn(move || run(&jobs, &woken))?;
+        Ok(Self { queue, wake, engine })
+    }
+
+    pub(super) fn push(&self, job: Job) {
+        let mut jobs = self.queue.lock();
+        let queue = if job.is_refresh() { &mut jobs.first } else { &mut jobs.others };
+        queue.push_back((Weak::clone(&self.engine), job));
+        drop(jobs);
+        // The thread ends after the last sender.
+        let _ = self.wake.send(());
+    }
+}
+
+fn run(queue: &Queue, woken: &mpsc::Receiver<()>) {
+    apus_net::cpu::lower_priority();
+    while woken.recv().is_ok() {
+        let job = {
+            let mut jobs = queue.lock();
+            jobs.first.pop_front().or_else(|| jobs.others.pop_front())
+        };
+        let Some((engine, job)) = job else { continue };
+        if engine.strong_count() == 0 {
+            continue; // The node has stopped.
+        }
+        let done = job.run();
+        if let Some(shared) = engine.upgrade()
+            && let Ok(mut engine) = shared.enter()
+        {
+            engine.handshake_worked(done);
+        }
+    }
+}

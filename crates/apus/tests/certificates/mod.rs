@@ -1,0 +1,86 @@
+//! An authority, certificates in files, and nodes that have them.
+#![allow(dead_code, reason = "every test file uses a part of this")]
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use apus::{Config, Links, Node};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, SanType, date_time_ymd,
+};
+
+/// A directory with the certificates of an authority. Removed when dropped.
+pub(crate) struct Authority {
+    directory: PathBuf,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("apus-certificates-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(&name);
+        fs::create_dir(&directory).unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.distinguished_name.push(DnType::CommonName, &name);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        fs::write(directory.join("ca.pem"), issuer.pem()).unwrap();
+        Self { directory, issuer }
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.directory.join(file)
+    }
+
+    /// Writes the certificate and the key of a node. The first name is that of the files.
+    pub(crate) fn issue(&self, file: &str, names: &[&str], last_year: i32) {
+        let name = |name: &&str| match name.parse::<IpAddr>() {
+            Ok(address) => SanType::IpAddress(address),
+            Err(_) if name.contains("://") => SanType::URI((*name).try_into().unwrap()),
+            Err(_) => SanType::DnsName((*name).try_into().unwrap()),
+        };
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = names.iter().map(name).collect();
+        params.not_before = date_time_ymd(2025, 1, 1);
+        params.not_after = date_time_ymd(last_year, 12, 31);
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        let issuer: &Issuer<'_, KeyPair> = &self.issuer;
+        let certificate = params.signed_by(&key, issuer).unwrap();
+        fs::write(self.path(&format!("{file}.pem")), certificate.pem()).unwrap();
+        fs::write(self.path(&format!("{file}.key")), key.serialize_pem()).unwrap();
+    }
+
+    /// The configuration of a node with the certificate of these files, which trusts this authority.
+    pub(crate) fn config(&self, file: &str) -> Config {
+        let mut config = Config::new();
+        config.listen("127.0.0.1:0".parse().unwrap()).link(Links::Udp);
+        config.tls_cert(Some(self.path(&format!("{file}.pem"))));
+        config.tls_key(Some(self.path(&format!("{file}.key"))));
+        config.tls_ca(vec![self.path("ca.pem")]);
+        config
+    }
+
+    /// A node whose certificate has these names.
+    pub(crate) fn node(&self, file: &str, names: &[&str]) -> Node {
+        self.issue(file, names, 2100);
+        Node::start(&self.config(file)).unwrap()
+    }
+}
+
+impl Drop for Authority {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}

@@ -1,0 +1,325 @@
+//! Nodes with certificates: sealed calls, names, rules, and refusals.
+#![cfg(feature = "secure")]
+
+mod certificates;
+
+use std::thread;
+use std::time::Duration;
+
+use apus::{Address, CallError, CallOptions, Client, Config, Links, Node, Plain, Route, Service};
+use certificates::Authority;
+
+const PORT: u16 = 4000;
+const KV: &str = "spiffe://example.org/kv/1";
+const FRONT: &str = "spiffe://example.org/front/1";
+
+/// Answers every request with its body and the name of the client.
+fn serve(service: Service) {
+    thread::spawn(move || {
+        service.serve(|mut request| {
+            let name =
+                request.peer().map_or_else(|| "nobody".to_owned(), |peer| peer.name().to_owned());
+            let mut body = request.take_body().to_vec();
+            body.extend(name.as_bytes());
+            let _ = request.reply(body);
+        });
+    });
+}
+
+fn server(authority: &Authority, names: &[&str]) -> (Node, Address) {
+    let node = authority.node("server", names);
+    let address = Address::new(node.local_addr(), PORT);
+    (node, address)
+}
+
+fn client(authority: &Authority) -> (Node, Client) {
+    let node = authority.node("client", &[FRONT]);
+    let client = node.client().unwrap();
+    (node, client)
+}
+
+//= docs/protocol.md#seal-1
+#[test]
+fn calls_of_all_sizes_are_sealed_and_the_server_knows_the_client() {
+    let authority = Authority::new();
+    let (server, address) = server(&authority, &[KV, "127.0.0.1"]);
+    serve(server.bind(PORT).unwrap());
+    let (node, client) = client(&authority);
+    for length in [0, 1, 100, 5_000, 500_000] {
+        let body = vec![7; length];
+        let response = client.call(address, body.clone()).unwrap();
+        assert_eq!(response[..length], body);
+        assert_eq!(response[length..], *FRONT.as_bytes());
+    }
+    let (ours, theirs) = (node.stats(), server.stats());
+    assert!(ours.link.sealed_sent >= 4 && ours.link.sealed_received >= 4, "{:?}", ours.link);
+    assert_eq!((ours.handshakes.client_begun, ours.handshakes.client_done), (1, 1));
+    assert_eq!((theirs.handshakes.server_begun, theirs.handshakes.server_done), (1, 1));
+}
+
+//= docs/protocol.md#seal-6
+#[test]
+fn a_service_refuses_clients_that_its_rule_does_not_name() {
+    let authority = Authority::new();
+    let (server, address) = server(&authority, &[KV, "127.0.0.1"]);
+    let service = server.bind(PORT).unwrap();
+    service.allow(["spiffe://example.org/admin/*"]).unwrap();
+    serve(service.clone());
+    let (_node, client) = client(&authority);
+    for _ in 0..2 {
+        let error = client.call(address, "hello").unwrap_err();
+        assert_eq!(error, CallError::Forbidden);
+        assert!(!error.may_have_executed());
+    }
+    service.allow(["spiffe://example.org/admin/*", FRONT]).unwrap();
+    assert_eq!(client.call(address, "").unwrap(), FRONT);
+    assert!(server.stats().protocol.refused_not_allowed >= 2);
+}
+
+//= docs/protocol.md#seal-6
+#[test]
+fn the_rule_of_a_port_may_be_in_the_configuration() {
+    let authority = Authority::new();
+    authority.issue("server", &[KV, "127.0.0.1"], 2100);
+    let mut config = authority.config("server");
+    config
+        .set("tls_allow", "4000=spiffe://example.org/admin/*; 4001=spiffe://example.org/front/*")
+        .unwrap();
+    let server = Node::start(&config).unwrap();
+    serve(server.bind(PORT).unwrap());
+    serve(server.bind(PORT + 1).unwrap());
+    serve(server.bind(PORT + 2).unwrap());
+    let (_node, client) = client(&authority);
+    let call = |port| client.call(Address::new(server.local_addr(), port), "");
+    assert_eq!(call(PORT), Err(CallError::Forbidden));
+    assert_eq!(call(PORT + 1).unwrap(), FRONT);
+    assert_eq!(call(PORT + 2).unwrap(), FRONT, "any peer with a certificate");
+}
+
+//= docs/protocol.md#seal-6
+#[test]
+fn a_client_calls_nobody_whom_it_does_not_expect() {
+    let authority = Authority::new();
+    let (server, address) = server(&authority, &[KV]); // Not for its address.
+    let service = server.bind(PORT).unwrap();
+    serve(service.clone());
+    let (node, client) = client(&authority);
+    let error = client.call(address, "hello").unwrap_err();
+    let expected = format!("{} is {KV}; expected 127.0.0.1; nothing was sent", address.host);
+    assert_eq!(error.to_string(), expected);
+    assert!(!error.may_have_executed());
+    // The peer is known now, and is refused at once.
+    assert_eq!(client.call(address, "hello").unwrap_err(), error);
+    assert_eq!(service.stats().messages, 0);
+    let other = node.client().unwrap();
+    other.expect(["spiffe://example.org/db/*"]).unwrap();
+    let error = other.call(address, "hello").unwrap_err();
+    assert!(error.to_string().contains("expected spiffe://example.org/db/*"), "{error}");
+    other.expect(["spiffe://example.org/kv/*"]).unwrap();
+    assert_eq!(other.call(address, "").unwrap(), FRONT);
+}
+
+//= docs/protocol.md#seal-6
+#[test]
+fn a_client_with_a_rule_waits_for_the_first_contact_under_its_own_rule() {
+    let authority = Authority::new();
+    let (server, address) = server(&authority, &[KV]);
+    serve(server.bind(PORT).unwrap());
+    let (node, _) = client(&authority);
+    let [right, wrong] = [(); 2].map(|()| node.client().unwrap());
+    right.expect(["spiffe://example.org/kv/*"]).unwrap();
+    wrong.expect(["spiffe://example.org/db/*"]).unwrap();
+    let calls = [&right, &wrong].map(|client| client.start(address, "").unwrap());
+    let [right, wrong] = calls.map(|call| call.wait());
+    assert_eq!(right.unwrap(), FRONT);
+    assert!(wrong.unwrap_err().to_string().contains("expected spiffe://example.org/db/*"));
+}
+
+//= docs/protocol.md#seal-5
+#[test]
+fn a_peer_of_another_authority_is_refused_by_both_sides() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let (server, address) = server(&theirs, &[KV, "127.0.0.1"]);
+    serve(server.bind(PORT).unwrap());
+    let (node, client) = client(&ours);
+    let error = client.call(address, "hello").unwrap_err();
+    assert!(matches!(error, CallError::HandshakeFailed { .. }), "{error}");
+    assert!(error.to_string().contains("UnknownIssuer"), "{error}");
+    assert!(!error.may_have_executed());
+    // Until the next handshake may begin, calls fail at once with the same reason.
+    assert_eq!(client.call(address, "hello").unwrap_err(), error);
+    assert_eq!(node.stats().handshakes.client_failed, 1);
+}
+
+#[test]
+fn a_plain_server_is_not_called_and_a_plain_client_not_served() {
+    let authority = Authority::new();
+    let mut config = Config::new();
+    config.listen("127.0.0.1:0".parse().unwrap()).link(Links::Udp);
+    let plain = Node::start(&config).unwrap();
+    serve(plain.bind(PORT).unwrap());
+    let (sealed, address) = server(&authority, &[KV, "127.0.0.1"]);
+    let service = sealed.bind(PORT).unwrap();
+    serve(service.clone());
+    let (_node, client) = client(&authority);
+    let to_plain = Address::new(plain.local_addr(), PORT);
+    assert_eq!(client.call(to_plain, "hello").unwrap_err(), CallError::PlainOnly);
+    let error = plain.client().unwrap().call(address, "hello").unwrap_err();
+    assert_eq!(error, CallError::SealedOnly);
+    assert_eq!(service.stats().messages, 0);
+}
+
+#[test]
+fn a_cluster_moves_in_three_steps() {
+    let authority = Authority::new();
+    authority.issue("server", &[KV, "127.0.0.1"], 2100);
+    authority.issue("client", &[FRONT], 2100);
+    let plain = {
+        let mut config = Config::new();
+        config.listen("127.0.0.1:0".parse().unwrap()).link(Links::Udp);
+        Node::start(&config).unwrap()
+    };
+    for (used, by_plain, by_sealed) in
+        [(Plain::Use, "nobody", FRONT), (Plain::Accept, "nobody", FRONT)]
+    {
+        let mut config = authority.config("server");
+        config.tls_plain(used);
+        let server = Node::start(&config).unwrap();
+        serve(server.bind(PORT).unwrap());
+        let address = Address::new(server.local_addr(), PORT);
+        assert_eq!(plain.client().unwrap().call(address, "").unwrap(), by_plain, "{used}");
+        let sealed = Node::start(&authority.config("client")).unwrap();
+        assert_eq!(sealed.client().unwrap().call(address, "").unwrap(), by_sealed, "{used}");
+        let moving = {
+            let mut config = authority.config("client");
+            config.tls_plain(Plain::Use);
+            Node::start(&config).unwrap()
+        };
+        assert_eq!(moving.client().unwrap().call(address, "").unwrap(), "nobody", "{used}");
+    }
+}
+
+//= docs/protocol.md#seal-6
+#[test]
+fn memory_is_shared_under_the_name_of_the_sealed_path() {
+    let authority = Authority::new();
+    let start = |file: &str, names: &[&str]| {
+        authority.issue(file, names, 2100);
+        let mut config = authority.config(file);
+        config.link(Links::Auto);
+        Node::start(&config).unwrap()
+    };
+    let server = start("server", &[KV, "127.0.0.1"]);
+    let [front, other] = [("front", FRONT), ("other", KV)].map(|(file, name)| start(file, &[name]));
+    serve(server.bind(PORT).unwrap());
+    let guarded = server.bind(PORT + 1).unwrap();
+    guarded.allow(["spiffe://example.org/front/*"]).unwrap();
+    serve(guarded);
+    let address = Address::new(server.local_addr(), PORT);
+    let guarded = Address::new(server.local_addr(), PORT + 1);
+    for (node, name) in [(&front, FRONT), (&other, KV)] {
+        let client = node.client().unwrap();
+        client.connect(address, &CallOptions::new()).unwrap();
+        assert_eq!(node.route(address), Route::Memory);
+        assert_eq!(client.call(address, "").unwrap(), name);
+        let admitted = client.call(guarded, "");
+        match name {
+            FRONT => assert_eq!(admitted.unwrap(), FRONT),
+            _ => assert_eq!(admitted.unwrap_err(), CallError::Forbidden),
+        }
+        assert!(node.stats().memory.messages_sent >= 2);
+        client.expect(["spiffe://example.org/db/*"]).unwrap();
+        assert!(matches!(client.call(address, ""), Err(CallError::WrongPeer(_))));
+    }
+}
+
+//= docs/protocol.md#seal-3
+#[test]
+fn two_nodes_that_call_each_other_at_once_are_introduced() {
+    let authority = Authority::new();
+    let (one, at_one) = server(&authority, &[KV, "127.0.0.1"]);
+    let other = authority.node("other", &[FRONT, "127.0.0.1"]);
+    let at_other = Address::new(other.local_addr(), PORT);
+    serve(one.bind(PORT).unwrap());
+    serve(other.bind(PORT).unwrap());
+    let (to_one, to_other) = (other.client().unwrap(), one.client().unwrap());
+    let calls = [to_one.start(at_one, "").unwrap(), to_other.start(at_other, "").unwrap()];
+    let [by_one, by_other] = calls.map(|call| call.wait().unwrap());
+    assert_eq!((&by_one[..], &by_other[..]), (FRONT.as_bytes(), KV.as_bytes()));
+    for _ in 0..100 {
+        assert_eq!(to_one.call(at_one, "").unwrap(), FRONT);
+        assert_eq!(to_other.call(at_other, "").unwrap(), KV);
+    }
+}
+
+//= docs/protocol.md#seal-9
+#[test]
+fn a_restarted_server_is_introduced_again() {
+    let authority = Authority::new();
+    let (server, address) = server(&authority, &[KV, "127.0.0.1"]);
+    serve(server.bind(PORT).unwrap());
+    let (node, client) = client(&authority);
+    assert_eq!(client.call(address, "").unwrap(), FRONT);
+    let mut config = authority.config("server");
+    config.listen(address.host);
+    let mut running = server;
+    for round in 1..4 {
+        // Its peers are not told.
+        let _ = running.close(Duration::ZERO); // A response is not acknowledged.
+        running = Node::start(&config).unwrap();
+        serve(running.bind(PORT).unwrap());
+        // The request may have reached the run before (contact-6).
+        assert_eq!(client.call(address, ""), Err(CallError::MayHaveExecuted), "round {round}");
+        assert_eq!(client.call(address, "").unwrap(), FRONT, "round {round}");
+    }
+    assert_eq!(node.stats().handshakes.client_done, 4);
+}
+
+//= docs/protocol.md#seal-7
+#[test]
+fn calls_go_on_while_paths_get_new_keys() {
+    let authority = Authority::new();
+    let (server, address) = server(&authority, &[KV, "127.0.0.1"]);
+    serve(server.bind(PORT).unwrap());
+    authority.issue("client", &[FRONT], 2100);
+    let mut config = authority.config("client");
+    config.tls_rekey(Duration::from_secs(1));
+    let node = Node::start(&config).unwrap();
+    let client = node.client().unwrap();
+    let body = vec![7; 100_000];
+    let mut calls = 0;
+    while node.stats().handshakes.refreshes < 3 {
+        assert_eq!(client.call(address, "").unwrap(), FRONT);
+        assert!(client.call(address, body.clone()).unwrap().starts_with(&body));
+        calls += 1;
+        assert!(calls < 1_000_000, "{:?}", node.stats().handshakes);
+    }
+    let (ours, theirs) = (node.stats(), server.stats());
+    assert_eq!(ours.handshakes.client_failed, 0);
+    assert_eq!((ours.protocol.calls_failed, ours.protocol.peers_met), (0, 2), "plain and sealed");
+    assert!(theirs.handshakes.refreshes >= 3);
+}
+
+#[test]
+fn the_port_of_handshakes_is_kept() {
+    let node = Node::start(&Config::new()).unwrap();
+    assert_eq!(node.bind(32_767).unwrap_err(), apus::OpenError::PortReserved(32_767));
+    let error = node.bind(PORT).unwrap().allow(["any"]).unwrap_err();
+    assert_eq!(error, apus::RuleError::NoIdentity);
+}
+
+#[test]
+fn a_missing_file_and_a_key_that_everybody_may_write_refuse_the_start() {
+    use std::os::unix::fs::PermissionsExt;
+    let authority = Authority::new();
+    let error = Node::start(&authority.config("nobody")).unwrap_err().to_string();
+    assert!(error.contains("nobody.key"), "{error}");
+    authority.issue("node", &[KV], 2100);
+    let key = authority.directory().join("node.key");
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let error = Node::start(&authority.config("node")).unwrap_err().to_string();
+    assert!(error.contains("node.key") && error.contains("chmod"), "{error}");
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+    authority.issue("node", &[KV], 2025);
+    Node::start(&authority.config("node")).unwrap_err();
+}
