@@ -32,9 +32,15 @@ impl Handshake {
         Self { greeting, answer }
     }
 
-    fn end_at_client(self, net: &mut Net) -> bool {
+    fn is_answered(self, net: &mut Net) -> bool {
         let now = net.now;
         net.endpoint(CLIENT).answered(now, path(SERVER), self.greeting, self.answer)
+    }
+
+    fn end_at_client(self, net: &mut Net) -> bool {
+        let now = net.now;
+        self.is_answered(net)
+            && net.endpoint(CLIENT).confirmed(now, path(SERVER), self.greeting, self.answer)
     }
 
     fn end_at_server(self, net: &mut Net, from: PathId) -> bool {
@@ -178,6 +184,45 @@ fn calls_to_a_run_that_is_over_end_or_begin_anew() {
     let call = pair.call(100);
     pair.drive();
     pair.response(call);
+}
+
+//= docs/protocol.md#seal-1
+#[test]
+fn a_token_that_the_server_has_not_confirmed_ends_no_call() {
+    let mut pair = sealed();
+    handshake(&mut pair, false);
+    pair.hold();
+    let call = pair.call(100);
+    pair.drive_for(millis(1));
+    // The token of a clear REPLY is changed on the way, and then the handshake fails.
+    let doubt = Handshake { answer: Token(9), ..Handshake::begin(&mut pair, true) };
+    assert!(doubt.is_answered(&mut pair));
+    assert_eq!(pair.outcome(CLIENT, call), None);
+    // The next one is complete.
+    handshake(&mut pair, true);
+    pair.reply_from(SERVER, body(50, 1));
+    pair.drive();
+    pair.response(call);
+    assert_eq!(pair.counters(CLIENT).peers_over, 0);
+}
+
+//= docs/protocol.md#contact-6
+#[test]
+fn a_run_that_is_over_is_noticed_without_a_call() {
+    let mut pair = sealed();
+    handshake(&mut pair, false);
+    let first = pair.call(100);
+    pair.drive();
+    pair.response(first);
+    pair.restart(SERVER);
+    // A hint puts the path in doubt while no call is under way.
+    let doubt = Handshake::begin(&mut pair, true);
+    assert_ne!(doubt.answer, doubt.greeting.doubted);
+    doubt.complete(&mut pair);
+    assert_eq!((pair.counters(CLIENT).peers_over, pair.counters(CLIENT).peers_met), (1, 2));
+    let second = pair.call(100);
+    pair.drive();
+    pair.response(second);
 }
 
 //= docs/protocol.md#contact-4

@@ -456,6 +456,24 @@ fn a_guessed_handle_disturbs_no_handshake() {
     assert!(matches!(server.handshakes.finish(work.run()), HandshakeAnswer::Introduced(..)));
 }
 
+//= docs/protocol.md#seal-2
+#[test]
+fn a_copy_of_continue_from_another_address_disturbs_no_handshake() {
+    let mut server = Server::new(HandshakeLimits::default());
+    let (mut client, hello) = ClientHandshake::begin(offer(), Scripted::client(SERVER));
+    let work = server.request("10.0.0.1", hello).expect("there is room");
+    let HandshakeAnswer::Reply(reply) = server.handshakes.finish(work.run()) else {
+        panic!("no REPLY")
+    };
+    let Ok(ClientStep::Introduced(_, body)) = client.handle_response(&reply) else {
+        panic!("no path")
+    };
+    let copy = server.request("10.0.0.9", body.clone()).map(|_| ());
+    assert_eq!(copy, Err(HandshakeError::UnknownHandle));
+    let work = server.request("10.0.0.1", body).expect("the handshake goes on");
+    assert!(matches!(server.handshakes.finish(work.run()), HandshakeAnswer::Introduced(..)));
+}
+
 #[test]
 fn a_response_after_the_end_is_out_of_order() {
     let (mut client, _) = ClientHandshake::begin(offer(), Scripted::client(SERVER));

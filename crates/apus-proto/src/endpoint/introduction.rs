@@ -8,6 +8,7 @@
 //!   greeting ── HELLO (my token, doubted) ──▶ answer_greeting
 //!   answered ◀──── REPLY (my token) ──────────
 //!              ── CONTINUE ─────────────────▶ introduced
+//!   confirmed ◀─── DONE, or a sealed packet ──
 //! ```
 //!
 //! Until then a link without keys drops the OPENs of the client.
@@ -52,7 +53,13 @@ impl Endpoint {
             return Greeting { token: peer.token, doubted: Token::NONE };
         };
         let asking = met.asking.and_then(|asking| self.peers.get(asking));
-        Greeting { token: asking.map_or(peer.token, |asking| asking.token), doubted: met.token }
+        let token = match asking {
+            Some(asking) => asking.token,
+            // Nobody asks for a peer without RPCs, and a run that is over must not leave its token to the next one.
+            None if doubts => self.secrets.token(),
+            None => peer.token,
+        };
+        Greeting { token, doubted: met.token }
     }
 
     /// Returns the token for the reply to a HELLO with the tokens of `greeting`: the one in doubt, if this node has chosen it for the
@@ -69,17 +76,37 @@ impl Endpoint {
         self.secrets.offered_token(greeting.token, issued_at(now))
     }
 
-    /// Takes the result of a handshake that this node began with `greeting`, as the client: `theirs` is the token for packets to the
-    /// peer. Calls that wait for the first contact are sent. Returns `false` if there is no room for the peer, or if the peer that was
-    /// greeted is no longer known.
+    /// Takes the REPLY to a handshake that this node began with `greeting`, as the client: `theirs` is the token for packets to the
+    /// peer. A first contact begins, and the calls that wait for it are sent. Returns `false` if there is no room for the peer, or if
+    /// the peer that was greeted is no longer known.
+    ///
+    /// Nothing shows yet that the server wrote this token, so a doubt waits for [`confirmed`](Self::confirmed).
     pub fn answered(&mut self, now: Time, path: PathId, greeting: Greeting, theirs: Token) -> bool {
+        self.on_reply(now, path, greeting, theirs, false)
+    }
+
+    /// Notes that the server has shown that it has the secret of the handshake, and so that its token is `theirs`: by DONE, or by a
+    /// sealed packet. Ends the doubt of `greeting`. Returns `false` as [`answered`](Self::answered) does.
+    pub fn confirmed(
+        &mut self,
+        now: Time,
+        path: PathId,
+        greeting: Greeting,
+        theirs: Token,
+    ) -> bool {
+        self.on_reply(now, path, greeting, theirs, true)
+    }
+
+    fn on_reply(
+        &mut self,
+        now: Time,
+        path: PathId,
+        greeting: Greeting,
+        theirs: Token,
+        is_confirmed: bool,
+    ) -> bool {
         let Some(key) = self.peers.find_token(greeting.token) else {
-            if greeting.doubted == Token::NONE {
-                return self.meet(now, path, greeting.token, theirs);
-            }
-            // OPEN and TOKEN may have ended the doubt in the meantime. A peer that was forgotten is not met by the doubted token: ids
-            // would begin again, and its history would refuse them.
-            return self.is_met(path, theirs);
+            return self.on_reply_to_stranger(now, path, greeting, theirs, is_confirmed);
         };
         let peer = &mut self.peers[key];
         if peer.path != path {
@@ -88,11 +115,46 @@ impl Endpoint {
         peer.last_rx = now;
         match &peer.contact {
             Contact::Opening(_) => self.begin_introduced(now, key, theirs),
+            //= docs/protocol.md#seal-1
+            Contact::Asking(..) if !is_confirmed => {}
             &Contact::Asking(doubted, _) => self.answer_introduced(now, key, doubted, theirs),
             Contact::Met(met) => return met.token == theirs,
             Contact::Native | Contact::Over => return false,
         }
         true
+    }
+
+    /// Takes the REPLY to a greeting whose token belongs to no peer.
+    fn on_reply_to_stranger(
+        &mut self,
+        now: Time,
+        path: PathId,
+        greeting: Greeting,
+        theirs: Token,
+        is_confirmed: bool,
+    ) -> bool {
+        if greeting.doubted == Token::NONE {
+            return self.meet(now, path, greeting.token, theirs);
+        }
+        // OPEN and TOKEN may have ended the doubt in the meantime. A peer that was forgotten is not met by the doubted token: ids would
+        // begin again, and its history would refuse them.
+        if theirs == greeting.doubted || self.is_met(path, theirs) {
+            return self.is_met(path, theirs);
+        }
+        if !is_confirmed {
+            return true;
+        }
+        //= docs/protocol.md#contact-6
+        let doubted = self.peers.find_their_token(greeting.doubted);
+        let doubted = doubted.filter(|&key| self.peers[key].path == path);
+        let is_met = self.meet(now, path, greeting.token, theirs);
+        if is_met
+            && let Some(present) = self.peers.find(path)
+            && let Some(doubted) = doubted.filter(|&key| self.retire(key))
+        {
+            self.sweeps.push(Swept::Run(doubted, Ok(present)));
+        }
+        is_met
     }
 
     /// Takes the result of a handshake that the node at `path` began, as the server: `ours` is the token of

@@ -98,6 +98,8 @@ struct Place<T> {
     handle: u64,
     /// The server's id of the association.
     id: AssociationId,
+    /// The address from which HELLO came.
+    address: IpAddr,
     host: Host,
     began: Duration,
     deadline: Duration,
@@ -156,12 +158,17 @@ impl<T: Tls> Handshakes<T> {
                     .inspect_err(|_| self.ended.push(id))?;
                 let time_out = now + self.limits.time;
                 let deadline = arrival.deadline.map_or(time_out, |call| call.min(time_out));
-                let place = Place { handle, id, host, began: now, deadline, handshake: None };
+                let address = arrival.address;
+                let place =
+                    Place { handle, id, address, host, began: now, deadline, handshake: None };
                 self.take(index, place);
                 Ok(Work { handle, handshake: Box::new(handshake), body: arrival.body })
             }
             Request::Continue(go_on) => {
-                let place = self.place(go_on.handle).ok_or(HandshakeError::UnknownHandle)?;
+                //= docs/protocol.md#seal-2
+                // A copy from a forged address neither ends the handshake nor becomes its client.
+                let place = self.place(go_on.handle).filter(|it| it.address == arrival.address);
+                let place = place.ok_or(HandshakeError::UnknownHandle)?;
                 let handshake = place.handshake.take().ok_or(HandshakeError::OutOfOrder)?;
                 Ok(Work { handle: go_on.handle, handshake, body: arrival.body })
             }

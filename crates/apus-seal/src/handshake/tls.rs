@@ -93,11 +93,7 @@ impl TlsConfig {
     /// # Errors
     ///
     /// As [`new`](Self::new).
-    pub fn of_files(
-        chain: &[u8],
-        key: &[u8],
-        trust: Arc<Trust>,
-    ) -> Result<Self, TlsConfigError> {
+    pub fn of_files(chain: &[u8], key: &[u8], trust: Arc<Trust>) -> Result<Self, TlsConfigError> {
         Self::new(chain, key, trust, Arc::new(DefaultTimeProvider))
     }
 

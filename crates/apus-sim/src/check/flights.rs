@@ -6,12 +6,12 @@ use apus_proto::Greeting;
 use apus_seal::{
     Arrival, AssociationId, ClientHandshake, ClientOffer, ClientStep, HandshakeAnswer,
     HandshakeError, Installation, Introduction, Limit, Need, PathEnd, Refresh, Role, ServerOffer,
-    Successor, Suite,
+    Suite,
 };
 use apus_wire::{PathId, Priority};
 use rand::Rng;
 
-use crate::check::keys::{Attempt, HANDSHAKE_TIME, Keys};
+use crate::check::keys::{Attempt, HANDSHAKE_TIME, Keys, SealedPath};
 use crate::check::ledger::Violation;
 use crate::check::scenario::FaultType;
 use crate::check::script::{ScriptedTls, name_of, node_of};
@@ -121,6 +121,7 @@ impl World<'_> {
         let (handshake, body) = ClientHandshake::begin(offer, session);
         place.attempt = Some(Attempt {
             handshake,
+            greeting,
             ours,
             over,
             call: numbers[2],
@@ -128,7 +129,7 @@ impl World<'_> {
             repeat_at: now,
             pause: REPEAT_AFTER,
             deadline: now + HANDSHAKE_TIME,
-            is_installed: false,
+            installed: None,
         });
         let (path, peer) = (place.path, place.peer);
         self.note(|| {
@@ -294,12 +295,12 @@ impl World<'_> {
         is_refresh: bool,
         introduction: Introduction,
     ) -> bool {
-        let (now, local) = (self.now, self.local(node));
+        let (now, local, lifetime) = (self.now, self.local(node), self.lifetime());
         let Introduction { secret, role, suite, ours, theirs, doubted, .. } = introduction;
         let sealing = self.sealing.as_mut().expect("a sealed world");
         let keys = &mut sealing.nodes[node];
         let place = &mut keys.paths[index];
-        let (path, address) = (place.path, place.address);
+        let (path, address, peer) = (place.path, place.address, place.peer);
         let (id, peer_id) = (ours.id, theirs.id);
         let endpoint = &mut self.nodes[node].endpoint;
         let is_known = match role {
@@ -315,16 +316,14 @@ impl World<'_> {
             return false;
         }
         self.work.introduced(ours.token, theirs.token);
-        let lifetime = sealing.plan.lifetime;
         let new = Installation { secret, role, suite, peer_id, path, address, lifetime };
         let Some(kept) = keys.table.install(now, id, new) else { return false };
-        if let Some(old) = place.keys.replace(id) {
-            let by = if is_refresh { Successor::Refresh } else { Successor::Crossing };
-            keys.table.supersede(now, old, by);
+        place.is_introduced = true;
+        //= docs/protocol.md#seal-2
+        // A client that has keys sends by them until the server has shown that it has the new ones.
+        if role == Role::Server || place.keys.is_none() {
+            keys.send_by(now, index, id, is_refresh);
         }
-        (place.is_wanted, place.is_doubted, place.is_introduced) = (false, false, true);
-        place.refresh_at = (role == Role::Client).then(|| now + sealing.plan.rekey);
-        let peer = place.peer;
         for kept in kept {
             sealing.keep(node, kept.from, kept.datagram);
         }
@@ -332,8 +331,19 @@ impl World<'_> {
         self.note(|| {
             format!("node {node} is introduced to {peer:?} as {role:?}: {id:?}, {tokens:?}")
         });
+        if role == Role::Server {
+            self.handshake_succeeded(node, index);
+        }
         self.disturb_contact(node, peer);
         true
+    }
+
+    /// The lifetime of new keys. It is longer than the pauses between probes, of which each may be the first packet after the end of
+    /// the keys before; until the last fault, that costs time only.
+    fn lifetime(&mut self) -> Duration {
+        let (now, scenario) = (self.now, self.scenario);
+        let planned = self.sealing().plan.lifetime;
+        if now < scenario.quiet_from { planned } else { planned.max(scenario.peer_timeout) }
     }
 
     /// Takes the answer to a request of a handshake.
@@ -352,11 +362,12 @@ impl World<'_> {
                 if self.is_named_otherwise(node, index, name) {
                     return;
                 }
+                let theirs = introduction.theirs.token;
                 if !self.introduce(node, index, is_refresh, *introduction) {
                     return self.fail_attempt(node, index, HandshakeError::OutOfOrder);
                 }
                 let place = &mut self.sealing().nodes[node].paths[index];
-                place.attempt.as_mut().expect("it is under way").is_installed = true;
+                place.attempt.as_mut().expect("it is under way").installed = Some(theirs);
                 self.next_request(node, index, body);
             }
             Ok(ClientStep::Done) => {
@@ -408,17 +419,31 @@ impl World<'_> {
         place.attempts.failed(now, error, random);
         keys.forget(attempt.ours);
         self.note(|| format!("node {node}: the handshake has failed: {text}"));
+        self.handshake_failed(node, index);
     }
 
     //= docs/protocol.md#seal-2
-    /// Ends the handshake that gave these keys, because the peer has shown that it has them.
+    /// Ends the handshake that gave these keys, because the peer has shown that it has them. The node sends by them from now on.
     pub(super) fn end_if_confirmed(&mut self, node: usize, id: AssociationId) {
-        let now = self.now;
-        for place in &mut self.sealing().nodes[node].paths {
-            let is_of_id = |attempt: &mut Attempt| attempt.is_installed && attempt.ours == id;
-            if place.attempt.take_if(is_of_id).is_some() {
-                place.attempts.succeeded(now);
-            }
+        let (now, local) = (self.now, self.local(node));
+        let sealing = self.sealing.as_mut().expect("a sealed world");
+        let rekey = sealing.plan.rekey;
+        let keys = &mut sealing.nodes[node];
+        let of_id = |place: &SealedPath| {
+            let attempt = place.attempt.as_ref().filter(|attempt| attempt.ours == id)?;
+            Some((attempt.greeting, attempt.installed?, attempt.over.is_some()))
+        };
+        let found = keys.paths.iter().enumerate().find_map(|(at, place)| Some((at, of_id(place)?)));
+        let Some((index, (greeting, theirs, is_refresh))) = found else { return };
+        let path = keys.paths[index].path;
+        if !self.nodes[node].endpoint.confirmed(local, path, greeting, theirs) {
+            return self.fail_attempt(node, index, HandshakeError::OutOfOrder);
         }
+        keys.send_by(now, index, id, is_refresh);
+        let place = &mut keys.paths[index];
+        place.attempt = None;
+        place.attempts.succeeded(now);
+        place.refresh_at = Some(now + rekey);
+        self.handshake_succeeded(node, index);
     }
 }

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use apus_load::Random;
+use apus_proto::Greeting;
 use apus_seal::{
     AssociationId, Associations, Attempts, ClientHandshake, HandshakeLimits, Handshakes, Need,
+    Successor,
 };
-use apus_wire::PathId;
+use apus_wire::{PathId, Token};
 
 use crate::check::fake_aead::FakeAead;
 use crate::check::script::ScriptedTls;
@@ -40,6 +42,8 @@ pub(super) struct SealedPath {
 /// A handshake that this node has begun.
 pub(super) struct Attempt {
     pub(super) handshake: ClientHandshake<ScriptedTls>,
+    /// The tokens of HELLO.
+    pub(super) greeting: Greeting,
     pub(super) ours: AssociationId,
     /// The association whose path it refreshes.
     pub(super) over: Option<AssociationId>,
@@ -49,8 +53,8 @@ pub(super) struct Attempt {
     pub(super) repeat_at: Duration,
     pub(super) pause: Duration,
     pub(super) deadline: Duration,
-    /// Whether the keys are installed, and DONE is awaited.
-    pub(super) is_installed: bool,
+    /// The token of REPLY, once the keys are installed and DONE is awaited.
+    pub(super) installed: Option<Token>,
 }
 
 /// The sealed side of a node.
@@ -162,7 +166,8 @@ impl Keys {
     }
 
     //= docs/protocol.md#seal-10
-    /// Returns the path of a record that came from another address than that of the association's path.
+    /// Returns the path of a record that came from another address than that of the association's path. The address may be forged, so
+    /// calls to it do not take this path.
     pub(super) fn foreign(&mut self, id: AssociationId, from: PathId, peer: usize) -> usize {
         let known =
             self.paths.iter().position(|path| path.address == from && path.peer == Some(peer));
@@ -171,17 +176,47 @@ impl Keys {
                 self.paths[index].keys.get_or_insert(id);
                 index
             }
-            None => self.add(from, Some(peer), Some(id), !self.listed.contains_key(&from)),
+            None => self.add(from, Some(peer), Some(id), false),
+        }
+    }
+
+    /// Sends by these keys from now on. Those of before only open datagrams.
+    pub(super) fn send_by(
+        &mut self,
+        now: Duration,
+        index: usize,
+        id: AssociationId,
+        is_refresh: bool,
+    ) {
+        let place = &mut self.paths[index];
+        (place.is_wanted, place.is_doubted, place.refresh_at) = (false, false, None);
+        if self.table.path(id).is_none() {
+            return; // They have ended before the peer has shown that it has them.
+        }
+        if let Some(old) = place.keys.replace(id).filter(|&old| old != id) {
+            let by = if is_refresh { Successor::Refresh } else { Successor::Crossing };
+            self.table.supersede(now, old, by);
         }
     }
 
     /// Forgets keys that have ended.
     pub(super) fn forget(&mut self, id: AssociationId) {
         self.table.remove(id);
-        self.paths
-            .iter_mut()
-            .filter(|path| path.keys == Some(id))
-            .for_each(|path| path.keys = None);
+        for path in self.paths.iter_mut().filter(|path| path.keys == Some(id)) {
+            let next = path.attempt.as_ref().map(|attempt| attempt.ours);
+            path.keys = next.filter(|&next| self.table.path(next).is_some());
+        }
+    }
+
+    //= docs/protocol.md#seal-9
+    /// Notes a hint. A refresh goes over keys that the peer may have lost, so it ends.
+    pub(super) fn doubt(&mut self, index: usize) {
+        let place = &mut self.paths[index];
+        place.is_doubted = true;
+        if let Some(refresh) = place.attempt.take_if(|attempt| attempt.over.is_some()) {
+            place.attempts = Attempts::default();
+            self.forget(refresh.ours);
+        }
     }
 
     /// Moves an association to a path that the core holds.
@@ -191,6 +226,7 @@ impl Keys {
         let Some(id) = place.keys else { return };
         if self.table.path(id).is_some_and(|home| home != path) {
             self.table.move_to(id, path, address);
+            self.listed.entry(address).or_insert_with(|| path.index());
             let of_peer = |path: &&mut SealedPath| path.peer == peer;
             let times = self.paths.iter_mut().filter(of_peer).map(|path| path.refresh_at.take());
             let refresh_at = times.flatten().min();

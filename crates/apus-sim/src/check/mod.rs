@@ -34,11 +34,13 @@
 //! | `flights`, `script` | handshakes, and the TLS in them |
 //! | `records` | every record, to compare with the opened ones |
 //! | `attack`, `seen` | datagrams of an attacker on the path |
+//! | `excuses` | calls that may fail because of them |
 //! | `fake_aead` | the cipher |
 
 mod addresses;
 mod attack;
 mod compact;
+mod excuses;
 mod fake_aead;
 mod flights;
 mod hostile;

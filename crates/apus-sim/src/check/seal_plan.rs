@@ -29,7 +29,9 @@ impl SealPlan {
         let rng = &mut rng;
         let mut limits = SealLimits::default();
         if happens(rng, 700_000) {
-            limits.key_bytes = [32 << 10, 128 << 10, 1 << 20][below(rng, 3) as usize];
+            // A key outlasts the bytes that a sender sends before any answer.
+            let key_bytes = [128 << 10, 256 << 10, 1 << 20][below(rng, 3) as usize];
+            limits.key_bytes = key_bytes.max(4 * scenario.mtu as u64);
         }
         if happens(rng, 500_000) {
             limits.key_time = micros(1_000 << below(rng, 12));

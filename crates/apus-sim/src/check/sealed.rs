@@ -260,7 +260,7 @@ impl World<'_> {
         let Some(id) = keys.paths[index].keys else { return };
         let result = keys.table.handle_hint(now, id, datagram);
         if result.is_ok() {
-            keys.paths[index].is_doubted = true;
+            keys.doubt(index);
             self.tend_soon(node);
         }
         self.note(|| format!("node {node} has a hint: {result:?}"));

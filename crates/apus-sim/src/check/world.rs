@@ -15,6 +15,7 @@ use derive_more::AddAssign;
 use crate::chance::happens;
 use crate::check::addresses::{Addresses, Outbox, SentPacket};
 use crate::check::compact;
+use crate::check::excuses::Excuses;
 use crate::check::hostile::IssuedToken;
 use crate::check::ledger::{
     Fate, LedgerEntry, Violation, context, number_of, request, response, verify,
@@ -120,7 +121,8 @@ pub(super) struct World<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) nodes: Vec<Node>,
     keys: Vec<Option<RpcKey>>,
-    entries: Vec<LedgerEntry>,
+    pub(super) entries: Vec<LedgerEntry>,
+    pub(super) excuses: Excuses,
     events: BinaryHeap<Reverse<(Duration, u64, WorldEvent)>>,
     serial: u64,
     pub(super) now: Duration,
@@ -178,6 +180,7 @@ impl<'a> World<'a> {
             nodes: (0..scenario.nodes).map(node).collect(),
             keys: vec![None; scenario.calls.len()],
             entries: vec![LedgerEntry::new(); scenario.calls.len()],
+            excuses: Excuses::default(),
             events: BinaryHeap::new(),
             serial: 0,
             now: Duration::ZERO,
@@ -394,6 +397,7 @@ impl<'a> World<'a> {
                 node.given += u64::from(call.request) + RPC_BYTES;
                 self.keys[index] = Some(key);
                 self.entries[index].fate = Fate::UnderWay;
+                self.excuse_if_without_path(index);
                 if let Some(abort) = call.abort {
                     let incarnation = self.nodes[call.from].incarnation;
                     self.schedule(self.now + abort, WorldEvent::Abort(index, incarnation));
@@ -513,7 +517,8 @@ impl<'a> World<'a> {
                     self.entries[index].fail(index, error.clone())?;
                 }
                 let call = self.scenario.calls[index];
-                if self.scenario.is_benign() && call.deadline.is_none() && !call.dropped {
+                let is_excused = call.deadline.is_some() || call.dropped || self.excuses.has(index);
+                if self.scenario.is_benign() && !is_excused {
                     let error = error.to_string();
                     return Err(Violation::FailedWithoutReason { call: index, error });
                 }

@@ -67,7 +67,7 @@ impl Driver {
         engine.handshakes.client_begun += 1;
         let number = self.paths.next_attempt(path);
         let attempt =
-            Attempt { number, id, greeting, cause, was_known: false, handshake: None, began: at };
+            Attempt { number, id, greeting, cause, theirs: None, handshake: None, began: at };
         self.paths.update(path, |entry| entry.attempt = Some(attempt));
         let (tls, name) = (self.node.tls(), self.node.name_at(address));
         self.worker().push(Job::Begin { attempt: number, tls, name, to: address.ip(), offer });
@@ -247,7 +247,7 @@ impl Driver {
         let begun = self.paths.update(path, |entry| {
             entry.peer = Some(Arc::clone(&peer));
             let attempt = entry.attempt.as_mut()?;
-            attempt.was_known = attempt.greeting.doubted == theirs.token;
+            attempt.theirs = Some(theirs.token);
             Some((attempt.greeting, attempt.cause))
         });
         let Some((greeting, cause)) = begun.flatten() else { return false };
@@ -261,6 +261,16 @@ impl Driver {
     /// Ends an attempt whose server has its keys.
     fn finish_attempt(&mut self, engine: &mut Engine, now: Time, path: PathId) {
         let at = clock(now);
+        let attempt = self.paths.get(path).and_then(|entry| entry.attempt.as_ref());
+        let Some((greeting, theirs)) = attempt.and_then(|it| Some((it.greeting, it.theirs?)))
+        else {
+            return;
+        };
+        //= docs/protocol.md#seal-1
+        if !engine.endpoint.confirmed(now, path, greeting, theirs) {
+            let error = HandshakeError::Busy(Limit::Paths);
+            return self.fail_attempt(engine, now, path, error, None);
+        }
         let Some(attempt) = self.paths.end_attempt(path) else { return };
         sealed(engine).confirm_keys(attempt.id);
         let refresh_after = self.paths.get(path).and_then(|entry| {
@@ -272,7 +282,7 @@ impl Driver {
             (entry.is_wanted, entry.error, entry.withdrawn) = (false, None, 0);
             entry.refresh_at = refresh_after.map(|after| at + after);
             if attempt.cause == Cause::Doubted {
-                entry.end_doubt(at, attempt.was_known);
+                entry.end_doubt(at, theirs == greeting.doubted);
             }
         });
         engine.handshakes.client_done += 1;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use apus_proto::Greeting;
 use apus_seal::{AssociationId, Attempts, ClientHandshake, Identity, Need, TlsSession};
-use apus_wire::PathId;
+use apus_wire::{PathId, Token};
 
 use crate::error::CallError;
 
@@ -45,8 +45,8 @@ pub(super) struct Attempt {
     pub(super) id: AssociationId,
     pub(super) greeting: Greeting,
     pub(super) cause: Cause,
-    /// Whether the server knows the token that was in doubt.
-    pub(super) was_known: bool,
+    /// The token of REPLY, once it is here.
+    pub(super) theirs: Option<Token>,
     /// The handshake, unless the worker has it.
     pub(super) handshake: Option<Box<ClientHandshake<TlsSession>>>,
     pub(super) began: Duration,
