@@ -441,6 +441,10 @@ macro_rules! handshake_counters {
             refused: requests,
             /// Handshakes over sealed paths that gave them new keys, of both sides.
             refreshes: handshakes,
+            /// Times that the files of the node's identity had changed and were read again.
+            reloads: times,
+            /// Times that they had changed and could not be used.
+            reload_failures: times,
         }
     };
 }

@@ -72,6 +72,10 @@ pub trait SealedPaths {
     /// Forgets an id and its keys. Nothing is reported.
     fn remove_keys(&mut self, id: AssociationId);
 
+    //= docs/protocol.md#seal-11
+    /// Ends all keys of a path. Nothing is reported.
+    fn end_keys(&mut self, path: PathId);
+
     /// Makes the next packet on a path without keys cause [`SealEvent::Wanted`] again.
     fn forget_want(&mut self, path: PathId);
 

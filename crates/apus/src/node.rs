@@ -15,7 +15,7 @@ use crate::config::{Config, EngineAt};
 use crate::engine::links;
 use crate::engine::lock::Shared;
 use crate::engine::shards::{Near, Shards};
-use crate::error::{CloseError, EventLoopError, OpenError, StartError, Unusable};
+use crate::error::{CloseError, EventLoopError, IdentityError, OpenError, StartError, Unusable};
 use crate::event_loop::EventLoop;
 use crate::observe::events;
 use crate::observe::stats::Stats;
@@ -204,6 +204,24 @@ impl Node {
             found.iter().for_each(|address| identity.remember(address.host, host));
         }
         Ok(found[0])
+    }
+
+    /// Reads the files of the node's identity ([`Config::tls_cert`]) again if one has changed, as the node does by itself every 10 s.
+    /// Peers that are no longer accepted, because of a revocation list or other roots, lose their paths at once. Returns whether
+    /// a file had changed; `false` for a node without a certificate. If the files cannot be used, the earlier ones stay.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError`] as for [`start`](Self::start).
+    pub fn reload_identity(&self) -> Result<bool, IdentityError> {
+        let Some(identity) = &self.shards.identity else { return Ok(false) };
+        let changed = identity.reload()?;
+        for shared in self.shards.iter().filter(|_| changed) {
+            if let Ok(mut engine) = shared.enter() {
+                engine.identity_changed();
+            }
+        }
+        Ok(changed)
     }
 
     /// Opens a client on a port that the node chooses.

@@ -8,6 +8,7 @@
 //! | `paths` | the sealed paths of an engine, each with its peer |
 //! | `worker` | the thread that does the public-key work, without the engine's lock |
 //! | `node_identity` | the certificate, the roots and the rules of a node, which its engines share |
+//! | `reload` | the files of the identity, which are looked at every 10 s, and the peers that are judged again |
 //! | `rules` | the rules of sockets, by number |
 //! | `peer` | the peer of a request or call, as the application sees it |
 //! | `absent` | stands in for all of it in a build without the feature `secure` |
@@ -22,6 +23,8 @@ mod driver;
 mod node_identity;
 #[cfg(feature = "secure")]
 mod paths;
+#[cfg(feature = "secure")]
+mod reload;
 #[cfg(feature = "secure")]
 mod rules;
 #[cfg(feature = "secure")]

@@ -233,6 +233,64 @@ fn memory_is_shared_under_the_name_of_the_sealed_path() {
     }
 }
 
+//= docs/protocol.md#seal-11
+#[test]
+fn a_revoked_peer_loses_its_path_and_others_keep_theirs() {
+    let authority = Authority::new();
+    authority.issue("server", &[KV, "127.0.0.1"], 2100);
+    authority.revoke(&[]);
+    let mut config = authority.config("server");
+    config.tls_crl(vec![authority.directory().join("crl.pem")]);
+    let server = Node::start(&config).unwrap();
+    serve(server.bind(PORT).unwrap());
+    let address = Address::new(server.local_addr(), PORT);
+    let nodes = [FRONT, "spiffe://example.org/front/2"]
+        .map(|name| authority.node(&name.replace(['/', ':'], "-"), &[name]));
+    let clients = nodes.each_ref().map(|node| node.client().unwrap());
+    for client in &clients {
+        client.call(address, "").unwrap();
+    }
+    assert!(!server.reload_identity().unwrap(), "nothing has changed");
+    authority.revoke(&[authority.serial(FRONT)]);
+    assert!(server.reload_identity().unwrap());
+    let mut refused = client_error(&clients[0], address);
+    while matches!(refused, CallError::MayHaveExecuted | CallError::PeerTimeout { .. }) {
+        refused = client_error(&clients[0], address);
+    }
+    assert!(refused.to_string().contains("certificate_revoked"), "{refused}");
+    assert_eq!(clients[1].call(address, "").unwrap(), "spiffe://example.org/front/2");
+    assert_eq!(nodes[1].stats().handshakes.client_begun, 1, "its path went on");
+    std::fs::write(authority.directory().join("crl.pem"), "no list").unwrap();
+    server.reload_identity().unwrap_err();
+    assert_eq!(clients[1].call(address, "").unwrap(), "spiffe://example.org/front/2");
+}
+
+/// Calls until a call fails.
+fn client_error(client: &Client, address: Address) -> CallError {
+    loop {
+        if let Err(error) = client.call(address, "") {
+            return error;
+        }
+    }
+}
+
+//= docs/protocol.md#seal-7
+#[test]
+fn a_new_certificate_is_shown_by_paths_that_go_on() {
+    let authority = Authority::new();
+    let (server, address) = server(&authority, &[KV, "127.0.0.1"]);
+    serve(server.bind(PORT).unwrap());
+    let (node, client) = client(&authority);
+    client.call(address, "").unwrap();
+    authority.issue("client", &[FRONT, "front.example.org"], 2100);
+    assert!(node.reload_identity().unwrap());
+    while node.stats().handshakes.refreshes == 0 {
+        assert_eq!(client.call(address, "").unwrap(), FRONT);
+    }
+    assert_eq!(node.stats().protocol.calls_failed, 0);
+    assert_eq!(server.stats().handshakes.server_done, 2);
+}
+
 //= docs/protocol.md#seal-3
 #[test]
 fn two_nodes_that_call_each_other_at_once_are_introduced() {

@@ -139,6 +139,12 @@ impl SealedPaths for UdpLink {
         self.sealing.associations.remove(id);
     }
 
+    fn end_keys(&mut self, path: PathId) {
+        for id in self.sealing.associations.of_path(path) {
+            self.remove_keys(id);
+        }
+    }
+
     fn forget_want(&mut self, path: PathId) {
         if let Some(peer) = self.peers.get_mut(path) {
             peer.wants_keys = false;

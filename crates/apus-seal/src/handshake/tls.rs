@@ -26,6 +26,7 @@ use rustls::{
 };
 use zeroize::Zeroizing;
 
+use crate::Role;
 use crate::handshake::failure::{Alert, TlsError};
 use crate::handshake::sides::Tls;
 use crate::identity::name::{Identity, Name};
@@ -137,6 +138,21 @@ impl TlsConfig {
     #[must_use]
     pub fn identity(&self) -> Option<&Arc<Identity>> {
         self.identity.as_ref()
+    }
+
+    //= docs/protocol.md#seal-11
+    /// Judges a peer again by the certificates that are accepted now, as its path was made by an earlier configuration. `role` is that
+    /// of the peer in the handshake. Returns its identity, for the rules. This is public-key work. A program's own verifiers
+    /// ([`from_rustls`](Self::from_rustls)) are not asked.
+    ///
+    /// # Errors
+    ///
+    /// The peer is no longer accepted, and its path must end.
+    pub fn judge(&self, peer: &Identity, role: Role) -> Result<Identity, TlsError> {
+        let Some(trust) = &self.trust else { return Ok(peer.clone()) };
+        let now = self.client.time_provider.current_time();
+        let now = now.ok_or_else(|| tls_error(&Error::FailedToGetCurrentTime))?;
+        trust.judge(peer, role, Duration::from_secs(now.as_secs()))
     }
 
     /// Creates the session of a client. This is public-key work. `name` is the DNS name by which the address was found, which the

@@ -143,6 +143,12 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Returns whether both are of one certificate chain.
+    #[must_use]
+    pub fn is_of_chain(&self, other: &Self) -> bool {
+        self.chain == other.chain
+    }
+
     /// Returns an identity with this name and no other fact, valid for ever. Simulators and tests have such.
     #[must_use]
     pub fn named(name: Name) -> Self {

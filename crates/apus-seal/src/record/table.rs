@@ -296,6 +296,16 @@ impl<A: Aead, Address: Copy + PartialEq> Associations<A, Address> {
         self.find(id).map(|association| association.path)
     }
 
+    /// Returns the active associations of a path, earlier ones included. Looks at all.
+    #[must_use]
+    pub fn of_path(&self, path: PathId) -> Vec<AssociationId> {
+        let of_place = |place: &Place<A, Address>| match place {
+            Place::Active(association) if association.path == path => Some(association.id),
+            _ => None,
+        };
+        self.places.iter().filter_map(of_place).collect()
+    }
+
     /// Returns the part of the association's secret that the next handshake over its path needs.
     #[must_use]
     pub fn refresh_salt(&self, id: AssociationId) -> Option<&RefreshSalt> {

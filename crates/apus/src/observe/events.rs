@@ -27,6 +27,18 @@ pub(crate) fn node_closed(local_addr: SocketAddr, closed: &Result<(), CloseError
     }
 }
 
+#[cfg(feature = "secure")]
+pub(crate) fn reload_failed(error: &crate::error::IdentityError) {
+    #[cfg(feature = "tracing")]
+    tracing::error!(%error, "the files of the identity have changed and cannot be used");
+}
+
+#[cfg(feature = "secure")]
+pub(crate) fn handshake_failed(error: &apus_seal::HandshakeError) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(%error, "handshake failed");
+}
+
 #[inline]
 pub(crate) fn call_failed(error: &CallError) {
     #[cfg(feature = "tracing")]

@@ -24,6 +24,10 @@ impl NodeIdentity {
         Ok(None)
     }
 
+    pub(crate) fn reload(&self) -> Result<bool, IdentityError> {
+        match *self {}
+    }
+
     pub(crate) fn remember(&self, _: SocketAddr, _: &str) {
         match *self {}
     }
@@ -69,6 +73,8 @@ impl Engine {
 
     #[inline]
     pub(crate) fn apply_rule_of_port(&mut self, _: SocketKey, _: u16) {}
+
+    pub(crate) fn identity_changed(&mut self) {}
 
     pub(crate) fn peer(&self, _: PathId) -> Option<Peer> {
         None

@@ -124,7 +124,7 @@ impl Driver {
         }
         let lifetime = self.lifetime(&peer);
         self.paths.update(path, |entry| {
-            entry.peer = Some(Arc::clone(&peer));
+            (entry.peer, entry.role) = (Some(Arc::clone(&peer)), role);
             (entry.is_wanted, entry.error) = (false, None);
         });
         self.set_rights(engine, path);

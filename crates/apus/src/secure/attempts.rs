@@ -81,6 +81,8 @@ impl Driver {
                 self.stepped(engine, now, attempt, handshake, result);
             }
             JobDone::Answered { held, worked } => self.answer(engine, now, held, worked),
+            JobDone::Reloaded { result } => self.reloaded(engine, now, &result),
+            JobDone::Judged { verdicts } => self.judged(engine, now, verdicts),
         }
     }
 
@@ -245,7 +247,7 @@ impl Driver {
         let Introduction { secret, role, suite, ours, theirs, peer, .. } = introduction;
         let lifetime = self.lifetime(&peer);
         let begun = self.paths.update(path, |entry| {
-            entry.peer = Some(Arc::clone(&peer));
+            (entry.peer, entry.role) = (Some(Arc::clone(&peer)), role);
             let attempt = entry.attempt.as_mut()?;
             attempt.theirs = Some(theirs.token);
             Some((attempt.greeting, attempt.cause))
@@ -374,6 +376,10 @@ fn reported(error: CallError) -> CallError {
 
 /// Returns a time, give or take a tenth, so that paths that were made together are not refreshed together.
 fn jittered(time: Duration) -> Duration {
-    let part = f64::from(random() as u32) / f64::from(u32::MAX);
-    time.mul_f64(0.9 + 0.2 * part)
+    time.mul_f64(0.9 + 0.2 * random_part())
+}
+
+/// Returns a random number from 0 to 1.
+pub(super) fn random_part() -> f64 {
+    f64::from(random() as u32) / f64::from(u32::MAX)
 }

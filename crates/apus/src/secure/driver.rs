@@ -18,6 +18,7 @@ use crate::error::{CallError, RuleError, WrongPeer};
 use crate::secure::node_identity::{NodeIdentity, Plain};
 use crate::secure::paths::SealedPathTable;
 use crate::secure::peer::Peer;
+use crate::secure::reload::LOOK_EVERY;
 use crate::secure::rules::{HANDSHAKE, Rules};
 use crate::secure::worker::{JobDone, Worker};
 
@@ -32,6 +33,10 @@ pub(crate) struct Driver {
     pub(super) paths: SealedPathTable,
     pub(super) rules: Rules,
     worker: Option<Worker>,
+    /// When the files of the identity are looked at.
+    pub(super) look_at: Duration,
+    /// The generation of the files by which the peers were judged.
+    pub(super) judged: u64,
 }
 
 impl Driver {
@@ -57,7 +62,10 @@ impl Driver {
             paths: SealedPathTable::default(),
             rules,
             worker: None,
+            look_at: clock(crate::sync::clock::now()) + LOOK_EVERY,
+            judged: node.generation(),
         }));
+        engine.handler_is_due(client, Time::ZERO);
     }
 
     /// Starts the thread for public-key work.
@@ -152,12 +160,11 @@ impl Driver {
         while let Some(path) = self.paths.first_due(at) {
             self.begin_attempt(engine, now, path);
         }
+        self.look_at_files(at);
         let keys = sealed(engine).seal_due_in().map(|wait| at + wait);
         let times = [keys, self.server.next_timeout(), self.paths.next_due()];
-        match times.into_iter().flatten().min() {
-            Some(due) => Next::At(Time::ZERO + due),
-            None => Next::Message,
-        }
+        let due = times.into_iter().flatten().fold(self.look_at, Duration::min);
+        Next::At(Time::ZERO + due)
     }
 
     fn on_event(&mut self, engine: &mut Engine, now: Time, event: SealEvent) {
@@ -190,6 +197,7 @@ impl Driver {
             sealed(engine).remove_keys(attempt.id);
         }
         self.paths.remove(path);
+        sealed(engine).end_keys(path);
         engine.endpoint.path_over(path);
         engine.endpoint.remove_rights(path);
         if let Some(neighbours) = &mut engine.neighbours {
@@ -334,6 +342,12 @@ impl Engine {
         {
             self.run_handler(client, now);
         }
+    }
+
+    /// Has the peers judged by the files of the identity, which were read again.
+    pub(crate) fn identity_changed(&mut self) {
+        let now = crate::sync::clock::now();
+        self.with_driver(|driver, _| driver.judge_again(now));
     }
 
     /// Takes the result of public-key work, on its thread.

@@ -14,11 +14,16 @@ use crate::config::Config;
 pub(super) use crate::config::Plain;
 use crate::error::IdentityError;
 use crate::secure::rules::Names;
-use crate::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
 
 /// The identity of a node.
 pub(crate) struct NodeIdentity {
     tls: Mutex<Arc<TlsConfig>>,
+    /// The state of the files when they were read last.
+    files: Mutex<Vec<FileState>>,
+    /// Number of times that they were read.
+    generation: AtomicU64,
+    config: Config,
     names: Mutex<Names>,
     servers: Rule,
     /// The rules of services, by port.
@@ -36,15 +41,44 @@ impl NodeIdentity {
     /// A file cannot be read, is malformed, or is a key that others may write.
     pub(crate) fn of(config: &Config) -> Result<Option<Arc<Self>>, IdentityError> {
         let Some((cert, key)) = config.certificate() else { return Ok(None) };
+        let files = states(config);
         let tls = Arc::new(read_tls(config, cert, key)?);
         Ok(Some(Arc::new(Self {
             tls: Mutex::new(tls),
+            files: Mutex::new(files),
+            generation: AtomicU64::new(0),
+            config: config.clone(),
             names: Mutex::default(),
             servers: config.tls_servers.clone(),
             allow: config.tls_allow.clone(),
             rekey: config.tls_rekey,
             plain: config.tls_plain,
         })))
+    }
+
+    //= docs/protocol.md#seal-11
+    /// Reads the files again if one has changed since it was read. Returns whether they give another identity or other peers now. If
+    /// they cannot be used, the earlier ones stay until a file changes again.
+    ///
+    /// # Errors
+    ///
+    /// As [`of`](Self::of).
+    pub(crate) fn reload(&self) -> Result<bool, IdentityError> {
+        let Some((cert, key)) = self.config.certificate() else { return Ok(false) };
+        let now = states(&self.config);
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if *files == now {
+            return Ok(false);
+        }
+        *files = now;
+        let tls = Arc::new(read_tls(&self.config, cert, key)?);
+        *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls;
+        self.generation.fetch_add(1, Ordering::Release);
+        Ok(true)
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     pub(super) fn tls(&self) -> Arc<TlsConfig> {
@@ -76,6 +110,21 @@ impl NodeIdentity {
     pub(super) fn allowed_at(&self, port: u16) -> Option<&Rule> {
         self.allow.get(&port)
     }
+}
+
+/// The part of a file's metadata that shows a change; `None` if the file is missing.
+type FileState = Option<(u64, i64, i64, u64)>;
+
+/// Returns the states of all files that the configuration names.
+fn states(config: &Config) -> Vec<FileState> {
+    let own = [&config.tls_cert, &config.tls_key].into_iter().flatten();
+    let domains = config.tls_trust.iter().map(|(_, file)| file);
+    let files = own.chain(&config.tls_ca).chain(domains).chain(&config.tls_crl);
+    let state = |file: &PathBuf| {
+        let found = fs::metadata(file).ok()?;
+        Some((found.ino(), found.mtime(), found.mtime_nsec(), found.len()))
+    };
+    files.map(state).collect()
 }
 
 fn read_tls(config: &Config, cert: &Path, key: &Path) -> Result<TlsConfig, IdentityError> {

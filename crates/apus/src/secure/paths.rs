@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apus_proto::Greeting;
-use apus_seal::{AssociationId, Attempts, ClientHandshake, Identity, Need, TlsSession};
+use apus_seal::{AssociationId, Attempts, ClientHandshake, Identity, Need, Role, TlsSession};
 use apus_wire::{PathId, Token};
 
 use crate::error::CallError;
@@ -21,6 +21,8 @@ pub(super) struct SealedPath {
     //= docs/protocol.md#seal-5
     /// The peer, whose name the path keeps; `None` before the first handshake.
     pub(super) peer: Option<Arc<Identity>>,
+    /// The role of this node in the last handshake.
+    pub(super) role: Role,
     pub(super) attempts: Attempts,
     pub(super) attempt: Option<Attempt>,
     /// Whether packets wait for keys.
@@ -68,6 +70,7 @@ impl SealedPath {
         Self {
             address,
             peer: None,
+            role: Role::Client,
             attempts: Attempts::default(),
             attempt: None,
             is_wanted: false,

@@ -7,14 +7,17 @@ use std::sync::{Arc, Weak};
 
 use apus_proto::RpcKey;
 use apus_seal::{
-    ClientHandshake, ClientOffer, ClientStep, HandshakeError, Name, TlsConfig, TlsSession, Work,
-    Worked,
+    ClientHandshake, ClientOffer, ClientStep, HandshakeError, Identity, Name, Role, TlsConfig,
+    TlsError, TlsSession, Work, Worked,
 };
 use apus_wire::PathId;
 use bytes::Bytes;
 
 use crate::address::Address;
 use crate::engine::lock::Shared;
+use crate::error::IdentityError;
+use crate::observe::events;
+use crate::secure::node_identity::NodeIdentity;
 use crate::sync::mpsc;
 use crate::sync::thread;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,6 +30,10 @@ pub(super) enum Job {
     Response { attempt: u64, handshake: Box<ClientHandshake<TlsSession>>, body: Bytes },
     /// A server has a request.
     Request { held: HeldRequest, work: Work<TlsSession> },
+    /// The files of the identity are to be looked at.
+    Reload { node: Arc<NodeIdentity> },
+    /// Peers are judged again. Their roles are those of the handshakes.
+    Judge { tls: Arc<TlsConfig>, peers: Vec<(PathId, Arc<Identity>, Role)> },
 }
 
 /// A request of a handshake that is not answered yet.
@@ -41,7 +48,12 @@ pub(super) enum JobDone {
     Begun { attempt: u64, result: Result<BegunHandshake, HandshakeError> },
     Stepped { attempt: u64, handshake: Box<ClientHandshake<TlsSession>>, result: StepResult },
     Answered { held: HeldRequest, worked: Worked<TlsSession> },
+    Reloaded { result: Result<bool, IdentityError> },
+    Judged { verdicts: Vec<Verdict> },
 }
+
+/// The result for a peer that was judged again.
+pub(super) type Verdict = (PathId, Result<Arc<Identity>, TlsError>);
 
 /// A client's handshake, and the body of its first call.
 pub(super) type BegunHandshake = (Box<ClientHandshake<TlsSession>>, Vec<u8>);
@@ -53,7 +65,8 @@ impl Job {
     fn is_refresh(&self) -> bool {
         match self {
             Self::Begin { offer, .. } => offer.refresh.is_some(),
-            Self::Response { .. } => true,
+            Self::Response { .. } | Self::Judge { .. } => true,
+            Self::Reload { .. } => false,
             Self::Request { work, .. } => work.is_refresh(),
         }
     }
@@ -70,9 +83,19 @@ impl Job {
             }
             Self::Response { attempt, mut handshake, body } => {
                 let result = handshake.handle_response(&body);
+                let result = result.inspect_err(events::handshake_failed);
                 JobDone::Stepped { attempt, handshake, result }
             }
             Self::Request { held, work } => JobDone::Answered { held, worked: work.run() },
+            Self::Reload { node } => {
+                JobDone::Reloaded { result: node.reload().inspect_err(events::reload_failed) }
+            }
+            Self::Judge { tls, peers } => {
+                let judge = |(path, peer, role): (PathId, Arc<Identity>, Role)| {
+                    (path, tls.judge(&peer, role).map(Arc::new))
+                };
+                JobDone::Judged { verdicts: peers.into_iter().map(judge).collect() }
+            }
         }
     }
 }

@@ -4,17 +4,21 @@
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use apus::{Config, Links, Node};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, SanType, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    RevokedCertParams, SanType, SerialNumber, date_time_ymd,
 };
 
 /// A directory with the certificates of an authority. Removed when dropped.
 pub(crate) struct Authority {
     directory: PathBuf,
+    /// The first name of each certificate, by its serial number less one.
+    issued: Mutex<Vec<String>>,
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
@@ -31,7 +35,7 @@ impl Authority {
         params.distinguished_name.push(DnType::CommonName, &name);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         fs::write(directory.join("ca.pem"), issuer.pem()).unwrap();
-        Self { directory, issuer }
+        Self { directory, issued: Mutex::default(), issuer }
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -51,6 +55,9 @@ impl Authority {
         };
         let mut params = CertificateParams::default();
         params.subject_alt_names = names.iter().map(name).collect();
+        let mut issued = self.issued.lock().unwrap();
+        issued.push(names[0].to_owned());
+        params.serial_number = Some(SerialNumber::from(issued.len() as u64));
         params.not_before = date_time_ymd(2025, 1, 1);
         params.not_after = date_time_ymd(last_year, 12, 31);
         params.extended_key_usages =
@@ -60,6 +67,32 @@ impl Authority {
         let certificate = params.signed_by(&key, issuer).unwrap();
         fs::write(self.path(&format!("{file}.pem")), certificate.pem()).unwrap();
         fs::write(self.path(&format!("{file}.key")), key.serialize_pem()).unwrap();
+    }
+
+    /// The serial number of the certificate with this name.
+    pub(crate) fn serial(&self, name: &str) -> u64 {
+        let issued = self.issued.lock().unwrap();
+        issued.iter().position(|known| known == name).unwrap() as u64 + 1
+    }
+
+    /// Writes a revocation list.
+    pub(crate) fn revoke(&self, serials: &[u64]) {
+        let revoked = |&serial: &u64| RevokedCertParams {
+            serial_number: SerialNumber::from(serial),
+            revocation_time: date_time_ymd(2025, 6, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let params = CertificateRevocationListParams {
+            this_update: date_time_ymd(2025, 6, 1),
+            next_update: date_time_ymd(2100, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: serials.iter().map(revoked).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = params.signed_by(&self.issuer).unwrap();
+        fs::write(self.path("crl.pem"), list.pem().unwrap()).unwrap();
     }
 
     /// The configuration of a node with the certificate of these files, which trusts this authority.

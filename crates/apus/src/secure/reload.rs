@@ -1,0 +1,97 @@
+//! The files of the identity, which are looked at every 10 s, and the peers that are judged again when one has changed.
+
+use std::time::Duration;
+
+use apus_proto::Time;
+use apus_seal::{HandshakeError, TlsError};
+use apus_wire::PathId;
+
+use crate::engine::Engine;
+use crate::error::{CallError, IdentityError};
+use crate::secure::driver::{Driver, clock};
+use crate::secure::worker::{Job, Verdict};
+
+/// How often the files are looked at.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// After a change of the own certificate, paths are refreshed within this time.
+const REFRESH_WITHIN: Duration = Duration::from_secs(10);
+
+impl Driver {
+    /// Has the files looked at if that is due.
+    pub(super) fn look_at_files(&mut self, at: Duration) {
+        if at >= self.look_at {
+            self.look_at = at + LOOK_EVERY;
+            self.worker().push(Job::Reload { node: self.node.clone() });
+        }
+    }
+
+    /// Takes the result of a look at the files.
+    pub(super) fn reloaded(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        result: &Result<bool, IdentityError>,
+    ) {
+        let handshakes = &mut engine.handshakes;
+        match result {
+            Ok(changed) => handshakes.reloads += u64::from(*changed),
+            Err(_) => handshakes.reload_failures += 1,
+        }
+        self.judge_again(now);
+    }
+
+    //= docs/protocol.md#seal-11
+    /// Has all peers judged again if the files were read since that was done last. Paths that this node began are refreshed soon, by its
+    /// present certificate.
+    pub(super) fn judge_again(&mut self, now: Time) {
+        let generation = self.node.generation();
+        if std::mem::replace(&mut self.judged, generation) == generation {
+            return;
+        }
+        let paths = self.paths.iter();
+        let peers =
+            paths.filter_map(|(path, entry)| Some((path, entry.peer.clone()?, entry.role.peer())));
+        let peers: Vec<_> = peers.collect();
+        let paths: Vec<PathId> = peers.iter().map(|&(path, ..)| path).collect();
+        self.worker().push(Job::Judge { tls: self.node.tls(), peers });
+        let at = clock(now);
+        for path in paths {
+            let pause = REFRESH_WITHIN.mul_f64(super::attempts::random_part());
+            self.paths.update(path, |entry| {
+                entry.refresh_at = entry.refresh_at.map(|due| due.min(at + pause));
+            });
+        }
+    }
+
+    /// Ends the paths of peers that are no longer accepted, and compares the others with the rules.
+    pub(super) fn judged(&mut self, engine: &mut Engine, now: Time, verdicts: Vec<Verdict>) {
+        for (path, verdict) in verdicts {
+            match verdict {
+                Ok(identity) => {
+                    self.paths.update(path, |entry| {
+                        // Its name is that of the path. A peer of a later handshake was judged there.
+                        let is_same = |peer: &std::sync::Arc<_>| identity.is_of_chain(peer);
+                        if entry.peer.as_ref().is_some_and(is_same) {
+                            entry.peer = Some(identity);
+                        }
+                    });
+                    self.set_rights(engine, path);
+                }
+                Err(error) => self.end_revoked(engine, now, path, error),
+            }
+        }
+    }
+
+    fn end_revoked(&mut self, engine: &mut Engine, now: Time, path: PathId, error: TlsError) {
+        let Some(address) = self.paths.get(path).map(|entry| entry.address) else { return };
+        self.forget_path(engine, path);
+        let error = HandshakeError::Tls(error);
+        let reason = error.to_string();
+        self.paths.add(path, address, clock(now));
+        self.paths.update(path, |entry| {
+            entry.attempts.failed(clock(now), error, 0);
+            entry.error = Some(CallError::HandshakeFailed { reason });
+        });
+    }
+}
