@@ -42,7 +42,7 @@ use crate::mail::{CallKey, Mail};
 use crate::observe::publication::Publication;
 use crate::observe::stats::{DeliveryCounters, HandshakeCounters, StreamCounters};
 use crate::observe::time_trace::{self, Following};
-use crate::secure::Driver;
+use crate::secure::SealedPeers;
 use crate::shared_engine::attached::Attached;
 use crate::shared_engine::forwarder::Forwarder;
 
@@ -127,8 +127,8 @@ pub(crate) struct Engine {
     following: Following,
     /// Where other processes can read the counters.
     pub(crate) publication: Option<Box<Publication>>,
-    /// The handshakes of sealed paths, if the node has a certificate.
-    pub(crate) driver: Option<Box<Driver>>,
+    /// The peers behind sealed paths, if the node has a certificate.
+    pub(crate) sealed_peers: Option<Box<SealedPeers>>,
 }
 
 /// Times of the last turns, and limits of the next one.
@@ -217,7 +217,7 @@ impl Engine {
             streams: StreamCounters::default(),
             handshakes: HandshakeCounters::default(),
             publication: None,
-            driver: None,
+            sealed_peers: None,
             endpoint,
         }
     }
@@ -532,7 +532,7 @@ impl Engine {
 
     #[inline]
     pub(crate) fn deliver(&mut self) {
-        let Self { endpoint, mail, link, neighbours, driver, .. } = self;
+        let Self { endpoint, mail, link, neighbours, sealed_peers, .. } = self;
         while let Some(event) = endpoint.poll_event() {
             if let (Event::Connected { cookie, .. }, Some(neighbours)) = (&event, &mut *neighbours)
                 && neighbours.waits_for_meeting(CallKey::from_bits(cookie.number()))
@@ -552,8 +552,8 @@ impl Engine {
                         Event::Request { rpc, .. } => endpoint.take_trace_mark(*rpc),
                         Event::Failed { socket, cookie, path: Some(path), error, .. } => {
                             let rule = mail.rule(*socket);
-                            if let Some(driver) = driver
-                                && let Some(error) = driver.contact_error(*path, rule, error)
+                            if let Some(peers) = sealed_peers
+                                && let Some(error) = peers.contact_error(*path, rule, error)
                             {
                                 mail.fail_call(*socket, *cookie, error);
                                 continue;

@@ -218,7 +218,7 @@ impl Node {
         let changed = identity.reload()?;
         for shared in self.shards.iter().filter(|_| changed) {
             if let Ok(mut engine) = shared.enter() {
-                engine.identity_changed();
+                engine.run_driver();
             }
         }
         Ok(changed)

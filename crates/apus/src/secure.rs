@@ -5,11 +5,13 @@
 //! | `driver` | the handshakes of one engine: its sockets at port 32767, its timers |
 //! | `attempts` | handshakes that this node begins, as their client |
 //! | `arrivals` | handshakes that others begin, with this node as their server |
+//! | `sealed_peers` | the peers of an engine, as the engine knows them |
 //! | `paths` | the sealed paths of an engine, each with its peer |
 //! | `worker` | the thread that does the public-key work, without the engine's lock |
 //! | `node_identity` | the certificate, the roots and the rules of a node, which its engines share |
 //! | `reload` | the files of the identity, which are looked at every 10 s, and the peers that are judged again |
 //! | `rules` | the rules of sockets, by number |
+//! | `names` | the DNS names by which addresses were found |
 //! | `peer` | the peer of a request or call, as the application sees it |
 //! | `absent` | stands in for all of it in a build without the feature `secure` |
 
@@ -20,6 +22,8 @@ mod attempts;
 #[cfg(feature = "secure")]
 mod driver;
 #[cfg(feature = "secure")]
+mod names;
+#[cfg(feature = "secure")]
 mod node_identity;
 #[cfg(feature = "secure")]
 mod paths;
@@ -27,6 +31,8 @@ mod paths;
 mod reload;
 #[cfg(feature = "secure")]
 mod rules;
+#[cfg(feature = "secure")]
+mod sealed_peers;
 #[cfg(feature = "secure")]
 mod worker;
 
@@ -36,8 +42,10 @@ pub(crate) mod peer;
 mod absent;
 
 #[cfg(not(feature = "secure"))]
-pub(crate) use absent::{Driver, NodeIdentity};
+pub(crate) use absent::{Driver, NodeIdentity, SealedPeers};
 #[cfg(feature = "secure")]
 pub(crate) use driver::Driver;
 #[cfg(feature = "secure")]
 pub(crate) use node_identity::NodeIdentity;
+#[cfg(feature = "secure")]
+pub(crate) use sealed_peers::SealedPeers;

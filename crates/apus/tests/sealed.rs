@@ -322,7 +322,7 @@ fn a_restarted_server_is_introduced_again() {
     config.listen(address.host);
     let mut running = server;
     for round in 1..4 {
-        // Its peers are not told.
+        // Its peers are not notified.
         let _ = running.close(Duration::ZERO); // A response is not acknowledged.
         running = Node::start(&config).unwrap();
         serve(running.bind(PORT).unwrap());

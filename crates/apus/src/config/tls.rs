@@ -8,21 +8,15 @@ use std::time::Duration;
 
 use apus_seal::{Denied, Rule};
 
-use crate::config::{Config, ConfigError, Links, parse_duration};
+use super::quantity::parse_duration;
 
 /// The text for no value.
-const NONE: &str = "none";
+pub(super) const NONE: &str = "none";
 
 /// The default of `tls_rekey`.
 pub(super) const REKEY: Duration = Duration::from_secs(3_600);
 const REKEY_MIN: Duration = Duration::from_secs(1);
 const REKEY_MAX: Duration = Duration::from_secs(24 * 3_600);
-
-/// The least `message_max`: messages of handshakes have up to this length.
-const MESSAGE_MAX_LEAST: u32 = 64 << 10;
-
-/// Upper bound on the different rules of services. Sockets have 62 in all.
-const RULES_MAX: usize = 32;
 
 const FILE: &str = "none, or the absolute path of a file";
 const FILES: &str = "none, or absolute paths of files with commas between them";
@@ -155,133 +149,5 @@ pub(super) fn text_of(value: &toml::Value) -> String {
             }
         },
         other => other.to_string(),
-    }
-}
-
-/// Checks the settings together.
-pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
-    let wrong = |key: &str, value: &str, allowed: &str| {
-        let (key, value, allowed) = (key.to_owned(), value.to_owned(), allowed.to_owned());
-        Err(ConfigError::Value { key, value, allowed })
-    };
-    let cert = match (&config.tls_cert, &config.tls_key) {
-        (None, None) => return Ok(()),
-        (None, Some(_)) => return wrong("tls_cert", NONE, "the certificate of tls_key"),
-        (Some(_), None) => return wrong("tls_key", NONE, "the key of tls_cert"),
-        (Some(cert), Some(_)) => cert.display().to_string(),
-    };
-    if !cfg!(feature = "secure") {
-        return wrong("tls_cert", &cert, "none in a build without the feature `secure`");
-    }
-    if config.tls_ca.is_empty() && config.tls_trust.is_empty() {
-        return wrong("tls_ca", NONE, "a file with the roots of peers, or tls_trust");
-    }
-    let mut rules: Vec<_> = config.tls_allow.values().collect();
-    rules.dedup();
-    if rules.len() > RULES_MAX {
-        let value = format!("{} different rules", rules.len());
-        return wrong("tls_allow", &value, &format!("at most {RULES_MAX}"));
-    }
-    if config.message_limit() < MESSAGE_MAX_LEAST {
-        let value = config.message_limit().to_string();
-        return wrong(
-            "message_max",
-            &value,
-            "at least 64 KiB with a certificate: handshakes need it",
-        );
-    }
-    if !config.has_own_engine() {
-        return wrong(
-            "tls_cert",
-            &cert,
-            "none with the engine of another process, which has the keys",
-        );
-    }
-    if config.link == Links::Raw {
-        return wrong("tls_cert", &cert, "none with 'link = raw', whose packets are never sealed");
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_table_of_a_file_has_lists_and_tables() {
-        let config = Config::from_toml_str(
-            r#"
-            [tls]
-            cert = "/etc/apus/node.pem"
-            key = "/etc/apus/node.key"
-            ca = ["/etc/apus/ca.pem", "/etc/apus/old.pem"]
-            trust = [{ domain = "other.org", ca = "/etc/apus/other.pem" }]
-            servers = ["spiffe://example.org/*", "kv.example.org"]
-            allow = { 4000 = ["spiffe://example.org/front/*"], 4001 = ["any", "plain"] }
-            deny = ["serial:4FA1@Example CA"]
-            rekey = "2 min"
-            plain = "accept"
-            "#,
-        )
-        .unwrap();
-        let mut flat = Config::new();
-        for (key, value) in [
-            ("tls_cert", "/etc/apus/node.pem"),
-            ("tls_key", "/etc/apus/node.key"),
-            ("tls_ca", "/etc/apus/ca.pem, /etc/apus/old.pem"),
-            ("tls_trust", "other.org=/etc/apus/other.pem"),
-            ("tls_servers", "spiffe://example.org/*,kv.example.org"),
-            ("tls_allow", "4000=spiffe://example.org/front/*; 4001=any,plain"),
-            ("tls_deny", "serial:4FA1@Example CA"),
-            ("tls_rekey", "2min"),
-            ("tls_plain", "accept"),
-        ] {
-            flat.set(key, value).unwrap();
-        }
-        assert_eq!(format!("{config:?}"), format!("{flat:?}"));
-        assert_eq!(config.tls_allow[&4001].to_string(), "any, plain");
-        assert!(config.has_identity());
-    }
-
-    #[test]
-    fn a_wrong_value_is_named() {
-        for (key, value) in [
-            ("tls_cert", "node.pem"),
-            ("tls_ca", "/a,b"),
-            ("tls_trust", "/etc/ca.pem"),
-            ("tls_servers", "spiffe://example.org/*/x"),
-            ("tls_allow", "spiffe://example.org/*"),
-            ("tls_allow", "0=any"),
-            ("tls_deny", "any"),
-            ("tls_rekey", "999ms"),
-            ("tls_rekey", "25h"),
-            ("tls_plain", "maybe"),
-        ] {
-            let error = Config::new().set(key, value).unwrap_err().to_string();
-            assert!(error.contains(key) && error.contains(value), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_certificate_needs_a_key_roots_and_links_that_seal() {
-        let file = |name: &str| Some(PathBuf::from(name));
-        let check = |change: &dyn Fn(&mut Config)| {
-            let mut config = Config::new();
-            config.tls_cert(file("/c")).tls_key(file("/k")).tls_ca(vec!["/r".into()]);
-            change(&mut config);
-            config.check().map_err(|error| error.to_string())
-        };
-        check(&|_| ()).unwrap();
-        for (key, change) in [
-            ("tls_key", &(|config: &mut Config| _ = config.tls_key(None)) as &dyn Fn(&mut Config)),
-            ("tls_cert", &|config: &mut Config| _ = config.tls_cert(None)),
-            ("tls_ca", &|config: &mut Config| _ = config.tls_ca(Vec::new())),
-            ("message_max", &|config: &mut Config| _ = config.message_max(65_535)),
-            ("tls_cert", &|config: &mut Config| _ = config.link(Links::Raw)),
-            ("tls_cert", &|config: &mut Config| _ = config.engine("unix:/e".parse().unwrap())),
-        ] {
-            let error = check(change).unwrap_err();
-            assert!(error.starts_with(key), "{error}");
-        }
     }
 }

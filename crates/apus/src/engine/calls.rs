@@ -64,6 +64,7 @@ impl Engine {
     }
 
     /// Starts a call as [`send`](Self::send) does, over the network although its peer may share memory with this node.
+    #[cfg(feature = "secure")]
     pub(crate) fn send_far(
         &mut self,
         now: Time,
@@ -247,11 +248,11 @@ impl Engine {
         path: PathId,
         error: apus_proto::CallError,
     ) -> CallError {
-        match &self.driver {
-            Some(driver) if error == apus_proto::CallError::NotExpected => {
+        match &self.sealed_peers {
+            Some(peers) if error == apus_proto::CallError::NotExpected => {
                 let neighbours = self.neighbours.as_ref().filter(|_| path.is_local());
                 let shown_by = neighbours.and_then(|neighbours| neighbours.udp(path));
-                driver.unexpected(shown_by.unwrap_or(path), self.mail.rule(socket))
+                peers.unexpected(shown_by.unwrap_or(path), self.mail.rule(socket))
             }
             _ => CallError::refused(error),
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use apus_proto::{SocketKey, Time};
 
 use super::{Engine, Handler, Next};
+use crate::sync::clock;
 
 impl Engine {
     /// Registers a handler for the messages of a socket.
@@ -42,6 +43,27 @@ impl Engine {
             Next::Message => self.handlers.set_due(socket, None),
             Next::Never => self.remove_handler(socket),
         }
+    }
+
+    /// Has the driver of sealed paths see to events of the link.
+    #[inline]
+    pub(super) fn tend_sealed(&mut self, now: Time) {
+        if let Some(peers) = &self.sealed_peers {
+            let driver = peers.driver();
+            if self.link.sealed_paths().is_some_and(|sealed| sealed.has_seal_events()) {
+                self.run_handler(driver, now);
+            }
+        }
+    }
+
+    /// Has the driver of sealed paths see to work that was done outside the lock.
+    pub(crate) fn run_driver(&mut self) {
+        let now = clock::now();
+        if let Some(driver) = self.sealed_peers.as_ref().map(|peers| peers.driver()) {
+            self.run_handler(driver, now);
+        }
+        self.transmit(now);
+        self.transmit_due(now);
     }
 
     /// The handler of a socket is to be called at this time at the latest.

@@ -20,13 +20,13 @@ impl Engine {
     /// No link reaches the address, or the node uses the engine of another process and is not attached.
     #[inline]
     pub(crate) fn resolve(&mut self, host: SocketAddr) -> Result<PathId, CallError> {
-        let Self { neighbours, endpoint, link, driver, .. } = self;
+        let Self { neighbours, endpoint, link, sealed_peers, .. } = self;
         match neighbours.as_mut().and_then(|neighbours| neighbours.attachments.attached.as_mut()) {
             None => {
                 let (error, sent) = (PathError::NoLink, false);
-                let path = match driver {
+                let path = match sealed_peers {
                     None => link.resolve(host),
-                    Some(driver) => driver.resolve(&mut **link, host, clock::now)?,
+                    Some(peers) => peers.resolve(&mut **link, host, clock::now)?,
                 };
                 path.ok_or(CallError::PeerUnreachable { error, sent })
             }

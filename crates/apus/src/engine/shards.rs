@@ -133,9 +133,6 @@ impl Shards {
                     Engine::new(endpoint, link, neighbours, delivery, background, shard_loads, now);
                 engine.publication = publication;
                 engine.mail.skips_unwanted = config.skip_unwanted;
-                if let Some(identity) = &identity {
-                    Driver::begin(&mut engine, identity);
-                }
                 let publishes = engine.publication.is_some();
                 if let Some(forwarder) = engine.forwarder() {
                     forwarder.publishes = publishes;
@@ -144,8 +141,8 @@ impl Shards {
             };
             shards.push(Shard::start(engine, config.delivery, process)?);
         }
-        if identity.is_some() {
-            shards.iter().try_for_each(Shard::start_driver)?;
+        if let Some(identity) = &identity {
+            shards.iter().try_for_each(|shard| Driver::begin(&shard.shared, identity))?;
         }
         if shards.len() > 1 {
             let all = || shards.iter().map(|shard| Arc::downgrade(&shard.shared)).collect();
@@ -243,16 +240,6 @@ impl Shard {
         let shared = Arc::new(Shared::new(engine, delivery, process));
         to_thread.send(Arc::clone(&shared)).expect("the thread waits for it");
         Ok(Self { shared, background: Mutex::new(Some((parker, thread))) })
-    }
-
-    /// Starts the thread for the public-key work of handshakes.
-    fn start_driver(&self) -> Result<(), StartError> {
-        let engine = Arc::downgrade(&self.shared);
-        let started = match &mut self.shared.lock()?.driver {
-            Some(driver) => driver.start_worker(engine),
-            None => Ok(()),
-        };
-        started.map_err(StartError::Thread)
     }
 
     /// Ends everything and closes the link; nothing is left to do the second time.

@@ -156,6 +156,7 @@ impl Neighbours {
     }
 
     /// The local paths to the node at `udp`.
+    #[cfg(feature = "secure")]
     pub(crate) fn local_paths(&self, udp: PathId) -> impl Iterator<Item = PathId> {
         self.pairs_with(udp).map(path)
     }
@@ -167,6 +168,7 @@ impl Neighbours {
 
     //= docs/protocol.md#seal-11
     /// Ends the pairs with the node at `udp`, whose path has ended.
+    #[cfg(feature = "secure")]
     pub(crate) fn end_pairs_with(&mut self, udp: PathId) {
         let pairs: Vec<_> = self.pairs_with(udp).collect();
         self.ended.extend(pairs);

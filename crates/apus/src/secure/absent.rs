@@ -1,8 +1,7 @@
 //! Empty types in place of the driver and the identity, and the behaviour of a node without them.
 
-use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use apus_net::Link;
 use apus_proto::{CallFailed, SocketKey, Time};
@@ -12,7 +11,7 @@ use apus_wire::PathId;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::lock::Shared;
-use crate::error::{CallError, IdentityError, RuleError};
+use crate::error::{CallError, IdentityError, RuleError, StartError};
 use crate::secure::peer::Peer;
 
 /// The identity of a node, which has none.
@@ -36,12 +35,17 @@ impl NodeIdentity {
 /// The handshakes of an engine, which makes none.
 pub(crate) enum Driver {}
 
+/// The peers of an engine behind sealed paths, of which there are none.
+pub(crate) enum SealedPeers {}
+
 impl Driver {
-    pub(crate) fn begin(_: &mut Engine, node: &Arc<NodeIdentity>) {
+    pub(crate) fn begin(_: &Arc<Shared>, node: &Arc<NodeIdentity>) -> Result<(), StartError> {
         match **node {}
     }
+}
 
-    pub(crate) fn start_worker(&mut self, _: Weak<Shared>) -> io::Result<()> {
+impl SealedPeers {
+    pub(crate) fn driver(&self) -> SocketKey {
         match *self {}
     }
 
@@ -64,17 +68,12 @@ impl Driver {
 }
 
 impl Engine {
-    #[inline]
-    pub(crate) fn tend_sealed(&mut self, _: Time) {}
-
     pub(crate) fn set_rule(&mut self, _: SocketKey, _: &Rule) -> Result<(), RuleError> {
         Err(RuleError::NoIdentity)
     }
 
     #[inline]
     pub(crate) fn apply_rule_of_port(&mut self, _: SocketKey, _: u16) {}
-
-    pub(crate) fn identity_changed(&mut self) {}
 
     pub(crate) fn peer(&self, _: PathId) -> Option<Peer> {
         None

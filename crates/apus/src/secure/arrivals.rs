@@ -12,7 +12,8 @@ use apus_wire::PathId;
 
 use crate::engine::Engine;
 use crate::mail::queue::WaitingRequest;
-use crate::secure::driver::{Driver, clock, random, sealed};
+use crate::secure::driver::{Driver, random, sealed};
+use crate::secure::paths::time_of;
 use crate::secure::worker::{HeldRequest, Job};
 
 impl Driver {
@@ -35,13 +36,13 @@ impl Driver {
         let refresh = refresh.map(|(salt, peer)| Refresh { salt, peer: peer.name.clone() });
         let arrival = Arrival {
             address: from.host.ip(),
-            deadline: deadline.map(clock),
+            deadline: deadline.map(time_of),
             body: body.to_vec(),
             random: random(),
         };
         let tls = self.node.tls();
         let Engine { endpoint, link, handshakes, .. } = engine;
-        let work = self.server.handle_request(clock(now), arrival, |hello| {
+        let work = self.server.handle_request(time_of(now), arrival, |hello| {
             handshakes.server_begun += 1;
             let session = tls.server_session()?;
             let paths = link.sealed_paths().expect("the link of a node with a certificate seals");
@@ -52,7 +53,7 @@ impl Driver {
             Ok(ServerOffer { end, suites: Suite::ALL.to_vec(), session, refresh })
         });
         match work {
-            Ok(work) => self.worker().push(Job::Request { held, work }),
+            Ok(work) => self.worker.push(Job::Request { held, work }),
             Err(error) => {
                 engine.handshakes.refused += 1;
                 self.reply(engine, now, &held, error.fail().emit());
@@ -115,7 +116,7 @@ impl Driver {
     ) -> bool {
         let Introduction { secret, role, suite, ours, theirs, peer, .. } = introduction;
         let Some(mut path) = self.home(engine, held) else { return false };
-        self.paths.add(path, held.from.host, clock(now));
+        self.paths.add(path, held.from.host, time_of(now));
         let known = self.paths.get(path).and_then(|entry| entry.peer.as_ref());
         //= docs/protocol.md#seal-5
         if known.is_some_and(|known| known.name != peer.name) {
@@ -127,7 +128,7 @@ impl Driver {
             (entry.peer, entry.role) = (Some(Arc::clone(&peer)), role);
             (entry.is_wanted, entry.error) = (false, None);
         });
-        self.set_rights(engine, path);
+        self.report_rights(engine, path);
         let is_known = engine.endpoint.introduced(now, path, ours.token, theirs.token);
         let is_refresh = held.path.is_sealed();
         let peer_id = theirs.id;

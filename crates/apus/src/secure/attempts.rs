@@ -15,8 +15,8 @@ use bytes::Bytes;
 use crate::engine::Engine;
 use crate::error::CallError;
 use crate::mail::queue::WaitingResponse;
-use crate::secure::driver::{Driver, clock, random, sealed};
-use crate::secure::paths::{Attempt, Cause};
+use crate::secure::driver::{Driver, random, sealed};
+use crate::secure::paths::{Attempt, Cause, time_of};
 use crate::secure::worker::{BegunHandshake, Job, JobDone, StepResult};
 
 /// Time for a handshake.
@@ -34,7 +34,7 @@ const REST: f64 = 2.0 / 3.0;
 impl Driver {
     /// Begins a handshake for a path.
     pub(super) fn begin_attempt(&mut self, engine: &mut Engine, now: Time, path: PathId) {
-        let at = clock(now);
+        let at = time_of(now);
         let salt = sealed(engine).refresh_salt(path);
         let begun = self.paths.update(path, |entry| {
             let cause = match salt {
@@ -70,7 +70,7 @@ impl Driver {
             Attempt { number, id, greeting, cause, theirs: None, handshake: None, began: at };
         self.paths.update(path, |entry| entry.attempt = Some(attempt));
         let (tls, name) = (self.node.tls(), self.node.name_at(address));
-        self.worker().push(Job::Begin { attempt: number, tls, name, to: address.ip(), offer });
+        self.worker.push(Job::Begin { attempt: number, tls, name, to: address.ip(), offer });
     }
 
     /// Takes the result of public-key work.
@@ -81,7 +81,7 @@ impl Driver {
                 self.stepped(engine, now, attempt, handshake, result);
             }
             JobDone::Answered { held, worked } => self.answer(engine, now, held, worked),
-            JobDone::Reloaded { result } => self.reloaded(engine, now, &result),
+            JobDone::Reloaded { result } => self.reloaded(engine, &result),
             JobDone::Judged { verdicts } => self.judged(engine, now, verdicts),
         }
     }
@@ -151,7 +151,7 @@ impl Driver {
                 let handshake =
                     self.paths.update(path, |entry| entry.attempt.as_mut()?.handshake.take());
                 if let Some(handshake) = handshake.flatten() {
-                    self.worker().push(Job::Response { attempt: cookie, handshake, body });
+                    self.worker.push(Job::Response { attempt: cookie, handshake, body });
                 }
             }
             // The server was restarted, perhaps.
@@ -232,7 +232,7 @@ impl Driver {
         let address = engine.link.address(path)?;
         self.forget_path(engine, path);
         let renewed = sealed(engine).renew_sealed(address)?;
-        self.paths.add(renewed, address, clock(now));
+        self.paths.add(renewed, address, time_of(now));
         Some(renewed)
     }
 
@@ -253,7 +253,7 @@ impl Driver {
             Some((attempt.greeting, attempt.cause))
         });
         let Some((greeting, cause)) = begun.flatten() else { return false };
-        self.set_rights(engine, path);
+        self.report_rights(engine, path);
         let is_known = engine.endpoint.answered(now, path, greeting, theirs.token);
         let (peer_id, is_refresh) = (theirs.id, cause == Cause::Refresh);
         let keys = PathKeys { secret, role, suite, peer_id, lifetime, is_refresh };
@@ -262,7 +262,7 @@ impl Driver {
 
     /// Ends an attempt whose server has its keys.
     fn finish_attempt(&mut self, engine: &mut Engine, now: Time, path: PathId) {
-        let at = clock(now);
+        let at = time_of(now);
         let attempt = self.paths.get(path).and_then(|entry| entry.attempt.as_ref());
         let Some((greeting, theirs)) = attempt.and_then(|it| Some((it.greeting, it.theirs?)))
         else {
@@ -307,7 +307,7 @@ impl Driver {
         self.end_attempt(engine, now, path, Some(error), CallError::HandshakeFailed { reason });
     }
 
-    /// Tells the server that the handshake has ended.
+    /// Reports the end of the handshake to the server.
     fn bid_farewell(
         &self,
         engine: &mut Engine,
@@ -345,7 +345,7 @@ impl Driver {
         let random = random() as u32;
         let has_keys = sealed(engine).refresh_salt(path).is_some();
         let known = self.paths.update(path, |entry| {
-            entry.attempts.failed(clock(now), cause, random);
+            entry.attempts.failed(time_of(now), cause, random);
             entry.error = (!waits).then(|| error.clone());
             entry.is_wanted = waits && !has_keys;
             // A path with keys goes on with them, and a handshake follows after the pause.

@@ -13,8 +13,11 @@ use apus_seal::{Name, Rule, TlsConfig, Trust};
 use crate::config::Config;
 pub(super) use crate::config::Plain;
 use crate::error::IdentityError;
-use crate::secure::rules::Names;
+use crate::secure::names::Names;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
+
+/// How often the files are looked at.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// The identity of a node.
 pub(crate) struct NodeIdentity {

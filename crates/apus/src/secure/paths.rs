@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apus_proto::Greeting;
+use apus_proto::{Greeting, Time};
 use apus_seal::{AssociationId, Attempts, ClientHandshake, Identity, Need, Role, TlsSession};
 use apus_wire::{PathId, Token};
 
@@ -14,6 +14,11 @@ use crate::error::CallError;
 /// Pause before the next doubt of a path, after a peer has proved that it knows the path: this at first, doubling.
 const DOUBT_PAUSE: Duration = Duration::from_secs(1);
 const DOUBT_PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// Returns the time of the engine as that of `apus-seal`.
+pub(super) fn time_of(now: Time) -> Duration {
+    now.saturating_since(Time::ZERO)
+}
 
 /// A sealed path.
 pub(super) struct SealedPath {

@@ -1,5 +1,6 @@
 //! The files of the identity, which are looked at every 10 s, and the peers that are judged again when one has changed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use apus_proto::Time;
@@ -8,11 +9,10 @@ use apus_wire::PathId;
 
 use crate::engine::Engine;
 use crate::error::{CallError, IdentityError};
-use crate::secure::driver::{Driver, clock};
+use crate::secure::driver::Driver;
+use crate::secure::node_identity::LOOK_EVERY;
+use crate::secure::paths::time_of;
 use crate::secure::worker::{Job, Verdict};
-
-/// How often the files are looked at.
-pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// After a change of the own certificate, paths are refreshed within this time.
 const REFRESH_WITHIN: Duration = Duration::from_secs(10);
@@ -22,23 +22,17 @@ impl Driver {
     pub(super) fn look_at_files(&mut self, at: Duration) {
         if at >= self.look_at {
             self.look_at = at + LOOK_EVERY;
-            self.worker().push(Job::Reload { node: self.node.clone() });
+            self.worker.push(Job::Reload { node: Arc::clone(&self.node) });
         }
     }
 
     /// Takes the result of a look at the files.
-    pub(super) fn reloaded(
-        &mut self,
-        engine: &mut Engine,
-        now: Time,
-        result: &Result<bool, IdentityError>,
-    ) {
+    pub(super) fn reloaded(&mut self, engine: &mut Engine, result: &Result<bool, IdentityError>) {
         let handshakes = &mut engine.handshakes;
         match result {
             Ok(changed) => handshakes.reloads += u64::from(*changed),
             Err(_) => handshakes.reload_failures += 1,
         }
-        self.judge_again(now);
     }
 
     //= docs/protocol.md#seal-11
@@ -54,8 +48,8 @@ impl Driver {
             paths.filter_map(|(path, entry)| Some((path, entry.peer.clone()?, entry.role.peer())));
         let peers: Vec<_> = peers.collect();
         let paths: Vec<PathId> = peers.iter().map(|&(path, ..)| path).collect();
-        self.worker().push(Job::Judge { tls: self.node.tls(), peers });
-        let at = clock(now);
+        self.worker.push(Job::Judge { tls: self.node.tls(), peers });
+        let at = time_of(now);
         for path in paths {
             let pause = REFRESH_WITHIN.mul_f64(super::attempts::random_part());
             self.paths.update(path, |entry| {
@@ -71,12 +65,12 @@ impl Driver {
                 Ok(identity) => {
                     self.paths.update(path, |entry| {
                         // Its name is that of the path. A peer of a later handshake was judged there.
-                        let is_same = |peer: &std::sync::Arc<_>| identity.is_of_chain(peer);
+                        let is_same = |peer: &Arc<_>| identity.is_of_chain(peer);
                         if entry.peer.as_ref().is_some_and(is_same) {
                             entry.peer = Some(identity);
                         }
                     });
-                    self.set_rights(engine, path);
+                    self.report_rights(engine, path);
                 }
                 Err(error) => self.end_revoked(engine, now, path, error),
             }
@@ -88,9 +82,9 @@ impl Driver {
         self.forget_path(engine, path);
         let error = HandshakeError::Tls(error);
         let reason = error.to_string();
-        self.paths.add(path, address, clock(now));
+        self.paths.add(path, address, time_of(now));
         self.paths.update(path, |entry| {
-            entry.attempts.failed(clock(now), error, 0);
+            entry.attempts.failed(time_of(now), error, 0);
             entry.error = Some(CallError::HandshakeFailed { reason });
         });
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use apus_proto::Rights;
-use apus_seal::{Identity, Name, Rule};
+use apus_seal::{Identity, Rule};
 
 use crate::error::RuleError;
 use crate::secure::node_identity::{NodeIdentity, Plain};
@@ -13,6 +13,8 @@ use crate::secure::node_identity::{NodeIdentity, Plain};
 pub(super) const HANDSHAKE: u8 = 63;
 /// The number of the rule of sockets without one.
 pub(super) const DEFAULT: u8 = 0;
+
+const TOO_MANY: RuleError = RuleError::TooMany { limit: HANDSHAKE as usize - 1 };
 
 /// The rules of an engine's sockets. Equal rules share a number.
 #[derive(Default)]
@@ -38,7 +40,7 @@ impl Rules {
         let is_new = known.is_none();
         let index = known.unwrap_or(self.numbered.len());
         let number = u8::try_from(index + 1).ok().filter(|&number| number < HANDSHAKE);
-        let number = number.ok_or(RuleError::TooMany { limit: usize::from(HANDSHAKE) - 1 })?;
+        let number = number.ok_or(TOO_MANY)?;
         if is_new {
             self.numbered.push(rule.clone());
         }
@@ -98,35 +100,6 @@ const fn bit(number: u8) -> u64 {
     1 << number
 }
 
-/// The names by which addresses were found.
-#[derive(Default)]
-pub(super) struct Names {
-    by_address: BTreeMap<SocketAddr, Name>,
-    /// The addresses, oldest first.
-    order: std::collections::VecDeque<SocketAddr>,
-}
-
-/// Upper bound on the names that are remembered.
-const NAMES_MAX: usize = 4_096;
-
-impl Names {
-    pub(super) fn remember(&mut self, address: SocketAddr, name: Name) {
-        if self.by_address.insert(address, name).is_some() {
-            return;
-        }
-        self.order.push_back(address);
-        if self.order.len() > NAMES_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.by_address.remove(&oldest);
-        }
-    }
-
-    pub(super) fn get(&self, address: SocketAddr) -> Option<&Name> {
-        self.by_address.get(&address)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,15 +115,5 @@ mod tests {
         assert!(matches!(rules.number(&rule(62)), Err(RuleError::TooMany { limit: 62 })));
         assert_eq!(rules.get(62), Some(&rule(61)));
         assert_eq!((rules.get(0), rules.get(63)), (None, None));
-    }
-
-    #[test]
-    fn the_oldest_name_is_forgotten_first() {
-        let mut names = Names::default();
-        let name = Name::parse("kv.example.org").unwrap();
-        let address = |port| SocketAddr::from(([10, 0, 0, 1], port));
-        (1..=4_097).for_each(|port| names.remember(address(port), name.clone()));
-        names.remember(address(4_097), name.clone());
-        assert_eq!((names.get(address(1)), names.get(address(2))), (None, Some(&name)));
     }
 }

@@ -102,70 +102,79 @@ impl Job {
 
 /// The way to the thread, for the engine of one shard. The thread ends with the last of these.
 pub(super) struct Worker {
-    queue: Arc<Queue>,
+    queue: Arc<JobQueue>,
     wake: mpsc::Sender<()>,
-    /// The engine that takes the results.
-    engine: Weak<Shared>,
 }
 
 #[derive(Default)]
-struct Queue {
+struct JobQueue {
     jobs: Mutex<Jobs>,
+    done: Mutex<VecDeque<JobDone>>,
 }
 
 #[derive(Default)]
 struct Jobs {
-    first: VecDeque<(Weak<Shared>, Job)>,
-    others: VecDeque<(Weak<Shared>, Job)>,
+    first: VecDeque<Job>,
+    others: VecDeque<Job>,
 }
 
-impl Queue {
+impl JobQueue {
     fn lock(&self) -> MutexGuard<'_, Jobs> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn done(&self) -> MutexGuard<'_, VecDeque<JobDone>> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Worker {
-    /// Starts the thread.
+    /// Starts the thread, which has the engine take its results.
     ///
     /// # Errors
     ///
     /// The system has no thread left.
     pub(super) fn start(engine: Weak<Shared>) -> io::Result<Self> {
-        let queue = Arc::<Queue>::default();
+        let queue = Arc::<JobQueue>::default();
         let (wake, woken) = mpsc::channel();
         let jobs = Arc::clone(&queue);
         let thread = thread::Builder::new().name("apus-tls".to_owned());
-        thread.spawn(move || run(&jobs, &woken))?;
-        Ok(Self { queue, wake, engine })
+        thread.spawn(move || run(&jobs, &woken, &engine))?;
+        Ok(Self { queue, wake })
     }
 
     pub(super) fn push(&self, job: Job) {
         let mut jobs = self.queue.lock();
         let queue = if job.is_refresh() { &mut jobs.first } else { &mut jobs.others };
-        queue.push_back((Weak::clone(&self.engine), job));
+        queue.push_back(job);
         drop(jobs);
         // The thread ends after the last sender.
         let _ = self.wake.send(());
     }
+
+    /// Takes the next result.
+    pub(super) fn poll_done(&self) -> Option<JobDone> {
+        self.queue.done().pop_front()
+    }
 }
 
-fn run(queue: &Queue, woken: &mpsc::Receiver<()>) {
+fn run(queue: &JobQueue, woken: &mpsc::Receiver<()>, engine: &Weak<Shared>) {
     apus_net::cpu::lower_priority();
     while woken.recv().is_ok() {
         let job = {
             let mut jobs = queue.lock();
             jobs.first.pop_front().or_else(|| jobs.others.pop_front())
         };
-        let Some((engine, job)) = job else { continue };
+        let Some(job) = job else { continue };
         if engine.strong_count() == 0 {
             continue; // The node has stopped.
         }
         let done = job.run();
+        queue.done().push_back(done);
         if let Some(shared) = engine.upgrade()
             && let Ok(mut engine) = shared.enter()
         {
-            engine.handshake_worked(done);
+            engine.run_driver();
         }
     }
 }
