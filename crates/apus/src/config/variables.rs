@@ -33,6 +33,7 @@ const OTHERS: &[&str] = &[
     "APUS_SKIPPED",
     "APUS_TEST_ENGINE",
     "APUS_TEST_ROLE",
+    "APUS_TEST_SEALED",
     "APUS_TEST_SERVER",
     "APUS_UPDATE",
 ];

@@ -4,8 +4,8 @@
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use apus::{Config, Links, Node};
 use rcgen::{
@@ -27,7 +27,7 @@ impl Authority {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("apus-certificates-{}-{number}", std::process::id());
-        let directory = std::env::temp_dir().join(&name);
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&name);
         fs::create_dir(&directory).unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -99,10 +99,15 @@ impl Authority {
     pub(crate) fn config(&self, file: &str) -> Config {
         let mut config = Config::new();
         config.listen("127.0.0.1:0".parse().unwrap()).link(Links::Udp);
+        self.apply(&mut config, file);
+        config
+    }
+
+    /// Adds the certificate of these files to a configuration.
+    pub(crate) fn apply(&self, config: &mut Config, file: &str) {
         config.tls_cert(Some(self.path(&format!("{file}.pem"))));
         config.tls_key(Some(self.path(&format!("{file}.key"))));
         config.tls_ca(vec![self.path("ca.pem")]);
-        config
     }
 
     /// A node whose certificate has these names.
@@ -110,6 +115,16 @@ impl Authority {
         self.issue(file, names, 2100);
         Node::start(&self.config(file)).unwrap()
     }
+}
+
+/// The authority of all nodes of this process, with the certificate `node`. Its files stay in the target directory.
+pub(crate) fn shared() -> &'static Authority {
+    static SHARED: OnceLock<Authority> = OnceLock::new();
+    SHARED.get_or_init(|| {
+        let authority = Authority::new();
+        authority.issue("node", &["spiffe://example.org/test", "localhost", "127.0.0.1"], 2100);
+        authority
+    })
 }
 
 impl Drop for Authority {

@@ -1,6 +1,8 @@
 //! A server and a client node on this machine, for tests.
 #![allow(dead_code, reason = "every test file uses a part of this")]
 
+#[path = "../certificates/mod.rs"]
+pub(crate) mod certificates;
 pub(crate) mod engine;
 pub(crate) mod liar;
 #[path = "../../../apus-net/tests/skipped/mod.rs"]
@@ -55,12 +57,17 @@ pub(crate) struct Pair {
 
 /// Two nodes; `change` is applied to the configuration of both. `APUS_LINK` selects the link between them; by default they share
 /// memory from the start. With `APUS_TEST_ENGINE=shared` both use the engine of a third node.
+/// With `APUS_TEST_SEALED=1` both have a certificate.
 pub(crate) fn pair_with(change: impl Fn(&mut Config)) -> Pair {
     let mut config = Config::new();
     config.apply_environment().unwrap().listen("127.0.0.1:0".parse().unwrap());
     change(&mut config);
     if shares_engine() {
         return pair_of_engine(&config);
+    }
+    // Handshakes need messages of this length.
+    if is_sealed() && config.message_limit() >= 64 << 10 {
+        certificates::shared().apply(&mut config, "node");
     }
     let server_node = Node::start(&config).unwrap();
     let client_node = Node::start(&config).unwrap();
@@ -70,6 +77,22 @@ pub(crate) fn pair_with(change: impl Fn(&mut Config)) -> Pair {
     }
     pair
 }
+
+/// Whether the nodes of this run have certificates.
+pub(crate) fn is_sealed() -> bool {
+    std::env::var("APUS_TEST_SEALED").is_ok_and(|sealed| sealed == "1")
+}
+
+/// Whether a test does not apply to nodes with certificates.
+pub(crate) fn needs_plain(why: &str) -> bool {
+    if is_sealed() {
+        skipped::skipped(why);
+    }
+    is_sealed()
+}
+
+/// The reason of tests that count messages.
+pub(crate) const COUNTS: &str = "it counts messages, and handshakes have some";
 
 /// Whether the tests of this run use the engine of a third node.
 pub(crate) fn shares_engine() -> bool {
