@@ -201,7 +201,14 @@ impl Node {
         if let Some(identity) = &self.shards.identity
             && let Some(host) = host_of(text)
         {
-            found.iter().for_each(|address| identity.remember(address.host, host));
+            for address in &found {
+                identity.remember(address.host, host);
+                for shared in self.shards.iter() {
+                    if let Ok(mut engine) = shared.enter() {
+                        engine.name_has_changed(address.host);
+                    }
+                }
+            }
         }
         Ok(found[0])
     }

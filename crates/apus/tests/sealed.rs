@@ -121,6 +121,20 @@ fn a_client_calls_nobody_whom_it_does_not_expect() {
 
 //= docs/protocol.md#seal-6
 #[test]
+fn a_client_expects_the_name_by_which_the_address_was_found() {
+    let authority = Authority::new();
+    let (server, address) = server(&authority, &["localhost"]); // Not for its address.
+    serve(server.bind(PORT).unwrap());
+    let (node, client) = client(&authority);
+    let error = client.call(address, "hello").unwrap_err();
+    assert!(error.to_string().contains("is localhost; expected 127.0.0.1"), "{error}");
+    let text = format!("localhost:{PORT}@{}", address.host.port());
+    assert_eq!(node.resolve(&text).unwrap(), address);
+    assert_eq!(client.call(address, "").unwrap(), FRONT);
+}
+
+//= docs/protocol.md#seal-6
+#[test]
 fn a_client_with_a_rule_waits_for_the_first_contact_under_its_own_rule() {
     let authority = Authority::new();
     let (server, address) = server(&authority, &[KV]);

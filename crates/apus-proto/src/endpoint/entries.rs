@@ -218,7 +218,9 @@ impl Endpoint {
     fn admit_port(&mut self, batch: &mut Batch, port: u16, cost: u64) -> bool {
         self.settle(batch);
         let peer = &self.peers[batch.peer];
-        let Some(ServedBy { socket, rule, .. }) = self.parts.sockets.serves(port) else { return false };
+        let Some(ServedBy { socket, rule, .. }) = self.parts.sockets.serves(port) else {
+            return false;
+        };
         //= docs/protocol.md#seal-6
         if peer.rights.requests & rule == 0 {
             return false;

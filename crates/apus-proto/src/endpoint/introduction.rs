@@ -174,11 +174,13 @@ impl Endpoint {
         true
     }
 
-    /// Notes that the node at a path lives, although no packet has arrived by the path: an answer of the handshake has.
-    pub fn note_sign(&mut self, now: Time, path: PathId) {
+    /// Notes that the node at a sealed path lives if packets have arrived from it by its plain path, on which its handshake runs.
+    pub fn share_sign(&mut self, plain: PathId, sealed: PathId) {
         //= docs/protocol.md#life-4
-        if let Some(key) = self.peers.find(path) {
-            self.peers[key].last_rx = now;
+        if let Some(from) = self.peers.find(plain)
+            && let Some(to) = self.peers.find(sealed)
+        {
+            self.peers[to].last_rx = self.peers[to].last_rx.max(self.peers[from].last_rx);
         }
     }
 

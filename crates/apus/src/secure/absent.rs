@@ -75,6 +75,8 @@ impl Engine {
     #[inline]
     pub(crate) fn apply_rule_of_port(&mut self, _: SocketKey, _: u16) {}
 
+    pub(crate) fn name_has_changed(&mut self, _: SocketAddr) {}
+
     pub(crate) fn peer(&self, _: PathId) -> Option<Peer> {
         None
     }

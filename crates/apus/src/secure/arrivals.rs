@@ -21,7 +21,9 @@ impl Driver {
     pub(super) fn serve(&mut self, engine: &mut Engine, now: Time, request: WaitingRequest) {
         let WaitingRequest { rpc, from, path, deadline, body, .. } = request;
         let held = HeldRequest { rpc, path, from };
-        let Some(home) = self.home(engine, &held) else {
+        let home = self.home(engine, &held).filter(|_| !self.worker.is_behind());
+        let Some(home) = home else {
+            engine.handshakes.refused += 1;
             return self.reply(
                 engine,
                 now,

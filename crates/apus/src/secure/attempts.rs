@@ -146,8 +146,6 @@ impl Driver {
         let Some(path) = self.paths.of_attempt(cookie) else { return };
         match result {
             Ok(body) => {
-                // The peer lives, although nothing has arrived on the sealed path (life-4).
-                engine.endpoint.note_sign(now, path);
                 let handshake =
                     self.paths.update(path, |entry| entry.attempt.as_mut()?.handshake.take());
                 if let Some(handshake) = handshake.flatten() {

@@ -1,5 +1,6 @@
 //! The handshakes of one engine: its sockets at port 32767, its timers, and the events of the link.
 
+use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,10 +114,24 @@ impl Driver {
         }
         self.look_at_files(at);
         self.judge_again(now);
+        let signs = self.share_signs(engine).then(|| at + SIGNS_EVERY);
         let keys = sealed(engine).seal_due_in().map(|wait| at + wait);
-        let times = [keys, self.server.next_timeout(), self.paths.next_due()];
+        let times = [keys, signs, self.server.next_timeout(), self.paths.next_due()];
         let due = times.into_iter().flatten().fold(self.look_at, Duration::min);
         Next::At(Time::ZERO + due)
+    }
+
+    /// Notes for calls that wait for a handshake that their peer lives, if the handshake has signs of it. Returns whether any is under
+    /// way.
+    fn share_signs(&self, engine: &mut Engine) -> bool {
+        let mut any = false;
+        for (path, address) in self.paths.under_way() {
+            any = true;
+            if let Some(plain) = engine.link.find(address) {
+                engine.endpoint.share_sign(plain, path);
+            }
+        }
+        any
     }
 
     fn on_event(&mut self, engine: &mut Engine, now: Time, event: SealEvent) {
@@ -171,6 +186,9 @@ impl Driver {
         (self.node.rekey * 2).min(valid)
     }
 }
+
+/// How often signs of a peer are looked for during a handshake: several times within the least `peer_timeout` that makes sense.
+const SIGNS_EVERY: Duration = Duration::from_millis(100);
 
 //= docs/protocol.md#seal-4
 /// Strangers may send requests of handshakes: each takes at most 64 KiB, and all together at most 16 MiB.
@@ -234,6 +252,16 @@ impl Engine {
         if let Some(rule) = node.allowed_at(port) {
             let set = self.set_rule(socket, rule);
             debug_assert_eq!(set, Ok(()), "the rules of the configuration have numbers");
+        }
+    }
+
+    /// Compares the peer at an address with the rules again, because the address has another name now.
+    pub(crate) fn name_has_changed(&mut self, address: SocketAddr) {
+        let Self { sealed_peers, endpoint, neighbours, link, .. } = self;
+        if let Some(peers) = sealed_peers
+            && let Some(path) = link.sealed_paths().and_then(|sealed| sealed.find_sealed(address))
+        {
+            peers.set_rights(endpoint, neighbours.as_deref(), path);
         }
     }
 

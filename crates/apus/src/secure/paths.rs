@@ -207,6 +207,11 @@ impl SealedPathTable {
         self.attempts.get(&number).copied()
     }
 
+    /// Returns the paths with attempts under way, and their addresses.
+    pub(super) fn under_way(&self) -> impl Iterator<Item = (PathId, SocketAddr)> {
+        self.attempts.values().filter_map(|&path| Some((path, self.get(path)?.address)))
+    }
+
     /// Takes the attempt of a path, which has ended.
     pub(super) fn end_attempt(&mut self, path: PathId) -> Option<Attempt> {
         let attempt = self.update(path, |entry| entry.attempt.take())??;

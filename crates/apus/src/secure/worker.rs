@@ -152,11 +152,21 @@ impl Worker {
         let _ = self.wake.send(());
     }
 
+    //= docs/protocol.md#seal-4
+    /// Returns whether the thread is so far behind that handshakes of others are refused. Their places may be free again although their
+    /// work still waits.
+    pub(super) fn is_behind(&self) -> bool {
+        self.queue.lock().others.len() >= BEHIND
+    }
+
     /// Takes the next result.
     pub(super) fn poll_done(&self) -> Option<JobDone> {
         self.queue.done().pop_front()
     }
 }
+
+/// Upper bound on the work that waits for handshakes of others: 0.3 s, and some 25 MB.
+const BEHIND: usize = 2_048;
 
 fn run(queue: &JobQueue, woken: &mpsc::Receiver<()>, engine: &Weak<Shared>) {
     apus_net::cpu::lower_priority();
