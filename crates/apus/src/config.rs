@@ -341,6 +341,10 @@ impl Config {
         if self.shards != 1 {
             return value("shards", self.shards.to_string(), "1 for a shared engine");
         }
+        if let Some(cert) = &self.tls_cert {
+            // Its processes would all have the name of the engine, and its rules would not hold for their services.
+            return value("tls_cert", cert.display().to_string(), "none for a shared engine");
+        }
         match &self.engine {
             EngineAt::Own => Ok(()),
             other => value("engine", other.to_string(), "own for a shared engine"),
@@ -772,6 +776,10 @@ mod tests {
             config.check().map_err(|error| error.to_string())
         };
         check(&|_| ()).unwrap();
+        let mut config = Config::new();
+        config.tls_cert(file("/c")).tls_key(file("/k")).tls_ca(vec!["/r".into()]);
+        let error = config.check_shared_engine().unwrap_err().to_string();
+        assert!(error.starts_with("tls_cert"), "{error}");
         for (key, change) in [
             ("tls_key", &(|config: &mut Config| _ = config.tls_key(None)) as &dyn Fn(&mut Config)),
             ("tls_cert", &|config: &mut Config| _ = config.tls_cert(None)),

@@ -73,7 +73,7 @@ impl Driver {
         let (service, client) = (open(Some(SECURE_PORT)), open(None));
         engine.endpoint.limit_requests(service, HANDSHAKE_LIMITS);
         let peers = SealedPeers::new(node, client);
-        engine.endpoint.set_default_rights(PathKind::Plain, peers.rules.of_plain(node.plain));
+        peers.set_default_rights(&mut engine.endpoint);
         engine.endpoint.set_default_rights(PathKind::Sealed, Rules::of_unknown());
         engine.sealed_peers = Some(Box::new(peers));
         let driver = Arc::new(HandshakePort(Mutex::new(Self {

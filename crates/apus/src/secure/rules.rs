@@ -85,6 +85,12 @@ impl Rules {
         }
     }
 
+    /// Returns the rights of nodes on native links, which are never sealed and have no handshakes.
+    pub(super) fn of_native(&self, plain: Plain) -> Rights {
+        let Rights { requests, calls } = self.of_plain(plain);
+        Rights { requests: requests & !bit(HANDSHAKE), calls: calls & !bit(HANDSHAKE) }
+    }
+
     /// Returns the rights of a sealed path whose peer is not known.
     pub(super) const fn of_unknown() -> Rights {
         Rights { requests: bit(HANDSHAKE), calls: bit(HANDSHAKE) }

@@ -110,6 +110,13 @@ impl SealedPeers {
         }
     }
 
+    /// Reports the rights of peers without a certificate to the core.
+    pub(super) fn set_default_rights(&self, endpoint: &mut Endpoint) {
+        let plain = self.node.plain;
+        endpoint.set_default_rights(PathKind::Plain, self.rules.of_plain(plain));
+        endpoint.set_default_rights(PathKind::Native, self.rules.of_native(plain));
+    }
+
     /// Gives a socket a rule, and returns its number.
     ///
     /// # Errors
@@ -124,8 +131,7 @@ impl SealedPeers {
     ) -> Result<u8, RuleError> {
         let (number, is_new) = self.rules.number(rule)?;
         if is_new {
-            let plain = self.rules.of_plain(self.node.plain);
-            endpoint.set_default_rights(PathKind::Plain, plain);
+            self.set_default_rights(endpoint);
             let paths: Vec<PathId> = self.paths.iter().map(|(path, _)| path).collect();
             paths.into_iter().for_each(|path| self.set_rights(endpoint, neighbours, path));
         }
