@@ -4,7 +4,7 @@
 mod certificates;
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apus::{Address, CallError, CallOptions, Client, Config, Links, Node, Plain, Route, Service};
 use certificates::Authority;
@@ -370,6 +370,46 @@ fn calls_go_on_while_paths_get_new_keys() {
     assert_eq!(ours.handshakes.client_failed, 0);
     assert_eq!((ours.protocol.calls_failed, ours.protocol.peers_met), (0, 2), "plain and sealed");
     assert!(theirs.handshakes.refreshes >= 3);
+}
+
+/// Prints the time of a first call, with the handshake, and that of later ones, beside those of plain nodes.
+#[test]
+#[ignore = "a measurement: run it with --release and --nocapture"]
+fn cost_of_first_and_later_calls() {
+    let median = |times: &mut Vec<Duration>| {
+        times.sort();
+        times[times.len() / 2]
+    };
+    let authority = Authority::new();
+    authority.issue("server", &[KV, "127.0.0.1"], 2100);
+    authority.issue("client", &[FRONT], 2100);
+    let config = |file: &str, is_sealed: bool| {
+        if is_sealed {
+            return authority.config(file);
+        }
+        let mut config = Config::new();
+        config.listen("127.0.0.1:0".parse().unwrap()).link(Links::Udp);
+        config
+    };
+    for is_sealed in [false, true, false, true] {
+        let server = Node::start(&config("server", is_sealed)).unwrap();
+        serve(server.bind(PORT).unwrap());
+        let address = Address::new(server.local_addr(), PORT);
+        let (mut first, mut later) = (Vec::new(), Vec::new());
+        for _ in 0..50 {
+            let node = Node::start(&config("client", is_sealed)).unwrap();
+            let client = node.client().unwrap();
+            let mut call = |times: &mut Vec<Duration>| {
+                let began = Instant::now();
+                client.call(address, vec![7; 100]).unwrap();
+                times.push(began.elapsed());
+            };
+            call(&mut first);
+            (0..200).for_each(|_| call(&mut later));
+        }
+        let kind = if is_sealed { "sealed" } else { "plain" };
+        println!("{kind}: first {:?}, later {:?}", median(&mut first), median(&mut later));
+    }
 }
 
 #[test]
