@@ -399,7 +399,7 @@ fn cost_of_first_and_later_calls() {
         for _ in 0..50 {
             let node = Node::start(&config("client", is_sealed)).unwrap();
             let client = node.client().unwrap();
-            let mut call = |times: &mut Vec<Duration>| {
+            let call = |times: &mut Vec<Duration>| {
                 let began = Instant::now();
                 client.call(address, vec![7; 100]).unwrap();
                 times.push(began.elapsed());
