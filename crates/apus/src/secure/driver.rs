@@ -209,10 +209,11 @@ pub(super) fn random() -> u64 {
 struct HandshakePort(Mutex<Driver>);
 
 impl HandshakePort {
-    /// Runs the driver while it has the peers of the engine.
+    /// Runs the driver while it has the peers of the engine. `None`: the engine has stopped.
     fn run(&self, engine: &mut Engine, now: Time) -> Option<Next> {
+        let peers = engine.sealed_peers.take()?;
         let mut driver = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        driver.peers = Some(engine.sealed_peers.take()?);
+        driver.peers = Some(peers);
         let next = driver.turn(engine, now);
         engine.sealed_peers = driver.peers.take();
         Some(next)
@@ -221,7 +222,7 @@ impl HandshakePort {
 
 impl Handler for HandshakePort {
     fn handle(&self, engine: &mut Engine, now: Time) -> Next {
-        self.run(engine, now).unwrap_or(Next::Never)
+        self.run(engine, now).unwrap_or(Next::Message)
     }
 
     fn closed(&self, engine: &mut Engine) {
