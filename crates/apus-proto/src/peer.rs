@@ -573,6 +573,11 @@ impl Peer {
         }
     }
 
+    /// Returns whether the peer has no identity at a node that has one.
+    pub(crate) fn is_stranger(&self) -> bool {
+        !self.path.is_sealed() && self.rights != Rights::ALL
+    }
+
     /// Confirms the peer. Returns the responses that waited for this.
     pub(crate) fn confirm(&mut self) -> BTreeSet<RpcKey> {
         match std::mem::replace(&mut self.client.confirmation, Confirmation::Confirmed) {

@@ -2,7 +2,7 @@
 
 mod pair;
 
-use apus_proto::{CallError, CallFailed, CallOptions, ReplyError};
+use apus_proto::{CallError, CallFailed, CallOptions, PathKind, ReplyError, Rights};
 use apus_wire::{Data, DataFlags, Header, RpcId};
 use pair::*;
 
@@ -143,6 +143,32 @@ fn the_peer_table_is_bounded_and_makes_room_again() {
         assert_eq!(net.outcome(n, call), Some(&Outcome::Response(body(1, 1))));
     }
     assert_eq!((net.nodes[0].endpoint.known_peers(), net.counters(0).peers_evicted), (3, 2));
+}
+
+//= docs/protocol.md#hostile-4
+#[test]
+fn strangers_are_forgotten_before_peers_with_an_identity() {
+    let mut net = Net::unacquainted(5, |_, config| {
+        config.peers_max(3);
+    });
+    let sealed = net.nodes[1].path.sealed();
+    net.move_node(1, sealed);
+    net.endpoint(0).set_default_rights(PathKind::Plain, Rights { requests: 1, calls: 1 });
+    for client in [1, 2, 3] {
+        let call = net.call_from(client, 0, body(1, 1));
+        net.drive();
+        assert_eq!(net.outcome(client, call), Some(&Outcome::Response(body(1, 1))));
+    }
+    net.drive_for(secs(30));
+    let later = net.call_from(4, 0, body(1, 1));
+    net.drive();
+    assert_eq!(net.outcome(4, later), Some(&Outcome::Response(body(1, 1))));
+    assert_eq!(net.counters(0).peers_evicted, 1);
+    let opens = net.counters(0).opens_received;
+    let again = net.call_from(1, 0, body(1, 1));
+    net.drive();
+    assert_eq!(net.outcome(1, again), Some(&Outcome::Response(body(1, 1))));
+    assert_eq!(net.counters(0).opens_received, opens, "the oldest one is still known");
 }
 
 //= docs/protocol.md#hostile-4

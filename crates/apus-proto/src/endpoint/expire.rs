@@ -175,15 +175,15 @@ impl Endpoint {
         if self.peers.len() as u64 + self.parts.others.peers < most as u64 {
             return true;
         }
-        let mut oldest: Option<(bool, Time, PeerKey)> = None;
+        let mut oldest: Option<(bool, bool, Time, PeerKey)> = None;
         for _ in 0..looked_at {
             let Some((key, peer)) = self.peers.next_in_round() else { continue };
             if peer.rpcs == 0 && peer.may_be_evicted(now) {
-                let place = (peer.is_confirmed(), peer.last_rx, key);
+                let place = (!peer.is_stranger(), peer.is_confirmed(), peer.last_rx, key);
                 oldest = Some(oldest.map_or(place, |before| before.min(place)));
             }
         }
-        let oldest = oldest.map(|(_, _, key)| key);
+        let oldest = oldest.map(|(_, _, _, key)| key);
         let crowded = || self.of_crowded_host(now, room, looked_at);
         let Some(key) = oldest.or_else(crowded) else { return false };
         self.parts.counters.peers_evicted += 1;
