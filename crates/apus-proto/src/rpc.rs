@@ -412,7 +412,8 @@ impl Rpc {
     pub(crate) fn is_lost(&self, now: Time, timeout: Duration, peer: &Peer) -> bool {
         if let Some(opening) = peer.contact.opening() {
             //= docs/protocol.md#contact-2
-            let waited = now.saturating_since(self.started);
+            // The handshake of a sealed path has signs of the peer (life-4).
+            let waited = now.saturating_since(self.started.max(peer.last_rx));
             return waited >= timeout && opening.sent >= PROBES_MIN;
         }
         let silent = now.saturating_since(self.last_rx);

@@ -56,6 +56,21 @@ fn contact_failed(pair: &mut Pair) {
     pair.endpoint(CLIENT).contact_failed(now, sealed(SERVER));
 }
 
+//= docs/protocol.md#life-4
+#[test]
+fn a_call_waits_for_a_handshake_while_there_are_signs_of_the_peer() {
+    let mut pair = unacquainted();
+    let waiting = call(&mut pair, 100);
+    for _ in 0..10 {
+        pair.drive_for(millis(500));
+        let now = pair.now;
+        pair.endpoint(CLIENT).note_sign(now, sealed(SERVER));
+    }
+    assert_eq!(pair.outcome(CLIENT, waiting), None);
+    pair.drive_for(secs(2));
+    assert!(matches!(pair.failure(waiting), CallFailed::PeerTimeout { .. }));
+}
+
 //= docs/protocol.md#seal-1
 #[test]
 fn a_failed_handshake_ends_all_calls_that_wait_for_it() {

@@ -174,6 +174,14 @@ impl Endpoint {
         true
     }
 
+    /// Notes that the node at a path lives, although no packet has arrived by the path: it has asked to be called later.
+    pub fn note_sign(&mut self, now: Time, path: PathId) {
+        //= docs/protocol.md#life-4
+        if let Some(key) = self.peers.find(path) {
+            self.peers[key].last_rx = now;
+        }
+    }
+
     /// Notes that the node at a sealed path lives if packets have arrived from it by its plain path, on which its handshake runs.
     pub fn share_sign(&mut self, plain: PathId, sealed: PathId) {
         //= docs/protocol.md#life-4

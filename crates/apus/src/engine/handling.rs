@@ -62,6 +62,8 @@ impl Engine {
         if let Some(driver) = self.sealed_peers.as_ref().map(|peers| peers.driver()) {
             self.run_handler(driver, now);
         }
+        // The turn takes datagrams that came before the keys of their path.
+        self.turn(now);
         self.transmit(now);
         self.transmit_due(now);
     }

@@ -65,6 +65,7 @@ impl Driver {
             refresh,
         };
         engine.handshakes.client_begun += 1;
+        self.paths.set_busy(path, false);
         let number = self.paths.next_attempt(path);
         let attempt =
             Attempt { number, id, greeting, cause, theirs: None, handshake: None, began: at };
@@ -353,6 +354,7 @@ impl Driver {
             }
         });
         engine.handshakes.client_failed += 1;
+        self.paths.set_busy(path, known.is_some() && waits);
         if known.is_none() || waits {
             return;
         }

@@ -114,17 +114,21 @@ impl Driver {
         }
         self.look_at_files(at);
         self.judge_again(now);
-        let signs = self.share_signs(engine).then(|| at + SIGNS_EVERY);
+        let signs = self.share_signs(engine, now).then(|| at + SIGNS_EVERY);
         let keys = sealed(engine).seal_due_in().map(|wait| at + wait);
         let times = [keys, signs, self.server.next_timeout(), self.paths.next_due()];
         let due = times.into_iter().flatten().fold(self.look_at, Duration::min);
         Next::At(Time::ZERO + due)
     }
 
-    /// Notes for calls that wait for a handshake that their peer lives, if the handshake has signs of it. Returns whether any is under
-    /// way.
-    fn share_signs(&self, engine: &mut Engine) -> bool {
+    /// Notes for calls that wait for a handshake that their peer lives, if the handshake has signs of it, or has met a server
+    /// without room. Returns whether any such call may wait.
+    fn share_signs(&self, engine: &mut Engine, now: Time) -> bool {
         let mut any = false;
+        for path in self.paths.busy() {
+            any = true;
+            engine.endpoint.note_sign(now, path);
+        }
         for (path, address) in self.paths.under_way() {
             any = true;
             if let Some(plain) = engine.link.find(address) {

@@ -140,6 +140,7 @@ pub(super) struct SealedPathTable {
     /// The paths of attempts under way, by their number.
     attempts: BTreeMap<u64, PathId>,
     last_attempt: u64,
+    busy: BTreeSet<PathId>,
     /// The times at which handshakes may begin.
     timers: BTreeSet<(Duration, PathId)>,
 }
@@ -184,6 +185,7 @@ impl SealedPathTable {
         let removed = self.by_id.remove(&path)?;
         removed.timer.into_iter().for_each(|at| _ = self.timers.remove(&(at, path)));
         removed.attempt.iter().for_each(|attempt| _ = self.attempts.remove(&attempt.number));
+        self.busy.remove(&path);
         Some(removed)
     }
 
@@ -205,6 +207,20 @@ impl SealedPathTable {
     /// Returns the path of an attempt that is under way.
     pub(super) fn of_attempt(&self, number: u64) -> Option<PathId> {
         self.attempts.get(&number).copied()
+    }
+
+    /// Notes whether a path waits because its server had no room for a handshake.
+    pub(super) fn set_busy(&mut self, path: PathId, is_busy: bool) {
+        if is_busy {
+            self.busy.insert(path);
+        } else {
+            self.busy.remove(&path);
+        }
+    }
+
+    /// Returns the paths that wait because their servers had no room.
+    pub(super) fn busy(&self) -> impl Iterator<Item = PathId> {
+        self.busy.iter().copied()
     }
 
     /// Returns the paths with attempts under way, and their addresses.
