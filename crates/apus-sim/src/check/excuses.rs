@@ -17,7 +17,7 @@ pub(super) struct Excuses {
 }
 
 impl Excuses {
-    pub(super) fn has(&self, call: usize) -> bool {
+    fn has(&self, call: usize) -> bool {
         self.calls.contains(&call)
     }
 }
@@ -26,7 +26,7 @@ impl World<'_> {
     /// The nodes that a path may be meant for: that of its name, and the owner of its address.
     fn pairs_of(&mut self, node: usize, index: usize) -> [Option<(usize, usize)>; 2] {
         let path = &self.sealing().nodes[node].paths[index];
-        let (peer, address) = (path.peer, path.address);
+        let (peer, address) = (path.peer.map(|peer| peer.node), path.address);
         let peers = [peer, self.addresses.owner(address)];
         peers.map(|peer| peer.map(|peer| (node.min(peer), node.max(peer))))
     }
@@ -52,6 +52,12 @@ impl World<'_> {
             [named, owner] if named != owner => self.handshake_failed(node, index),
             [named, _] => _ = named.is_some_and(|pair| self.excuses.without_path.remove(&pair)),
         }
+    }
+
+    /// Returns whether a call may fail.
+    pub(super) fn is_excused(&self, call: usize) -> bool {
+        let planned = &self.scenario.calls[call];
+        self.excuses.has(call) || !self.is_allowed(planned.to, planned.from)
     }
 
     pub(super) fn excuse_if_without_path(&mut self, call: usize) {

@@ -4,6 +4,7 @@ use apus_wire::PathId;
 
 use crate::check::fake_aead::FakeAead;
 use crate::check::keys::{Keys, world_key};
+use crate::check::ledger::Violation;
 use crate::check::records::Records;
 use crate::check::scenario::Scenario;
 use crate::check::seal_plan::SealPlan;
@@ -29,6 +30,8 @@ pub(super) struct Sealing {
     pub(super) seen: Seen,
     /// Records that came before their keys, which are there now.
     pub(super) kept: Vec<(usize, PathId, Vec<u8>)>,
+    /// A rule that a handshake has broken.
+    pub(super) violation: Option<Violation>,
 }
 
 impl Sealing {
@@ -43,6 +46,7 @@ impl Sealing {
             records: Records::default(),
             seen: Seen::default(),
             kept: Vec::new(),
+            violation: None,
         }
     }
 
