@@ -197,7 +197,16 @@ impl Endpoint {
         let crowded = || self.of_crowded_host(now, room, looked_at);
         let Some(key) = oldest.or_else(crowded) else { return false };
         self.parts.counters.peers_evicted += 1;
+        let doubted = match self.peers[key].contact {
+            Contact::Asking(doubted, _) => Some(doubted),
+            _ => None,
+        };
         self.forget_peer(key);
+        if let Some(doubted) = doubted {
+            //= docs/protocol.md#contact-5
+            // Calls have waited for the answer, which does not come any more. They are sent, and a run that is over refuses them.
+            self.release(doubted);
+        }
         true
     }
 
