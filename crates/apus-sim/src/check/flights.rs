@@ -329,6 +329,7 @@ impl World<'_> {
         let drops_history = is_refresh && self.has(Hole::HistoryDropped);
         let Introduction { secret, role, suite, ours, theirs, doubted, peer } = introduction;
         self.check_name(node, index, CertificateName::parse(&peer.name));
+        self.handshake_named(node, index);
         self.set_rights(node, index, Some(role));
         let sealing = self.sealing.as_mut().expect("a sealed world");
         let keys = &mut sealing.nodes[node];

@@ -30,6 +30,7 @@ impl World<'_> {
         let paths = self.sealing().nodes[node].paths.iter();
         let paths: Vec<_> =
             paths.filter(|path| path.address == address).map(|path| path.path).collect();
+        self.note_report(node, about);
         let local = self.local(node);
         for path in paths {
             self.work.disturbed_pair(node, about);

@@ -240,6 +240,7 @@ impl World<'_> {
             return self.on_flight(node, from, Some(id), &content);
         }
         self.work.arrived(now, peer, node, &content);
+        self.excuses.note_record(now, node, peer);
         let local = self.local(node);
         self.nodes[node].endpoint.handle_packet(local, path, &content);
         Ok(())

@@ -522,7 +522,8 @@ impl<'a> World<'a> {
                     self.entries[index].fail(index, error.clone())?;
                 }
                 let call = self.scenario.calls[index];
-                let is_excused = call.deadline.is_some() || call.dropped || self.is_excused(index);
+                let is_excused =
+                    call.deadline.is_some() || call.dropped || self.is_excused(index, &error);
                 if self.scenario.is_benign() && !is_excused {
                     let error = error.to_string();
                     return Err(Violation::FailedWithoutReason { call: index, error });
