@@ -11,7 +11,7 @@ use apus_seal::{
 };
 use apus_wire::{PathId, Token};
 
-use crate::check::fake_aead::FakeAead;
+use crate::check::cipher::Cipher;
 use crate::check::script::{CertificateName, ScriptedTls};
 use crate::check::seal_plan::SealPlan;
 
@@ -61,7 +61,7 @@ pub(super) struct Attempt {
 pub(super) struct Keys {
     /// The name in the certificate of the node.
     pub(super) name: CertificateName,
-    pub(super) table: Associations<FakeAead, PathId>,
+    pub(super) table: Associations<Cipher, PathId>,
     pub(super) paths: Vec<SealedPath>,
     /// The path by which an address is called.
     listed: BTreeMap<PathId, usize>,

@@ -40,9 +40,11 @@
 //! | `holes` | rules that tests break |
 //! | `excuses` | calls that may fail because of them |
 //! | `fake_aead` | the cipher |
+//! | `cipher` | the same, or AES-128-GCM in a test |
 
 mod addresses;
 mod attack;
+mod cipher;
 mod compact;
 mod excuses;
 mod fake_aead;
@@ -89,6 +91,9 @@ pub struct ScenarioSubset {
     /// The rule that the nodes break, if any.
     #[cfg(feature = "holes")]
     pub hole: Option<Hole>,
+    /// Whether records are sealed with AES-128-GCM instead of the fake cipher.
+    #[cfg(feature = "aes")]
+    pub is_real: bool,
 }
 
 /// A run that broke a rule.
@@ -146,6 +151,10 @@ fn scenario(seed: u64, part: &ScenarioSubset) -> (Scenario, Vec<usize>) {
     #[cfg(feature = "holes")]
     {
         scenario.hole = part.hole;
+    }
+    #[cfg(feature = "aes")]
+    {
+        scenario.is_real = part.is_real;
     }
     scenario.settle();
     (scenario, numbers)

@@ -121,6 +121,8 @@ pub(super) struct Scenario {
     pub(super) quiet_from: Duration,
     /// The rule that the nodes break in a test.
     pub(super) hole: Option<Hole>,
+    /// Whether records are sealed with AES-128-GCM, in a test.
+    pub(super) is_real: bool,
 }
 
 pub(super) fn micros(n: u32) -> Duration {
@@ -165,6 +167,7 @@ impl Scenario {
             tight,
             quiet_from: Duration::ZERO,
             hole: None,
+            is_real: false,
         };
         scenario.settle();
         scenario

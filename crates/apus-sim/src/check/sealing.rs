@@ -2,7 +2,7 @@
 
 use apus_wire::PathId;
 
-use crate::check::fake_aead::FakeAead;
+use crate::check::cipher::Cipher;
 use crate::check::keys::{Keys, world_key};
 use crate::check::ledger::Violation;
 use crate::check::records::Records;
@@ -36,7 +36,7 @@ pub(super) struct Sealing {
 
 impl Sealing {
     pub(super) fn new(scenario: &Scenario) -> Self {
-        FakeAead::forget_nonces();
+        Cipher::begin(scenario.is_real);
         let plan = SealPlan::new(scenario);
         let mut rng = apus_load::seeded(scenario.seed ^ 0x6b65_7973);
         Self {
