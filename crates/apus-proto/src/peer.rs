@@ -144,6 +144,8 @@ struct Refused {
     last_probe: Time,
     /// Number of such probes.
     probes: u8,
+    /// Whether the last report has caused a packet that the peer must answer.
+    is_asked: bool,
 }
 
 /// Reaction to such a report.
@@ -411,11 +413,13 @@ impl Peer {
         let Some(refused) =
             self.reach.refused.as_mut().filter(|refused| refused.first >= self.last_rx)
         else {
-            self.reach.refused = Some(Refused { first: now, last_probe: now, probes: 1 });
-            return Refusal::Probe;
+            return self.note_first_refusal(now);
         };
         if now.saturating_since(refused.last_probe) < rto / 2 {
             return Refusal::Wait;
+        }
+        if !refused.is_asked && self.prober.last() < refused.last_probe {
+            return self.note_first_refusal(now); // The peer was not asked, so nothing was refused.
         }
         if refused.probes >= REFUSALS_MIN && now.saturating_since(refused.first) >= rto {
             self.reach.refused = None;
@@ -423,7 +427,21 @@ impl Peer {
         }
         refused.last_probe = now;
         refused.probes = refused.probes.saturating_add(1);
+        refused.is_asked = false;
         Refusal::Probe
+    }
+
+    fn note_first_refusal(&mut self, now: Time) -> Refusal {
+        let first = Refused { first: now, last_probe: now, probes: 1, is_asked: false };
+        self.reach.refused = Some(first);
+        Refusal::Probe
+    }
+
+    /// Records whether a report has caused a packet that the peer must answer.
+    pub(crate) fn note_asked(&mut self, is_asked: bool) {
+        if let Some(refused) = &mut self.reach.refused {
+            refused.is_asked = is_asked;
+        }
     }
 
     /// Returns the time that a packet to the peer may be under way, as far as it was measured (rule `loss-9`). It is always less
@@ -513,6 +531,14 @@ impl Peer {
             return 0;
         }
         self.client.refused_requests.pop_front().map_or(0, |(oldest, _)| self.take_request(oldest))
+    }
+
+    /// Forgets which requests were taken, as a hole.
+    #[cfg(feature = "holes")]
+    pub(crate) fn drop_history(&mut self) {
+        if let Requests::ByToken(history) = &mut self.client.requests {
+            *history = History::new();
+        }
     }
 
     /// Returns whether the request was taken, as far as the record shows.

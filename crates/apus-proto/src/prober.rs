@@ -88,6 +88,11 @@ impl Prober {
         }
     }
 
+    /// Returns the time of the last probe of any kind.
+    pub(crate) const fn last(&self) -> Time {
+        self.last[2]
+    }
+
     /// Returns whether two probes since the peer's last packet should have been answered by now.
     pub(crate) fn is_unanswered(&self, last_rx: Time) -> bool {
         self.last[0] > last_rx

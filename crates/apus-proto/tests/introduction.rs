@@ -225,6 +225,28 @@ fn a_run_that_is_over_is_noticed_without_a_call() {
     pair.response(second);
 }
 
+//= docs/protocol.md#seal-1
+#[test]
+fn a_call_that_waits_for_a_doubt_goes_on_if_the_handshake_fails_after_a_sign_of_the_peer() {
+    let mut pair = sealed();
+    handshake(&mut pair, false);
+    let first = pair.call(100);
+    pair.drive();
+    pair.response(first);
+    pair.drive_for(secs(70));
+    let call = pair.call(100);
+    pair.drive_for(millis(1));
+    assert_eq!(pair.outcome(CLIENT, call), None);
+    let doubt = Handshake::begin(&mut pair, true);
+    assert!(doubt.is_answered(&mut pair));
+    // The path has its keys still.
+    pair.hook = None;
+    let now = pair.now;
+    pair.endpoint(CLIENT).contact_failed(now, path(SERVER));
+    pair.drive();
+    pair.response(call);
+}
+
 //= docs/protocol.md#contact-4
 #[test]
 fn a_client_that_has_restarted_is_met_anew() {

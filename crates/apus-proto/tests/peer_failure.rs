@@ -145,6 +145,42 @@ fn a_late_error_about_an_earlier_run_of_the_peer_ends_nothing() {
 
 //= docs/protocol.md#life-5
 #[test]
+fn reports_before_a_call_do_not_count_because_nothing_was_asked() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.hold();
+    for _ in 0..5 {
+        let now = pair.now;
+        pair.endpoint(CLIENT).handle_path_error(now, path(SERVER), PathError::PortUnreachable);
+        pair.drive_for(millis(10));
+    }
+    let call = pair.call(100);
+    let now = pair.now;
+    pair.endpoint(CLIENT).handle_path_error(now, path(SERVER), PathError::PortUnreachable);
+    pair.drive_for(millis(1));
+    pair.reply_from(SERVER, body(1, 1));
+    pair.drive();
+    pair.response(call);
+}
+
+//= docs/protocol.md#life-5
+#[test]
+fn reports_about_the_client_of_a_request_in_service_do_not_end_it() {
+    let mut pair = Pair::acquainted(|_| {});
+    pair.hold();
+    let call = pair.call(100);
+    pair.drive_for(millis(1));
+    for _ in 0..12 {
+        pair.drive_for(micros(250));
+        let now = pair.now;
+        pair.endpoint(SERVER).handle_path_error(now, path(CLIENT), PathError::HostUnreachable);
+    }
+    pair.reply_from(SERVER, body(1, 1));
+    pair.drive();
+    pair.response(call);
+}
+
+//= docs/protocol.md#life-5
+#[test]
 fn calls_to_a_port_where_nobody_listens_end_when_three_questions_were_refused() {
     let mut pair = Pair::unacquainted();
     pair.nodes[SERVER].up = false;

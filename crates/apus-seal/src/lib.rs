@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod handshake;
+mod holes;
 mod identity;
 mod record;
 mod schedule;
@@ -44,6 +45,8 @@ pub use handshake::sides::{
 };
 #[cfg(feature = "rustls")]
 pub use handshake::tls::{TlsConfig, TlsSession};
+#[cfg(feature = "holes")]
+pub use holes::Hole;
 pub use identity::certificate::{CertificateError, NAMES_MAX};
 pub use identity::name::{Identity, Name, NameError, SPIFFE_MAX};
 pub use identity::pattern::{Denied, DeniedPeer, PATTERNS_MAX, Pattern, PatternError, Rule};

@@ -81,7 +81,10 @@ impl Endpoint {
             }
         };
         match refusal {
-            Refusal::Probe => self.probe_last(now, key),
+            Refusal::Probe => {
+                let is_asked = self.probe_last(now, key);
+                self.peers[key].note_asked(is_asked);
+            }
             Refusal::Wait => {}
             Refusal::Believe => {
                 self.peers[key].reach.believed = now;
@@ -91,19 +94,26 @@ impl Endpoint {
         }
     }
 
-    /// Probes the peer at once about the message to it that was begun last, or sends it an OPEN.
-    fn probe_last(&mut self, now: Time, key: PeerKey) {
+    /// Probes the peer at once about the message to it that was begun last, or sends it an OPEN. Returns whether a packet leaves that
+    /// the peer must answer.
+    fn probe_last(&mut self, now: Time, key: PeerKey) -> bool {
         let peer = &self.peers[key];
         if peer.contact.opening().is_some() {
-            return self.send_open(now, key);
+            let waits = peer.rpcs > 0;
+            self.send_open(now, key);
+            return waits;
         }
-        if let Some(asking) = peer.contact.met().and_then(|met| met.asking) {
+        let asking = peer.contact.met().and_then(|met| met.asking);
+        if let Some(asking) = asking {
             self.send_open(now, asking);
         }
+        let mut is_asked = asking.is_some();
         if let Some(mut step) = self.peers[key].flight.last().and_then(|key| self.step(key)) {
+            is_asked |= step.is_answered_by_peer();
             step.probe(now);
             step.arm(now);
         }
+        is_asked
     }
 
     fn on_due(&mut self, now: Time, key: RpcKey) {
@@ -187,7 +197,16 @@ impl Endpoint {
         let crowded = || self.of_crowded_host(now, room, looked_at);
         let Some(key) = oldest.or_else(crowded) else { return false };
         self.parts.counters.peers_evicted += 1;
+        let doubted = match self.peers[key].contact {
+            Contact::Asking(doubted, _) => Some(doubted),
+            _ => None,
+        };
         self.forget_peer(key);
+        if let Some(doubted) = doubted {
+            //= docs/protocol.md#contact-5
+            // Calls have waited for the answer, which does not come any more. They are sent, and a run that is over refuses them.
+            self.release(doubted);
+        }
         true
     }
 

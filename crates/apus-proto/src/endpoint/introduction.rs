@@ -192,6 +192,14 @@ impl Endpoint {
         }
     }
 
+    /// Forgets which requests of a peer were taken, as a hole (once-1).
+    #[cfg(feature = "holes")]
+    pub fn drop_history(&mut self, ours: Token) {
+        if let Some(key) = self.peers.find_token(ours) {
+            self.peers[key].drop_history();
+        }
+    }
+
     /// Returns whether the node at a path is met by this token.
     fn is_met(&mut self, path: PathId, theirs: Token) -> bool {
         let known = self.peers.find_their_token(theirs).map(|key| &self.peers[key]);

@@ -13,7 +13,8 @@ impl Endpoint {
     /// The handshake with the node at a path has failed. Calls that wait for the first contact end as
     /// [`CallFailed::HandshakeFailed`], a few at a time, and the peer is forgotten, so that the next call asks for a handshake anew.
     /// If a known peer was in doubt, it is so no longer. Calls of which nothing was sent end in the same way if the peer has been
-    /// silent for so long that they wait for an answer to the doubt; the others go on, and end if the peer is lost (life-4).
+    /// silent for so long that they wait for an answer to the doubt; the others are sent or go on, and end if the peer is lost
+    /// (life-4).
     pub fn contact_failed(&mut self, now: Time, path: PathId) {
         //= docs/protocol.md#seal-1
         let Some(key) = self.peers.find(path) else { return };
@@ -29,6 +30,9 @@ impl Endpoint {
                 }
                 if self.peers[key].is_doubtful(now) {
                     self.end_waiting(key, &error);
+                } else {
+                    // The peer has given a sign since these calls began to wait for an answer, which does not come any more.
+                    self.release(key);
                 }
             }
             Contact::Native | Contact::Asking(..) | Contact::Over => {}

@@ -124,6 +124,11 @@ impl Step<'_> {
         probes
     }
 
+    /// Returns whether the peer answers a probe.
+    pub(super) fn is_answered_by_peer(&self) -> bool {
+        self.rpc.awaited_packet() != AwaitedPacket::Nothing || self.rpc.phase.is_in_service()
+    }
+
     /// Probes the peer for the missing packet (rules `loss-1` to `loss-3`).
     pub(super) fn probe(&mut self, now: Time) {
         self.probe_for(now, u32::MAX);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use apus_wire::{PathId, Priority};
 
+use crate::holes::Hole;
 use crate::record::aead::{Aead, Forged, Nonce};
 use crate::record::counters::SealCounters;
 use crate::record::datagram::{AssociationId, ClearHeader, Hint};
@@ -36,6 +37,9 @@ pub struct SealLimits {
     /// Number of datagrams with wrong tags that end an association. Default 2^36, the limit of ChaCha20-Poly1305 (RFC 9001,
     /// section 6.6); AES-GCM allows more.
     pub forgeries: u64,
+    /// The hole that a test brings back.
+    #[cfg(feature = "holes")]
+    pub hole: Option<Hole>,
 }
 
 impl Default for SealLimits {
@@ -45,6 +49,8 @@ impl Default for SealLimits {
             key_bytes: 1 << 37,
             key_time: Duration::from_secs(120),
             forgeries: 1 << 36,
+            #[cfg(feature = "holes")]
+            hole: None,
         }
     }
 }
@@ -169,6 +175,9 @@ impl<A: Aead, Address> Association<A, Address> {
             return Err(SealError::Exhausted);
         };
         shared.counters.key_updates += u64::from(is_updated);
+        if is_updated && shared.limits.has(Hole::ResetNumbers) {
+            self.sending.reset_numbers();
+        }
         Ok(())
     }
 
@@ -210,10 +219,13 @@ impl<A: Aead, Address> Association<A, Address> {
             None => self.rare_key(now, clear, shared)?,
         };
         if decrypt(&key.aead, &clear.nonce(key.iv)).is_err() {
+            if shared.limits.has(Hole::MarkBeforeTag) {
+                self.receiving.windows.set(clear.number, is_home);
+            }
             self.count_forgery(now, shared);
             return Err(OpenError::Forged);
         }
-        self.receiving.windows.set(clear.number, is_home);
+        self.receiving.windows.set(clear.number, is_home || shared.limits.has(Hole::OneWindow));
         if !is_usual && let Some(due) = self.receiving.confirm(clear.epoch_bits(), now) {
             shared.schedule(due);
         }
@@ -281,6 +293,12 @@ impl<A: Aead, Address> Association<A, Address> {
         }
     }
 
+    /// Takes the last number of a lane again, as a hole.
+    #[cfg(feature = "holes")]
+    pub(crate) fn step_back(&mut self, level: Priority, header_len: usize) {
+        self.sending.step_back(level, header_len);
+    }
+
     /// Returns the time of the next [`handle_timeout`](Self::handle_timeout).
     pub(crate) fn due(&self) -> Duration {
         let old_key = self.receiving.due().unwrap_or(Duration::MAX);
@@ -308,7 +326,11 @@ impl<A: Aead, Address> Association<A, Address> {
     fn look(&mut self, now: Duration, shared: &mut Shared) {
         if mem::take(&mut self.is_used) {
             if self.sending.is_key_used() {
-                shared.counters.key_updates += u64::from(self.sending.update());
+                let is_updated = self.sending.update();
+                shared.counters.key_updates += u64::from(is_updated);
+                if is_updated && shared.limits.has(Hole::ResetNumbers) {
+                    self.sending.reset_numbers();
+                }
             }
             self.used_at = now;
             self.look_at = Some(now + shared.limits.key_time);

@@ -123,6 +123,12 @@ impl Number {
         Self(self.0 + 1)
     }
 
+    /// Returns the number before this one, which is the last one if it is 0 already.
+    #[cfg(feature = "holes")]
+    pub(crate) fn before(self) -> Self {
+        if self.counter() == 0 { self } else { Self(self.0 - 1) }
+    }
+
     #[inline]
     pub(crate) const fn lane(self) -> usize {
         (self.0 >> LANE_SHIFT) as usize

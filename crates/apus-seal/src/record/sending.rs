@@ -116,6 +116,19 @@ impl<A: Aead> Sending<A> {
         true
     }
 
+    /// Begins all lanes again, as a hole ([`Hole::ResetNumbers`](crate::holes::Hole)).
+    #[cold]
+    pub(crate) fn reset_numbers(&mut self) {
+        self.numbers = std::array::from_fn(Number::before_first);
+    }
+
+    /// Takes the last number of a lane again, as a hole.
+    #[cfg(feature = "holes")]
+    pub(crate) fn step_back(&mut self, level: Priority, header_len: usize) {
+        let number = &mut self.numbers[Number::lane_of(level, header_len != 0)];
+        *number = number.before();
+    }
+
     /// Gives up the expanded key.
     pub(crate) fn shrink(&mut self) {
         self.key = None;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use apus_wire::{PathId, Priority};
 
+use crate::holes::Hole;
 use crate::record::aead::Aead;
 use crate::record::association::{
     Association, EndReason, Installation, SealLimits, Shared, Successor,
@@ -239,7 +240,7 @@ impl<A: Aead, Address: Copy + PartialEq> Associations<A, Address> {
             }
         };
         let is_home = association.address == from;
-        association.check(clear, is_home, shared)?;
+        association.check(clear, is_home || shared.limits.has(Hole::OneWindow), shared)?;
         Ok(Admitted { association, shared, clear, is_home, datagram })
     }
 
@@ -259,11 +260,22 @@ impl<A: Aead, Address: Copy + PartialEq> Associations<A, Address> {
             let (association, _) = self.active(id).ok_or(HintError::WrongId)?;
             association.handle_hint(now, hint)
         });
+        if result.is_ok() && self.shared.limits.has(Hole::HintEvicts) {
+            self.remove(id);
+        }
         match result {
             Ok(()) => self.shared.counters.hints_believed += 1,
             Err(_) => self.shared.counters.hints_ignored += 1,
         }
         result
+    }
+
+    /// Has the next datagram of a lane take the number of the last one, as a hole (seal-13).
+    #[cfg(feature = "holes")]
+    pub fn step_back(&mut self, id: AssociationId, level: Priority, header_len: usize) {
+        if let Some((association, _)) = self.active(id) {
+            association.step_back(level, header_len);
+        }
     }
 
     /// Notes that the peer has its keys, because it has answered the last message of the handshake.

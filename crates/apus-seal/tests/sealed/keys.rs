@@ -5,8 +5,14 @@ use apus_seal::{EndReason, OpenError, SealError, SealLimits, Suite};
 use crate::pair::{CLIENT, Pair, SERVER};
 
 /// Four datagrams fit a key. Each counts as 1,024 bytes.
-const FOUR: SealLimits =
-    SealLimits { associations: 10, key_bytes: 4 * 1024, key_time: SECONDS_120, forgeries: 5 };
+const FOUR: SealLimits = SealLimits {
+    associations: 10,
+    key_bytes: 4 * 1024,
+    key_time: SECONDS_120,
+    forgeries: 5,
+    #[cfg(feature = "holes")]
+    hole: None,
+};
 const SECONDS_120: std::time::Duration = std::time::Duration::from_secs(120);
 
 fn pair() -> Pair {

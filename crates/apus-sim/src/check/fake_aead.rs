@@ -40,7 +40,7 @@ impl FakeAead {
         USES.with_borrow(|uses| uses.is_reused)
     }
 
-    fn note_use(&self, nonce: &Nonce) {
+    pub(super) fn note_use(&self, nonce: &Nonce) {
         USES.with_borrow_mut(|uses| uses.is_reused |= !uses.sealed.insert((self.key, *nonce)));
     }
 

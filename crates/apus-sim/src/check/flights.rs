@@ -5,16 +5,17 @@ use std::time::Duration;
 use apus_proto::Greeting;
 use apus_seal::{
     Arrival, AssociationId, ClientHandshake, ClientOffer, ClientStep, HandshakeAnswer,
-    HandshakeError, Installation, Introduction, Limit, Need, PathEnd, Refresh, Role, ServerOffer,
-    Suite,
+    HandshakeError, Installation, Introduction, Limit, Name, Need, PathEnd, Refresh, Role,
+    ServerOffer, Suite,
 };
 use apus_wire::{PathId, Priority};
 use rand::Rng;
 
+use crate::check::holes::Hole;
 use crate::check::keys::{Attempt, HANDSHAKE_TIME, Keys, SealedPath};
 use crate::check::ledger::Violation;
 use crate::check::scenario::FaultType;
-use crate::check::script::{ScriptedTls, name_of, node_of};
+use crate::check::script::{CertificateName, ScriptedTls};
 use crate::check::sealing::{Content, FLIGHT};
 use crate::check::world::{PORT, World, WorldEvent};
 
@@ -93,6 +94,7 @@ impl World<'_> {
     fn begin_attempt(&mut self, node: usize, index: usize, is_refresh: bool) {
         let (now, local) = (self.now, self.local(node));
         let numbers = [(); 3].map(|()| self.rng.next_u64());
+        let expected = self.expected_names();
         let sealing = self.sealing.as_mut().expect("a sealed world");
         let keys = &mut sealing.nodes[node];
         let place = &mut keys.paths[index];
@@ -109,7 +111,7 @@ impl World<'_> {
         let greeting = self.nodes[node].endpoint.greeting(local, place.path, doubts);
         let refresh = over.and_then(|id| keys.table.refresh_salt(id)).zip(place.peer);
         let refresh =
-            refresh.map(|(salt, peer)| Refresh { salt: salt.clone(), peer: name_of(peer) });
+            refresh.map(|(salt, peer)| Refresh { salt: salt.clone(), peer: expected(peer) });
         let offer = ClientOffer {
             port: PORT,
             end: PathEnd { id: ours, token: greeting.token },
@@ -117,7 +119,7 @@ impl World<'_> {
             suites: vec![Suite::Aes128Gcm],
             refresh,
         };
-        let session = ScriptedTls::client(sealing.key, node, numbers[1]);
+        let session = ScriptedTls::client(sealing.key, keys.name, numbers[1]);
         let (handshake, body) = ClientHandshake::begin(offer, session);
         place.attempt = Some(Attempt {
             handshake,
@@ -137,8 +139,17 @@ impl World<'_> {
                 "node {node} begins a handshake by {path:?}: refresh {is_refresh}, {greeting:?}"
             )
         });
-        self.disturb_contact(node, peer);
+        self.disturb_contact(node, peer.map(|peer| peer.node));
         self.send_request(node, index);
+    }
+
+    //= docs/protocol.md#seal-7
+    /// Returns the name that a refresh expects of the peer, given the name of the path.
+    fn expected_names(&mut self) -> impl Fn(CertificateName) -> Name + use<> {
+        let names = self.sealing().nodes.iter().map(|keys| keys.name);
+        let names: Vec<CertificateName> = names.collect();
+        let is_open = self.has(Hole::NameNotCompared);
+        move |peer| if is_open { names[peer.node].name() } else { peer.name() }
     }
 
     /// A handshake may bring a token into doubt, and delays packets.
@@ -185,7 +196,8 @@ impl World<'_> {
         let Some(place) = keys.table.path(id).map(|path| &keys.paths[path.index()]) else {
             return false;
         };
-        let (address, peer) = (place.address, place.peer.expect("a path with keys has a name"));
+        let peer = place.peer.expect("a path with keys has a name").node;
+        let address = place.address;
         let sealed = self.seal(node, id, Priority::HIGHEST, &Content::Whole(bytes));
         let Some(datagram) = sealed else { return false };
         let clear = *datagram.first_chunk().expect("a record has clear bytes");
@@ -214,7 +226,8 @@ impl World<'_> {
             self.schedule(at, WorldEvent::Flight { node, incarnation, to: from, over, bytes });
         }
         self.tend_soon(node);
-        self.turn(node)
+        self.turn(node)?;
+        self.sealing().violation.take().map_or(Ok(()), Err)
     }
 
     /// Answers a request of a handshake, a repeated one with the same answer.
@@ -231,14 +244,15 @@ impl World<'_> {
         }
         let (now, local, refuses) = (self.now, self.local(node), self.refuses(node));
         let numbers = [(); 3].map(|()| self.rng.next_u64());
+        let expected = self.expected_names();
         let sealing = self.sealing.as_mut().expect("a sealed world");
         let keys = &mut sealing.nodes[node];
         let home = over.and_then(|id| keys.table.path(id)).map(PathId::index);
         let index = home.unwrap_or_else(|| keys.resolve(from));
-        let Keys { server, table, paths, .. } = keys;
+        let Keys { name, server, table, paths, .. } = keys;
         let salt = over.and_then(|id| table.refresh_salt(id)).zip(paths[index].peer);
-        let refresh = salt.map(|(salt, peer)| Refresh { salt: salt.clone(), peer: name_of(peer) });
-        let session = ScriptedTls::server(sealing.key, node, numbers[1], refuses);
+        let refresh = salt.map(|(salt, peer)| Refresh { salt: salt.clone(), peer: expected(peer) });
+        let session = ScriptedTls::server(sealing.key, *name, numbers[1], refuses);
         let endpoint = &mut self.nodes[node].endpoint;
         let address = std::net::Ipv4Addr::from_bits(from.name() as u32).into();
         let arrival = Arrival { address, deadline: None, body: body.to_vec(), random: numbers[2] };
@@ -252,10 +266,10 @@ impl World<'_> {
         let answer = match work.map(|work| server.finish(work.run())) {
             Ok(HandshakeAnswer::Reply(body)) => body,
             Ok(HandshakeAnswer::Introduced(introduction, body)) => {
-                let name = node_of(&introduction.peer.name);
+                let name = CertificateName::parse(&introduction.peer.name);
                 let index = match over {
                     Some(_) => index,
-                    None => self.sealing().nodes[node].named(from, name),
+                    None => self.path_of_client(node, from, name),
                 };
                 if self.introduce(node, index, over.is_some(), *introduction) {
                     body
@@ -272,6 +286,22 @@ impl World<'_> {
         self.remove_failed(node);
         self.sealing().nodes[node].answers.insert((from, call), answer.clone());
         answer
+    }
+
+    //= docs/protocol.md#seal-5
+    /// Returns the path of a client. The earlier path of its address is over if it has another name.
+    fn path_of_client(&mut self, node: usize, from: PathId, name: CertificateName) -> usize {
+        let keeps = self.has(Hole::PathKept);
+        let keys = &mut self.sealing.as_mut().expect("a sealed world").nodes[node];
+        let before = keys.resolve(from);
+        if keeps && keys.paths[before].peer.is_some() {
+            return before;
+        }
+        let index = keys.named(from, name);
+        if index != before {
+            self.nodes[node].endpoint.path_over(keys.paths[before].path);
+        }
+        index
     }
 
     /// Whether a node refuses all clients at present.
@@ -296,11 +326,16 @@ impl World<'_> {
         introduction: Introduction,
     ) -> bool {
         let (now, local, lifetime) = (self.now, self.local(node), self.lifetime());
-        let Introduction { secret, role, suite, ours, theirs, doubted, .. } = introduction;
+        let drops_history = is_refresh && self.has(Hole::HistoryDropped);
+        let Introduction { secret, role, suite, ours, theirs, doubted, peer } = introduction;
+        self.check_name(node, index, CertificateName::parse(&peer.name));
+        self.handshake_named(node, index);
+        self.set_rights(node, index, Some(role));
         let sealing = self.sealing.as_mut().expect("a sealed world");
         let keys = &mut sealing.nodes[node];
         let place = &mut keys.paths[index];
-        let (path, address, peer) = (place.path, place.address, place.peer);
+        let (path, address) = (place.path, place.address);
+        let peer = place.peer.map(|peer| peer.node);
         let (id, peer_id) = (ours.id, theirs.id);
         let endpoint = &mut self.nodes[node].endpoint;
         let is_known = match role {
@@ -310,6 +345,11 @@ impl World<'_> {
             }
             Role::Server => endpoint.introduced(local, path, ours.token, theirs.token),
         };
+        #[cfg(feature = "holes")]
+        if drops_history {
+            endpoint.drop_history(ours.token);
+        }
+        let _ = drops_history;
         if !is_known {
             keys.table.remove(id);
             self.note(|| format!("node {node} cannot be introduced by {path:?}"));
@@ -338,6 +378,16 @@ impl World<'_> {
         true
     }
 
+    //= docs/protocol.md#seal-5
+    /// Notes a violation if a handshake gives a path the keys of another name.
+    fn check_name(&mut self, node: usize, index: usize, name: CertificateName) {
+        let sealing = self.sealing();
+        let of_path = sealing.nodes[node].paths[index].peer;
+        if let Some(peer) = of_path.filter(|&of_path| of_path != name) {
+            sealing.violation = Some(Violation::Renamed { node, peer: peer.node });
+        }
+    }
+
     /// The lifetime of new keys. It is longer than the pauses between probes, of which each may be the first packet after the end of
     /// the keys before; until the last fault, that costs time only.
     fn lifetime(&mut self) -> Duration {
@@ -353,12 +403,16 @@ impl World<'_> {
             place.attempt.as_ref().is_some_and(|it| it.call == call) && place.address == from
         });
         let Some(index) = under_way else { return };
+        let path = keys.paths[index].path;
+        let local = self.local(node);
+        self.nodes[node].endpoint.note_sign(local, path);
+        let keys = &mut self.sealing().nodes[node];
         let attempt = keys.paths[index].attempt.as_mut().expect("it was found by it");
         let (ours, is_refresh) = (attempt.ours, attempt.over.is_some());
         match attempt.handshake.handle_response(body) {
             Ok(ClientStep::Continue(body)) => self.next_request(node, index, body),
             Ok(ClientStep::Introduced(introduction, body)) => {
-                let name = node_of(&introduction.peer.name);
+                let name = CertificateName::parse(&introduction.peer.name);
                 if self.is_named_otherwise(node, index, name) {
                     return;
                 }
@@ -388,15 +442,19 @@ impl World<'_> {
     //= docs/protocol.md#seal-5
     /// Gives the address another path if a node with another name has answered there, and begins that path's own handshake: the tokens
     /// of this one belong to the path. Returns whether it was so.
-    fn is_named_otherwise(&mut self, node: usize, index: usize, name: usize) -> bool {
-        let keys = &mut self.sealing().nodes[node];
+    fn is_named_otherwise(&mut self, node: usize, index: usize, name: CertificateName) -> bool {
+        let keeps = self.has(Hole::PathKept);
+        let keys = &mut self.sealing.as_mut().expect("a sealed world").nodes[node];
         let place = &mut keys.paths[index];
-        if *place.peer.get_or_insert(name) == name {
+        let is_refresh = place.attempt.as_ref().is_some_and(|attempt| attempt.over.is_some());
+        // The session has compared the names of a refresh.
+        if *place.peer.get_or_insert(name) == name || is_refresh || keeps {
             return false;
         }
-        let address = place.address;
+        let (address, path) = (place.address, place.path);
         let other = keys.named(address, name);
         keys.paths[other].is_wanted = true;
+        self.nodes[node].endpoint.path_over(path);
         self.fail_attempt(node, index, HandshakeError::OutOfOrder);
         true
     }
@@ -415,9 +473,15 @@ impl World<'_> {
         let keys = &mut self.sealing().nodes[node];
         let place = &mut keys.paths[index];
         let Some(attempt) = place.attempt.take() else { return };
-        let text = error.to_string();
+        let (text, path) = (error.to_string(), place.path);
+        let waits = matches!(error, HandshakeError::Busy(_));
         place.attempts.failed(now, error, random);
         keys.forget(attempt.ours);
+        if !waits {
+            //= docs/protocol.md#seal-1
+            let local = self.local(node);
+            self.nodes[node].endpoint.contact_failed(local, path);
+        }
         self.note(|| format!("node {node}: the handshake has failed: {text}"));
         self.handshake_failed(node, index);
     }

@@ -11,8 +11,8 @@ use apus_seal::{
 };
 use apus_wire::{PathId, Token};
 
-use crate::check::fake_aead::FakeAead;
-use crate::check::script::ScriptedTls;
+use crate::check::cipher::Cipher;
+use crate::check::script::{CertificateName, ScriptedTls};
 use crate::check::seal_plan::SealPlan;
 
 /// Time for a handshake of a client.
@@ -24,8 +24,8 @@ const PER_HOST: u16 = 1_000;
 pub(super) struct SealedPath {
     pub(super) path: PathId,
     pub(super) address: PathId,
-    /// The node with the name of the path; `None` before its first handshake.
-    pub(super) peer: Option<usize>,
+    /// The name of the path; `None` before its first handshake.
+    pub(super) peer: Option<CertificateName>,
     pub(super) keys: Option<AssociationId>,
     pub(super) attempts: Attempts,
     pub(super) attempt: Option<Attempt>,
@@ -59,7 +59,9 @@ pub(super) struct Attempt {
 
 /// The sealed side of a node.
 pub(super) struct Keys {
-    pub(super) table: Associations<FakeAead, PathId>,
+    /// The name in the certificate of the node.
+    pub(super) name: CertificateName,
+    pub(super) table: Associations<Cipher, PathId>,
     pub(super) paths: Vec<SealedPath>,
     /// The path by which an address is called.
     listed: BTreeMap<PathId, usize>,
@@ -95,6 +97,7 @@ impl Keys {
             ..HandshakeLimits::default()
         };
         Self {
+            name: CertificateName::of(node),
             table: Associations::new(u8::try_from(node).expect("few nodes"), plan.limits),
             paths: Vec::new(),
             listed: BTreeMap::new(),
@@ -107,7 +110,7 @@ impl Keys {
     fn add(
         &mut self,
         address: PathId,
-        peer: Option<usize>,
+        peer: Option<CertificateName>,
         keys: Option<AssociationId>,
         is_listed: bool,
     ) -> usize {
@@ -145,7 +148,7 @@ impl Keys {
 
     /// Returns the path of the node with this name at an address. A path keeps the name of its first handshake, so another name has
     /// another path, which the address has from now on.
-    pub(super) fn named(&mut self, address: PathId, name: usize) -> usize {
+    pub(super) fn named(&mut self, address: PathId, name: CertificateName) -> usize {
         let index = self.resolve(address);
         match self.paths[index].peer {
             Some(peer) if peer != name => {
@@ -168,7 +171,12 @@ impl Keys {
     //= docs/protocol.md#seal-10
     /// Returns the path of a record that came from another address than that of the association's path. The address may be forged, so
     /// calls to it do not take this path.
-    pub(super) fn foreign(&mut self, id: AssociationId, from: PathId, peer: usize) -> usize {
+    pub(super) fn foreign(
+        &mut self,
+        id: AssociationId,
+        from: PathId,
+        peer: CertificateName,
+    ) -> usize {
         let known =
             self.paths.iter().position(|path| path.address == from && path.peer == Some(peer));
         match known {
@@ -219,12 +227,13 @@ impl Keys {
         }
     }
 
-    /// Moves an association to a path that the core holds.
-    pub(super) fn follow(&mut self, path: PathId) {
+    /// Moves an association to a path that the core holds. Returns whether it belonged to another one.
+    pub(super) fn follow(&mut self, path: PathId) -> bool {
         let place = &self.paths[path.index()];
         let (address, peer) = (place.address, place.peer);
-        let Some(id) = place.keys else { return };
-        if self.table.path(id).is_some_and(|home| home != path) {
+        let Some(id) = place.keys else { return false };
+        let moves = self.table.path(id).is_some_and(|home| home != path);
+        if moves {
             self.table.move_to(id, path, address);
             self.listed.entry(address).or_insert_with(|| path.index());
             let of_peer = |path: &&mut SealedPath| path.peer == peer;
@@ -232,6 +241,13 @@ impl Keys {
             let refresh_at = times.flatten().min();
             self.paths[path.index()].refresh_at = refresh_at;
         }
+        moves
+    }
+
+    /// Returns whether a record comes from the address of its path.
+    pub(super) fn is_home(&self, from: PathId, record: &[u8]) -> bool {
+        let home = association_of(record).and_then(|id| self.table.path(id));
+        home.is_some_and(|home| self.paths[home.index()].address == from)
     }
 
     /// Returns the time of the next work.
@@ -243,6 +259,11 @@ impl Keys {
         let paths = self.paths.iter().filter_map(of_path);
         paths.chain(self.table.poll_timeout()).chain(self.server.next_timeout()).min()
     }
+}
+
+/// Returns the association that a record names.
+pub(super) fn association_of(record: &[u8]) -> Option<AssociationId> {
+    AssociationId::from_bits(u64::from_be_bytes(record.get(4..12)?.try_into().ok()?))
 }
 
 /// A random key for the certificates of a world.

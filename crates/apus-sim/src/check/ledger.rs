@@ -149,6 +149,44 @@ pub enum Violation {
         /// The node whose name the path has.
         peer: usize,
     },
+    /// A node refused a record as one that it had opened, and had not opened it from the address of its path.
+    #[error("node {node} refused a record of node {peer} that it had not opened")]
+    RefusedUnopened {
+        /// The node's number.
+        node: usize,
+        /// The node that had sealed the record.
+        peer: usize,
+    },
+    /// A path used a number for two records.
+    #[error("node {node} sealed two records of a path with one number")]
+    NumberReused {
+        /// The node's number.
+        node: usize,
+    },
+    /// A hint ended the keys of a path.
+    #[error("node {node} lost the keys of its path to node {peer} because of a hint")]
+    KeysLost {
+        /// The node's number.
+        node: usize,
+        /// The node whose name the path has.
+        peer: usize,
+    },
+    /// A handshake gave a path keys of another name than that of the path.
+    #[error("node {node} gave its path to node {peer} the keys of another name")]
+    Renamed {
+        /// The node's number.
+        node: usize,
+        /// The node whose name the path has.
+        peer: usize,
+    },
+    /// A service executed a request of a node that its rule does not name.
+    #[error("node {node} executed a request of node {from}, which its rule does not name")]
+    NotAllowed {
+        /// The node's number.
+        node: usize,
+        /// The node that sent the request.
+        from: usize,
+    },
     /// A key sealed two records with one nonce.
     #[error("node {node} sealed two records with one nonce")]
     NonceReused {
@@ -230,8 +268,8 @@ impl LedgerEntry {
     /// Notes that the call failed, and checks the error's claim about the execution.
     pub(super) fn fail(&mut self, call: usize, error: CallFailed) -> Result<(), Violation> {
         use CallFailed::{
-            DeadlineExceeded, NoSuchPort, OtherVersion, Overloaded, PeerTimeout, RequestTooLarge,
-            ResponseLost, Unreachable,
+            DeadlineExceeded, HandshakeFailed, NoSuchPort, NotAllowed, NotSent, OtherVersion,
+            Overloaded, PeerTimeout, RequestTooLarge, ResponseLost, Unreachable,
         };
         match error {
             ResponseLost if self.executed_by.is_none() => Err(Violation::NeverExecuted { call }),
@@ -242,6 +280,9 @@ impl LedgerEntry {
             }
             Unreachable { sent: true, .. } => Ok(()),
             NoSuchPort
+            | HandshakeFailed
+            | NotAllowed
+            | NotSent
             | OtherVersion { .. }
             | Overloaded { .. }
             | RequestTooLarge { .. }

@@ -13,8 +13,9 @@
 //! - an attacker is not sent more bytes than it sent, and a request forged in the name of a node is not executed;
 //! - the packets of an RPC stay within a bound by its messages, the network's faults and its age, both in all and while no new data
 //!   arrives;
-//! - in a sealed run, a node opens nothing that was not sealed for it and for that path, opens no record again, and no key seals
-//!   twice with one nonce;
+//! - in a sealed run, a node opens nothing that was not sealed for it and for that path, opens no record again and refuses none as
+//!   opened that it has not opened; no number of a path is used twice, and no key seals twice with one nonce; no hint ends keys; a path
+//!   keeps its name, and no request of a node is executed that the rule of the service does not name;
 //! - nothing panics, and no node asks to be called without end.
 //!
 //! | module | contents |
@@ -34,20 +35,28 @@
 //! | `flights`, `script` | handshakes, and the TLS in them |
 //! | `records` | every record, to compare with the opened ones |
 //! | `attack`, `seen` | datagrams of an attacker on the path |
+//! | `reports` | forged reports of the network |
+//! | `rights` | the rules of services |
+//! | `holes` | rules that tests break |
 //! | `excuses` | calls that may fail because of them |
 //! | `fake_aead` | the cipher |
+//! | `cipher` | the same, or AES-128-GCM in a test |
 
 mod addresses;
 mod attack;
+mod cipher;
 mod compact;
 mod excuses;
 mod fake_aead;
 mod flights;
+mod holes;
 mod hostile;
 mod keys;
 mod ledger;
 mod network;
 mod records;
+mod reports;
+mod rights;
 mod scenario;
 mod script;
 mod seal_plan;
@@ -65,6 +74,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use self::scenario::Scenario;
 use self::world::World;
 
+#[cfg(feature = "holes")]
+pub use self::holes::Hole;
 pub use self::ledger::Violation;
 pub use self::world::Tally;
 
@@ -77,6 +88,12 @@ pub struct ScenarioSubset {
     pub calls: Option<BTreeSet<usize>>,
     /// Faults to inject; all if absent.
     pub faults: Option<BTreeSet<usize>>,
+    /// The rule that the nodes break, if any.
+    #[cfg(feature = "holes")]
+    pub hole: Option<Hole>,
+    /// Whether records are sealed with AES-128-GCM instead of the fake cipher.
+    #[cfg(feature = "aes")]
+    pub is_real: bool,
 }
 
 /// A run that broke a rule.
@@ -130,6 +147,14 @@ fn scenario(seed: u64, part: &ScenarioSubset) -> (Scenario, Vec<usize>) {
         let faults = std::mem::take(&mut scenario.faults).into_iter().enumerate();
         scenario.faults =
             faults.filter(|(i, _)| kept.contains(i)).map(|(_, fault)| fault).collect();
+    }
+    #[cfg(feature = "holes")]
+    {
+        scenario.hole = part.hole;
+    }
+    #[cfg(feature = "aes")]
+    {
+        scenario.is_real = part.is_real;
     }
     scenario.settle();
     (scenario, numbers)
@@ -192,8 +217,7 @@ pub fn log(seed: u64, part: &ScenarioSubset) -> Vec<String> {
 /// fails in the same way.
 #[must_use]
 pub fn minimize(failure: &Failure) -> Failure {
-    let is_sealed = failure.part.is_sealed;
-    let full = whole(failure.seed, is_sealed);
+    let full = whole(failure.seed, failure.part.is_sealed);
     let all = |count: usize| (0..count).collect::<BTreeSet<usize>>();
     let mut best = failure.clone();
     let mut faults = best.part.faults.take().unwrap_or_else(|| all(full.faults.len()));
@@ -201,7 +225,7 @@ pub fn minimize(failure: &Failure) -> Failure {
     let kind = std::mem::discriminant(&failure.violation);
     let fails = |calls: &BTreeSet<usize>, faults: &BTreeSet<usize>| {
         let (calls, faults) = (Some(calls.clone()), Some(faults.clone()));
-        let part = ScenarioSubset { is_sealed, calls, faults };
+        let part = ScenarioSubset { calls, faults, ..failure.part.clone() };
         check(failure.seed, &part)
             .err()
             .filter(|found| std::mem::discriminant(&found.violation) == kind)
@@ -223,6 +247,6 @@ pub fn minimize(failure: &Failure) -> Failure {
         }
         step /= 2;
     }
-    best.part = ScenarioSubset { is_sealed, calls: Some(calls), faults: Some(faults) };
+    best.part = ScenarioSubset { calls: Some(calls), faults: Some(faults), ..best.part };
     best
 }

@@ -162,9 +162,13 @@ impl World<'_> {
     }
 
     /// Sends the next packet of a fault's attacker.
-    pub(super) fn hostile(&mut self, index: usize) {
+    pub(super) fn hostile(&mut self, index: usize) -> Result<(), Violation> {
+        if let FaultType::Reports { .. } = self.scenario.faults[index].kind {
+            return self.report();
+        }
         if self.scenario.is_sealed {
-            return self.attack();
+            self.attack();
+            return Ok(());
         }
         let (to, from, packet) = match self.scenario.faults[index].kind {
             FaultType::Hostile { manner, .. } => {
@@ -179,7 +183,7 @@ impl World<'_> {
                 self.note(|| format!("forged: {}", describe(source, target, &packet)));
                 (target, self.addresses.of[source], packet)
             }
-            _ => return,
+            _ => return Ok(()),
         };
         self.tally.faults += 1;
         if from == attacker() {
@@ -188,6 +192,7 @@ impl World<'_> {
         let to = self.addresses.of[to];
         let arrive = WorldEvent::Arrive { to, from, sender: None, packet };
         self.schedule(self.now + self.scenario.delay, arrive);
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Every record of a run: its sender and the node that it was sealed for, so that each opened one can be compared.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hasher as _;
 
 use apus_seal::CLEAR_LEN;
@@ -28,10 +28,12 @@ struct Record {
 #[derive(Debug, Default)]
 pub(super) struct Records {
     sealed: HashMap<Clear, Record>,
+    /// Ids and numbers, without the marks and the epoch.
+    numbers: HashSet<[u8; CLEAR_LEN - 4]>,
 }
 
 impl Records {
-    /// Notes a record. Fails if its clear bytes are those of an earlier one, whose nonce it then has.
+    /// Notes a record. Fails if its path has used its number before, by whatever key.
     pub(super) fn seal(
         &mut self,
         clear: Clear,
@@ -40,9 +42,12 @@ impl Records {
         name: Option<Name>,
     ) -> Result<(), Violation> {
         let record = Record { by, to, content: hash(content), name, is_opened: [false; 2] };
-        match self.sealed.insert(clear, record) {
-            Some(_) => Err(Violation::NonceReused { node: by }),
-            None => Ok(()),
+        self.sealed.insert(clear, record);
+        let number = clear.last_chunk().expect("the clear bytes are longer");
+        if self.numbers.insert(*number) {
+            Ok(())
+        } else {
+            Err(Violation::NumberReused { node: by })
         }
     }
 
@@ -64,6 +69,12 @@ impl Records {
             return Err(Violation::OpenedAgain { node, peer });
         }
         Ok(())
+    }
+
+    /// Returns the sender of a record that was sealed for a node, and that it has not opened from the address of the path.
+    pub(super) fn unopened(&self, node: usize, datagram: &[u8]) -> Option<usize> {
+        let record = self.sealed.get(datagram.first_chunk()?)?;
+        (record.to == node && !record.is_opened[1]).then_some(record.by)
     }
 
     /// Returns the RPC of a datagram with the clear bytes of a record.

@@ -9,6 +9,7 @@ use apus_wire::{DATA_HEADER_LEN, Data, PacketType};
 use rand::Rng;
 
 use crate::chance::{below, happens};
+use crate::check::holes::Hole;
 
 /// Shortest request: room for its number, the length of its response, and a check byte.
 pub(super) const REQUEST_MIN: u32 = 16;
@@ -76,6 +77,10 @@ pub(super) enum FaultType {
     Attack { packets: u32 },
     /// The node refuses the certificates of all clients.
     Refuse { node: usize },
+    /// The node gets a certificate with another name at the beginning of the fault.
+    Rename { node: usize },
+    /// An attacker forges this many ICMP errors about nodes.
+    Reports { packets: u32 },
 }
 
 /// The kind of packets that a hostile node sends.
@@ -114,6 +119,10 @@ pub(super) struct Scenario {
     pub(super) tight: bool,
     /// Time of the last call and of the end of the last fault.
     pub(super) quiet_from: Duration,
+    /// The rule that the nodes break in a test.
+    pub(super) hole: Option<Hole>,
+    /// Whether records are sealed with AES-128-GCM, in a test.
+    pub(super) is_real: bool,
 }
 
 pub(super) fn micros(n: u32) -> Duration {
@@ -157,6 +166,8 @@ impl Scenario {
             is_sealed: false,
             tight,
             quiet_from: Duration::ZERO,
+            hole: None,
+            is_real: false,
         };
         scenario.settle();
         scenario
@@ -181,6 +192,7 @@ impl Scenario {
             | FaultType::Skew { .. }
             | FaultType::Mtu { .. }
             | FaultType::Attack { .. }
+            | FaultType::Reports { .. }
             | FaultType::Forged { .. } => true,
             FaultType::Reorder { late, .. } => late < self.peer_timeout / 8,
             FaultType::Delay { extra } => extra < self.peer_timeout / 8,
@@ -193,9 +205,15 @@ impl Scenario {
             | FaultType::Pause { .. }
             | FaultType::Buffer { .. }
             | FaultType::Refuse { .. }
+            | FaultType::Rename { .. }
             | FaultType::Hostile { .. } => false,
         });
         harmless && !self.tight && lost <= 50_000
+    }
+
+    /// Whether there are forged reports of the network.
+    pub(super) fn has_reports(&self) -> bool {
+        self.faults.iter().any(|fault| matches!(fault.kind, FaultType::Reports { .. }))
     }
 
     /// Bytes of payload in a full packet of the narrowest path.

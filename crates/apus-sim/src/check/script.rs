@@ -22,30 +22,29 @@ const FIELDS_LEN: usize = 1 + 8 + 1 + 16;
 pub(super) struct ScriptedTls {
     /// The key of the world, which no attacker uses.
     key: [u8; 16],
-    /// The number of this node, which its certificate names.
-    own: u8,
+    /// The name in the certificate of this node.
+    own: CertificateName,
     /// The random numbers of client and server.
     randoms: [u64; 2],
     is_client: bool,
     /// Whether this side refuses the peer's certificate.
     refuses: bool,
-    peer: Option<u8>,
+    peer: Option<CertificateName>,
     output: Vec<u8>,
 }
 
 impl ScriptedTls {
-    pub(super) fn client(key: [u8; 16], own: usize, random: u64) -> Self {
+    pub(super) fn client(key: [u8; 16], own: CertificateName, random: u64) -> Self {
         let mut session = Self::new(key, own, [random, 0], true);
         session.send(CLIENT_HELLO);
         session
     }
 
-    pub(super) fn server(key: [u8; 16], own: usize, random: u64, refuses: bool) -> Self {
+    pub(super) fn server(key: [u8; 16], own: CertificateName, random: u64, refuses: bool) -> Self {
         Self { refuses, ..Self::new(key, own, [0, random], false) }
     }
 
-    fn new(key: [u8; 16], own: usize, randoms: [u64; 2], is_client: bool) -> Self {
-        let own = u8::try_from(own).expect("few nodes");
+    fn new(key: [u8; 16], own: CertificateName, randoms: [u64; 2], is_client: bool) -> Self {
         Self { key, own, randoms, is_client, refuses: false, peer: None, output: Vec::new() }
     }
 
@@ -58,11 +57,11 @@ impl ScriptedTls {
 
     fn send(&mut self, kind: u8) {
         let random = self.randoms[usize::from(!self.is_client)];
-        let signature = self.hash(&[&[kind, self.own]]);
+        let signature = self.hash(&[&[kind, self.own.to_byte()]]);
         let start = self.output.len();
         self.output.push(kind);
         self.output.extend(random.to_be_bytes());
-        self.output.push(self.own);
+        self.output.push(self.own.to_byte());
         self.output.extend(signature);
         self.output.resize(start + LENGTHS[usize::from(kind - 1)], 0);
     }
@@ -76,7 +75,7 @@ impl ScriptedTls {
             self.output = vec![ALERT, Alert::BAD_CERTIFICATE.0];
             return Err(error(Alert::BAD_CERTIFICATE, false));
         }
-        self.peer = Some(name);
+        self.peer = Some(CertificateName::from_byte(name));
         Ok(())
     }
 }
@@ -132,7 +131,7 @@ impl Tls for ScriptedTls {
 
     fn peer(&self) -> Result<Arc<Identity>, TlsError> {
         let peer = self.peer.ok_or_else(|| error(Alert::UNEXPECTED_MESSAGE, false))?;
-        Ok(Arc::new(Identity::named(name_of(peer.into()))))
+        Ok(Arc::new(Identity::named(peer.name())))
     }
 }
 
@@ -140,13 +139,35 @@ fn error(alert: Alert, from_peer: bool) -> TlsError {
     TlsError { alert, from_peer, view: "scripted".to_owned() }
 }
 
-/// The name in the certificate of a node.
-pub(super) fn name_of(node: usize) -> Name {
-    Name::parse(&format!("spiffe://example.org/node/{node}")).expect("a SPIFFE id")
+/// The name in a certificate: a node has one, and gets another one if it is renamed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct CertificateName {
+    pub(super) node: usize,
+    pub(super) is_renamed: bool,
 }
 
-/// The node with a name.
-pub(super) fn node_of(name: &Name) -> usize {
-    let number = name.as_str().rsplit('/').next().and_then(|number| number.parse().ok());
-    number.expect("a name of this world ends with a number")
+impl CertificateName {
+    const RENAMED: u8 = 0x80;
+
+    pub(super) fn of(node: usize) -> Self {
+        Self { node, is_renamed: false }
+    }
+
+    fn to_byte(self) -> u8 {
+        let mark = if self.is_renamed { Self::RENAMED } else { 0 };
+        u8::try_from(self.node).expect("few nodes") | mark
+    }
+
+    fn from_byte(byte: u8) -> Self {
+        Self { node: (byte % Self::RENAMED).into(), is_renamed: byte >= Self::RENAMED }
+    }
+
+    pub(super) fn name(self) -> Name {
+        Name::parse(&format!("spiffe://example.org/node/{}", self.to_byte())).expect("a SPIFFE id")
+    }
+
+    pub(super) fn parse(name: &Name) -> Self {
+        let number = name.as_str().rsplit('/').next().and_then(|number| number.parse().ok());
+        Self::from_byte(number.expect("a name of this world ends with a number"))
+    }
 }

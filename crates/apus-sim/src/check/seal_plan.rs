@@ -20,6 +20,8 @@ pub(super) struct SealPlan {
     pub(super) lifetime: Duration,
     /// Upper bound on the time of public-key work, in µs.
     pub(super) work_us: u32,
+    /// A service, and a node that its rule does not name.
+    pub(super) denied: Option<(usize, usize)>,
 }
 
 impl SealPlan {
@@ -43,7 +45,15 @@ impl SealPlan {
         let rekey = if happens(rng, 600_000) { rekey } else { Duration::from_secs(3600) };
         // Some keys end before they would be refreshed.
         let lifetime = if happens(rng, 200_000) { rekey.mul_f64(0.7) } else { rekey * 2 };
-        Self { limits, rekey, lifetime, work_us: [1, 150, 2_000][below(rng, 3) as usize] }
+        let work_us = [1, 150, 2_000][below(rng, 3) as usize];
+        let mut node = || below(rng, scenario.nodes as u32) as usize;
+        let (service, client) = (node(), node());
+        let denied = (service != client && happens(rng, 250_000)).then_some((service, client));
+        #[cfg(feature = "holes")]
+        {
+            limits.hole = scenario.hole.and_then(crate::check::holes::of_associations);
+        }
+        Self { limits, rekey, lifetime, work_us, denied }
     }
 }
 
@@ -67,6 +77,17 @@ pub(super) fn seal(scenario: &mut Scenario) {
         let from = part(rng);
         let until = from + part(rng);
         scenario.faults.push(Fault { from, until, kind: FaultType::Refuse { node } });
+    }
+    if happens(rng, 50_000) {
+        let node = below(rng, scenario.nodes as u32) as usize;
+        let from = part(rng);
+        scenario.faults.push(Fault { from, until: from, kind: FaultType::Rename { node } });
+    }
+    if happens(rng, 150_000) {
+        let from = part(rng);
+        let until = from + part(rng);
+        let packets = [5, 50, 300][below(rng, 3) as usize];
+        scenario.faults.push(Fault { from, until, kind: FaultType::Reports { packets } });
     }
     scenario.settle();
 }

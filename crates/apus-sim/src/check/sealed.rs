@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use apus_seal::{
-    AssociationId, CLEAR_LEN, HEADER_LEN_MAX, OVERHEAD, OpenError, VERSION_HINT, VERSION_SEALED,
+    AssociationId, CLEAR_LEN, HEADER_LEN_MAX, OVERHEAD, OpenError, SealLimits, VERSION_HINT,
+    VERSION_SEALED,
 };
 use apus_wire::{DATA_HEADER_LEN, PathId, Priority};
 
 use crate::check::addresses::SentPacket;
 use crate::check::fake_aead::FakeAead;
-use crate::check::keys::Keys;
+use crate::check::holes::Hole;
+use crate::check::keys::{Keys, association_of};
 use crate::check::ledger::Violation;
 use crate::check::network::describe;
 use crate::check::sealing::{Content, FLIGHT, Sealing};
@@ -42,7 +44,7 @@ impl World<'_> {
     /// Returns the node with the name of a sealed path.
     pub(super) fn peer_of(&self, node: usize, path: PathId) -> Option<usize> {
         let sealing = self.sealing.as_ref()?;
-        sealing.nodes[node].paths.get(path.index())?.peer
+        sealing.nodes[node].paths.get(path.index())?.peer.map(|peer| peer.node)
     }
 
     /// Seals the packets that a node sends, and gives them to the network.
@@ -57,7 +59,8 @@ impl World<'_> {
     fn carry_record(&mut self, packet: &SentPacket) -> Result<(), Violation> {
         let &SentPacket { node, path, level, header_len, ref bytes } = packet;
         let place = &mut self.sealing().nodes[node].paths[path.index()];
-        let (keys, peer, address) = (place.keys, place.peer, place.address);
+        let (keys, address) = (place.keys, place.address);
+        let peer = place.peer.map(|peer| peer.node);
         let (Some(id), Some(peer)) = (keys, peer) else {
             if !std::mem::replace(&mut place.is_wanted, true) {
                 self.tend_soon(node);
@@ -75,18 +78,26 @@ impl World<'_> {
         } else {
             Content::Whole(bytes)
         };
+        #[cfg(feature = "holes")]
+        if self.has(Hole::NumberKept) && is_sent_again(bytes) {
+            let header_len = if let Content::Parts(_, header) = content { header.len() } else { 0 };
+            self.sealing().nodes[node].table.step_back(id, level, header_len);
+        }
         let Some(datagram) = self.seal(node, id, level, &content) else {
             self.work.disturbed(&name);
             return Ok(());
         };
         let clear = *datagram.first_chunk().expect("a record has clear bytes");
         self.note(|| describe(node, peer, bytes));
+        if FakeAead::has_reused_nonce() {
+            return Err(Violation::NonceReused { node });
+        }
         self.sealing().records.seal(clear, (node, peer), bytes, Some(name))?;
         let kind = bytes.get(11).copied();
         if self.give(node, address, datagram, kind) {
             self.work.disturbed(&name);
         }
-        if FakeAead::has_reused_nonce() { Err(Violation::NonceReused { node }) } else { Ok(()) }
+        Ok(())
     }
 
     /// Returns a record; `None` if the association has ended.
@@ -189,10 +200,7 @@ impl World<'_> {
     ) -> Result<(), Violation> {
         match datagram.first_chunk() {
             Some(&FLIGHT) => self.on_flight(node, from, None, &datagram),
-            Some(&[0, 0, VERSION_HINT, ..]) => {
-                self.on_hint(node, from, &datagram);
-                Ok(())
-            }
+            Some(&[0, 0, VERSION_HINT, ..]) => self.on_hint(node, from, &datagram),
             Some(&[0, 0, VERSION_SEALED, ..]) => self.on_record(node, from, datagram),
             _ => Ok(()), // A plain packet.
         }
@@ -206,21 +214,21 @@ impl World<'_> {
     ) -> Result<(), Violation> {
         let clear = *datagram.first_chunk().unwrap_or(&[0; CLEAR_LEN]);
         let now = self.now;
-        let opening = match open(&mut self.sealing().nodes[node], now, from, &mut datagram) {
+        let is_early = self.has(Hole::LengthBeforeTag);
+        let keys = &mut self.sealing().nodes[node];
+        let opening = match open(keys, now, from, &mut datagram, is_early) {
             Ok(opening) => opening,
-            Err(error) => {
-                self.on_unopened(node, from, &datagram, error);
-                return Ok(());
-            }
+            Err(error) => return self.on_unopened(node, from, &datagram, error),
         };
         let Opening { id, home, content } = opening;
         let keys = &mut self.sealing().nodes[node];
         let home_path = keys.table.path(id).expect("it has opened a record");
-        let peer = keys.paths[home_path.index()].peer.expect("a path with keys has a name");
+        let name = keys.paths[home_path.index()].peer.expect("a path with keys has a name");
         let index = match home {
             Some(path) => path.index(),
-            None => keys.foreign(id, from, peer),
+            None => keys.foreign(id, from, name),
         };
+        let peer = name.node;
         let path = keys.paths[index].path;
         self.end_if_confirmed(node, id);
         self.sealing().records.open(clear, (node, peer), &content, home.is_some())?;
@@ -232,17 +240,35 @@ impl World<'_> {
             return self.on_flight(node, from, Some(id), &content);
         }
         self.work.arrived(now, peer, node, &content);
+        self.excuses.note_record(now, node, peer);
         let local = self.local(node);
         self.nodes[node].endpoint.handle_packet(local, path, &content);
         Ok(())
     }
 
-    fn on_unopened(&mut self, node: usize, from: PathId, datagram: &[u8], error: OpenError) {
+    fn on_unopened(
+        &mut self,
+        node: usize,
+        from: PathId,
+        datagram: &[u8],
+        error: OpenError,
+    ) -> Result<(), Violation> {
         self.note(|| format!("node {node} does not open {} bytes: {error}", datagram.len()));
         self.disturb(datagram);
+        let sealing = self.sealing();
+        // An idle association forgets which numbers below the highest one have come (seal-8).
+        let remembers = sealing.plan.limits.key_time == SealLimits::default().key_time;
+        if error == OpenError::Replayed
+            && remembers
+            && sealing.nodes[node].is_home(from, datagram)
+            && let Some(peer) = sealing.records.unopened(node, datagram)
+        {
+            return Err(Violation::RefusedUnopened { node, peer });
+        }
         if let Some(hint) = error.hint() {
             self.give(node, from, hint.emit().to_vec(), None);
         }
+        Ok(())
     }
 
     /// Notes that the RPC of a datagram may need more packets.
@@ -253,17 +279,23 @@ impl World<'_> {
     }
 
     //= docs/protocol.md#seal-9
-    fn on_hint(&mut self, node: usize, from: PathId, datagram: &[u8]) {
+    fn on_hint(&mut self, node: usize, from: PathId, datagram: &[u8]) -> Result<(), Violation> {
         let now = self.now;
         let keys = &mut self.sealing().nodes[node];
-        let Some(index) = keys.listed(from) else { return };
-        let Some(id) = keys.paths[index].keys else { return };
+        let Some(index) = keys.listed(from) else { return Ok(()) };
+        let place = &keys.paths[index];
+        let Some((id, peer)) = place.keys.zip(place.peer) else { return Ok(()) };
+        let has_keys = keys.table.path(id).is_some();
         let result = keys.table.handle_hint(now, id, datagram);
+        if has_keys && keys.table.path(id).is_none() {
+            return Err(Violation::KeysLost { node, peer: peer.node });
+        }
         if result.is_ok() {
             keys.doubt(index);
             self.tend_soon(node);
         }
         self.note(|| format!("node {node} has a hint: {result:?}"));
+        Ok(())
     }
 
     /// Looks at the timers of a node's sealed side before anything else happens.
@@ -309,22 +341,38 @@ impl World<'_> {
     }
 }
 
+/// Opens a record. `is_early` is a hole: the bytes of a message count before the tag is tested.
 fn open(
     keys: &mut Keys,
     now: Duration,
     from: PathId,
     datagram: &mut [u8],
+    is_early: bool,
 ) -> Result<Opening, OpenError> {
+    let id = association_of(datagram);
     let admitted = keys.table.admit(from, datagram)?;
     let home = admitted.path();
     let opened = if admitted.header_len() == 0 {
         admitted.open_in_place(now)?
     } else {
         let mut room = vec![0; admitted.text_len() + 8];
-        let opened = admitted.open_into(now, &mut room)?;
+        let opened = match admitted.open_into(now, &mut room) {
+            Err(OpenError::Forged) if is_early && home.is_some() => {
+                let id = id.expect("the datagram was admitted");
+                return Ok(Opening { id, home, content: room });
+            }
+            opened => opened?,
+        };
         let (payload, header) = opened.parts();
         debug_assert!(header.len() >= DATA_HEADER_LEN);
         return Ok(Opening { id: opened.id, home, content: [header, payload].concat() });
     };
     Ok(Opening { id: opened.id, home, content: opened.text.to_vec() })
+}
+
+/// Whether a packet is DATA that is sent again.
+#[cfg(feature = "holes")]
+fn is_sent_again(packet: &[u8]) -> bool {
+    use apus_wire::Packet;
+    matches!(Packet::parse(packet), Ok(Packet::Data { data, .. }) if data.retransmit)
 }

@@ -2,8 +2,9 @@
 
 use apus_wire::PathId;
 
-use crate::check::fake_aead::FakeAead;
+use crate::check::cipher::Cipher;
 use crate::check::keys::{Keys, world_key};
+use crate::check::ledger::Violation;
 use crate::check::records::Records;
 use crate::check::scenario::Scenario;
 use crate::check::seal_plan::SealPlan;
@@ -29,11 +30,13 @@ pub(super) struct Sealing {
     pub(super) seen: Seen,
     /// Records that came before their keys, which are there now.
     pub(super) kept: Vec<(usize, PathId, Vec<u8>)>,
+    /// A rule that a handshake has broken.
+    pub(super) violation: Option<Violation>,
 }
 
 impl Sealing {
     pub(super) fn new(scenario: &Scenario) -> Self {
-        FakeAead::forget_nonces();
+        Cipher::begin(scenario.is_real);
         let plan = SealPlan::new(scenario);
         let mut rng = apus_load::seeded(scenario.seed ^ 0x6b65_7973);
         Self {
@@ -43,6 +46,7 @@ impl Sealing {
             records: Records::default(),
             seen: Seen::default(),
             kept: Vec::new(),
+            violation: None,
         }
     }
 

@@ -79,6 +79,8 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         is_sealed: false,
         tight: false,
         quiet_from: Duration::ZERO,
+        hole: None,
+        is_real: false,
     };
     // Several calls are in progress at a time between the same two nodes, in both directions.
     let span = millis([2, 20, 100, 600][below(&mut rng, 4) as usize] + below(&mut rng, 10));

@@ -172,6 +172,16 @@ impl Work {
         self.disturbed(&Name::contact(one, other));
     }
 
+    /// Notes that all RPCs of two nodes may need more packets.
+    pub(super) fn disturbed_pair(&mut self, one: usize, other: usize) {
+        let pair = (one.min(other), one.max(other));
+        let of_pair = |name: &Name| (name.client.min(name.server), name.client.max(name.server));
+        for (_, spent) in self.rpcs.iter_mut().filter(|(name, _)| of_pair(name) == pair) {
+            spent.disturbed += 1;
+            spent.disturbed_since += 1;
+        }
+    }
+
     /// Notes the tokens that a handshake gave to a pair of nodes.
     pub(super) fn introduced(&mut self, ours: Token, theirs: Token) {
         self.tokens.learn(ours, theirs);

@@ -20,6 +20,7 @@ use crate::check::hostile::IssuedToken;
 use crate::check::ledger::{
     Fate, LedgerEntry, Violation, context, number_of, request, response, verify,
 };
+use crate::check::rights;
 use crate::check::scenario::{Fault, FaultType, Scenario};
 use crate::check::sealing::Sealing;
 use crate::check::work::Work;
@@ -146,7 +147,10 @@ impl Node {
         let mut endpoint = Endpoint::new(scenario.config.clone(), seed);
         let client = endpoint.open(None).expect("the first socket gets a port");
         debug_assert_eq!(endpoint.port(client), Some(CLIENT_PORT));
-        endpoint.open(Some(PORT)).expect("the port is free");
+        let service = endpoint.open(Some(PORT)).expect("the port is free");
+        if scenario.is_sealed {
+            rights::prepare(&mut endpoint, service);
+        }
         let of = |fault: &Fault| match fault.kind {
             FaultType::Skew { node: skewed, parts } if skewed == node => Some(i64::from(parts)),
             _ => None,
@@ -258,7 +262,9 @@ impl<'a> World<'a> {
         let call = self.scenario.calls[call];
         self.sealing.as_ref().is_some_and(|sealing| {
             let mut paths = sealing.nodes[call.from].paths.iter();
-            !paths.any(|path| path.peer == Some(call.to) && path.keys.is_some())
+            !paths.any(|path| {
+                path.peer.is_some_and(|peer| peer.node == call.to) && path.keys.is_some()
+            })
         })
     }
 
@@ -328,10 +334,7 @@ impl<'a> World<'a> {
                 Ok(())
             }
             WorldEvent::FaultEnds(index) => self.end_fault(index),
-            WorldEvent::Hostile(index) => {
-                self.hostile(index);
-                Ok(())
-            }
+            WorldEvent::Hostile(index) => self.hostile(index),
             WorldEvent::Flight { node, incarnation, to, over, bytes } => {
                 if self.is_running(node, incarnation) {
                     let over = over.and_then(AssociationId::from_bits);
@@ -465,9 +468,11 @@ impl<'a> World<'a> {
 
     /// Moves keys to the paths that the endpoint has begun to hold.
     fn follow(&mut self, node: usize) {
-        for path in self.held.drain(..) {
-            if let Some(sealing) = &mut self.sealing {
-                sealing.nodes[node].follow(path);
+        for path in std::mem::take(&mut self.held) {
+            if let Some(sealing) = &mut self.sealing
+                && sealing.nodes[node].follow(path)
+            {
+                self.set_rights(node, path.index(), None);
             }
         }
     }
@@ -517,7 +522,8 @@ impl<'a> World<'a> {
                     self.entries[index].fail(index, error.clone())?;
                 }
                 let call = self.scenario.calls[index];
-                let is_excused = call.deadline.is_some() || call.dropped || self.excuses.has(index);
+                let is_excused =
+                    call.deadline.is_some() || call.dropped || self.is_excused(index, &error);
                 if self.scenario.is_benign() && !is_excused {
                     let error = error.to_string();
                     return Err(Violation::FailedWithoutReason { call: index, error });
@@ -580,6 +586,9 @@ impl<'a> World<'a> {
         };
         let call = self.scenario.calls[index];
         self.note(|| format!("node {node} executes #{index}"));
+        if !self.is_allowed(node, call.from) {
+            return Err(Violation::NotAllowed { node, from: call.from });
+        }
         if !self.scenario.damages() {
             self.entries[index].execute(index, incarnation)?;
             verify(index, "request", &request(index, &call), body)?;
@@ -602,6 +611,7 @@ impl<'a> World<'a> {
         match fault.kind {
             FaultType::Restart { node } => self.stop(node),
             FaultType::Move { node, heir } => self.addresses.move_node(node, heir),
+            FaultType::Rename { node } => self.sealing().nodes[node].name.is_renamed = true,
             FaultType::Pause { node, queue } if self.nodes[node].up => {
                 let place = &mut self.nodes[node];
                 place.paused.get_or_insert(index);
@@ -609,6 +619,7 @@ impl<'a> World<'a> {
             }
             FaultType::Hostile { packets, .. }
             | FaultType::Forged { packets, .. }
+            | FaultType::Reports { packets }
             | FaultType::Attack { packets } => {
                 let span = fault.until.saturating_sub(fault.from);
                 for packet in 0..packets {
