@@ -1,7 +1,5 @@
 //! Holes that the fault campaign must find. Tests bring one back, by the feature `holes`, which no program has.
 
-use crate::SealLimits;
-
 /// A rule that associations break.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(
@@ -17,18 +15,4 @@ pub enum Hole {
     HintEvicts,
     /// Datagrams from other addresses are marked in the window of the path's own address (seal-10).
     OneWindow,
-}
-
-impl SealLimits {
-    /// Returns whether a test has opened a hole.
-    #[inline(always)]
-    pub(crate) fn has(&self, hole: Hole) -> bool {
-        #[cfg(feature = "holes")]
-        return self.hole == Some(hole);
-        #[cfg(not(feature = "holes"))]
-        {
-            let _ = hole;
-            false
-        }
-    }
 }

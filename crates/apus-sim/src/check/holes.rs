@@ -1,7 +1,5 @@
 //! Holes in sealing that the campaign must find. A test brings one back, by the feature `holes`, which no program has.
 
-use crate::check::world::World;
-
 /// A rule of sealing that all nodes of a run break.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(
@@ -30,13 +28,6 @@ pub enum Hole {
     NumberKept,
     /// A path that the other side has made has every right (seal-6).
     RightsOfAll,
-}
-
-impl World<'_> {
-    /// Returns whether the nodes break a rule.
-    pub(super) fn has(&self, hole: Hole) -> bool {
-        cfg!(feature = "holes") && self.scenario.hole == Some(hole)
-    }
 }
 
 /// The hole of `apus-seal` that is one of this crate.

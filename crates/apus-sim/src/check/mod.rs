@@ -38,7 +38,7 @@
 //! | `reports` | forged reports of the network |
 //! | `rights` | the rules of services |
 //! | `holes` | rules that tests break |
-//! | `excuses` | calls that may fail because of them |
+//! | `excuses`, `excused` | calls that may fail because of them: the list, and the part of a world that makes and reads it |
 //! | `fake_aead` | the cipher |
 //! | `cipher` | the same, or AES-128-GCM in a test |
 
@@ -46,6 +46,7 @@ mod addresses;
 mod attack;
 mod cipher;
 mod compact;
+mod excused;
 mod excuses;
 mod fake_aead;
 mod flights;

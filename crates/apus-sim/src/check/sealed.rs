@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use apus_proto::Rights;
 use apus_seal::{
-    AssociationId, CLEAR_LEN, HEADER_LEN_MAX, OVERHEAD, OpenError, SealLimits, VERSION_HINT,
+    AssociationId, CLEAR_LEN, HEADER_LEN_MAX, OVERHEAD, OpenError, Role, SealLimits, VERSION_HINT,
     VERSION_SEALED,
 };
 use apus_wire::{DATA_HEADER_LEN, PathId, Priority};
@@ -14,6 +15,7 @@ use crate::check::holes::Hole;
 use crate::check::keys::{Keys, association_of};
 use crate::check::ledger::Violation;
 use crate::check::network::describe;
+use crate::check::rights::DENIED;
 use crate::check::sealing::{Content, FLIGHT, Sealing};
 use crate::check::world::{World, WorldEvent};
 
@@ -375,4 +377,22 @@ fn open(
 fn is_sent_again(packet: &[u8]) -> bool {
     use apus_wire::Packet;
     matches!(Packet::parse(packet), Ok(Packet::Data { data, .. }) if data.retransmit)
+}
+
+impl World<'_> {
+    /// Returns whether the rule of a service names a node.
+    pub(super) fn is_allowed(&self, node: usize, from: usize) -> bool {
+        let plan = self.sealing.as_ref().map(|sealing| &sealing.plan);
+        plan.is_none_or(|plan| plan.denied != Some((node, from)))
+    }
+
+    /// Reports the rights of the peer of a path to the core of a node. `role` is that of the node in the handshake.
+    pub(super) fn set_rights(&mut self, node: usize, index: usize, role: Option<Role>) {
+        let place = &self.sealing().nodes[node].paths[index];
+        let (path, peer) = (place.path, place.peer);
+        let is_open = role == Some(Role::Server) && self.has(Hole::RightsOfAll);
+        let is_allowed = peer.is_some_and(|peer| self.is_allowed(node, peer.node));
+        let rights = if is_allowed || is_open { Rights::ALL } else { DENIED };
+        self.nodes[node].endpoint.set_rights(path, rights);
+    }
 }

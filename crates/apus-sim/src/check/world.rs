@@ -16,6 +16,7 @@ use crate::chance::happens;
 use crate::check::addresses::{Addresses, Outbox, SentPacket};
 use crate::check::compact;
 use crate::check::excuses::Excuses;
+use crate::check::holes::Hole;
 use crate::check::hostile::IssuedToken;
 use crate::check::ledger::{
     Fate, LedgerEntry, Violation, context, number_of, request, response, verify,
@@ -177,6 +178,11 @@ impl Node {
 }
 
 impl<'a> World<'a> {
+    /// Returns whether the nodes break a rule.
+    pub(super) fn has(&self, hole: Hole) -> bool {
+        cfg!(feature = "holes") && self.scenario.hole == Some(hole)
+    }
+
     pub(super) fn new(scenario: &'a Scenario, trace: bool) -> Self {
         let node = |node| Node::new(scenario, node, 0);
         let mut world = Self {
