@@ -4,7 +4,7 @@
 
 use apus_sim::check::{Hole, ScenarioSubset, Violation, check};
 
-/// A hole, the first seed that shows it, and its violation.
+/// A hole, a seed near the first one that shows it, and its violation. A change of the protocol moves that seed.
 struct Expected {
     hole: Hole,
     seed: u64,
@@ -74,12 +74,18 @@ fn violation(seed: u64, hole: Option<Hole>) -> Option<Violation> {
     check(seed, &part).err().map(|failure| failure.violation)
 }
 
+/// Seeds that are tried for a hole, from the noted one on.
+const TRIED: u64 = 200;
+
 #[test]
-fn the_first_seed_of_each_hole_shows_it() {
+fn each_hole_is_found_soon_and_as_its_own_violation() {
     for Expected { hole, seed, is_named } in EXPECTED {
-        let found = violation(seed, Some(hole));
-        assert!(found.as_ref().is_some_and(is_named), "{hole:?}, seed {seed}: {found:?}");
-        assert_eq!(violation(seed, None), None, "{hole:?}, seed {seed} without the hole");
+        let found =
+            (seed..seed + TRIED).find_map(|seed| Some((seed, violation(seed, Some(hole))?)));
+        println!("{hole:?}: {found:?}");
+        let Some((first, found)) = found else { panic!("{hole:?} from seed {seed} on") };
+        assert!(is_named(&found), "{hole:?}, seed {first}: {found:?}");
+        assert_eq!(violation(first, None), None, "{hole:?}, seed {first} without the hole");
     }
 }
 
