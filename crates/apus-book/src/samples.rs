@@ -17,4 +17,5 @@ pages! {
     streams = "docs/streams.md",
     errors = "docs/errors.md",
     settings = "docs/settings.md",
+    security = "docs/security.md",
 }

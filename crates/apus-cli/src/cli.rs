@@ -14,7 +14,9 @@ use crate::lab::{self, Lab};
 use crate::node::{self, NodeCommand};
 use crate::sim::{self, Sim};
 use crate::trace::{self, Trace};
-use crate::{carrier, completions, daemon, demo, doctor, man, report, run, settings, stat, top};
+use crate::{
+    carrier, completions, daemon, demo, dev_certs, doctor, man, report, run, settings, stat, top,
+};
 
 /// Homa for user space: short messages stay fast beside long ones, on a stock Linux kernel
 #[derive(Debug, Parser)]
@@ -74,6 +76,7 @@ enum Command {
     #[command(subcommand, arg_required_else_help = true)]
     Irq(Irq),
     Report(report::Args),
+    DevCerts(dev_certs::Args),
     Settings(settings::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -120,6 +123,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Irq(irq) => irq::run(&irq),
         Command::Report(args) => report::run(&args),
+        Command::DevCerts(args) => dev_certs::run(&args),
         Command::Settings(args) => settings::run(&args),
         Command::Completions(args) => completions::run(&args, Cli::command()),
         Command::Man(args) => man::run(&args, Cli::command()),

@@ -23,6 +23,7 @@ mod completions;
 mod counters;
 mod daemon;
 mod demo;
+mod dev_certs;
 mod doctor;
 mod failure;
 mod interrupt;

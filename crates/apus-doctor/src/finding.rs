@@ -40,6 +40,8 @@ pub enum Subject {
     Privileges,
     /// Other processes with Apus.
     Processes,
+    /// Instructions for encryption, and the certificate of a node.
+    Encryption,
     /// The path to a peer.
     Path,
     /// The kernel, and the rights of this process that suspension needs.
@@ -72,6 +74,7 @@ impl Subject {
             Self::Limits => "Limits of a process",
             Self::Privileges => "Privileges",
             Self::Processes => "Processes with Apus",
+            Self::Encryption => "Encryption",
             Self::Path => "Path",
             Self::SuspensionRights => "Kernel and rights",
             Self::Program => "Program",

@@ -697,6 +697,15 @@ impl ConfigError {
 mod tests {
     use super::*;
 
+    /// A value that a setting refuses. Where patterns are allowed, `x` is a DNS name.
+    fn wrong_value(key: &str) -> &str {
+        match key {
+            "tls_servers" => "*",
+            "tls_deny" => "any",
+            _ => "x",
+        }
+    }
+
     #[test]
     fn links_alone_have_the_same_defaults() {
         let config = Config::new();
@@ -707,7 +716,8 @@ mod tests {
             let mut config = Config::new();
             (setting.set)(&mut config, setting.default).unwrap();
             assert_eq!(format!("{config:?}"), format!("{:?}", Config::new()), "{}", setting.key);
-            assert!((setting.set)(&mut config, "x").is_err(), "{}", setting.key);
+            let wrong = wrong_value(setting.key);
+            assert!((setting.set)(&mut config, wrong).is_err(), "{}", setting.key);
         }
     }
 
@@ -764,6 +774,10 @@ mod tests {
             let error = Config::new().set(key, value).unwrap_err().to_string();
             assert!(error.contains(key) && error.contains(value), "{error}");
         }
+        let error = Config::new().set("tls_servers", "kv, */x").unwrap_err().to_string();
+        let allowed = "expected none, or patterns with commas between them (spiffe://DOMAIN/PATH, ";
+        assert!(error.starts_with(&format!("tls_servers = 'kv, */x': {allowed}")), "{error}");
+        assert!(error.contains("any, plain), but \"*/x\" is none: "), "{error}");
     }
 
     #[test]

@@ -115,6 +115,15 @@ fn a_setter_given_a_wrong_value_keeps_the_node_from_starting() {
     }
 }
 
+/// A value that a setting refuses. Where patterns are allowed, `x` is a DNS name.
+fn wrong_value(key: &str) -> &str {
+    match key {
+        "tls_servers" => "*",
+        "tls_deny" => "any",
+        _ => "x",
+    }
+}
+
 #[test]
 fn every_setting_has_a_key_and_a_variable() {
     let mut seen = std::collections::BTreeSet::new();
@@ -122,12 +131,14 @@ fn every_setting_has_a_key_and_a_variable() {
         let key = setting.key;
         assert!(seen.insert(key), "{key} twice");
         assert_eq!(setting.variable, format!("APUS_{}", key.to_uppercase()));
-        let error = Config::new().set(key, "x").unwrap_err().to_string();
-        assert!(error.starts_with(&format!("{key} = 'x': expected ")), "{error}");
-        let error = Config::from_toml_str(&format!("{key} = 'x'")).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("{key} = 'x': expected ")), "{error}");
+        let wrong = wrong_value(key);
+        let message = format!("{key} = '{wrong}': expected ");
+        let error = Config::new().set(key, wrong).unwrap_err().to_string();
+        assert!(error.starts_with(&message), "{error}");
+        let error = Config::from_toml_str(&format!("{key} = '{wrong}'")).unwrap_err().to_string();
+        assert!(error.starts_with(&message), "{error}");
         let error = Config::new()
-            .apply_variables(|name| (name == setting.variable).then(|| "x".to_owned()))
+            .apply_variables(|name| (name == setting.variable).then(|| wrong.to_owned()))
             .unwrap_err();
         assert!(error.to_string().starts_with(&setting.variable), "{error}");
     }

@@ -97,6 +97,8 @@ fn the_page_of_errors_has_every_variant() {
         "CloseError",
         "ConfigError",
         "ResolveError",
+        "RuleError",
+        "IdentityError",
     ] {
         let start = format!("pub enum {error} {{\n");
         let source = source.split_once(&start).unwrap_or_else(|| panic!("no {error}")).1;

@@ -7,11 +7,12 @@ use serde_json::Value;
 
 use crate::program::{Server, apus, command, fails, stderr};
 
-const SUBJECTS: [&str; 16] = [
+const SUBJECTS: [&str; 17] = [
     "af-xdp",
     "busy-polling",
     "clock",
     "dev-shm",
+    "encryption",
     "idle-states",
     "interface",
     "interrupts",

@@ -6,7 +6,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `clock`, `idle_states`, `processors`, `wake_ups`, `cpu_list` | processors and time |
-//! | `dev_shm`, `limits`, `privileges`, `processes`, `other_load` | this process and its host |
+//! | `dev_shm`, `encryption`, `limits`, `privileges`, `processes`, `other_load` | this process and its host |
 //! | `interface`, `interrupts`, `socket_buffers`, `udp_offloads` | the way of a packet |
 //! | `af_xdp`, `busy_polling`, `irq_suspension` | features of the kernel that Apus does not use itself |
 
@@ -15,6 +15,7 @@ mod busy_polling;
 mod clock;
 mod cpu_list;
 mod dev_shm;
+mod encryption;
 mod idle_states;
 mod interface;
 mod interrupts;
@@ -78,6 +79,7 @@ pub fn findings(config: &Config, interface: &str, engine: &Path) -> Vec<Finding>
         limits::Limits::gather().findings(),
         privileges::Privileges::gather(files).findings(),
         processes::Processes::gather(files, &counters, engine).findings(),
+        encryption::Encryption::gather(files, |name| env::var(name).ok()).findings(),
     ];
     subjects.into_iter().flatten().collect()
 }

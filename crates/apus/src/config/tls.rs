@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use apus_seal::{Denied, Rule};
+use apus_seal::{Denied, PatternError, Rule};
 
 use super::quantity::parse_duration;
 
@@ -25,8 +25,8 @@ const ALLOW: &str = "none, or PORT=PATTERN,... with semicolons between ports, su
 
 /// The use of plain packets by a node with a certificate. From the setting `tls_plain`.
 ///
-/// A cluster moves in three steps: all nodes get certificates and `use`; then all get `accept`; once `plain_requests` of
-/// [`Node::stats`](crate::Node::stats) stays the same, all get `refuse`. A client never goes back to plain packets by itself.
+/// A cluster moves in three steps: all nodes get certificates and `use`; then all get `accept`; once no request comes without a
+/// [`Request::peer`](crate::Request::peer), all get `refuse`. A client never goes back to plain packets by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Plain {
     /// Calls are sealed, and plain requests are refused. The default.
@@ -97,11 +97,16 @@ pub(super) fn parse_trust(text: &str) -> Result<Vec<(String, PathBuf)>, String> 
 }
 
 pub(super) fn parse_rule(text: &str) -> Result<Rule, String> {
-    Rule::parse(entries(text)).map_err(|error| error.to_string())
+    Rule::parse(entries(text)).map_err(|error| expected(&error))
 }
 
 pub(super) fn parse_denied(text: &str) -> Result<Denied, String> {
-    Denied::parse(entries(text)).map_err(|error| error.to_string())
+    Denied::parse(entries(text)).map_err(|error| expected(&error))
+}
+
+/// The allowed patterns, as a phrase, with the fault of the one that is none.
+fn expected(PatternError { text, cause, allowed }: &PatternError) -> String {
+    format!("none, or patterns with commas between them ({allowed}), but {text:?} is none: {cause}")
 }
 
 pub(super) fn parse_allow(text: &str) -> Result<BTreeMap<u16, Rule>, String> {
