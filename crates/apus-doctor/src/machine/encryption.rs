@@ -129,7 +129,8 @@ fn key_file(files: &CertificateFiles) -> Option<Finding> {
             let found = format!("'{key}': {error}");
             let change =
                 "export APUS_TLS_KEY=FILE # the key of the certificate, readable by this user";
-            return Some(Finding::bad(SUBJECT, name, found, change));
+            let finding = Finding::new(SUBJECT, name, Verdict::Bad, found);
+            return Some(finding.change(change, STARTS));
         }
     };
     let verdict = match mode {
@@ -152,7 +153,8 @@ fn certificate(files: &CertificateFiles) -> Option<Finding> {
         Ok(shown) => shown,
         Err(fault) => {
             let change = "apus settings tls # the files that the settings name";
-            return Some(Finding::bad(SUBJECT, name, fault.as_str(), change));
+            let finding = Finding::new(SUBJECT, name, Verdict::Bad, fault.as_str());
+            return Some(finding.change(change, STARTS));
         }
     };
     let days = shown.left.as_secs() / DAY_S;
@@ -180,18 +182,18 @@ fn chain(files: &CertificateFiles) -> Option<Finding> {
         None => Finding::good(SUBJECT, "chain", "complete: it leads to a root of tls_ca"),
         Some(why) => {
             let change = "openssl verify -CAfile CA -untrusted CERT CERT # the file of tls_cert has the certificates in between";
-            Finding::bad(
-                SUBJECT,
-                "chain",
-                format!("nodes with the same roots refuse it: {why}"),
-                change,
-            )
+            let found = format!("nodes with the same roots refuse it: {why}");
+            let finding = Finding::new(SUBJECT, "chain", Verdict::Bad, found);
+            finding.change(change, "handshakes that succeed")
         }
     };
     Some(finding.apus(
         "shows the certificates of tls_cert to its peers, which verify them by their own roots",
     ))
 }
+
+/// The benefit of files that can be used.
+const STARTS: &str = "a node that starts";
 
 const DAY_S: u64 = 86_400;
 
@@ -280,6 +282,7 @@ mod tests {
         // Its own certificate is no root of it.
         let other = directory.findings("node.pem", 0o600);
         assert_eq!(other[3].verdict, Verdict::Bad, "{other:?}");
+        assert!(other[3].change.is_some() && other[3].brings.is_some(), "{other:?}");
         let missing = directory.findings("nothing.pem", 0o600);
         assert_eq!((missing.len(), missing[2].verdict), (3, Verdict::Bad));
         assert!(missing[2].found.contains("nothing.pem: No such file"), "{missing:?}");
