@@ -290,12 +290,15 @@ pub enum CallError {
     /// Peer: its certificate has another name than this client expects. Nothing was sent to it.
     #[error("{0}; nothing was sent")]
     WrongPeer(Box<WrongPeer>),
-    /// Peer or local: no sealed path to the node was made. Nothing was sent. Calls fail at once until the next handshake may begin,
-    /// after 0.25 s at first and 30 s at most.
-    #[error("no sealed path: {reason}; the request was not executed")]
+    /// Peer or local: no sealed path to the node was made. Calls fail at once until the next handshake may begin, after 0.25 s at first
+    /// and 30 s at most.
+    #[error("no sealed path: {reason}{note}", note = if *.sent { "" } else { "; the request was not executed" })]
     HandshakeFailed {
         /// The cause, with the TLS alert and the words of the peer if it sent any.
         reason: String,
+        /// Whether the request was sent behind the last frame of the handshake. The server drops it unless it has verified this node, but
+        /// an attacker on the path could forge its refusal.
+        sent: bool,
     },
     /// Peer: it has no certificate and speaks plain only, which this node's clients do not. Nothing was sent. Give the peer a
     /// certificate ([`Config::tls_cert`](crate::Config::tls_cert)), or use plain packets with the setting `tls_plain = use`.
@@ -407,7 +410,6 @@ impl CallError {
             | Self::NoEngine
             | Self::NotSent
             | Self::WrongPeer(_)
-            | Self::HandshakeFailed { .. }
             | Self::PlainOnly
             | Self::NoSuchPort
             | Self::Forbidden
@@ -418,7 +420,7 @@ impl CallError {
             Self::Deadline { story, .. } | Self::PeerTimeout { story, .. } => {
                 story.may_have_executed()
             }
-            Self::PeerUnreachable { sent, .. } => *sent,
+            Self::PeerUnreachable { sent, .. } | Self::HandshakeFailed { sent, .. } => *sent,
             Self::ResponseTooLarge { .. }
             | Self::OwnService { .. }
             | Self::Forked
@@ -481,7 +483,7 @@ impl CallError {
             CallFailed::NotAllowed => Self::Forbidden,
             CallFailed::SealedOnly => Self::SealedOnly,
             CallFailed::HandshakeFailed => {
-                Self::HandshakeFailed { reason: "the handshake has failed".to_owned() }
+                Self::HandshakeFailed { reason: "the handshake has failed".to_owned(), sent: false }
             }
             CallFailed::NotExpected => Self::WrongPeer(Box::default()),
             CallFailed::ResponseLost => Self::ResponseLost,

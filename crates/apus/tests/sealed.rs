@@ -165,6 +165,28 @@ fn a_peer_of_another_authority_is_refused_by_both_sides() {
     assert_eq!(node.stats().handshakes.client_failed, 1);
 }
 
+//= docs/protocol.md#seal-2
+#[test]
+fn a_client_that_the_server_refuses_learns_why_at_once() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    theirs.issue("server", &[KV, "127.0.0.1"], 2100);
+    let server = Node::start(&theirs.config("server")).unwrap();
+    let service = server.bind(PORT).unwrap();
+    serve(service.clone());
+    ours.issue("client", &[FRONT], 2100);
+    let mut config = ours.config("client");
+    config.tls_ca(vec![ours.directory().join("ca.pem"), theirs.directory().join("ca.pem")]);
+    let node = Node::start(&config).unwrap();
+    let client = node.client().unwrap();
+    let address = Address::new(server.local_addr(), PORT);
+    let error = client.call(address, "hello").unwrap_err();
+    assert!(matches!(error, CallError::HandshakeFailed { .. }), "{error}");
+    assert!(error.to_string().contains("the peer says"), "{error}");
+    let later = client.call(address, "hello").unwrap_err();
+    assert!(matches!(later, CallError::HandshakeFailed { sent: false, .. }), "{later}");
+    assert_eq!(service.stats().messages, 0);
+}
+
 #[test]
 fn a_plain_server_is_not_called_and_a_plain_client_not_served() {
     let authority = Authority::new();

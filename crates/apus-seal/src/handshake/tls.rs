@@ -48,7 +48,7 @@ pub struct TlsConfig {
 impl TlsConfig {
     /// Creates the configuration of a node from its chain, its own certificate first, and its key, both in PEM. The key is
     /// PKCS#8, PKCS#1 or SEC1. `clock` gives the time by which certificates are valid, as
-    /// [`DefaultTimeProvider`](rustls::time_provider::DefaultTimeProvider) does.
+    /// [`DefaultTimeProvider`] does.
     ///
     /// # Errors
     ///

@@ -303,7 +303,13 @@ impl Driver {
             self.bid_farewell(engine, now, path, &mut handshake);
         }
         let reason = error.to_string();
-        self.end_attempt(engine, now, path, Some(error), CallError::HandshakeFailed { reason });
+        self.end_attempt(
+            engine,
+            now,
+            path,
+            Some(error),
+            CallError::HandshakeFailed { reason, sent: false },
+        );
     }
 
     /// Reports the end of the handshake to the server.
@@ -337,6 +343,7 @@ impl Driver {
         error: CallError,
     ) {
         let attempt = self.paths.end_attempt(path);
+        let was_introduced = attempt.as_ref().is_some_and(|attempt| attempt.theirs.is_some());
         attempt.iter().for_each(|attempt| sealed(engine).remove_keys(attempt.id));
         let error = reported(error);
         let cause = cause.unwrap_or_else(|| HandshakeError::NoAnswer(error.to_string()));
@@ -355,6 +362,10 @@ impl Driver {
         });
         engine.handshakes.client_failed += 1;
         self.paths.set_busy(path, known.is_some() && waits);
+        if was_introduced && !has_keys {
+            // Calls were sent behind CONTINUE, by keys that are gone now (seal-2).
+            engine.endpoint.path_over(path);
+        }
         if known.is_none() || waits {
             return;
         }
@@ -370,7 +381,7 @@ fn reported(error: CallError) -> CallError {
         CallError::PeerUnreachable { error, .. } => {
             CallError::PeerUnreachable { error, sent: false }
         }
-        error => CallError::HandshakeFailed { reason: error.to_string() },
+        error => CallError::HandshakeFailed { reason: error.to_string(), sent: false },
     }
 }
 

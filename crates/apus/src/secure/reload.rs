@@ -85,7 +85,7 @@ impl Driver {
         self.paths.add(path, address, time_of(now));
         self.paths.update(path, |entry| {
             entry.attempts.failed(time_of(now), error, 0);
-            entry.error = Some(CallError::HandshakeFailed { reason });
+            entry.error = Some(CallError::HandshakeFailed { reason, sent: false });
         });
     }
 }

@@ -89,7 +89,17 @@ impl SealedPeers {
     ) -> Option<CallError> {
         match error {
             CallFailed::NotExpected => Some(self.unexpected(path, rule)),
-            CallFailed::HandshakeFailed => self.paths.get(path)?.error.clone(),
+            CallFailed::HandshakeFailed | CallFailed::NotSent => {
+                self.paths.get(path)?.error.clone()
+            }
+            //= docs/protocol.md#seal-2
+            // The request was sent before the server had verified this node, which it then did not.
+            CallFailed::MayHaveExecuted => match self.paths.get(path)?.error.clone()? {
+                CallError::HandshakeFailed { reason, .. } => {
+                    Some(CallError::HandshakeFailed { reason, sent: true })
+                }
+                _ => None,
+            },
             _ => None,
         }
     }
