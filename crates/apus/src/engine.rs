@@ -314,6 +314,9 @@ impl Engine {
         self.report_drops(now);
         let due = self.turns.timers.run(now, self.is_due(now), more, TIMERS_WAIT);
         if due {
+            if self.sealed_peers.is_some() {
+                self.run_handlers(now); // Handshakes may have signs of peers for which timers wait.
+            }
             self.endpoint.handle_timeout(now);
             self.paths.examinations.extend(self.link.wanted_examination());
         }

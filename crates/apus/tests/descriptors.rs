@@ -77,7 +77,8 @@ fn another_user_gets_half_of_the_share() {
         assert_eq!(stranger.line(), "connected");
         stranger.send("goes-on 3");
     }
-    assert!(pairs(&mut server) <= LIMIT / 12);
+    let of_strangers = pairs(&mut server);
+    assert!(of_strangers <= LIMIT / 12);
     // There is room for this user.
     let node = node();
     let address = Address::new(address.parse().unwrap(), PORT);
@@ -86,5 +87,6 @@ fn another_user_gets_half_of_the_share() {
         node.client().unwrap().call(address, "goes on").unwrap();
         node.stats().memory.pairs_met == 1
     });
-    assert!(pairs(&mut server) > LIMIT / 12);
+    // On a busy machine, some strangers have met nobody in the time of a meeting.
+    assert!(pairs(&mut server) > of_strangers.min(LIMIT / 12));
 }

@@ -6,7 +6,9 @@ mod certificates;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use apus::{Address, CallError, CallOptions, Client, Config, Links, Node, Plain, Route, Service};
+use apus::{
+    Address, CallError, CallOptions, Client, Config, Links, Node, Plain, Route, Service, StartError,
+};
 use certificates::Authority;
 
 const PORT: u16 = 4000;
@@ -360,7 +362,14 @@ fn a_restarted_server_is_introduced_again() {
     for round in 1..4 {
         // Its peers are not notified.
         let _ = running.close(Duration::ZERO); // A response is not acknowledged.
-        running = Node::start(&config).unwrap();
+        running = loop {
+            match Node::start(&config) {
+                Ok(node) => break node,
+                // A thread of the earlier run still sleeps on its socket.
+                Err(StartError::AddressInUse(_)) => thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        };
         serve(running.bind(PORT).unwrap());
         // The request may have reached the run before (contact-6).
         assert_eq!(client.call(address, ""), Err(CallError::MayHaveExecuted), "round {round}");

@@ -67,8 +67,16 @@ impl Driver {
         engine.handshakes.client_begun += 1;
         self.paths.set_busy(path, false);
         let number = self.paths.next_attempt(path);
-        let attempt =
-            Attempt { number, id, greeting, cause, theirs: None, handshake: None, began: at };
+        let attempt = Attempt {
+            number,
+            id,
+            greeting,
+            cause,
+            theirs: None,
+            handshake: None,
+            began: at,
+            generation: self.node.generation(),
+        };
         self.paths.update(path, |entry| entry.attempt = Some(attempt));
         let (tls, name) = (self.node.tls(), self.node.name_at(address));
         self.worker.push(Job::Begin { attempt: number, tls, name, to: address.ip(), offer });
@@ -274,7 +282,11 @@ impl Driver {
         }
         let Some(attempt) = self.paths.end_attempt(path) else { return };
         sealed(engine).confirm_keys(attempt.id);
+        let is_outdated = attempt.generation != self.node.generation();
         let refresh_after = self.paths.get(path).and_then(|entry| {
+            if is_outdated {
+                return Some(soon()); // The files have changed meanwhile.
+            }
             let valid = self.lifetime(entry.peer.as_ref()?);
             Some(jittered(self.node.rekey).min(valid.mul_f64(REST)))
         });
@@ -390,7 +402,15 @@ fn jittered(time: Duration) -> Duration {
     time.mul_f64(0.9 + 0.2 * random_part())
 }
 
+/// After a change of the node's files, paths are refreshed within this time.
+const REFRESH_WITHIN: Duration = Duration::from_secs(10);
+
+/// Returns the time until a path is refreshed because the node's files have changed.
+pub(super) fn soon() -> Duration {
+    REFRESH_WITHIN.mul_f64(random_part())
+}
+
 /// Returns a random number from 0 to 1.
-pub(super) fn random_part() -> f64 {
+fn random_part() -> f64 {
     f64::from(random() as u32) / f64::from(u32::MAX)
 }

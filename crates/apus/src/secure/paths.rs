@@ -57,6 +57,8 @@ pub(super) struct Attempt {
     /// The handshake, unless the worker has it.
     pub(super) handshake: Option<Box<ClientHandshake<TlsSession>>>,
     pub(super) began: Duration,
+    /// The generation of the node's files when it began.
+    pub(super) generation: u64,
 }
 
 /// The reason for a handshake.

@@ -9,13 +9,11 @@ use apus_wire::PathId;
 
 use crate::engine::Engine;
 use crate::error::{CallError, IdentityError};
+use crate::secure::attempts::soon;
 use crate::secure::driver::Driver;
 use crate::secure::node_identity::LOOK_EVERY;
 use crate::secure::paths::time_of;
 use crate::secure::worker::{Job, Verdict};
-
-/// After a change of the own certificate, paths are refreshed within this time.
-const REFRESH_WITHIN: Duration = Duration::from_secs(10);
 
 impl Driver {
     /// Has the files looked at if that is due.
@@ -51,7 +49,7 @@ impl Driver {
         self.worker.push(Job::Judge { tls: self.node.tls(), peers });
         let at = time_of(now);
         for path in paths {
-            let pause = REFRESH_WITHIN.mul_f64(super::attempts::random_part());
+            let pause = soon();
             self.paths.update(path, |entry| {
                 entry.refresh_at = entry.refresh_at.map(|due| due.min(at + pause));
             });

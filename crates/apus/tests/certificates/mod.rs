@@ -28,7 +28,8 @@ impl Authority {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("apus-certificates-{}-{number}", std::process::id());
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&name);
-        fs::create_dir(&directory).unwrap();
+        let _ = fs::remove_dir_all(&directory); // Of a killed process with the same number.
+        fs::create_dir_all(&directory).unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
