@@ -134,7 +134,7 @@ fn kill_under_load(kills: u32) {
     }
     let failed = ends.values().filter(|end| end.is_err()).count();
     println!("{kills} kills, {} calls, {failed} of them failed", ends.len());
-    assert!(node.stats().handshakes.client_done > u64::from(kills));
+    assert!(node.stats().handshakes.client_done >= u64::from(kills));
 }
 
 //= docs/protocol.md#once-1

@@ -110,7 +110,7 @@ fn nodes_call_each_other_by_the_certificates() {
     let address = serve(&kv);
     let client = front.client().unwrap();
     assert_eq!(client.call(address, "").unwrap(), "spiffe://dev.apus.invalid/front");
-    assert_eq!(front.stats().handshakes.client_done, 1);
+    assert_eq!(front.stats().handshakes.client_begun, 1);
     let other = front.client().unwrap();
     other.expect(["spiffe://dev.apus.invalid/db"]).unwrap();
     let error = other.call(address, "").unwrap_err();
