@@ -34,6 +34,9 @@ const TOLERANCE: f64 = 0.02;
 /// How far a recorded number may be from the measured one: the record has two decimals.
 const ROUNDING: f64 = 0.005;
 
+/// The same for allocations a call: a batch allocates for all its calls, and the sizes of batches vary by one call in fifty.
+const ALLOCATIONS: f64 = 0.02;
+
 /// Calls that are counted.
 struct Counted {
     /// The beginning of the names of its two numbers.
@@ -91,7 +94,7 @@ pub(crate) fn compare() -> Result<()> {
     run(&mut Command::new(format!("{}/release/examples/call_rate", target())))?;
     for (name, ratio) in beyond_one_shard(&measured) {
         println!("{name}: {ratio:.3} of batch");
-        if is_off(ratio, 1.0) {
+        if is_off(ratio, 1.0, ROUNDING) {
             eprintln!("{name}: shards change the cost of a call by more than 2 %");
             differ = true;
         }
@@ -99,7 +102,7 @@ pub(crate) fn compare() -> Result<()> {
     for (name, value) in measured {
         let was = record.values.get(&name).with_context(|| format!("{RECORD} has no {name}"))?;
         println!("{name}: {value:.2} a call, {was:.2} recorded");
-        if is_off(value, *was) {
+        if is_off(value, *was, slack_of(&name)) {
             eprintln!(
                 "{name}: more than 2 % off; mend it, or run cargo xtask instructions --record REASON"
             );
@@ -138,8 +141,13 @@ fn is_skipped() -> bool {
     missing
 }
 
-fn is_off(value: f64, recorded: f64) -> bool {
-    (value - recorded).abs() > TOLERANCE * recorded + ROUNDING
+fn is_off(value: f64, recorded: f64, slack: f64) -> bool {
+    (value - recorded).abs() > TOLERANCE * recorded + slack
+}
+
+/// Returns by how much a number may differ beside the tolerance.
+fn slack_of(name: &str) -> f64 {
+    if name.ends_with("_allocations") { ALLOCATIONS } else { ROUNDING }
 }
 
 /// Returns the instructions of calls to several shards, divided by those of calls to one.
@@ -338,9 +346,18 @@ mod tests {
 
     #[test]
     fn two_percent_are_within_the_tolerance() {
+        let is_off = |value, recorded| is_off(value, recorded, ROUNDING);
         assert!(!is_off(102.0, 100.0) && !is_off(98.0, 100.0));
         assert!(!is_off(0.0, 0.0) && !is_off(0.004, 0.0));
         assert!(is_off(102.1, 100.0) && is_off(97.9, 100.0) && is_off(0.01, 0.0));
+    }
+
+    #[test]
+    fn one_allocation_in_fifty_calls_is_within_the_tolerance() {
+        let is_off = |value, recorded| is_off(value, recorded, slack_of("batch_allocations"));
+        assert!(!is_off(0.01, 0.0) && !is_off(0.21, 0.20) && !is_off(0.19, 0.20));
+        assert!(is_off(0.03, 0.0) && is_off(0.23, 0.20));
+        assert_eq!(slack_of("batch_instructions"), ROUNDING);
     }
 
     #[test]

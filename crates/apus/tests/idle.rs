@@ -53,6 +53,9 @@ fn a_used_node_comes_to_rest() {
 
 #[test]
 fn in_suspend_a_polling_caller_needs_no_wake_up() {
+    if pair::needs_plain(pair::COUNTS) {
+        return;
+    }
     // The background thread does not take over, however long the machine runs other programs.
     let pair = pair(Delivery::suspend().with_suspend_timeout(Duration::from_secs(10)));
     acquaint(&pair);
@@ -75,6 +78,9 @@ fn in_suspend_a_polling_caller_needs_no_wake_up() {
 
 #[test]
 fn in_base_only_the_background_thread_turns_the_engine() {
+    if pair::needs_plain(pair::COUNTS) {
+        return;
+    }
     let pair = pair(Delivery::base());
     serve_echo(&pair.service);
     let client = pair.client_node.client().unwrap();
