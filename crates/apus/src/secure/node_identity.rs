@@ -41,7 +41,7 @@ impl NodeIdentity {
     ///
     /// # Errors
     ///
-    /// A file cannot be read, is malformed, or is a key that others may write.
+    /// A file cannot be read, is malformed, or is a key that everybody may write to.
     pub(crate) fn of(config: &Config) -> Result<Option<Arc<Self>>, IdentityError> {
         let Some((cert, key)) = config.certificate() else { return Ok(None) };
         let files = states(config);
@@ -149,7 +149,7 @@ fn read_tls(config: &Config, cert: &Path, key: &Path) -> Result<TlsConfig, Ident
         trust.add_revocation_lists(&read(file)?).map_err(malformed(file))?;
     }
     trust.deny(config.tls_deny.clone());
-    check_owner(key)?;
+    check_mode(key)?;
     let tls = TlsConfig::of_files(&read(cert)?, &read(key)?, Arc::new(trust));
     let tls = tls.map_err(malformed(cert))?;
     if tls.identity().is_some_and(|identity| identity.not_after <= real_time()) {
@@ -173,8 +173,8 @@ fn read(file: &Path) -> Result<Vec<u8>, IdentityError> {
     fs::read(file).map_err(unreadable)
 }
 
-/// Refuses a key that users other than its owner and its group may write.
-fn check_owner(key: &Path) -> Result<(), IdentityError> {
+/// Refuses a key file that everybody may write to.
+fn check_mode(key: &Path) -> Result<(), IdentityError> {
     let found = fs::metadata(key);
     let mode =
         found.map_err(|source| IdentityError::Unreadable { file: key.to_owned(), source })?;
