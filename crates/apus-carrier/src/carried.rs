@@ -70,7 +70,9 @@ impl Carried {
                 self.died |= self.mirror.has_left(); // It needs nothing more, as after its exit.
                 self.look()?;
             }
-            ready!(self.send(context))?;
+            if ready!(self.send(context))? {
+                return Poll::Ready(Ok(End::There));
+            }
             if self.exit_reported {
                 // The other program may have exited as well, and its carrier may no longer read.
                 let _ = ready!(self.stream.poll_close(context));
@@ -137,13 +139,72 @@ impl Carried {
         looked.map_err(io::Error::other)
     }
 
-    /// Ready when all frames are sent.
-    fn send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Ready with `false` when all frames are sent, and with `true` if the program at the other end has exited.
+    fn send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         while self.sent < self.outgoing.len() {
-            self.sent += ready!(self.stream.poll_write(context, &self.outgoing[self.sent..]))?;
+            match ready!(self.stream.poll_write(context, &self.outgoing[self.sent..])) {
+                Ok(count) => self.sent += count,
+                // The other carrier drops the stream after its last frame, which may have arrived since the last read.
+                Err(error) => {
+                    return Poll::Ready(if self.receive(context)? { Ok(true) } else { Err(error) });
+                }
+            }
         }
         self.outgoing.clear();
         self.sent = 0;
-        Poll::Ready(Ok(()))
+        Poll::Ready(Ok(false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use std::task::Waker;
+
+    use apus::{Config, Node, StreamListener};
+    use apus_shm::{PeerSegment, Segment};
+    use apus_sockets::layout;
+
+    use super::*;
+    use crate::reactor::Source;
+
+    fn channel() -> Source<ProgramChannel> {
+        let (program, _) = UnixStream::pair().expect("there are descriptors");
+        Source::new(ProgramChannel::new(OwnedFd::from(program))).expect("as above")
+    }
+
+    fn mirror() -> Mirror {
+        let segment = || Segment::create(layout::FAR_SIZE).expect("there is memory");
+        let program = segment();
+        let opened = PeerSegment::open(program.descriptor(), layout::FAR_SIZE).expect("it is one");
+        Mirror::new(opened, segment().into_memory(), channel(), channel())
+    }
+
+    /// Two nodes with a stream: the connecting and the accepting end.
+    fn stream() -> (Stream, Stream) {
+        let mut config = Config::new();
+        config.listen(([127, 0, 0, 1], 0).into());
+        let [one, other] = [(); 2].map(|()| Node::start(&config).expect("loopback is there"));
+        let listener = StreamListener::bind(&other, 4000).expect("the port is free");
+        let near = Stream::connect(&one, listener.local_addr()).expect("it listens");
+        (near, listener.accept().expect("it has come").0)
+    }
+
+    #[test]
+    fn a_last_frame_that_arrives_between_a_read_and_a_write_ends_the_connection() {
+        let (near, mut far) = stream();
+        let mut last = Vec::new();
+        Frame { died: true, ..Frame::default() }.encode(&mut last);
+        (&near).write_all(&[0]).expect("the peer is there");
+        far.read_exact(&mut [0]).expect("as above");
+        far.write_all(&last).expect("as above");
+        drop(far);
+        while (&near).write(&[0]).is_ok() {} // The far end never reads these bytes, so it resets the stream.
+        let mut carried = Carried::new(mirror(), near);
+        carried.outgoing = vec![0; 8];
+        let sent = carried.send(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(sent, Poll::Ready(Ok(true))), "{sent:?}");
     }
 }
