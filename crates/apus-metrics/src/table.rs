@@ -146,6 +146,8 @@ macro_rules! protocol_counters {
             dropped_control: packets,
             /// Packets dropped: an answer to an unconfirmed peer would have been larger than the bytes received from it.
             dropped_unconfirmed: packets,
+            /// Packets dropped: unencrypted, from a host with which this node exchanges no plain packets.
+            dropped_plain: packets,
             /// Packets dropped: from a node without state here.
             dropped_token: packets,
             /// Packets dropped: from another address than the address of the peer whose token they carry. That peer is asked

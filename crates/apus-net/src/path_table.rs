@@ -7,6 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use apus_wire::{PathId, is_native};
 
+use crate::plain_peers::{PlainPeerCheck, PlainPeers};
+
 /// Upper bound on paths that are kept without being held. Every sender of a packet gets one.
 const UNHELD_MAX: usize = 4_096;
 
@@ -30,6 +32,7 @@ pub struct PathTable<V> {
     /// Number of sealed paths that were assigned to addresses so far.
     identities: u32,
     hand: usize,
+    plain_peers: PlainPeerCheck,
     /// The last plain path found, because packets arrive in runs.
     last: Option<(SocketAddr, PathId)>,
 }
@@ -73,8 +76,15 @@ impl<V> PathTable<V> {
             unheld: 0,
             identities: 0,
             hand: 0,
+            plain_peers: PlainPeerCheck::default(),
             last: None,
         }
+    }
+
+    /// Bars the plain paths to all hosts except these.
+    #[must_use]
+    pub(crate) fn with_plain_peers(self, peers: PlainPeers) -> Self {
+        Self { plain_peers: PlainPeerCheck::new(peers), ..self }
     }
 
     /// Returns the plain path to an address, if there is one.
@@ -88,7 +98,12 @@ impl<V> PathTable<V> {
 
     fn find_other(&mut self, address: SocketAddr) -> Option<PathId> {
         let id = self.find_key((address, false))?;
-        self.last = Some((address, id));
+        if !id.is_barred() {
+            self.last = Some((address, id));
+        } else if self.plain_peers.admits(address.ip()) {
+            self.places.remove(&(address, false)); // The machine has this address now. The next path is not barred.
+            return None;
+        }
         Some(id)
     }
 
@@ -108,7 +123,7 @@ impl<V> PathTable<V> {
     pub fn insert(&mut self, address: SocketAddr, value: V, evicted: impl FnOnce(V)) -> PathId {
         let id = self.insert_entry((address, false), 0, value, evicted);
         self.places.insert((address, false), place_of(id));
-        self.last = Some((address, id));
+        self.last = Some((address, id)).filter(|_| !id.is_barred());
         id
     }
 
@@ -154,6 +169,8 @@ impl<V> PathTable<V> {
         let mut id = PathId::new(index, self.name(key, identity)).on_host(self.host(address));
         if is_sealed {
             id = id.sealed();
+        } else if !self.plain_peers.admits(address.ip()) {
+            id = id.barred();
         }
         if is_native(address) {
             id = id.native();
@@ -186,7 +203,7 @@ impl<V> PathTable<V> {
             IpAddr::V4(ip) => self.names.hash_one(ip),
             IpAddr::V6(ip) => self.names.hash_one(&ip.octets()[..8]),
         };
-        ((hash >> 36) as u32).max(1)
+        ((hash >> 37) as u32).max(1)
     }
 
     /// Returns the place of an unheld path without recent use.
@@ -293,6 +310,7 @@ impl<V> PathTable<V> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plain_peers::Networks;
 
     fn stranger(number: u32) -> SocketAddr {
         SocketAddr::from((number.to_be_bytes(), 7))
@@ -363,6 +381,34 @@ mod tests {
         table.release(first);
         (100..20_000).for_each(|number| _ = table.insert(stranger(number), 'x', drop));
         assert_eq!(table.get(first), None, "nobody holds it");
+    }
+
+    #[test]
+    fn plain_paths_to_other_hosts_than_the_plain_peers_are_barred() {
+        //= docs/protocol.md#seal-17
+        let networks = "198.51.100.0/24".parse().unwrap();
+        let mut table = PathTable::new(0).with_plain_peers(PlainPeers::Only(networks));
+        for (address, barred) in
+            [("127.0.0.1:7", false), ("198.51.100.9:7", false), ("203.0.113.9:7", true)]
+        {
+            let address = address.parse().unwrap();
+            let plain = table.insert(address, (), drop);
+            let sealed = table.insert_sealed(address, (), drop);
+            assert_eq!((plain.is_barred(), sealed.is_barred()), (barred, false), "{address}");
+            assert_eq!(table.find(address), Some(plain));
+        }
+    }
+
+    #[test]
+    fn an_address_that_the_machine_gets_later_gets_another_path() {
+        let address = "203.0.113.9:7".parse().unwrap();
+        let mut table = PathTable::new(0).with_plain_peers(PlainPeers::Only(Networks::default()));
+        let barred = table.insert(address, (), drop);
+        table.plain_peers = PlainPeerCheck::default(); // As if the address had been added.
+        assert_eq!(table.find(address), None);
+        let path = table.insert(address, (), drop);
+        assert_eq!((barred.is_barred(), path.is_barred()), (true, false));
+        assert_eq!(table.find(address), Some(path));
     }
 
     #[test]

@@ -100,6 +100,10 @@ impl PathRights {
     }
 
     pub(crate) fn of(&self, path: PathId) -> Rights {
+        //= docs/protocol.md#seal-17
+        if path.is_barred() {
+            return Rights::NONE;
+        }
         let default = self.defaults[PathKind::of(path) as usize];
         self.own.get(&path).copied().unwrap_or(default)
     }

@@ -124,6 +124,50 @@ fn a_client_whose_request_was_lost_learns_it_from_a_probe() {
     assert_eq!(pair.nodes[SERVER].executed.len(), 0);
 }
 
+//= docs/protocol.md#seal-17
+#[test]
+fn a_barred_path_takes_and_sends_nothing_but_the_refusal_of_a_first_contact() {
+    let mut pair = Pair::unacquainted();
+    pair.move_node(CLIENT, path(CLIENT).barred());
+    let barred = call(&mut pair, 100);
+    pair.drive();
+    assert_eq!(pair.failure(barred), CallFailed::SealedOnly);
+    assert_eq!(refusals(&pair), [(UnknownReason::ContactSealedOnly, RpcUnknown::LEN)]);
+    assert_eq!((pair.counters(SERVER).dropped_plain, pair.counters(SERVER).packets_sent), (1, 1));
+    assert_eq!(pair.nodes[SERVER].endpoint.known_peers(), 0);
+    // The packets of a client that the server knows, from such a path.
+    let mut pair = Pair::new();
+    let taken = call(&mut pair, 100_000);
+    pair.drive();
+    pair.response(taken);
+    pair.move_node(CLIENT, path(CLIENT).barred());
+    let before = pair.counters(SERVER).packets_sent;
+    let moved = call(&mut pair, 100);
+    pair.drive_until(|net| net.outcome(CLIENT, moved).is_some());
+    assert!(matches!(pair.failure(moved), CallFailed::PeerTimeout { .. }));
+    assert_eq!(pair.nodes[SERVER].executed.len(), 1);
+    assert_eq!(pair.counters(SERVER).packets_sent, before);
+    // A call by such a path.
+    let mut pair = Pair::unacquainted();
+    pair.move_node(SERVER, path(SERVER).barred());
+    let socket = pair.nodes[CLIENT].socket;
+    assert_eq!(try_call(&mut pair, socket, 100), Err(CallError::NotExpected));
+    assert_eq!(pair.counters(CLIENT).packets_sent, 0);
+}
+
+//= docs/protocol.md#seal-17
+#[test]
+fn a_barred_native_path_is_answered_by_nothing() {
+    let mut pair = Pair::unacquainted();
+    pair.move_node(SERVER, path(SERVER).native());
+    pair.move_node(CLIENT, path(CLIENT).native().barred());
+    let barred = call(&mut pair, 100);
+    pair.drive_until(|net| net.outcome(CLIENT, barred).is_some());
+    assert!(matches!(pair.failure(barred), CallFailed::PeerTimeout { .. }));
+    assert_eq!((pair.nodes[SERVER].executed.len(), pair.counters(SERVER).packets_sent), (0, 0));
+    assert!(pair.counters(SERVER).dropped_plain > 1);
+}
+
 //= docs/protocol.md#seal-6
 #[test]
 fn a_first_contact_without_right_ends_the_call_in_one_round_trip_and_leaves_no_state() {

@@ -22,8 +22,9 @@ const NATIVE: u64 = 1 << 32;
 const LOOPBACK: u64 = 1 << 33;
 const LOCAL: u64 = 1 << 34;
 const SEALED: u64 = 1 << 35;
+const BARRED: u64 = 1 << 36;
 /// Position of the host's number within the word.
-const HOST_SHIFT: u32 = 36;
+const HOST_SHIFT: u32 = 37;
 
 impl PathId {
     /// Creates a path over UDP to another machine.
@@ -68,7 +69,15 @@ impl PathId {
         Self { index_and_facts: self.index_and_facts | SEALED, ..self }
     }
 
-    /// Returns the same path, to the host with this number, 1 to 2^28 - 1. The number is equal for all addresses of one host, as
+    //= docs/protocol.md#seal-17
+    /// Returns the same path, marked as leading to a host with which this node exchanges no plain packets.
+    #[inline]
+    #[must_use]
+    pub const fn barred(self) -> Self {
+        Self { index_and_facts: self.index_and_facts | BARRED, ..self }
+    }
+
+    /// Returns the same path, to the host with this number, 1 to 2^27 - 1. The number is equal for all addresses of one host, as
     /// far as the link knows, and different for most other hosts. 0 stands for an unknown host.
     #[inline]
     #[must_use]
@@ -128,6 +137,13 @@ impl PathId {
         if self.is_sealed() { self.name >> 32 } else { 0 }
     }
 
+    /// Returns whether plain packets on the path are neither sent nor taken. Never on a sealed path.
+    #[inline]
+    #[must_use]
+    pub const fn is_barred(self) -> bool {
+        self.index_and_facts & BARRED != 0
+    }
+
     /// Returns whether the path leads to this machine.
     #[inline]
     #[must_use]
@@ -144,6 +160,7 @@ impl fmt::Debug for PathId {
             .field("native", &self.is_native())
             .field("loopback", &self.is_loopback())
             .field("sealed", &self.is_sealed())
+            .field("barred", &self.is_barred())
             .finish()
     }
 }

@@ -1,6 +1,7 @@
 //! The configuration of a raw link.
 
 use crate::paths::Encapsulation;
+use crate::plain_peers::PlainPeers;
 use crate::udp::{LinkError, check_buffers, check_setting};
 
 /// Length of the longest Homa packet of a raw link: the payload of an IPv4 packet of 65,535 bytes.
@@ -16,11 +17,17 @@ pub struct RawConfig {
     pub(super) receive_buffer: usize,
     pub(super) send_buffer: usize,
     pub(super) max_packet: usize,
+    pub(super) plain_peers: PlainPeers,
 }
 
 impl Default for RawConfig {
     fn default() -> Self {
-        Self { receive_buffer: 8 << 20, send_buffer: 4 << 20, max_packet: MAX_NATIVE }
+        Self {
+            receive_buffer: 8 << 20,
+            send_buffer: 4 << 20,
+            max_packet: MAX_NATIVE,
+            plain_peers: PlainPeers::All,
+        }
     }
 }
 
@@ -45,6 +52,13 @@ impl RawConfig {
     /// to [`MAX_NATIVE`], the default.
     pub fn max_packet(&mut self, bytes: usize) -> &mut Self {
         self.max_packet = bytes;
+        self
+    }
+
+    /// Hosts with which the link exchanges packets, none of which is encrypted; default all. Paths to other hosts are barred
+    /// ([`PathId::is_barred`](apus_wire::PathId::is_barred)).
+    pub fn plain_peers(&mut self, peers: PlainPeers) -> &mut Self {
+        self.plain_peers = peers;
         self
     }
 

@@ -88,7 +88,7 @@ impl RawLink {
             local: SocketAddr::new(ip, 0),
             family,
             capabilities,
-            peers: PathTable::new(number_of(family)),
+            peers: PathTable::new(number_of(family)).with_plain_peers(config.plain_peers.clone()),
             paths: Paths::new(config.encapsulation()),
             outbox: Outbox::default(),
             storage: BatchStorage::default(),

@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use crate::paths::Encapsulation;
+use crate::plain_peers::PlainPeers;
 
 /// Length of the longest datagram of a UDP link: the payload of an IPv4 packet of 65,535 bytes.
 pub const MAX_DATAGRAM: usize = 65_507;
@@ -26,6 +27,7 @@ pub struct UdpConfig {
     pub(super) gro: bool,
     pub(super) bundles: bool,
     pub(super) seals: bool,
+    pub(super) plain_peers: PlainPeers,
     pub(super) connected_sends: bool,
     pub(super) long_socket: bool,
     pub(super) max_packet: usize,
@@ -40,6 +42,7 @@ impl Default for UdpConfig {
             gro: true,
             bundles: true,
             seals: false,
+            plain_peers: PlainPeers::All,
             connected_sends: true,
             long_socket: true,
             max_packet: MAX_DATAGRAM,
@@ -83,6 +86,13 @@ impl UdpConfig {
     /// bundles of an unknown version, and answers none.
     pub fn seals(&mut self, on: bool) -> &mut Self {
         self.seals = on;
+        self
+    }
+
+    /// Hosts with which the link exchanges plain packets; default all. Plain paths to other hosts are barred
+    /// ([`PathId::is_barred`](apus_wire::PathId::is_barred)).
+    pub fn plain_peers(&mut self, peers: PlainPeers) -> &mut Self {
+        self.plain_peers = peers;
         self
     }
 

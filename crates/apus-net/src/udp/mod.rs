@@ -155,7 +155,7 @@ impl UdpLink {
             _long: long,
             local,
             family,
-            peers: PathTable::new(0),
+            peers: PathTable::new(0).with_plain_peers(config.plain_peers.clone()),
             paths: Paths::new(config.encapsulation()),
             outbox: Outbox::new(config.bundles),
             senders: 0,

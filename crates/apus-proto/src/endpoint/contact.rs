@@ -112,6 +112,9 @@ impl Endpoint {
         length: usize,
     ) {
         let arrived = Arrived { from, stamp, packet, length };
+        if from.is_barred() {
+            return self.on_barred(arrived);
+        }
         match *packet {
             Packet::RpcUnknown { unknown: RpcUnknown { reason }, .. } if is_refusal(reason) => {
                 self.on_refusal(now, arrived, reason);
@@ -124,6 +127,16 @@ impl Endpoint {
             Packet::Token { credentials, .. } => self.on_token(now, arrived, credentials),
             Packet::Confirm { credentials, .. } => self.on_confirm(now, arrived, credentials),
             _ => self.on_other_packet(now, arrived),
+        }
+    }
+
+    //= docs/protocol.md#seal-17
+    /// Handles a packet by a barred path. A request for a token is refused.
+    #[cold]
+    fn on_barred(&mut self, arrived: Arrived<'_, '_>) {
+        self.parts.counters.dropped_plain += 1;
+        if let Packet::Open { .. } = arrived.packet {
+            self.refuse_packet(arrived, UnknownReason::ContactSealedOnly);
         }
     }
 

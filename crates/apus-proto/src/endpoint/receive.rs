@@ -140,6 +140,10 @@ impl Endpoint {
     /// Makes the node at an address of a native link known, if its first packet is part of a request to a port that is served.
     fn meet_native(&mut self, now: Time, from: PathId, arrival: &Arrival<'_>) -> Option<PeerKey> {
         let header = arrival.header;
+        if from.is_barred() {
+            self.parts.counters.dropped_plain += 1;
+            return None;
+        }
         if !header.sender_id.is_client() {
             self.parts.counters.dropped_unknown_rpc += 1;
             return None;
@@ -164,6 +168,10 @@ impl Endpoint {
 
     /// Handles a packet other than DATA from an unknown address of a native link.
     fn on_stray(&mut self, from: PathId, packet: &Packet<'_>) {
+        if from.is_barred() {
+            self.parts.counters.dropped_plain += 1;
+            return;
+        }
         let Packet::Resend { header, .. } = packet else {
             self.parts.counters.dropped_unknown_rpc += 1;
             return;
