@@ -20,15 +20,18 @@ pub(crate) enum Cluster {
 /// Run a plan of the lab on real hosts
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
-  apus cluster run --hosts hosts.txt --link-mbps 25000 plans/lab-vs-tcp.toml --dir results/vs-tcp
-  apus cluster run --hosts hosts.txt --link-mbps 25000 --workload w4 --load 0.5
+  apus cluster run --hosts hosts.txt --insecure --link-mbps 25000 plans/lab-vs-tcp.toml --dir results/vs-tcp
+  apus cluster run --hosts hosts.txt --insecure --link-mbps 25000 --workload w4 --load 0.5
   apus cluster run --hosts hosts.txt --link-mbps 1000 --program /opt/apus/bin/apus --ssh='-F ssh_config' --workload 100
 
 Each line of the hosts file has the name of a host for ssh and its IP address in the measured network:
   node1.example.com 10.0.1.1
   root@node2        10.0.1.2
 Every host needs the same version of apus, free UDP ports from 20146 and TCP ports from 5000, and ssh without a password. The \
-command does not change links, queues or the MTU; link_mbps and mtu of the plan must describe them.")]
+command does not change links, queues or the MTU; link_mbps and mtu of the plan must describe them.
+
+The nodes need certificates, which the environment of ssh sessions on the hosts names (APUS_TLS_CERT, APUS_TLS_KEY, APUS_TLS_CA), \
+or --insecure.")]
 pub(crate) struct Args {
     /// File with one host per line
     #[arg(long, value_name = "FILE")]
@@ -39,6 +42,9 @@ pub(crate) struct Args {
     /// Arguments for ssh, separated by spaces
     #[arg(long, value_name = "ARGS", default_value = "", allow_hyphen_values = true)]
     ssh: String,
+    /// Let the nodes speak plain with everybody while they measure
+    #[arg(long)]
+    insecure: bool,
     #[command(flatten)]
     campaign: CampaignArgs,
 }
@@ -63,7 +69,8 @@ pub(crate) fn run(cluster: &Cluster) -> Result<()> {
     let output = args.campaign.output.open()?;
     interrupt::handle()?;
     let ssh = args.ssh.split_whitespace().map(str::to_owned).collect();
-    let cluster = remote::Cluster { hosts, program: args.program.clone(), ssh };
+    let cluster =
+        remote::Cluster { hosts, program: args.program.clone(), ssh, insecure: args.insecure };
     let result = remote::run(cluster, &settings, args.campaign.dir.clone(), &Bar::new())?;
     output.deliver(&result)
 }

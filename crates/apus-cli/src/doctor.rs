@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use apus::Config;
 use apus_doctor::{Inspected, Report, machine, path};
 use apus_load::report::Style;
+use apus_node::link::warn_if_insecure;
 
 use crate::output::{self, OutputFile};
 use crate::{daemon, interrupt};
@@ -34,7 +35,7 @@ Examples:
   apus doctor --device eth0
   apus doctor --json doctor.json
   apus doctor --serve --listen 0.0.0.0:20146
-  apus doctor 10.0.0.2
+  apus doctor --insecure 10.0.0.2
   apus doctor 10.0.0.2:4000@20146 --flood 1000 --json path.json"
 )]
 pub(crate) struct Args {
@@ -50,6 +51,9 @@ pub(crate) struct Args {
     /// Load the path to the peer with packets of the lowest level, at this rate in Mb/s, 1 to 100000, for a second
     #[arg(long, value_name = "MBPS", requires = "peer", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     flood: Option<u64>,
+    /// Speak plain with everybody, as the setting insecure: without certificates, nodes otherwise speak with their own machine only
+    #[arg(long)]
+    insecure: bool,
     /// Serve as the peer of another doctor until Ctrl-C
     #[arg(long, conflicts_with_all = ["peer", "device", "json"])]
     serve: bool,
@@ -58,16 +62,29 @@ pub(crate) struct Args {
     listen: SocketAddr,
 }
 
+impl Args {
+    /// Applies --insecure, and reports a node that speaks plain with everybody.
+    fn choose_security(&self, config: &mut Config) {
+        if self.insecure {
+            config.insecure(true);
+        }
+        if self.serve || self.peer.is_some() {
+            warn_if_insecure(config);
+        }
+    }
+}
+
 /// Looks and shows, or serves.
 ///
 /// # Errors
 /// When there is no such interface or address, a setting in the environment is wrong, a file cannot be written, or something is bad.
 pub(crate) fn run(args: &Args) -> Result<()> {
     if args.serve {
-        return serve(args.listen);
+        return serve(args);
     }
     let mut config = Config::new();
     config.apply_environment()?;
+    args.choose_security(&mut config);
     let interface = machine::interface(args.device.as_deref(), &config)?;
     let file = args.json.as_deref().map(OutputFile::open).transpose()?;
     let started = SystemTime::now();
@@ -100,9 +117,12 @@ pub(crate) fn conclude(report: &Report, heading: &str, file: Option<OutputFile>)
 }
 
 /// Is the peer of another doctor until Ctrl-C.
-fn serve(listen: SocketAddr) -> Result<()> {
+fn serve(args: &Args) -> Result<()> {
     interrupt::handle()?;
-    let service = path::Service::start(listen)?;
+    let mut config = Config::server();
+    config.apply_environment()?.listen(args.listen);
+    args.choose_security(&mut config);
+    let service = path::Service::start(&config)?;
     output::print(&format!("serving {}\n", service.address()))?;
     service.run()
 }

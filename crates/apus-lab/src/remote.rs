@@ -72,6 +72,8 @@ pub struct Cluster {
     pub program: String,
     /// Arguments for ssh.
     pub ssh: Vec<String>,
+    /// Whether nodes speak plain with each other. Otherwise their hosts' environment names certificates (`APUS_TLS_CERT`, …).
+    pub insecure: bool,
 }
 
 impl Testbed for Cluster {
@@ -82,7 +84,11 @@ impl Testbed for Cluster {
     fn command(&self, place: usize) -> Command {
         let mut command = Command::new("ssh");
         command.args(["-o", "BatchMode=yes", "-o", "ServerAliveInterval=10"]).args(&self.ssh);
-        command.args([&self.hosts[place].destination, &self.program, AGENT_COMMAND]);
+        command.arg(&self.hosts[place].destination);
+        if self.insecure {
+            command.args(["env", "APUS_INSECURE=true"]);
+        }
+        command.args([&self.program, AGENT_COMMAND]);
         command
     }
 

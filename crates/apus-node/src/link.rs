@@ -1,5 +1,6 @@
 //! Options of the network, common to client and server.
 
+use std::io::{Write as _, stderr};
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
@@ -40,6 +41,9 @@ pub struct LinkOptions {
     /// Packet delivery of Apus: base, defer:20 (µs), napibusy, fullbusy, suspend or suspend:20, with parameters like ,budget=32
     #[arg(long, value_name = "MODE", default_value = "suspend", value_parser = arguments::delivery)]
     pub delivery: Delivery,
+    /// Speak plain with everybody, as the setting insecure: without certificates, nodes otherwise speak with their own machine only
+    #[arg(long)]
+    pub insecure: bool,
     /// Format of messages, the same on both sides: apus, or cp-node for the load generator of the Linux module
     #[arg(long, value_name = "FORMAT", default_value = "apus")]
     pub body: BodyFormat,
@@ -61,6 +65,7 @@ impl LinkOptions {
             needs_apus("--fault", self.fault.is_some())?;
             needs_apus("--capture", self.capture.file().is_some())?;
             needs_apus("--link", self.link != Links::default())?;
+            needs_apus("--insecure", self.insecure)?;
             needs_apus("--body", self.body != BodyFormat::Apus)?;
         }
         Ok(())
@@ -100,12 +105,16 @@ impl LinkOptions {
         let mut config = Config::new();
         config.apply_environment()?.listen(listen).delivery(self.delivery).link(self.link);
         config.calls_max(1 << 20);
+        if self.insecure {
+            config.insecure(true);
+        }
         Ok(config)
     }
 
     /// [`start`](Self::start) with a configuration from [`config`](Self::config).
     pub(super) fn start_with(&self, config: &mut Config) -> Result<apus::Node> {
         self.capture.apply(config)?;
+        warn_if_insecure(config);
         let Some(faults) = self.fault else {
             return apus::Node::start(config).context("cannot start the node");
         };
@@ -113,6 +122,17 @@ impl LinkOptions {
         let link = config.open_link().context("cannot start the node")?;
         let link = Box::new(FaultLink::new(link, faults)?);
         apus::Node::with_link(link, config).context("cannot start the node")
+    }
+}
+
+/// Reports on standard error that a node speaks plain with everybody.
+pub fn warn_if_insecure(config: &Config) {
+    if config.is_insecure() && !config.has_identity() {
+        // An error of standard error itself cannot be reported.
+        let _ = writeln!(
+            stderr(),
+            "insecure: this node speaks plain with everybody, who can read and forge its packets"
+        );
     }
 }
 

@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use apus_net::{RawConfig, UdpConfig};
+use apus_net::{Networks, PlainPeers, RawConfig, UdpConfig};
 use apus_proto::{SettingError, define_settings, protocol_settings};
 use apus_wire::DEFAULT_UDP_PORT;
 use serde_core::de::{Deserialize, Deserializer, Error as _};
@@ -94,6 +94,7 @@ node_settings! { define_settings! {
         tls_deny: DeniedPeers = DeniedPeers::default(),
         tls_rekey: Duration = tls::REKEY,
         tls_plain: Plain = Plain::default(),
+        tls_plain_peers: Networks = Networks::default(),
         protocol: apus_proto::Config = apus_proto::Config::default(),
     }
 } }
@@ -288,7 +289,6 @@ impl Config {
         self.engine == EngineAt::Own
     }
 
-    /// The file to which packets are written.
     /// Whether the node has a certificate ([`tls_cert`](Self::tls_cert)), so that its paths are sealed.
     #[must_use]
     pub fn has_identity(&self) -> bool {
@@ -301,6 +301,7 @@ impl Config {
         Some((self.tls_cert.as_deref()?, self.tls_key.as_deref()?))
     }
 
+    /// The file to which packets are written.
     pub(crate) fn capture_file(&self) -> Option<&Path> {
         self.capture.as_deref()
     }
@@ -357,6 +358,9 @@ impl Config {
         udp.receive_buffer(self.receive_buffer).send_buffer(self.send_buffer);
         udp.gso(self.gso).gro(self.gro).bundles(self.bundles).max_packet(self.max_packet);
         udp.seals(self.has_identity());
+        if !self.has_identity() {
+            udp.plain_peers(self.plain_peers());
+        }
         udp
     }
 
@@ -365,10 +369,25 @@ impl Config {
     pub(crate) fn raw(&self) -> RawConfig {
         let mut raw = RawConfig::default();
         raw.receive_buffer(self.receive_buffer).send_buffer(self.send_buffer);
+        raw.plain_peers(self.plain_peers());
         if self.is_set("max_packet") {
             raw.max_packet(self.max_packet);
         }
         raw
+    }
+
+    //= docs/protocol.md#seal-17
+    fn plain_peers(&self) -> PlainPeers {
+        match self.insecure {
+            true => PlainPeers::All,
+            false => PlainPeers::Only(self.tls_plain_peers.clone()),
+        }
+    }
+
+    /// Whether the node speaks plain with everybody ([`insecure`](Self::insecure)).
+    #[must_use]
+    pub fn is_insecure(&self) -> bool {
+        self.insecure
     }
 
     /// The address set by [`listen`](Self::listen).
@@ -708,7 +727,9 @@ mod tests {
 
     #[test]
     fn links_alone_have_the_same_defaults() {
-        let config = Config::new();
+        let mut config = Config::new();
+        assert_ne!((config.udp(), config.raw()), (UdpConfig::default(), RawConfig::default()));
+        config.insecure(true);
         assert_eq!((config.udp(), config.raw()), (UdpConfig::default(), RawConfig::default()));
         let shards = Config::TABLE.iter().find(|setting| setting.name == "shards").unwrap();
         assert_eq!(shards.high, apus_net::SHARDS_MAX as u64);
@@ -735,6 +756,7 @@ mod tests {
             deny = ["serial:4FA1@Example CA"]
             rekey = "2 min"
             plain = "accept"
+            plain_peers = ["10.1.0.0/16", "192.0.2.7"]
             "#,
         )
         .unwrap();
@@ -749,6 +771,7 @@ mod tests {
             ("tls_deny", "serial:4FA1@Example CA"),
             ("tls_rekey", "2min"),
             ("tls_plain", "accept"),
+            ("tls_plain_peers", "10.1.0.0/16, 192.0.2.7"),
         ] {
             flat.set(key, value).unwrap();
         }
@@ -770,6 +793,7 @@ mod tests {
             ("tls_rekey", "999ms"),
             ("tls_rekey", "25h"),
             ("tls_plain", "maybe"),
+            ("tls_plain_peers", "10.1.0.0/40"),
         ] {
             let error = Config::new().set(key, value).unwrap_err().to_string();
             assert!(error.contains(key) && error.contains(value), "{error}");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use apus_net::LinkError;
 use apus_proto::{Awaited, CallFailed, CallStory};
-use apus_wire::{MAX_LINUX_MESSAGE, PathError};
+use apus_wire::{MAX_LINUX_MESSAGE, PathError, is_native};
 
 use crate::address::Address;
 use crate::config::{ConfigError, PatternError};
@@ -300,6 +300,19 @@ pub enum CallError {
         /// an attacker on the path could forge its refusal.
         sent: bool,
     },
+    /// Misuse: this node has no certificate, so it speaks with its own machine only, and the address is of another one. Nothing was sent.
+    /// Give the node a certificate ([`Config::tls_cert`](crate::Config::tls_cert)), or speak plain with everybody
+    /// ([`Config::insecure`](crate::Config::insecure)).
+    #[error(
+        "the address is of another machine, and this node has no identity: set [tls] (try `apus dev-certs`), or insecure = true; nothing was sent"
+    )]
+    NoIdentity,
+    /// Misuse: a `homa://` address, whose packets are never encrypted, is not of a host with which this node speaks plain
+    /// ([`Config::tls_plain_peers`](crate::Config::tls_plain_peers), [`Config::insecure`](crate::Config::insecure)). Nothing was sent.
+    #[error(
+        "homa:// is never encrypted, and the host is not in tls_plain_peers (nor is insecure = true set); nothing was sent"
+    )]
+    NoPlainPeer,
     /// Peer: it has no certificate and speaks plain only, which this node's clients do not. Nothing was sent. Give the peer a
     /// certificate ([`Config::tls_cert`](crate::Config::tls_cert)), or use plain packets with the setting `tls_plain = use`.
     #[error(
@@ -309,7 +322,8 @@ pub enum CallError {
     /// Peer: the rule of the service does not allow this node. The request was not executed.
     #[error("the service's rule does not allow this node; the request was not executed")]
     Forbidden,
-    /// Peer: the node takes sealed packets only, and this node has no identity (set `[tls]`). The request was not executed.
+    /// Peer: the node takes sealed packets only, at least of other machines, and this node has no identity (set `[tls]` at both, or
+    /// `insecure = true` at the peer). The request was not executed.
     #[error(
         "the node takes sealed packets only, and this node has no identity (set [tls]); the request was not executed"
     )]
@@ -410,6 +424,8 @@ impl CallError {
             | Self::NoEngine
             | Self::NotSent
             | Self::WrongPeer(_)
+            | Self::NoIdentity
+            | Self::NoPlainPeer
             | Self::PlainOnly
             | Self::NoSuchPort
             | Self::Forbidden
@@ -472,6 +488,13 @@ impl CallError {
         }
     }
 
+    //= docs/protocol.md#seal-17
+    /// The error of a call to an address with which the node exchanges no plain packets.
+    #[cold]
+    pub(crate) fn barred(host: SocketAddr) -> Self {
+        if is_native(host) { Self::NoPlainPeer } else { Self::NoIdentity }
+    }
+
     #[cold]
     pub(crate) fn failed(failed: CallFailed) -> Self {
         match failed {
@@ -485,7 +508,8 @@ impl CallError {
             CallFailed::HandshakeFailed => {
                 Self::HandshakeFailed { reason: "the handshake has failed".to_owned(), sent: false }
             }
-            CallFailed::NotExpected => Self::WrongPeer(Box::default()),
+            // From a shared engine, which has no rules.
+            CallFailed::NotExpected => Self::NoIdentity,
             CallFailed::ResponseLost => Self::ResponseLost,
             CallFailed::MayHaveExecuted => Self::MayHaveExecuted,
             CallFailed::EngineEnded => Self::EngineEnded,

@@ -24,6 +24,7 @@ use anyhow::{Context, Result};
 use apus::SharedEngine;
 use apus_load::misuse::Misuse;
 use apus_node::capture::CaptureOptions;
+use apus_node::link::warn_if_insecure;
 use listenfd::ListenFd;
 use nix::sys::socket::{AddressFamily, SockType};
 use sd_notify::NotifyState;
@@ -93,6 +94,9 @@ struct RunArgs {
     /// IP address and UDP port of the engine's node [default: 0.0.0.0:20146]
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<SocketAddr>,
+    /// Speak plain with everybody, as the setting insecure: the engine otherwise speaks with its own machine only
+    #[arg(long)]
+    insecure: bool,
     #[command(flatten)]
     capture: CaptureOptions,
 }
@@ -114,6 +118,10 @@ fn serve(args: &RunArgs) -> Result<()> {
     let settings = Settings::read(args.config.as_deref())?;
     let mut config = settings.node(args.listen)?;
     args.capture.apply(&mut config)?;
+    if args.insecure {
+        config.insecure(true);
+    }
+    warn_if_insecure(&config);
     let access = settings.access(&socket)?;
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
     let mut inherited = ListenFd::from_env();

@@ -89,7 +89,7 @@ impl Wire {
     pub(crate) fn command(&self, host: usize, arguments: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.names[host], env!("CARGO_BIN_EXE_apus")]);
-        command.args(arguments.split_whitespace());
+        command.args(arguments.split_whitespace()).env("APUS_INSECURE", "true");
         command
     }
 
@@ -99,16 +99,18 @@ impl Wire {
 
     /// Starts a server on the second host, and waits until it serves.
     fn server(&self, arguments: &str) -> Running {
-        let mut child = self
-            .command(1, &format!("node server {arguments}"))
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
+        Running::start(&mut self.command(1, &format!("node server {arguments}")))
+    }
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("it is a pipe");
         BufReader::new(stdout).read_line(&mut line).expect("the server says where it is");
         assert!(line.starts_with("serving"), "{line}");
-        Running { child, line }
+        Self { child, line }
     }
 }
 
@@ -184,6 +186,39 @@ fn a_node_with_both_links_and_who_is_asked_for_it() {
     assert_eq!(probe("10.88.0.2:9"), (Some(0), vec![not_served.clone(), not_served]));
     let (status, answers) = probe("10.88.0.1:4000");
     assert_eq!((status, answers.len()), (Some(1), 2), "nobody is there: {answers:?}");
+}
+
+#[test]
+fn plain_packets_are_exchanged_with_the_own_machine_and_the_plain_peers_only() {
+    let Some(wire) = Wire::new("barred") else { return };
+    let node = |host: usize, arguments: &str, peers: &str| {
+        let mut command = wire.command(host, arguments);
+        command.env_remove("APUS_INSECURE").env("APUS_TLS_PLAIN_PEERS", peers);
+        command
+    };
+    let client = |host: usize, server: &str, peers: &str| {
+        let link = if server.starts_with("homa") { "raw" } else { "udp" };
+        let client = format!("node client --link {link} --unloaded 1 --fail-fast --servers");
+        node(host, &format!("{client} {server}:4000 --json -"), peers).output().expect("it runs")
+    };
+    let refused = |output: &Output, words: &str| {
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(output));
+        assert!(stderr(output).contains(words), "{}", stderr(output));
+    };
+    let server = "node server --link both --listen 0.0.0.0:20146";
+    let closed = Running::start(&mut node(1, server, "none"));
+    let near = client(1, "apus://10.88.0.2", "none");
+    assert_eq!(row(&near)["calls"], 1, "an address of the machine");
+    refused(&client(0, "apus://10.88.0.2", "none"), "this node has no identity");
+    refused(&client(0, "homa://10.88.0.2", "10.88.1.0/24"), "not in tls_plain_peers");
+    refused(&client(0, "apus://10.88.0.2", "10.88.0.2"), "takes sealed packets only");
+    refused(&client(0, "homa://10.88.0.2", "10.88.0.2"), "received nothing");
+    drop(closed);
+    let _open = Running::start(&mut node(1, server, "10.88.0.1"));
+    for scheme in ["apus", "homa"] {
+        let listed = client(0, &format!("{scheme}://10.88.0.2"), "10.88.0.2");
+        assert_eq!(row(&listed)["calls"], 1, "{scheme}");
+    }
 }
 
 #[test]

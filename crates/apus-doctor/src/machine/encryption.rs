@@ -19,6 +19,8 @@ pub(super) struct Encryption {
     features: Option<BTreeSet<String>>,
     /// `None`: the settings name no certificate.
     certificate: Option<CertificateFiles>,
+    /// The setting `insecure`.
+    is_insecure: bool,
 }
 
 /// The files of a node's identity, as far as they can be read.
@@ -44,20 +46,33 @@ struct Shown {
 impl Encryption {
     /// `variable` returns a variable of the environment.
     pub(super) fn gather(files: &dyn Files, variable: impl Fn(&str) -> Option<String>) -> Self {
-        Self { features: features(files), certificate: certificate_files(variable) }
+        let is_insecure = variable("APUS_INSECURE").is_some_and(|value| value == "true");
+        Self { features: features(files), certificate: certificate_files(variable), is_insecure }
     }
 
     pub(super) fn findings(&self) -> Vec<Finding> {
         let mut findings = vec![instructions(self.features.as_ref())];
         match &self.certificate {
-            Some(files) => findings.extend([key_file(files), certificate(files), chain(files)].into_iter().flatten()),
-            None => findings.push(
-                Finding::good(SUBJECT, "certificate", "the settings of this environment name none")
-                    .apus("speaks plain: without a certificate (setting tls_cert) packets are neither encrypted nor authenticated"),
-            ),
+            Some(files) => findings
+                .extend([key_file(files), certificate(files), chain(files)].into_iter().flatten()),
+            None => findings.push(no_certificate(self.is_insecure)),
         }
         findings
     }
+}
+
+fn no_certificate(is_insecure: bool) -> Finding {
+    let name = "certificate";
+    if is_insecure {
+        let found = "none, and insecure = true";
+        let change = "unset APUS_INSECURE; apus dev-certs DIR # for tests; else certificates of your authority";
+        return Finding::new(SUBJECT, name, Verdict::Bad, found)
+            .apus("speaks plain with everybody: anybody on the way reads and forges its packets")
+            .change(change, "nodes that know each other, and packets that nobody else reads");
+    }
+    Finding::good(SUBJECT, name, "the settings of this environment name none").apus(
+        "speaks plain with its own machine, and not with others (setting tls_cert, or insecure)",
+    )
 }
 
 /// The line of `/proc/cpuinfo` is `flags` on x86 and `Features` on ARM.
@@ -251,6 +266,17 @@ mod tests {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
+    }
+
+    #[test]
+    fn speaking_plain_with_everybody_is_bad() {
+        let verdict = |insecure: Option<&str>| {
+            let variable = |name: &str| insecure.filter(|_| name == "APUS_INSECURE");
+            let variable = |name: &str| variable(name).map(str::to_owned);
+            Encryption::gather(&FakeFiles(&[]), variable).findings().remove(1).verdict
+        };
+        assert_eq!(verdict(None), Verdict::Good);
+        assert_eq!(verdict(Some("true")), Verdict::Bad);
     }
 
     #[test]

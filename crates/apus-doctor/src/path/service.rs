@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -107,14 +106,13 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts a node with the settings of the environment at an address, and its sockets.
+    /// Starts a node and its sockets.
     ///
     /// # Errors
-    /// When an address is busy, not of this host or not allowed, or a setting in the environment is wrong.
-    pub fn start(listen: SocketAddr) -> Result<Self> {
-        let mut config = Config::server();
-        config.apply_environment()?.listen(listen);
-        let node = Node::start(&config)?;
+    /// When an address is busy, not of this host or not allowed.
+    pub fn start(config: &Config) -> Result<Self> {
+        let listen = config.listen_address();
+        let node = Node::start(config)?;
         let service = node.bind(PORT)?;
         let bind = || {
             let cannot = || format!("cannot open a UDP socket at {}", listen.ip());

@@ -39,6 +39,11 @@ macro_rules! node_settings {
             /// execute every request.
             skip_unwanted: bool = true;
 
+            /// Whether a node without a certificate speaks plain with everybody, where anybody on the way reads and forges its packets.
+            /// Without it, such a node speaks with its own machine and the hosts of `tls_plain_peers` only. Raw links, which are never
+            /// encrypted, take everybody's packets with it.
+            insecure: bool = false;
+
             /// Longest packet, header and payload, even if the path carries more; at least 556 bytes on a raw link.
             max_packet: usize = 65_507 B, 548 B ..= 65_507 B;
         }
@@ -119,6 +124,11 @@ macro_rules! text_settings {
             /// The use of plain packets by a node with a certificate: `refuse`, `accept` (calls are sealed, requests may be plain), or
             /// `use` (calls are plain, requests may be either). They are the steps by which a cluster moves.
             tls_plain: Plain = "refuse", tls::parse_plain;
+
+            /// Other hosts with which packets are exchanged that are not encrypted: `none`, or IP addresses and networks such as
+            /// `10.1.0.0/16` with commas between them. They are for raw links, and for nodes without a certificate. A node with one
+            /// has `tls_plain` for UDP.
+            tls_plain_peers: Networks = "none", tls::parse_networks;
         }
     };
 }

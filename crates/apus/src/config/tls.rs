@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use apus_net::Networks;
 use apus_seal::{Denied, PatternError, Rule};
 
 use super::quantity::parse_duration;
@@ -129,6 +130,10 @@ pub(super) fn parse_rekey(text: &str) -> Result<Duration, String> {
 
 pub(super) fn parse_plain(text: &str) -> Result<Plain, String> {
     text.parse().map_err(|_| Plain::EXPECTED.to_owned())
+}
+
+pub(super) fn parse_networks(text: &str) -> Result<Networks, String> {
+    text.parse().map_err(|_| Networks::EXPECTED.to_owned())
 }
 
 /// The parts of a text with commas between them.

@@ -17,7 +17,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// No link reaches the address, or the node uses the engine of another process and is not attached.
+    /// No link reaches the address, the node exchanges no plain packets with it, or the node uses the engine of another process and is not attached.
     #[inline]
     pub(crate) fn resolve(&mut self, host: SocketAddr) -> Result<PathId, CallError> {
         let Self { neighbours, endpoint, link, sealed_peers, .. } = self;
@@ -28,7 +28,10 @@ impl Engine {
                     None => link.resolve(host),
                     Some(peers) => peers.resolve(&mut **link, host, clock::now)?,
                 };
-                path.ok_or(CallError::PeerUnreachable { error, sent })
+                match path {
+                    Some(path) if path.is_barred() => Err(CallError::barred(host)),
+                    path => path.ok_or(CallError::PeerUnreachable { error, sent }),
+                }
             }
             Some(attached) if !attached.is_attached() => Err(CallError::NoEngine),
             Some(attached) => attached

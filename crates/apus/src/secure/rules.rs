@@ -85,10 +85,11 @@ impl Rules {
         }
     }
 
-    /// Returns the rights of nodes on native links, which are never sealed and have no handshakes.
-    pub(super) fn of_native(&self, plain: Plain) -> Rights {
-        let Rights { requests, calls } = self.of_plain(plain);
-        Rights { requests: requests & !bit(HANDSHAKE), calls: calls & !bit(HANDSHAKE) }
+    //= docs/protocol.md#seal-17
+    /// Returns the rights of nodes on native links, which are never sealed. The links take packets of plain peers only.
+    pub(super) fn of_native(&self) -> Rights {
+        let admitting = self.admitting(None) | bit(DEFAULT);
+        Rights { requests: admitting, calls: admitting }
     }
 
     /// Returns the rights of a sealed path whose peer is not known.

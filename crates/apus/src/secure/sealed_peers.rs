@@ -122,9 +122,8 @@ impl SealedPeers {
 
     /// Reports the rights of peers without a certificate to the core.
     pub(super) fn set_default_rights(&self, endpoint: &mut Endpoint) {
-        let plain = self.node.plain;
-        endpoint.set_default_rights(PathKind::Plain, self.rules.of_plain(plain));
-        endpoint.set_default_rights(PathKind::Native, self.rules.of_native(plain));
+        endpoint.set_default_rights(PathKind::Plain, self.rules.of_plain(self.node.plain));
+        endpoint.set_default_rights(PathKind::Native, self.rules.of_native());
     }
 
     /// Gives a socket a rule, and returns its number.

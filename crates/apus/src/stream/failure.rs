@@ -59,7 +59,9 @@ pub(crate) fn call_failed(error: CallError) -> Error {
             PathError::PermissionDenied => ErrorKind::PermissionDenied,
             _ => ErrorKind::Other,
         },
-        CallError::Forbidden
+        CallError::NoIdentity
+        | CallError::NoPlainPeer
+        | CallError::Forbidden
         | CallError::SealedOnly
         | CallError::PlainOnly
         | CallError::HandshakeFailed { .. }

@@ -1,0 +1,28 @@
+//! The hosts that a node without a certificate calls.
+
+mod pair;
+
+use std::io::ErrorKind;
+
+use apus::{Address, CallError, CallOptions, Delivery, Stream};
+use pair::{needs_plain, pair, shares_engine};
+
+//= docs/protocol.md#seal-17
+#[test]
+fn a_node_without_a_certificate_calls_its_own_machine_only() {
+    if needs_plain("it is about nodes without certificates") {
+        return;
+    }
+    let pair = pair(Delivery::suspend());
+    let client = pair.client_node.client().unwrap();
+    let far: Address = "203.0.113.9:4000".parse().unwrap();
+    let error = client.call(far, "?").unwrap_err();
+    assert_eq!(error, CallError::NoIdentity);
+    assert!(!error.may_have_executed());
+    if !shares_engine() {
+        let connected = client.connect(far, &CallOptions::new());
+        assert_eq!(connected, Err(CallError::NoIdentity));
+    }
+    let refused = Stream::connect(&pair.client_node, far).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
+}
