@@ -122,6 +122,35 @@ fn streams_over_ipv6_are_carried() {
     assert_eq!((said.lines().count(), carried.count()), (4, 4), "{said}");
 }
 
+#[test]
+fn carriers_with_certificates_seal_what_they_carry() {
+    let Some(wire) = Wire::new("sealed") else { return };
+    let directory = Directory::new("sealed");
+    let program = directory.program("checker.c", &[]);
+    let certificates = directory.file("certs");
+    let addresses = ["--address", "10.88.0.1", "--address", "10.88.0.2"];
+    let mut made = Command::new(env!("CARGO_BIN_EXE_apus"));
+    stdout(&output(made.arg("dev-certs").arg(&certificates).args(addresses)));
+    let with_certificate = |mut command: Command| {
+        for (variable, file) in
+            [("APUS_TLS_CERT", "node.pem"), ("APUS_TLS_KEY", "node.key"), ("APUS_TLS_CA", "ca.pem")]
+        {
+            command.env(variable, certificates.join(file));
+        }
+        command
+    };
+    let [a, b] = &wire.names[..] else { unreachable!("a wire has two ends") };
+    let server = &mut with_certificate(carried(b, &program, ""));
+    let client = || with_certificate(meeting(a, &program, ""));
+    let said = check_streams(server, client, 0..3, 1_000_000);
+    let carried = said.lines().filter(|line| line.ends_with(": carried between hosts"));
+    assert_eq!((said.lines().count(), carried.count()), (3, 3), "{said}");
+    let stat = stdout(&output(
+        on(a, Path::new(env!("CARGO_BIN_EXE_apus"))).args(["stat", &carrier_of(a)]),
+    ));
+    assert!(stat.contains("link.sealed_sent"), "{stat}");
+}
+
 /// The number of datagrams that were sent on a host.
 pub(crate) fn datagrams(host: &str) -> u64 {
     counter(host, "Udp:", "OutDatagrams")
