@@ -6,7 +6,8 @@
 //! | `socket` | opening and probing |
 //! | `peer` | the state of each path |
 //! | `outbox` | packets queued by `send`: bundles and large packets |
-//! | `sealing` | records of sealed paths |
+//! | `sealing` | sealing and opening on sealed paths |
+//! | `records` | memory for sealed datagrams |
 //! | `keys` | the keys of sealed paths |
 //! | `send` | from the outbox into the kernel |
 //! | `sender` | connected sockets for peers on this machine |
@@ -18,6 +19,7 @@ mod config;
 mod keys;
 mod outbox;
 mod peer;
+mod records;
 mod recv;
 mod sealing;
 mod send;

@@ -11,6 +11,7 @@ use apus_wire::{Extension, Priority, ShortTransmit, Transmit, bundle};
 use bytes::Bytes;
 
 use super::peer::Peer;
+use super::records::Records;
 use super::sealing::Sealing;
 use crate::path_table::PathTable;
 use crate::paths::Paths;
@@ -95,7 +96,7 @@ pub(super) struct Outbox {
     large: Vec<Large>,
     headers: Vec<u8>,
     /// The sealed datagrams of a flush.
-    records: Vec<u8>,
+    records: Records,
     bytes: usize,
     /// Bytes for sealed paths among them.
     sealed_bytes: usize,
@@ -112,7 +113,7 @@ impl Outbox {
             used: 0,
             large: Vec::new(),
             headers: Vec::new(),
-            records: Vec::new(),
+            records: Records::default(),
             bytes: 0,
             sealed_bytes: 0,
             flush: 1,
@@ -308,7 +309,7 @@ impl Outbox {
         while at < self.used {
             let bundle = &mut self.bundles[at];
             let peer = peers.at_mut(bundle.peer);
-            bundle.record = records.len()..records.len();
+            bundle.record = records.end()..records.end();
             if peer.is_sealed {
                 let parts = (&[][..], bundle.content());
                 let sealed =
@@ -320,18 +321,18 @@ impl Outbox {
                     self.used -= 1;
                     continue;
                 }
-                bundle.record.end = records.len();
+                bundle.record.end = records.end();
             }
             at += 1;
         }
         let headers = &self.headers;
         self.large.retain_mut(|packet| {
             let peer = peers.at_mut(packet.peer);
-            packet.record = records.len()..records.len();
+            packet.record = records.end()..records.end();
             let parts = (&headers[packet.header.clone()], &packet.body[packet.payload.clone()]);
             let keep = !peer.is_sealed
                 || peer.keys.is_some_and(|id| sealing.seal(id, packet.priority, parts, records));
-            packet.record.end = records.len();
+            packet.record.end = records.end();
             if !keep {
                 peer.lose_keys();
             }

@@ -9,6 +9,7 @@ use apus_seal::{
 };
 use apus_wire::{Data, PathId, Priority};
 
+use super::records::Records;
 use crate::link::LinkCounters;
 use crate::sealed::{Cipher, SealEvent};
 
@@ -102,22 +103,12 @@ impl Sealing {
         id: AssociationId,
         level: Priority,
         (header, payload): (&[u8], &[u8]),
-        records: &mut Vec<u8>,
+        records: &mut Records,
     ) -> bool {
-        let start = records.len();
-        records.resize(start + OVERHEAD + header.len() + payload.len(), 0);
-        let sealed = self.associations.seal_parts(
-            self.now,
-            id,
-            level,
-            payload,
-            header,
-            &mut records[start..],
-        );
-        if sealed.is_err() {
-            records.truncate(start);
-        }
-        sealed.is_ok()
+        records.append(OVERHEAD + header.len() + payload.len(), |record| {
+            let sealed = self.associations.seal_parts(self.now, id, level, payload, header, record);
+            sealed.is_ok()
+        })
     }
 
     /// Opens a received record: a DATA packet into `packet`, anything else in place.
