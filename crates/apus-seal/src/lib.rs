@@ -65,4 +65,4 @@ pub use record::error::{HintError, OpenError, SealError};
 pub use record::opened::{Admitted, Opened};
 pub use record::table::{Associations, EndedAssociation, Kept};
 pub use schedule::{DirectionSecret, PathSecret, RecordKey, RefreshSalt, Role};
-pub use suite::Suite;
+pub use suite::{Suite, SuiteError};

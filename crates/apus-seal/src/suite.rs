@@ -1,5 +1,8 @@
 //! Cipher suites.
 
+use std::fmt;
+use std::str::FromStr;
+
 /// The AEAD of a path's records. Its number is the byte in HELLO and REPLY.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
@@ -22,6 +25,17 @@ impl Suite {
         Self::ALL.into_iter().find(|&suite| suite as u8 == number)
     }
 
+    /// The names of all suites, as a phrase.
+    pub const EXPECTED: &str = "aes-128-gcm, aes-256-gcm or chacha20-poly1305";
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Aes128Gcm => "aes-128-gcm",
+            Self::Aes256Gcm => "aes-256-gcm",
+            Self::ChaCha20Poly1305 => "chacha20-poly1305",
+        }
+    }
+
     /// Returns the length of a key in bytes: 16 or 32.
     #[must_use]
     pub const fn key_len(self) -> usize {
@@ -29,5 +43,27 @@ impl Suite {
             Self::Aes128Gcm => 16,
             Self::Aes256Gcm | Self::ChaCha20Poly1305 => 32,
         }
+    }
+}
+
+impl fmt::Display for Suite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A text is not the name of a suite.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("'{text}': expected {}", Suite::EXPECTED)]
+pub struct SuiteError {
+    text: String,
+}
+
+impl FromStr for Suite {
+    type Err = SuiteError;
+
+    fn from_str(text: &str) -> Result<Self, SuiteError> {
+        let found = Self::ALL.into_iter().find(|suite| suite.name() == text);
+        found.ok_or_else(|| SuiteError { text: text.to_owned() })
     }
 }

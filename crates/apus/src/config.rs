@@ -34,7 +34,7 @@ mod variables;
 #[macro_use]
 mod table;
 
-pub use apus_seal::{Denied as DeniedPeers, PatternError, Rule as PeerRule};
+pub use apus_seal::{Denied as DeniedPeers, PatternError, Rule as PeerRule, Suite, SuiteError};
 pub use engine_at::{EngineAt, EngineAtError};
 pub use links::{Links, LinksError};
 pub use metrics_at::{MetricsAt, MetricsAtError};
@@ -93,6 +93,7 @@ node_settings! { define_settings! {
         tls_allow: BTreeMap<u16, PeerRule> = BTreeMap::new(),
         tls_deny: DeniedPeers = DeniedPeers::default(),
         tls_rekey: Duration = tls::REKEY,
+        tls_suites: Vec<Suite> = Suite::ALL.to_vec(),
         tls_plain: Plain = Plain::default(),
         tls_plain_peers: Networks = Networks::default(),
         protocol: apus_proto::Config = apus_proto::Config::default(),
@@ -231,6 +232,9 @@ impl Config {
             let (key, value, allowed) = (key.to_owned(), value.to_owned(), allowed.to_owned());
             Err(ConfigError::Value { key, value, allowed })
         };
+        if self.tls_suites.is_empty() {
+            return wrong("tls_suites", tls::NONE, Suite::EXPECTED);
+        }
         let cert = match (&self.tls_cert, &self.tls_key) {
             (None, None) => return Ok(()),
             (None, Some(_)) => return wrong("tls_cert", tls::NONE, "the certificate of tls_key"),
@@ -755,6 +759,7 @@ mod tests {
             allow = { 4000 = ["spiffe://example.org/front/*"], 4001 = ["any", "plain"] }
             deny = ["serial:4FA1@Example CA"]
             rekey = "2 min"
+            suites = ["chacha20-poly1305", "aes-256-gcm"]
             plain = "accept"
             plain_peers = ["10.1.0.0/16", "192.0.2.7"]
             "#,
@@ -770,6 +775,7 @@ mod tests {
             ("tls_allow", "4000=spiffe://example.org/front/*; 4001=any,plain"),
             ("tls_deny", "serial:4FA1@Example CA"),
             ("tls_rekey", "2min"),
+            ("tls_suites", "chacha20-poly1305,aes-256-gcm"),
             ("tls_plain", "accept"),
             ("tls_plain_peers", "10.1.0.0/16, 192.0.2.7"),
         ] {
@@ -792,6 +798,8 @@ mod tests {
             ("tls_deny", "any"),
             ("tls_rekey", "999ms"),
             ("tls_rekey", "25h"),
+            ("tls_suites", "aes-128-gcm,aes-128-gcm"),
+            ("tls_suites", "none"),
             ("tls_plain", "maybe"),
             ("tls_plain_peers", "10.1.0.0/40"),
         ] {

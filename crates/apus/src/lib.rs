@@ -170,7 +170,7 @@ pub use client::{Client, Response};
 pub use config::{
     Config, ConfigError, DeniedPeers, EngineAt, EngineAtError, Links, LinksError, MetricsAt,
     MetricsAtError, MisspeltVariable, PatternError, PeerRule, Plain, PlainError, QuantityError,
-    Setting, parse_duration, parse_size,
+    Setting, Suite, SuiteError, parse_duration, parse_size,
 };
 pub use delivery::{Delivery, DeliveryError};
 pub use error::{

@@ -59,6 +59,33 @@ fn calls_of_all_sizes_are_sealed_and_the_server_knows_the_client() {
     assert_eq!((theirs.handshakes.server_begun, theirs.handshakes.server_done), (1, 1));
 }
 
+//= docs/protocol.md#seal-1
+#[test]
+fn the_cipher_is_the_first_of_the_client_that_the_server_allows() {
+    use apus::Suite::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
+    let authority = Authority::new();
+    authority.issue("server", &[KV, "127.0.0.1"], 2100);
+    authority.issue("client", &[FRONT], 2100);
+    for (ours, theirs, speaks) in [
+        (vec![ChaCha20Poly1305, Aes128Gcm], vec![Aes256Gcm, ChaCha20Poly1305], true),
+        (vec![Aes256Gcm], vec![Aes256Gcm], true),
+        (vec![Aes128Gcm], vec![Aes256Gcm, ChaCha20Poly1305], false),
+    ] {
+        let [server, client] = [("server", theirs), ("client", ours)].map(|(file, suites)| {
+            Node::start(authority.config(file).link(Links::Udp).tls_suites(suites)).unwrap()
+        });
+        serve(server.bind(PORT).unwrap());
+        let address = Address::new(server.local_addr(), PORT);
+        match client.client().unwrap().call(address, "hello") {
+            Ok(_) => assert!(speaks),
+            Err(CallError::HandshakeFailed { reason, sent: false }) => {
+                assert!(!speaks && reason.contains("none of the offered suites"), "{reason}");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 //= docs/protocol.md#seal-6
 #[test]
 fn a_service_refuses_clients_that_its_rule_does_not_name() {

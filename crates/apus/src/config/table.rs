@@ -121,6 +121,10 @@ macro_rules! text_settings {
             /// Time after which a path gets new keys by another handshake: 1 s to 24 h, give or take a tenth.
             tls_rekey: Duration = "1h", tls::parse_rekey;
 
+            /// Ciphers of sealed datagrams, the preferred one first, with commas between them: `aes-128-gcm`, `aes-256-gcm` and
+            /// `chacha20-poly1305`. A path has the first one of its client that its server allows as well; without any, handshakes fail.
+            tls_suites: Vec<Suite> = "aes-128-gcm,aes-256-gcm,chacha20-poly1305", tls::parse_suites;
+
             /// The use of plain packets by a node with a certificate: `refuse`, `accept` (calls are sealed, requests may be plain), or
             /// `use` (calls are plain, requests may be either). They are the steps by which a cluster moves.
             tls_plain: Plain = "refuse", tls::parse_plain;

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use apus_net::Networks;
-use apus_seal::{Denied, PatternError, Rule};
+use apus_seal::{Denied, PatternError, Rule, Suite};
 
 use super::quantity::parse_duration;
 
@@ -126,6 +126,19 @@ pub(super) fn parse_allow(text: &str) -> Result<BTreeMap<u16, Rule>, String> {
 pub(super) fn parse_rekey(text: &str) -> Result<Duration, String> {
     let within = |time: &Duration| (REKEY_MIN..=REKEY_MAX).contains(time);
     parse_duration(text).ok().filter(within).ok_or_else(|| "1s to 24h".to_owned())
+}
+
+pub(super) fn parse_suites(text: &str) -> Result<Vec<Suite>, String> {
+    let allowed = || format!("one or more of {}, with commas between them", Suite::EXPECTED);
+    let mut suites = Vec::new();
+    for text in entries(text) {
+        let suite = text.parse().map_err(|_| allowed())?;
+        if suites.contains(&suite) {
+            return Err(allowed());
+        }
+        suites.push(suite);
+    }
+    if suites.is_empty() { Err(allowed()) } else { Ok(suites) }
 }
 
 pub(super) fn parse_plain(text: &str) -> Result<Plain, String> {

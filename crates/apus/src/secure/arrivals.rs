@@ -6,7 +6,7 @@ use apus_net::PathKeys;
 use apus_proto::{Greeting, Time};
 use apus_seal::{
     Arrival, HandshakeAnswer, HandshakeError, Introduction, Limit, PathEnd, Refresh, ServerOffer,
-    Suite, TlsSession, Worked,
+    TlsSession, Worked,
 };
 use apus_wire::PathId;
 
@@ -42,7 +42,8 @@ impl Driver {
             body: body.to_vec(),
             random: random(),
         };
-        let tls = self.node.tls();
+        let node = Arc::clone(&self.node);
+        let tls = node.tls();
         let Engine { endpoint, link, handshakes, .. } = engine;
         let work = self.server.handle_request(time_of(now), arrival, |hello| {
             handshakes.server_begun += 1;
@@ -52,7 +53,7 @@ impl Driver {
             let greeting = Greeting { token: hello.end.token, doubted: hello.doubted };
             let token = endpoint.answer_greeting(now, home, greeting);
             let end = PathEnd { id, token };
-            Ok(ServerOffer { end, suites: Suite::ALL.to_vec(), session, refresh })
+            Ok(ServerOffer { end, suites: node.suites.clone(), session, refresh })
         });
         match work {
             Ok(work) => self.worker.push(Job::Request { held, work }),

@@ -7,7 +7,7 @@ use apus_net::PathKeys;
 use apus_proto::{CallOptions, Remote, Time};
 use apus_seal::{
     ClientHandshake, ClientOffer, ClientStep, HandshakeError, Introduction, Limit, Need, PathEnd,
-    Refresh, SECURE_PORT, Suite, TlsSession,
+    Refresh, SECURE_PORT, TlsSession,
 };
 use apus_wire::PathId;
 use bytes::Bytes;
@@ -61,7 +61,7 @@ impl Driver {
             port: 0,
             end: PathEnd { id, token: greeting.token },
             doubted: greeting.doubted,
-            suites: Suite::ALL.to_vec(),
+            suites: self.node.suites.clone(),
             refresh,
         };
         engine.handshakes.client_begun += 1;

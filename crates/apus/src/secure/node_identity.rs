@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use apus_seal::{Name, Rule, TlsConfig, Trust};
+use apus_seal::{Name, Rule, Suite, TlsConfig, Trust};
 
 use crate::config::Config;
 pub(super) use crate::config::Plain;
@@ -33,6 +33,7 @@ pub(crate) struct NodeIdentity {
     pub(super) allow: BTreeMap<u16, Rule>,
     /// Time after which a path gets new keys.
     pub(super) rekey: Duration,
+    pub(super) suites: Vec<Suite>,
     pub(super) plain: Plain,
 }
 
@@ -55,6 +56,7 @@ impl NodeIdentity {
             servers: config.tls_servers.clone(),
             allow: config.tls_allow.clone(),
             rekey: config.tls_rekey,
+            suites: config.tls_suites.clone(),
             plain: config.tls_plain,
         })))
     }
