@@ -66,7 +66,7 @@ pub struct PathEnd {
 /// HELLO: the client's clear fields and the first flight of TLS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello<'a> {
-    /// The Homa port of the call that caused the handshake. It selects the server's certificate; 0 selects that of the node.
+    /// The Homa port whose certificate the server is to show; 0 for that of the node.
     pub port: u16,
     /// The client's end.
     pub end: PathEnd,

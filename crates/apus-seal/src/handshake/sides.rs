@@ -116,7 +116,7 @@ impl fmt::Debug for Introduction {
 /// The fields of a client's HELLO.
 #[derive(Clone)]
 pub struct ClientOffer {
-    /// The Homa port of the call that caused the handshake; 0 if there is none.
+    /// The Homa port whose certificate the server is to show, in the clear; 0 for that of the node.
     pub port: u16,
     /// The client's end.
     pub end: PathEnd,
