@@ -132,6 +132,23 @@ fn a_client_that_refuses_the_server_says_so_in_a_farewell() {
 
 //= docs/protocol.md#seal-2
 #[test]
+fn a_client_that_gives_a_verified_server_up_frees_its_place_by_a_farewell() {
+    let mut server = Server::new(HandshakeLimits::default());
+    let (mut client, hello) = ClientHandshake::begin(offer(), Scripted::client(SERVER));
+    let work = server.request("10.0.0.1", hello).expect("there is room");
+    let HandshakeAnswer::Reply(reply) = server.handshakes.finish(work.run()) else {
+        panic!("no REPLY")
+    };
+    assert!(matches!(client.handle_response(&reply), Ok(ClientStep::Introduced(..))));
+    let farewell = client.farewell().expect("the server waits for the client's confirmation");
+    assert_eq!(client.farewell(), None, "once");
+    let work = server.request("10.0.0.1", farewell).expect("the handshake is known");
+    assert!(matches!(server.handshakes.finish(work.run()), HandshakeAnswer::Failed(..)));
+    assert!(server.handshakes.is_empty());
+}
+
+//= docs/protocol.md#seal-2
+#[test]
 fn a_client_whom_the_server_refuses_was_introduced_before() {
     let (client, server) = sessions();
     let outcome = shake(client, server.refusing(Alert(45)));

@@ -389,14 +389,7 @@ fn a_restarted_server_is_introduced_again() {
     for round in 1..4 {
         // Its peers are not notified.
         let _ = running.close(Duration::ZERO); // A response is not acknowledged.
-        running = loop {
-            match Node::start(&config) {
-                Ok(node) => break node,
-                // A thread of the earlier run still sleeps on its socket.
-                Err(StartError::AddressInUse(_)) => thread::yield_now(),
-                Err(error) => panic!("{error}"),
-            }
-        };
+        running = start_again(&config);
         serve(running.bind(PORT).unwrap());
         // The request may have reached the run before (contact-6).
         assert_eq!(client.call(address, ""), Err(CallError::MayHaveExecuted), "round {round}");
@@ -405,6 +398,41 @@ fn a_restarted_server_is_introduced_again() {
     // The answer to the last frame may come after the response of the call.
     while node.stats().handshakes.client_done < 4 {
         assert_eq!(client.call(address, "").unwrap(), FRONT);
+    }
+}
+
+//= docs/protocol.md#seal-5
+#[test]
+fn a_server_with_another_name_at_a_known_address_hears_that_its_first_handshake_has_ended() {
+    let authority = Authority::new();
+    let (server, address) = server(&authority, &[KV, "127.0.0.1"]);
+    serve(server.bind(PORT).unwrap());
+    let (node, client) = client(&authority);
+    assert_eq!(client.call(address, "").unwrap(), FRONT);
+    let _ = server.close(Duration::ZERO); // A response is not acknowledged.
+    authority.issue("other", &["spiffe://example.org/kv/2", "127.0.0.1"], 2100);
+    let mut config = authority.config("other");
+    config.listen(address.host);
+    let other = start_again(&config);
+    serve(other.bind(PORT).unwrap());
+    client.call(address, "").unwrap_err();
+    for _ in 0..1_000 {
+        assert_eq!(client.call(address, "").unwrap(), FRONT);
+    }
+    let (ours, theirs) = (node.stats().handshakes, other.stats().handshakes);
+    assert_eq!((ours.client_done, ours.client_failed), (2, 1));
+    assert_eq!((theirs.server_begun, theirs.server_done, theirs.server_failed), (2, 1, 1));
+}
+
+/// Starts a node at the address of one that has just ended.
+fn start_again(config: &Config) -> Node {
+    loop {
+        match Node::start(config) {
+            Ok(node) => return node,
+            // A thread of the earlier run still sleeps on its socket.
+            Err(StartError::AddressInUse(_)) => thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
     }
 }
 

@@ -214,18 +214,18 @@ impl<T: Tls> ClientHandshake<T> {
         }
     }
 
-    /// Returns the body of a last call, by which a failed client ends the handshake at the server. It carries the alert of TLS,
-    /// if TLS has failed. `None` if the server has not taken the handshake or has ended it. The response has no meaning.
+    /// Returns the body of a last call, by which a client that gives the handshake up ends it at the server: the handshake has failed, or
+    /// the client does not want the path. It carries the alert of TLS, if TLS has failed. `None` if the server has not taken the
+    /// handshake or has ended it. The response has no meaning.
     pub fn farewell(&mut self) -> Option<Vec<u8>> {
-        let ClientPhase::Offered(Some(agreed)) =
-            std::mem::replace(&mut self.phase, ClientPhase::Ended)
-        else {
-            return None;
+        let handle = match std::mem::replace(&mut self.phase, ClientPhase::Ended) {
+            ClientPhase::Offered(agreed) => agreed?.handle,
+            ClientPhase::Confirmed(done) => done.handle,
+            ClientPhase::Ended => return None,
         };
         let mut records = Vec::new();
         self.session.write(&mut records);
-        let frame = Continue { handle: agreed.handle, confirmation: [0; 16], records: &records };
-        Some(frame.emit())
+        Some(Continue { handle, confirmation: [0; 16], records: &records }.emit())
     }
 
     fn agree(

@@ -194,8 +194,9 @@ impl Driver {
         match result {
             Ok(ClientStep::Continue(body)) => self.call(engine, now, path, handshake, body),
             Ok(ClientStep::Introduced(introduction, body)) => {
-                if self.is_named_otherwise(engine, now, path, &introduction) {
+                if self.is_named_otherwise(path, &introduction) {
                     self.bid_farewell(engine, now, path, &mut handshake);
+                    self.end_path(engine, now, path);
                     return;
                 }
                 match self.introduce_server(engine, now, path, *introduction) {
@@ -211,24 +212,13 @@ impl Driver {
         }
     }
 
-    //= docs/protocol.md#seal-5
-    /// Ends the path if a node with another name answers at its address now. The address gets another path. Returns whether it was so.
-    fn is_named_otherwise(
-        &mut self,
-        engine: &mut Engine,
-        now: Time,
-        path: PathId,
-        introduction: &Introduction,
-    ) -> bool {
-        let Some(entry) = self.paths.get(path) else { return true };
-        let known = entry.peer.as_ref().map(|peer| &peer.name);
-        if known.is_none_or(|name| *name == introduction.peer.name) {
-            return false;
-        }
-        self.end_path(engine, now, path);
-        true
+    /// Returns whether a node with another name than that of the path answers at its address now.
+    fn is_named_otherwise(&self, path: PathId, introduction: &Introduction) -> bool {
+        let known = self.paths.get(path).and_then(|entry| entry.peer.as_ref());
+        known.is_some_and(|known| known.name != introduction.peer.name)
     }
 
+    //= docs/protocol.md#seal-5
     /// Ends a path whose address has another peer now, and returns a new one.
     pub(super) fn end_path(
         &mut self,

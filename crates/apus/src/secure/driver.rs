@@ -168,10 +168,11 @@ impl Driver {
         self.set_rights(endpoint, neighbours.as_deref(), path);
     }
 
-    /// Forgets a path that is over. Its calls end, and so does the memory that is shared with its peer.
+    /// Forgets a path that is over. Its calls end, its handshake has failed, and the memory that is shared with its peer ends.
     pub(super) fn forget_path(&mut self, engine: &mut Engine, path: PathId) {
         if let Some(attempt) = self.paths.end_attempt(path) {
             sealed(engine).remove_keys(attempt.id);
+            engine.handshakes.client_failed += 1;
         }
         self.paths.remove(path);
         sealed(engine).end_keys(path);
