@@ -196,6 +196,24 @@ fn a_process_without_right_is_refused_and_learns_it() {
 
 //= docs/protocol.md#seal-6
 #[test]
+fn a_request_that_waits_is_refused_when_a_new_rule_does_not_name_its_process() {
+    let mut host = Host::new(|_| {});
+    let service = host.service;
+    host.nodes[SERVER].set_default_rights(PathKind::Local, Rights { requests: 7, calls: 0 });
+    host.call(100).unwrap();
+    let request = host.request();
+    assert!(!host.nodes[SERVER].refuse_if_forbidden(request));
+    host.nodes[SERVER].set_rule(service, 3);
+    assert!(host.nodes[SERVER].refuse_if_forbidden(request));
+    assert_eq!(host.reply(request, 1), Err(ReplyError::NotInService));
+    host.settle();
+    assert_eq!(host.failure(), CallFailed::NotAllowed);
+    assert_eq!(host.nodes[SERVER].counters().refused_not_allowed, 1);
+    host.assert_clean();
+}
+
+//= docs/protocol.md#seal-6
+#[test]
 fn a_process_is_called_only_by_sockets_whose_rule_names_it() {
     let mut host = Host::new(|_| {});
     host.nodes[CLIENT].set_rights(path(CLIENT), Rights { requests: 0, calls: 2 });

@@ -275,6 +275,51 @@ fn requests_in_service_and_arriving_ones_go_on_without_the_right() {
     calls.iter().for_each(|&call| drop(pair.response(call).clone()));
 }
 
+/// Gives the service a rule that does not name the client, and refuses the request that the application has not begun to execute.
+fn change_rule(pair: &mut Pair, waiting: RpcKey) {
+    let service = pair.nodes[SERVER].service;
+    pair.endpoint(SERVER).set_rule(service, RULE + 1);
+    assert!(pair.endpoint(SERVER).refuse_if_forbidden(waiting));
+    assert!(!pair.endpoint(SERVER).refuse_if_forbidden(waiting), "it is refused already");
+    pair.nodes[SERVER].requests.retain(|request| request.rpc != waiting);
+}
+
+//= docs/protocol.md#seal-6
+//= docs/protocol.md#life-6
+#[test]
+fn a_new_rule_refuses_requests_that_arrive_or_wait_and_leaves_those_in_service() {
+    for loses_reason in [false, true] {
+        let mut pair = acquainted();
+        give(&mut pair, MAY_CALL);
+        pair.hold();
+        let [taken, waits, arrives] = [100, 101, 500_000].map(|length| call(&mut pair, length));
+        pair.drive_until(|net| net.counters(SERVER).granted_bytes > 0);
+        let arrived = pair.nodes[SERVER].requests.iter().map(|request| request.rpc);
+        let arrived: Vec<_> = arrived.collect();
+        assert_eq!(arrived.len(), 2);
+        assert!(!pair.endpoint(SERVER).refuse_if_forbidden(arrived[1]), "the client may call");
+        if loses_reason {
+            pair.lose_first(|passing| passing.is(PacketType::RpcUnknown, SERVER));
+        }
+        change_rule(&mut pair, arrived[1]);
+        pair.drive_until(|net| net.active(CLIENT) == 1);
+        for refused in [waits, arrives] {
+            assert_eq!(pair.failure(refused), CallFailed::NotAllowed);
+        }
+        // Copies are refused even if the client may call again.
+        let service = pair.nodes[SERVER].service;
+        pair.endpoint(SERVER).set_rule(service, RULE);
+        let requests = pair.sent_by(CLIENT, PacketType::Data).into_iter().cloned();
+        requests.collect::<Vec<_>>().iter().for_each(|request| pair.repeat(request));
+        pair.drive_for(millis(50));
+        assert_eq!(pair.nodes[SERVER].executed.len(), 2, "as before");
+        pair.reply_from(SERVER, body(10, 1));
+        pair.drive();
+        pair.response(taken);
+        pair.assert_clean();
+    }
+}
+
 //= docs/protocol.md#seal-6
 #[test]
 fn a_client_calls_no_known_peer_that_its_rule_does_not_name() {

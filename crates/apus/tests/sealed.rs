@@ -3,11 +3,14 @@
 
 mod certificates;
 
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use apus::{
-    Address, CallError, CallOptions, Client, Config, Links, Node, Plain, Route, Service, StartError,
+    Address, CallError, CallOptions, Client, Config, Links, Node, Plain, RecvError, Route, Service,
+    StartError,
 };
 use certificates::Authority;
 
@@ -103,6 +106,44 @@ fn a_service_refuses_clients_that_its_rule_does_not_name() {
     service.allow(["spiffe://example.org/admin/*", FRONT]).unwrap();
     assert_eq!(client.call(address, "").unwrap(), FRONT);
     assert!(server.stats().protocol.refused_not_allowed >= 2);
+}
+
+//= docs/protocol.md#seal-6
+#[test]
+fn requests_that_wait_are_refused_when_a_new_rule_does_not_name_their_client() {
+    let authority = Authority::new();
+    authority.issue("server", &[KV, "127.0.0.1"], 2100);
+    authority.issue("client", &[FRONT], 2100);
+    for (links, route) in [(Links::Udp, Route::Udp), (Links::Auto, Route::Memory)] {
+        let [server, node] = ["server", "client"].map(|file| {
+            let mut config = authority.config(file);
+            config.link(links);
+            Node::start(&config).unwrap()
+        });
+        let service = server.bind(PORT).unwrap();
+        let address = Address::new(server.local_addr(), PORT);
+        let client = node.client().unwrap();
+        client.connect(address, &CallOptions::new()).unwrap();
+        assert_eq!(node.route(address), route);
+        let taken = client.start(address, "").unwrap();
+        let request = service.recv().unwrap();
+        let before = server.stats().protocol.requests;
+        let waiting = [(); 3].map(|()| client.start(address, "").unwrap());
+        while server.stats().protocol.requests < before + 3 {
+            thread::yield_now();
+        }
+        service.allow(["spiffe://example.org/admin/*"]).unwrap();
+        assert!(matches!(service.try_recv(), Err(RecvError::Empty)));
+        request.reply("done").unwrap();
+        assert_eq!(taken.wait().unwrap(), "done");
+        for call in waiting {
+            assert_eq!(call.wait().unwrap_err(), CallError::Forbidden);
+        }
+        assert_eq!(server.stats().protocol.refused_not_allowed, 3);
+        service.allow([FRONT]).unwrap();
+        serve(service);
+        assert_eq!(client.call(address, "").unwrap(), FRONT);
+    }
 }
 
 //= docs/protocol.md#seal-6

@@ -90,7 +90,7 @@ impl Endpoint {
             UnknownReason::Unknown
         //= docs/protocol.md#life-7
         //= docs/protocol.md#loss-6
-        } else if self.peers[key].has_taken(id) {
+        } else if self.peers[key].has_refused(id).is_none() && self.peers[key].has_taken(id) {
             UnknownReason::Finished
         } else if let Some(reason) = self.refusal(key, header) {
             let peer = &mut self.peers[key];

@@ -353,6 +353,24 @@ impl Endpoint {
         self.refuse_local(path, id, reason);
     }
 
+    /// Refuses a request within the host as [`refuse_if_forbidden`](Self::refuse_if_forbidden) does.
+    #[cold]
+    pub(super) fn refuse_local_if_forbidden(&mut self, key: RpcKey) -> bool {
+        let Some(call) = self.local.get(key).filter(|call| call.account() == Account::Theirs)
+        else {
+            return false;
+        };
+        let (socket, peer, id) = (call.socket, call.peer, call.id);
+        let Some(path) = self.local.path_at(peer) else { return false };
+        let rule = self.parts.sockets.get(socket).map_or(0, |socket| socket.rule);
+        if self.local.peer(path).is_none_or(|peer| peer.rights.requests & rule != 0) {
+            return false;
+        }
+        self.end_local(key);
+        self.refuse_request(path, id, PathKind::of(path).refusal());
+        true
+    }
+
     fn refuse_local(&mut self, path: PathId, id: u64, reason: UnknownReason) {
         self.local.outbound.push_back(OutboundMessage::Control(
             path,

@@ -1,16 +1,18 @@
 //! Rights of peers: their changes, and the refusal of requests and calls for want of them.
 
-use apus_wire::{Header, PathId, UnknownReason};
+use apus_wire::{Header, PathId, RpcUnknown, UnknownReason};
 
 use crate::contact::Contact;
+use crate::control::Body;
 use crate::endpoint::Endpoint;
 use crate::endpoint::parts::Parts;
 use crate::error::CallError;
+use crate::local::is_local;
 use crate::outgoing::Outgoing;
 use crate::peer::Peer;
 use crate::rights::{PathKind, Rights};
-use crate::rpc::Rpc;
-use crate::slab::{PeerKey, SocketKey};
+use crate::rpc::{Phase, Rpc};
+use crate::slab::{PeerKey, RpcKey, SocketKey};
 use crate::sockets::RequestLimits;
 
 impl Endpoint {
@@ -54,12 +56,54 @@ impl Endpoint {
     /// Sets the rule of a socket, 0 to 63; 0 at the beginning. For a service it is the rule of the peers that may call it, for other
     /// sockets the rule of the peers that may be called. Does nothing if the socket is closed.
     ///
+    /// Requests that arrive are refused if their peers have no right by the new rule. Those that have arrived stay: the caller passes
+    /// them to [`refuse_if_forbidden`](Self::refuse_if_forbidden) if they were not begun. Takes time in proportion to the RPCs if the
+    /// socket has any.
+    ///
     /// # Panics
     ///
     /// If the rule is above 63.
     pub fn set_rule(&mut self, socket: SocketKey, rule: u8) {
         assert!(rule < 64, "rules are 0 to 63");
         self.parts.sockets.set_rule(socket, rule);
+        if self.socket_held(socket) == 0 {
+            return;
+        }
+        for slot in 0..self.rpcs.slots() {
+            if let Some((key, rpc)) = self.rpcs.at(slot)
+                && rpc.socket == socket
+                && rpc.phase.is_incoming()
+            {
+                self.refuse_if_forbidden(key);
+            }
+        }
+    }
+
+    //= docs/protocol.md#seal-6
+    /// Refuses a request that the application has not begun to execute, if the rule of its socket does not name its peer any more. The
+    /// client gets the reason, and the request is remembered as any refused one. Returns whether it was refused.
+    pub fn refuse_if_forbidden(&mut self, key: RpcKey) -> bool {
+        if is_local(key) {
+            return self.refuse_local_if_forbidden(key);
+        }
+        let is_request = |phase: &Phase| phase.is_in_service() || phase.is_incoming();
+        let step = self.step(key).filter(|it| !it.rpc.is_client() && is_request(&it.rpc.phase));
+        let Some(mut step) = step else { return false };
+        let rule = step.parts.sockets.get(step.rpc.socket).map_or(0, |socket| socket.rule);
+        if step.peer.rights.requests & rule != 0 {
+            return false;
+        }
+        //= docs/protocol.md#linux-3
+        // A Linux client gets its answer when it asks or sends the request again.
+        if !step.peer.native {
+            let reason = PathKind::of(step.peer.path).refusal();
+            step.control(Body::Unknown(RpcUnknown { reason }));
+            let change = step.peer.refuse_request(step.rpc.id.flipped(), reason);
+            step.parts.total.usage.add(change);
+        }
+        self.parts.counters.refused_not_allowed += 1;
+        self.remove_rpc(key);
+        true
     }
 
     /// Limits the requests to a socket, beside the limits of all sockets. Does nothing if the socket is closed.

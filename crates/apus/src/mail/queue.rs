@@ -211,6 +211,22 @@ impl Queue {
         None
     }
 
+    //= docs/protocol.md#seal-6
+    /// Refuses the waiting requests of peers that the rule of the socket does not name any more. The others keep their order.
+    #[cfg(feature = "secure")]
+    pub(crate) fn refuse_forbidden(&mut self, endpoint: &mut Endpoint) {
+        for queue in [&mut self.requests, &mut self.late] {
+            let waiting: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+            for request in waiting {
+                if endpoint.refuse_if_forbidden(request.rpc) {
+                    endpoint.discard(request.body);
+                } else {
+                    queue.push(request.line(), request);
+                }
+            }
+        }
+    }
+
     /// Records the service time of a request with a deadline.
     pub(crate) fn note_service_time(&mut self, took: Duration) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);

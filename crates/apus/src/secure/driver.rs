@@ -236,17 +236,23 @@ impl Handler for HandshakePort {
 }
 
 impl Engine {
-    /// Gives a socket a rule for its peers.
+    //= docs/protocol.md#seal-6
+    /// Gives a socket a rule for its peers, by which requests that were not taken are judged again.
     ///
     /// # Errors
     ///
     /// The node has no certificate, or too many different rules.
     pub(crate) fn set_rule(&mut self, socket: SocketKey, rule: &Rule) -> Result<(), RuleError> {
+        self.deliver(); // All requests that have arrived are in the queue now.
         let Self { sealed_peers, endpoint, neighbours, mail, .. } = self;
         let peers = sealed_peers.as_mut().ok_or(RuleError::NoIdentity)?;
         let number = peers.set_rule(endpoint, neighbours.as_deref(), socket, rule)?;
         if let Some(mailbox) = mail.mailbox(socket) {
             mailbox.rule = number;
+            mailbox.queue.refuse_forbidden(endpoint);
+            let now = clock::now();
+            self.transmit(now);
+            self.transmit_due(now);
         }
         Ok(())
     }
