@@ -583,3 +583,53 @@ fn a_missing_file_and_a_key_that_everybody_may_write_refuse_the_start() {
     authority.issue("node", &[KV], 2025);
     Node::start(&authority.config("node")).unwrap_err();
 }
+
+//= docs/protocol.md#seal-11
+#[test]
+fn a_pipe_in_place_of_a_certificate_blocks_nothing_whenever_it_is_put_there() {
+    let authority = Authority::new();
+    authority.issue("node", &[KV], 2100);
+    let path = |file: &str| authority.directory().join(file);
+    let [chain, kept, pipe, link] = ["node.pem", "kept", "pipe", "link"].map(path);
+    std::fs::copy(&chain, &kept).unwrap();
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let replace = |file: &Path| {
+        std::fs::hard_link(file, &link).unwrap();
+        std::fs::rename(&link, &chain).unwrap();
+    };
+    replace(&pipe);
+    let error = Node::start(&authority.config("node")).unwrap_err().to_string();
+    assert!(error.contains("node.pem: not a file of less than 16 MiB"), "{error}");
+    replace(&kept);
+    let node = Node::start(&authority.config("node")).unwrap();
+    let ends = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                replace(&pipe);
+                replace(&kept);
+            }
+        });
+        for _ in 0..30_000 {
+            let _ = node.reload_identity(); // Whether it finds the pipe is chance.
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
+    std::fs::copy(&kept, &link).unwrap();
+    std::fs::rename(&link, &chain).unwrap();
+    assert!(node.reload_identity().unwrap());
+}
+
+#[test]
+fn a_file_that_shows_no_length_is_read_up_to_a_limit() {
+    let endless = Path::new("/proc/self/pagemap");
+    if !endless.exists() {
+        return; // A kernel without it, or a sandbox.
+    }
+    let authority = Authority::new();
+    authority.issue("node", &[KV], 2100);
+    let mut config = authority.config("node");
+    config.tls_cert(Some(endless.to_owned()));
+    let error = Node::start(&config).unwrap_err().to_string();
+    assert!(error.contains("not a file of less than 16 MiB"), "{error}");
+}

@@ -1,14 +1,16 @@
 //! The certificate, the roots and the rules of a node, which its engines share.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File, Metadata};
+use std::io::Read;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use apus_seal::{Name, Rule, Suite, TlsConfig, Trust};
+use nix::fcntl::OFlag;
 
 use crate::config::Config;
 pub(super) use crate::config::Plain;
@@ -151,8 +153,8 @@ fn read_tls(config: &Config, cert: &Path, key: &Path) -> Result<TlsConfig, Ident
         trust.add_revocation_lists(&read(file)?).map_err(malformed(file))?;
     }
     trust.deny(config.tls_deny.clone());
-    check_mode(key)?;
-    let tls = TlsConfig::of_files(&read(cert)?, &read(key)?, Arc::new(trust));
+    let key = read_key(key)?;
+    let tls = TlsConfig::of_files(&read(cert)?, &key, Arc::new(trust));
     let tls = tls.map_err(malformed(cert))?;
     if tls.identity().is_some_and(|identity| identity.not_after <= real_time()) {
         let reason = "the certificate, or one between it and a root, has expired".to_owned();
@@ -161,30 +163,41 @@ fn read_tls(config: &Config, cert: &Path, key: &Path) -> Result<TlsConfig, Ident
     Ok(tls)
 }
 
-/// The longest file that is read, in bytes: a bundle of some thousand certificates.
+/// Files are shorter than this, in bytes: a bundle of some thousand certificates.
 const FILE_MAX: u64 = 16 << 20;
 
-fn read(file: &Path) -> Result<Vec<u8>, IdentityError> {
-    let unreadable = |source| IdentityError::Unreadable { file: file.to_owned(), source };
-    let found = fs::metadata(file).map_err(unreadable)?;
-    // A pipe would block the start, and a device has no end.
-    if !found.is_file() || found.len() > FILE_MAX {
-        let reason = format!("not a file of at most {} MiB", FILE_MAX >> 20);
-        return Err(IdentityError::Malformed { file: file.to_owned(), reason });
-    }
-    fs::read(file).map_err(unreadable)
+fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
+    read_if(path, |_| Ok(()))
 }
 
-/// Refuses a key file that everybody may write to.
-fn check_mode(key: &Path) -> Result<(), IdentityError> {
-    let found = fs::metadata(key);
-    let mode =
-        found.map_err(|source| IdentityError::Unreadable { file: key.to_owned(), source })?;
-    if mode.mode() & 0o002 != 0 {
-        let reason = "everybody may write to it (chmod 0600)".to_owned();
-        return Err(IdentityError::Malformed { file: PathBuf::from(key), reason });
+/// Reads a key file, unless everybody may write to it.
+fn read_key(path: &Path) -> Result<Vec<u8>, IdentityError> {
+    read_if(path, |found| match found.mode() & 0o002 {
+        0 => Ok(()),
+        _ => Err("everybody may write to it (chmod 0600)".to_owned()),
+    })
+}
+
+/// Reads a file whose metadata is accepted. The file is opened once, so another one that takes its place is not read unexamined.
+fn read_if(
+    path: &Path,
+    accept: impl FnOnce(&Metadata) -> Result<(), String>,
+) -> Result<Vec<u8>, IdentityError> {
+    let unreadable = |source| IdentityError::Unreadable { file: path.to_owned(), source };
+    let malformed = |reason| IdentityError::Malformed { file: path.to_owned(), reason };
+    let no_file = || malformed(format!("not a file of less than {} MiB", FILE_MAX >> 20));
+    // A pipe would block the start, and a device has no end.
+    let flags = OFlag::O_NONBLOCK.bits();
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(unreadable)?;
+    let found = file.metadata().map_err(unreadable)?;
+    if !found.is_file() {
+        return Err(no_file());
     }
-    Ok(())
+    accept(&found).map_err(malformed)?;
+    let mut contents = Vec::new();
+    // The length that the metadata gives may be another one by now.
+    file.take(FILE_MAX).read_to_end(&mut contents).map_err(unreadable)?;
+    if contents.len() as u64 == FILE_MAX { Err(no_file()) } else { Ok(contents) }
 }
 
 /// The time since 1970.
