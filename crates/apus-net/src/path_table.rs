@@ -1,6 +1,7 @@
 //! The paths of a link. Each address that the link sends to or receives from is resolved here, once.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry::Occupied;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::{IpAddr, SocketAddr};
@@ -29,8 +30,10 @@ pub struct PathTable<V> {
     places: HashMap<Key, usize, foldhash::fast::RandomState>,
     entries: Vec<Entry<V>>,
     unheld: usize,
-    /// Number of sealed paths that were assigned to addresses so far.
-    identities: u32,
+    /// The number of the identity that was assigned last.
+    last_identity: u32,
+    /// Number of sealed paths with each identity.
+    identities: HashMap<u32, u32, foldhash::fast::RandomState>,
     hand: usize,
     plain_peers: PlainPeerCheck,
     /// The last plain path found, because packets arrive in runs.
@@ -59,6 +62,11 @@ fn place_of(path: PathId) -> usize {
     path.index() / LINKS as usize
 }
 
+/// Returns the number of the identity of a path's peer; 0 for a plain path.
+fn identity_of(path: PathId) -> u32 {
+    u32::try_from(path.identity()).expect("the upper half of a name")
+}
+
 impl<V> PathTable<V> {
     /// Creates a table for link number `link` of a node.
     ///
@@ -74,7 +82,8 @@ impl<V> PathTable<V> {
             places: HashMap::default(),
             entries: Vec::new(),
             unheld: 0,
-            identities: 0,
+            last_identity: 0,
+            identities: HashMap::default(),
             hand: 0,
             plain_peers: PlainPeerCheck::default(),
             last: None,
@@ -136,10 +145,22 @@ impl<V> PathTable<V> {
         value: V,
         evicted: impl FnOnce(V),
     ) -> PathId {
-        self.identities = self.identities.wrapping_add(1);
-        let id = self.insert_entry((address, true), self.identities, value, evicted);
+        let identity = self.next_identity();
+        let id = self.insert_entry((address, true), identity, value, evicted);
         self.places.insert((address, true), place_of(id));
         id
+    }
+
+    //= docs/protocol.md#seal-5
+    /// Returns the number of a new identity. Strangers can make 2^32 of them in some hours, so numbers come again. The number of a path
+    /// in the table does not: the peer of that path could be moved to a path of the new identity. 0 stands for no identity.
+    fn next_identity(&mut self) -> u32 {
+        loop {
+            self.last_identity = self.last_identity.wrapping_add(1);
+            if self.last_identity != 0 && !self.identities.contains_key(&self.last_identity) {
+                return self.last_identity;
+            }
+        }
     }
 
     //= docs/protocol.md#seal-10
@@ -152,8 +173,7 @@ impl<V> PathTable<V> {
         value: V,
         evicted: impl FnOnce(V),
     ) -> PathId {
-        let identity = (home.identity() & u64::from(u32::MAX)) as u32;
-        self.insert_entry((address, true), identity, value, evicted)
+        self.insert_entry((address, true), identity_of(home), value, evicted)
     }
 
     fn insert_entry(
@@ -169,6 +189,7 @@ impl<V> PathTable<V> {
         let mut id = PathId::new(index, self.name(key, identity)).on_host(self.host(address));
         if is_sealed {
             id = id.sealed();
+            *self.identities.entry(identity).or_default() += 1;
         } else if !self.plain_peers.admits(address.ip()) {
             id = id.barred();
         }
@@ -215,6 +236,13 @@ impl<V> PathTable<V> {
                 let key = (entry.address, entry.id.is_sealed());
                 if self.places.get(&key) == Some(&self.hand) {
                     self.places.remove(&key);
+                }
+                let identity = identity_of(entry.id);
+                if let Occupied(mut paths) = self.identities.entry(identity) {
+                    *paths.get_mut() -= 1;
+                    if *paths.get() == 0 {
+                        paths.remove();
+                    }
                 }
                 self.last = None;
                 self.unheld -= 1;
@@ -409,6 +437,33 @@ mod tests {
         let path = table.insert(address, (), drop);
         assert_eq!((barred.is_barred(), path.is_barred()), (true, false));
         assert_eq!(table.find(address), Some(path));
+    }
+
+    #[test]
+    fn numbers_of_identities_that_come_again_are_those_of_no_path() {
+        //= docs/protocol.md#seal-5
+        let mut table = PathTable::new(0);
+        let [first, second] = [1, 2].map(|number| table.insert_sealed(stranger(number), (), drop));
+        table.hold(first);
+        let foreign = table.insert_foreign(stranger(3), second, (), drop);
+        table.hold(foreign);
+        (100..20_000).for_each(|number| _ = table.insert(stranger(number), (), drop));
+        assert_eq!(table.address(second), None, "the other path of its peer is held");
+        table.last_identity = u32::MAX - 1;
+        let mut numbers = [4, 5, 6].map(|number| {
+            let path = table.insert_sealed(stranger(number), (), drop);
+            path.identity()
+        });
+        assert_eq!(numbers, [u64::from(u32::MAX), 3, 4]);
+        table.release(first);
+        table.release(foreign);
+        (20_000..40_000).for_each(|number| _ = table.insert(stranger(number), (), drop));
+        table.last_identity = 0;
+        numbers = [7, 8, 9].map(|number| {
+            let path = table.insert_sealed(stranger(number), (), drop);
+            path.identity()
+        });
+        assert_eq!(numbers, [1, 2, 3], "nobody has them any more");
     }
 
     #[test]
