@@ -119,7 +119,9 @@ impl Driver {
     ) -> bool {
         let Introduction { secret, role, suite, ours, theirs, peer, .. } = introduction;
         let Some(mut path) = self.home(engine, held) else { return false };
-        self.paths.add(path, held.from.host, time_of(now));
+        if !self.add_path(engine, now, path, held.from.host) {
+            return false;
+        }
         let known = self.paths.get(path).and_then(|entry| entry.peer.as_ref());
         //= docs/protocol.md#seal-5
         if known.is_some_and(|known| known.name != peer.name) {
@@ -136,6 +138,10 @@ impl Driver {
         let is_refresh = held.path.is_sealed();
         let peer_id = theirs.id;
         let keys = PathKeys { secret, role, suite, peer_id, lifetime, is_refresh };
-        is_known && sealed(engine).install_keys(path, ours.id, keys)
+        let has_keys = is_known && sealed(engine).install_keys(path, ours.id, keys);
+        if has_keys {
+            self.paths.update(path, |entry| entry.keyless_since = None);
+        }
+        has_keys
     }
 }

@@ -229,8 +229,7 @@ impl Driver {
         let address = engine.link.address(path)?;
         self.forget_path(engine, path);
         let renewed = sealed(engine).renew_sealed(address)?;
-        self.paths.add(renewed, address, time_of(now));
-        Some(renewed)
+        self.paths.add(renewed, address, time_of(now)).then_some(renewed)
     }
 
     /// Gives the keys of a verified server to its path. Waiting calls leave. Returns `false` if there is no room.
@@ -254,7 +253,11 @@ impl Driver {
         let is_known = engine.endpoint.answered(now, path, greeting, theirs.token);
         let (peer_id, is_refresh) = (theirs.id, cause == Cause::Refresh);
         let keys = PathKeys { secret, role, suite, peer_id, lifetime, is_refresh };
-        is_known && sealed(engine).install_keys(path, ours.id, keys)
+        let has_keys = is_known && sealed(engine).install_keys(path, ours.id, keys);
+        if has_keys {
+            self.paths.update(path, |entry| entry.keyless_since = None);
+        }
+        has_keys
     }
 
     /// Ends an attempt whose server has its keys.
@@ -356,6 +359,9 @@ impl Driver {
             entry.attempts.failed(time_of(now), cause, random);
             entry.error = (!waits).then(|| error.clone());
             entry.is_wanted = waits && !has_keys;
+            if !has_keys {
+                entry.keyless_since.get_or_insert_with(|| time_of(now));
+            }
             // A path with keys goes on with them, and a handshake follows after the pause.
             match attempt.map(|attempt| attempt.cause).filter(|_| has_keys) {
                 Some(cause) => entry.want_again(cause),

@@ -141,15 +141,11 @@ impl Driver {
     fn on_event(&mut self, engine: &mut Engine, now: Time, event: SealEvent) {
         let at = time_of(now);
         match event {
-            SealEvent::Wanted(path) => {
-                if let Some(address) = engine.link.address(path) {
-                    self.paths.add(path, address, at);
-                    self.paths.update(path, |entry| entry.is_wanted = true);
-                }
-            }
+            SealEvent::Wanted(path) => self.want(engine, now, path),
             SealEvent::Doubted(path) => _ = self.paths.update(path, |entry| entry.doubt(at)),
             SealEvent::Moved(from, to) => {
                 if let Some(address) = engine.link.address(to) {
+                    self.give_up_attempt(engine, to);
                     self.paths.rename(from, to, address);
                     self.report_rights(engine, to);
                 }
@@ -157,9 +153,44 @@ impl Driver {
             //= docs/protocol.md#seal-7
             SealEvent::Ended(path, EndReason::Expired) => self.forget_path(engine, path),
             // The next packet asks for keys. The name of the path stays.
-            SealEvent::Ended(path, _) => _ = self.paths.update(path, |it| it.refresh_at = None),
+            SealEvent::Ended(path, _) => {
+                self.paths.update(path, |entry| {
+                    (entry.refresh_at, entry.keyless_since) = (None, Some(at));
+                });
+            }
             _ => {}
         }
+    }
+
+    /// Notes that packets wait for the keys of a path. Their calls end if there is no room for the path.
+    fn want(&mut self, engine: &mut Engine, now: Time, path: PathId) {
+        let Some(address) = engine.link.address(path) else { return };
+        if self.add_path(engine, now, path, address) {
+            self.paths.update(path, |entry| entry.is_wanted = true);
+        } else {
+            sealed(engine).forget_want(path);
+            engine.endpoint.contact_failed(now, path);
+        }
+    }
+
+    //= docs/protocol.md#seal-4
+    /// Makes an entry for a path that has none. In a full table, the path that has been without keys and without use for the longest
+    /// time is forgotten. Returns `false` if there is none.
+    pub(super) fn add_path(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        path: PathId,
+        address: SocketAddr,
+    ) -> bool {
+        let at = time_of(now);
+        if self.paths.is_full()
+            && self.paths.get(path).is_none()
+            && let Some(spare) = self.paths.first_spare(at)
+        {
+            self.forget_path(engine, spare);
+        }
+        self.paths.add(path, address, at)
     }
 
     /// Reports the rights of the peer of a path to the core.
@@ -170,16 +201,21 @@ impl Driver {
 
     /// Forgets a path that is over. Its calls end, its handshake has failed, and the memory that is shared with its peer ends.
     pub(super) fn forget_path(&mut self, engine: &mut Engine, path: PathId) {
-        if let Some(attempt) = self.paths.end_attempt(path) {
-            sealed(engine).remove_keys(attempt.id);
-            engine.handshakes.client_failed += 1;
-        }
+        self.give_up_attempt(engine, path);
         self.paths.remove(path);
         sealed(engine).end_keys(path);
         engine.endpoint.path_over(path);
         engine.endpoint.remove_rights(path);
         if let Some(neighbours) = &mut engine.neighbours {
             neighbours.end_pairs_with(path);
+        }
+    }
+
+    /// Ends the handshake of a path, if this node has begun one, because the path is over.
+    fn give_up_attempt(&mut self, engine: &mut Engine, path: PathId) {
+        if let Some(attempt) = self.paths.end_attempt(path) {
+            sealed(engine).remove_keys(attempt.id);
+            engine.handshakes.client_failed += 1;
         }
     }
 

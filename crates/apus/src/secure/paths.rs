@@ -38,12 +38,16 @@ pub(super) struct SealedPath {
     doubts: (Duration, Duration),
     /// Time of the next refresh, if this node began the path.
     pub(super) refresh_at: Option<Duration>,
+    /// The time since which the path has no keys; `None` while it has some.
+    pub(super) keyless_since: Option<Duration>,
     /// Number of handshakes that were withdrawn one after another.
     pub(super) withdrawn: u8,
     /// The cause of the last failure.
     pub(super) error: Option<CallError>,
-    /// Its time among those of the table.
+    /// Its time among the timers of the table.
     timer: Option<Duration>,
+    /// Its time among the spare paths of the table.
+    spare: Option<Duration>,
 }
 
 /// A handshake that this node has begun.
@@ -73,7 +77,7 @@ pub(super) enum Cause {
 }
 
 impl SealedPath {
-    pub(super) fn new(address: SocketAddr) -> Self {
+    fn new(address: SocketAddr, now: Duration) -> Self {
         Self {
             address,
             peer: None,
@@ -84,9 +88,11 @@ impl SealedPath {
             is_doubted: false,
             doubts: (Duration::ZERO, DOUBT_PAUSE),
             refresh_at: None,
+            keyless_since: Some(now),
             withdrawn: 0,
             error: None,
             timer: None,
+            spare: None,
         }
     }
 
@@ -126,12 +132,12 @@ impl SealedPath {
         }
     }
 
-    /// Returns whether nothing is to be remembered.
-    pub(super) fn is_idle(&self, now: Duration) -> bool {
-        self.peer.is_none()
-            && self.attempt.is_none()
-            && !self.is_wanted
-            && self.attempts.earliest(Need::NoPath).is_none_or(|earliest| earliest <= now)
+    /// Returns the time from which the path may be forgotten: it has no keys, nobody wants some, and calls need not fail with its error.
+    fn spare_from(&self) -> Option<Duration> {
+        if self.attempt.is_some() || self.is_wanted || self.is_doubted {
+            return None;
+        }
+        Some(self.keyless_since?.max(self.attempts.earliest(Need::NoPath)?))
     }
 }
 
@@ -145,9 +151,13 @@ pub(super) struct SealedPathTable {
     busy: BTreeSet<PathId>,
     /// The times at which handshakes may begin.
     timers: BTreeSet<(Duration, PathId)>,
+    /// The times from which paths may be forgotten.
+    spare: BTreeSet<(Duration, PathId)>,
 }
 
-/// Paths without a peer are forgotten beyond this number.
+//= docs/protocol.md#seal-4
+/// Upper bound on the paths. Fewer may have keys, so one without keys gives way, unless all of these are called or wait for their next
+/// handshake.
 const PATHS_MAX: usize = 16_384;
 
 impl SealedPathTable {
@@ -164,39 +174,51 @@ impl SealedPathTable {
         let entry = self.by_id.get_mut(&path)?;
         let result = change(entry);
         let timer = entry.begin_at().filter(|_| entry.attempt.is_none());
-        if timer != entry.timer {
-            entry.timer.into_iter().for_each(|at| _ = self.timers.remove(&(at, path)));
-            self.timers.extend(timer.map(|at| (at, path)));
-            entry.timer = timer;
-        }
+        let spare = entry.spare_from();
+        set_time(&mut self.timers, path, &mut entry.timer, timer);
+        set_time(&mut self.spare, path, &mut entry.spare, spare);
         Some(result)
     }
 
-    /// Makes an entry for a path that has none.
-    pub(super) fn add(&mut self, path: PathId, address: SocketAddr, now: Duration) {
+    /// Returns whether there is no room for a further path.
+    pub(super) fn is_full(&self) -> bool {
+        self.by_id.len() >= PATHS_MAX
+    }
+
+    /// Makes an entry for a path that has none. Returns `false` if the table is full.
+    pub(super) fn add(&mut self, path: PathId, address: SocketAddr, now: Duration) -> bool {
         if self.by_id.contains_key(&path) {
-            return;
+            return true;
         }
-        if self.by_id.len() >= PATHS_MAX {
-            self.by_id.retain(|_, path| !path.is_idle(now));
+        if self.is_full() {
+            return false;
         }
-        self.by_id.insert(path, SealedPath::new(address));
+        self.by_id.insert(path, SealedPath::new(address, now));
+        self.update(path, |_| ());
+        true
+    }
+
+    /// Returns the path that has been spare for the longest time.
+    pub(super) fn first_spare(&self, now: Duration) -> Option<PathId> {
+        self.spare.first().filter(|(from, _)| *from <= now).map(|&(_, path)| path)
     }
 
     pub(super) fn remove(&mut self, path: PathId) -> Option<SealedPath> {
-        let removed = self.by_id.remove(&path)?;
-        removed.timer.into_iter().for_each(|at| _ = self.timers.remove(&(at, path)));
+        let mut removed = self.by_id.remove(&path)?;
+        set_time(&mut self.timers, path, &mut removed.timer, None);
+        set_time(&mut self.spare, path, &mut removed.spare, None);
         removed.attempt.iter().for_each(|attempt| _ = self.attempts.remove(&attempt.number));
         self.busy.remove(&path);
         Some(removed)
     }
 
     //= docs/protocol.md#seal-10
-    /// Moves a path to another address of its peer.
+    /// Moves a path to another address of its peer, in place of the entry there.
     pub(super) fn rename(&mut self, from: PathId, to: PathId, address: SocketAddr) {
         let Some(moved) = self.remove(from) else { return };
+        self.remove(to);
         moved.attempt.iter().for_each(|attempt| _ = self.attempts.insert(attempt.number, to));
-        self.by_id.insert(to, SealedPath { address, timer: None, ..moved });
+        self.by_id.insert(to, SealedPath { address, ..moved });
         self.update(to, |_| ());
     }
 
@@ -249,5 +271,80 @@ impl SealedPathTable {
     /// Returns the time at which the next handshake may begin.
     pub(super) fn next_due(&self) -> Option<Duration> {
         self.timers.first().map(|&(at, _)| at)
+    }
+}
+
+/// Sets the time of a path in a set of times.
+fn set_time(
+    times: &mut BTreeSet<(Duration, PathId)>,
+    path: PathId,
+    present: &mut Option<Duration>,
+    time: Option<Duration>,
+) {
+    if *present != time {
+        present.iter().for_each(|&before| _ = times.remove(&(before, path)));
+        times.extend(time.map(|time| (time, path)));
+        *present = time;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apus_seal::HandshakeError;
+
+    use super::*;
+
+    fn path(number: usize) -> PathId {
+        PathId::new(number as u32, number as u64).sealed()
+    }
+
+    fn address() -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], 7))
+    }
+
+    fn at(millis: usize) -> Duration {
+        Duration::from_millis(millis as u64)
+    }
+
+    //= docs/protocol.md#seal-4
+    #[test]
+    fn a_full_table_takes_no_path_and_names_the_one_that_has_been_spare_for_longest() {
+        let mut table = SealedPathTable::default();
+        let end = PATHS_MAX;
+        assert!((0..end).all(|number| table.add(path(number), address(), at(number))));
+        assert!(!table.add(path(end), address(), at(end)));
+        assert!(table.add(path(0), address(), at(end)), "it is there");
+        assert_eq!(table.first_spare(at(end)), Some(path(0)));
+        table.update(path(0), |entry| entry.is_wanted = true);
+        table.update(path(1), |entry| entry.is_doubted = true);
+        table.update(path(2), |entry| entry.keyless_since = None);
+        let error = HandshakeError::OutOfOrder;
+        table.update(path(3), |entry| entry.attempts.failed(at(end), error, 0));
+        assert_eq!(table.first_spare(at(end)), Some(path(4)));
+        assert!((4..end).all(|number| table.remove(path(number)).is_some()));
+        assert_eq!(table.first_spare(at(end)), None, "calls fail with the error of the last one");
+        assert_eq!(table.first_spare(at(end + 300)), Some(path(3)));
+        table.update(path(2), |entry| entry.keyless_since = Some(at(10)));
+        assert_eq!(table.first_spare(at(end)), Some(path(2)));
+        assert!((4..end).all(|number| table.add(path(end + number), address(), at(end))));
+        assert!(!table.add(path(end), address(), at(end)));
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_path_that_was_forgotten_or_displaced() {
+        let mut table = SealedPathTable::default();
+        for number in [1, 2] {
+            assert!(table.add(path(number), address(), at(0)));
+            table.update(path(number), |entry| entry.is_wanted = true);
+            table.set_busy(path(number), true);
+        }
+        table.update(path(1), |entry| entry.refresh_at = Some(at(5)));
+        table.update(path(1), |entry| entry.is_wanted = false);
+        assert_eq!(table.next_due(), Some(at(0)));
+        table.rename(path(1), path(2), address());
+        assert_eq!((table.next_due(), table.busy().count()), (Some(at(5)), 0));
+        table.remove(path(2));
+        assert_eq!((table.next_due(), table.first_spare(at(9))), (None, None));
+        assert_eq!((table.iter().count(), table.timers.len(), table.spare.len()), (0, 0, 0));
     }
 }
