@@ -165,6 +165,12 @@ impl SealedPathTable {
         self.by_id.get(&path)
     }
 
+    /// Returns whether a path belongs to the peer with this certificate chain.
+    pub(super) fn is_peer(&self, path: PathId, peer: &Identity) -> bool {
+        let known = self.get(path).and_then(|entry| entry.peer.as_ref());
+        known.is_some_and(|known| known.is_of_chain(peer))
+    }
+
     /// Changes the entry of a path, if there is one.
     pub(super) fn update<R>(
         &mut self,
@@ -290,7 +296,7 @@ fn set_time(
 
 #[cfg(test)]
 mod tests {
-    use apus_seal::HandshakeError;
+    use apus_seal::{HandshakeError, Name};
 
     use super::*;
 
@@ -328,6 +334,21 @@ mod tests {
         assert_eq!(table.first_spare(at(end)), Some(path(2)));
         assert!((4..end).all(|number| table.add(path(end + number), address(), at(end))));
         assert!(!table.add(path(end), address(), at(end)));
+    }
+
+    //= docs/protocol.md#seal-11
+    #[test]
+    fn a_verdict_is_about_the_peer_that_was_judged() {
+        let name = Name::parse("kv.example.org").unwrap();
+        let peer = |chain| Identity { chain: vec![vec![chain]], ..Identity::named(name.clone()) };
+        let mut table = SealedPathTable::default();
+        table.add(path(1), address(), at(0));
+        assert!(!table.is_peer(path(1), &peer(1)), "nobody was introduced");
+        table.update(path(1), |entry| entry.peer = Some(Arc::new(peer(1))));
+        assert!(table.is_peer(path(1), &peer(1)));
+        table.update(path(1), |entry| entry.peer = Some(Arc::new(peer(2))));
+        assert!(!table.is_peer(path(1), &peer(1)), "a later handshake has shown another chain");
+        assert!(!table.is_peer(path(2), &peer(1)));
     }
 
     #[test]

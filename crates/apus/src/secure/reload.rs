@@ -15,6 +15,9 @@ use crate::secure::node_identity::LOOK_EVERY;
 use crate::secure::paths::time_of;
 use crate::secure::worker::{Job, Verdict};
 
+/// Upper bound on the peers that are judged as one piece of work, for which refreshes wait: some 2 ms.
+const JUDGED_TOGETHER: usize = 16;
+
 impl Driver {
     /// Has the files looked at if that is due.
     pub(super) fn look_at_files(&mut self, at: Duration) {
@@ -58,16 +61,13 @@ impl Driver {
 
     /// Ends the paths of peers that are no longer accepted, and compares the others with the rules.
     pub(super) fn judged(&mut self, engine: &mut Engine, now: Time, verdicts: Vec<Verdict>) {
-        for (path, verdict) in verdicts {
-            match verdict {
+        for Verdict { path, peer, result } in verdicts {
+            if !self.paths.is_peer(path, &peer) {
+                continue; // A later handshake has judged the peer that is there now.
+            }
+            match result {
                 Ok(identity) => {
-                    self.paths.update(path, |entry| {
-                        // Its name is that of the path. A peer of a later handshake was judged there.
-                        let is_same = |peer: &Arc<_>| identity.is_of_chain(peer);
-                        if entry.peer.as_ref().is_some_and(is_same) {
-                            entry.peer = Some(identity);
-                        }
-                    });
+                    self.paths.update(path, |entry| entry.peer = Some(identity));
                     self.report_rights(engine, path);
                 }
                 Err(error) => self.end_revoked(engine, now, path, error),

@@ -53,7 +53,12 @@ pub(super) enum JobDone {
 }
 
 /// The result for a peer that was judged again.
-pub(super) type Verdict = (PathId, Result<Arc<Identity>, TlsError>);
+pub(super) struct Verdict {
+    pub(super) path: PathId,
+    /// The peer as it was judged.
+    pub(super) peer: Arc<Identity>,
+    pub(super) result: Result<Arc<Identity>, TlsError>,
+}
 
 /// A client's handshake, and the body of its first call.
 pub(super) type BegunHandshake = (Box<ClientHandshake<TlsSession>>, Vec<u8>);
@@ -92,7 +97,8 @@ impl Job {
             }
             Self::Judge { tls, peers } => {
                 let judge = |(path, peer, role): (PathId, Arc<Identity>, Role)| {
-                    (path, tls.judge(&peer, role).map(Arc::new))
+                    let result = tls.judge(&peer, role).map(Arc::new);
+                    Verdict { path, peer, result }
                 };
                 JobDone::Judged { verdicts: peers.into_iter().map(judge).collect() }
             }
