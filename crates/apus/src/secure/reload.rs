@@ -49,7 +49,10 @@ impl Driver {
             paths.filter_map(|(path, entry)| Some((path, entry.peer.clone()?, entry.role.peer())));
         let peers: Vec<_> = peers.collect();
         let paths: Vec<PathId> = peers.iter().map(|&(path, ..)| path).collect();
-        self.worker.push(Job::Judge { tls: self.node.tls(), peers });
+        let tls = self.node.tls();
+        for piece in peers.chunks(JUDGED_TOGETHER) {
+            self.worker.push(Job::Judge { tls: Arc::clone(&tls), peers: piece.to_vec() });
+        }
         let at = time_of(now);
         for path in paths {
             let pause = soon();

@@ -66,14 +66,15 @@ pub(super) type BegunHandshake = (Box<ClientHandshake<TlsSession>>, Vec<u8>);
 pub(super) type StepResult = Result<ClientStep, HandshakeError>;
 
 impl Job {
-    /// Returns whether the job goes before others.
-    fn is_refresh(&self) -> bool {
-        match self {
+    fn urgency(&self) -> Urgency {
+        let is_refresh = match self {
             Self::Begin { offer, .. } => offer.refresh.is_some(),
-            Self::Response { .. } | Self::Judge { .. } => true,
-            Self::Reload { .. } => false,
+            Self::Response { .. } => true,
             Self::Request { work, .. } => work.is_refresh(),
-        }
+            Self::Judge { .. } => return Urgency::Judgement,
+            Self::Reload { .. } => false,
+        };
+        if is_refresh { Urgency::Refresh } else { Urgency::Other }
     }
 
     fn run(self) -> JobDone {
@@ -114,18 +115,46 @@ pub(super) struct Worker {
 
 #[derive(Default)]
 struct JobQueue {
-    jobs: Mutex<Jobs>,
+    jobs: Mutex<Jobs<Job>>,
     done: Mutex<VecDeque<JobDone>>,
 }
 
-#[derive(Default)]
-struct Jobs {
-    first: VecDeque<Job>,
-    others: VecDeque<Job>,
+/// Work by its urgency, the most urgent first.
+#[derive(Clone, Copy, Debug)]
+enum Urgency {
+    /// A path gets new keys, or its server has answered.
+    Refresh,
+    /// Peers may have to go. All peers of a node take long, so refreshes go first.
+    Judgement,
+    Other,
+}
+
+/// Work that waits, oldest first for each urgency.
+struct Jobs<J>([VecDeque<J>; 3]);
+
+impl<J> Default for Jobs<J> {
+    fn default() -> Self {
+        Self(Default::default())
+    }
+}
+
+impl<J> Jobs<J> {
+    fn push(&mut self, urgency: Urgency, job: J) {
+        self.0[urgency as usize].push_back(job);
+    }
+
+    fn take(&mut self) -> Option<J> {
+        self.0.iter_mut().find_map(VecDeque::pop_front)
+    }
+
+    //= docs/protocol.md#seal-4
+    fn is_behind(&self) -> bool {
+        self.0[Urgency::Other as usize].len() >= BEHIND
+    }
 }
 
 impl JobQueue {
-    fn lock(&self) -> MutexGuard<'_, Jobs> {
+    fn lock(&self) -> MutexGuard<'_, Jobs<Job>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -150,19 +179,15 @@ impl Worker {
     }
 
     pub(super) fn push(&self, job: Job) {
-        let mut jobs = self.queue.lock();
-        let queue = if job.is_refresh() { &mut jobs.first } else { &mut jobs.others };
-        queue.push_back(job);
-        drop(jobs);
+        self.queue.lock().push(job.urgency(), job);
         // The thread ends after the last sender.
         let _ = self.wake.send(());
     }
 
-    //= docs/protocol.md#seal-4
     /// Returns whether the thread is so far behind that handshakes of others are refused. Their places may be free again although their
     /// work still waits.
     pub(super) fn is_behind(&self) -> bool {
-        self.queue.lock().others.len() >= BEHIND
+        self.queue.lock().is_behind()
     }
 
     /// Takes the next result.
@@ -177,11 +202,7 @@ const BEHIND: usize = 2_048;
 fn run(queue: &JobQueue, woken: &mpsc::Receiver<()>, engine: &Weak<Shared>) {
     apus_net::cpu::lower_priority();
     while woken.recv().is_ok() {
-        let job = {
-            let mut jobs = queue.lock();
-            jobs.first.pop_front().or_else(|| jobs.others.pop_front())
-        };
-        let Some(job) = job else { continue };
+        let Some(job) = queue.lock().take() else { continue };
         if engine.strong_count() == 0 {
             continue; // The node has stopped.
         }
@@ -192,5 +213,38 @@ fn run(queue: &JobQueue, woken: &mpsc::Receiver<()>, engine: &Weak<Shared>) {
         {
             engine.run_driver();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter;
+
+    use super::*;
+
+    //= docs/protocol.md#seal-4
+    #[test]
+    fn handshakes_of_others_are_refused_while_2048_pieces_of_work_wait() {
+        let mut jobs = Jobs::default();
+        for number in 0..2_048 {
+            assert!(!jobs.is_behind(), "{number} wait");
+            jobs.push(Urgency::Other, number);
+        }
+        assert!(jobs.is_behind());
+        assert_eq!(jobs.take(), Some(0));
+        assert!(!jobs.is_behind());
+    }
+
+    //= docs/protocol.md#seal-4
+    #[test]
+    fn refreshes_go_first_then_peers_are_judged() {
+        let mut jobs = Jobs::default();
+        for number in 0..3 {
+            jobs.push(Urgency::Other, 20 + number);
+            jobs.push(Urgency::Judgement, 10 + number);
+            jobs.push(Urgency::Refresh, number);
+        }
+        let order: Vec<_> = iter::from_fn(|| jobs.take()).collect();
+        assert_eq!(order, [0, 1, 2, 10, 11, 12, 20, 21, 22]);
     }
 }
