@@ -371,6 +371,32 @@ fn a_revoked_peer_loses_its_path_and_others_keep_theirs() {
     assert_eq!(clients[1].call(address, "").unwrap(), "spiffe://example.org/front/2");
 }
 
+//= docs/protocol.md#seal-11
+#[test]
+fn a_client_that_is_revoked_during_its_handshake_is_not_served_for_long() {
+    let authority = Authority::new();
+    authority.issue("server", &[KV, "127.0.0.1"], 2100);
+    authority.revoke(&[]);
+    let mut config = authority.config("server");
+    config.tls_crl(vec![authority.directory().join("crl.pem")]);
+    let server = Node::start(&config).unwrap();
+    serve(server.bind(PORT).unwrap());
+    let address = Address::new(server.local_addr(), PORT);
+    let mut revoked = Vec::new();
+    for number in 0..6 {
+        let name = format!("spiffe://example.org/front/{number}");
+        let node = authority.node(&format!("front-{number}"), &[&name]);
+        revoked.push(authority.serial(&name));
+        let client = node.client().unwrap();
+        let first = client.start(address, "").unwrap();
+        authority.revoke(&revoked); // Before, during or after the handshake.
+        assert!(server.reload_identity().unwrap());
+        let _ = first.wait();
+        let refused = (0..10_000).find_map(|_| client.call(address, "").err());
+        assert!(refused.is_some(), "{name}");
+    }
+}
+
 /// Calls until a call fails.
 fn client_error(client: &Client, address: Address) -> CallError {
     loop {

@@ -141,6 +141,7 @@ impl Driver {
         let has_keys = is_known && sealed(engine).install_keys(path, ours.id, keys);
         if has_keys {
             self.paths.update(path, |entry| entry.keyless_since = None);
+            self.judge_client(now, path, &peer);
         }
         has_keys
     }

@@ -19,8 +19,8 @@ use crate::secure::driver::{Driver, random, sealed};
 use crate::secure::paths::{Attempt, Cause, time_of};
 use crate::secure::worker::{BegunHandshake, Job, JobDone, StepResult};
 
-/// Time for a handshake.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
+/// Time for a handshake, of both roles.
+pub(super) const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 
 /// The cookie of calls whose responses have no meaning.
 const FAREWELL: u64 = 0;

@@ -34,8 +34,8 @@ pub(crate) struct Driver {
     pub(super) worker: Worker,
     /// When the files of the identity are looked at.
     pub(super) look_at: Duration,
-    /// The generation of the files by which the peers were judged.
-    pub(super) judged: u64,
+    /// The generation of the files by which the peers were judged, and the time of that.
+    pub(super) judged: (u64, Option<Duration>),
 }
 
 impl Deref for Driver {
@@ -83,7 +83,7 @@ impl Driver {
             server: Handshakes::new(HandshakeLimits::default()),
             worker,
             look_at: time_of(clock::now()) + LOOK_EVERY,
-            judged: node.generation(),
+            judged: (node.generation(), None),
         })));
         engine.add_handler(service, Arc::clone(&driver) as Arc<dyn Handler>);
         engine.add_handler(client, driver);

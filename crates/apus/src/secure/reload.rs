@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apus_proto::Time;
-use apus_seal::{HandshakeError, TlsError};
+use apus_seal::{HandshakeError, Identity, Role, TlsError};
 use apus_wire::PathId;
 
 use crate::engine::Engine;
 use crate::error::{CallError, IdentityError};
-use crate::secure::attempts::soon;
+use crate::secure::attempts::{HANDSHAKE_TIME, soon};
 use crate::secure::driver::Driver;
 use crate::secure::node_identity::LOOK_EVERY;
 use crate::secure::paths::time_of;
@@ -40,25 +40,37 @@ impl Driver {
     /// Has all peers judged again if the files were read since that was done last. Paths that this node began are refreshed soon, by its
     /// present certificate.
     pub(super) fn judge_again(&mut self, now: Time) {
-        let generation = self.node.generation();
-        if std::mem::replace(&mut self.judged, generation) == generation {
+        let (generation, at) = (self.node.generation(), time_of(now));
+        if self.judged.0 == generation {
             return;
         }
+        self.judged = (generation, Some(at));
         let paths = self.paths.iter();
         let peers =
             paths.filter_map(|(path, entry)| Some((path, entry.peer.clone()?, entry.role.peer())));
         let peers: Vec<_> = peers.collect();
         let paths: Vec<PathId> = peers.iter().map(|&(path, ..)| path).collect();
-        let tls = self.node.tls();
-        for piece in peers.chunks(JUDGED_TOGETHER) {
-            self.worker.push(Job::Judge { tls: Arc::clone(&tls), peers: piece.to_vec() });
-        }
-        let at = time_of(now);
+        self.judge(&peers);
         for path in paths {
             let pause = soon();
             self.paths.update(path, |entry| {
                 entry.refresh_at = entry.refresh_at.map(|due| due.min(at + pause));
             });
+        }
+    }
+
+    /// Has a client judged that was verified just now, if its handshake may have begun before the files were read last: it was verified by
+    /// the earlier ones.
+    pub(super) fn judge_client(&mut self, now: Time, path: PathId, client: &Arc<Identity>) {
+        if self.judged.1.is_some_and(|at| time_of(now) <= at + HANDSHAKE_TIME) {
+            self.judge(&[(path, Arc::clone(client), Role::Client)]);
+        }
+    }
+
+    fn judge(&self, peers: &[(PathId, Arc<Identity>, Role)]) {
+        let tls = self.node.tls();
+        for piece in peers.chunks(JUDGED_TOGETHER) {
+            self.worker.push(Job::Judge { tls: Arc::clone(&tls), peers: piece.to_vec() });
         }
     }
 
