@@ -134,16 +134,11 @@ fn a_client_that_refuses_the_server_says_so_in_a_farewell() {
 #[test]
 fn a_client_that_gives_a_verified_server_up_frees_its_place_by_a_farewell() {
     let mut server = Server::new(HandshakeLimits::default());
-    let (mut client, hello) = ClientHandshake::begin(offer(), Scripted::client(SERVER));
-    let work = server.request("10.0.0.1", hello).expect("there is room");
-    let HandshakeAnswer::Reply(reply) = server.handshakes.finish(work.run()) else {
-        panic!("no REPLY")
-    };
+    let (mut client, reply) = server.begin();
     assert!(matches!(client.handle_response(&reply), Ok(ClientStep::Introduced(..))));
     let farewell = client.farewell().expect("the server waits for the client's confirmation");
     assert_eq!(client.farewell(), None, "once");
-    let work = server.request("10.0.0.1", farewell).expect("the handshake is known");
-    assert!(matches!(server.handshakes.finish(work.run()), HandshakeAnswer::Failed(..)));
+    assert!(matches!(server.answer(farewell), HandshakeAnswer::Failed(..)));
     assert!(server.handshakes.is_empty());
 }
 
@@ -272,6 +267,21 @@ impl Server {
         self.handshakes.handle_request(self.now, arrival, |_| Ok(server_offer()))
     }
 
+    /// Takes a request of 10.0.0.1, and does its work.
+    fn answer(&mut self, body: Vec<u8>) -> HandshakeAnswer {
+        let work = self.request("10.0.0.1", body).expect("it is within the limits");
+        self.handshakes.finish(work.run())
+    }
+
+    /// Begins a handshake of 10.0.0.1. Returns the client, and REPLY.
+    fn begin(&mut self) -> (ClientHandshake<Scripted>, Vec<u8>) {
+        let (client, hello) = ClientHandshake::begin(offer(), Scripted::client(SERVER));
+        match self.answer(hello) {
+            HandshakeAnswer::Reply(reply) => (client, reply),
+            other => panic!("{other:?}"),
+        }
+    }
+
     fn hello(&mut self, address: &str) -> Result<Work<Scripted>, HandshakeError> {
         let (_, hello) = ClientHandshake::begin(offer(), Scripted::client(SERVER));
         self.request(address, hello)
@@ -292,6 +302,14 @@ impl Server {
             count += 1;
         }
         count
+    }
+}
+
+/// Returns the frame with which a client confirms a handshake.
+fn confirm(client: &mut ClientHandshake<Scripted>, reply: &[u8]) -> Vec<u8> {
+    match client.handle_response(reply) {
+        Ok(ClientStep::Introduced(_, body)) => body,
+        other => panic!("{other:?}"),
     }
 }
 
@@ -382,14 +400,8 @@ fn work_that_comes_back_too_late_is_dropped() {
 #[test]
 fn a_second_continue_is_refused_while_the_first_is_at_work() {
     let mut server = Server::new(HandshakeLimits::default());
-    let (mut client, hello) = ClientHandshake::begin(offer(), Scripted::client(SERVER));
-    let work = server.request("10.0.0.1", hello).expect("there is room");
-    let HandshakeAnswer::Reply(reply) = server.handshakes.finish(work.run()) else {
-        panic!("no REPLY")
-    };
-    let Ok(ClientStep::Introduced(_, body)) = client.handle_response(&reply) else {
-        panic!("no path")
-    };
+    let (mut client, reply) = server.begin();
+    let body = confirm(&mut client, &reply);
     let work = server.request("10.0.0.1", body.clone()).expect("the handshake is known");
     let second = server.request("10.0.0.1", body.clone()).map(|_| ());
     assert_eq!(second, Err(HandshakeError::OutOfOrder));
@@ -415,22 +427,15 @@ fn the_id_of_a_handshake_without_a_path_is_reported_once() {
     server.handshakes.finish(work.run());
     assert_eq!(ended(&mut server), []);
 
-    let (mut client, hello) = ClientHandshake::begin(offer(), Scripted::client(SERVER));
-    let work = server.request("10.0.0.1", hello.clone()).expect("there is room");
-    let HandshakeAnswer::Reply(reply) = server.handshakes.finish(work.run()) else {
-        panic!("no REPLY")
-    };
-    let Ok(ClientStep::Introduced(_, body)) = client.handle_response(&reply) else {
-        panic!("no path")
-    };
-    let work = server.request("10.0.0.1", body).expect("the handshake is known");
-    assert!(matches!(server.handshakes.finish(work.run()), HandshakeAnswer::Introduced(..)));
+    let (mut client, reply) = server.begin();
+    let body = confirm(&mut client, &reply);
+    assert!(matches!(server.answer(body), HandshakeAnswer::Introduced(..)));
     assert_eq!(ended(&mut server), [], "the path has the id");
 
+    let (_, hello) = ClientHandshake::begin(offer(), Scripted::client(SERVER));
     let mut broken = hello.clone();
     broken.pop();
-    let work = server.request("10.0.0.1", broken).expect("there is room");
-    assert!(matches!(server.handshakes.finish(work.run()), HandshakeAnswer::Failed(..)));
+    assert!(matches!(server.answer(broken), HandshakeAnswer::Failed(..)));
     assert_eq!(ended(&mut server), [id], "TLS has failed");
 
     let mut unknown_suites = hello;
@@ -454,11 +459,7 @@ fn a_server_without_room_for_a_path_refuses_hello() {
 #[test]
 fn a_guessed_handle_disturbs_no_handshake() {
     let mut server = Server::new(HandshakeLimits::default());
-    let (mut client, hello) = ClientHandshake::begin(offer(), Scripted::client(SERVER));
-    let work = server.request("10.0.0.1", hello).expect("there is room");
-    let HandshakeAnswer::Reply(reply) = server.handshakes.finish(work.run()) else {
-        panic!("no REPLY")
-    };
+    let (mut client, reply) = server.begin();
     let Ok(Response::Reply(fields)) = Response::parse(&reply) else { panic!("no REPLY") };
     for bit in 0..64 {
         let guess = fields.handle ^ (1 << bit);
@@ -466,29 +467,19 @@ fn a_guessed_handle_disturbs_no_handshake() {
         let result = server.request("10.0.0.9", frame).map(|_| ());
         assert_eq!(result, Err(HandshakeError::UnknownHandle), "bit {bit}");
     }
-    let Ok(ClientStep::Introduced(_, body)) = client.handle_response(&reply) else {
-        panic!("no path")
-    };
-    let work = server.request("10.0.0.1", body).expect("the handshake is known");
-    assert!(matches!(server.handshakes.finish(work.run()), HandshakeAnswer::Introduced(..)));
+    let body = confirm(&mut client, &reply);
+    assert!(matches!(server.answer(body), HandshakeAnswer::Introduced(..)));
 }
 
 //= docs/protocol.md#seal-2
 #[test]
 fn a_copy_of_continue_from_another_address_disturbs_no_handshake() {
     let mut server = Server::new(HandshakeLimits::default());
-    let (mut client, hello) = ClientHandshake::begin(offer(), Scripted::client(SERVER));
-    let work = server.request("10.0.0.1", hello).expect("there is room");
-    let HandshakeAnswer::Reply(reply) = server.handshakes.finish(work.run()) else {
-        panic!("no REPLY")
-    };
-    let Ok(ClientStep::Introduced(_, body)) = client.handle_response(&reply) else {
-        panic!("no path")
-    };
+    let (mut client, reply) = server.begin();
+    let body = confirm(&mut client, &reply);
     let copy = server.request("10.0.0.9", body.clone()).map(|_| ());
     assert_eq!(copy, Err(HandshakeError::UnknownHandle));
-    let work = server.request("10.0.0.1", body).expect("the handshake goes on");
-    assert!(matches!(server.handshakes.finish(work.run()), HandshakeAnswer::Introduced(..)));
+    assert!(matches!(server.answer(body), HandshakeAnswer::Introduced(..)));
 }
 
 #[test]
