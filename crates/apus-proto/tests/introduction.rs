@@ -8,12 +8,8 @@ use pair::*;
 
 /// A client and a server that meet by handshakes only.
 fn sealed() -> Pair {
-    use PacketType::{Confirm, Open, Token};
     let mut pair = Pair::unacquainted();
-    pair.hook = Some(Box::new(|passing| {
-        let kind = passing.packet.packet_type();
-        if [Open, Token, Confirm].contains(&kind) { Fate::Drop } else { Fate::Pass }
-    }));
+    pair.drop_contacts();
     pair
 }
 

@@ -15,17 +15,9 @@ const RULE: u8 = 5;
 
 const MAY_CALL: Rights = Rights { requests: 1 << RULE, calls: u64::MAX };
 
-/// Returns the sealed path to a node.
-fn sealed(node: usize) -> PathId {
-    path(node).sealed()
-}
-
 /// Nodes at sealed paths that have not met. The server's rule is [`RULE`].
 fn unacquainted() -> Pair {
-    let mut pair = Pair::unacquainted();
-    for node in [CLIENT, SERVER] {
-        pair.move_node(node, sealed(node));
-    }
+    let mut pair = Pair::unacquainted_sealed();
     let service = pair.nodes[SERVER].service;
     pair.endpoint(SERVER).set_rule(service, RULE);
     pair
@@ -34,8 +26,8 @@ fn unacquainted() -> Pair {
 /// The same nodes after a first contact.
 fn acquainted() -> Pair {
     let mut pair = unacquainted();
-    pair.introduce(CLIENT, sealed(SERVER));
-    pair.introduce(SERVER, sealed(CLIENT));
+    pair.introduce(CLIENT, sealed_path(SERVER));
+    pair.introduce(SERVER, sealed_path(CLIENT));
     pair
 }
 
@@ -43,11 +35,6 @@ fn try_call(pair: &mut Pair, socket: SocketKey, length: usize) -> Result<RpcKey,
     let now = pair.now;
     let to = Remote::new(pair.nodes[SERVER].path, PORT);
     pair.endpoint(CLIENT).call(now, socket, to, body(length, 1), CallOptions::default())
-}
-
-fn call(pair: &mut Pair, length: usize) -> RpcKey {
-    let socket = pair.nodes[CLIENT].socket;
-    try_call(pair, socket, length).expect("the call is within limits")
 }
 
 /// Gives the client rights at the server.
@@ -68,7 +55,7 @@ fn a_request_without_right_is_refused_and_never_executed() {
     for length in [100, 5_000, 500_000] {
         let mut pair = acquainted();
         give(&mut pair, Rights { requests: !(1 << RULE), calls: u64::MAX });
-        let forbidden = call(&mut pair, length);
+        let forbidden = pair.call(length);
         pair.drive_until(|net| net.outcome(CLIENT, forbidden).is_some());
         assert_eq!(pair.failure(forbidden), CallFailed::NotAllowed);
         assert!(pair.counters(SERVER).refused_not_allowed > 0);
@@ -78,7 +65,7 @@ fn a_request_without_right_is_refused_and_never_executed() {
         requests.collect::<Vec<_>>().iter().for_each(|request| pair.repeat(request));
         pair.drive_for(secs(40));
         assert_eq!(pair.nodes[SERVER].executed.len(), 0);
-        let allowed = call(&mut pair, length);
+        let allowed = pair.call(length);
         pair.drive();
         pair.response(allowed);
         pair.assert_clean();
@@ -93,15 +80,15 @@ fn requests_to_a_socket_with_limits_are_short_and_few() {
     let limits = RequestLimits { longest: 64 << 10, budget: 100 << 10 };
     pair.endpoint(SERVER).limit_requests(socket, limits);
     for length in [100, 1_000, 60_000, 64 << 10] {
-        let call = call(&mut pair, length);
+        let call = pair.call(length);
         pair.drive();
         pair.response(call);
     }
-    let long = call(&mut pair, (64 << 10) + 1);
+    let long = pair.call((64 << 10) + 1);
     pair.drive_until(|net| net.outcome(CLIENT, long).is_some());
     assert_eq!(pair.failure(long), CallFailed::RequestTooLarge { length: (64 << 10) + 1 });
     // Two at a time have no room, and are executed one after the other.
-    let calls = [60_000, 60_000, 60_000].map(|length| call(&mut pair, length));
+    let calls = [60_000, 60_000, 60_000].map(|length| pair.call(length));
     pair.drive();
     calls.into_iter().for_each(|call| _ = pair.response(call));
     assert!(pair.counters(SERVER).refused_over_budget > 0);
@@ -114,7 +101,7 @@ fn a_client_whose_request_was_lost_learns_it_from_a_probe() {
     let mut pair = acquainted();
     give(&mut pair, Rights::NONE);
     pair.lose_first(|passing| passing.is(PacketType::Data, CLIENT));
-    let forbidden = call(&mut pair, 100);
+    let forbidden = pair.call(100);
     pair.drive_until(|net| net.outcome(CLIENT, forbidden).is_some());
     assert_eq!(pair.failure(forbidden), CallFailed::NotAllowed);
     give(&mut pair, Rights::ALL);
@@ -129,7 +116,7 @@ fn a_client_whose_request_was_lost_learns_it_from_a_probe() {
 fn a_barred_path_takes_and_sends_nothing_but_the_refusal_of_a_first_contact() {
     let mut pair = Pair::unacquainted();
     pair.move_node(CLIENT, path(CLIENT).barred());
-    let barred = call(&mut pair, 100);
+    let barred = pair.call(100);
     pair.drive();
     assert_eq!(pair.failure(barred), CallFailed::SealedOnly);
     assert_eq!(refusals(&pair), [(UnknownReason::ContactSealedOnly, RpcUnknown::LEN)]);
@@ -137,12 +124,12 @@ fn a_barred_path_takes_and_sends_nothing_but_the_refusal_of_a_first_contact() {
     assert_eq!(pair.nodes[SERVER].endpoint.known_peers(), 0);
     // The packets of a client that the server knows, from such a path.
     let mut pair = Pair::new();
-    let taken = call(&mut pair, 100_000);
+    let taken = pair.call(100_000);
     pair.drive();
     pair.response(taken);
     pair.move_node(CLIENT, path(CLIENT).barred());
     let before = pair.counters(SERVER).packets_sent;
-    let moved = call(&mut pair, 100);
+    let moved = pair.call(100);
     pair.drive_until(|net| net.outcome(CLIENT, moved).is_some());
     assert!(matches!(pair.failure(moved), CallFailed::PeerTimeout { .. }));
     assert_eq!(pair.nodes[SERVER].executed.len(), 1);
@@ -161,7 +148,7 @@ fn a_barred_native_path_is_answered_by_nothing() {
     let mut pair = Pair::unacquainted();
     pair.move_node(SERVER, path(SERVER).native());
     pair.move_node(CLIENT, path(CLIENT).native().barred());
-    let barred = call(&mut pair, 100);
+    let barred = pair.call(100);
     pair.drive_until(|net| net.outcome(CLIENT, barred).is_some());
     assert!(matches!(pair.failure(barred), CallFailed::PeerTimeout { .. }));
     assert_eq!((pair.nodes[SERVER].executed.len(), pair.counters(SERVER).packets_sent), (0, 0));
@@ -181,7 +168,7 @@ fn a_first_contact_without_right_ends_the_call_in_one_round_trip_and_leaves_no_s
             (0..2).for_each(|node| pair.move_node(node, path(node)));
         }
         pair.endpoint(SERVER).set_default_rights(kind, Rights::NONE);
-        let calls = [call(&mut pair, 100), call(&mut pair, 100)];
+        let calls = [pair.call(100), pair.call(100)];
         pair.drive();
         for call in calls {
             assert_eq!(pair.failure(call), error);
@@ -201,7 +188,7 @@ fn a_call_whose_confirm_is_not_allowed_may_have_been_executed() {
         [(100, CallFailed::MayHaveExecuted), (500_000, CallFailed::NotAllowed)]
     {
         let mut pair = unacquainted();
-        let call = call(&mut pair, length);
+        let call = pair.call(length);
         pair.drive_until(|net| net.counters(CLIENT).peers_met == 1);
         give(&mut pair, Rights::NONE);
         pair.drive_until(|net| net.outcome(CLIENT, call).is_some());
@@ -214,11 +201,11 @@ fn a_call_whose_confirm_is_not_allowed_may_have_been_executed() {
 fn a_late_refusal_of_another_open_does_not_end_a_call_that_is_executed() {
     let mut pair = unacquainted();
     pair.hold();
-    let call = call(&mut pair, 100);
+    let call = pair.call(100);
     pair.drive_until(|net| net.counters(SERVER).opens_received == 1);
     let open = pair.sent_by(CLIENT, PacketType::Open)[0].clone();
     give(&mut pair, Rights::NONE);
-    pair.inject_raw(sealed(CLIENT), SERVER, &open.bytes);
+    pair.inject_raw(sealed_path(CLIENT), SERVER, &open.bytes);
     give(&mut pair, MAY_CALL);
     pair.hook = Some(Box::new(|passing| {
         let refusal = passing.is(PacketType::RpcUnknown, SERVER);
@@ -238,7 +225,7 @@ fn rights_are_those_of_the_path_or_of_its_kind_and_rules_those_of_the_socket() {
     let mut pair = acquainted();
     let (service, now) = (pair.nodes[SERVER].service, pair.now);
     let may_call = |pair: &mut Pair| {
-        let call = call(pair, 100);
+        let call = pair.call(100);
         pair.drive();
         matches!(pair.outcome(CLIENT, call), Some(Outcome::Response(_)))
     };
@@ -252,7 +239,7 @@ fn rights_are_those_of_the_path_or_of_its_kind_and_rules_those_of_the_socket() {
     pair.endpoint(SERVER).set_rule(service, 63);
     assert!(!may_call(&mut pair));
     pair.endpoint(SERVER).set_rule(service, RULE);
-    pair.endpoint(SERVER).remove_rights(sealed(CLIENT));
+    pair.endpoint(SERVER).remove_rights(sealed_path(CLIENT));
     assert!(!may_call(&mut pair));
     // Rights outlast the contact.
     give(&mut pair, MAY_CALL);
@@ -265,7 +252,7 @@ fn rights_are_those_of_the_path_or_of_its_kind_and_rules_those_of_the_socket() {
 fn requests_in_service_and_arriving_ones_go_on_without_the_right() {
     let mut pair = acquainted();
     pair.hold();
-    let calls = [call(&mut pair, 100), call(&mut pair, 500_000)];
+    let calls = [pair.call(100), pair.call(500_000)];
     pair.drive_until(|net| net.counters(SERVER).granted_bytes > 0);
     give(&mut pair, Rights::NONE);
     pair.drive_for(millis(50));
@@ -292,7 +279,7 @@ fn a_new_rule_refuses_requests_that_arrive_or_wait_and_leaves_those_in_service()
         let mut pair = acquainted();
         give(&mut pair, MAY_CALL);
         pair.hold();
-        let [taken, waits, arrives] = [100, 101, 500_000].map(|length| call(&mut pair, length));
+        let [taken, waits, arrives] = [100, 101, 500_000].map(|length| pair.call(length));
         pair.drive_until(|net| net.counters(SERVER).granted_bytes > 0);
         let arrived = pair.nodes[SERVER].requests.iter().map(|request| request.rpc);
         let arrived: Vec<_> = arrived.collect();
@@ -327,9 +314,9 @@ fn a_client_calls_no_known_peer_that_its_rule_does_not_name() {
     let (socket, now) = (pair.nodes[CLIENT].socket, pair.now);
     let other = pair.endpoint(CLIENT).open(None).expect("a port is free");
     pair.endpoint(CLIENT).set_rule(other, 1);
-    pair.endpoint(CLIENT).set_rights(sealed(SERVER), Rights { requests: 0, calls: 1 << 1 });
+    pair.endpoint(CLIENT).set_rights(sealed_path(SERVER), Rights { requests: 0, calls: 1 << 1 });
     assert_eq!(try_call(&mut pair, socket, 100), Err(CallError::NotExpected));
-    let to = Remote::new(sealed(SERVER), PORT);
+    let to = Remote::new(sealed_path(SERVER), PORT);
     let options = CallOptions::default();
     let connect = pair.endpoint(CLIENT).connect(now, socket, to, options.clone());
     assert_eq!(connect, Err(CallError::NotExpected));
@@ -352,14 +339,14 @@ fn calls_that_wait_for_contact_end_before_their_first_byte_leaves() {
     pair.endpoint(CLIENT).set_rule(other, 1);
     pair.endpoint(CLIENT).set_default_rights(PathKind::Sealed, Rights::NONE);
     let now = pair.now;
-    let mut calls: Vec<_> = (0..1_000).map(|number| call(&mut pair, 100 * number + 1)).collect();
-    let to = Remote::new(sealed(SERVER), PORT);
+    let mut calls: Vec<_> = (0..1_000).map(|number| pair.call(100 * number + 1)).collect();
+    let to = Remote::new(sealed_path(SERVER), PORT);
     let socket = pair.nodes[CLIENT].socket;
     let connect = pair.endpoint(CLIENT).connect(now, socket, to, CallOptions::default());
     calls.push(connect.expect("the identity of the peer is not known yet"));
     let allowed = try_call(&mut pair, other, 2_000).expect("likewise");
     pair.drive_until(|net| !net.sent_by(SERVER, PacketType::Token).is_empty());
-    pair.endpoint(CLIENT).set_rights(sealed(SERVER), Rights { requests: 0, calls: 1 << 1 });
+    pair.endpoint(CLIENT).set_rights(sealed_path(SERVER), Rights { requests: 0, calls: 1 << 1 });
     pair.drive();
     for call in calls {
         assert_eq!(pair.failure(call), CallFailed::NotExpected);
@@ -374,7 +361,7 @@ fn calls_that_wait_for_contact_end_before_their_first_byte_leaves() {
 fn a_path_whose_rights_are_known_needs_no_contact_for_the_error() {
     let mut pair = unacquainted();
     let socket = pair.nodes[CLIENT].socket;
-    pair.endpoint(CLIENT).set_rights(sealed(SERVER), Rights::NONE);
+    pair.endpoint(CLIENT).set_rights(sealed_path(SERVER), Rights::NONE);
     assert_eq!(try_call(&mut pair, socket, 100), Err(CallError::NotExpected));
     pair.endpoint(CLIENT).set_default_rights(PathKind::Plain, Rights::NONE);
     pair.move_node(SERVER, path(SERVER));
@@ -391,18 +378,18 @@ fn a_peer_that_moves_keeps_its_rights() {
     let mut pair = acquainted();
     pair.endpoint(SERVER).set_default_rights(PathKind::Sealed, Rights::NONE);
     give(&mut pair, MAY_CALL);
-    let first = call(&mut pair, 100);
+    let first = pair.call(100);
     pair.drive();
     pair.response(first);
     for elsewhere in [9, 10, 9] {
-        pair.move_node(CLIENT, sealed(elsewhere));
-        let later = call(&mut pair, 100);
+        pair.move_node(CLIENT, sealed_path(elsewhere));
+        let later = pair.call(100);
         pair.drive();
         pair.response(later);
     }
     assert_eq!(pair.counters(SERVER).peers_moved, 3);
-    pair.endpoint(SERVER).set_rights(sealed(9), Rights::NONE);
-    let forbidden = call(&mut pair, 100);
+    pair.endpoint(SERVER).set_rights(sealed_path(9), Rights::NONE);
+    let forbidden = pair.call(100);
     pair.drive();
     assert_eq!(pair.failure(forbidden), CallFailed::NotAllowed);
 }
@@ -412,16 +399,17 @@ fn a_peer_that_moves_keeps_its_rights() {
 #[test]
 fn a_sealed_peer_does_not_move_to_a_plain_path_or_to_one_of_another_identity() {
     let other = PathId::new(9, 77 << 32 | path(9).name()).sealed();
-    assert_ne!(other.identity(), sealed(CLIENT).identity());
+    assert_ne!(other.identity(), sealed_path(CLIENT).identity());
     [path(9), other].into_iter().for_each(does_not_move_to);
 }
 
 fn does_not_move_to(elsewhere: PathId) {
     let mut pair = acquainted();
-    let call = call(&mut pair, 100);
+    let call = pair.call(100);
     pair.drive();
     pair.response(call);
-    let (ours, theirs) = (token(path(SERVER), sealed(CLIENT)), token(path(CLIENT), sealed(SERVER)));
+    let (ours, theirs) =
+        (token(path(SERVER), sealed_path(CLIENT)), token(path(CLIENT), sealed_path(SERVER)));
     let data = pair.sent_by(CLIENT, PacketType::Data)[0].clone();
     pair.sent.clear();
     (0..10).for_each(|_| pair.inject_raw(elsewhere, SERVER, &data.bytes));
@@ -477,7 +465,7 @@ fn no_refused_request_is_executed_whenever_rights_change() {
             give(&mut pair, rights);
             let socket = pair.nodes[CLIENT].socket;
             let request = body(1 + random.below(4_000) as usize, 1_000 * seed + number);
-            let to = Remote::new(sealed(SERVER), PORT);
+            let to = Remote::new(sealed_path(SERVER), PORT);
             let now = pair.now;
             let options = CallOptions::default();
             let call = pair.endpoint(CLIENT).call(now, socket, to, request.clone(), options);

@@ -2,32 +2,20 @@
 
 mod pair;
 
-use apus_proto::{CallFailed, CallOptions, Greeting, PathKind, Remote, Rights, RpcKey};
-use apus_wire::{PacketType, PathId, Token};
+use apus_proto::{CallFailed, CallOptions, Greeting, PathKind, Remote, Rights};
+use apus_wire::{PacketType, Token};
 use pair::*;
 
-/// Returns the sealed path to a node.
-fn sealed(node: usize) -> PathId {
-    path(node).sealed()
-}
-
-/// Nodes at sealed paths that have not met. The link drops packets about tokens, as one without keys does.
+/// Nodes at sealed paths that have not met.
 fn unacquainted() -> Pair {
-    use PacketType::{Confirm, Open, Token};
-    let mut pair = Pair::unacquainted();
-    for node in [CLIENT, SERVER] {
-        pair.move_node(node, sealed(node));
-    }
-    pair.hook = Some(Box::new(|passing| {
-        let kind = passing.packet.packet_type();
-        if [Open, Token, Confirm].contains(&kind) { Fate::Drop } else { Fate::Pass }
-    }));
+    let mut pair = Pair::unacquainted_sealed();
+    pair.drop_contacts();
     pair
 }
 
 /// Completes a handshake, which the client has begun.
 fn handshake(pair: &mut Pair) {
-    let (now, to, from) = (pair.now, sealed(SERVER), sealed(CLIENT));
+    let (now, to, from) = (pair.now, sealed_path(SERVER), sealed_path(CLIENT));
     let greeting = pair.endpoint(CLIENT).greeting(now, to, false);
     let answer = pair.endpoint(SERVER).answer_greeting(now, from, greeting);
     let Greeting { token, .. } = greeting;
@@ -38,33 +26,26 @@ fn handshake(pair: &mut Pair) {
 fn acquainted() -> Pair {
     let mut pair = unacquainted();
     handshake(&mut pair);
-    let call = call(&mut pair, 100);
+    let call = pair.call(100);
     pair.drive();
     pair.response(call);
     pair
 }
 
-fn call(pair: &mut Pair, length: usize) -> RpcKey {
-    let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);
-    let to = Remote::new(sealed(SERVER), PORT);
-    let call = pair.endpoint(CLIENT).call(now, socket, to, body(length, 1), CallOptions::default());
-    call.expect("the call is within limits")
-}
-
 fn contact_failed(pair: &mut Pair) {
     let now = pair.now;
-    pair.endpoint(CLIENT).contact_failed(now, sealed(SERVER));
+    pair.endpoint(CLIENT).contact_failed(now, sealed_path(SERVER));
 }
 
 //= docs/protocol.md#life-4
 #[test]
 fn a_call_waits_for_a_handshake_while_there_are_signs_of_the_peer() {
     let mut pair = unacquainted();
-    let waiting = call(&mut pair, 100);
+    let waiting = pair.call(100);
     for _ in 0..10 {
         pair.drive_for(millis(500));
         let now = pair.now;
-        pair.endpoint(CLIENT).note_sign(now, sealed(SERVER));
+        pair.endpoint(CLIENT).note_sign(now, sealed_path(SERVER));
     }
     assert_eq!(pair.outcome(CLIENT, waiting), None);
     pair.drive_for(secs(2));
@@ -77,13 +58,13 @@ fn a_failed_handshake_ends_all_calls_that_wait_for_it() {
     let mut pair = unacquainted();
     contact_failed(&mut pair);
     let (now, socket) = (pair.now, pair.nodes[CLIENT].socket);
-    let to = Remote::new(sealed(SERVER), PORT);
+    let to = Remote::new(sealed_path(SERVER), PORT);
     let connect = pair.endpoint(CLIENT).connect(now, socket, to, CallOptions::default());
     let mut calls = vec![connect.expect("there is room")];
-    calls.extend((0..1_000).map(|number| call(&mut pair, 1 + 50 * number)));
+    calls.extend((0..1_000).map(|number| pair.call(1 + 50 * number)));
     pair.drive_for(millis(3));
     contact_failed(&mut pair);
-    let next = call(&mut pair, 100);
+    let next = pair.call(100);
     pair.drive_for(millis(3));
     for call in calls {
         assert_eq!(pair.failure(call), CallFailed::HandshakeFailed);
@@ -103,7 +84,7 @@ fn a_failed_handshake_ends_all_calls_that_wait_for_it() {
 #[test]
 fn a_failed_handshake_without_calls_leaves_no_peer() {
     let mut pair = unacquainted();
-    let (now, waits) = (pair.now, call(&mut pair, 100));
+    let (now, waits) = (pair.now, pair.call(100));
     pair.drive_for(millis(1));
     assert!(pair.endpoint(CLIENT).abort(waits));
     contact_failed(&mut pair);
@@ -120,7 +101,7 @@ fn a_failed_handshake_for_a_silent_peer_ends_the_calls_that_wait_and_no_others()
     // The server calls the client, and the client answers late.
     pair.nodes[CLIENT].app = App::Hold;
     let (now, service) = (pair.now, pair.nodes[SERVER].socket);
-    let to = Remote::new(sealed(CLIENT), PORT);
+    let to = Remote::new(sealed_path(CLIENT), PORT);
     let long = pair.endpoint(SERVER).call(now, service, to, body(50, 2), CallOptions::default());
     long.expect("there is room");
     pair.drive_for(millis(1));
@@ -129,9 +110,9 @@ fn a_failed_handshake_for_a_silent_peer_ends_the_calls_that_wait_and_no_others()
     // Nothing has come from the server since.
     assert_eq!(pair.nodes[CLIENT].requests.len(), 1);
     pair.now = pair.now + secs(61);
-    let calls: Vec<_> = (0..300).map(|number| call(&mut pair, 100 * number + 1)).collect();
+    let calls: Vec<_> = (0..300).map(|number| pair.call(100 * number + 1)).collect();
     let now = pair.now;
-    let greeting = pair.endpoint(CLIENT).greeting(now, sealed(SERVER), true);
+    let greeting = pair.endpoint(CLIENT).greeting(now, sealed_path(SERVER), true);
     assert_ne!(greeting.doubted, Token::NONE);
     contact_failed(&mut pair);
     pair.drive_for(millis(1));
@@ -140,7 +121,7 @@ fn a_failed_handshake_for_a_silent_peer_ends_the_calls_that_wait_and_no_others()
     }
     assert_eq!(pair.nodes[SERVER].executed.len(), 1);
     // The next doubt asks anew, and the peer is still known.
-    let again = pair.endpoint(CLIENT).greeting(now, sealed(SERVER), true);
+    let again = pair.endpoint(CLIENT).greeting(now, sealed_path(SERVER), true);
     assert_ne!(again.token, greeting.token);
     assert_eq!(again.doubted, greeting.doubted);
     assert_eq!(pair.counters(CLIENT).peers_over, 0);
@@ -151,11 +132,11 @@ fn a_failed_handshake_for_a_silent_peer_ends_the_calls_that_wait_and_no_others()
 fn a_failed_handshake_for_a_peer_that_answers_ends_nothing() {
     let mut pair = acquainted();
     pair.hold();
-    let held = call(&mut pair, 100);
+    let held = pair.call(100);
     pair.drive_for(millis(1));
     let now = pair.now;
-    pair.endpoint(CLIENT).greeting(now, sealed(SERVER), true);
-    let later = call(&mut pair, 100);
+    pair.endpoint(CLIENT).greeting(now, sealed_path(SERVER), true);
+    let later = pair.call(100);
     contact_failed(&mut pair);
     pair.drive_for(millis(1));
     (0..2).for_each(|_| pair.reply_from(SERVER, body(10, 1)));
@@ -170,11 +151,11 @@ fn a_failed_handshake_for_a_peer_that_answers_ends_nothing() {
 fn calls_by_a_path_that_is_over_end_and_say_whether_they_may_have_been_executed() {
     let mut pair = acquainted();
     pair.hold();
-    let sent = call(&mut pair, 100);
-    let part = call(&mut pair, 500_000);
+    let sent = pair.call(100);
+    let part = pair.call(500_000);
     pair.drive_until(|net| net.counters(SERVER).granted_bytes > 0);
-    let unsent = call(&mut pair, 200);
-    pair.endpoint(CLIENT).path_over(sealed(SERVER));
+    let unsent = pair.call(200);
+    pair.endpoint(CLIENT).path_over(sealed_path(SERVER));
     let before = pair.sent_by(CLIENT, PacketType::Data).len();
     pair.drive_for(millis(5));
     assert_eq!(pair.failure(sent), CallFailed::MayHaveExecuted);
@@ -190,10 +171,10 @@ fn calls_by_a_path_that_is_over_end_and_say_whether_they_may_have_been_executed(
 fn a_later_peer_at_the_path_gets_nothing_of_the_earlier_one() {
     let mut pair = acquainted();
     pair.hold();
-    let old = call(&mut pair, 100);
+    let old = pair.call(100);
     pair.drive_for(millis(1));
     let rpc = pair.nodes[SERVER].requests.remove(0).rpc;
-    pair.endpoint(SERVER).path_over(sealed(CLIENT));
+    pair.endpoint(SERVER).path_over(sealed_path(CLIENT));
     pair.drive_for(millis(1));
     assert!(!pair.nodes[SERVER].endpoint.is_active(rpc));
     let now = pair.now;
@@ -206,10 +187,10 @@ fn a_later_peer_at_the_path_gets_nothing_of_the_earlier_one() {
     assert!(pair.counters(SERVER).dropped_token >= dropped + packets.len() as u64);
     assert_eq!(pair.nodes[SERVER].executed.len(), 2);
     // A new handshake by the same path makes a new peer.
-    pair.endpoint(CLIENT).path_over(sealed(SERVER));
+    pair.endpoint(CLIENT).path_over(sealed_path(SERVER));
     handshake(&mut pair);
     pair.nodes[SERVER].app = App::Echo;
-    let new = call(&mut pair, 100);
+    let new = pair.call(100);
     pair.drive();
     pair.response(new);
     assert_eq!(pair.failure(old), CallFailed::MayHaveExecuted);
@@ -221,16 +202,16 @@ fn a_later_peer_at_the_path_gets_nothing_of_the_earlier_one() {
 fn the_path_of_a_peer_in_doubt_or_unknown_ends_too() {
     let mut pair = acquainted();
     let now = pair.now;
-    let doubt = pair.endpoint(CLIENT).greeting(now, sealed(SERVER), true);
-    pair.endpoint(CLIENT).path_over(sealed(SERVER));
-    let late = pair.endpoint(SERVER).answer_greeting(now, sealed(CLIENT), doubt);
-    assert!(!pair.endpoint(CLIENT).answered(now, sealed(SERVER), doubt, late));
-    let waits = call(&mut pair, 100);
+    let doubt = pair.endpoint(CLIENT).greeting(now, sealed_path(SERVER), true);
+    pair.endpoint(CLIENT).path_over(sealed_path(SERVER));
+    let late = pair.endpoint(SERVER).answer_greeting(now, sealed_path(CLIENT), doubt);
+    assert!(!pair.endpoint(CLIENT).answered(now, sealed_path(SERVER), doubt, late));
+    let waits = pair.call(100);
     pair.drive_for(millis(1));
-    pair.endpoint(CLIENT).path_over(sealed(SERVER));
+    pair.endpoint(CLIENT).path_over(sealed_path(SERVER));
     pair.drive_for(millis(1));
     assert_eq!(pair.failure(waits), CallFailed::NotSent);
-    pair.endpoint(CLIENT).path_over(sealed(7));
+    pair.endpoint(CLIENT).path_over(sealed_path(7));
     pair.endpoint(CLIENT).path_over(path(SERVER));
     assert_eq!(pair.active(CLIENT), 0);
 }
@@ -241,11 +222,11 @@ fn the_path_of_a_peer_in_doubt_or_unknown_ends_too() {
 fn a_path_that_is_over_keeps_the_rights_that_the_driver_gives_it() {
     let mut pair = acquainted();
     pair.endpoint(SERVER).set_default_rights(PathKind::Sealed, Rights::ALL);
-    pair.endpoint(SERVER).path_over(sealed(CLIENT));
-    pair.endpoint(SERVER).set_rights(sealed(CLIENT), Rights::NONE);
-    pair.endpoint(CLIENT).path_over(sealed(SERVER));
+    pair.endpoint(SERVER).path_over(sealed_path(CLIENT));
+    pair.endpoint(SERVER).set_rights(sealed_path(CLIENT), Rights::NONE);
+    pair.endpoint(CLIENT).path_over(sealed_path(SERVER));
     handshake(&mut pair);
-    let forbidden = call(&mut pair, 100);
+    let forbidden = pair.call(100);
     pair.drive();
     assert_eq!(pair.failure(forbidden), CallFailed::NotAllowed);
 }

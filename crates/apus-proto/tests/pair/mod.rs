@@ -254,6 +254,11 @@ fn name(index: u32) -> u64 {
     0x0a00_0001 + u64::from(index)
 }
 
+/// Returns the sealed path to a node.
+pub(crate) fn sealed_path(index: usize) -> PathId {
+    path(index).sealed()
+}
+
 /// Returns the path to a node behind a native link that the other nodes do not know. Over UDP, an endpoint ignores unknown nodes.
 pub(crate) fn native_path(index: usize) -> PathId {
     let index = u32::try_from(index).expect("few nodes");
@@ -390,8 +395,9 @@ impl Net {
         body: Bytes,
         options: CallOptions,
     ) -> Result<RpcKey, CallError> {
-        let (now, node) = (self.now, &mut self.nodes[from]);
-        node.endpoint.call(now, node.socket, Remote::new(path(to), PORT), body, options)
+        let (now, to) = (self.now, Remote::new(self.nodes[to].path, PORT));
+        let node = &mut self.nodes[from];
+        node.endpoint.call(now, node.socket, to, body, options)
     }
 
     pub(crate) fn call_from(&mut self, from: usize, to: usize, body: Bytes) -> RpcKey {
@@ -701,6 +707,22 @@ impl Pair {
     /// Creates nodes that have not met.
     pub(crate) fn unacquainted() -> Self {
         Self { net: Net::unacquainted(2, |_, _| {}) }
+    }
+
+    /// Creates nodes at sealed paths that have not met.
+    pub(crate) fn unacquainted_sealed() -> Self {
+        let mut pair = Self::unacquainted();
+        [CLIENT, SERVER].into_iter().for_each(|node| pair.move_node(node, sealed_path(node)));
+        pair
+    }
+
+    /// Has the link drop packets about tokens, as one without keys does: nodes meet by handshakes only.
+    pub(crate) fn drop_contacts(&mut self) {
+        use PacketType::{Confirm, Open, Token};
+        self.hook = Some(Box::new(|passing| {
+            let kind = passing.packet.packet_type();
+            if [Open, Token, Confirm].contains(&kind) { Fate::Drop } else { Fate::Pass }
+        }));
     }
 
     /// Creates nodes after an exchange: peers, cutoffs and delay are known, and the packets sent until then are forgotten.
