@@ -60,26 +60,12 @@ impl Engine {
     ) -> Result<(), CallError> {
         let to = self.route(now, to);
         self.report_backlog();
-        self.send_routed(now, socket, to, body, cookie, options)
+        self.send_by(now, socket, to, body, cookie, options)
     }
 
-    /// Starts a call as [`send`](Self::send) does, over the network although its peer may share memory with this node.
-    #[cfg(feature = "secure")]
-    pub(crate) fn send_far(
-        &mut self,
-        now: Time,
-        socket: SocketKey,
-        to: Remote,
-        body: Bytes,
-        cookie: u64,
-        options: CallOptions,
-    ) -> Result<(), CallError> {
-        self.know_path(now, to.path);
-        self.send_routed(now, socket, to, body, cookie, options)
-    }
-
+    /// Starts a call as [`send`](Self::send) does, by this very path, of which the endpoint knows the properties.
     #[inline]
-    fn send_routed(
+    pub(crate) fn send_by(
         &mut self,
         now: Time,
         socket: SocketKey,

@@ -10,7 +10,6 @@ use apus_seal::{
     Refresh, SECURE_PORT, TlsSession,
 };
 use apus_wire::PathId;
-use bytes::Bytes;
 
 use crate::engine::Engine;
 use crate::error::CallError;
@@ -128,13 +127,9 @@ impl Driver {
             Cause::Refresh => Some(path),
             Cause::Wanted | Cause::Doubted => engine.link.resolve(address),
         };
-        let deadline = Some(Time::ZERO + (began + HANDSHAKE_TIME));
-        let options = CallOptions { deadline, ..CallOptions::default() };
+        let deadline = Time::ZERO + (began + HANDSHAKE_TIME);
         let sent = match way {
-            Some(way) => {
-                let to = Remote::new(way, SECURE_PORT);
-                engine.send_far(now, self.client, to, body.into(), number, options)
-            }
+            Some(way) => self.send(engine, now, way, body, number, deadline),
             None => {
                 Err(CallError::PeerUnreachable { error: apus_wire::PathError::NoLink, sent: false })
             }
@@ -142,6 +137,22 @@ impl Driver {
         if let Err(error) = sent {
             self.end_attempt(engine, now, path, None, error);
         }
+    }
+
+    /// Begins a call of a handshake by a path, over the network although the server may share memory with this node.
+    fn send(
+        &self,
+        engine: &mut Engine,
+        now: Time,
+        way: PathId,
+        body: Vec<u8>,
+        number: u64,
+        deadline: Time,
+    ) -> Result<(), CallError> {
+        let options = CallOptions { deadline: Some(deadline), ..CallOptions::default() };
+        engine.know_path(now, way);
+        let to = Remote::new(way, SECURE_PORT);
+        engine.send_by(now, self.client, to, body.into(), number, options)
     }
 
     /// Takes the response of a call.
@@ -329,11 +340,8 @@ impl Driver {
         if let Some(body) = handshake.farewell()
             && let Some(way) = engine.link.resolve(address)
         {
-            let deadline = Some(now + HANDSHAKE_TIME);
-            let options = CallOptions { deadline, ..CallOptions::default() };
-            let to = Remote::new(way, SECURE_PORT);
             // A server without the report waits for the end of the handshake's time.
-            let _ = engine.send_far(now, self.client, to, Bytes::from(body), FAREWELL, options);
+            let _ = self.send(engine, now, way, body, FAREWELL, now + HANDSHAKE_TIME);
         }
     }
 
