@@ -152,8 +152,8 @@ impl<V> PathTable<V> {
     }
 
     //= docs/protocol.md#seal-5
-    /// Returns the number of a new identity. Strangers can make 2^32 of them in some hours, so numbers come again. The number of a path
-    /// in the table does not: the peer of that path could be moved to a path of the new identity. 0 stands for no identity.
+    /// Returns the number of a new identity. Strangers can make 2^32 of them in some hours, so numbers come again. The number of a
+    /// path in the table does not: the peer of that path could be moved to a path of the new identity. 0 stands for no identity.
     fn next_identity(&mut self) -> u32 {
         loop {
             self.last_identity = self.last_identity.wrapping_add(1);

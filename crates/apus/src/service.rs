@@ -58,8 +58,8 @@ impl Service {
         self.socket.port()
     }
 
-    /// Admits requests only of peers that one of the patterns names, from now on. Requests that wait in the queue are judged again, and
-    /// those that the application has taken go on. Without this, the setting `tls_allow` decides, and else every peer with a
+    /// Admits requests only of peers that one of the patterns names, from now on. Requests that wait in the queue are judged again,
+    /// and those that the application has taken go on. Without this, the setting `tls_allow` decides, and else every peer with a
     /// certificate of the configured roots is admitted.
     ///
     /// | pattern | peers |

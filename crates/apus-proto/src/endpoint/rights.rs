@@ -80,8 +80,8 @@ impl Endpoint {
     }
 
     //= docs/protocol.md#seal-6
-    /// Refuses a request that the application has not begun to execute, if the rule of its socket does not name its peer any more. The
-    /// client gets the reason, and the request is remembered as any refused one. Returns whether it was refused.
+    /// Refuses a request that the application has not begun to execute, if the rule of its socket does not name its peer any more.
+    /// The client gets the reason, and the request is remembered as any refused one. Returns whether it was refused.
     pub fn refuse_if_forbidden(&mut self, key: RpcKey) -> bool {
         if is_local(key) {
             return self.refuse_local_if_forbidden(key);

@@ -5,6 +5,7 @@
 
 #![allow(dead_code, reason = "every test file uses another part of this")]
 
+mod sealed;
 mod switch;
 
 pub(crate) use switch::Switch;
@@ -707,22 +708,6 @@ impl Pair {
     /// Creates nodes that have not met.
     pub(crate) fn unacquainted() -> Self {
         Self { net: Net::unacquainted(2, |_, _| {}) }
-    }
-
-    /// Creates nodes at sealed paths that have not met.
-    pub(crate) fn unacquainted_sealed() -> Self {
-        let mut pair = Self::unacquainted();
-        [CLIENT, SERVER].into_iter().for_each(|node| pair.move_node(node, sealed_path(node)));
-        pair
-    }
-
-    /// Has the link drop packets about tokens, as one without keys does: nodes meet by handshakes only.
-    pub(crate) fn drop_contacts(&mut self) {
-        use PacketType::{Confirm, Open, Token};
-        self.hook = Some(Box::new(|passing| {
-            let kind = passing.packet.packet_type();
-            if [Open, Token, Confirm].contains(&kind) { Fate::Drop } else { Fate::Pass }
-        }));
     }
 
     /// Creates nodes after an exchange: peers, cutoffs and delay are known, and the packets sent until then are forgotten.

@@ -214,9 +214,9 @@ impl<T: Tls> ClientHandshake<T> {
         }
     }
 
-    /// Returns the body of a last call, by which a client that gives the handshake up ends it at the server: the handshake has failed, or
-    /// the client does not want the path. It carries the alert of TLS, if TLS has failed. `None` if the server has not taken the
-    /// handshake or has ended it. The response has no meaning.
+    /// Returns the body of a last call, by which a client that gives the handshake up ends it at the server: the handshake has
+    /// failed, or the client does not want the path. It carries the alert of TLS, if TLS has failed. `None` if the server has not
+    /// taken the handshake or has ended it. The response has no meaning.
     pub fn farewell(&mut self) -> Option<Vec<u8>> {
         let handle = match std::mem::replace(&mut self.phase, ClientPhase::Ended) {
             ClientPhase::Offered(agreed) => agreed?.handle,

@@ -132,7 +132,7 @@ impl SealedPath {
         }
     }
 
-    /// Returns the time from which the path may be forgotten: it has no keys, nobody wants some, and calls need not fail with its error.
+    /// Returns the time from which the path may be forgotten: it has no keys, nobody wants some, and no call fails with its error.
     fn spare_from(&self) -> Option<Duration> {
         if self.attempt.is_some() || self.is_wanted || self.is_doubted {
             return None;
@@ -156,8 +156,8 @@ pub(super) struct SealedPathTable {
 }
 
 //= docs/protocol.md#seal-4
-/// Upper bound on the paths. Fewer may have keys, so one without keys gives way, unless all of these are called or wait for their next
-/// handshake.
+/// Upper bound on the paths. Fewer may have keys, so one without keys gives way, unless all of these are called or wait for their
+/// next handshake.
 const PATHS_MAX: usize = 16_384;
 
 impl SealedPathTable {

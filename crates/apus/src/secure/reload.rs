@@ -59,8 +59,8 @@ impl Driver {
         }
     }
 
-    /// Has a client judged that was verified just now, if its handshake may have begun before the files were read last: it was verified by
-    /// the earlier ones.
+    /// Has a client judged that was verified just now, if its handshake may have begun before the files were read last: it was
+    /// verified by the earlier ones.
     pub(super) fn judge_client(&mut self, now: Time, path: PathId, client: &Arc<Identity>) {
         if self.judged.1.is_some_and(|at| time_of(now) <= at + HANDSHAKE_TIME) {
             self.judge(&[(path, Arc::clone(client), Role::Client)]);
