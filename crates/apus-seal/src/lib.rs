@@ -11,6 +11,7 @@
 //! | [`Hint`] | the answer to a datagram whose key is not known |
 //! | [`Suite`], [`Role`], [`PathSecret`], [`DirectionSecret`], [`RecordKey`] | the key schedule |
 //! | [`Aead`] | the cipher: `AwsAead` with the feature `rustls`, a fake one in the simulator |
+//! | [`LoggedKey`], [`LoggedKeys`] | keys for tools that look into captured datagrams |
 //! | [`Name`], [`Identity`] | the names in a certificate, and the facts by which it is judged again |
 //! | [`Pattern`], [`Rule`], [`Denied`] | the peers that a socket serves or calls |
 //! | [`frame`] | the bodies of a handshake's calls |
@@ -62,6 +63,8 @@ pub use record::datagram::{
     VERSION_SEALED,
 };
 pub use record::error::{HintError, OpenError, SealError};
+pub use record::key_log::{KeyLogError, LINE_MAX, LoggedKey};
+pub use record::logged_keys::{LoggedKeys, NotOpened, OpenedCapture};
 pub use record::opened::{Admitted, Opened};
 pub use record::table::{Associations, EndedAssociation, Kept};
 pub use schedule::{DirectionSecret, PathSecret, RecordKey, RefreshSalt, Role};

@@ -16,8 +16,8 @@ use zeroize::Zeroizing;
 use crate::Suite;
 
 const SECRET_LEN: usize = 32;
-const IV_LEN: usize = 12;
-const KEY_LEN_MAX: usize = 32;
+pub(crate) const IV_LEN: usize = 12;
+pub(crate) const KEY_LEN_MAX: usize = 32;
 
 /// The sides of a handshake: the client began it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -127,6 +127,15 @@ pub struct RecordKey {
 }
 
 impl RecordKey {
+    /// Returns the key of these bytes, of which as many count as the suite's keys have.
+    pub(crate) fn of_parts(
+        suite: Suite,
+        key: Zeroizing<[u8; KEY_LEN_MAX]>,
+        iv: [u8; IV_LEN],
+    ) -> Self {
+        Self { suite, key, iv }
+    }
+
     /// Returns the suite that the key belongs to.
     #[must_use]
     pub fn suite(&self) -> Suite {

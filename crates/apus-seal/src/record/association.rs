@@ -1,5 +1,6 @@
 //! One association: the keys, numbers and windows that a handshake gave to a path, and their limits.
 
+use std::collections::VecDeque;
 use std::mem;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use crate::record::counters::SealCounters;
 use crate::record::datagram::{AssociationId, ClearHeader, Hint};
 use crate::record::error::{HintError, OpenError, SealError};
 use crate::record::key::EpochKey;
+use crate::record::key_log::LoggedKey;
 use crate::record::receiving::{OLD_KEY_TIME, Receiving};
 use crate::record::sending::Sending;
 use crate::record::window::Stale;
@@ -192,6 +194,9 @@ impl<A: Aead, Address> Association<A, Address> {
         if is_updated && shared.limits.has(Hole::ResetNumbers) {
             self.sending.reset_numbers();
         }
+        if let Some(log) = &mut shared.key_log {
+            log.extend(self.sending.take_key_to_log());
+        }
         Ok(())
     }
 
@@ -240,8 +245,8 @@ impl<A: Aead, Address> Association<A, Address> {
             return Err(OpenError::Forged);
         }
         self.receiving.windows.set(clear.number, is_home || shared.limits.has(Hole::OneWindow));
-        if !is_usual && let Some(due) = self.receiving.confirm(clear.epoch_bits(), now) {
-            shared.schedule(due);
+        if !is_usual {
+            self.confirm_rare_key(now, clear, shared);
         }
         self.sending.is_answered = true;
         self.is_confirmed = true;
@@ -265,6 +270,16 @@ impl<A: Aead, Address> Association<A, Address> {
             shared.counters.dropped_epoch += 1;
             OpenError::UnknownEpoch(clear.hint())
         })
+    }
+
+    #[cold]
+    fn confirm_rare_key(&mut self, now: Duration, clear: ClearHeader, shared: &mut Shared) {
+        if let Some(due) = self.receiving.confirm(clear.epoch_bits(), now) {
+            shared.schedule(due);
+        }
+        if let Some(log) = &mut shared.key_log {
+            log.extend(self.receiving.take_key_to_log(self.id));
+        }
     }
 
     #[cold]
@@ -392,6 +407,8 @@ pub(crate) struct Shared {
     pub(crate) earliest: Duration,
     /// Bytes that are kept for pending associations.
     pub(crate) kept_bytes: usize,
+    /// Keys that were used for the first time, for the key log; `None` unless there is one.
+    pub(crate) key_log: Option<VecDeque<LoggedKey>>,
 }
 
 impl Shared {

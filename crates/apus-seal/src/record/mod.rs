@@ -9,6 +9,7 @@
 //! | `association` | one association: its limits, its end |
 //! | `table` | all associations of a shard, found by their ids |
 //! | `opened` | the way of a received datagram |
+//! | `key_log`, `logged_keys` | keys as lines of a key log, and captured datagrams that they open |
 //! | `error`, `counters` | reasons for refusing a datagram, and their number |
 
 pub(crate) mod aead;
@@ -19,6 +20,8 @@ pub(crate) mod counters;
 pub(crate) mod datagram;
 pub(crate) mod error;
 mod key;
+pub(crate) mod key_log;
+pub(crate) mod logged_keys;
 pub(crate) mod opened;
 mod receiving;
 mod sending;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use crate::record::datagram::AssociationId;
 use crate::record::key::EpochKey;
+use crate::record::key_log::LoggedKey;
 use crate::record::window::Windows;
 use crate::{Aead, DirectionSecret, Suite};
 
@@ -15,6 +17,8 @@ pub(crate) struct Receiving<A> {
     secret: DirectionSecret,
     /// The key of the epoch; absent until the first datagram, and while the path is idle.
     key: Option<EpochKey<A>>,
+    /// Whether the key of the epoch is in the key log.
+    is_logged: bool,
     /// Secret and key of the next epoch, once a datagram claims it. No tag has fitted yet.
     candidate: Option<(DirectionSecret, EpochKey<A>)>,
     /// The key of the epoch before, and the end of its time.
@@ -29,6 +33,7 @@ impl<A: Aead> Receiving<A> {
             epoch: 0,
             secret,
             key: None,
+            is_logged: false,
             candidate: None,
             previous: None,
             windows: Windows::new(),
@@ -71,8 +76,17 @@ impl<A: Aead> Receiving<A> {
         let (secret, key) = self.candidate.take()?;
         self.epoch += 1;
         self.secret = secret;
+        self.is_logged = false;
         self.previous = self.key.replace(key).map(|key| (key, now + OLD_KEY_TIME));
         self.due()
+    }
+
+    /// Returns the key of the epoch, whose datagrams have the id, for the key log, once.
+    #[cold]
+    pub(crate) fn take_key_to_log(&mut self, id: AssociationId) -> Option<LoggedKey> {
+        let is_logged = std::mem::replace(&mut self.is_logged, true);
+        let key = || self.secret.record_key(self.suite);
+        (!is_logged).then(|| LoggedKey { id, epoch: self.epoch, key: key() })
     }
 
     /// Returns the distance of the datagram's epoch from that of this node, modulo 4.

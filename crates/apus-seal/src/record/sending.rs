@@ -4,6 +4,7 @@ use apus_wire::Priority;
 
 use crate::record::datagram::{AssociationId, ClearHeader, Hint, LANES, Number};
 use crate::record::key::EpochKey;
+use crate::record::key_log::LoggedKey;
 use crate::{Aead, DirectionSecret, Suite};
 
 /// A datagram counts as at least this many bytes. So the limit of 2^37 bytes is also one of 2^27 datagrams.
@@ -24,6 +25,8 @@ pub(crate) struct Sending<A> {
     secret: DirectionSecret,
     /// The key of the epoch; absent until the epoch's first datagram, and while the path is idle.
     key: Option<EpochKey<A>>,
+    /// Whether the key of the epoch is in the key log.
+    is_logged: bool,
     /// The last number of each lane.
     numbers: [Number; LANES],
     /// Bytes that the key may still seal.
@@ -48,6 +51,7 @@ impl<A: Aead> Sending<A> {
             epoch: 0,
             secret,
             key: None,
+            is_logged: false,
             numbers: std::array::from_fn(Number::before_first),
             credit: key_bytes,
             key_bytes,
@@ -110,6 +114,7 @@ impl<A: Aead> Sending<A> {
         self.epoch += 1;
         self.secret = self.secret.next();
         self.key = None;
+        self.is_logged = false;
         self.credit = self.key_bytes;
         self.is_overdrawn = false;
         self.is_answered = false;
@@ -127,6 +132,14 @@ impl<A: Aead> Sending<A> {
     pub(crate) fn step_back(&mut self, level: Priority, header_len: usize) {
         let number = &mut self.numbers[Number::lane_of(level, header_len != 0)];
         *number = number.before();
+    }
+
+    /// Returns the key of the epoch for the key log, once.
+    #[cold]
+    pub(crate) fn take_key_to_log(&mut self) -> Option<LoggedKey> {
+        let is_logged = std::mem::replace(&mut self.is_logged, true);
+        let key = || self.secret.record_key(self.suite);
+        (!is_logged).then(|| LoggedKey { id: self.peer_id, epoch: self.epoch, key: key() })
     }
 
     /// Gives up the expanded key.

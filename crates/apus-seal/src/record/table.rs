@@ -14,6 +14,7 @@ use crate::record::association::{
 use crate::record::counters::SealCounters;
 use crate::record::datagram::{AssociationId, ClearHeader, Hint, OVERHEAD};
 use crate::record::error::{HintError, OpenError, SealError};
+use crate::record::key_log::LoggedKey;
 use crate::record::opened::Admitted;
 use crate::schedule::RefreshSalt;
 
@@ -95,6 +96,7 @@ impl<A: Aead, Address: Copy + PartialEq> Associations<A, Address> {
                 sweep_at: Duration::MAX,
                 earliest: Duration::MAX,
                 kept_bytes: 0,
+                key_log: None,
             },
             cursor: 0,
             ended: VecDeque::new(),
@@ -345,6 +347,23 @@ impl<A: Aead, Address: Copy + PartialEq> Associations<A, Address> {
     /// Returns the next association that has ended by itself.
     pub fn poll_ended(&mut self) -> Option<EndedAssociation> {
         self.ended.pop_front()
+    }
+
+    /// Has each key reported by [`poll_logged_key`](Self::poll_logged_key) from now on, once it has sealed or opened a datagram.
+    pub fn log_keys(&mut self) {
+        self.shared.key_log.get_or_insert_default();
+    }
+
+    /// Returns the next key for the key log.
+    pub fn poll_logged_key(&mut self) -> Option<LoggedKey> {
+        self.shared.key_log.as_mut()?.pop_front()
+    }
+
+    /// Returns whether [`poll_logged_key`](Self::poll_logged_key) has a key.
+    #[inline]
+    #[must_use]
+    pub fn has_logged_keys(&self) -> bool {
+        self.shared.key_log.as_ref().is_some_and(|keys| !keys.is_empty())
     }
 
     /// Returns the time at which [`handle_timeout`](Self::handle_timeout) is due.

@@ -5,6 +5,7 @@
 mod handshake;
 mod keys;
 mod lifetime;
+mod logged;
 mod opening;
 mod pair;
 mod reordered;
