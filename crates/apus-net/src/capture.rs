@@ -22,6 +22,7 @@ use apus_wire::{
 
 use self::comment::{Comments, Direction};
 use crate::link::{Capabilities, Link, LinkCounters, delegate_link, delegate_paths};
+use crate::packet_file::writer::{interface_description, put_option, section_header};
 use crate::path::Path;
 use crate::paths::{Examination, Examined};
 use crate::sleeper::Descriptors;
@@ -312,36 +313,9 @@ impl Pcapng {
     }
 }
 
-/// Returns the Section Header Block and Interface Description Block (sections 4.1 and 4.2).
+/// Returns the blocks before the first packet.
 fn file_header() -> Vec<u8> {
-    let mut section = Vec::new();
-    section.extend_from_slice(&0x1A2B_3C4D_u32.to_le_bytes());
-    section.extend_from_slice(&1u16.to_le_bytes());
-    section.extend_from_slice(&0u16.to_le_bytes());
-    section.extend_from_slice(&u64::MAX.to_le_bytes()); // length not given
-    put_option(&mut section, 4, concat!("apus ", env!("CARGO_PKG_VERSION")).as_bytes()); // shb_userappl
-    put_option(&mut section, 0, &[]);
-    let mut interface = Vec::new();
-    interface.extend_from_slice(&LINKTYPE_RAW.to_le_bytes());
-    interface.extend_from_slice(&[0; 6]); // reserved, no limit on the length
-    put_option(&mut interface, 2, b"apus"); // if_name
-    put_option(&mut interface, 9, &[9]); // if_tsresol: 10^-9 s
-    put_option(&mut interface, 0, &[]);
-    [block(0x0A0D_0D0A, &section), block(1, &interface)].concat()
-}
-
-fn block(kind: u32, body: &[u8]) -> Vec<u8> {
-    let total = u32::try_from(body.len() + 12).expect("a header block is short").to_le_bytes();
-    [&kind.to_le_bytes(), &total, body, &total].concat()
-}
-
-fn put_option(block: &mut Vec<u8>, code: u16, value: &[u8]) {
-    block.extend_from_slice(&code.to_le_bytes());
-    block.extend_from_slice(
-        &u16::try_from(value.len()).expect("our options are short").to_le_bytes(),
-    );
-    block.extend_from_slice(value);
-    block.resize(block.len().next_multiple_of(4), 0);
+    [section_header(), interface_description(LINKTYPE_RAW, Some("apus"))].concat()
 }
 
 /// Appends the packet with generated headers: IP and, unless it belongs to a native link, UDP.

@@ -23,6 +23,8 @@
 //! | [`MixedLink`] | UDP to Apus nodes and raw to Linux ones, on one node |
 //! | [`FaultLink`] | a link around a link that loses, doubles, reorders, corrupts and delays packets |
 //! | [`CaptureLink`] | a link around a link that writes its packets as pcapng |
+//! | [`packet_file`] | pcap and pcapng files, and sealed datagrams in them |
+//! | [`private_file`] | files that only their owner can read |
 //! | [`Sleeper`] | sleeping until a link has input, or a thread calls |
 //! | [`EventSource`] | a descriptor that an event loop watches in place of a sleeping thread |
 //! | [`cpu`] | processors: the current one, the allowed ones, CPU time |
@@ -49,10 +51,12 @@ mod interfaces;
 mod link;
 mod mixed;
 mod options;
+pub mod packet_file;
 mod path;
 mod path_table;
 mod paths;
 mod plain_peers;
+pub mod private_file;
 mod process;
 mod raw;
 mod recent;
