@@ -3,7 +3,10 @@
 -- The formats are those of docs/wire.md; "W8" and the like are its rules. docs/capture.md says how to install and use this file.
 --
 --   homa   one Homa packet: all of its fields, its RPC, its message
---   apus   one UDP datagram: a packet or a bundle of packets, each of which is shown as `homa`
+--   apus   one UDP datagram: a packet or a bundle of packets, each of which is shown as `homa`; or a sealed datagram
+--
+-- A sealed datagram shows its clear fields. With a key log (preference apus.keylog, or the variable APUS_KEYLOG) and GcryptCipher, which
+-- Wireshark 4.0 does not have yet, it shows its packets as well.
 --
 -- Wireshark calls a dissector for every packet in order, and later again for any packet in any order. What depends on earlier packets
 -- (RPCs, reassembly, most expert information) is determined in the first pass and kept for each packet. What only depends on
@@ -153,6 +156,20 @@ local b = {
     acks = ProtoField.uint16("apus.entry.acks", "Acknowledged RPCs", base.DEC),
     segment = ProtoField.uint16("apus.segment.length", "Length of each datagram before segmentation", base.DEC),
     trailing = ProtoField.bytes("apus.unknown", "Unknown"),
+    -- Sealed datagrams and hints.
+    sealed_version = ProtoField.uint8("apus.sealed.version", "Version", base.DEC, { [2] = "sealed datagram", [3] = "hint" }),
+    sealed_epoch = ProtoField.uint8("apus.sealed.epoch", "Epoch, modulo 4", base.DEC, nil, 0xC0),
+    sealed_reserved = ProtoField.uint8("apus.sealed.reserved", "Reserved", base.DEC, nil, 0x20),
+    sealed_words = ProtoField.uint8("apus.sealed.header_words", "Words of the header behind the payload", base.DEC, nil, 0x1F,
+        "0: the content is a packet or a bundle"),
+    sealed_path = ProtoField.uint64("apus.sealed.path", "Path id", base.HEX, nil, nil, "Chosen by the receiver of the datagram"),
+    sealed_shard = ProtoField.uint8("apus.sealed.shard", "Shard of the receiver", base.DEC, nil, 0xFC),
+    sealed_lane = ProtoField.uint8("apus.sealed.lane", "Lane", base.DEC, nil, 0xF0),
+    sealed_priority = ProtoField.uint8("apus.sealed.priority", "Priority", base.DEC, nil, 0xE0),
+    sealed_counter = ProtoField.uint64("apus.sealed.counter", "Counter of the lane", base.DEC),
+    sealed_content = ProtoField.bytes("apus.sealed.content", "Sealed content"),
+    sealed_tag = ProtoField.bytes("apus.sealed.tag", "Tag"),
+    sealed_key_epoch = ProtoField.uint32("apus.sealed.key_epoch", "Epoch of the key that opens it", base.DEC),
 }
 apus.fields = b
 
@@ -202,12 +219,19 @@ local be = {
     malformed = ProtoExpert.new("apus.expert.malformed_bundle", "Malformed bundle", MALFORMED, ERROR),
     segmented = ProtoExpert.new("apus.expert.segmented", "Several datagrams, captured before segmentation or after they were joined",
         PROTOCOL, CHAT),
+    malformed_sealed = ProtoExpert.new("apus.expert.malformed_sealed", "Malformed sealed datagram", MALFORMED, ERROR),
+    hint = ProtoExpert.new("apus.expert.hint", "The peer does not have the keys of this path", SEQUENCE, NOTE),
+    not_opened = ProtoExpert.new("apus.expert.not_opened", "No key of the key log opens the datagram", UNDECODED, NOTE),
+    no_cipher = ProtoExpert.new("apus.expert.no_cipher",
+        "This Wireshark has no GcryptCipher; `apus capture open` writes a file with the content", UNDECODED, NOTE),
 }
 apus.experts = be
 
 homa.prefs.reassemble = Pref.bool("Reassemble messages", true, "Show complete messages. Takes memory for all payload of the capture.")
 apus.prefs.ports = Pref.range("UDP ports", "20146-20147",
     "Datagrams of these ports are Apus. At other ports they are recognised by their first bytes.", 65535)
+
+apus.prefs.keylog = Pref.string("Key log", "", "File that a node has written with the setting keylog (APUS_KEYLOG)")
 
 -- Complete messages are offered to the dissectors of this table, by the Homa port of the server.
 local by_server_port = DissectorTable.new("homa.port", "Homa server port", ftypes.UINT16, base.DEC, homa)
@@ -861,6 +885,51 @@ local function looks_like_compact(tvb, at)
         and tvb(at + 24, 4):uint() == 0
 end
 
+local SEALED, HINT = 2, 3
+-- Of a sealed datagram: its clear bytes, its tag, the least that it holds, and the least words of a header behind a payload.
+local CLEAR_LEN, TAG_LEN, SEALED_MIN, WORDS_MIN = 20, 16, 64, 14
+
+-- The fault of a sealed datagram that begins at `at`, whose mark and version are right; nil if there is none (W43).
+local function sealed_fault(tvb, at)
+    local length = tvb:len() - at
+    if length < SEALED_MIN then return "too short" end
+    local marks, lane = tvb(at + 3, 1):uint(), math.floor(tvb(at + 12, 1):uint() / 16)
+    local words = marks % 32
+    if marks % 64 >= 32 then return "the reserved bit is set" end
+    if words > 0 and words < WORDS_MIN then return "the header behind the payload is too short" end
+    if words > 0 and length < CLEAR_LEN + TAG_LEN + 1 + 4 * words then return "too short" end
+    if (lane % 2 == 1) ~= (words > 0) then return "the lane belongs to the other form" end
+    if tvb(at + 4, 4):uint() == 0 and tvb(at + 8, 4):uint() == 0 then return "the path id is 0" end
+    if tvb(at + 12, 4):uint() % 0x10000000 == 0 and tvb(at + 16, 4):uint() == 0 then return "the counter is 0" end
+end
+
+local function looks_like_sealed(tvb, at)
+    return tvb:len() >= at + SEALED_MIN and tvb(at, 3):uint() == SEALED and not sealed_fault(tvb, at)
+end
+
+-- Several sealed datagrams of one length to one node are one before a device cuts them, and after they were joined. Their length: that
+-- at which each begins with the same path id, or that of the whole.
+local function sealed_length(tvb)
+    local total, bytes = tvb:len(), tvb:raw()
+    local mark, id = bytes:sub(1, 3), bytes:sub(5, 12)
+    local function begins(at)
+        return total - at >= SEALED_MIN and bytes:sub(at + 1, at + 3) == mark and bytes:sub(at + 5, at + 12) == id
+    end
+    local function begins_everywhere(length)
+        for at = length, total - 1, length do
+            if not begins(at) then return false end
+        end
+        return true
+    end
+    local from = SEALED_MIN + 5
+    while true do
+        local found = bytes:find(id, from, true)
+        if not found then return total end
+        if begins_everywhere(found - 5) then return found - 5 end
+        from = found + 1
+    end
+end
+
 local function looks_like_bundle(tvb, at)
     if looks_like_compact(tvb, at) then return true end
     return tvb:len() >= at + 6 + COMMON_LEN and tvb(at, 3):uint() == 1 and tvb(at + 3, 1):uint() > 0
@@ -1006,6 +1075,162 @@ local function bundle(tvb, at, pinfo, tree, root, context, lines)
     return at
 end
 
+-- Sealed datagrams ---------------------------------------------------------------------------------------------------------------
+
+-- Keys by path id and the two bits of the epoch, in hexadecimal digits, and the place in the key log up to which it was read.
+local keys, keys_read = {}, 0
+
+local SUITES = GcryptCipher and {
+    { length = 32, algorithm = GCRY_CIPHER_AES128 or GCRY_CIPHER_AES, mode = GCRY_CIPHER_MODE_GCM },
+    { length = 64, algorithm = GCRY_CIPHER_AES256, mode = GCRY_CIPHER_MODE_GCM },
+    { length = 64, algorithm = GCRY_CIPHER_CHACHA20, mode = GCRY_CIPHER_MODE_POLY1305 },
+} or {}
+
+local function key_log()
+    local path = apus.prefs.keylog
+    if path ~= "" then return path end
+    return os and os.getenv and os.getenv("APUS_KEYLOG") or ""
+end
+
+-- Reads the lines that were added to the key log. A line without an end is not complete yet.
+local function read_keys()
+    local path = key_log()
+    local file = path ~= "" and io.open(path, "rb")
+    if not file then return end
+    file:seek("set", keys_read)
+    local text = file:read("*a") or ""
+    file:close()
+    local last = 0
+    for line, after in text:gmatch("([^\n]*)\n()") do
+        last = after - 1
+        local id, epoch, suite, key, iv = line:lower():match("^apus2 (%x+) (%x+) (%x+) (%x+) (%x+)%s*$")
+        if id and #id == 16 and #epoch <= 8 and #iv == 24 then
+            epoch = tonumber(epoch, 16)
+            local place = id .. epoch % 4
+            keys[place] = keys[place] or {}
+            table.insert(keys[place], { epoch = epoch, suite = tonumber(suite, 16), key = key, iv = iv })
+        end
+    end
+    keys_read = keys_read + last
+end
+
+function apus.init()
+    keys, keys_read = {}, 0
+    read_keys()
+end
+
+-- The nonce of a datagram, in hexadecimal digits: its clear bytes 0 to 3 and 12 to 19, XOR the vector of the key (W44).
+local function nonce(clear, iv)
+    local bound, digits = clear:sub(1, 8) .. clear:sub(25, 40), {}
+    for at = 1, 24 do
+        local a, b = tonumber(bound:sub(at, at), 16), tonumber(iv:sub(at, at), 16)
+        local xor = 0
+        for bit = 0, 3 do
+            if math.floor(a / 2 ^ bit) % 2 ~= math.floor(b / 2 ^ bit) % 2 then xor = xor + 2 ^ bit end
+        end
+        digits[at] = string.format("%x", xor)
+    end
+    return table.concat(digits)
+end
+
+-- The content that a key opens; nil if the tag does not fit, or the suite is not there.
+local function open_with(key, datagram, clear)
+    local suite = SUITES[key.suite]
+    if not suite or not suite.algorithm or not suite.mode or #key.key ~= suite.length then return nil end
+    local ok, content = pcall(function()
+        local cipher = GcryptCipher.open(suite.algorithm, suite.mode, 0)
+        cipher:setkey(ByteArray.new(key.key))
+        cipher:setiv(ByteArray.new(nonce(clear, key.iv)))
+        local sealed = datagram:len() - CLEAR_LEN - TAG_LEN
+        local content = cipher:decrypt(nil, datagram(CLEAR_LEN, sealed):bytes())
+        local fits = cipher:checktag(datagram(CLEAR_LEN + sealed, TAG_LEN):bytes())
+        return fits == 0 and content or nil
+    end)
+    return ok and content or nil
+end
+
+-- The content of a sealed datagram and the key that opens it; nil without such a key.
+local function open_sealed(datagram, pinfo)
+    local clear = datagram(0, CLEAR_LEN):bytes():tohex():lower()
+    local place = clear:sub(9, 24) .. math.floor(datagram(3, 1):uint() / 64)
+    for round = 1, 2 do
+        for _, key in ipairs(keys[place] or {}) do
+            local content = open_with(key, datagram, clear)
+            if content then return content, key end
+        end
+        -- While packets are captured, the key log grows.
+        if round == 1 and not pinfo.visited then read_keys() end
+    end
+end
+
+-- The clear fields that sealed datagrams and hints have.
+local function clear_fields(tvb, tree)
+    tree:add(b.mark, tvb(0, 2))
+    tree:add(b.sealed_version, tvb(2, 1))
+    if tvb:len() < CLEAR_LEN then return end
+    for _, field in ipairs({ b.sealed_epoch, b.sealed_reserved, b.sealed_words }) do tree:add(field, tvb(3, 1)) end
+    tree:add(b.sealed_path, tvb(4, 8)):add(b.sealed_shard, tvb(4, 1))
+    tree:add(b.sealed_lane, tvb(12, 1))
+    tree:add(b.sealed_priority, tvb(12, 1))
+    local counter = UInt64.new(tvb(16, 4):uint(), tvb(12, 4):uint() % 0x10000000)
+    tree:add(b.sealed_counter, tvb(12, 8), counter)
+    return string.format("path %s, number %u:%s", tvb(4, 8):bytes():tohex():lower(), math.floor(tvb(12, 1):uint() / 16),
+        tostring(counter))
+end
+
+local function hint(tvb, tree, lines)
+    local text = clear_fields(tvb, tree)
+    if tvb:len() ~= CLEAR_LEN then
+        tree:add_proto_expert_info(be.malformed_sealed, "Hint of another length")
+        if tvb:len() > CLEAR_LEN then tree:add(b.trailing, tvb(CLEAR_LEN)) end
+    else
+        tree:add_proto_expert_info(be.hint)
+    end
+    table.insert(lines, "hint, " .. (text or "malformed"))
+end
+
+-- Shows a sealed datagram, and its packets if a key opens it.
+local function sealed(tvb, cut, pinfo, tree, root, context, lines)
+    local text = clear_fields(tvb, tree)
+    local fault = sealed_fault(tvb, 0)
+    if cut or fault then
+        if fault and not cut then tree:add_proto_expert_info(be.malformed_sealed, "Malformed sealed datagram: " .. fault) end
+        if tvb:len() > CLEAR_LEN then tree:add(b.sealed_content, tvb(CLEAR_LEN)) end
+        table.insert(lines, "sealed, " .. (text or "malformed"))
+        return
+    end
+    local length = tvb:len() - CLEAR_LEN - TAG_LEN
+    tree:add(b.sealed_content, tvb(CLEAR_LEN, length))
+    tree:add(b.sealed_tag, tvb(CLEAR_LEN + length, TAG_LEN))
+    local content, key
+    if key_log() ~= "" then
+        if not GcryptCipher then
+            tree:add_proto_expert_info(be.no_cipher)
+        else
+            content, key = open_sealed(tvb, pinfo)
+            if not content then tree:add_proto_expert_info(be.not_opened) end
+        end
+    end
+    if not content then
+        table.insert(lines, string.format("sealed, %s, %u bytes", text, length))
+        return
+    end
+    tree:add(b.sealed_key_epoch, tvb(3, 1), key.epoch):set_generated()
+    local header = 4 * (tvb(3, 1):uint() % 32)
+    if header > 0 then
+        local payload = content:subset(0, length - header)
+        content = content:subset(length - header, header)
+        content:append(payload)
+    end
+    local opened = content:tvb("Opened datagram")
+    if opened(0, 2):uint() == 0 then
+        bundle(opened, 0, pinfo, tree, root, context, lines)
+    else
+        table.insert(lines, show(opened, pinfo, root, context))
+        context.position = context.position + 1
+    end
+end
+
 function apus.dissector(tvb, pinfo, root)
     if tvb:len() == 0 then return 0 end
     pinfo.cols.protocol = "Apus"
@@ -1017,7 +1242,15 @@ function apus.dissector(tvb, pinfo, root)
     while at < total do
         local rest = total - at
         begun = begun + 1
-        if rest >= 2 and tvb(at, 2):uint() == 0 then
+        local version = rest >= 3 and tvb(at, 2):uint() == 0 and tvb(at + 2, 1):uint()
+        if version == SEALED or version == HINT then
+            local cut = tvb:len() < tvb:reported_len()
+            if begun == 1 and version == SEALED and not cut and not sealed_fault(tvb, 0) then length = sealed_length(tvb) end
+            local size = math.min(rest, length)
+            local part = (at == 0 and size == total) and tvb or tvb(at, size):tvb()
+            if version == HINT then hint(part, tree, lines) else sealed(part, cut, pinfo, tree, root, context, lines) end
+            at = at + size
+        elseif rest >= 2 and tvb(at, 2):uint() == 0 then
             local last = bundle(tvb, at, pinfo, tree, root, context, lines)
             -- What follows a bundle is refused (W28), unless it is another datagram that was not cut off yet.
             if begun == 1 and last < total then
@@ -1048,7 +1281,7 @@ end
 
 -- Datagrams of other ports are recognised by what every Apus node sends; from then on all of the conversation is Apus.
 apus:register_heuristic("udp", function(tvb, pinfo, tree)
-    if not looks_like_packet(tvb, 0) and not looks_like_bundle(tvb, 0) then return false end
+    if not looks_like_packet(tvb, 0) and not looks_like_bundle(tvb, 0) and not looks_like_sealed(tvb, 0) then return false end
     pinfo.conversation = apus
     apus.dissector(tvb, pinfo, tree)
     return true

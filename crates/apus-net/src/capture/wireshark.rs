@@ -17,6 +17,9 @@ use crate::link::Link;
 use crate::recorder::{PEER, Recorder};
 use crate::skipped::skipped;
 
+#[cfg(feature = "secure")]
+mod sealed;
+
 /// A capture file of these packets; those of a server are received ones. Removed at the end.
 struct Capture(PathBuf);
 
@@ -46,13 +49,19 @@ impl Capture {
 
     /// Runs tshark with these further arguments. Returns its output, or `None`, with a message, if it is not installed.
     fn shown(&self, arguments: &[&str]) -> Option<String> {
+        self.shown_after(&[], arguments)
+    }
+
+    /// The same, with arguments before the dissector is loaded.
+    fn shown_after(&self, first: &[&str], arguments: &[&str]) -> Option<String> {
         let dissector = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../wireshark/homa.lua");
         if !dissector.exists() {
             skipped("wireshark/homa.lua is not part of this package");
             return None;
         }
         let mut tshark = Command::new("tshark");
-        tshark.args(["-n", "-2", "-X", &format!("lua_script:{}", dissector.display()), "-r"]);
+        tshark.args(["-n", "-2"]).args(first);
+        tshark.args(["-X", &format!("lua_script:{}", dissector.display()), "-r"]);
         let Ok(output) = tshark.arg(&self.0).args(arguments).output() else {
             skipped("tshark is not installed");
             return None;
@@ -364,7 +373,7 @@ fn bundles_and_segments_are_taken_apart() {
     cut.truncate(whole.len() - 5);
     let mut behind = whole.clone();
     behind.push(1);
-    let datagrams = [whole.clone(), segments, two_bundles, cut, behind, vec![0, 0, 2, 1, 0, 0]];
+    let datagrams = [whole.clone(), segments, two_bundles, cut, behind, vec![0, 0, 5, 1, 0, 0]];
     let capture = Capture::new("bundles", ["10.0.0.1:20146", "10.0.0.2:20146"], &datagrams);
     let Some(text) =
         capture.fields(&["homa.type", "apus.expert.malformed_bundle", "apus.segment.length"])
