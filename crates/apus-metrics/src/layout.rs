@@ -1,7 +1,8 @@
 //! Layout of a file of counters. All numbers are in the byte order of the machine, because the file never leaves it.
 //!
 //! ```text
-//! header   magic, version, lengths; the process that wrote the file; text: a line "group name unit" for each counter
+//! header   magic, version, lengths; the process that wrote the file; text: a line "group name unit" for each counter,
+//!          "group name unit least" or "… greatest" for each gauge
 //! section  sequence, kind, time, owner; values          an engine of the process, or a process that uses its engine
 //! section  …                                            all of one length; the file grows as they are needed
 //! ```
@@ -19,6 +20,9 @@ pub const MAGIC: [u8; 8] = *b"apusmetr";
 
 /// Version of the format. It changes when older readers can no longer read a file. New counters and sections do not change it.
 pub const VERSION: u32 = 1;
+
+/// The value of a gauge that has none.
+pub const ABSENT: u64 = u64::MAX;
 
 /// Length of the header before the text, in bytes.
 pub(crate) const FIXED: usize = 192;
@@ -109,7 +113,11 @@ pub fn section_length() -> usize {
 pub fn header(start: &Start) -> Vec<u8> {
     let mut names = String::new();
     for metric in metrics() {
-        let _ = writeln!(names, "{} {} {}", metric.group, metric.name, metric.unit);
+        let _ = write!(names, "{} {} {}", metric.group, metric.name, metric.unit);
+        if let Some(fold) = metric.gauge {
+            let _ = write!(names, " {}", fold.word());
+        }
+        names.push('\n');
     }
     let length = (FIXED + names.len()).next_multiple_of(64);
     let mut header = Vec::with_capacity(length);

@@ -17,5 +17,5 @@ pub mod reading;
 pub mod table;
 
 pub use layout::{SectionType, Start};
-pub use metric::{Metric, engine_metrics, metrics, process_metrics};
+pub use metric::{GaugeFold, Metric, engine_metrics, metrics, process_metrics};
 pub use reading::{AttachedCounters, Counter, Reading, Unreadable, last_written};

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::layout::{FIXED, MAGIC, SECTION_HEADER, SectionType, Start, VERSION, word};
+use crate::layout::{ABSENT, FIXED, MAGIC, SECTION_HEADER, SectionType, Start, VERSION, word};
+use crate::metric::GaugeFold;
 
 /// The counters of one process at their last publication.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -14,7 +15,7 @@ pub struct Reading {
     pub written_ns: u64,
     /// Whether the process has closed or dropped each node that it had. A killed process has not.
     pub closed: bool,
-    /// The sums of the counters of all engines of the process.
+    /// The sums of the counters of all engines of the process, and the gauges of all together.
     pub counters: Vec<Counter>,
     /// Processes that use an engine of the process, or have used it recently.
     pub attached: Vec<AttachedCounters>,
@@ -22,7 +23,7 @@ pub struct Reading {
     pub sequences: Vec<u64>,
 }
 
-/// A counter as a file names it. The counters of all processes share the names.
+/// A counter or gauge as a file names it. The counters of all processes share the names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Counter {
     /// The group.
@@ -31,8 +32,21 @@ pub struct Counter {
     pub name: Arc<str>,
     /// The unit.
     pub unit: Arc<str>,
-    /// The count.
+    /// The count, or the value of the gauge; [`ABSENT`] for a gauge without one.
     pub value: u64,
+    /// `None` for a counter.
+    pub gauge: Option<GaugeFold>,
+}
+
+impl Counter {
+    /// Takes the value of another engine.
+    fn add(&mut self, value: u64) {
+        let present = |value| (value != ABSENT).then_some(value);
+        self.value = match self.gauge {
+            None => self.value.wrapping_add(value),
+            Some(gauge) => gauge.fold(present(self.value), present(value)).unwrap_or(ABSENT),
+        };
+    }
 }
 
 /// A process that uses an engine of the process that wrote the file.
@@ -169,7 +183,7 @@ impl Reading {
         match kind {
             SectionType::Engine => {
                 for (counter, value) in named.iter_mut().zip(values) {
-                    counter.value = counter.value.wrapping_add(value);
+                    counter.add(value);
                 }
             }
             SectionType::Attached | SectionType::Detached
@@ -189,7 +203,7 @@ impl Reading {
         Some(kind)
     }
 
-    /// Returns the value of a counter; 0 if the file does not name it.
+    /// Returns the value of a counter; 0 if the file does not name it. Gauges are in [`counters`](Self::counters).
     #[must_use]
     pub fn value(&self, group: &str, name: &str) -> u64 {
         let mut counters = self.counters.iter();
@@ -228,7 +242,8 @@ fn parse_names(text: &[u8]) -> Option<Vec<Counter>> {
         if counters.len() == MOST {
             return None;
         }
-        counters.push(Counter { group, name, unit, value: 0 });
+        let gauge = words.next().flatten().and_then(|word| GaugeFold::of_word(&word));
+        counters.push(Counter { group, name, unit, value: gauge.map_or(0, |_| ABSENT), gauge });
     }
     Some(counters)
 }
@@ -287,6 +302,23 @@ mod tests {
         assert_eq!((attached.pid, attached.uid, attached.ended), (5, 1000, false));
         assert_eq!((&*attached.counters[0].name, attached.counters[0].value), (first.name, 3));
         assert!(reading.is_steady(&reading));
+    }
+
+    #[test]
+    fn gauges_of_engines_are_folded_and_have_no_value_before_one_is_written() {
+        let gauges = |engines: &[[u64; 3]]| {
+            let mut file = header(&Start::default());
+            let first = engine_metrics().position(|it| it.gauge.is_some()).unwrap();
+            for values in engines {
+                file.extend(section(SectionType::Engine, 0, first, values));
+            }
+            let reading = Reading::parse(&file).unwrap();
+            let gauges = reading.counters.into_iter().filter(|it| it.gauge.is_some());
+            gauges.map(|it| it.value).take(3).collect::<Vec<_>>()
+        };
+        assert_eq!(gauges(&[]), [ABSENT; 3]);
+        assert_eq!(gauges(&[[7, ABSENT, 3], [5, ABSENT, 4]]), [5, ABSENT, 3]);
+        assert_eq!(gauges(&[[ABSENT, 0, 3], [ABSENT, ABSENT, ABSENT]]), [ABSENT, 0, 3]);
     }
 
     #[test]

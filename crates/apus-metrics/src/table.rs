@@ -1,7 +1,8 @@
 //! Every counter of Apus: name, unit, meaning. This is the only source: the structs that count, the files of counters, the output
 //! of `apus stat` and `docs/metrics.md` derive from it or are checked against it.
 //!
-//! A row is `name: unit,` under its meaning. Rows after a lone `;` are arrays, with a name for each element.
+//! A row is `name: unit,` under its meaning. Rows after a lone `;` are arrays, with a name for each element. The row of a gauge is
+//! `name: unit fold,` with the way in which the values of several engines become one.
 
 /// Passes the table of the protocol's counters to the named macro.
 #[macro_export]
@@ -443,10 +444,28 @@ macro_rules! handshake_counters {
             refused: requests,
             /// Handshakes over sealed paths that gave them new keys, of both sides.
             refreshes: handshakes,
+            /// Handshakes over sealed paths that failed, of both sides. The paths keep their earlier keys until these end.
+            refresh_failures: handshakes,
             /// Times that the files of the node's identity had changed and were read again.
             reloads: times,
             /// Times that they had changed and could not be used.
             reload_failures: times,
+        }
+    };
+}
+
+/// Passes the table of the gauges of a node's identity to the named macro.
+#[macro_export]
+macro_rules! identity_gauges {
+    ($with:ident! { $($tokens:tt)* }) => {
+        $with! {
+            { $($tokens)* }
+            /// Time until the node's certificate, or one between it and a root, expires. Computed every 10 s.
+            certificate_expires_s: seconds Least,
+            /// Time for which that certificate is valid in all.
+            certificate_life_s: seconds Least,
+            /// Time until the first certificate of a peer with a sealed path expires. Computed every 10 s.
+            peer_certificate_expires_s: seconds Least,
         }
     };
 }

@@ -40,7 +40,7 @@ use crate::host::neighbours::Neighbours;
 use crate::local_caller::LocalCaller;
 use crate::mail::{CallKey, Mail};
 use crate::observe::publication::Publication;
-use crate::observe::stats::{DeliveryCounters, HandshakeCounters, StreamCounters};
+use crate::observe::stats::{DeliveryCounters, HandshakeCounters, IdentityGauges, StreamCounters};
 use crate::observe::time_trace::{self, Following};
 use crate::secure::SealedPeers;
 use crate::shared_engine::attached::Attached;
@@ -124,6 +124,7 @@ pub(crate) struct Engine {
     pub(crate) counters: DeliveryCounters,
     pub(crate) streams: StreamCounters,
     pub(crate) handshakes: HandshakeCounters,
+    pub(crate) identity: IdentityGauges,
     following: Following,
     /// Where other processes can read the counters.
     pub(crate) publication: Option<Box<Publication>>,
@@ -216,6 +217,7 @@ impl Engine {
             counters: DeliveryCounters::default(),
             streams: StreamCounters::default(),
             handshakes: HandshakeCounters::default(),
+            identity: IdentityGauges::default(),
             publication: None,
             sealed_peers: None,
             endpoint,

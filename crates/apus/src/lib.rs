@@ -183,8 +183,8 @@ pub use local_caller::LocalCaller;
 pub use node::{Node, Route};
 pub use observe::missing_files::missing_files;
 pub use observe::stats::{
-    DeliveryCounters, HandshakeCounters, MemoryCounters, PortStats, ProcessCounters, Stats,
-    StreamCounters,
+    DeliveryCounters, HandshakeCounters, IdentityGauges, MemoryCounters, PortStats,
+    ProcessCounters, Stats, StreamCounters,
 };
 pub use probe::{Presence, probe, probe_with};
 pub use request::{ReplyFailed, Request};

@@ -10,6 +10,7 @@
 //! | `worker` | the thread that does the public-key work, without the engine's lock |
 //! | `node_identity` | the certificate, the roots and the rules of a node, which its engines share |
 //! | `reload` | the files of the identity, which are looked at every 10 s, and the peers that are judged again |
+//! | `expiry` | gauges of certificates, and warnings before they expire |
 //! | `rules` | the rules of sockets, by number |
 //! | `names` | the DNS names by which addresses were found |
 //! | `peer` | the peer of a request or call, as the application sees it |
@@ -21,6 +22,8 @@ mod arrivals;
 mod attempts;
 #[cfg(feature = "secure")]
 mod driver;
+#[cfg(feature = "secure")]
+mod expiry;
 #[cfg(feature = "secure")]
 mod names;
 #[cfg(feature = "secure")]

@@ -1,6 +1,8 @@
-//! Counters that should not move.
+//! Counters that should not move, and states that should not be.
 
-use super::snapshot::Counters;
+use std::time::Duration;
+
+use super::snapshot::{Counters, Process};
 
 /// A warning about counters that should not move.
 struct Canary {
@@ -84,6 +86,10 @@ const CANARIES: &[Canary] = &[
     },
     Canary { counters: &["delivery.handler_panics"], means: "handlers of the application panic" },
     Canary {
+        counters: &["handshakes.reload_failures"],
+        means: "the files of the certificate have changed and cannot be used; the earlier ones stay",
+    },
+    Canary {
         counters: &["streams.lost", "streams.refused_backlog"],
         means: "byte streams are lost or refused",
     },
@@ -99,6 +105,50 @@ pub(crate) fn warnings(grown: &Counters) -> Vec<String> {
     CANARIES.iter().filter_map(line).collect()
 }
 
+/// Counters that stay 0 in a healthy node, so that one event of any time is worth a warning.
+const NEVER: &[Canary] = &[
+    Canary {
+        counters: &["link.dropped_forged"],
+        means: "sealed datagrams were forged or changed on the way",
+    },
+    Canary {
+        counters: &["handshakes.refresh_failures"],
+        means: "sealed paths did not get new keys in time",
+    },
+];
+
+/// The part of its life below which a certificate is warned of.
+const EXPIRES_BELOW: u64 = 10;
+
+/// A line for each state of a process that an operator should know of.
+pub(crate) fn state_warnings(process: &Process) -> Vec<String> {
+    let gauge = |name: &str| process.gauges.get(&format!("identity.{name}")).copied();
+    let mut lines = Vec::new();
+    if let Some(left) = gauge("certificate_expires_s") {
+        let life = gauge("certificate_life_s").unwrap_or(0);
+        if left == 0 {
+            lines.push("the certificate of the node has expired".to_owned());
+        } else if left < life / EXPIRES_BELOW {
+            lines.push(format!("the certificate of the node expires in {}", in_units(left)));
+        }
+    }
+    let counted = |canary: &Canary| {
+        let counts = canary.counters.iter();
+        let counts = counts.filter_map(|name| Some((name, process.counters.get(*name)?)));
+        let counts: Vec<_> = counts.map(|(name, count)| format!("{name} {count}")).collect();
+        (!counts.is_empty()).then(|| format!("{}: {}", canary.means, counts.join(", ")))
+    };
+    lines.extend(NEVER.iter().filter_map(counted));
+    lines
+}
+
+/// A time in its two largest units.
+fn in_units(seconds: u64) -> String {
+    let unit = if seconds >= 86_400 { 3_600 } else { 60 };
+    let rounded = if seconds >= 60 { seconds - seconds % unit } else { seconds };
+    humantime::format_duration(Duration::from_secs(rounded)).to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,9 +157,44 @@ mod tests {
     fn they_name_counters_that_there_are() {
         let known: Vec<_> =
             apus_metrics::metrics().map(|it| format!("{}.{}", it.group, it.name)).collect();
-        for name in CANARIES.iter().flat_map(|canary| canary.counters) {
+        for name in CANARIES.iter().chain(NEVER).flat_map(|canary| canary.counters) {
             assert!(known.iter().any(|known| known == name), "{name}");
         }
+    }
+
+    fn process(counters: &[(&str, u64)], gauges: &[(&str, u64)]) -> Process {
+        let map = |list: &[(&str, u64)]| {
+            list.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+        };
+        Process { counters: map(counters), gauges: map(gauges), ..Process::default() }
+    }
+
+    #[test]
+    fn a_certificate_is_warned_of_below_a_tenth_of_its_life() {
+        let with = |left| {
+            let gauges = [
+                ("identity.certificate_expires_s", left),
+                ("identity.certificate_life_s", 604_800),
+            ];
+            state_warnings(&process(&[], &gauges))
+        };
+        assert!(with(60_480).is_empty());
+        assert_eq!(with(60_479), ["the certificate of the node expires in 16h 47m"]);
+        assert_eq!(with(59), ["the certificate of the node expires in 59s"]);
+        assert_eq!(with(0), ["the certificate of the node has expired"]);
+        assert!(state_warnings(&process(&[], &[])).is_empty());
+        assert_eq!(in_units(2 * 86_400 + 3_700), "2days 1h");
+    }
+
+    #[test]
+    fn forged_datagrams_and_failed_refreshes_are_warned_of_for_ever() {
+        let counters = [("link.dropped_forged", 2), ("handshakes.refresh_failures", 1)];
+        let warnings = state_warnings(&process(&counters, &[]));
+        let expected = [
+            "sealed datagrams were forged or changed on the way: link.dropped_forged 2",
+            "sealed paths did not get new keys in time: handshakes.refresh_failures 1",
+        ];
+        assert_eq!(warnings, expected);
     }
 
     #[test]

@@ -4,12 +4,12 @@
 //! |---|---|
 //! | `snapshot` | the counters of all processes at a moment |
 //! | `change` | their growth between two moments |
-//! | `canaries` | warnings about counters that should not move |
+//! | `canaries` | warnings about counters that should not move, and states that should not be |
 
 mod canaries;
 mod change;
 mod snapshot;
 
-pub(crate) use canaries::warnings;
+pub(crate) use canaries::{state_warnings, warnings};
 pub(crate) use change::{Change, ProcessChange};
 pub(crate) use snapshot::{Counters, Identity, Process, Snapshot, Unreadable};

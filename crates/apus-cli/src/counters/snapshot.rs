@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
+use apus_metrics::layout::ABSENT;
 use apus_metrics::reading::FILE_MAX;
 use apus_metrics::{Counter, Reading};
 use apus_shm::{CounterDirectory, ProcessName};
@@ -46,7 +47,7 @@ impl Moment {
     }
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
     /// Its start time, as in `/proc/PID/stat`.
@@ -65,6 +66,9 @@ pub(crate) struct Process {
     pub(crate) written_ns: u64,
     /// Counters by group and name, with a point between.
     pub(crate) counters: Counters,
+    /// Gauges with a value, by group and name. Absent in files of older versions.
+    #[serde(default)]
+    pub(crate) gauges: Counters,
     /// Processes that use its engine.
     pub(crate) attached: Vec<AttachedSnapshot>,
 }
@@ -142,15 +146,26 @@ impl Process {
             closed,
             written_ns: written_ns.max(start.made_ns),
             attached: attached.collect(),
+            gauges: gauges(&counters),
             counters: named(counters),
         }
     }
 }
 
-/// Only those that are not zero.
+/// The counters that are not zero.
 fn named(counters: Vec<Counter>) -> Counters {
-    let counted = counters.into_iter().filter(|counter| counter.value > 0);
-    counted.map(|it| (format!("{}.{}", it.group, it.name), it.value)).collect()
+    let counted = counters.iter().filter(|counter| counter.gauge.is_none() && counter.value > 0);
+    counted.map(entry).collect()
+}
+
+/// The gauges that have a value.
+fn gauges(counters: &[Counter]) -> Counters {
+    let present = counters.iter().filter(|it| it.gauge.is_some() && it.value != ABSENT);
+    present.map(entry).collect()
+}
+
+fn entry(counter: &Counter) -> (String, u64) {
+    (format!("{}.{}", counter.group, counter.name), counter.value)
 }
 
 /// Reads until nothing was written meanwhile, a few times. A process that was killed while it wrote leaves a mixture for ever.

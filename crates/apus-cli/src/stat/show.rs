@@ -6,7 +6,7 @@ use std::time::Duration;
 use apus_load::report::{Style, Table};
 
 use super::names::Name;
-use crate::counters::{Change, Process, ProcessChange, warnings};
+use crate::counters::{Change, Process, ProcessChange, state_warnings, warnings};
 
 /// The form of the output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,8 +83,11 @@ fn list(change: &Change, with_ended: bool, style: Style) -> String {
     }
     let title = if with_ended { "Processes with counters" } else { "Running processes" };
     let mut text = Table::of_texts(title, &note, &heads, shown.iter().map(line)).text(style);
-    for it in shown.iter().filter(|it| !it.is_new) {
-        for warning in warnings(&it.grown) {
+    for it in shown {
+        let moved = if it.is_new { Vec::new() } else { warnings(&it.grown) };
+        let runs = it.process.alive != Some(false);
+        let states = if runs { state_warnings(&it.process) } else { Vec::new() };
+        for warning in moved.into_iter().chain(states) {
             let _ = writeln!(text, "warning: {}: {warning}", it.process.pid);
         }
     }
@@ -109,7 +112,13 @@ fn detail(change: &Change, it: &ProcessChange, changed_only: bool, style: Style)
         let shown = if it.is_new { String::new() } else { grown.to_string() };
         vec![name.clone(), total.to_string(), shown, rate(change, it, grown), unit(name)]
     };
-    let mut text = Table::of_texts(&title, &note, &heads, counters.map(line)).text(style);
+    // The growth of a gauge has no meaning.
+    let gauges = it.process.gauges.iter().filter(|_| !changed_only);
+    let gauges = gauges.map(|(name, value)| {
+        vec![name.clone(), value.to_string(), String::new(), String::new(), unit(name)]
+    });
+    let lines = counters.map(line).chain(gauges);
+    let mut text = Table::of_texts(&title, &note, &heads, lines).text(style);
     if !it.process.attached.is_empty() {
         text.push('\n');
         text.push_str(&attached(&it.process, style));
@@ -120,7 +129,8 @@ fn detail(change: &Change, it: &ProcessChange, changed_only: bool, style: Style)
     } else {
         &it.grown
     };
-    for warning in warnings(moved) {
+    let states = if changed_only { Vec::new() } else { state_warnings(&it.process) };
+    for warning in warnings(moved).into_iter().chain(states) {
         let _ = writeln!(text, "warning: {warning}");
     }
     text

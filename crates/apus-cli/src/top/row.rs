@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::rates::{self, LengthClass, Rates};
 use super::recorded::Recorded;
-use crate::counters::{Counters, Identity, Process, ProcessChange, warnings};
+use crate::counters::{Counters, Identity, Process, ProcessChange, state_warnings, warnings};
 
 /// A process, with its figures of the last interval.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Row {
     pub(super) most_active: Vec<(String, f64)>,
     /// Recent calls, if its panel is open and it has a time trace.
     pub(super) recorded: Option<Recorded>,
-    /// Warnings of the last [`WARNED_INTERVALS`] intervals.
+    /// Warnings of the last [`WARNED_INTERVALS`] intervals, and of the present state.
     pub(super) warnings: Vec<String>,
     /// The growth of its counters in these intervals.
     recent: VecDeque<Counters>,
@@ -105,6 +105,7 @@ impl Row {
             self.recent.pop_front();
         }
         self.warnings = warnings(&sum(&self.recent));
+        self.warnings.extend(state_warnings(&change.process));
     }
 
     /// The process has ended: its file is gone, or it says so.

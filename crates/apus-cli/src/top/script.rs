@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::sample::{HostFigures, Sample, Usage};
-use crate::counters::{Process, Snapshot};
+use crate::counters::{Counters, Process, Snapshot};
 
 /// A process that runs, with these counters.
 pub(super) fn process(pid: u32, counters: &[(&str, u64)]) -> Process {
@@ -17,6 +17,7 @@ pub(super) fn process(pid: u32, counters: &[(&str, u64)]) -> Process {
         alive: Some(true),
         closed: false,
         written_ns: 0,
+        gauges: Counters::new(),
         counters: counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
         attached: Vec::new(),
     }

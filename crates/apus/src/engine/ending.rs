@@ -8,6 +8,7 @@ use apus_proto::{SocketKey, Time};
 use super::Engine;
 use crate::delivery::parker::Waiter;
 use crate::engine::no_link::NoLink;
+use crate::observe::stats::IdentityGauges;
 use crate::sync::clock;
 
 impl Engine {
@@ -28,6 +29,7 @@ impl Engine {
             neighbours.transmit(now, &mut self.endpoint);
             neighbours.close(now, &mut self.endpoint, &mut *self.link);
         }
+        self.identity = IdentityGauges::default();
         if let Some(publication) = &mut self.publication {
             publication.next = Time::ZERO; // Publishes the last counts.
             publication.section.note_closed();

@@ -53,6 +53,7 @@ impl Engine {
         let values = self.endpoint.counters().values().chain(link.values());
         let values = values.chain(memory.values()).chain(delivery.values());
         let values = values.chain(self.streams.values()).chain(self.handshakes.values());
+        let values = values.chain(self.identity.values());
         publication.section.write(now, values);
         if let Some(forwarder) =
             self.neighbours.as_mut().and_then(|it| it.attachments.forwarder.as_mut())

@@ -282,6 +282,7 @@ impl Shard {
             delivery,
             streams: engine.streams,
             handshakes: engine.handshakes,
+            identity: engine.identity,
         }
     }
 }

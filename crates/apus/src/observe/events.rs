@@ -33,6 +33,19 @@ pub(crate) fn reload_failed(error: &crate::error::IdentityError) {
     tracing::error!(%error, "the files of the identity have changed and cannot be used");
 }
 
+/// A certificate expires soon, or has expired. Files with another one are taken without a restart.
+#[cfg(feature = "secure")]
+pub(crate) fn certificate_expires(name: &apus_seal::Name, left: std::time::Duration) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(%name, left_s = left.as_secs(), "the certificate of the node expires");
+}
+
+#[cfg(feature = "secure")]
+pub(crate) fn certificate_for_tests(name: &apus_seal::Name) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(%name, "the certificate of the node is one for tests, of apus dev-certs");
+}
+
 #[cfg(feature = "secure")]
 pub(crate) fn handshake_failed(error: &apus_seal::HandshakeError) {
     #[cfg(feature = "tracing")]

@@ -9,8 +9,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, SystemTime};
 
-use apus_metrics::layout::{SECTIONS_MAX, Start, header, section_length, word};
-use apus_metrics::{SectionType, engine_metrics, last_written, process_metrics};
+use apus_metrics::layout::{ABSENT, SECTIONS_MAX, Start, header, section_length, word};
+use apus_metrics::{Metric, SectionType, engine_metrics, last_written, process_metrics};
 use apus_net::OwningProcess;
 use apus_proto::Time;
 use apus_shm::{CounterDirectory, CounterFile, Memory, ProcessName};
@@ -166,8 +166,14 @@ impl Section {
         };
         let base = match kind {
             SectionType::Engine => {
-                let words = memory.words(word::VALUES, count);
-                words.iter().map(|word| word.load(Ordering::Relaxed)).collect()
+                remove_gauges(&memory);
+                let words = memory.words(word::VALUES, count).iter().zip(engine_metrics());
+                // A gauge of an earlier engine has ended with it.
+                let count = |(word, metric): (&AtomicU64, &Metric)| match metric.gauge {
+                    None => word.load(Ordering::Relaxed),
+                    Some(_) => 0,
+                };
+                words.map(count).collect()
             }
             _ => vec![0; count],
         };
@@ -202,6 +208,13 @@ impl Section {
     }
 }
 
+/// Takes away the values of the gauges of an engine's section.
+fn remove_gauges(memory: &Memory) {
+    let words = memory.words(word::VALUES, engine_metrics().count()).iter().zip(engine_metrics());
+    let gauges = words.filter(|(_, metric)| metric.gauge.is_some());
+    gauges.for_each(|(word, _)| word.store(ABSENT, Ordering::Relaxed));
+}
+
 #[inline]
 fn write(
     sequence: &AtomicU64,
@@ -225,6 +238,9 @@ impl Drop for Section {
     fn drop(&mut self) {
         if !self.process.is_current() {
             return;
+        }
+        if self.kind == SectionType::Engine {
+            remove_gauges(&self.memory);
         }
         if self.kind == SectionType::Attached {
             self.memory.word(word::KIND).store(SectionType::Detached.code(), Ordering::Release);

@@ -1,5 +1,7 @@
 //! Counters of a node.
 
+use apus_metrics::GaugeFold;
+use apus_metrics::layout::ABSENT;
 use apus_net::LinkCounters;
 use apus_proto::Counters;
 
@@ -55,6 +57,39 @@ apus_metrics::process_counters! { counters! {
     ProcessCounters
 } }
 
+macro_rules! gauges {
+    ({$(#[doc = $text:literal])+ $gauges:ident} $($(#[doc = $doc:literal])+ $name:ident: $unit:ident $fold:ident,)+) => {
+        $(#[doc = $text])+
+        #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+        #[non_exhaustive]
+        pub struct $gauges { $($(#[doc = $doc])+ pub $name: Option<u64>,)+ }
+
+        impl $gauges {
+            /// Takes the gauges of another engine of the node.
+            pub(crate) fn add(&mut self, other: &Self) {
+                $(self.$name = GaugeFold::$fold.fold(self.$name, other.$name);)+
+            }
+
+            /// All gauges with their names, in the order of declaration.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, Option<u64>)> + use<> {
+                [$((stringify!($name), self.$name)),+].into_iter()
+            }
+
+            /// All gauges as a file of counters has them, in the same order.
+            #[inline]
+            pub(crate) fn values(&self) -> impl Iterator<Item = u64> + use<> {
+                [$(self.$name.unwrap_or(ABSENT)),+].into_iter()
+            }
+        }
+    };
+}
+
+apus_metrics::identity_gauges! { gauges! {
+    /// The state of the certificates of a node and its peers ([`Config::tls_cert`](crate::Config::tls_cert)). `None`: there is no
+    /// such certificate.
+    IdentityGauges
+} }
+
 /// Counters of the messages delivered to a client or a service. From [`Client::stats`](crate::Client::stats) and
 /// [`Service::stats`](crate::Service::stats).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -91,7 +126,7 @@ impl PortStats {
     }
 }
 
-/// All counters of a node since its start. From [`Node::stats`](crate::Node::stats).
+/// All counters of a node since its start, and its gauges. From [`Node::stats`](crate::Node::stats).
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct Stats {
@@ -107,6 +142,8 @@ pub struct Stats {
     pub streams: StreamCounters,
     /// Handshakes of sealed paths.
     pub handshakes: HandshakeCounters,
+    /// The state of certificates: the only values that may fall.
+    pub identity: IdentityGauges,
 }
 
 impl Stats {
@@ -117,6 +154,7 @@ impl Stats {
         self.delivery.add(&other.delivery);
         self.streams.add(&other.streams);
         self.handshakes.add(&other.handshakes);
+        self.identity.add(&other.identity);
     }
 
     /// All counters with their names: protocol, link, memory, delivery. The counters of streams and handshakes are in

@@ -103,6 +103,7 @@ impl Driver {
             }
             HandshakeAnswer::Failed(_, body) => {
                 engine.handshakes.server_failed += 1;
+                engine.handshakes.refresh_failures += u64::from(held.path.is_sealed());
                 body
             }
         };

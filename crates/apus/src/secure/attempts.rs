@@ -357,6 +357,7 @@ impl Driver {
     ) {
         let attempt = self.paths.end_attempt(path);
         let was_introduced = attempt.as_ref().is_some_and(|attempt| attempt.theirs.is_some());
+        let was_refresh = attempt.as_ref().is_some_and(|attempt| attempt.cause == Cause::Refresh);
         attempt.iter().for_each(|attempt| sealed(engine).remove_keys(attempt.id));
         let error = reported(error);
         let cause = cause.unwrap_or_else(|| HandshakeError::NoAnswer(error.to_string()));
@@ -377,6 +378,7 @@ impl Driver {
             }
         });
         engine.handshakes.client_failed += 1;
+        engine.handshakes.refresh_failures += u64::from(was_refresh);
         self.paths.set_busy(path, known.is_some() && waits);
         if was_introduced && !has_keys {
             // Calls were sent behind CONTINUE, by keys that are gone now (seal-2).

@@ -1,5 +1,6 @@
 //! The handshakes of one engine: its sockets at port 32767, its timers, and the events of the link.
 
+use std::iter;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use apus_wire::PathId;
 use crate::engine::lock::Shared;
 use crate::engine::{Engine, Handler, Next};
 use crate::error::{RuleError, StartError};
+use crate::secure::expiry;
 use crate::secure::node_identity::{LOOK_EVERY, NodeIdentity, real_time};
 use crate::secure::paths::time_of;
 use crate::secure::peer::Peer;
@@ -75,6 +77,7 @@ impl Driver {
         let peers = SealedPeers::new(node, client);
         peers.set_default_rights(&mut engine.endpoint);
         engine.endpoint.set_default_rights(PathKind::Sealed, Rules::of_unknown());
+        engine.identity = node.gauges(iter::empty());
         engine.sealed_peers = Some(Box::new(peers));
         let driver = Arc::new(HandshakePort(Mutex::new(Self {
             peers: None,
@@ -112,8 +115,10 @@ impl Driver {
         while let Some(path) = self.paths.first_due(at) {
             self.begin_attempt(engine, now, path);
         }
+        if self.judge_again(now) || at >= self.look_at {
+            self.show_state(engine);
+        }
         self.look_at_files(at);
-        self.judge_again(now);
         let signs = self.share_signs(engine, now).then(|| at + SIGNS_EVERY);
         let keys = sealed(engine).seal_due_in().map(|wait| at + wait);
         let times = [keys, signs, self.server.next_timeout(), self.paths.next_due()];
@@ -193,9 +198,18 @@ impl Driver {
         self.paths.add(path, address, at)
     }
 
+    /// Writes the gauges of certificates.
+    fn show_state(&self, engine: &mut Engine) {
+        let peers = self.paths.iter().filter_map(|(_, entry)| entry.peer.as_ref());
+        engine.identity = self.node.gauges(peers.map(|peer| peer.not_after));
+    }
+
     /// Reports the rights of the peer of a path to the core.
     pub(super) fn report_rights(&self, engine: &mut Engine, path: PathId) {
-        let Engine { endpoint, neighbours, .. } = engine;
+        let Engine { endpoint, neighbours, identity, .. } = engine;
+        if let Some(peer) = self.paths.get(path).and_then(|entry| entry.peer.as_ref()) {
+            expiry::note_peer(identity, real_time(), peer.not_after);
+        }
         self.set_rights(endpoint, neighbours.as_deref(), path);
     }
 

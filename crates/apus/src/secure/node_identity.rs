@@ -15,6 +15,9 @@ use nix::fcntl::OFlag;
 use crate::config::Config;
 pub(super) use crate::config::Plain;
 use crate::error::IdentityError;
+use crate::observe::events;
+use crate::observe::stats::IdentityGauges;
+use crate::secure::expiry::{self, ExpiryWarnings, is_for_development};
 use crate::secure::names::Names;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
 
@@ -30,6 +33,7 @@ pub(crate) struct NodeIdentity {
     generation: AtomicU64,
     config: Config,
     names: Mutex<Names>,
+    warnings: Mutex<ExpiryWarnings>,
     servers: Rule,
     /// The rules of services, by port.
     pub(super) allow: BTreeMap<u16, Rule>,
@@ -49,18 +53,43 @@ impl NodeIdentity {
         let Some((cert, key)) = config.certificate() else { return Ok(None) };
         let files = states(config);
         let tls = Arc::new(read_tls(config, cert, key)?);
-        Ok(Some(Arc::new(Self {
+        if let Some(own) = tls.identity().filter(|own| is_for_development(own)) {
+            events::certificate_for_tests(&own.name);
+        }
+        let node = Arc::new(Self {
             tls: Mutex::new(tls),
             files: Mutex::new(files),
             generation: AtomicU64::new(0),
             config: config.clone(),
             names: Mutex::default(),
+            warnings: Mutex::default(),
             servers: config.tls_servers.clone(),
             allow: config.tls_allow.clone(),
             rekey: config.tls_rekey,
             suites: config.tls_suites.clone(),
             plain: config.tls_plain,
-        })))
+        });
+        node.warn_of_expiry();
+        Ok(Some(node))
+    }
+
+    /// Returns the gauges of the node, with peers whose certificates expire at these times.
+    pub(super) fn gauges(&self, peers: impl Iterator<Item = Duration>) -> IdentityGauges {
+        let tls = self.tls();
+        let own = tls.identity().map(|own| &**own);
+        expiry::gauges(real_time(), own, peers)
+    }
+
+    /// Warns if that is due before the certificate expires. Runs without the engine's lock.
+    pub(super) fn warn_of_expiry(&self) {
+        let tls = self.tls();
+        let Some(own) = tls.identity() else { return };
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = warnings.take(real_time(), own);
+        drop(warnings);
+        if let Some(left) = due {
+            events::certificate_expires(&own.name, left);
+        }
     }
 
     //= docs/protocol.md#seal-11

@@ -38,11 +38,11 @@ impl Driver {
 
     //= docs/protocol.md#seal-11
     /// Has all peers judged again if the files were read since that was done last. Paths that this node began are refreshed soon, by its
-    /// present certificate.
-    pub(super) fn judge_again(&mut self, now: Time) {
+    /// present certificate. Returns whether the files were read.
+    pub(super) fn judge_again(&mut self, now: Time) -> bool {
         let (generation, at) = (self.node.generation(), time_of(now));
         if self.judged.0 == generation {
-            return;
+            return false;
         }
         self.judged = (generation, Some(at));
         let paths = self.paths.iter();
@@ -57,6 +57,7 @@ impl Driver {
                 entry.refresh_at = entry.refresh_at.map(|due| due.min(at + pause));
             });
         }
+        true
     }
 
     /// Has a client judged that was verified just now, if its handshake may have begun before the files were read last: it was

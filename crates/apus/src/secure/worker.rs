@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 
 use apus_proto::RpcKey;
 use apus_seal::{
-    ClientHandshake, ClientOffer, ClientStep, HandshakeError, Identity, Name, Role, TlsConfig,
-    TlsError, TlsSession, Work, Worked,
+    ClientHandshake, ClientOffer, ClientStep, HandshakeError, Identity, Name, Role,
+    TlsConfig, TlsError, TlsSession, Work, Worked,
 };
 use apus_wire::PathId;
 use bytes::Bytes;
@@ -94,7 +94,9 @@ impl Job {
             }
             Self::Request { held, work } => JobDone::Answered { held, worked: work.run() },
             Self::Reload { node } => {
-                JobDone::Reloaded { result: node.reload().inspect_err(events::reload_failed) }
+                let result = node.reload().inspect_err(events::reload_failed);
+                node.warn_of_expiry();
+                JobDone::Reloaded { result }
             }
             Self::Judge { tls, peers } => {
                 let judge = |(path, peer, role): (PathId, Arc<Identity>, Role)| {

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, SystemTime};
 
 use apus::{Config, Links, Node};
 use rcgen::{
@@ -49,18 +50,31 @@ impl Authority {
 
     /// Writes the certificate and the key of a node. The first name is that of the files.
     pub(crate) fn issue(&self, file: &str, names: &[&str], last_year: i32) {
+        let mut params = CertificateParams::default();
+        params.not_before = date_time_ymd(2025, 1, 1);
+        params.not_after = date_time_ymd(last_year, 12, 31);
+        self.sign(file, names, params);
+    }
+
+    /// As [`issue`](Self::issue), with a certificate that expires in `left` seconds and is valid for `life` seconds.
+    pub(crate) fn issue_for(&self, file: &str, names: &[&str], left: u64, life: u64) {
+        let end = SystemTime::now() + Duration::from_secs(left);
+        let mut params = CertificateParams::default();
+        params.not_before = (end - Duration::from_secs(life)).into();
+        params.not_after = end.into();
+        self.sign(file, names, params);
+    }
+
+    fn sign(&self, file: &str, names: &[&str], mut params: CertificateParams) {
         let name = |name: &&str| match name.parse::<IpAddr>() {
             Ok(address) => SanType::IpAddress(address),
             Err(_) if name.contains("://") => SanType::URI((*name).try_into().unwrap()),
             Err(_) => SanType::DnsName((*name).try_into().unwrap()),
         };
-        let mut params = CertificateParams::default();
         params.subject_alt_names = names.iter().map(name).collect();
         let mut issued = self.issued.lock().unwrap();
         issued.push(names[0].to_owned());
         params.serial_number = Some(SerialNumber::from(issued.len() as u64));
-        params.not_before = date_time_ymd(2025, 1, 1);
-        params.not_after = date_time_ymd(last_year, 12, 31);
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate().unwrap();

@@ -88,7 +88,7 @@ mod tests {
             ("protocol.timed_calls_ns".to_owned(), 2_500_000_000),
         ]);
         let labels = vec![("program", "shop".to_owned())];
-        let group = Group { running: 1, died: false, counters };
+        let group = Group { running: 1, counters, ..Group::default() };
         let text = page::of(BTreeMap::from([(labels, group)]));
         let name = "apus_protocol_call_latency_seconds";
         for line in [

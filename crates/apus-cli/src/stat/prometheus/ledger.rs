@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apus_metrics::GaugeFold;
+
 use crate::counters::{Counters, Identity, Process, Snapshot};
 
 /// Labels of a series: names and values.
@@ -19,6 +21,8 @@ pub(super) struct Group {
     /// Whether the last process to end had not closed its nodes.
     pub(super) died: bool,
     pub(super) counters: Counters,
+    /// Gauges of running processes.
+    pub(super) gauges: Counters,
 }
 
 /// The processes of earlier pages.
@@ -39,12 +43,14 @@ struct Last {
     program: String,
     closed: bool,
     counters: Counters,
+    gauges: Counters,
 }
 
 impl Last {
     fn of(process: &Process) -> Self {
-        let Process { program, closed, counters, .. } = process;
-        Self { program: program.clone(), closed: *closed, counters: counters.clone() }
+        let Process { program, closed, counters, gauges, .. } = process;
+        let (counters, gauges) = (counters.clone(), gauges.clone());
+        Self { program: program.clone(), closed: *closed, counters, gauges }
     }
 }
 
@@ -119,8 +125,10 @@ impl Ledger {
             };
             if is_shown {
                 let counters = process.counters.clone();
-                let died = process.alive == Some(false) && !process.closed;
-                let group = Group { running: u64::from(runs), died, counters };
+                let has_ended = process.alive == Some(false);
+                let gauges = if has_ended { Counters::new() } else { process.gauges.clone() };
+                let died = has_ended && !process.closed;
+                let group = Group { running: u64::from(runs), died, counters, gauges };
                 groups.insert(self.labels(process), group);
             }
         }
@@ -141,7 +149,7 @@ impl Ledger {
         }
         // The remaining processes have ended.
         let mut died: BTreeMap<String, bool> = BTreeMap::new();
-        for Last { program, closed, counters } in before.into_values() {
+        for Last { program, closed, counters, .. } in before.into_values() {
             *died.entry(program.clone()).or_default() |= !closed;
             add(&mut self.ended.entry(program).or_default().counters, &counters);
         }
@@ -163,11 +171,12 @@ impl Ledger {
             group.died = ended.died;
             add(&mut group.counters, &ended.counters);
         }
-        for Last { program, counters, .. } in self.last.values() {
+        for Last { program, counters, gauges, .. } in self.last.values() {
             let known = self.ended.contains_key(program);
             let group = groups.entry(label(if known { program } else { "other" })).or_default();
             group.running += 1;
             add(&mut group.counters, counters);
+            fold(&mut group.gauges, gauges);
         }
         groups
     }
@@ -180,10 +189,22 @@ fn add(sum: &mut Counters, counters: &Counters) {
     }
 }
 
+/// Takes the gauges of another process.
+fn fold(all: &mut Counters, gauges: &Counters) {
+    for (name, value) in gauges {
+        let known =
+            apus_metrics::metrics().find(|it| name.split_once('.') == Some((it.group, it.name)));
+        let fold = known.and_then(|it| it.gauge).unwrap_or(GaugeFold::Least);
+        let folded = fold.fold(all.get(name).copied(), Some(*value));
+        all.extend(folded.map(|value| (name.clone(), value)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const EXPIRES: &str = "identity.certificate_expires_s";
     const SECOND: u64 = 1_000_000_000;
 
     fn process(pid: u32, alive: Option<bool>, calls: u64) -> Process {
@@ -197,6 +218,7 @@ mod tests {
             closed: false,
             written_ns: 100 * SECOND,
             counters: BTreeMap::from([("protocol.calls".to_owned(), calls)]),
+            gauges: BTreeMap::from([(EXPIRES.to_owned(), calls)]),
             attached: Vec::new(),
         }
     }
@@ -224,6 +246,21 @@ mod tests {
         assert_eq!(shop(&mut ledger, &at(102, vec![process(9, Some(true), 1)])), (1, 19));
         assert_eq!(shop(&mut ledger, &at(103, vec![])), (0, 19));
         assert!(ledger.take(&at(103 + 3_601, vec![])).is_empty(), "after an hour");
+    }
+
+    #[test]
+    fn gauges_are_those_of_the_running_processes() {
+        let processes = || {
+            let running = [process(7, Some(true), 30), process(8, Some(true), 20)];
+            running.into_iter().chain([process(9, Some(false), 10)]).collect()
+        };
+        for per_process in [false, true] {
+            let mut ledger = Ledger::new(per_process);
+            let groups = ledger.take(&at(100, processes()));
+            let gauges = groups.values().filter_map(|group| group.gauges.get(EXPIRES));
+            let gauges: Vec<u64> = gauges.copied().collect();
+            assert_eq!(gauges, if per_process { vec![30, 20] } else { vec![20] });
+        }
     }
 
     #[test]

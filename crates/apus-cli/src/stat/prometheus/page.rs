@@ -50,7 +50,7 @@ impl Page {
             let family = families.entry(key.to_owned()).or_insert_with(|| MetricFamily::of(key));
             family.samples.push((labels, value));
         };
-        for metric in apus_metrics::engine_metrics() {
+        for metric in apus_metrics::engine_metrics().filter(|it| it.gauge.is_none()) {
             let key = format!("{}.{}", metric.group, metric.name);
             if histogram::is_part(&key) {
                 continue;
@@ -62,6 +62,18 @@ impl Page {
         for (labels, group) in &self.groups {
             let counters = group.counters.iter().filter(|(key, _)| !histogram::is_part(key));
             counters.for_each(|(key, value)| add(key, labels, *value));
+        }
+        families
+    }
+
+    /// Every gauge for which a group has a value.
+    fn gauges(&self) -> BTreeMap<&str, MetricFamily<'_>> {
+        let mut families = BTreeMap::new();
+        for (labels, group) in self.own() {
+            for (key, value) in &group.gauges {
+                let family = families.entry(&**key).or_insert_with(|| MetricFamily::of(key));
+                family.samples.push((labels, *value));
+            }
         }
         families
     }
@@ -85,11 +97,14 @@ impl Collector for Page {
         for family in self.families().values() {
             family.encode(&mut encoder)?;
         }
+        for family in self.gauges().values() {
+            family.encode_gauges(&mut encoder)?;
+        }
         Ok(())
     }
 }
 
-/// A counter of all groups.
+/// A counter or gauge of all groups.
 struct MetricFamily<'a> {
     /// Without its unit, which the crate adds.
     name: String,
@@ -105,7 +120,7 @@ impl MetricFamily<'_> {
         let help = known.map_or("A counter of another version of Apus.", |it| it.meaning.trim());
         let unit = match known.map(|it| it.unit) {
             Some("bytes") => Some(Unit::Bytes),
-            Some("nanoseconds") => Some(Unit::Seconds),
+            Some("nanoseconds" | "seconds") => Some(Unit::Seconds),
             _ => None,
         };
         let mut name = format!("apus_{}", key.replace('.', "_"));
@@ -114,9 +129,20 @@ impl MetricFamily<'_> {
             for part in ["_bytes", "_ns"] {
                 name = name.replacen(part, "", 1);
             }
+            name.truncate(name.strip_suffix("_s").map_or(name.len(), str::len));
         }
         let help = help.replace('\\', "\\\\").replace('\n', "\\n").replace('"', "\\\"");
         Self { name, unit, help, samples: Vec::new() }
+    }
+
+    fn encode_gauges(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let Self { name, unit, help, samples } = self;
+        let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+        for (labels, value) in samples {
+            let gauge = ConstGauge::new(i64::try_from(*value).unwrap_or(i64::MAX));
+            gauge.encode(family.encode_family(*labels)?)?;
+        }
+        Ok(())
     }
 
     fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
@@ -150,6 +176,8 @@ mod tests {
         assert_eq!(of("protocol.priority7_bytes"), "apus_protocol_priority7_bytes");
         assert_eq!(of("protocol.received_bytes_to_64"), "apus_protocol_received_to_64_bytes");
         assert_eq!(of("delivery.polling_ns"), "apus_delivery_polling_seconds");
+        let expires = "apus_identity_certificate_expires_seconds";
+        assert_eq!(of("identity.certificate_expires_s"), expires);
         let mut names: Vec<_> =
             apus_metrics::metrics().map(|it| of(&format!("{}.{}", it.group, it.name))).collect();
         let all = names.len();
@@ -165,7 +193,12 @@ mod tests {
             ("later.counter".to_owned(), 2),
         ]);
         let labels = vec![("program", "a\"b\\".to_owned())];
-        let text = of(BTreeMap::from([(labels, Group { running: 1, died: false, counters })]));
+        let gauges = BTreeMap::from([("identity.certificate_expires_s".to_owned(), 7)]);
+        let group = Group { running: 1, died: false, counters, gauges };
+        let text = of(BTreeMap::from([(labels, group)]));
+        let expires = "apus_identity_certificate_expires_seconds";
+        assert!(text.contains(&format!("# TYPE {expires} gauge\n")), "{text}");
+        assert!(text.contains(&format!("{expires}{{program=\"a\\\"b\\\\\"}} 7\n")), "{text}");
         assert!(text.contains("apus_processes{program=\"a\\\"b\\\\\"} 1\n"), "{text}");
         assert!(text.contains("# UNIT apus_delivery_polling_seconds seconds\n"), "{text}");
         let polling = "apus_delivery_polling_seconds_total{program=\"a\\\"b\\\\\"} 1.5\n";
@@ -175,6 +208,8 @@ mod tests {
         let types = text.lines().filter(|line| line.starts_with("# TYPE")).count();
         let in_histogram = |it: &&apus_metrics::Metric| it.name.starts_with("timed_calls");
         let parts = apus_metrics::engine_metrics().filter(in_histogram).count();
-        assert_eq!(types, apus_metrics::engine_metrics().count() - parts + 4);
+        let counters = apus_metrics::engine_metrics().filter(|it| it.gauge.is_none()).count();
+        // Beside them: one later counter, one gauge, the histogram, and two figures of processes.
+        assert_eq!(types, counters - parts + 5);
     }
 }
