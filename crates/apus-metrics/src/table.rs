@@ -466,6 +466,8 @@ macro_rules! identity_gauges {
             certificate_life_s: seconds Least,
             /// Time until the first certificate of a peer with a sealed path expires. Computed every 10 s.
             peer_certificate_expires_s: seconds Least,
+            /// Is 1 while the keys of sealed paths are written to a key log, whose readers can read all messages.
+            keylog: key_logs Greatest,
         }
     };
 }

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use apus_seal::{AssociationId, EndReason, PathSecret, RefreshSalt, Role, Suite};
+use apus_seal::{AssociationId, EndReason, LoggedKey, PathSecret, RefreshSalt, Role, Suite};
 use apus_wire::PathId;
 
 /// The cipher of records.
@@ -86,7 +86,14 @@ pub trait SealedPaths {
     /// Returns the sealed path that is found by an address, if there is one.
     fn find_sealed(&mut self, address: SocketAddr) -> Option<PathId>;
 
-    /// Returns whether [`poll_seal`](Self::poll_seal) has an event that sending or receiving has caused.
+    /// Has each key reported by [`poll_logged_key`](Self::poll_logged_key) from now on, once it is used.
+    fn log_keys(&mut self);
+
+    /// Returns the next key for the key log.
+    fn poll_logged_key(&mut self) -> Option<LoggedKey>;
+
+    /// Returns whether [`poll_seal`](Self::poll_seal) has an event that sending or receiving has caused, or
+    /// [`poll_logged_key`](Self::poll_logged_key) a key.
     fn has_seal_events(&self) -> bool;
 
     /// Returns the next event. Ends keys whose time is over.

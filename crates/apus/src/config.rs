@@ -81,6 +81,7 @@ node_settings! { define_settings! {
         link: Links = Links::default(),
         shm_dir: Option<PathBuf> = None,
         capture: Option<PathBuf> = None,
+        keylog: Option<PathBuf> = None,
         engine: EngineAt = EngineAt::default(),
         metrics: MetricsAt = MetricsAt::default(),
         delivery: Delivery = Delivery::default(),
@@ -308,6 +309,12 @@ impl Config {
     /// The file to which packets are written.
     pub(crate) fn capture_file(&self) -> Option<&Path> {
         self.capture.as_deref()
+    }
+
+    /// The file to which keys are written.
+    #[cfg_attr(not(feature = "secure"), expect(dead_code, reason = "there are no keys"))]
+    pub(crate) fn key_log_file(&self) -> Option<&Path> {
+        self.keylog.as_deref()
     }
 
     /// The directory in which nodes of other network namespaces are met.

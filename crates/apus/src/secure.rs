@@ -12,6 +12,7 @@
 //! | `reload` | the files of the identity, which are looked at every 10 s, and the peers that are judged again |
 //! | `expiry` | gauges of certificates, and warnings before they expire |
 //! | `rules` | the rules of sockets, by number |
+//! | `key_log` | the file to which the keys of paths are written, if a setting names one |
 //! | `names` | the DNS names by which addresses were found |
 //! | `peer` | the peer of a request or call, as the application sees it |
 //! | `absent` | stands in for all of it in a build without the feature `secure` |
@@ -24,6 +25,8 @@ mod attempts;
 mod driver;
 #[cfg(feature = "secure")]
 mod expiry;
+#[cfg(feature = "secure")]
+mod key_log;
 #[cfg(feature = "secure")]
 mod names;
 #[cfg(feature = "secure")]

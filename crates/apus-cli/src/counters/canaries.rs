@@ -132,6 +132,9 @@ pub(crate) fn state_warnings(process: &Process) -> Vec<String> {
             lines.push(format!("the certificate of the node expires in {}", in_units(left)));
         }
     }
+    if gauge("keylog") == Some(1) {
+        lines.push("the keys of sealed paths are written to a file (setting keylog)".to_owned());
+    }
     let counted = |canary: &Canary| {
         let counts = canary.counters.iter();
         let counts = counts.filter_map(|name| Some((name, process.counters.get(*name)?)));
@@ -183,6 +186,8 @@ mod tests {
         assert_eq!(with(59), ["the certificate of the node expires in 59s"]);
         assert_eq!(with(0), ["the certificate of the node has expired"]);
         assert!(state_warnings(&process(&[], &[])).is_empty());
+        let warned = state_warnings(&process(&[], &[("identity.keylog", 1)]));
+        assert_eq!(warned, ["the keys of sealed paths are written to a file (setting keylog)"]);
         assert_eq!(in_units(2 * 86_400 + 3_700), "2days 1h");
     }
 

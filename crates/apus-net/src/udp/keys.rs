@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use apus_seal::{AssociationId, Installation, RefreshSalt, Role, Successor};
+use apus_seal::{AssociationId, Installation, LoggedKey, RefreshSalt, Role, Successor};
 use apus_wire::{PathId, is_native};
 
 use super::UdpLink;
@@ -161,7 +161,15 @@ impl SealedPaths for UdpLink {
 
     #[inline]
     fn has_seal_events(&self) -> bool {
-        !self.sealing.events.is_empty()
+        !self.sealing.events.is_empty() || self.sealing.associations.has_logged_keys()
+    }
+
+    fn log_keys(&mut self) {
+        self.sealing.associations.log_keys();
+    }
+
+    fn poll_logged_key(&mut self) -> Option<LoggedKey> {
+        self.sealing.associations.poll_logged_key()
     }
 
     fn poll_seal(&mut self) -> Option<SealEvent> {

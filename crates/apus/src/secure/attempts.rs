@@ -89,6 +89,7 @@ impl Driver {
                 self.stepped(engine, now, attempt, handshake, result);
             }
             JobDone::Answered { held, worked } => self.answer(engine, now, held, worked),
+            JobDone::KeysLogged => engine.identity.keylog = self.node.is_key_log_written(),
             JobDone::Reloaded { result } => self.reloaded(engine, &result),
             JobDone::Judged { verdicts } => self.judged(engine, now, verdicts),
         }

@@ -22,7 +22,7 @@ use crate::secure::paths::time_of;
 use crate::secure::peer::Peer;
 use crate::secure::rules::{HANDSHAKE, Rules};
 use crate::secure::sealed_peers::SealedPeers;
-use crate::secure::worker::Worker;
+use crate::secure::worker::{Job, Worker};
 use crate::sync::{Mutex, PoisonError, clock};
 
 /// The handshakes of an engine. A handler of its sockets, which has the [peers](SealedPeers) of the engine during a turn.
@@ -78,6 +78,9 @@ impl Driver {
         peers.set_default_rights(&mut engine.endpoint);
         engine.endpoint.set_default_rights(PathKind::Sealed, Rules::of_unknown());
         engine.identity = node.gauges(iter::empty());
+        if node.key_log.is_some() {
+            sealed(engine).log_keys();
+        }
         engine.sealed_peers = Some(Box::new(peers));
         let driver = Arc::new(HandshakePort(Mutex::new(Self {
             peers: None,
@@ -108,6 +111,7 @@ impl Driver {
         while let Some(event) = sealed(engine).poll_seal() {
             self.on_event(engine, now, event);
         }
+        self.log_keys(engine);
         self.server.expire(at);
         while let Some(id) = self.server.poll_ended() {
             sealed(engine).remove_keys(id);
@@ -198,7 +202,19 @@ impl Driver {
         self.paths.add(path, address, at)
     }
 
-    /// Writes the gauges of certificates.
+    /// Has the keys that are used for the first time written to the key log.
+    fn log_keys(&self, engine: &mut Engine) {
+        if self.node.key_log.is_none() {
+            return;
+        }
+        let link = sealed(engine);
+        let keys: Vec<_> = iter::from_fn(|| link.poll_logged_key()).collect();
+        if !keys.is_empty() {
+            self.worker.push(Job::LogKeys { node: Arc::clone(&self.node), keys });
+        }
+    }
+
+    /// Writes the gauges of certificates and of the key log.
     fn show_state(&self, engine: &mut Engine) {
         let peers = self.paths.iter().filter_map(|(_, entry)| entry.peer.as_ref());
         engine.identity = self.node.gauges(peers.map(|peer| peer.not_after));

@@ -18,6 +18,7 @@ use crate::error::IdentityError;
 use crate::observe::events;
 use crate::observe::stats::IdentityGauges;
 use crate::secure::expiry::{self, ExpiryWarnings, is_for_development};
+use crate::secure::key_log::KeyLog;
 use crate::secure::names::Names;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, PoisonError};
 
@@ -41,6 +42,7 @@ pub(crate) struct NodeIdentity {
     pub(super) rekey: Duration,
     pub(super) suites: Vec<Suite>,
     pub(super) plain: Plain,
+    pub(super) key_log: Option<KeyLog>,
 }
 
 impl NodeIdentity {
@@ -48,7 +50,7 @@ impl NodeIdentity {
     ///
     /// # Errors
     ///
-    /// A file cannot be read, is malformed, or is a key that everybody may write to.
+    /// A file cannot be read, is malformed, or is a key that everybody may write to; or the key log cannot be written.
     pub(crate) fn of(config: &Config) -> Result<Option<Arc<Self>>, IdentityError> {
         let Some((cert, key)) = config.certificate() else { return Ok(None) };
         let files = states(config);
@@ -56,6 +58,7 @@ impl NodeIdentity {
         if let Some(own) = tls.identity().filter(|own| is_for_development(own)) {
             events::certificate_for_tests(&own.name);
         }
+        let key_log = config.key_log_file().map(KeyLog::open).transpose()?;
         let node = Arc::new(Self {
             tls: Mutex::new(tls),
             files: Mutex::new(files),
@@ -68,6 +71,7 @@ impl NodeIdentity {
             rekey: config.tls_rekey,
             suites: config.tls_suites.clone(),
             plain: config.tls_plain,
+            key_log,
         });
         node.warn_of_expiry();
         Ok(Some(node))
@@ -77,7 +81,14 @@ impl NodeIdentity {
     pub(super) fn gauges(&self, peers: impl Iterator<Item = Duration>) -> IdentityGauges {
         let tls = self.tls();
         let own = tls.identity().map(|own| &**own);
-        expiry::gauges(real_time(), own, peers)
+        let mut gauges = expiry::gauges(real_time(), own, peers);
+        gauges.keylog = self.is_key_log_written();
+        gauges
+    }
+
+    /// Returns 1 if keys are written to the key log, 0 if that has failed, and `None` without a key log.
+    pub(super) fn is_key_log_written(&self) -> Option<u64> {
+        self.key_log.as_ref().map(|log| u64::from(log.is_written()))
     }
 
     /// Warns if that is due before the certificate expires. Runs without the engine's lock.

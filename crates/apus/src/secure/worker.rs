@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use apus_proto::RpcKey;
 use apus_seal::{
-    ClientHandshake, ClientOffer, ClientStep, HandshakeError, Identity, Name, Role,
+    ClientHandshake, ClientOffer, ClientStep, HandshakeError, Identity, LoggedKey, Name, Role,
     TlsConfig, TlsError, TlsSession, Work, Worked,
 };
 use apus_wire::PathId;
@@ -32,6 +32,8 @@ pub(super) enum Job {
     Request { held: HeldRequest, work: Work<TlsSession> },
     /// The files of the identity are to be looked at.
     Reload { node: Arc<NodeIdentity> },
+    /// Keys are to be written to the node's key log.
+    LogKeys { node: Arc<NodeIdentity>, keys: Vec<LoggedKey> },
     /// Peers are judged again. Their roles are those of the handshakes.
     Judge { tls: Arc<TlsConfig>, peers: Vec<(PathId, Arc<Identity>, Role)> },
 }
@@ -49,6 +51,7 @@ pub(super) enum JobDone {
     Stepped { attempt: u64, handshake: Box<ClientHandshake<TlsSession>>, result: StepResult },
     Answered { held: HeldRequest, worked: Worked<TlsSession> },
     Reloaded { result: Result<bool, IdentityError> },
+    KeysLogged,
     Judged { verdicts: Vec<Verdict> },
 }
 
@@ -69,7 +72,7 @@ impl Job {
     fn urgency(&self) -> Urgency {
         let is_refresh = match self {
             Self::Begin { offer, .. } => offer.refresh.is_some(),
-            Self::Response { .. } => true,
+            Self::Response { .. } | Self::LogKeys { .. } => true,
             Self::Request { work, .. } => work.is_refresh(),
             Self::Judge { .. } => return Urgency::Judgement,
             Self::Reload { .. } => false,
@@ -97,6 +100,10 @@ impl Job {
                 let result = node.reload().inspect_err(events::reload_failed);
                 node.warn_of_expiry();
                 JobDone::Reloaded { result }
+            }
+            Self::LogKeys { node, keys } => {
+                node.key_log.iter().for_each(|log| log.write(&keys));
+                JobDone::KeysLogged
             }
             Self::Judge { tls, peers } => {
                 let judge = |(path, peer, role): (PathId, Arc<Identity>, Role)| {
@@ -205,7 +212,7 @@ fn run(queue: &JobQueue, woken: &mpsc::Receiver<()>, engine: &Weak<Shared>) {
     apus_net::cpu::lower_priority();
     while woken.recv().is_ok() {
         let Some(job) = queue.lock().take() else { continue };
-        if engine.strong_count() == 0 {
+        if engine.strong_count() == 0 && !matches!(job, Job::LogKeys { .. }) {
             continue; // The node has stopped.
         }
         let done = job.run();
