@@ -1,6 +1,8 @@
 //! The option `--capture` of all commands that open a node.
 
-use std::fs::File;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{self, Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -21,7 +23,8 @@ impl CaptureOptions {
         self.file.as_deref()
     }
 
-    /// Empties the file, and makes nodes with this configuration write their packets to it. Does nothing without a file.
+    /// Empties the file, which only its owner can read if it is new, and makes nodes with this configuration write their packets to
+    /// it. Reports on standard error if these are sealed on the way. Does nothing without a file.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -29,7 +32,16 @@ impl CaptureOptions {
         if let Some(file) = &self.file {
             let cannot = || format!("cannot write capture file '{}'", file.display());
             // Nodes append, so that a command may have several nodes.
-            File::create(file).with_context(cannot)?;
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            options.open(file).with_context(cannot)?;
+            if config.has_identity() {
+                let file = file.display();
+                let _ = writeln!(
+                    io::stderr(),
+                    "apus: {file} gets the packets before they are sealed, in plaintext"
+                );
+            }
             config.capture(Some(path::absolute(file).with_context(cannot)?));
         }
         Ok(())

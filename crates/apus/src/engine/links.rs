@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::OpenOptionsExt;
 
 use apus_net::{CaptureLink, Link, LinkError, MixedLink, RawLink, UdpLink};
 
@@ -47,7 +48,8 @@ pub(crate) fn open(config: &Config) -> Result<Box<dyn Link>, StartError> {
 fn captured(link: Box<dyn Link>, config: &Config) -> Result<Box<dyn Link>, StartError> {
     let Some(path) = config.capture_file() else { return Ok(link) };
     let failed = |source| StartError::Capture { path: path.to_owned(), source };
-    let file = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
+    let mut options = OpenOptions::new();
+    let file = options.append(true).create(true).mode(0o600).open(path).map_err(failed)?;
     Ok(Box::new(CaptureLink::new(link, file).map_err(failed)?))
 }
 
