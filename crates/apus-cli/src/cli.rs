@@ -8,6 +8,7 @@ use apus_lab::agent;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::bench::{self, Bench};
+use crate::capture::{self, CaptureCommand};
 use crate::cluster::{self, Cluster};
 use crate::irq::{self, Irq};
 use crate::lab::{self, Lab};
@@ -75,6 +76,8 @@ enum Command {
     Doctor(doctor::Args),
     #[command(subcommand, arg_required_else_help = true)]
     Irq(Irq),
+    #[command(subcommand, arg_required_else_help = true)]
+    Capture(CaptureCommand),
     Report(report::Args),
     DevCerts(dev_certs::Args),
     Settings(settings::Args),
@@ -122,6 +125,7 @@ pub(crate) fn run(cli: Cli) -> Result<()> {
         Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Irq(irq) => irq::run(&irq),
+        Command::Capture(command) => capture::run(&command),
         Command::Report(args) => report::run(&args),
         Command::DevCerts(args) => dev_certs::run(&args),
         Command::Settings(args) => settings::run(&args),

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod capture;
 mod carrier;
 mod cli;
 mod cluster;

@@ -58,9 +58,9 @@ mod tests {
     use super::*;
 
     /// A directory that is removed when dropped.
-    struct Directory(PathBuf);
+    struct PrivateDirectory(PathBuf);
 
-    impl Directory {
+    impl PrivateDirectory {
         fn new(name: &str) -> Self {
             let name = format!("apus-private-{}-{name}", std::process::id());
             let directory = std::env::temp_dir().join(name);
@@ -77,7 +77,7 @@ mod tests {
         }
     }
 
-    impl Drop for Directory {
+    impl Drop for PrivateDirectory {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_new_file_is_private_and_lines_are_appended_to_one_that_exists() {
-        let directory = Directory::new("append");
+        let directory = PrivateDirectory::new("append");
         let path = directory.0.join("file");
         append(&path).unwrap().write_all(b"one\n").unwrap();
         assert_eq!(mode(&path), 0o600);
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_file_that_others_may_read_is_not_appended_to() {
-        let directory = Directory::new("modes");
+        let directory = PrivateDirectory::new("modes");
         for wrong in [0o604, 0o640, 0o620, 0o602, 0o610] {
             let error = append(&directory.file(wrong)).unwrap_err().to_string();
             assert!(error.contains(&format!("(mode {wrong:04o}; chmod 0600)")), "{error}");
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_created_is_empty_and_private() {
-        let directory = Directory::new("create");
+        let directory = PrivateDirectory::new("create");
         let path = directory.file(0o644);
         create(&path).unwrap();
         assert_eq!((mode(&path), fs::read(&path).unwrap().len()), (0o600, 0));
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn links_pipes_and_directories_are_refused_at_once() {
-        let directory = Directory::new("links");
+        let directory = PrivateDirectory::new("links");
         let target = directory.file(0o600);
         let link = directory.0.join("link");
         symlink(&target, &link).unwrap();

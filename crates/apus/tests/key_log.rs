@@ -27,7 +27,7 @@ fn config(authority: &Authority, file: &str, log: &Path) -> Config {
 }
 
 /// Passes datagrams between its address and a server's, and copies all.
-fn relay(server: SocketAddr) -> (SocketAddr, Receiver<Vec<u8>>) {
+fn proxy(server: SocketAddr) -> (SocketAddr, Receiver<Vec<u8>>) {
     let [front, back] = [0, 1].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
     let address = front.local_addr().unwrap();
     let (copies, copied) = channel();
@@ -85,11 +85,11 @@ fn the_log_of_one_end_opens_all_sealed_datagrams_of_both() {
     assert_eq!(fs::metadata(&log).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(node.stats().identity.keylog, Some(1));
     assert_eq!(server.stats().identity.keylog, None);
-    let (relayed, copied) = relay(server.local_addr());
+    let (front, copied) = proxy(server.local_addr());
     let client = node.client().unwrap();
     for length in [0, 100, 20_000] {
         let body = vec![0xC5; length];
-        assert_eq!(client.call(Address::new(relayed, PORT), body.clone()).unwrap(), body);
+        assert_eq!(client.call(Address::new(front, PORT), body.clone()).unwrap(), body);
     }
     let mut keys = keys(&log, 2);
     assert_eq!(keys.len(), 2, "one for each direction");

@@ -79,7 +79,7 @@ macro_rules! text_settings {
 
             /// A file to which the keys of sealed paths are appended, so that `apus capture open` and Wireshark can show captured packets:
             /// `none`, or an absolute path. The node makes the file with mode 0600, and does not start with a file that other users
-            /// can read. Whoever has the file can read all messages; a line on standard error says so at the start. For tests only.
+            /// can read. Readers of the file can read all messages; a line on standard error says so at the start. For tests only.
             keylog: Option<PathBuf> = "none", tls::parse_file;
 
             /// Packet delivery: a mode and its parameters, such as `suspend:20,budget=32`.
