@@ -468,6 +468,8 @@ macro_rules! identity_gauges {
             peer_certificate_expires_s: seconds Least,
             /// Is 1 while the keys of sealed paths are written to a key log, whose readers can read all messages.
             keylog: key_logs Greatest,
+            /// Is 1 if the node has no certificate and speaks plain with everybody (setting insecure).
+            insecure: nodes Greatest,
         }
     };
 }

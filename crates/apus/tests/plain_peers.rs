@@ -4,7 +4,7 @@ mod pair;
 
 use std::io::ErrorKind;
 
-use apus::{Address, CallError, CallOptions, Delivery, Stream};
+use apus::{Address, CallError, CallOptions, Config, Delivery, Node, Stream};
 use pair::{needs_plain, pair, shares_engine};
 
 //= docs/protocol.md#seal-17
@@ -15,6 +15,9 @@ fn a_node_without_a_certificate_calls_its_own_machine_only() {
     }
     let pair = pair(Delivery::suspend());
     let client = pair.client_node.client().unwrap();
+    if !shares_engine() {
+        assert_eq!(pair.client_node.stats().identity.insecure, None);
+    }
     let far: Address = "203.0.113.9:4000".parse().unwrap();
     let error = client.call(far, "?").unwrap_err();
     assert_eq!(error, CallError::NoIdentity);
@@ -25,4 +28,12 @@ fn a_node_without_a_certificate_calls_its_own_machine_only() {
     }
     let refused = Stream::connect(&pair.client_node, far).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{refused}");
+}
+
+#[test]
+fn a_node_that_speaks_plain_with_everybody_says_so_in_its_state() {
+    let mut config = Config::new();
+    config.listen(([127, 0, 0, 1], 0).into()).insecure(true);
+    let node = Node::start(&config).unwrap();
+    assert_eq!(node.stats().identity.insecure, Some(1));
 }

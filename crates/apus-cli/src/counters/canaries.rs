@@ -135,6 +135,9 @@ pub(crate) fn state_warnings(process: &Process) -> Vec<String> {
     if gauge("keylog") == Some(1) {
         lines.push("the keys of sealed paths are written to a file (setting keylog)".to_owned());
     }
+    if gauge("insecure") == Some(1) {
+        lines.push("the node speaks plain with everybody (setting insecure)".to_owned());
+    }
     let counted = |canary: &Canary| {
         let counts = canary.counters.iter();
         let counts = counts.filter_map(|name| Some((name, process.counters.get(*name)?)));
@@ -188,6 +191,8 @@ mod tests {
         assert!(state_warnings(&process(&[], &[])).is_empty());
         let warned = state_warnings(&process(&[], &[("identity.keylog", 1)]));
         assert_eq!(warned, ["the keys of sealed paths are written to a file (setting keylog)"]);
+        let warned = state_warnings(&process(&[], &[("identity.insecure", 1)]));
+        assert_eq!(warned, ["the node speaks plain with everybody (setting insecure)"]);
         assert_eq!(in_units(2 * 86_400 + 3_700), "2days 1h");
     }
 

@@ -133,6 +133,8 @@ impl Shards {
                     Engine::new(endpoint, link, neighbours, delivery, background, shard_loads, now);
                 engine.publication = publication;
                 engine.mail.skips_unwanted = config.skip_unwanted;
+                let is_open = config.is_insecure() && !config.has_identity();
+                engine.identity.insecure = is_open.then_some(1);
                 let publishes = engine.publication.is_some();
                 if let Some(forwarder) = engine.forwarder() {
                     forwarder.publishes = publishes;
