@@ -170,24 +170,32 @@ struct Budget<'a> {
     theirs: u64,
     others: u64,
     usage: &'a Usage,
+    /// Outgoing bytes that count against arriving messages, for each account.
+    counted: [u64; 2],
 }
 
 impl Budget<'_> {
-    /// Returns the charged bytes that count against arriving messages.
-    fn taken(&self) -> u64 {
-        self.others + self.usage.charged - self.beyond_half()
-    }
-
-    fn taken_by_others(&self) -> u64 {
-        self.others + self.usage.theirs.saturating_sub(self.beyond_half())
-    }
-
-    /// Returns the bytes of outgoing messages beyond half of the budget. They do not count against arriving messages, so that two
-    /// nodes never wait for each other's room, and a message of half the budget fits beside them.
-    fn beyond_half(&self) -> u64 {
-        //= docs/protocol.md#hostile-9
+    /// Returns the charged bytes that count against an arriving message, which has `longest` bytes if no other one is longer.
+    fn taken(&self, longest: u32) -> u64 {
         let ours: u64 = self.usage.ours.iter().sum();
-        ours.saturating_sub(self.all / 2 - 2 * RPC_BYTES)
+        let counted: u64 = self.counted.iter().sum();
+        let counted = counted.min(self.counted_max(self.all, longest));
+        self.others + self.usage.charged.saturating_sub(ours) + counted
+    }
+
+    /// Returns the part of these bytes for requests of others and their responses.
+    fn taken_by_others(&self, longest: u32) -> u64 {
+        let theirs = Account::Theirs as usize;
+        let counted = self.counted[theirs].min(self.counted_max(self.theirs, longest));
+        self.others + self.usage.theirs.saturating_sub(self.usage.ours[theirs]) + counted
+    }
+
+    /// Returns the upper bound on the outgoing bytes that count. A message of half the budget, and the longest one in any case, fits
+    /// beside them, so that two nodes never wait for each other's room.
+    fn counted_max(&self, budget: u64, longest: u32) -> u64 {
+        //= docs/protocol.md#hostile-9
+        let beside = budget.saturating_sub(longest.into()).min(self.all / 2);
+        beside.saturating_sub(2 * RPC_BYTES)
     }
 }
 
@@ -208,17 +216,17 @@ impl Room {
 }
 
 impl<'a> Books<'a> {
-    /// Returns the room for further charges for an RPC, or for a new one.
+    /// Returns the room for further charges for an RPC, or for a new one, whose message has `length` bytes.
     pub(crate) fn room(
         &self,
         peer: &Peer,
         socket: SocketKey,
         account: Account,
-        rpc: Option<RpcKey>,
+        (rpc, length): (Option<RpcKey>, u32),
     ) -> Room {
         //= docs/protocol.md#hostile-1
         let budgets = self.budgets(peer, socket, account).into_iter().flatten();
-        let rooms = budgets.map(|budget| self.left(budget, account, rpc));
+        let rooms = budgets.map(|budget| self.left(budget, account, (rpc, length)));
         let room = rooms.reduce(Room::least).unwrap_or(Room::NONE);
         let exempt = rpc.is_some_and(|rpc| self.total.usage.is_longest(account, rpc));
         if peer.is_confirmed() || exempt {
@@ -243,12 +251,13 @@ impl<'a> Books<'a> {
             //= docs/protocol.md#hostile-7
             let longest = budget.usage.longest(account);
             let rest = longest.filter(|&(longest, _)| longest >= length);
-            let needed = u64::from(if rest.is_some() { unasked } else { length }) + RPC_BYTES;
+            let (bytes, longest) = if rest.is_some() { (unasked, 0) } else { (length, length) };
+            let needed = u64::from(bytes) + RPC_BYTES;
             let kept = rest.map_or(0, |rest| self.rest(rest));
             let other = budget.usage.longest(account.other()).map_or(0, |rest| self.rest(rest));
-            budget.taken() + kept + other + needed <= budget.all
+            budget.taken(longest) + kept + other + needed <= budget.all
                 && (account == Account::Own
-                    || budget.taken_by_others() + kept + needed <= budget.theirs)
+                    || budget.taken_by_others(longest) + kept + needed <= budget.theirs)
         };
         let cost = RPC_BYTES + u64::from(length);
         self.budgets(peer, socket, account).into_iter().flatten().all(fits)
@@ -270,9 +279,30 @@ impl<'a> Books<'a> {
                 return u64::MAX;
             }
             let half = (budget.all / 2).saturating_sub(ours);
-            half.min(self.left(budget, account, None).bytes + before)
+            half.min(self.left(budget, account, (None, 0)).bytes + before)
         };
         self.budgets(peer, socket, account).into_iter().flatten().map(room).min().unwrap_or(0)
+    }
+
+    /// Returns for each budget (the peer's, the host's, the socket's and the total one) whether an outgoing message with a charge of
+    /// `ours` bytes has no room there, and is charged nevertheless, as the only one of its kind.
+    pub(crate) fn without_room(
+        &self,
+        peer: &Peer,
+        socket: SocketKey,
+        account: Account,
+        ours: u64,
+    ) -> [bool; 4] {
+        //= docs/protocol.md#hostile-9
+        let is_full = |budget: Budget<'_>| {
+            let longest = [account, account.other()].map(|account| budget.usage.longest(account));
+            let [same, other] = longest.map(|message| message.map_or(0, |it| self.rest(it)));
+            budget.taken(0) + same + other > budget.all
+                || account == Account::Theirs && budget.taken_by_others(0) + same > budget.theirs
+        };
+        let is_only = |budget: Budget<'_>| budget.usage.ours[account as usize] == ours;
+        let budgets = self.budgets(peer, socket, account);
+        budgets.map(|budget| budget.is_some_and(|budget| is_only(budget) && is_full(budget)))
     }
 
     fn budgets(
@@ -282,40 +312,51 @@ impl<'a> Books<'a> {
         account: Account,
     ) -> [Option<Budget<'a>>; 4] {
         let Config { peer_budget, socket_budget, total_budget, .. } = *self.config;
-        let of_peer =
-            Budget { all: peer_budget, theirs: peer_budget, others: 0, usage: &peer.usage };
+        let budget = |usage, all, theirs, others| Budget {
+            all,
+            theirs,
+            others,
+            usage,
+            counted: [Account::Own, Account::Theirs].map(|account| self.counted(usage, account)),
+        };
+        let of_peer = budget(&peer.usage, peer_budget, peer_budget, 0);
         //= docs/protocol.md#hostile-12
-        let of_host = peer
-            .host
-            .filter(|_| account == Account::Theirs)
-            .map(|host| Budget { usage: self.total.hosts.usage(host), ..of_peer });
-        let of_socket = self.sockets.get(socket).map(|socket| Budget {
-            all: socket_budget,
-            theirs: for_others(socket_budget),
-            others: socket.others,
-            usage: &socket.usage,
+        let host = peer.host.filter(|_| account == Account::Theirs);
+        let of_host =
+            host.map(|host| budget(self.total.hosts.usage(host), peer_budget, peer_budget, 0));
+        let of_socket = self.sockets.get(socket).map(|socket| {
+            budget(&socket.usage, socket_budget, for_others(socket_budget), socket.others)
         });
         //= docs/protocol.md#host-4
-        let of_all = Budget {
-            all: total_budget,
-            theirs: for_others(total_budget),
-            others: self.others,
-            usage: &self.total.usage,
-        };
+        let theirs = for_others(total_budget);
+        let of_all = budget(&self.total.usage, total_budget, theirs, self.others);
         [Some(of_peer), of_host, of_socket, Some(of_all)]
     }
 
-    fn left(&self, budget: Budget<'_>, account: Account, rpc: Option<RpcKey>) -> Room {
+    /// Returns the outgoing bytes of an account that count against arriving messages.
+    fn counted(&self, usage: &Usage, account: Account) -> u64 {
+        //= docs/protocol.md#hostile-9
+        let exempt = usage.exempt[account as usize].and_then(|key| self.rpcs.get(key));
+        let exempt = exempt.filter(|rpc| rpc.account() == account).map_or(0, |rpc| rpc.charge.ours);
+        usage.ours[account as usize].saturating_sub(exempt)
+    }
+
+    fn left(
+        &self,
+        budget: Budget<'_>,
+        account: Account,
+        (rpc, length): (Option<RpcKey>, u32),
+    ) -> Room {
         //= docs/protocol.md#hostile-7
-        let kept = |account| {
-            let longest = budget.usage.longest(account);
-            longest.filter(|&(_, longest)| rpc != Some(longest))
-        };
-        let (same, other) = (kept(account), kept(account.other()));
+        let longest = budget.usage.longest(account);
+        let same = longest.filter(|&(_, longest)| rpc != Some(longest));
+        let other = budget.usage.longest(account.other());
+        let longest = if same.is_none_or(|(longest, _)| longest < length) { length } else { 0 };
         let rest = |message: Option<_>| message.map_or(0, |message| self.rest(message));
-        let of_all = budget.all.saturating_sub(budget.taken() + rest(same) + rest(other));
+        let of_all = budget.all.saturating_sub(budget.taken(longest) + rest(same) + rest(other));
         //= docs/protocol.md#hostile-8
-        let of_theirs = budget.theirs.saturating_sub(budget.taken_by_others() + rest(same));
+        let taken_by_others = budget.taken_by_others(longest) + rest(same);
+        let of_theirs = budget.theirs.saturating_sub(taken_by_others);
         let bytes = if account == Account::Own { of_all } else { of_all.min(of_theirs) };
         Room { bytes, kept_for: same.or(other).map(|(_, longest)| longest) }
     }

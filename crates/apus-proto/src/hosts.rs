@@ -87,6 +87,7 @@ impl Hosts {
         usage.charged = usage.charged.saturating_add(peer.theirs);
         usage.theirs = usage.theirs.saturating_add(peer.theirs);
         usage.ours[theirs] = usage.ours[theirs].saturating_add(peer.ours[theirs]);
+        usage.exempt[theirs] = usage.exempt[theirs].or(peer.exempt[theirs]);
         for (length, rpc) in peer.all_arriving(Account::Theirs) {
             usage.begin(Account::Theirs, length, rpc);
         }

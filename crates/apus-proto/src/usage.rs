@@ -26,6 +26,8 @@ pub(crate) struct Usage {
     pub(crate) theirs: u64,
     /// Bytes for outgoing messages, by account: requests of unfinished calls, and responses to requests of others.
     pub(crate) ours: [u64; 2],
+    /// The outgoing message of each account that had no room and began because it was the only one.
+    pub(crate) exempt: [Option<RpcKey>; 2],
     /// Arriving messages by length, for each account.
     arriving: [BTreeSet<(u32, RpcKey)>; 2],
     /// Length of the longest arriving message of each account.

@@ -318,6 +318,68 @@ fn half_received_messages_never_keep_each_other_from_the_end() {
     }
 }
 
+/// Returns two acquainted nodes whose peer budgets are small.
+fn with_peer_budget(bytes: u64) -> Pair {
+    Pair::acquainted(|config| {
+        config.peer_budget(bytes).unscheduled(20_000);
+    })
+}
+
+//= docs/protocol.md#hostile-7
+//= docs/protocol.md#hostile-9
+#[test]
+fn a_long_arriving_request_does_not_keep_an_own_call_from_its_response() {
+    let mut pair = with_peer_budget(340_000);
+    pair.answer_with(1);
+    pair.nodes[CLIENT].app = App::Answer(Box::new(|_| body(3_000, 1)));
+    let long = pair.call(290_000);
+    pair.drive_until(|net| net.nodes[SERVER].endpoint.held_bytes() > RPC);
+    let own = pair.call_from(SERVER, CLIENT, body(54_000, 1));
+    pair.drive_for(secs(2));
+    assert_eq!(pair.response(long).len(), 1);
+    assert_eq!(pair.outcome(SERVER, own), Some(&Outcome::Response(body(3_000, 1))));
+    pair.drive();
+    pair.assert_clean();
+}
+
+//= docs/protocol.md#hostile-9
+#[test]
+fn messages_longer_than_half_of_the_budget_pass_each_other() {
+    for (request, response) in [(250_000, 1), (1, 250_000), (250_000, 250_000), (339_000, 339_000)]
+    {
+        let mut pair = with_peer_budget(340_000);
+        for node in [CLIENT, SERVER] {
+            pair.nodes[node].app = App::Answer(Box::new(move |_| body(response, 1)));
+        }
+        let there = pair.call(request);
+        let back = pair.call_from(SERVER, CLIENT, body(request, 1));
+        pair.drive_for(secs(5));
+        assert_eq!(pair.response(there).len(), response, "{request}");
+        assert_eq!(pair.outcome(SERVER, back), Some(&Outcome::Response(body(response, 1))));
+        pair.drive();
+        pair.assert_clean();
+    }
+}
+
+//= docs/protocol.md#hostile-9
+#[test]
+fn a_call_made_while_messages_arrive_does_not_take_the_room_of_the_longest() {
+    let mut net = Net::new(4, |_, config| {
+        config.total_budget(400_000).socket_budget(400_000).unscheduled(10_000);
+    });
+    net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
+    net.nodes[1].app = App::Answer(Box::new(|_| body(30_000, 1)));
+    let calls = [(1, 190_000), (2, 180_000), (3, 170_000)]
+        .map(|(node, length)| (node, net.call_from(node, 0, body(length, 1))));
+    net.drive_until(|net| net.nodes[0].endpoint.held_bytes() > 150_000);
+    let own = net.call_from(0, 1, body(150_000, 1));
+    net.drive_for(secs(5));
+    for (node, call) in calls {
+        assert_eq!(net.outcome(node, call), Some(&Outcome::Response(body(1, 1))));
+    }
+    assert_eq!(net.outcome(0, own), Some(&Outcome::Response(body(30_000, 1))));
+}
+
 //= docs/protocol.md#hostile-8
 #[test]
 fn strangers_share_a_small_part() {

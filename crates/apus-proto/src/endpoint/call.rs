@@ -28,6 +28,8 @@ pub(super) struct Admitted {
     socket: SocketKey,
     /// The local and the remote port.
     ports: (u16, u16),
+    /// Whether its request fits each budget amply.
+    is_ample: bool,
 }
 
 impl Endpoint {
@@ -57,7 +59,11 @@ impl Endpoint {
                 return Err(error);
             }
         };
+        let is_ample = admitted.is_ample;
         let key = self.begin_call(now, admitted, Some(body), options);
+        if !is_ample {
+            self.exempt(key);
+        }
         self.start_call(now, key);
         Ok(key)
     }
@@ -147,7 +153,8 @@ impl Endpoint {
             peer = &self.peers[key];
         }
         //= docs/protocol.md#hostile-9
-        if !self.parts.has_plenty(peer, socket, RPC_BYTES + length as u64) {
+        let is_ample = self.parts.has_plenty(peer, socket, RPC_BYTES + length as u64);
+        if !is_ample {
             let room = self.room_to_send(key, socket, Account::Own, 0);
             if length as u64 > room {
                 return Err(CallError::OverBudget { length, room });
@@ -156,7 +163,7 @@ impl Endpoint {
         if peer.server.calls >= calls_max {
             return Err(CallError::TooManyCalls { limit: calls_max });
         }
-        Ok(Admitted { peer: key, socket, ports: (local_port, to.port) })
+        Ok(Admitted { peer: key, socket, ports: (local_port, to.port), is_ample })
     }
 
     /// Begins an RPC as a client. Without a `body`, it ends once the peer is known.
@@ -168,7 +175,7 @@ impl Endpoint {
         body: Option<Bytes>,
         options: CallOptions,
     ) -> RpcKey {
-        let Admitted { peer: peer_key, socket, ports } = admitted;
+        let Admitted { peer: peer_key, socket, ports, .. } = admitted;
         if !self.peers[peer_key].is_confirmed() {
             self.confirm_peer(peer_key); // The server of a call needs no proof of its address.
         }

@@ -49,7 +49,8 @@ impl Messages for Table<'_> {
             total: self.total,
             others: self.others,
         };
-        books.room(peer, rpc.socket, rpc.account(), Some(key))
+        let length = rpc.incoming().map_or(0, |message| message.length);
+        books.room(peer, rpc.socket, rpc.account(), (Some(key), length))
     }
 }
 
@@ -205,22 +206,42 @@ impl Endpoint {
         room.saturating_sub(RPC_BYTES)
     }
 
-    /// Returns the bytes that may be charged more for an RPC.
-    pub(super) fn room(&self, key: RpcKey) -> u64 {
+    /// Records that the outgoing message of an RPC, which has just begun, does not count against arriving messages in the budgets
+    /// that have no room for it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn exempt(&mut self, key: RpcKey) {
+        let Some(rpc) = self.rpcs.get(key) else { return };
+        let (peer, socket, account) = (rpc.peer, rpc.socket, rpc.account());
+        let books = self.books();
+        let exempt = books.without_room(&self.peers[peer], socket, account, rpc.charge.ours);
+        let of_host = self.peers[peer].host;
+        let of_peer = &mut self.peers[peer].usage;
+        let total = &mut self.parts.total;
+        let of_host = of_host.map(|host| total.hosts.usage_mut(host));
+        let of_socket = self.parts.sockets.get_mut(socket).map(|socket| &mut socket.usage);
+        let usages = [Some(of_peer), of_host, of_socket, Some(&mut total.usage)];
+        for usage in usages.into_iter().zip(exempt).filter_map(|(usage, is)| usage.filter(|_| is)) {
+            usage.exempt[account as usize] = Some(key);
+        }
+    }
+
+    /// Returns the bytes that may be charged more for an RPC whose arriving message has `length` bytes.
+    pub(super) fn room(&self, key: RpcKey, length: u32) -> u64 {
         let Some(rpc) = self.rpcs.get(key) else { return 0 };
         let peer = &self.peers[rpc.peer];
-        self.books().room(peer, rpc.socket, rpc.account(), Some(key)).bytes
+        self.books().room(peer, rpc.socket, rpc.account(), (Some(key), length)).bytes
     }
 
     /// Returns whether `bytes` more of the arriving message of an RPC fit the budgets.
     #[inline]
     pub(super) fn affords(&mut self, key: RpcKey, bytes: usize) -> bool {
         let Some(step) = self.step(key) else { return false };
-        let more = step.rpc.incoming().map_or(0, |message| {
+        let (length, more) = step.rpc.incoming().map_or((0, 0), |message| {
             let come = message.length.min(message.received.saturating_add(bytes as u32));
-            u64::from(come.saturating_sub(message.charged))
+            (message.length, u64::from(come.saturating_sub(message.charged)))
         });
-        more == 0 || step.has_plenty(more) || more <= self.room(key)
+        more == 0 || step.has_plenty(more) || more <= self.room(key, length)
     }
 
     /// Sets the number and the bytes of responses to a socket's calls that wait for the application in a queue behind

@@ -396,7 +396,7 @@ impl Endpoint {
         if arrival.is_whole() {
             // The response waits for the application in place of its call.
             let more = (RPC_BYTES + u64::from(length)).saturating_sub(step.rpc.charge.bytes);
-            if more > 0 && more > self.room(key) {
+            if more > 0 && more > self.room(key, length) {
                 return self.refuse_response(now, key, length);
             }
         }

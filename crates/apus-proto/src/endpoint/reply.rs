@@ -38,19 +38,25 @@ impl Endpoint {
         if self.rpcs.get(key).is_some_and(|rpc| rpc.cancelled) {
             self.remove_rpc(key); // The client no longer waits for it.
         }
-        if let Err(error) = self.check_reply(key, body.len()) {
-            self.discard(body);
-            return Err(error);
-        }
+        let is_ample = match self.check_reply(key, body.len()) {
+            Ok(is_ample) => is_ample,
+            Err(error) => {
+                self.discard(body);
+                return Err(error);
+            }
+        };
         if let Some(mut step) = self.step(key) {
             step.reply(now, body);
+        }
+        if !is_ample {
+            self.exempt(key);
         }
         Ok(())
     }
 
-    /// Checks whether a request can be answered with a response of this length.
+    /// Checks whether a request can be answered with a response of this length. Returns whether each budget has ample room for it.
     #[inline]
-    fn check_reply(&mut self, key: RpcKey, length: usize) -> Result<(), ReplyError> {
+    fn check_reply(&mut self, key: RpcKey, length: usize) -> Result<bool, ReplyError> {
         let limit = self.parts.config.message_max;
         let in_service = self.step(key).filter(|step| step.rpc.phase.is_in_service());
         let step = in_service.ok_or(ReplyError::NotInService)?;
@@ -66,14 +72,15 @@ impl Endpoint {
         }
         //= docs/protocol.md#hostile-9
         let (cost, charged) = (RPC_BYTES + length as u64, step.rpc.charge.bytes);
-        if cost > charged && !step.has_plenty(cost) {
+        let is_ample = cost <= charged || step.has_plenty(cost);
+        if !is_ample {
             let (peer, socket) = (step.rpc.peer, step.rpc.socket);
             let room = self.room_to_send(peer, socket, Account::Theirs, charged);
             if length as u64 > room {
                 return Err(ReplyError::OverBudget { length, room });
             }
         }
-        Ok(())
+        Ok(is_ample)
     }
 
     /// Gives up a request in service, for example because its handler panicked, and reports that to the client, if it is an Apus
