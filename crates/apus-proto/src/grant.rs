@@ -325,22 +325,17 @@ impl Grants {
             if peers.get(sender).is_none_or(Peer::stands_still) {
                 continue;
             }
-            let Some((message, _)) = messages.message(best) else { continue };
-            if now.saturating_since(message.progress) > SILENT {
-                self.probe(now, sender, messages, peers, issued);
-                continue;
-            }
-            // The bytes are charged after all grants are issued.
-            let uncharged =
-                |grant: &Issued| messages.message(grant.rpc).map(|(m, _)| m.uncharged());
-            let issued_now = issued.iter().filter_map(uncharged).sum();
+            let issued_now = uncharged(issued, messages);
             let Some((key, affordable)) = self.affordable(best, issued_now, messages, peers) else {
                 continue;
             };
             let Some((message, peer_key)) = messages.message(key) else { continue };
             let Some(peer) = peers.get_mut(peer_key) else { continue };
             if now.saturating_since(message.progress) > SILENT {
-                self.probe(now, peer_key, messages, peers, issued);
+                // A message out of the order was probed, and nothing of it has arrived since.
+                if message.ranked.is_some() {
+                    self.probe(now, key, messages, peers, issued);
+                }
                 continue;
             }
             let Some(bytes) = self.worth_granting(config, message, peer, &part, behind, affordable)
@@ -422,21 +417,23 @@ impl Grants {
         }
     }
 
-    /// Probes a peer about its best messages that were silent for long, instead of granting them, because the peer may have given
-    /// them up. They leave the order until new bytes arrive, so that messages of live senders go first.
+    /// Probes a peer about a message that was silent for long, instead of granting it, because the peer may have given it up, and
+    /// about its best messages if they were silent too. They leave the order until new bytes arrive, so that messages of live
+    /// senders go first.
     fn probe(
         &mut self,
         now: Time,
-        peer_key: PeerKey,
+        silent: RpcKey,
         messages: &mut impl Messages,
         peers: &mut Peers,
         issued: &mut Vec<Issued>,
     ) {
-        let Some(peer) = peers.get_mut(peer_key) else { return };
+        let mut next = Some(silent);
         //= docs/protocol.md#grant-9
         for _ in 0..PROBED_MAX {
-            let Some(&(_, _, key)) = peer.grants.grantable.first() else { break };
-            let Some((message, _)) = messages.message(key) else { break };
+            let Some(key) = next else { break };
+            let Some((message, peer_key)) = messages.message(key) else { break };
+            let Some(peer) = peers.get_mut(peer_key) else { break };
             if now.saturating_since(message.progress) <= SILENT {
                 break;
             }
@@ -445,12 +442,20 @@ impl Grants {
             if u64::from(bytes) > self.buffer_room(self.capacity, bytes.into()) {
                 return;
             }
+            //= docs/protocol.md#hostile-7
+            let to_come = message.uncharged() + uncharged(issued, messages);
+            if to_come + u64::from(bytes) > messages.room(key, peer).bytes {
+                self.starved = true;
+                break;
+            }
+            let Some((message, _)) = messages.message(key) else { break };
             self.unrank(key, message, peer, peer_key);
             // The bytes of this grant arrive at the level that was last announced to the sender.
             let level = message.scheduled;
             let grant = self.extend(now, key, message, peer, bytes.into(), level);
             message.grant_sent = None;
             issued.push(Issued { rpc: key, grant, bytes: bytes.into(), how: How::Probe });
+            next = peer.grants.grantable.first().map(|&(_, _, key)| key);
         }
         self.changed = true;
     }
@@ -626,6 +631,12 @@ impl Grants {
         self.excess =
             self.excess - before.saturating_sub(self.lone) + expected.saturating_sub(self.lone);
     }
+}
+
+/// Returns the bytes of the grants just issued, which are charged after all of them.
+fn uncharged(issued: &[Issued], messages: &mut impl Messages) -> u64 {
+    let uncharged = |grant: &Issued| messages.message(grant.rpc).map(|(it, _)| it.uncharged());
+    issued.iter().filter_map(uncharged).sum()
 }
 
 /// Returns whether the link takes so much time for a packet that packets arrive, and are granted, one by one.

@@ -318,6 +318,24 @@ fn half_received_messages_never_keep_each_other_from_the_end() {
     }
 }
 
+/// The request in the middle does not fit beside the rest of the longest one, whose client is down.
+//= docs/protocol.md#grant-9
+//= docs/protocol.md#hostile-7
+#[test]
+fn a_silent_message_that_room_is_kept_for_is_probed_once() {
+    let mut net = Net::new(3, |_, config| {
+        config.total_budget(300_000).socket_budget(300_000).unscheduled(10_000);
+    });
+    net.nodes[0].app = App::Answer(Box::new(|_| body(1, 1)));
+    net.call_from(1, 0, body(200_000, 1));
+    net.drive_until(|net| net.nodes[0].endpoint.held_bytes() > 20_000);
+    net.nodes[1].up = false;
+    net.drive_for(millis(150));
+    let call = net.call_from(2, 0, body(150_000, 1));
+    net.drive_for(secs(3));
+    assert_eq!(net.outcome(2, call), Some(&Outcome::Response(body(1, 1))));
+}
+
 /// Returns two acquainted nodes whose peer budgets are small.
 fn with_peer_budget(bytes: u64) -> Pair {
     Pair::acquainted(|config| {
