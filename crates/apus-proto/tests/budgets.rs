@@ -336,6 +336,29 @@ fn a_silent_message_that_room_is_kept_for_is_probed_once() {
     assert_eq!(net.outcome(2, call), Some(&Outcome::Response(body(1, 1))));
 }
 
+//= docs/protocol.md#life-9
+#[test]
+fn a_refused_request_is_sent_again_by_its_first_packet() {
+    let mut pair = Pair::acquainted_by_node(|node, config| {
+        if node == SERVER {
+            config.peer_budget(200_000);
+        }
+    });
+    pair.hold();
+    pair.call(150_000);
+    pair.drive_for(millis(5));
+    let call = pair.call(90_000);
+    pair.drive_for(millis(100));
+    assert!(pair.counters(SERVER).refused_over_budget > 5);
+    let again = pair.data_sent_by(CLIENT) - 150_000 - 40_000;
+    assert!(again < 40_000, "{again} bytes again");
+    pair.reply_from(SERVER, body(1, 1));
+    pair.drive_until(|net| !net.nodes[SERVER].requests.is_empty());
+    pair.reply_from(SERVER, body(1, 1));
+    pair.drive();
+    pair.response(call);
+}
+
 /// Returns two acquainted nodes whose peer budgets are small.
 fn with_peer_budget(bytes: u64) -> Pair {
     Pair::acquainted(|config| {

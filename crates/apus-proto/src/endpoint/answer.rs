@@ -320,7 +320,8 @@ impl Step<'_> {
         }
     }
 
-    /// Retransmits the part of the request that was sent, because the server does not have it.
+    /// Retransmits the part of the request that was sent, because the server does not have it. Only the first packet finds out whether
+    /// a server that had no room has some now.
     pub(super) fn send_request_again(&mut self, now: Time) -> Option<End> {
         let (peer, config) = (&*self.peer, &self.parts.config);
         let Phase::Outgoing(message) = &mut self.rpc.phase else { return None };
@@ -328,7 +329,9 @@ impl Step<'_> {
         if peer.native && message.next > 0 && now.saturating_since(message.began) > FORGETS_AFTER {
             return Some(End::Failed(CallFailed::MayHaveExecuted));
         }
-        let (length, sent) = (message.length(), message.next);
+        //= docs/protocol.md#life-9
+        let most = if self.rpc.refused { message.packet_payload } else { u32::MAX };
+        let (length, sent) = (message.length(), message.next.min(most));
         let priority =
             unscheduled_priority(peer.server.cutoffs.as_ref(), config.priorities, length);
         if message.request_again(now, 0..sent, priority, peer.again(config)) {
