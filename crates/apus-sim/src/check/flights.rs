@@ -371,7 +371,9 @@ impl World<'_> {
         self.note(|| {
             format!("node {node} is introduced to {peer:?} as {role:?}: {id:?}, {tokens:?}")
         });
-        if role == Role::Server {
+        // A client whose handshake was relayed to the server may have given it up meanwhile.
+        let is_held = |client: usize| self.sealing().nodes[client].table.path(peer_id).is_some();
+        if role == Role::Server && peer.is_some_and(is_held) {
             self.handshake_succeeded(node, index);
         }
         self.disturb_contact(node, peer);
