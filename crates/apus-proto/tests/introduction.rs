@@ -3,7 +3,9 @@
 mod pair;
 
 use apus_proto::{CallFailed, Greeting};
-use apus_wire::{PacketType, PathId, Token};
+use apus_wire::{
+    Header, MAX_HEADER, PacketType, PathId, RpcId, RpcUnknown, Stamp, Token, UnknownReason,
+};
 use pair::*;
 
 /// A client and a server that meet by handshakes only.
@@ -109,6 +111,27 @@ fn a_doubted_peer_with_calls_under_way_keeps_its_history() {
     pair.drive();
     pair.response(call);
     assert_eq!((pair.counters(CLIENT).peers_over, pair.counters(SERVER).peers_met), (0, 1));
+}
+
+//= docs/protocol.md#contact-5
+#[test]
+fn a_refusal_of_a_port_that_no_call_wants_ends_no_doubt() {
+    let mut pair = sealed();
+    handshake(&mut pair, false);
+    pair.hold();
+    let call = pair.call(100);
+    pair.drive_for(millis(1));
+    let doubt = Handshake::begin(&mut pair, true);
+    let header = Header { source_port: 1, dest_port: 1, sender_id: RpcId(1) };
+    let mut refusal = [0; MAX_HEADER];
+    let length = RpcUnknown { reason: UnknownReason::NoContact }.emit(&header, &mut refusal);
+    Stamp::new(doubt.greeting.token).write(&mut refusal);
+    pair.inject_raw(path(SERVER), CLIENT, &refusal[..length]);
+    pair.drive_for(millis(1));
+    doubt.complete(&mut pair);
+    pair.reply_from(SERVER, body(50, 1));
+    pair.drive();
+    pair.response(call);
 }
 
 //= docs/protocol.md#contact-5

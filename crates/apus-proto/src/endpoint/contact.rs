@@ -22,6 +22,7 @@ use crate::contact::{Act, Contact, Event, Met, Opening, PathTaken};
 use crate::control::{Body, Reply, turned_round};
 use crate::endpoint::Endpoint;
 use crate::endpoint::expire::Room;
+use crate::endpoint::introduction::NO_CALL;
 use crate::endpoint::sweeps::Swept;
 use crate::error::CallFailed;
 use crate::id::{Ids, Incarnation};
@@ -472,6 +473,12 @@ impl Endpoint {
         answer: Result<Credentials, UnknownReason>,
     ) {
         let credentials = answer.ok();
+        //= docs/protocol.md#contact-5
+        let opening = self.peers[asking].contact.opening();
+        let named = opening.map(|opening| opening.header.sender_id.client_form());
+        if credentials.is_none() && named == Some(NO_CALL.sender_id) {
+            return; // No call wants the port that was refused. A handshake asks as well.
+        }
         if self.trust(doubted, credentials) {
             return self.forget_peer(asking);
         }

@@ -35,7 +35,7 @@ pub struct Greeting {
 }
 
 /// The ports and the id of a packet about no call.
-const NO_CALL: Header = Header { source_port: 1, dest_port: 1, sender_id: RpcId(0) };
+pub(super) const NO_CALL: Header = Header { source_port: 1, dest_port: 1, sender_id: RpcId(0) };
 
 impl Endpoint {
     //= docs/protocol.md#seal-1
