@@ -107,20 +107,21 @@ impl Keys {
         }
     }
 
+    /// Adds a path to an address: one that is listed there, or a foreign one for keys and an identity.
     fn add(
         &mut self,
         address: PathId,
         peer: Option<CertificateName>,
-        keys: Option<AssociationId>,
-        is_listed: bool,
+        foreign: Option<(AssociationId, u64)>,
     ) -> usize {
         let index = self.paths.len();
-        let path = PathId::new(index as u32, (1 + index as u64) << 32 | address.name()).sealed();
+        let identity = foreign.map_or(1 + index as u64, |(_, identity)| identity);
+        let path = PathId::new(index as u32, identity << 32 | address.name()).sealed();
         self.paths.push(SealedPath {
             path,
             address,
             peer,
-            keys,
+            keys: foreign.map(|(id, _)| id),
             attempts: Attempts::default(),
             attempt: None,
             is_wanted: false,
@@ -128,7 +129,7 @@ impl Keys {
             is_introduced: false,
             refresh_at: None,
         });
-        if is_listed {
+        if foreign.is_none() {
             self.listed.insert(address, index);
         }
         index
@@ -138,7 +139,7 @@ impl Keys {
     pub(super) fn resolve(&mut self, address: PathId) -> usize {
         match self.listed.get(&address) {
             Some(&index) => index,
-            None => self.add(address, None, None, true),
+            None => self.add(address, None, None),
         }
     }
 
@@ -158,7 +159,7 @@ impl Keys {
                         self.listed.insert(address, index);
                         index
                     }
-                    None => self.add(address, Some(name), None, true),
+                    None => self.add(address, Some(name), None),
                 }
             }
             _ => {
@@ -177,14 +178,14 @@ impl Keys {
         from: PathId,
         peer: CertificateName,
     ) -> usize {
-        let known =
-            self.paths.iter().position(|path| path.address == from && path.peer == Some(peer));
-        match known {
+        let identity = self.table.path(id).map_or(0, PathId::identity);
+        let is_known = |it: &SealedPath| it.address == from && it.path.identity() == identity;
+        match self.paths.iter().position(is_known) {
             Some(index) => {
                 self.paths[index].keys.get_or_insert(id);
                 index
             }
-            None => self.add(from, Some(peer), Some(id), false),
+            None => self.add(from, Some(peer), Some((id, identity))),
         }
     }
 
