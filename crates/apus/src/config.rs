@@ -3,6 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `config` | [`Config`]: setters, a TOML file, the environment |
+//! | `check` | checks of a whole configuration |
 //! | `table` | names, defaults, ranges and texts |
 //! | `variables` | all environment variables |
 //! | `quantity` | sizes and times as text |
@@ -24,6 +25,7 @@ use serde_core::de::{Deserialize, Deserializer, Error as _};
 use crate::delivery::{Delivery, DeliveryError};
 
 mod capture;
+mod check;
 mod engine_at;
 mod links;
 mod metrics_at;
@@ -181,104 +183,6 @@ impl Config {
         self
     }
 
-    /// Whether a node can start with these settings.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError::Value`] for the first setter that was given a value outside its range, for a `delivery` with such a
-    /// parameter, for an `unscheduled_max` below `unscheduled`, for a `max_packet` that is too short for a raw link, for a
-    /// `shm_dir` that is no directory, and for a `capture` with a relative path or without a link.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        if let Some(error) = &self.error {
-            return Err(ConfigError::of_setting(error));
-        }
-        self.protocol.check().map_err(|error| ConfigError::of_setting(&error))?;
-        self.delivery.check().map_err(|error| ConfigError::Value {
-            key: "delivery".to_owned(),
-            value: self.delivery.to_string(),
-            allowed: error.expected().to_owned(),
-        })?;
-        if let Some(directory) = &self.shm_dir {
-            shm_dir::check(directory)
-                .map_err(|allowed| self.wrong_directory(allowed.to_owned()))?;
-        }
-        if let Some(path) = &self.capture {
-            capture::check(path, self.has_own_engine()).map_err(|allowed| ConfigError::Value {
-                key: "capture".to_owned(),
-                value: path.display().to_string(),
-                allowed: allowed.to_owned(),
-            })?;
-        }
-        self.check_tls()?;
-        if self.link.has_raw()
-            && self.is_set("max_packet")
-            && self.max_packet < RawConfig::MAX_PACKET_MIN
-        {
-            return Err(ConfigError::Value {
-                key: "max_packet".to_owned(),
-                value: self.max_packet.to_string(),
-                allowed: format!(
-                    "at least {} B with 'link = {}'",
-                    RawConfig::MAX_PACKET_MIN,
-                    self.link
-                ),
-            });
-        }
-        Ok(())
-    }
-
-    /// Checks the settings of sealed paths together.
-    fn check_tls(&self) -> Result<(), ConfigError> {
-        let wrong = |key: &str, value: &str, allowed: &str| {
-            let (key, value, allowed) = (key.to_owned(), value.to_owned(), allowed.to_owned());
-            Err(ConfigError::Value { key, value, allowed })
-        };
-        if self.tls_suites.is_empty() {
-            return wrong("tls_suites", tls::NONE, Suite::EXPECTED);
-        }
-        let cert = match (&self.tls_cert, &self.tls_key) {
-            (None, None) => return Ok(()),
-            (None, Some(_)) => return wrong("tls_cert", tls::NONE, "the certificate of tls_key"),
-            (Some(_), None) => return wrong("tls_key", tls::NONE, "the key of tls_cert"),
-            (Some(cert), Some(_)) => cert.display().to_string(),
-        };
-        if !cfg!(feature = "secure") {
-            return wrong("tls_cert", &cert, "none in a build without the feature `secure`");
-        }
-        if self.tls_ca.is_empty() && self.tls_trust.is_empty() {
-            return wrong("tls_ca", tls::NONE, "a file with the roots of peers, or tls_trust");
-        }
-        let mut rules: Vec<_> = self.tls_allow.values().collect();
-        rules.dedup();
-        if rules.len() > TLS_RULES_MAX {
-            let value = format!("{} different rules", rules.len());
-            return wrong("tls_allow", &value, &format!("at most {TLS_RULES_MAX}"));
-        }
-        if self.message_limit() < TLS_MESSAGE_MAX_LEAST {
-            let value = self.message_limit().to_string();
-            return wrong(
-                "message_max",
-                &value,
-                "at least 64 KiB with a certificate: handshakes need it",
-            );
-        }
-        if !self.has_own_engine() {
-            return wrong(
-                "tls_cert",
-                &cert,
-                "none with the engine of another process, which has the keys",
-            );
-        }
-        if self.link == Links::Raw {
-            return wrong(
-                "tls_cert",
-                &cert,
-                "none with 'link = raw', whose packets are never sealed",
-            );
-        }
-        Ok(())
-    }
-
     /// Whether a node with this configuration shares memory with other nodes of this host.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
@@ -341,26 +245,6 @@ impl Config {
     /// The place of the counters.
     pub(crate) fn metrics_at(&self) -> &MetricsAt {
         &self.metrics
-    }
-
-    /// Whether an engine for other processes can start with these settings.
-    pub(crate) fn check_shared_engine(&self) -> Result<(), ConfigError> {
-        self.check()?;
-        let value = |key: &str, value: String, allowed: &str| {
-            let (key, allowed) = (key.to_owned(), allowed.to_owned());
-            Err(ConfigError::Value { key, value, allowed })
-        };
-        if self.shards != 1 {
-            return value("shards", self.shards.to_string(), "1 for a shared engine");
-        }
-        if let Some(cert) = &self.tls_cert {
-            // Its processes would all have the name of the engine, and its rules would not hold for their services.
-            return value("tls_cert", cert.display().to_string(), "none for a shared engine");
-        }
-        match &self.engine {
-            EngineAt::Own => Ok(()),
-            other => value("engine", other.to_string(), "own for a shared engine"),
-        }
     }
 
     /// Settings of a UDP link.
@@ -611,12 +495,6 @@ impl Config {
         texts.chain(numbers)
     }
 }
-
-/// Upper bound on the different rules of services. Sockets have 62 in all.
-const TLS_RULES_MAX: usize = 32;
-
-/// The least `message_max` of a node with a certificate: messages of handshakes have up to this length.
-const TLS_MESSAGE_MAX_LEAST: u32 = 64 << 10;
 
 /// Reads a map of keys, so that the configuration of a program may contain a node's, in any format of serde.
 impl<'de> Deserialize<'de> for Config {
