@@ -1,6 +1,7 @@
 /*
  * The beginning of a connection: so many short messages that it is carried, if it can be. With MEETS in the environment of the client,
- * messages go on until TCP carries none of them, for 20 seconds at most.
+ * messages go on until TCP carries none of them, or until 20 seconds and 9,000 messages have passed: a busy machine needs longer for the
+ * first 3,000.
  */
 #include <netinet/in.h>
 #include <poll.h>
@@ -32,7 +33,7 @@ static void meet(int fd, int serves) {
     for (int i = 1; !byte; i++) {
         if (i % 100 == 0 && i >= 3000) {
             uint64_t now = by_tcp(fd);
-            byte = !getenv("MEETS") || now == before || time(NULL) > until;
+            byte = !getenv("MEETS") || now == before || (time(NULL) > until && i > 9000);
             before = now;
         }
         if (write(fd, &byte, 1) != 1 || read(fd, &(char){0}, 1) != 1) exit(1);
