@@ -127,8 +127,9 @@ macro_rules! text_settings {
             tls_rekey: Duration = "1h", tls::parse_rekey;
 
             /// Ciphers of sealed datagrams, the preferred one first, with commas between them: `aes-128-gcm`, `aes-256-gcm` and
-            /// `chacha20-poly1305`. A path has the first one of its client that its server allows as well; without any, handshakes fail.
-            tls_suites: Vec<Suite> = "aes-128-gcm,aes-256-gcm,chacha20-poly1305", tls::parse_suites;
+            /// `chacha20-poly1305`, or `all` for these three in this order. A path has the first one of its client that its server
+            /// allows as well; without any, handshakes fail.
+            tls_suites: Vec<Suite> = "all", tls::parse_suites;
 
             /// The use of plain packets by a node with a certificate: `refuse`, `accept` (calls are sealed, requests may be plain), or
             /// `use` (calls are plain, requests may be either). They are the steps by which a cluster moves.

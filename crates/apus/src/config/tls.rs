@@ -129,7 +129,10 @@ pub(super) fn parse_rekey(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn parse_suites(text: &str) -> Result<Vec<Suite>, String> {
-    let allowed = || format!("one or more of {}, with commas between them", Suite::EXPECTED);
+    let allowed = || format!("all, or {}, with commas between them", Suite::EXPECTED);
+    if text == "all" {
+        return Ok(Suite::ALL.to_vec());
+    }
     let mut suites = Vec::new();
     for text in entries(text) {
         let suite = text.parse().map_err(|_| allowed())?;
