@@ -3,7 +3,7 @@
 use std::fs;
 
 /// The packages whose version a result states.
-const MEASURED: [&str; 6] = ["apus", "iceoryx2", "quinn", "tarpc", "tonic", "zeromq"];
+const MEASURED: [&str; 7] = ["apus", "iceoryx2", "quinn", "s2n-quic", "tarpc", "tonic", "zeromq"];
 
 fn main() {
     println!("cargo:rerun-if-changed=Cargo.lock");
@@ -11,7 +11,7 @@ fn main() {
     for package in MEASURED {
         let version =
             version(&lock, package).unwrap_or_else(|| panic!("`{package}` is not in Cargo.lock"));
-        println!("cargo:rustc-env={}_VERSION={version}", package.to_uppercase());
+        println!("cargo:rustc-env={}_VERSION={version}", package.to_uppercase().replace('-', "_"));
     }
     let method = tonic_build::manual::Method::builder()
         .name("call")

@@ -51,7 +51,8 @@ pub(crate) fn bind(link: &str) -> Result<Box<dyn Server>> {
 /// Starts a node and the runtime whose thread turns it.
 fn start(link: &str) -> Result<(Node, Runtime)> {
     let mut config = Config::new();
-    config.listen("127.0.0.1:0".parse()?).link(link.parse()?);
+    config.listen("127.0.0.1:0".parse()?);
+    config.apply_environment()?.link(link.parse()?); // It may name a certificate.
     let node = Node::start(&config)?;
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start tokio")?;

@@ -14,11 +14,12 @@ use quinn::{
     SendStream, ServerConfig, TokioRuntime, TransportConfig, VarInt,
 };
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 
 use crate::calls::{AsyncClient, AsyncServer, Wait};
+use crate::identity::{Identity, SERVER_NAME, provider};
 
 /// Upper bound on open streams. The default of 100 is too low for a load generator.
 const STREAMS_MAX: u32 = 1 << 20;
@@ -26,20 +27,27 @@ const STREAMS_MAX: u32 = 1 << 20;
 /// Upper bound on a packet: quinn passes ten at a time to the kernel, which takes 64 KiB.
 const PACKET_MAX: u16 = 6_400;
 
-/// Connects a client.
+/// Connects a client. Without an identity it shows none, and accepts every certificate.
 ///
 /// # Errors
-/// If the server is not running.
-pub(crate) fn connect(wait: Wait, server: SocketAddr) -> Result<Box<dyn Client>> {
+/// If the server is not running, or does not show a certificate of the same authority.
+pub(crate) fn connect(
+    wait: Wait,
+    identity: Option<&Identity>,
+    server: SocketAddr,
+) -> Result<Box<dyn Client>> {
     let client = AsyncClient::new(wait, async move {
-        let tls = rustls::ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anyone(ring::default_provider())))
-            .with_no_client_auth();
+        let tls = match identity {
+            Some(identity) => identity.client()?,
+            None => rustls::ClientConfig::builder_with_provider(Arc::new(provider()))
+                .with_protocol_versions(&[&rustls::version::TLS13])?
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Anyone(provider())))
+                .with_no_client_auth(),
+        };
         let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
         config.transport_config(transport());
-        let connection = endpoint(None)?.connect_with(config, server, "localhost")?.await?;
+        let connection = endpoint(None)?.connect_with(config, server, SERVER_NAME)?.await?;
         Ok(move |body| call(connection.clone(), body))
     })?;
     Ok(Box::new(client))
@@ -52,18 +60,16 @@ async fn call(connection: Connection, body: Bytes) -> Result<Bytes> {
     Ok(receive.read_to_end(MESSAGE_MAX as usize).await?.into())
 }
 
-/// Opens a server.
+/// Opens a server. Without an identity it shows a certificate of its own, and accepts every client.
 ///
 /// # Errors
 /// If the kernel refuses.
-pub(crate) fn bind(wait: Wait) -> Result<Box<dyn Server>> {
+pub(crate) fn bind(wait: Wait, identity: Option<&Identity>) -> Result<Box<dyn Server>> {
     AsyncServer::open(wait, async {
-        let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
-        let key = PrivateKeyDer::Pkcs8(certified.signing_key.serialize_der().into());
-        let tls = rustls::ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .with_no_client_auth()
-            .with_single_cert(vec![certified.cert.der().clone()], key)?;
+        let tls = match identity {
+            Some(identity) => identity.server()?,
+            None => anonymous()?,
+        };
         let tls = quinn::crypto::rustls::QuicServerConfig::try_from(tls)?;
         let mut config = ServerConfig::with_crypto(Arc::new(tls));
         config.transport_config(transport());
@@ -76,6 +82,16 @@ pub(crate) fn bind(wait: Wait) -> Result<Box<dyn Server>> {
             Ok(())
         }))
     })
+}
+
+/// TLS of a server that asks clients for no certificate.
+fn anonymous() -> Result<rustls::ServerConfig> {
+    let certified = rcgen::generate_simple_self_signed([SERVER_NAME.to_owned()])?;
+    let key = PrivateKeyDer::Pkcs8(certified.signing_key.serialize_der().into());
+    Ok(rustls::ServerConfig::builder_with_provider(Arc::new(provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_no_client_auth()
+        .with_single_cert(vec![certified.cert.der().clone()], key)?)
 }
 
 /// Answers a connection until it ends.

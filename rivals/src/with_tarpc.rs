@@ -1,6 +1,7 @@
 //! tarpc: a method that takes and returns bytes, encoded by bincode.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -16,7 +17,9 @@ use tarpc::{client, serde_transport, server};
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use crate::calls::{AsyncClient, AsyncServer, Wait};
+use crate::identity::Identity;
 use crate::socket::{self, Kind, Listener, Stream};
+use crate::tls;
 
 #[tarpc::service]
 trait Echo {
@@ -29,15 +32,23 @@ const OUTSTANDING_MAX: usize = 1 << 20;
 /// Upper bound on the time of a call. The default of 10 s could end calls of an overloaded run as failures.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Connects a client.
+/// Connects a client, with TLS if it has an identity.
 ///
 /// # Errors
-/// If the server is not running.
-pub(crate) fn connect(kind: Kind, wait: Wait, server: SocketAddr) -> Result<Box<dyn Client>> {
+/// If the server is not running, or does not show a certificate of the same authority.
+pub(crate) fn connect(
+    kind: Kind,
+    wait: Wait,
+    identity: Option<&Identity>,
+    server: SocketAddr,
+) -> Result<Box<dyn Client>> {
     let client = AsyncClient::new(wait, async move {
         let mut config = client::Config::default();
         config.max_in_flight_requests = OUTSTANDING_MAX;
-        let stream = socket::connect(kind, server).await?;
+        let mut stream = socket::connect(kind, server).await?;
+        if let Some(identity) = identity {
+            stream = tls::connect(identity.client()?, stream).await?;
+        }
         let transport = serde_transport::new(framed(stream), Bincode::default());
         let client = EchoClient::new(config, transport).spawn();
         Ok(move |body| {
@@ -52,13 +63,18 @@ pub(crate) fn connect(kind: Kind, wait: Wait, server: SocketAddr) -> Result<Box<
     Ok(Box::new(client))
 }
 
-/// Opens a server.
+/// Opens a server, with TLS if it has an identity.
 ///
 /// # Errors
 /// If the kernel refuses.
-pub(crate) fn bind(kind: Kind, wait: Wait) -> Result<Box<dyn Server>> {
+pub(crate) fn bind(kind: Kind, wait: Wait, identity: Option<&Identity>) -> Result<Box<dyn Server>> {
+    let tls = identity.map(Identity::server).transpose()?.map(Arc::new);
     AsyncServer::open(wait, async move {
         let listener = Listener::bind(kind)?;
+        let serve = move |stream| match tls.clone() {
+            Some(tls) => tls::accept(tls, stream, serve),
+            None => serve(stream),
+        };
         Ok((listener.address()?, listener.serve(serve)))
     })
 }

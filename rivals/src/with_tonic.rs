@@ -11,13 +11,17 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Endpoint, Server as TonicServer, Uri};
+use tonic::transport::{
+    Certificate, ClientTlsConfig, Endpoint, Identity as TonicIdentity, Server as TonicServer,
+    ServerTlsConfig, Uri,
+};
 use tonic::{Request, Response, Status};
 use tower::service_fn;
 
 use crate::calls::{AsyncClient, AsyncServer, Wait};
 use crate::echo::echo_client::EchoClient;
 use crate::echo::echo_server::{Echo, EchoServer};
+use crate::identity::{Identity, SERVER_NAME};
 use crate::socket::{self, Kind, Listener};
 
 /// The message that both directions carry.
@@ -39,13 +43,26 @@ const CALL_WINDOW: u32 = 8 << 20;
 /// outstanding short replies than its window allows ("too_many_data_frames"): 256 of them suffice.
 const WINDOW: u32 = 64 << 20;
 
-/// Connects a client.
+/// Connects a client, with TLS if it has an identity.
 ///
 /// # Errors
-/// If the server is not running.
-pub(crate) fn connect(kind: Kind, wait: Wait, server: SocketAddr) -> Result<Box<dyn Client>> {
+/// If the server is not running, or does not show a certificate of the same authority.
+pub(crate) fn connect(
+    kind: Kind,
+    wait: Wait,
+    identity: Option<&Identity>,
+    server: SocketAddr,
+) -> Result<Box<dyn Client>> {
     let client = AsyncClient::new(wait, async move {
-        let endpoint = Endpoint::from_shared(format!("http://{server}"))?;
+        let endpoint = match identity {
+            Some(identity) => {
+                let tls = ClientTlsConfig::new().domain_name(SERVER_NAME);
+                let tls = tls.ca_certificate(Certificate::from_pem(&identity.roots));
+                let tls = tls.identity(TonicIdentity::from_pem(&identity.chain, &identity.key));
+                Endpoint::from_shared(format!("https://{server}"))?.tls_config(tls)?
+            }
+            None => Endpoint::from_shared(format!("http://{server}"))?,
+        };
         let endpoint = endpoint
             .tcp_nodelay(true)
             .initial_stream_window_size(CALL_WINDOW)
@@ -70,17 +87,24 @@ pub(crate) fn connect(kind: Kind, wait: Wait, server: SocketAddr) -> Result<Box<
     Ok(Box::new(client))
 }
 
-/// Opens a server.
+/// Opens a server, with TLS if it has an identity.
 ///
 /// # Errors
 /// If the kernel refuses.
-pub(crate) fn bind(kind: Kind, wait: Wait) -> Result<Box<dyn Server>> {
+pub(crate) fn bind(kind: Kind, wait: Wait, identity: Option<&Identity>) -> Result<Box<dyn Server>> {
     AsyncServer::open(wait, async move {
         let listener = Listener::bind(kind)?;
         let service = EchoServer::new(Service)
             .max_decoding_message_size(ENCODED_MAX)
             .max_encoding_message_size(ENCODED_MAX);
-        let server = TonicServer::builder()
+        let mut server = TonicServer::builder();
+        if let Some(identity) = identity {
+            let tls = ServerTlsConfig::new()
+                .identity(TonicIdentity::from_pem(&identity.chain, &identity.key))
+                .client_ca_root(Certificate::from_pem(&identity.roots));
+            server = server.tls_config(tls)?;
+        }
+        let server = server
             .initial_stream_window_size(CALL_WINDOW)
             .initial_connection_window_size(WINDOW)
             .add_service(service);
