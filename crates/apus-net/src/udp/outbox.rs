@@ -11,7 +11,7 @@ use apus_wire::{Extension, Priority, ShortTransmit, Transmit, bundle};
 use bytes::Bytes;
 
 use super::peer::Peer;
-use super::records::Records;
+use super::records::SealedRecords;
 use super::sealing::Sealing;
 use crate::path_table::PathTable;
 use crate::paths::Paths;
@@ -96,7 +96,7 @@ pub(super) struct Outbox {
     large: Vec<Large>,
     headers: Vec<u8>,
     /// The sealed datagrams of a flush.
-    records: Records,
+    records: SealedRecords,
     bytes: usize,
     /// Bytes for sealed paths among them.
     sealed_bytes: usize,
@@ -113,7 +113,7 @@ impl Outbox {
             used: 0,
             large: Vec::new(),
             headers: Vec::new(),
-            records: Records::default(),
+            records: SealedRecords::default(),
             bytes: 0,
             sealed_bytes: 0,
             flush: 1,

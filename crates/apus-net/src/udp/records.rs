@@ -5,13 +5,13 @@ use std::ops::{Index, Range};
 /// The records of a flush, one behind the other. The memory of earlier flushes is used again as it is: clearing it first would cost
 /// half as much as sealing.
 #[derive(Debug, Default)]
-pub(super) struct Records {
+pub(super) struct SealedRecords {
     bytes: Vec<u8>,
     /// The end of the records.
     end: usize,
 }
 
-impl Records {
+impl SealedRecords {
     /// Returns the end of the last record, where the next one begins.
     pub(super) fn end(&self) -> usize {
         self.end
@@ -37,7 +37,7 @@ impl Records {
     }
 }
 
-impl Index<Range<usize>> for Records {
+impl Index<Range<usize>> for SealedRecords {
     type Output = [u8];
 
     #[inline]
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn records_follow_each_other_and_a_flush_begins_anew() {
-        let mut records = Records::default();
+        let mut records = SealedRecords::default();
         let write = |byte: u8| {
             move |record: &mut [u8]| {
                 record.fill(byte);

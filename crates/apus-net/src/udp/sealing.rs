@@ -9,7 +9,7 @@ use apus_seal::{
 };
 use apus_wire::{Data, PathId, Priority};
 
-use super::records::Records;
+use super::records::SealedRecords;
 use crate::link::LinkCounters;
 use crate::sealed::{Cipher, SealEvent};
 
@@ -103,7 +103,7 @@ impl Sealing {
         id: AssociationId,
         level: Priority,
         (header, payload): (&[u8], &[u8]),
-        records: &mut Records,
+        records: &mut SealedRecords,
     ) -> bool {
         records.append(OVERHEAD + header.len() + payload.len(), |record| {
             let sealed = self.associations.seal_parts(self.now, id, level, payload, header, record);
