@@ -716,6 +716,8 @@ mod tests {
             ("tls_cert", &|config: &mut Config| _ = config.tls_cert(None)),
             ("tls_ca", &|config: &mut Config| _ = config.tls_ca(Vec::new())),
             ("message_max", &|config: &mut Config| _ = config.message_max(65_535)),
+            ("tls_suites", &|config: &mut Config| _ = config.tls_suites(vec![Suite::Aes128Gcm; 2])),
+            ("tls_suites", &|config: &mut Config| _ = config.tls_suites(Vec::new())),
             ("tls_cert", &|config: &mut Config| _ = config.link(Links::Raw)),
             ("tls_cert", &|config: &mut Config| _ = config.engine("unix:/e".parse().unwrap())),
         ] {

@@ -2,7 +2,7 @@
 
 use apus_net::RawConfig;
 
-use super::{Config, ConfigError, EngineAt, Links, Suite, capture, shm_dir, tls};
+use super::{Config, ConfigError, EngineAt, Links, capture, shm_dir, tls};
 
 impl Config {
     /// Whether a node can start with these settings.
@@ -57,8 +57,12 @@ impl Config {
             let (key, value, allowed) = (key.to_owned(), value.to_owned(), allowed.to_owned());
             Err(ConfigError::Value { key, value, allowed })
         };
-        if self.tls_suites.is_empty() {
-            return wrong("tls_suites", tls::NONE, Suite::EXPECTED);
+        let suites = &self.tls_suites;
+        let repeats = (1..suites.len()).any(|place| suites[..place].contains(&suites[place]));
+        if suites.is_empty() || repeats {
+            let names: Vec<String> = suites.iter().map(ToString::to_string).collect();
+            let given = if names.is_empty() { tls::NONE } else { &names.join(",") };
+            return wrong("tls_suites", given, tls::SUITES);
         }
         let cert = match (&self.tls_cert, &self.tls_key) {
             (None, None) => return Ok(()),

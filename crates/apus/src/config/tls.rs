@@ -22,6 +22,8 @@ const REKEY_MAX: Duration = Duration::from_secs(24 * 3_600);
 const FILE: &str = "none, or the absolute path of a file";
 const FILES: &str = "none, or absolute paths of files with commas between them";
 const TRUST: &str = "none, or DOMAIN=FILE with commas between them, where FILE is an absolute path";
+pub(super) const SUITES: &str =
+    "all, or each at most once: aes-128-gcm, aes-256-gcm, chacha20-poly1305";
 const ALLOW: &str = "none, or PORT=PATTERN,... with semicolons between ports, such as 4000=spiffe://example.org/front/*";
 
 /// The use of plain packets by a node with a certificate. From the setting `tls_plain`.
@@ -129,7 +131,7 @@ pub(super) fn parse_rekey(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn parse_suites(text: &str) -> Result<Vec<Suite>, String> {
-    let allowed = || format!("all, or {}, with commas between them", Suite::EXPECTED);
+    let allowed = || SUITES.to_owned();
     if text == "all" {
         return Ok(Suite::ALL.to_vec());
     }
