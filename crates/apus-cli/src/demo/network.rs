@@ -112,7 +112,8 @@ impl Emulated {
         let how =
             if privilege::is_root() { "as root" } else { "in a user namespace, without root" };
         let mut description = format!(
-            "Network: emulated on this machine {how}: 5 hosts, {link_mbps} Mb/s links, 80 % load."
+            "Network: emulated on this machine {how}: 5 hosts, {link_mbps} Mb/s links, 80 % load. \
+             Its nodes speak plain (insecure)."
         );
         description += &in_words(&too_busy, refused);
         Network { lines: emulated_lines(refused), description }

@@ -7,6 +7,7 @@ use apus_node::arguments;
 
 use super::options::CampaignArgs;
 use crate::interrupt;
+use crate::output::say;
 use crate::progress::Bar;
 
 /// Measure in an emulated cluster: a plan, options, or a plan changed by options
@@ -38,6 +39,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let output = args.campaign.output.open()?;
     args.campaign.empty_capture()?;
     interrupt::handle()?;
+    say(&args.campaign.output, "The nodes speak plain (insecure) in the lab's own network.")?;
     let result = emulated::run(&settings, args.campaign.dir.clone(), &Bar::new())?;
     output.deliver(&result)
 }
