@@ -219,6 +219,10 @@ fn plain_packets_are_exchanged_with_the_own_machine_and_the_plain_peers_only() {
         let listed = client(0, &format!("{scheme}://10.88.0.2"), "10.88.0.2");
         assert_eq!(row(&listed)["calls"], 1, "{scheme}");
     }
+    let called = "node client --insecure --link udp --unloaded 1 --servers 10.88.0.2:4000 --json -";
+    let open = node(0, called, "none").output().expect("it runs");
+    assert_eq!(row(&open)["calls"], 1, "the server knows the client's address");
+    assert!(stderr(&open).contains("this node speaks plain with everybody"), "{}", stderr(&open));
 }
 
 #[test]
