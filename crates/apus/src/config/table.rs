@@ -135,9 +135,9 @@ macro_rules! text_settings {
             /// `use` (calls are plain, requests may be either). They are the steps by which a cluster moves.
             tls_plain: Plain = "refuse", tls::parse_plain;
 
-            /// Other hosts with which packets are exchanged that are not encrypted: `none`, or IP addresses and networks such as
-            /// `10.1.0.0/16` with commas between them. They are for raw links, and for nodes without a certificate. A node with one
-            /// has `tls_plain` for UDP.
+            /// Other hosts with which the node exchanges unencrypted packets: `none`, or IP addresses and networks such as
+            /// `10.1.0.0/16` with commas between them. The setting is for raw links, and for nodes without a certificate. Over UDP, a
+            /// node with a certificate follows `tls_plain`.
             tls_plain_peers: Networks = "none", tls::parse_networks;
         }
     };
