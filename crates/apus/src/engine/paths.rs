@@ -17,7 +17,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// No link reaches the address, the node exchanges no plain packets with it, or the node uses the engine of another process and is not attached.
+    /// No link reaches the address, the node exchanges no plain packets with its host, or the node uses the engine of another process
+    /// and is not attached.
     #[inline]
     pub(crate) fn resolve(&mut self, host: SocketAddr) -> Result<PathId, CallError> {
         let Self { neighbours, endpoint, link, sealed_peers, .. } = self;
