@@ -226,7 +226,7 @@ impl Liar {
             Action::Look => self.look(),
             Action::BeCalled { length } => {
                 let to = Address::new(honest.address, FREE);
-                let _ = honest.client.start(to, vec![b'x'; 1 + usize::from(length)]); // The call is dropped at once.
+                let _ = honest.client.call(to, vec![b'x'; 1 + usize::from(length)]).start(); // The call is dropped at once.
                 true
             }
         }
@@ -249,7 +249,7 @@ fuzz_target!(|actions: Vec<Action>| {
     }
     drop(liar);
     let to = Address::new(honest.address, PORT);
-    assert_eq!(honest.client.call(to, "x").expect("honest processes are not affected"), "x");
+    assert_eq!(honest.client.call(to, "x").wait().expect("honest processes are not affected"), "x");
     let since = Instant::now();
     loop {
         let processes = honest.engine.processes();

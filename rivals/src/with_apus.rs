@@ -20,10 +20,10 @@ const PORT: u16 = 1;
 pub(crate) fn connect(link: &str, server: SocketAddr) -> Result<Box<dyn Client>> {
     let (node, runtime) = start(link)?;
     let (client, to) = (node.client()?, Address::new(server, PORT));
-    client.connect(to, &CallOptions::new())?;
+    client.connect(to).wait()?;
     let client = AsyncClient::within(runtime, async move {
         Ok(move |body| {
-            let call = client.start(to, body);
+            let call = client.call(to, body).start();
             async move { Ok(call?.await?) }
         })
     })?;

@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
     let client = client_node.client()?;
 
-    client.call(at, "hello")?;
+    client.call(at, "hello").wait()?;
     thread::sleep(Duration::from_secs(1));
     let before = cpu::process_time();
     thread::sleep(IDLE);

@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut times = Vec::with_capacity(CALLS);
     for _ in 0..CALLS {
         let begun = Instant::now();
-        assert_eq!(client.call(to, BODY), Err(CallError::NoSuchPort));
+        assert_eq!(client.call(to, BODY).wait(), Err(CallError::NoSuchPort));
         times.push(begun.elapsed());
     }
     times.sort_unstable();

@@ -25,9 +25,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use apus::{
-    Address, Call, CallOptions, Client, Config, EngineAccess, EngineAt, Node, Request, SharedEngine,
-};
+use apus::{Address, Call, Client, Config, EngineAccess, EngineAt, Node, Request, SharedEngine};
 
 const PORT: u16 = 4000;
 const THREADS: usize = 4;
@@ -372,7 +370,7 @@ fn be_client(server: SocketAddr, place: &str) {
     let node = start_node(place);
     let client = node.client().expect("a port is free");
     let address = Address::new(server, PORT);
-    client.connect(address, &CallOptions::new()).expect("the server is there");
+    client.connect(address).wait().expect("the server is there");
     wait_until(|| node.stats().memory.pairs_met == 1);
     let answered = Arc::<AtomicU64>::default();
     let logs: Vec<Arc<Mutex<Log>>> = (0..THREADS).map(|_| Arc::default()).collect();
@@ -413,7 +411,7 @@ fn call(client: &Client, to: Address, mut random: Random, log: &Mutex<Log>, answ
         let length = body.len();
         let began = now();
         log.lock().expect("no thread panics").outstanding.push_back(began);
-        let mut left = match client.start(to, body) {
+        let mut left = match client.call(to, body).start() {
             Ok(call) => {
                 calls.push_back((began, length, call));
                 usize::from(calls.len() == WINDOW)

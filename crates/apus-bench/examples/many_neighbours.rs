@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use apus::net::cpu;
-use apus::{Address, Bytes, CallOptions, Client, Config, Links, Node, Request, Route};
+use apus::{Address, Bytes, Client, Config, Links, Node, Request, Route};
 
 /// Number of calls of a caller before the other one has its turn.
 const CALLS: usize = 20_000;
@@ -54,7 +54,7 @@ fn measure(peers: usize) -> Outcome<()> {
     // Each server has answered a call before, so that the memory for its first call does not count.
     let stranger = start_node(Links::Udp)?.client()?;
     for &address in &addresses {
-        stranger.call(address, BODY)?;
+        stranger.call(address, BODY).wait()?;
     }
     thread::sleep(IDLE);
     let before = servers.memory()?;
@@ -97,8 +97,8 @@ fn start_node(link: Links) -> Outcome<Node> {
 
 /// Shares memory with a node.
 fn meet(client: &Client, address: Address) -> Outcome<()> {
-    client.connect(address, &CallOptions::new())?;
-    client.call(address, BODY)?;
+    client.connect(address).wait()?;
+    client.call(address, BODY).wait()?;
     Ok(())
 }
 
@@ -107,7 +107,7 @@ fn p50(client: &Client, address: Address) -> Outcome<Duration> {
     let mut times = Vec::with_capacity(CALLS);
     for _ in 0..CALLS {
         let begun = Instant::now();
-        client.call(address, BODY)?;
+        client.call(address, BODY).wait()?;
         times.push(begun.elapsed());
     }
     Ok(median(times))

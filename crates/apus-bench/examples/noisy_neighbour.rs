@@ -29,7 +29,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use apus::net::cpu;
-use apus::{Address, CallOptions, Client, Config, Flush, Node, Request, Route};
+use apus::{Address, Client, Config, Flush, Node, Request, Route};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -67,7 +67,7 @@ fn measure(micros: &str) -> Outcome<()> {
     let address = Address::new(server.line.parse()?, PORT);
     let node = start_node()?;
     let client = node.client()?;
-    client.connect(address, &CallOptions::new())?;
+    client.connect(address).wait()?;
     assert_eq!(node.route(address), Route::Memory);
     let name = format!("others take {micros} µs each");
     println!(
@@ -104,7 +104,7 @@ impl Measured {
 
 fn calls(client: &Client, address: Address) -> Outcome<Measured> {
     let answered = || -> Outcome<u64> {
-        let answer = client.call(address, OURS)?;
+        let answer = client.call(address, OURS).wait()?;
         Ok(u64::from_le_bytes(answer[..].try_into()?))
     };
     let (first, start) = (answered()?, Instant::now());
@@ -186,7 +186,7 @@ fn crowd(server: SocketAddr, length: usize, window: usize) -> Outcome<()> {
     let node = start_node()?;
     let client = node.client()?;
     let address = Address::new(server, PORT);
-    client.connect(address, &CallOptions::new())?;
+    client.connect(address).wait()?;
     let body = apus::Bytes::from(vec![7; length]);
     for call in 0..window {
         client.send(address, body.clone(), call as u64, Flush::Now)?;

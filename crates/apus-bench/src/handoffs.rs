@@ -115,7 +115,7 @@ impl Caller {
         for _ in 0..calls {
             stop::check()?;
             let start = Instant::now();
-            let response = self.client.call(self.to, query.clone())?;
+            let response = self.client.call(self.to, query.clone()).wait()?;
             latency.record_ns(start.elapsed().as_nanos() as u64);
             ensure!(value_of(&response).is_ok(), "the server lost its only record");
             if !gap.is_zero() {
@@ -126,7 +126,7 @@ impl Caller {
     }
 
     fn server_counters(&self) -> Result<Snapshot> {
-        let response = self.client.call(self.to, Query::Stats.encode())?;
+        let response = self.client.call(self.to, Query::Stats.encode()).wait()?;
         Ok(serde_json::from_slice(value_of(&response)?)?)
     }
 }

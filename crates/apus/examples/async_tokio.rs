@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = node.client()?;
     let mut calls = Vec::new();
     for number in 0..100_u64 {
-        calls.push(client.start(address, number.to_string())?);
+        calls.push(client.call(address, number.to_string()).start()?);
     }
     for (number, call) in calls.into_iter().enumerate() {
         println!("{number} squared is {}", String::from_utf8_lossy(&call.await?));

@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use apus::{Address, CallOptions, Client, Config, Node, Service};
+use apus::{Address, Client, Config, Node, Service};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use tokio::runtime::{Builder, Runtime};
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         pin(0);
         let node = Node::start(&config)?;
         let client = node.client()?;
-        client.connect(to, CallOptions::new().deadline(Duration::from_secs(10)))?;
+        client.connect(to).deadline(Duration::from_secs(10)).wait()?;
         call(waits, &node, &client, to, calls / 10);
         let mut times = call(waits, &node, &client, to, calls);
         times.sort();
@@ -112,7 +112,7 @@ fn call(waits: Waits, node: &Node, client: &Client, to: Address, calls: usize) -
     if waits == Waits::Blocking {
         for _ in 0..calls {
             let before = Instant::now();
-            client.call(to, &[7; 100][..]).unwrap();
+            client.call(to, &[7; 100][..]).wait().unwrap();
             times.push(before.elapsed());
         }
         return times;
@@ -122,7 +122,7 @@ fn call(waits: Waits, node: &Node, client: &Client, to: Address, calls: usize) -
     let calling = async move {
         for _ in 0..calls {
             let before = Instant::now();
-            client.start(to, &[7; 100][..]).unwrap().await.unwrap();
+            client.call(to, &[7; 100][..]).await.unwrap();
             times.push(before.elapsed());
         }
         times

@@ -115,7 +115,7 @@ fn node_of_own_shard(
 
 /// Makes one call and waits for its handle.
 fn one(client: &Client, service: &Service, to: Address) -> Result<(), Box<dyn Error>> {
-    let call = client.start(to, &[7; 100][..])?;
+    let call = client.call(to, &[7; 100][..]).start()?;
     let mut request = receive(client, service)?;
     let body = request.take_body();
     request.reply(body)?;

@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let node = Node::start(&config)?;
     let client = node.client()?;
-    let call = client.start(address, "a long computation")?;
+    let call = client.call(address, "a long computation").start()?;
     println!("{}", received.recv()?);
     // Dropping the call gives it up as well. A `Canceller` does so from another thread.
     call.cancel();

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use apus::{Address, CallError, CallOptions, Config, Node};
+use apus::{Address, CallError, Config, Node};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = Config::new();
@@ -31,11 +31,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let node = Node::start(&config)?;
     let client = node.client()?;
     for (body, deadline) in [("quick", Some(10_000)), ("quick", None), ("slow", Some(100))] {
-        let mut options = CallOptions::new();
+        let mut call = client.call(address, body);
         if let Some(millis) = deadline {
-            options.deadline(Duration::from_millis(millis));
+            call = call.deadline(Duration::from_millis(millis));
         }
-        match client.call_with(address, body, &options) {
+        match call.wait() {
             Ok(response) => println!("{body}: {}", String::from_utf8_lossy(&response)),
             Err(CallError::Deadline { .. }) => println!("{body}: the deadline has passed"),
             Err(error) => return Err(error.into()),

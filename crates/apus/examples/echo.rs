@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let node = Node::start(&config)?;
     let client = node.client()?;
-    let response = client.call(address, "hello")?;
+    let response = client.call(address, "hello").wait()?;
     println!("{}", String::from_utf8_lossy(&response));
     Ok(())
 }

@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // A task that is spawned is woken without a system call.
     let calling = runtime.spawn(async move {
         for word in ["one", "two", "three"] {
-            let response = client.start(address, word)?.await?;
+            let response = client.call(address, word).await?;
             println!("{}", String::from_utf8_lossy(&response));
         }
         Ok::<_, apus::CallError>(())

@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let node = Node::start(&config)?;
     let client = node.client()?;
-    let call = client.start(address, "work")?;
+    let call = client.call(address, "work").start()?;
     println!("{}", received.recv()?);
     // A real program does so on SIGTERM.
     server.close(Duration::from_secs(10))?;

@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let node = Node::start(&config)?;
     let client = node.client()?;
     for _ in 0..10 {
-        client.call(address, "hello")?;
+        client.call(address, "hello").wait()?;
     }
     let (calls, requests) = (node.stats().protocol.calls, server.stats().protocol.requests);
     println!("the client's node: {calls} calls; the server's node: {requests} requests");

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use apus::{Address, CallOptions, Config, Node};
+use apus::{Address, Config, Node};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut config = Config::new();
@@ -30,12 +30,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
     });
     let client = node.client()?;
-    client.connect(address, &CallOptions::new())?;
-    let options = *CallOptions::new().deadline(Duration::from_millis(100));
-    let calls: Vec<_> =
-        (0..100).map(|_| client.start_with(address, "work", &options)).collect::<Result<_, _>>()?;
+    client.connect(address).wait()?;
+    let calls: Vec<_> = (0..100)
+        .map(|_| client.call(address, "work").deadline(Duration::from_millis(100)).start())
+        .collect::<Result<_, _>>()?;
     let answered = calls.into_iter().filter_map(|call| call.wait().ok()).count();
-    client.call(address, "last")?; // All requests that the service executes have begun by now.
+    client.call(address, "last").wait()?; // All requests that the service executes have begun by now.
     let executed = executed.load(Ordering::Relaxed) - 1;
     let skipped = server.stats().protocol.requests_skipped;
     println!("100 calls: {answered} answered in time, {executed} executed, {skipped} skipped");

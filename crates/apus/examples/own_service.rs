@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for threads in ["one thread", "two threads"] {
         let (serving, own) = (service.clone(), server.client()?);
         thread::spawn(move || serving.serve(|request| handle(&own, address, request)));
-        let response = client.call(address, "outer")?;
+        let response = client.call(address, "outer").wait()?;
         println!("{threads}: {}", String::from_utf8_lossy(&response));
     }
     Ok(())
@@ -26,7 +26,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn handle(own: &Client, address: Address, mut request: Request) {
     let body = request.take_body();
     let answer = match &body[..] {
-        b"outer" => own.call(address, "inner").unwrap_or_else(|error| error.to_string().into()),
+        b"outer" => {
+            own.call(address, "inner").wait().unwrap_or_else(|error| error.to_string().into())
+        }
         _ => body,
     };
     let _ = request.reply(answer); // The client may have given up.

@@ -23,9 +23,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let node = Node::start(&config)?;
     let client = node.client()?;
-    let slow = client.start(address, "slow")?;
+    let slow = client.call(address, "slow").start()?;
     for text in ["one", "two"] {
-        println!("{}", String::from_utf8_lossy(&client.start(address, text)?.await?));
+        println!("{}", String::from_utf8_lossy(&client.call(address, text).await?));
     }
     println!("{}", String::from_utf8_lossy(&slow.await?));
     service.shutdown();

@@ -41,7 +41,7 @@ fn repeated(
     mut between: impl FnMut(),
 ) -> Result<Bytes, CallError> {
     for _ in 1..3 {
-        match client.call(to, body) {
+        match client.call(to, body).wait() {
             Err(error) if !error.may_have_executed() => {
                 println!("not executed, so it is repeated: {error}");
                 between();
@@ -49,5 +49,5 @@ fn repeated(
             result => return result,
         }
     }
-    client.call(to, body)
+    client.call(to, body).wait()
 }

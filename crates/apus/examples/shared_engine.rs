@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     let address = Address::new(engine.local_addr(), 4000);
     println!("the route: {:?}", node.route(address));
-    let response = node.client()?.call(address, "hello")?;
+    let response = node.client()?.call(address, "hello").wait()?;
     println!("{}", String::from_utf8_lossy(&response));
     println!("processes attached: {}", engine.processes().len());
 

@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let node = Node::start(&config)?;
     let limited = ServiceBuilder::new().concurrency_limit(8).service(node.client()?);
-    let options = *CallOptions::new().deadline(Duration::from_secs(10));
+    let options = CallOptions::new().deadline(Duration::from_secs(10));
     let mut calls = Vec::new();
     for word in ["shortest", "remaining", "time", "first"] {
         calls.push(tokio::spawn(limited.clone().oneshot((address, word.into(), options))));

@@ -4,7 +4,7 @@
 
 use std::thread;
 
-use apus::{Address, CallOptions, Config, Node, TraceContext};
+use apus::{Address, Config, Node, TraceContext};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = Config::new();
@@ -17,14 +17,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let onward = front.client()?;
     thread::spawn(move || {
         front_service.serve(|request| {
-            let mut options = CallOptions::new();
+            let mut call = onward.call(back_address, "front's question");
             if let Some(received) = request.trace_context() {
                 // The same trace, with a span of this service.
                 let own = TraceContext::new(received.trace_id(), [7; 8], received.flags());
-                options.trace_context(own.expect("no id is zero"));
+                call = call.trace_context(own.expect("no id is zero"));
             }
-            let answer = onward.call_with(back_address, "front's question", &options);
-            let _ = request.reply(answer.unwrap_or_default()); // The client may have given up.
+            let answer = call.wait().unwrap_or_default();
+            let _ = request.reply(answer); // The client may have given up.
         });
     });
     thread::spawn(move || {
@@ -37,9 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let node = Node::start(&config)?;
     let context: TraceContext =
         "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse()?;
-    let mut options = CallOptions::new();
-    options.trace_context(context);
-    let seen = node.client()?.call_with(front_address, "question", &options)?;
+    let seen = node.client()?.call(front_address, "question").trace_context(context).wait()?;
     println!("given:   {context}");
     println!("arrived: {}", String::from_utf8_lossy(&seen));
     Ok(())

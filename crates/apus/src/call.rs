@@ -5,10 +5,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use apus_proto::{Cookie, SocketKey, Time};
-use apus_wire::TraceContext;
+use apus_proto::{SocketKey, Time};
 use bytes::Bytes;
 
 use crate::delivery::Regime;
@@ -16,107 +14,15 @@ use crate::delivery::parker::{self, Waiter, WaiterId};
 use crate::delivery::spin::Spin;
 use crate::delivery::waiting::Awaited;
 use crate::engine::Engine;
+use crate::engine::lock::Guard;
 use crate::error::CallError;
 use crate::mail::{CallKey, Mail};
 use crate::observe::spans::CallSpan;
 use crate::socket::SocketInner;
 use crate::sync::clock;
 
-/// Options of a call. Setters return the options, so that they can be chained.
-///
-/// ```no_run
-/// # use apus::{Address, CallError, CallOptions, Client};
-/// # use std::time::Duration;
-/// # fn example(client: &Client, to: Address) -> Result<(), CallError> {
-/// client.call_with(to, "hello", CallOptions::new().deadline(Duration::from_millis(20)))?;
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct CallOptions {
-    deadline: Option<Duration>,
-    trace: Option<TraceContext>,
-    /// The call ends at once if there is no room for it.
-    refused: bool,
-}
-
-impl CallOptions {
-    /// The defaults: no deadline, no trace context, and the call waits for room.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self { deadline: None, trace: None, refused: false }
-    }
-
-    /// Whether a call waits until other calls of the node have ended, if the limits and budgets of the node have no room for it.
-    /// Default `true`.
-    ///
-    /// A call without room ends with [`CallError::OverBudget`] or [`CallError::TooManyCalls`]:
-    ///
-    /// * at once with `false`, if no other call of the node is under way, and if 1,024 calls wait already;
-    /// * at its deadline;
-    /// * without a deadline, when nothing has moved for the setting `peer_timeout` and the application has not taken responses.
-    ///
-    /// Calls of [`Client::send`](crate::Client::send) never wait.
-    pub const fn wait_for_room(&mut self, waits: bool) -> &mut Self {
-        self.refused = !waits;
-        self
-    }
-
-    #[inline]
-    pub(crate) const fn waits(&self) -> bool {
-        !self.refused
-    }
-
-    /// Ends the call with [`CallError::Deadline`] if it has no response this long after its start. Zero ends it at once; its
-    /// request may have been sent. Without a deadline, which is the default, the call ends when the peer has been silent for
-    /// the setting `peer_timeout`.
-    pub const fn deadline(&mut self, deadline: Duration) -> &mut Self {
-        self.deadline = Some(deadline);
-        self
-    }
-
-    /// Sends the call's place in a distributed trace to the server ([`Request::trace_context`](crate::Request::trace_context)). The
-    /// packet with the first byte of the request is 28 bytes longer. Linux hosts get no context.
-    ///
-    /// ```
-    /// use apus::CallOptions;
-    ///
-    /// // From the header of an HTTP request.
-    /// let traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-    /// let mut options = CallOptions::new();
-    /// options.trace_context(traceparent.parse()?);
-    /// # Ok::<(), apus::ParseTraceContextError>(())
-    /// ```
-    pub const fn trace_context(&mut self, context: TraceContext) -> &mut Self {
-        self.trace = Some(context);
-        self
-    }
-
-    /// The trace context that the application has given.
-    #[inline]
-    pub(crate) fn given_trace(&self) -> Option<TraceContext> {
-        self.trace
-    }
-
-    /// The core's options for a call that begins now and carries this trace context. The engine sets the cookie.
-    #[inline]
-    pub(crate) fn with_trace(
-        &self,
-        now: Time,
-        trace: Option<TraceContext>,
-    ) -> apus_proto::CallOptions {
-        let (deadline, trace) = (self.deadline_from(now), trace.map(Box::new));
-        apus_proto::CallOptions { cookie: Cookie::default(), deadline, trace }
-    }
-
-    #[inline]
-    pub(crate) fn deadline_from(&self, now: Time) -> Option<Time> {
-        self.deadline.map(|deadline| now + deadline)
-    }
-}
-
-/// A started call whose result was not taken. A thread waits for the result with [`wait`](Self::wait); a task awaits the call, a
-/// future for any executor.
+/// A call that is under way. Begun by [`CallBuilder::start`](crate::CallBuilder::start). A thread waits for the result with
+/// [`wait`](Self::wait); a task awaits the call, a future for any executor.
 ///
 /// A dropped call is given up: its response is dropped, and the server is notified. A call keeps its client's port open.
 ///
@@ -135,22 +41,15 @@ impl CallOptions {
 /// # });
 /// # let client = node.client()?;
 /// // Both requests are under way before the first wait.
-/// let first = client.start(address, "one")?;
-/// let second = client.start(address, "two")?;
+/// let first = client.call(address, "one").start()?;
+/// let second = client.call(address, "two").start()?;
 /// assert_eq!(first.wait()?, "one");
 /// assert_eq!(second.wait()?, "two");
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// A task awaits the call instead:
-///
-/// ```no_run
-/// # async fn example(client: apus::Client, address: apus::Address) -> Result<(), apus::CallError> {
-/// let response = client.start(address, "one")?.await?;
-/// # Ok(())
-/// # }
-/// ```
+/// A task awaits the call instead.
 #[must_use = "dropping a call gives it up"]
 pub struct Call {
     socket: Arc<SocketInner>,
@@ -212,7 +111,7 @@ impl Call {
     /// #     });
     /// # });
     /// # let client = node.client()?;
-    /// let mut call = client.start(address, "hello")?;
+    /// let mut call = client.call(address, "hello").start()?;
     /// let response = loop {
     ///     match call.try_take() {
     ///         Ok(result) => break result?,
@@ -228,6 +127,33 @@ impl Call {
             Some(result) => Ok(self.end(result)),
             None => Err(self),
         }
+    }
+
+    /// Polls the call under the lock of its engine.
+    pub(crate) fn poll_locked(
+        &mut self,
+        socket: &SocketInner,
+        mut engine: Guard<'_>,
+        now: Time,
+        context: &Context<'_>,
+    ) -> Poll<Result<Bytes, CallError>> {
+        let regime = socket.shared.regime;
+        if engine.holds_back() || regime == Regime::AlwaysPolls {
+            engine.turn(now);
+        }
+        if let Some(result) = engine.mail.take_result(self.key) {
+            drop(engine);
+            return Poll::Ready(self.end(result));
+        }
+        if regime == Regime::AlwaysPolls {
+            context.waker().wake_by_ref();
+        } else {
+            let waiter = Waiter::task(parker::next_id(), context.waker());
+            engine.mail.wait_for_call(self.key, waiter);
+            engine.need_progress();
+            engine.transmit_due(now);
+        }
+        Poll::Pending
     }
 
     /// The result if the call has ended.
@@ -268,28 +194,10 @@ impl Future for Call {
         assert!(!self.taken, "a call has one result");
         parker::count_task_poll();
         let socket = Arc::clone(&self.socket);
-        let shared = &*socket.shared;
-        let mut engine = match shared.enter() {
-            Ok(engine) => engine,
-            Err(unusable) => return Poll::Ready(self.end(Err(unusable.into()))),
-        };
-        let now = clock::now();
-        if engine.holds_back() || shared.regime == Regime::AlwaysPolls {
-            engine.turn(now);
+        match socket.shared.enter() {
+            Ok(engine) => self.poll_locked(&socket, engine, clock::now(), context),
+            Err(unusable) => Poll::Ready(self.end(Err(unusable.into()))),
         }
-        if let Some(result) = engine.mail.take_result(self.key) {
-            drop(engine);
-            return Poll::Ready(self.end(result));
-        }
-        if shared.regime == Regime::AlwaysPolls {
-            context.waker().wake_by_ref();
-        } else {
-            let waiter = Waiter::task(parker::next_id(), context.waker());
-            engine.mail.wait_for_call(self.key, waiter);
-            engine.need_progress();
-            engine.transmit_due(now);
-        }
-        Poll::Pending
     }
 }
 
@@ -327,7 +235,7 @@ impl fmt::Debug for Call {
 /// # let service = node.bind(4000)?; // Answers nothing.
 /// # let address = apus::Address::new(node.local_addr(), 4000);
 /// # let client = node.client()?;
-/// let call = client.start(address, "a request that takes long")?;
+/// let call = client.call(address, "a request that takes long").start()?;
 /// let canceller = call.canceller();
 /// thread::spawn(move || canceller.cancel());
 /// assert_eq!(call.wait(), Err(CallError::Cancelled));

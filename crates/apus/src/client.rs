@@ -12,7 +12,9 @@ use apus_proto::{Endpoint, Time};
 use bytes::Bytes;
 
 use crate::address::Address;
-use crate::call::{AwaitCall, Call, CallOptions};
+use crate::call::{AwaitCall, Call};
+use crate::call_builder::{CallBuilder, Connect};
+use crate::call_options::CallOptions;
 use crate::config::PeerRule;
 use crate::delivery::serving;
 use crate::engine::lock::Guard;
@@ -22,7 +24,6 @@ use crate::error::{CallError, RecvError, RuleError};
 use crate::flush::{Flush, operate};
 use crate::mail::queue::{Queue, WaitingResponse};
 use crate::mail::{CallKey, CompletionMode};
-use crate::observe::events;
 use crate::observe::spans::{CallSpan, SpanNumber};
 use crate::observe::stats::PortStats;
 use crate::socket::{Deliverable, Recv, Socket, SocketInner};
@@ -137,21 +138,15 @@ impl Client {
     }
 
     /// Performs first contact with the node at `to`, which takes one round trip. Without it, the first call to a node takes one
-    /// round trip longer than later calls. Returns at once for nodes on a raw link (`homa://`), which need no first contact, and
-    /// for nodes that are known, unless a process of this host is being met.
+    /// round trip longer than later calls. The result is awaited, or [`wait`](Connect::wait) blocks. It is there at once for nodes on a
+    /// raw link (`homa://`), which need no first contact, and for nodes that are known, unless a process of this host is being met.
     ///
     /// If a process of this host listens where the node would ([`Node`](crate::Node#within-one-host)), this also waits until
     /// memory is shared with it, or until it is clear that none will be. A process that has shared no memory after 0.5 s is
-    /// given up. This returns by the deadline of `options`, if there is one: without an error if the node is known, even if no memory
-    /// is shared with it yet.
-    ///
-    /// # Errors
-    ///
-    /// See [`CallError`]. [`CallError::NoSuchPort`] is reported only by a first contact, not by a node that is known.
+    /// given up.
     ///
     /// ```
     /// use std::time::Duration;
-    /// use apus::CallOptions;
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let mut config = apus::Config::new();
@@ -166,92 +161,57 @@ impl Client {
     /// #     });
     /// # });
     /// # let client = node.client()?;
-    /// client.connect(address, CallOptions::new().deadline(Duration::from_secs(5)))?;
-    /// let response = client.call(address, "hello")?; // One round trip.
+    /// client.connect(address).deadline(Duration::from_secs(5)).wait()?;
+    /// let response = client.call(address, "hello").wait()?; // One round trip.
     /// # Ok(())
     /// # }
     /// ```
-    pub fn connect(&self, to: Address, options: &CallOptions) -> Result<(), CallError> {
+    pub fn connect(&self, to: Address) -> Connect<'_> {
+        Connect::new(self, to)
+    }
+
+    pub(crate) fn start_connect(
+        &self,
+        to: Address,
+        deadline: Option<Duration>,
+    ) -> Result<Call, CallError> {
         let end = self.socket.end(to.host);
         let (mut engine, to) = end.shared.enter_towards(to)?;
         let now = clock::now();
-        let call = engine.connect(now, end.key, to, options.deadline_from(now))?;
+        let call = engine.connect(now, end.key, to, deadline.map(|deadline| now + deadline))?;
         engine.transmit(now);
-        let mut awaited = AwaitCall { call, socket: end.key };
-        let until = options.deadline_from(now);
-        let mut ended = end.shared.wait(engine, &mut awaited, now, until)?;
-        if ended.is_none() {
-            let mut engine = end.shared.lock()?;
-            if engine.give_up_meeting(call) {
-                return Ok(());
-            }
-            // Its deadline ends it within a tick.
-            ended = end.shared.wait(engine, &mut awaited, clock::now(), None)?;
-        }
-        ended.expect("a wait without end has a result").map(drop).inspect_err(events::call_failed)
+        engine.transmit_due(now);
+        drop(engine);
+        Ok(Call::new(Arc::clone(end), call, CallSpan::none()))
     }
 
-    /// Sends a request and waits for its response, as [`start`](Self::start) and [`Call::wait`] do. Allocates nothing but the
-    /// response.
+    /// A call: `client.call(to, body).await?` in a task, `client.call(to, body).wait()?` in a thread. [`CallBuilder`] has the options
+    /// and the other ways.
     ///
-    /// The call has no deadline: it ends with the response, or when the peer has been silent for the setting `peer_timeout` (1
-    /// s).
+    /// The body is not copied: use [`Bytes`], `Vec<u8>` or `&'static [u8]`.
     ///
-    /// # Errors
-    ///
-    /// See [`CallError`].
-    pub fn call(&self, to: Address, body: impl Into<Bytes>) -> Result<Bytes, CallError> {
-        self.call_with(to, body, &CallOptions::new())
+    /// Without a [deadline](CallBuilder::deadline) a call ends with the response, or when the peer has been silent for the setting
+    /// `peer_timeout` (1 s).
+    #[inline]
+    pub fn call(&self, to: Address, body: impl Into<Bytes>) -> CallBuilder<'_> {
+        CallBuilder::new(self, to, body.into())
     }
 
-    /// [`call`](Self::call) with options.
-    ///
-    /// # Errors
-    ///
-    /// See [`CallError`].
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use apus::{CallError, CallOptions};
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let mut config = apus::Config::new();
-    /// # config.listen("127.0.0.1:0".parse()?);
-    /// # let node = apus::Node::start(&config)?;
-    /// # let service = node.bind(4000)?;
-    /// # let address = apus::Address::new(node.local_addr(), 4000);
-    /// # std::thread::spawn(move || {
-    /// #     service.serve(|request| {
-    /// #         let body = request.body().clone();
-    /// #         let _ = request.reply(body);
-    /// #     });
-    /// # });
-    /// # let client = node.client()?;
-    /// let mut options = CallOptions::new();
-    /// options.deadline(Duration::from_secs(5));
-    /// match client.call_with(address, "hello", &options) {
-    ///     Ok(response) => assert_eq!(response, "hello"),
-    ///     Err(CallError::Deadline { story, .. }) => eprintln!("no response in time: {story}"),
-    ///     Err(error) => return Err(error.into()),
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn call_with(
+    #[inline]
+    pub(crate) fn call_and_wait(
         &self,
         to: Address,
-        body: impl Into<Bytes>,
+        body: Bytes,
         options: &CallOptions,
     ) -> Result<Bytes, CallError> {
-        let body = body.into();
         let span = CallSpan::begin(to, body.len());
-        let result = self.call_and_wait(to, body, options, &span);
+        let result = self.wait_for_response(to, body, options, &span);
         span.end(&result);
         result
     }
 
     #[inline]
-    fn call_and_wait(
+    fn wait_for_response(
         &self,
         to: Address,
         body: Bytes,
@@ -275,43 +235,9 @@ impl Client {
         end.shared.wait(engine, &mut awaited, now, None)?.expect("a wait without end has a result")
     }
 
-    /// Sends a request. A thread waits for the [`Call`], or a task awaits it as a future. Dropping the [`Call`] gives the call
-    /// up.
-    ///
-    /// The body is not copied: use [`Bytes`], `Vec<u8>` or `&'static [u8]`. The part that may be sent without a grant is
-    /// transmitted before this returns. The rest is transmitted while any thread waits, or in the background (see
-    /// [`Delivery`](crate::Delivery)).
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`CallError`] that are marked misuse or local. Nothing was sent.
-    pub fn start(&self, to: Address, body: impl Into<Bytes>) -> Result<Call, CallError> {
-        self.start_with(to, body, &CallOptions::new())
-    }
-
-    /// [`start`](Self::start) with options.
-    ///
-    /// # Errors
-    ///
-    /// As [`start`](Self::start).
-    pub fn start_with(
-        &self,
-        to: Address,
-        body: impl Into<Bytes>,
-        options: &CallOptions,
-    ) -> Result<Call, CallError> {
-        let body = body.into();
-        let span = CallSpan::begin(to, body.len());
-        let begun = self.begin(to, body, options, &span).inspect_err(|error| span.fail(error));
-        let (end, mut engine, now, call) = begun?;
-        engine.transmit_due(now);
-        drop(engine);
-        Ok(Call::new(Arc::clone(end), call, span))
-    }
-
     /// Sends a request as far as may be now. The lock is still held.
     #[inline]
-    fn begin(
+    pub(crate) fn begin(
         &self,
         to: Address,
         body: Bytes,
@@ -362,7 +288,7 @@ impl Client {
         cookie: u64,
         flush: Flush,
     ) -> Result<(), CallError> {
-        self.send_with(to, body, cookie, flush, &CallOptions::new())
+        self.send_with(to, body, cookie, flush, CallOptions::new())
     }
 
     /// [`send`](Self::send) with options.
@@ -376,7 +302,7 @@ impl Client {
         body: impl Into<Bytes>,
         cookie: u64,
         flush: Flush,
-        options: &CallOptions,
+        options: CallOptions,
     ) -> Result<(), CallError> {
         let body = body.into();
         let mut span = CallSpan::begin(to, body.len());

@@ -24,7 +24,7 @@
 //! // The client: `apus::resolve("host:4000")` where the address is a name.
 //! let node = Node::start(&Config::new())?;
 //! let client = node.client()?;
-//! let response = client.call(address, "hello")?;
+//! let response = client.call(address, "hello").wait()?; // In a task: `.await?`
 //! assert_eq!(&response[..], b"hello");
 //! # Ok(())
 //! # }
@@ -40,7 +40,7 @@
 //! |---|---|
 //! | a node, its links and its end | [`Node`], [`Config`] with a [`Setting`] for each key, [`Delivery`], [`Links`], [`Capabilities`] |
 //! | names and addresses | [`resolve()`], [`Address`], [`probe()`] to find out which protocol a host speaks |
-//! | calls | [`Client`], [`CallOptions`] with deadlines, [`Call`], [`Canceller`], [`Response`] for many at a time |
+//! | calls | [`Client`], [`CallBuilder`] with deadlines, [`Call`], [`Canceller`], [`CallOptions`], [`Response`] for many at a time |
 //! | requests | [`Service`], [`Request`], [`LocalCaller`] for the process that calls |
 //! | bytes in order | [`Stream`], [`StreamListener`], [`StreamOptions`] |
 //! | failures | [`CallError`] with its [story](CallError::story), [`StartError`], [`OpenError`], [`RecvError`], [`ReplyFailed`], [`CloseError`] |
@@ -62,18 +62,18 @@
 //!
 //! | | blocking | future | without waiting |
 //! |---|---|---|---|
-//! | one call | [`Client::call`] | [`Client::start`], [`Call`] | |
-//! | several calls | [`Client::start`], [`Call::wait`] | [`Call`] | [`Call::try_take`] |
+//! | one call | [`CallBuilder::wait`] | `client.call(to, body).await` | |
+//! | several calls | [`CallBuilder::start`], [`Call::wait`] | [`Call`] | [`Call::try_take`] |
 //! | very many calls | [`Client::send`], [`Client::recv_many`] | [`Client::recv_async`] | [`Client::try_recv`] |
 //! | requests | [`Service::serve`], [`Service::recv`] | [`Service::recv_async`], a stream (feature `stream`) | [`Service::try_recv`] |
 //! | bytes in order | [`Stream`]: `Read` and `Write` | [`Stream::poll_read`], tokio's traits (feature `tokio`) | |
 //!
 //! Any number of threads and tasks may use the same client or service, with blocking and async operations mixed. Futures work
-//! with every executor and need no reactor. [`Client::call`] blocks its thread, so a task awaits [`Client::start`] instead.
+//! with every executor and need no reactor. [`CallBuilder::wait`] blocks its thread, so a task awaits the call instead.
 //!
 //! # Deadlines and errors
 //!
-//! A deadline ([`CallOptions::deadline`]), [`Call::cancel`], or a drop of the [`Call`] gives a call up. A call that failed may be
+//! A deadline ([`CallBuilder::deadline`]), [`Call::cancel`], or a drop of the [`Call`] gives a call up. A call that failed may be
 //! repeated if [`CallError::may_have_executed`] says no:
 //!
 //! ```no_run
@@ -81,10 +81,9 @@
 //! use apus::{Address, Bytes, CallError, CallOptions, Client};
 //!
 //! fn ask(client: &Client, first: Address, second: Address) -> Result<Bytes, CallError> {
-//!     let mut options = CallOptions::new();
-//!     options.deadline(Duration::from_millis(20));
-//!     match client.call_with(first, "question", &options) {
-//!         Err(error) if !error.may_have_executed() => client.call_with(second, "question", &options),
+//!     let options = CallOptions::new().deadline(Duration::from_millis(20));
+//!     match client.call(first, "question").options(options).wait() {
+//!         Err(error) if !error.may_have_executed() => client.call(second, "question").options(options).wait(),
 //!         result => result,
 //!     }
 //! }
@@ -128,6 +127,8 @@
 // The API.
 mod address;
 mod call;
+mod call_builder;
+mod call_options;
 mod client;
 mod config;
 mod error;
@@ -165,7 +166,9 @@ pub use apus_net::{Capabilities, LinkCounters, Networks, NetworksError};
 pub use apus_proto::{Awaited, CallStory, Counters, FIRST_CLIENT_PORT};
 pub use apus_wire::{ParseTraceContextError, PathError, TraceContext};
 pub use bytes::Bytes;
-pub use call::{Call, CallOptions, Canceller};
+pub use call::{Call, Canceller};
+pub use call_builder::{CallBuilder, CallFuture, Connect, ConnectFuture};
+pub use call_options::CallOptions;
 pub use client::{Client, Response};
 pub use config::{
     Config, ConfigError, DeniedPeers, EngineAt, EngineAtError, Links, LinksError, MetricsAt,
@@ -195,8 +198,6 @@ pub use secure::peer::Peer;
 pub use service::Service;
 pub use shared_engine::{AttachedProcess, EngineAccess, SharedEngine};
 pub use stream::{Stream, StreamListener, StreamOptions};
-#[cfg(feature = "tower")]
-pub use tower::CallFuture;
 
 /// Handles may be used by any number of threads at once.
 const _: () = {

@@ -192,7 +192,7 @@ impl Node {
     /// ```no_run
     /// # fn example(node: &apus::Node) -> Result<(), Box<dyn std::error::Error>> {
     /// let kv = node.resolve("kv.example.org:4000")?;
-    /// let response = node.client()?.call(kv, "hello")?;
+    /// let response = node.client()?.call(kv, "hello").wait()?;
     /// # Ok(())
     /// # }
     /// ```
@@ -274,7 +274,7 @@ impl Node {
     /// # let address = apus::Address::new(node.local_addr(), 4000);
     /// # let client_node = apus::Node::start(&config)?;
     /// let client = client_node.client()?;
-    /// client.connect(address, &CallOptions::new())?;
+    /// client.connect(address).wait()?;
     /// match client_node.route(address) {
     ///     Route::Memory => println!("{address} is on this host"),
     ///     Route::Udp => println!("{address} is reached over UDP"),
@@ -318,7 +318,7 @@ impl Node {
     /// #     });
     /// # });
     /// # let client = node.client()?;
-    /// client.call(address, "hello")?;
+    /// client.call(address, "hello").wait()?;
     /// let stats = node.stats();
     /// assert_eq!(stats.protocol.calls, 1);
     /// for (name, value) in stats.iter().filter(|(_, value)| *value > 0) {

@@ -220,11 +220,11 @@ impl Request {
     /// # fn example(
     /// #     request: apus::Request, client: apus::Client, storage: apus::Address,
     /// # ) -> Result<(), apus::CallError> {
-    /// let mut options = apus::CallOptions::new();
+    /// let mut call = client.call(storage, request.body().clone());
     /// if let Some(left) = request.remaining() {
-    ///     options.deadline(left);
+    ///     call = call.deadline(left);
     /// }
-    /// let value = client.call_with(storage, request.body().clone(), &options)?;
+    /// let value = call.wait()?;
     /// # Ok(())
     /// # }
     /// ```
@@ -239,11 +239,11 @@ impl Request {
     ///
     /// ```no_run
     /// # fn example(request: &apus::Request, client: &apus::Client, storage: apus::Address) -> Result<(), apus::CallError> {
-    /// let mut options = apus::CallOptions::new();
+    /// let mut call = client.call(storage, "read");
     /// if let Some(context) = request.trace_context() {
-    ///     options.trace_context(context); // Or one with the id of a span of this service.
+    ///     call = call.trace_context(context); // Or one with the id of a span of this service.
     /// }
-    /// client.call_with(storage, "read", &options)?;
+    /// call.wait()?;
     /// # Ok(())
     /// # }
     /// ```

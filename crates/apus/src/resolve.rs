@@ -55,7 +55,7 @@ pub fn resolve_async(
 /// fn call_any(client: &Client, name: &str) -> Result<Bytes, Box<dyn std::error::Error>> {
 ///     let mut failure = None;
 ///     for address in apus::resolve_all(name)? {
-///         match client.call(address, "hello") {
+///         match client.call(address, "hello").wait() {
 ///             Err(error) if !error.may_have_executed() => failure = Some(error),
 ///             result => return Ok(result?),
 ///         }

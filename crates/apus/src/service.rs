@@ -202,11 +202,11 @@ impl Service {
     ///
     /// # A handler that calls its own service
     ///
-    /// Such a call waits for another thread to serve it. If no other thread serves, [`Client::call`](crate::Client::call)
+    /// Such a call waits for another thread to serve it. If no other thread serves, [`CallBuilder::wait`](crate::CallBuilder::wait)
     /// detects this after a second and returns [`CallError::OwnService`](crate::CallError::OwnService). The same holds for a thread that
     /// receives in a loop of its own, or whose tasks do ([`recv_async`](Self::recv_async), `requests` with the feature `stream`), as long as no
     /// other thread has received from the service: a blocking call in a runtime with one thread, for example. A call that
-    /// [`Client::start`](crate::Client::start) began, and two services that call each other, are not detected and may wait for
+    /// is awaited or [started](crate::CallBuilder::start), and two services that call each other, are not detected and may wait for
     /// ever. Use more threads than calls can be nested, futures, or plain functions.
     ///
     /// # Example
@@ -231,7 +231,7 @@ impl Service {
     ///         });
     ///     })
     /// });
-    /// # assert_eq!(node.client()?.call(address, "hello")?, "5");
+    /// # assert_eq!(node.client()?.call(address, "hello").wait()?, "5");
     /// service.shutdown(); // Both calls of `serve` return.
     /// threads.into_iter().for_each(|thread| thread.join().unwrap());
     /// # Ok(())

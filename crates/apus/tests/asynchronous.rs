@@ -2,13 +2,13 @@
 
 mod pair;
 
-use std::future::Future;
+use std::future::{Future, IntoFuture as _};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use apus::{Delivery, RecvError};
-use pair::{Pair, pair, pattern, serve_echo};
+use pair::{Pair, pair, pattern, serve_echo, wait_until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_and_requests_are_futures() {
@@ -28,7 +28,7 @@ async fn calls_and_requests_are_futures() {
                 tokio::spawn(async move {
                     for round in 0..20 {
                         let body = pattern(task * 100 + round, 400);
-                        let call = client.start(address, body.clone()).unwrap();
+                        let call = client.call(address, body.clone()).start().unwrap();
                         assert_eq!(call.await.unwrap(), body);
                     }
                 })
@@ -51,12 +51,12 @@ async fn threads_and_tasks_share_a_socket() {
     let thread = std::thread::spawn(move || {
         for seed in 0..200 {
             let body = pattern(seed, 64);
-            assert_eq!(thread_client.call(address, body.clone()).unwrap(), body);
+            assert_eq!(thread_client.call(address, body.clone()).wait().unwrap(), body);
         }
     });
     for seed in 0..200 {
         let body = pattern(seed, 64);
-        let call = client.start(pair.address, body.clone()).unwrap();
+        let call = client.call(pair.address, body.clone()).start().unwrap();
         assert_eq!(call.await.unwrap(), body);
     }
     thread.join().unwrap();
@@ -66,15 +66,38 @@ async fn threads_and_tasks_share_a_socket() {
 fn a_result_that_is_there_is_ready_at_the_first_poll() {
     let pair = pair(Delivery::suspend());
     let client = pair.client_node.client().unwrap();
-    let call = client.start(pair.address, "first").unwrap();
+    let call = client.call(pair.address, "first").start().unwrap();
     pair.service.recv().unwrap().reply("done").unwrap();
     // A second call on the same socket receives the first call's response.
-    let second = client.start(pair.address, "second").unwrap();
+    let second = client.call(pair.address, "second").start().unwrap();
     pair.service.recv().unwrap().reply("done").unwrap();
     second.wait().unwrap();
     let mut call = pin!(call);
     let mut context = Context::from_waker(Waker::noop());
     assert_eq!(call.as_mut().poll(&mut context), Poll::Ready(Ok("done".into())));
+}
+
+#[test]
+fn a_call_is_sent_when_it_is_first_polled() {
+    let pair = pair(Delivery::base());
+    let client = pair.client_node.client().unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    drop(client.call(pair.address, "never sent"));
+    drop(client.call(pair.address, "never polled").into_future());
+    let mut call = pin!(client.call(pair.address, "polled").into_future());
+    assert!(call.as_mut().poll(&mut context).is_pending());
+    let request = pair.service.recv().unwrap();
+    assert_eq!(request.body(), "polled");
+    request.reply("done").unwrap();
+    wait_until("the response is there", || call.as_mut().poll(&mut context).is_ready());
+}
+
+#[tokio::test]
+async fn a_first_contact_is_awaited() {
+    let pair = pair(Delivery::suspend());
+    let client = pair.client_node.client().unwrap();
+    client.connect(pair.address).await.unwrap();
+    client.connect(pair.address).deadline(Duration::from_secs(5)).await.unwrap();
 }
 
 #[test]
@@ -88,7 +111,7 @@ fn a_dropped_receive_takes_no_message_with_it() {
     }
     let mut first = Box::pin(pair.service.recv_async());
     assert!(first.as_mut().poll(&mut context).is_pending());
-    let call = client.start(pair.address, "x").unwrap();
+    let call = client.call(pair.address, "x").start().unwrap();
     let second = pair.service.clone();
     let second = std::thread::spawn(move || second.recv().unwrap().reply("y"));
     drop(first);
@@ -109,7 +132,7 @@ async fn shutdown_ends_a_receive() {
 #[tokio::test]
 async fn a_node_is_closed_while_other_tasks_of_its_thread_go_on() {
     let Pair { client_node, service, address, .. } = pair(Delivery::suspend());
-    let call = client_node.client().unwrap().start(address, "outstanding").unwrap();
+    let call = client_node.client().unwrap().call(address, "outstanding").start().unwrap();
     let request = service.recv_async().await.unwrap();
     let closing = tokio::spawn(client_node.close_async(Duration::from_secs(60)));
     tokio::task::yield_now().await;

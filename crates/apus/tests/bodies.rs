@@ -29,16 +29,20 @@ fn a_body_may_use_its_node_when_it_is_dropped() {
         let serving = serve_echo(&service);
         let client = client_node.client().unwrap();
         let body = || Bytes::from_owner(Owner(Some(client_node.client().unwrap())));
-        assert_eq!(client.call(address, body()).unwrap(), "a body", "{delivery}");
+        assert_eq!(client.call(address, body()).wait().unwrap(), "a body", "{delivery}");
         // Bodies of a call that is refused, given up, or closed with the node.
         let nowhere = Address::new("0.0.0.0:1".parse().unwrap(), 1);
-        let refused = client.start(nowhere, body()).map(drop);
+        let refused = client.call(nowhere, body()).start().map(drop);
         assert_eq!(refused, Err(CallError::UnspecifiedAddress(nowhere)), "{delivery}");
-        drop(client.start(address, body()).unwrap());
+        drop(client.call(address, body()).start().unwrap());
         client.shutdown();
-        assert_eq!(client.call(address, body()).unwrap_err(), CallError::Closed, "{delivery}");
+        assert_eq!(
+            client.call(address, body()).wait().unwrap_err(),
+            CallError::Closed,
+            "{delivery}"
+        );
         let other = client_node.client().unwrap();
-        let held = other.start(address, body()).unwrap();
+        let held = other.call(address, body()).start().unwrap();
         client_node.close(Duration::ZERO).ok();
         drop(held);
         service.shutdown();

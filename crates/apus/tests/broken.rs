@@ -101,7 +101,7 @@ fn after_a_panic_inside_the_node_every_operation_ends_with_an_error() {
         let to = Address::new(node.local_addr(), 1000);
         let service = node.bind(1000).unwrap();
         let client = node.client().unwrap();
-        let call = client.start(to, "to itself").unwrap();
+        let call = client.call(to, "to itself").start().unwrap();
         let request = service.recv().unwrap();
         let idle = node.bind(1001).unwrap();
         let (idle, to_itself) = ([idle.clone(), idle], client.clone());
@@ -113,7 +113,7 @@ fn after_a_panic_inside_the_node_every_operation_ends_with_an_error() {
 
         panics.store(true, Ordering::Relaxed);
         threads.push(thread::spawn(move || {
-            to_itself.call(to, "once more") == Err(CallError::NodePanicked)
+            to_itself.call(to, "once more").wait() == Err(CallError::NodePanicked)
         }));
         // The thread that sent panicked, unless that was the node's own thread. The other threads get an error.
         let got_error: Vec<_> = threads.into_iter().map(thread::JoinHandle::join).collect();
@@ -123,7 +123,7 @@ fn after_a_panic_inside_the_node_every_operation_ends_with_an_error() {
         );
         assert!(got_error.iter().flatten().all(|&it| it), "{delivery}: {got_error:?}");
 
-        assert_eq!(client.call(to, "again").unwrap_err(), CallError::NodePanicked);
+        assert_eq!(client.call(to, "again").wait().unwrap_err(), CallError::NodePanicked);
         assert_eq!(client.send(to, "again", 1, Flush::Now), Err(CallError::NodePanicked));
         assert_eq!(service.try_recv().map(drop), Err(RecvError::NodePanicked));
         assert_eq!(node.client().map(drop), Err(OpenError::NodePanicked));
@@ -143,7 +143,7 @@ fn a_flood_of_errors_holds_no_turn_up() {
     let (answered, answer) = std::sync::mpsc::channel();
     let client = node.client().unwrap();
     thread::spawn(move || service.serve(|request| drop(request.reply("answer"))));
-    thread::spawn(move || answered.send(client.call(to, "request")));
+    thread::spawn(move || answered.send(client.call(to, "request").wait()));
     let answer = answer.recv_timeout(Duration::from_secs(60)).expect("the node goes on");
     assert_eq!(answer.unwrap(), "answer");
 }

@@ -67,13 +67,14 @@ impl Hostile {
 
     /// Opens a stream by hand. Returns the window, which is the window of a stream that was not accepted.
     fn open(&self, id: u64) -> u64 {
-        let response = self.client.call(self.address, Message::new(id, OPEN, 0).with(b"")).unwrap();
+        let response =
+            self.client.call(self.address, Message::new(id, OPEN, 0).with(b"")).wait().unwrap();
         assert_eq!(reset(&response), None);
         u64::from_be_bytes(response[32..40].try_into().unwrap())
     }
 
     fn call(&self, message: Vec<u8>) -> Option<u8> {
-        reset(&self.client.call(self.address, message).unwrap())
+        reset(&self.client.call(self.address, message).wait().unwrap())
     }
 
     /// Asserts that an honest stream of another client still works.
@@ -132,7 +133,7 @@ fn gaps_without_end_reset_the_stream() {
     hostile.open(1);
     for gap in 1..200 {
         let message = Message::new(1, 0, gap * 2).with(b"x");
-        hostile.kept.push(hostile.client.start(hostile.address, message).unwrap());
+        hostile.kept.push(hostile.client.call(hostile.address, message).start().unwrap());
     }
     wait_until("the stream is reset", || hostile.pair.server_node.stats().streams.violations == 1);
     hostile.kept.clear();
@@ -144,7 +145,7 @@ fn a_stream_belongs_to_the_port_that_opened_it() {
     let hostile = Hostile::new();
     hostile.open(1);
     let other = hostile.pair.client_node.client().unwrap();
-    let stolen = other.call(hostile.address, Message::new(1, 0, 0).with(b"stolen")).unwrap();
+    let stolen = other.call(hostile.address, Message::new(1, 0, 0).with(b"stolen")).wait().unwrap();
     assert_eq!(reset(&stolen), Some(UNKNOWN));
     assert_eq!(hostile.call(Message::new(2, 0, 0).with(b"")), Some(UNKNOWN));
     assert_eq!(hostile.pair.server_node.stats().streams.refused_unknown, 2);

@@ -4,7 +4,7 @@ mod pair;
 
 use std::thread;
 
-use apus::{CallOptions, Delivery};
+use apus::Delivery;
 use pair::{acquaint, pair, pattern, serve_echo};
 
 #[test]
@@ -14,7 +14,7 @@ fn messages_of_any_size_come_back_as_they_went() {
     let client = pair.client_node.client().unwrap();
     for length in [0, 1, 2, 99, 1_400, 1_500, 40_000, 65_000, 70_000, 1_000_000, 5_000_000] {
         let body = pattern(length as u64, length);
-        let response = client.call(pair.address, body.clone()).unwrap();
+        let response = client.call(pair.address, body.clone()).wait().unwrap();
         assert!(response == body, "{length} bytes");
     }
 }
@@ -28,7 +28,7 @@ fn every_delivery_mode_delivers() {
         for length in [0, 1, 100, 10_000, 300_000] {
             for seed in 0..20 {
                 let body = pattern(seed, length);
-                let response = client.call(pair.address, body.clone()).unwrap();
+                let response = client.call(pair.address, body.clone()).wait().unwrap();
                 assert!(response == body, "{delivery}: {length} bytes");
             }
         }
@@ -49,7 +49,7 @@ fn both_sides_may_differ_in_delivery() {
         let client = pair.client_node.client().unwrap();
         for seed in 0..50 {
             let body = pattern(seed, 200);
-            assert_eq!(client.call(pair.address, body.clone()).unwrap(), body);
+            assert_eq!(client.call(pair.address, body.clone()).wait().unwrap(), body);
         }
     }
 }
@@ -68,7 +68,7 @@ fn many_threads_share_one_socket_on_both_sides() {
                 scope.spawn(move || {
                     for round in 0..150 {
                         let body = pattern(thread * 1_000 + round, 50 + 37 * (round as usize % 40));
-                        assert_eq!(client.call(address, body.clone()).unwrap(), body);
+                        assert_eq!(client.call(address, body.clone()).wait().unwrap(), body);
                     }
                 });
             }
@@ -84,7 +84,7 @@ fn a_node_can_call_itself() {
         let client = pair.server_node.client().unwrap();
         for seed in 0..50 {
             let body = pattern(seed, 500);
-            assert_eq!(client.call(pair.address, body.clone()).unwrap(), body);
+            assert_eq!(client.call(pair.address, body.clone()).wait().unwrap(), body);
         }
     }
 }
@@ -96,13 +96,13 @@ fn a_server_may_call_on_while_it_serves() {
     let front = pair(Delivery::suspend());
     let (onward, next) = (front.server_node.client().unwrap(), back.address);
     pair::serve(&front.service, move |mut request| {
-        let response = onward.call(next, request.take_body()).unwrap();
+        let response = onward.call(next, request.take_body()).wait().unwrap();
         request.reply(response).unwrap();
     });
     let client = front.client_node.client().unwrap();
     for seed in 0..50 {
         let body = pattern(seed, 300);
-        assert_eq!(client.call(front.address, body.clone()).unwrap(), body);
+        assert_eq!(client.call(front.address, body.clone()).wait().unwrap(), body);
     }
 }
 
@@ -113,7 +113,7 @@ fn a_node_that_is_known_is_connected_at_once() {
         acquaint(&pair);
         let client = pair.client_node.client().unwrap();
         for _ in 0..3 {
-            client.connect(pair.address, &CallOptions::new()).unwrap();
+            client.connect(pair.address).wait().unwrap();
         }
     }
 }

@@ -12,7 +12,7 @@ use pair::{pair, pair_with, shares_engine};
 fn a_service_knows_which_process_of_its_host_has_called() {
     let pair = pair(Delivery::suspend());
     let client = pair.client_node.client().unwrap();
-    let call = client.start(pair.address, "who?").unwrap();
+    let call = client.call(pair.address, "who?").start().unwrap();
     let request = pair.service.recv().unwrap();
     let own = fs::metadata("/proc/self").unwrap();
     let mut config = Config::new();
@@ -36,7 +36,7 @@ fn a_request_over_the_network_has_no_caller() {
         config.link(Links::Udp);
     });
     let client = pair.client_node.client().unwrap();
-    let call = client.start(pair.address, "who?").unwrap();
+    let call = client.call(pair.address, "who?").start().unwrap();
     let request = pair.service.recv().unwrap();
     assert_eq!(request.caller(), None);
     request.reply("nobody").unwrap();

@@ -49,7 +49,7 @@ fn gauges_show_when_the_certificates_of_a_node_and_its_peers_expire() {
     let serving = service.clone();
     thread::spawn(move || serving.serve(|request| _ = request.reply("")));
     let client = client_node.client().unwrap();
-    client.call(Address::new(server.local_addr(), PORT), "").unwrap();
+    client.call(Address::new(server.local_addr(), PORT), "").wait().unwrap();
     let (ours, theirs) = (client_node.stats().identity, server.stats().identity);
     assert!(is_left(ours.peer_certificate_expires_s, END_2100), "{ours:?}");
     assert!(is_left(theirs.peer_certificate_expires_s, END_2090), "{theirs:?}");

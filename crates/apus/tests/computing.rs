@@ -46,12 +46,14 @@ fn grants_and_retransmissions_go_on_while_the_only_server_thread_computes() {
         // Until then the server's thread does not wait, so it does not mask the background thread.
         wait_until("the server's thread waits", || !suspends || turned_by_threads());
         let client = pair.client_node.client().unwrap();
-        let compute = client.start(pair.address, "compute").unwrap();
+        let compute = client.call(pair.address, "compute").start().unwrap();
         wait_until("the server's thread computes", || computing.load(Ordering::Acquire));
         let before = pair.server_node.stats();
         let bodies: Vec<_> = (0..4).map(|seed| pattern(seed, 1_000_000)).collect();
-        let calls: Vec<_> =
-            bodies.iter().map(|body| client.start(pair.address, body.clone()).unwrap()).collect();
+        let calls: Vec<_> = bodies
+            .iter()
+            .map(|body| client.call(pair.address, body.clone()).start().unwrap())
+            .collect();
         // All requests arrive while the thread computes; that takes grants, and resends of the lost packets. The thread computes
         // until then, but for 50 ms at least.
         let since = Instant::now();

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use apus::{Address, Call, CallOptions, Client, Delivery, Node, Service};
+use apus::{Address, Call, Client, Delivery, Node, Service};
 use std::time::Instant;
 
 use pair::{PORT, wait_until};
@@ -40,7 +40,7 @@ fn beside_a_crowd(look: impl FnOnce(&Node, &Service, &Caller)) {
         server.stats().memory.pairs_met == neighbours
     };
     thread::scope(|scope| {
-        let connecting = scope.spawn(|| client.connect(address, &CallOptions::new()).unwrap());
+        let connecting = scope.spawn(|| client.connect(address).wait().unwrap());
         wait_until("this process is met", || has_met(1) && connecting.is_finished());
     });
     let Some(mut other) = Program::start_as(65_534, &format!("crowd {} 10000", address.host))
@@ -68,7 +68,7 @@ impl Caller {
     fn start(&self) -> Call {
         let sent = || self.node.stats().memory.messages_sent;
         let before = sent();
-        let call = self.client.start(self.address, "ours").unwrap();
+        let call = self.client.call(self.address, "ours").start().unwrap();
         wait_until("the request is in memory", || sent() > before);
         call
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use apus::net::conformance::in_child;
-use apus::{Address, Bytes, CallError, CallOptions, Delivery, Node, Route};
+use apus::{Address, Bytes, CallError, Delivery, Node, Route};
 use nix::sys::signal::Signal;
 use pair::skipped::skipped;
 use pair::{FAULT_AFTER, PORT, Pair, pair, pattern, wait_until};
@@ -34,7 +34,7 @@ fn server_process(delivery: Delivery) -> (Program, Node, Address) {
     let server = Program::start("server 127.0.0.1:0");
     let address = Address::new(server.line().parse().unwrap(), PORT);
     let node = Node::start(patient(anywhere()).delivery(delivery)).unwrap();
-    node.client().unwrap().connect(address, &CallOptions::new()).unwrap();
+    node.client().unwrap().connect(address).wait().unwrap();
     wait_until("memory is shared", || node.stats().memory.pairs_met == 1);
     (server, node, address)
 }
@@ -49,7 +49,7 @@ fn calls_to_a_process_that_is_killed_end_at_once() {
             for _ in 0..8 {
                 let mut body = HOLD.as_bytes().to_vec();
                 body.resize(length, b'x');
-                calls.push(client.start(address, body).unwrap());
+                calls.push(client.call(address, body).start().unwrap());
             }
         }
         server.kill();
@@ -64,12 +64,12 @@ fn calls_to_a_process_that_is_killed_end_at_once() {
         let server = Program::start(&format!("server {}", address.host));
         assert_eq!(server.line(), address.host.to_string());
         wait_until("memory is shared again", || {
-            assert_eq!(client.call(address, "again").unwrap(), "again");
+            assert_eq!(client.call(address, "again").wait().unwrap(), "again");
             node.stats().memory.pairs_met == 2
         });
         // The last call over UDP may still have to be acknowledged.
         let before = node.stats().protocol.data_packets_sent;
-        assert_eq!(client.call(address, "again").unwrap(), "again");
+        assert_eq!(client.call(address, "again").wait().unwrap(), "again");
         assert_eq!(node.stats().protocol.data_packets_sent, before, "{delivery}: by memory");
     }
 }
@@ -81,14 +81,14 @@ fn calls_that_a_killed_process_has_not_got_go_to_its_successor() {
     let address = Address::new(server.line().parse().unwrap(), PORT);
     let node = Node::start(patient(anywhere()).delivery(Delivery::fullbusy())).unwrap();
     let client = node.client().unwrap();
-    client.connect(address, &CallOptions::new()).unwrap();
-    assert_eq!(client.call(address, "one").unwrap(), "one");
+    client.connect(address).wait().unwrap();
+    assert_eq!(client.call(address, "one").wait().unwrap(), "one");
     assert_eq!(node.route(address), Route::Memory);
     let mut server = server;
     server.signal(Signal::SIGSTOP);
     let bodies: Vec<_> = (0..24).map(|seed| pattern(seed, 1 << 20)).collect();
     let calls: Vec<_> =
-        bodies.iter().map(|body| client.start(address, body.clone()).unwrap()).collect();
+        bodies.iter().map(|body| client.call(address, body.clone()).start().unwrap()).collect();
     server.kill();
     let server = Program::start(&format!("server {}", address.host));
     assert_eq!(server.line(), address.host.to_string());
@@ -116,7 +116,7 @@ fn a_child_that_keeps_everything_open_does_not_hide_the_end_of_its_parent() {
         let (mut server, node, address) = server_process(delivery);
         let client = node.client().unwrap();
         assert_eq!(server.ask("fork"), "forked");
-        let call = client.start(address, HOLD).unwrap();
+        let call = client.call(address, HOLD).start().unwrap();
         wait_until("the call is held", || server.report().held == 1);
         server.kill();
         let error = call.wait().unwrap_err();
@@ -157,7 +157,7 @@ fn a_forked_child_reads_and_drops_bodies_of_its_parent() {
     let serving = pair::serve_echo(service);
     let client = client_node.client().unwrap();
     let bodies: Vec<Bytes> =
-        (1..=4).map(|seed| client.call(*address, pattern(seed, 300_000)).unwrap()).collect();
+        (1..=4).map(|seed| client.call(*address, pattern(seed, 300_000)).wait().unwrap()).collect();
     assert!(bodies.iter().any(program::is_in_place), "bodies are read in place");
     let are_intact = |bodies: &[Bytes]| {
         bodies.iter().zip(1..).all(|(body, seed)| *body == pattern(seed, 300_000))
@@ -188,7 +188,7 @@ fn what_a_child_has_at_an_address_that_its_parent_unmapped_for_it_stays() {
     if pair.server_node.stats().memory.pairs_met == 0 {
         return skipped("APUS_LINK says how the nodes reach each other");
     }
-    let body = client.call(pair.address, pattern(1, 300_000)).unwrap();
+    let body = client.call(pair.address, pattern(1, 300_000)).wait().unwrap();
     assert!(program::is_in_place(&body), "bodies are read in place");
     pair.client_node.close(FAULT_AFTER).unwrap();
     let mut body = Some(body);
@@ -196,8 +196,9 @@ fn what_a_child_has_at_an_address_that_its_parent_unmapped_for_it_stays() {
         // The memory that the parent writes is not mapped here, so the memory of these nodes takes its addresses.
         let own: Vec<_> = (0..20).map(|_| pair::pair(Delivery::default())).collect();
         own.iter().for_each(|own| drop(pair::serve_echo(&own.service)));
-        let call =
-            |own: &Pair| own.client_node.client().unwrap().call(own.address, "child").unwrap();
+        let call = |own: &Pair| {
+            own.client_node.client().unwrap().call(own.address, "child").wait().unwrap()
+        };
         let all_work = || own.iter().all(|own| call(own) == "child");
         let before = all_work() && body.as_deref() == Some(&pattern(1, 300_000)[..]);
         drop(body.take());
@@ -213,13 +214,17 @@ fn what_a_child_has_at_an_address_that_its_parent_unmapped_for_it_stays() {
 fn calls_to_a_process_that_has_stopped_end_with_their_deadlines() {
     let (mut server, node, address) = server_process(Delivery::default());
     let client = node.client().unwrap();
-    assert_eq!(client.call(address, "before").unwrap(), "before");
+    assert_eq!(client.call(address, "before").wait().unwrap(), "before");
     server.signal(Signal::SIGSTOP);
-    let mut options = CallOptions::new();
-    options.deadline(Duration::from_millis(50));
     for _ in 0..3 {
         let calls: Vec<_> = (0..10_000)
-            .map(|_| client.start_with(address, vec![b'x'; 4_000], &options).unwrap())
+            .map(|_| {
+                client
+                    .call(address, vec![b'x'; 4_000])
+                    .deadline(Duration::from_millis(50))
+                    .start()
+                    .unwrap()
+            })
             .collect();
         for call in calls {
             let error = call.wait().unwrap_err();
@@ -227,7 +232,7 @@ fn calls_to_a_process_that_has_stopped_end_with_their_deadlines() {
         }
     }
     server.signal(Signal::SIGCONT);
-    assert_eq!(client.call(address, "after").unwrap(), "after");
+    assert_eq!(client.call(address, "after").wait().unwrap(), "after");
     let report = server.report();
     assert_eq!((report.pairs_ended, report.held), (0, 0));
     assert_eq!(node.stats().memory.pairs_ended, 0);
@@ -254,13 +259,11 @@ fn a_process_that_has_stopped_keeps_no_bodies_of_calls_that_have_ended() {
     let client = node.client().unwrap();
     server.signal(Signal::SIGSTOP);
     let kept = Arc::new(AtomicUsize::new(0));
-    let mut options = CallOptions::new();
-    options.deadline(Duration::from_millis(50));
     let calls: Vec<_> = (0..1_000)
         .map(|_| {
             kept.fetch_add(1, Ordering::Relaxed);
             let body = Bytes::from_owner(Counted(Arc::clone(&kept)));
-            client.start_with(address, body, &options).unwrap()
+            client.call(address, body).deadline(Duration::from_millis(50)).start().unwrap()
         })
         .collect();
     calls.into_iter().for_each(|call| assert!(call.wait().is_err()));

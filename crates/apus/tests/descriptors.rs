@@ -5,7 +5,7 @@ mod program;
 
 use std::time::{Duration, Instant};
 
-use apus::{Address, CallOptions, Node};
+use apus::{Address, Node};
 use pair::{FAULT_AFTER, PORT};
 use program::{Program, patient, play_role};
 
@@ -40,9 +40,9 @@ fn neighbours_leave_the_program_its_descriptors() {
     for _ in 0..40 {
         let node = node();
         let client = node.client().unwrap();
-        client.connect(address, &CallOptions::new()).unwrap();
+        client.connect(address).wait().unwrap();
         for _ in 0..3 {
-            assert_eq!(client.call(address, "goes on").unwrap(), "goes on");
+            assert_eq!(client.call(address, "goes on").wait().unwrap(), "goes on");
         }
         assert!(pairs(&mut server) <= LIMIT / 6);
         nodes.push(node);
@@ -53,12 +53,12 @@ fn neighbours_leave_the_program_its_descriptors() {
     let client = node.client().unwrap();
     while node.stats().memory.pairs_met == 0 {
         assert!(since.elapsed() < FAULT_AFTER, "no place is given up");
-        assert_eq!(client.call(address, "goes on").unwrap(), "goes on");
+        assert_eq!(client.call(address, "goes on").wait().unwrap(), "goes on");
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(pairs(&mut server) <= LIMIT / 6);
     for node in &nodes {
-        assert_eq!(node.client().unwrap().call(address, "goes on").unwrap(), "goes on");
+        assert_eq!(node.client().unwrap().call(address, "goes on").wait().unwrap(), "goes on");
     }
 }
 
@@ -82,9 +82,9 @@ fn another_user_gets_half_of_the_share() {
     // There is room for this user.
     let node = node();
     let address = Address::new(address.parse().unwrap(), PORT);
-    node.client().unwrap().connect(address, &CallOptions::new()).unwrap();
+    node.client().unwrap().connect(address).wait().unwrap();
     pair::wait_until("memory is shared", || {
-        node.client().unwrap().call(address, "goes on").unwrap();
+        node.client().unwrap().call(address, "goes on").wait().unwrap();
         node.stats().memory.pairs_met == 1
     });
     // On a busy machine, some strangers have met nobody in the time of a meeting.

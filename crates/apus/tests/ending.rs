@@ -20,8 +20,9 @@ fn close_waits_until_everything_has_ended() {
         let client = client_node.client().unwrap();
         // In `fullbusy` no thread takes grants for a request while its thread waits for another node.
         let length = if delivery == Delivery::fullbusy() { 1_000 } else { 100_000 };
-        let calls: Vec<_> =
-            (0..8).map(|seed| client.start(address, pattern(seed, length)).unwrap()).collect();
+        let calls: Vec<_> = (0..8)
+            .map(|seed| client.call(address, pattern(seed, length)).start().unwrap())
+            .collect();
         let requests: Vec<_> = (0..8).map(|_| service.recv().unwrap()).collect();
         let closing = thread::spawn(move || server_node.close(Duration::from_secs(20)));
         for mut request in requests {
@@ -34,7 +35,7 @@ fn close_waits_until_everything_has_ended() {
         client_node.close(Duration::from_secs(20)).unwrap();
         closing.join().unwrap().unwrap();
         assert_eq!(service.recv().map(drop), Err(RecvError::Closed));
-        assert_eq!(client.call(address, "x"), Err(CallError::Closed));
+        assert_eq!(client.call(address, "x").wait(), Err(CallError::Closed));
     }
 }
 
@@ -42,7 +43,7 @@ fn close_waits_until_everything_has_ended() {
 fn close_gives_up_at_its_deadline() {
     let Pair { client_node, server_node, service, address } = pair(Delivery::suspend());
     let client = client_node.client().unwrap();
-    let call = client.start(address, "never answered").unwrap();
+    let call = client.call(address, "never answered").start().unwrap();
     let error = client_node.close(Duration::from_millis(5)).unwrap_err();
     assert_eq!(error, CloseError::Unfinished { active: 1, after: Duration::from_millis(5) });
     assert_eq!(call.wait(), Err(CallError::Closed));
@@ -60,7 +61,7 @@ fn a_handler_sees_that_its_call_was_given_up() {
                 let time = Duration::from_millis(50);
                 call_with_deadline(&client, &pair.service, pair.address, time)
             } else {
-                let call = client.start(pair.address, "never answered").unwrap();
+                let call = client.call(pair.address, "never answered").start().unwrap();
                 (call, pair.service.recv().unwrap())
             };
             assert_eq!(request.remaining().is_some(), by_deadline, "{delivery}");
@@ -83,7 +84,7 @@ fn shutdown_wakes_every_waiting_thread() {
     for delivery in Delivery::ALL {
         let pair = pair(delivery);
         let client = pair.client_node.client().unwrap();
-        let call = client.start(pair.address, "x").unwrap();
+        let call = client.call(pair.address, "x").start().unwrap();
         let receivers: Vec<_> = (0..4)
             .map(|_| {
                 let client = client.clone();
@@ -96,7 +97,7 @@ fn shutdown_wakes_every_waiting_thread() {
             assert_eq!(receiver.join().unwrap(), Err(RecvError::Closed), "{delivery}");
         }
         assert_eq!(caller.join().unwrap(), Err(CallError::Closed));
-        assert_eq!(client.start(pair.address, "x").map(drop), Err(CallError::Closed));
+        assert_eq!(client.call(pair.address, "x").start().map(drop), Err(CallError::Closed));
     }
 }
 
@@ -114,7 +115,7 @@ fn closing_the_node_at_once_wakes_every_waiting_thread() {
                 thread::spawn(move || client.recv().map(drop))
             })
             .collect();
-        let call = client.start(address, "x").unwrap();
+        let call = client.call(address, "x").start().unwrap();
         let error = client_node.close(Duration::ZERO).unwrap_err();
         assert_eq!(error, CloseError::Unfinished { active: 1, after: Duration::ZERO });
         for receiver in receivers {
@@ -130,7 +131,7 @@ fn serve_returns_when_the_service_closes() {
     let pair = pair(Delivery::suspend());
     let threads: Vec<_> = (0..3).map(|_| serve_echo(&pair.service)).collect();
     let client = pair.client_node.client().unwrap();
-    client.call(pair.address, "x").unwrap();
+    client.call(pair.address, "x").wait().unwrap();
     pair.service.shutdown();
     for thread in threads {
         thread.join().unwrap();
@@ -155,7 +156,7 @@ fn a_host_without_a_node_fails_calls_at_once() {
         let pair = pair(delivery);
         let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let client = pair.client_node.client().unwrap();
-        let error = client.call(Address::new(nobody, 1), "x").unwrap_err();
+        let error = client.call(Address::new(nobody, 1), "x").wait().unwrap_err();
         assert!(matches!(error, CallError::PeerUnreachable { .. }), "{delivery}: {error:?}");
         assert!(!error.may_have_executed(), "{delivery}: {error:?}");
     }
@@ -166,13 +167,13 @@ fn after_the_first_call_to_a_server_that_has_ended_no_call_may_have_been_execute
     let Pair { client_node, server_node, service, address } = pair(Delivery::suspend());
     let serving = serve_echo(&service);
     let client = client_node.client().unwrap();
-    client.call(address, "known").unwrap();
+    client.call(address, "known").wait().unwrap();
     server_node.close(Duration::from_secs(5)).unwrap();
     drop(service);
     serving.join().unwrap();
-    let first = client.call(address, "x").unwrap_err();
+    let first = client.call(address, "x").wait().unwrap_err();
     for _ in 0..3 {
-        let error = client.call(address, "x").unwrap_err();
+        let error = client.call(address, "x").wait().unwrap_err();
         assert!(!error.may_have_executed(), "{error:?} after {first:?}");
     }
 }
@@ -183,7 +184,7 @@ fn a_port_nobody_serves_fails_calls() {
     let client = pair.client_node.client().unwrap();
     let nobody = Address::new(pair.address.host, pair.address.port + 1);
     // The other node makes no turns while no thread waits on it, until its background thread does.
-    assert_eq!(client.call(nobody, "x"), Err(CallError::NoSuchPort));
+    assert_eq!(client.call(nobody, "x").wait(), Err(CallError::NoSuchPort));
 }
 
 #[test]
@@ -193,7 +194,7 @@ fn a_silent_peer_fails_calls_in_bounded_time() {
     });
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let client = pair.client_node.client().unwrap();
-    let error = client.call(Address::new(silent.local_addr().unwrap(), 1), "x").unwrap_err();
+    let error = client.call(Address::new(silent.local_addr().unwrap(), 1), "x").wait().unwrap_err();
     match error {
         CallError::PeerTimeout { silent_for, .. } => {
             assert!(silent_for >= Duration::from_millis(50));
@@ -235,8 +236,8 @@ fn clients_and_services_keep_their_node_running() {
     for delivery in Delivery::ALL {
         let (address, service, client) = open(delivery);
         let serving = serve_echo(&service);
-        let call = client.start(address, "outlives its node and its client").unwrap();
-        assert_eq!(client.call(address, "x").unwrap(), "x");
+        let call = client.call(address, "outlives its node and its client").start().unwrap();
+        assert_eq!(client.call(address, "x").wait().unwrap(), "x");
         drop(client);
         assert_eq!(call.wait().unwrap(), "outlives its node and its client", "{delivery}");
         service.shutdown();
@@ -267,7 +268,7 @@ fn a_node_at_the_address_of_one_that_has_just_gone_is_another_client() {
         let client_node = Node::start(&config).unwrap();
         // The same port is used from here on.
         config.listen(client_node.local_addr());
-        let response = client_node.client().unwrap().call(server.address, vec![round; 9]);
+        let response = client_node.client().unwrap().call(server.address, vec![round; 9]).wait();
         assert_eq!(&response.unwrap()[..], &[round; 9]);
     }
 }

@@ -30,7 +30,7 @@ fn deliveries() -> [Delivery; 3] {
 fn hold(client: &Client, to: Address) -> Vec<Call> {
     let lengths = [4, 4_000, 100_000, 1 << 20, 2_000_000, 20_000_000];
     let body = |length| [HOLD.as_bytes(), &vec![b'x'; length]].concat();
-    lengths.into_iter().map(|length| client.start(to, body(length)).unwrap()).collect()
+    lengths.into_iter().map(|length| client.call(to, body(length)).start().unwrap()).collect()
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn calls_that_a_killed_engine_has_not_got_were_not_executed() {
     let client = node.client().unwrap();
     engine.signal(Signal::SIGSTOP);
     let body = vec![b'x'; 1 << 20];
-    let start = |_| client.start(Address::new(address, PORT), body.clone()).unwrap();
+    let start = |_| client.call(Address::new(address, PORT), body.clone()).start().unwrap();
     let calls: Vec<_> = (0..24).map(start).collect();
     engine.kill();
     let errors: Vec<_> = calls.into_iter().map(|call| call.wait().unwrap_err()).collect();
@@ -167,14 +167,14 @@ fn nodes_outlive_an_engine_that_is_killed() {
                 }
             }
             assert!(ended >= held.len(), "{delivery}: {ended}");
-            assert_eq!(port.call(near, "nobody").unwrap_err(), CallError::NoEngine);
+            assert_eq!(port.call(near, "nobody").wait().unwrap_err(), CallError::NoEngine);
             wait_until("the requests are given up", || {
                 held.extend(holding.try_iter());
                 // A node with its own engine detects the end by the silence.
                 held.iter().all(|(number, request)| *number == 1 || request.is_cancelled())
             });
             engine = start_engine(&directory, address).0;
-            wait_until("both are attached again", || match port.call(near, "again") {
+            wait_until("both are attached again", || match port.call(near, "again").wait() {
                 Ok(answer) => answer == "again",
                 Err(error) => {
                     assert!(
@@ -184,7 +184,7 @@ fn nodes_outlive_an_engine_that_is_killed() {
                     false
                 }
             });
-            assert_eq!(port.call(far, "again").unwrap(), "again");
+            assert_eq!(port.call(far, "again").wait().unwrap(), "again");
         }
         services.iter().for_each(|service| service.shutdown());
         serving.into_iter().for_each(|thread| thread.join().unwrap());

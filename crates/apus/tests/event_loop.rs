@@ -10,10 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use apus::{
-    CallError, CallOptions, Client, Config, Delivery, EventLoop, EventLoopError, Flush, Node,
-    Service,
-};
+use apus::{CallError, Client, Config, Delivery, EventLoop, EventLoopError, Flush, Node, Service};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pair::{Pair, acquaint, pair, pattern, serve_echo};
 use std::os::fd::AsFd;
@@ -89,7 +86,7 @@ fn a_program_that_watches_the_descriptor_needs_no_background_thread() {
 
 /// The nodes know each other.
 fn acquaint_by_calls(pair: &Pair) {
-    pair.client_node.client().unwrap().call(pair.address, "hello").unwrap();
+    pair.client_node.client().unwrap().call(pair.address, "hello").wait().unwrap();
 }
 
 #[test]
@@ -114,7 +111,7 @@ fn tasks_of_tokio_call_and_serve_without_the_background_thread() {
             for round in 0..20 {
                 let length = if round == 7 { 200_000 } else { 400 };
                 let body = pattern(task * 100 + round, length);
-                let call = client.start(to, body.clone()).unwrap();
+                let call = client.call(to, body.clone()).start().unwrap();
                 assert_eq!(call.await.unwrap(), body);
             }
         }
@@ -143,7 +140,7 @@ fn a_runtime_with_several_threads_turns_a_node() {
     runtime.block_on(async {
         for seed in 0..200 {
             let body = pattern(seed, 400);
-            assert_eq!(client.start(pair.address, body.clone()).unwrap().await.unwrap(), body);
+            assert_eq!(client.call(pair.address, body.clone()).await.unwrap(), body);
         }
     });
 }
@@ -156,12 +153,12 @@ fn messages_are_late_and_not_lost_if_no_thread_watches_the_descriptor() {
     let client = pair.client_node.client().unwrap();
     for seed in 0..20 {
         let body = pattern(seed, 200);
-        let call = client.start(pair.address, body.clone()).unwrap();
+        let call = client.call(pair.address, body.clone()).start().unwrap();
         assert_eq!(block_on(call).unwrap(), body);
     }
     assert!(pair.client_node.stats().delivery.background_turns > 0);
     drop(event_loop);
-    let call = client.start(pair.address, "without").unwrap();
+    let call = client.call(pair.address, "without").start().unwrap();
     assert_eq!(block_on(call).unwrap(), "without");
 }
 
@@ -171,9 +168,8 @@ fn the_deadline_of_a_call_ends_it_although_no_thread_watches_the_descriptor() {
     acquaint(&pair);
     let _event_loop = pair.client_node.event_loop().unwrap();
     let client = pair.client_node.client().unwrap();
-    let mut options = CallOptions::new();
-    options.deadline(Duration::from_millis(30));
-    let call = client.start_with(pair.address, "no answer", &options).unwrap();
+    let call =
+        client.call(pair.address, "no answer").deadline(Duration::from_millis(30)).start().unwrap();
     assert!(matches!(block_on(call), Err(CallError::Deadline { .. })));
 }
 
@@ -188,7 +184,7 @@ fn threads_that_block_and_tasks_share_a_node() {
             scope.spawn(|| {
                 for seed in 0..300 {
                     let body = pattern(seed, 64);
-                    assert_eq!(client.call(pair.address, body.clone()).unwrap(), body);
+                    assert_eq!(client.call(pair.address, body.clone()).wait().unwrap(), body);
                 }
             });
         }
@@ -196,7 +192,7 @@ fn threads_that_block_and_tasks_share_a_node() {
         let task = runtime.spawn(async move {
             for seed in 0..300 {
                 let body = pattern(seed, 64);
-                assert_eq!(client.start(to, body.clone()).unwrap().await.unwrap(), body);
+                assert_eq!(client.call(to, body.clone()).await.unwrap(), body);
             }
         });
         runtime.block_on(task).unwrap();
@@ -217,7 +213,7 @@ fn sockets_and_timers_of_the_runtime_go_on() {
     let (client, to) = (pair.client_node.client().unwrap(), pair.address);
     let calling = runtime.spawn(async move {
         loop {
-            client.start(to, "all the time").unwrap().await.unwrap();
+            client.call(to, "all the time").await.unwrap();
         }
     });
     let rounds = runtime.spawn(async move {

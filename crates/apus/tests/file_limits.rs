@@ -5,7 +5,7 @@ mod program;
 
 use std::process::Command;
 
-use apus::{Address, CallOptions, Node};
+use apus::{Address, Node};
 use pair::{PORT, wait_until};
 use program::{Program, patient, play_role};
 
@@ -21,16 +21,16 @@ fn shares_memory(server: &Program) -> bool {
     let address = Address::new(address.parse().unwrap(), PORT);
     let node = Node::start(&patient("127.0.0.1:0".parse().unwrap())).unwrap();
     let client = node.client().unwrap();
-    client.connect(address, &CallOptions::new()).unwrap();
+    client.connect(address).wait().unwrap();
     for length in [1, 3_000_000, 5_000] {
         let body = pair::pattern(7, length);
-        assert_eq!(client.call(address, body.clone()).unwrap(), body, "{length} bytes");
+        assert_eq!(client.call(address, body.clone()).wait().unwrap(), body, "{length} bytes");
     }
     if node.stats().memory.pairs_met == 0 {
         return false;
     }
     wait_until("memory is used", || {
-        assert_eq!(client.call(address, "short").unwrap(), "short");
+        assert_eq!(client.call(address, "short").wait().unwrap(), "short");
         node.stats().memory.messages_received > 0
     });
     assert_eq!(node.stats().memory.pairs_ended, 0);

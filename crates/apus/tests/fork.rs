@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use apus::net::conformance::in_child;
 use apus::{
-    Address, CallError, CallOptions, CloseError, Config, Delivery, Flush, Node, OpenError,
-    RecvError, ReplyError,
+    Address, CallError, CloseError, Config, Delivery, Flush, Node, OpenError, RecvError, ReplyError,
 };
 use pair::{Pair, pair, serve};
 
@@ -43,12 +42,12 @@ fn a_child_gets_an_error_from_every_operation() {
         let client = client_node.client().unwrap();
         // In `fullbusy` no thread turns the client while its thread waits for another node, so the first contact must be over
         // before.
-        client.call(address, "parent").unwrap();
+        client.call(address, "parent").wait().unwrap();
         let held = server_node.bind(5000).unwrap();
         let to_held = Address::new(server_node.local_addr(), 5000);
-        let outer = client.start(to_held, "held").unwrap();
+        let outer = client.call(to_held, "held").start().unwrap();
         let unanswered = held.recv().unwrap();
-        let call = || client.start(address, "parent").unwrap();
+        let call = || client.call(address, "parent").start().unwrap();
         let (waited, taken, awaited, dropped) = (call(), call(), call(), call());
         let canceller = waited.canceller();
         let child = in_child(move || {
@@ -57,9 +56,9 @@ fn a_child_gets_an_error_from_every_operation() {
             client.shutdown();
             service.serve(|_| panic!("a request of the parent's"));
             let outcomes = [
-                client.call(address, "child") == Err(CallError::Forked),
-                client.connect(address, &CallOptions::new()) == Err(CallError::Forked),
-                client.start(address, "child").map(drop) == Err(CallError::Forked),
+                client.call(address, "child").wait() == Err(CallError::Forked),
+                client.connect(address).wait() == Err(CallError::Forked),
+                client.call(address, "child").start().map(drop) == Err(CallError::Forked),
                 client.send(address, "child", 1, Flush::Later) == Err(CallError::Forked),
                 waited.wait() == Err(CallError::Forked),
                 matches!(taken.try_take(), Ok(Err(CallError::Forked))),
@@ -95,19 +94,19 @@ fn what_a_child_does_is_not_felt_by_its_parent() {
         let Pair { client_node, server_node, service, address } = pair(delivery);
         let serving = pair::serve_echo(&service);
         let client = client_node.client().unwrap();
-        let begun = client.start(address, "begun before").unwrap();
+        let begun = client.call(address, "begun before").start().unwrap();
         let child = in_child(|| {
             // The child may have a node of its own.
             let node = Node::start(Config::new().listen("127.0.0.1:0".parse().unwrap())).unwrap();
-            let answer = node.client().unwrap().call(address, "from the child's node");
+            let answer = node.client().unwrap().call(address, "from the child's node").wait();
             let own = answer.as_deref() == Ok(b"from the child's node");
             let closed = node.close(Duration::from_secs(20)).is_ok();
-            own && closed && client.call(address, "child") == Err(CallError::Forked)
+            own && closed && client.call(address, "child").wait() == Err(CallError::Forked)
         });
         assert!(child, "{delivery}");
         assert_eq!(begun.wait().unwrap(), "begun before");
         for round in 0..20u8 {
-            assert_eq!(client.call(address, vec![round; 900]).unwrap(), vec![round; 900]);
+            assert_eq!(client.call(address, vec![round; 900]).wait().unwrap(), vec![round; 900]);
         }
         client_node.close(Duration::from_secs(20)).unwrap();
         server_node.close(Duration::from_secs(20)).unwrap();

@@ -34,7 +34,7 @@ fn a_message_for_a_sleeping_receiver_is_one_wake_up() {
         for _ in 0..CALLS {
             wait_for_sleep(&pair.server_node, slept);
             slept = sleeps(&pair.server_node);
-            client.call(pair.address, "x").unwrap();
+            client.call(pair.address, "x").wait().unwrap();
         }
         let stats = pair.service.stats();
         assert_eq!(stats.messages, CALLS as u64, "{delivery}");
@@ -56,7 +56,7 @@ fn in_fullbusy_no_message_is_a_wake_up() {
     serve_echo(&pair.service);
     let client = pair.client_node.client().unwrap();
     for seed in 0..1_000 {
-        client.call(pair.address, pattern(seed, 100)).unwrap();
+        client.call(pair.address, pattern(seed, 100)).wait().unwrap();
     }
     for stats in [client.stats(), pair.service.stats()] {
         assert_eq!((stats.messages, stats.handoffs), (1_000, 0));
@@ -94,7 +94,7 @@ fn a_woken_thread_finds_the_message_in_its_place_and_the_lock_free() {
                 Poll::Pending
             ));
             // The request taken by the waker is dropped unanswered, so the call is given up.
-            let call = client.start(pair.address, "x").unwrap();
+            let call = client.call(pair.address, "x").start().unwrap();
             wait_until("the waker is called", || looks.found.lock().unwrap().len() >= round);
             drop(call);
         }
@@ -123,7 +123,7 @@ fn many_receivers_share_one_wake_up_a_message() {
         }
         let client = pair.client_node.client().unwrap();
         for seed in 0..CALLS {
-            client.call(pair.address, pattern(seed, 100)).unwrap();
+            client.call(pair.address, pattern(seed, 100)).wait().unwrap();
         }
         let stats = pair.service.stats();
         assert_eq!(stats.messages, CALLS, "{delivery}");

@@ -60,7 +60,7 @@ impl Honest {
             for round in 0.. {
                 let length = [1, 300, 5_000, 200_000][round % 4];
                 let body = pattern(round as u64, length);
-                assert_eq!(port.call(to[round / 4 % 2], body.clone()).unwrap(), body);
+                assert_eq!(port.call(to[round / 4 % 2], body.clone()).wait().unwrap(), body);
                 if round > 100 && ends.load(Ordering::Relaxed) {
                     return;
                 }
@@ -188,10 +188,11 @@ fn ids_of_others_are_of_no_use() {
     let service = honest.server.bind(PORT + 1).unwrap();
     let to = Address::new(honest.server.local_addr(), PORT + 1);
     let ports = [&honest.client, &honest.alone].map(|node| node.client().unwrap());
-    let calls = ports.each_ref().map(|port| port.start(to, "held").unwrap());
+    let calls = ports.each_ref().map(|port| port.call(to, "held").start().unwrap());
     let held: Vec<Request> = (0..2).map(|_| service.recv().unwrap()).collect();
     let far = honest.alone.bind(PORT + 1).unwrap();
-    let call = ports[0].start(Address::new(honest.alone.local_addr(), PORT + 1), "far").unwrap();
+    let call =
+        ports[0].call(Address::new(honest.alone.local_addr(), PORT + 1), "far").start().unwrap();
     let held_far = far.recv().unwrap();
     let mut liar = honest.liar();
     for id in (0..16).flat_map(|slot| (0..400).map(move |generation| generation << 32 | slot)) {
@@ -237,7 +238,7 @@ fn a_request_is_refused_and_answered_once() {
     assert_eq!(liar.open(OWN), YES);
     for node in [&honest.alone, &honest.client] {
         let port = node.client().unwrap();
-        let call = port.start(to, "request").unwrap();
+        let call = port.call(to, "request").start().unwrap();
         let [address, request] = [(); 2].map(|()| liar.next().unwrap());
         assert_eq!((address.0[0], &request.1[..]), (ADDRESS, &b"request"[..]));
         let id = request.0[1];
@@ -273,7 +274,7 @@ fn ports_of_others_stay_theirs() {
         let mut liar = honest.liar();
         liar.call(honest.alone.local_addr(), (port, PORT, port.into()), "x");
         liar.answers();
-        let error = honest.client.client().unwrap().call(Address::new(to, KEPT), "kept");
+        let error = honest.client.client().unwrap().call(Address::new(to, KEPT), "kept").wait();
         assert_eq!(error.unwrap_err(), apus::CallError::NoSuchPort);
     }
     drop(liar);
@@ -413,7 +414,7 @@ fn processes_may_end_at_any_step() {
             wait_until("the port of the last one is free", || liar.open(OWN) == YES);
         }
         let port = [&honest.alone, &honest.client][step % 2].client().unwrap();
-        let call = port.start(to, "x").unwrap();
+        let call = port.call(to, "x").start().unwrap();
         if step > 8 {
             let of = |words| MessageKind::decode(words).map(|(kind, _)| kind);
             while !matches!(of(liar.next().unwrap().0), Some(MessageKind::Request { .. })) {}
@@ -451,7 +452,7 @@ fn processes_that_never_read_take_little_memory_together() {
     let client = Node::start(&attached(&directory.socket())).unwrap().client().unwrap();
     let to = Address::new(server.local_addr(), PORT);
     let body = pattern(1, 200_000);
-    assert_eq!(client.call(to, body.clone()).unwrap(), body);
+    assert_eq!(client.call(to, body.clone()).wait().unwrap(), body);
     drop(liars);
     service.shutdown();
     serving.join().unwrap();

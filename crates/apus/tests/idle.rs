@@ -43,7 +43,7 @@ fn a_used_node_comes_to_rest() {
         serve_echo(&pair.service);
         let client = pair.client_node.client().unwrap();
         for seed in 0..100 {
-            client.call(pair.address, pattern(seed, 1_000)).unwrap();
+            client.call(pair.address, pattern(seed, 1_000)).wait().unwrap();
         }
         // Each call returns once its node makes no turns.
         settled_turns(&pair.client_node);
@@ -65,7 +65,7 @@ fn in_suspend_a_polling_caller_needs_no_wake_up() {
     // Both ends are in one thread: the waiting end turns its engine, and the message is there already.
     for seed in 0..200 {
         let body = pattern(seed, 200);
-        let call = client.start(pair.address, body.clone()).unwrap();
+        let call = client.call(pair.address, body.clone()).start().unwrap();
         let mut request = pair.service.recv().unwrap();
         let answer = request.take_body();
         request.reply(answer).unwrap();
@@ -86,7 +86,7 @@ fn in_base_only_the_background_thread_turns_the_engine() {
     let client = pair.client_node.client().unwrap();
     for seed in 0..50 {
         let body = pattern(seed, 200);
-        assert_eq!(client.call(pair.address, body.clone()).unwrap(), body);
+        assert_eq!(client.call(pair.address, body.clone()).wait().unwrap(), body);
     }
     let delivery = pair.client_node.stats().delivery;
     assert_eq!(delivery.turns, delivery.background_turns);
@@ -100,7 +100,7 @@ fn in_fullbusy_always_polls() {
     let client = pair.client_node.client().unwrap();
     for seed in 0..50 {
         let body = pattern(seed, 200);
-        assert_eq!(client.call(pair.address, body.clone()).unwrap(), body);
+        assert_eq!(client.call(pair.address, body.clone()).wait().unwrap(), body);
     }
     let delivery = pair.client_node.stats().delivery;
     let sleeps = delivery.parks + delivery.link_sleeps + delivery.wake_ups;
@@ -113,7 +113,7 @@ fn a_long_request_goes_on_while_its_thread_is_busy() {
         let pair = pair(delivery);
         let client = pair.client_node.client().unwrap();
         let body = pattern(1, 2_000_000);
-        let call = client.start(pair.address, body.clone()).unwrap();
+        let call = client.call(pair.address, body.clone()).start().unwrap();
         // This thread waits only on the other node: the client's background thread takes grants.
         let mut request = pair.service.recv().unwrap();
         assert!(request.take_body() == body);

@@ -21,7 +21,7 @@ fn nodes_that_are_idle_keep_no_memory_for_long_messages() {
         let serving = serve_echo(&service);
         let client = client_node.client().unwrap();
         for _ in 0..2 {
-            assert_eq!(client.call(address, vec![7; 3_000_000]).unwrap().len(), 3_000_000);
+            assert_eq!(client.call(address, vec![7; 3_000_000]).wait().unwrap().len(), 3_000_000);
             assert!(before == 0 || mappings() > before, "by UDP there is none");
             wait_until("the memory is given up", || mappings() == before);
         }

@@ -89,7 +89,7 @@ fn the_log_of_one_end_opens_all_sealed_datagrams_of_both() {
     let client = node.client().unwrap();
     for length in [0, 100, 20_000] {
         let body = vec![0xC5; length];
-        assert_eq!(client.call(Address::new(front, PORT), body.clone()).unwrap(), body);
+        assert_eq!(client.call(Address::new(front, PORT), body.clone()).wait().unwrap(), body);
     }
     let mut keys = keys(&log, 2);
     assert_eq!(keys.len(), 2, "one for each direction");

@@ -2,7 +2,7 @@
 
 mod pair;
 
-use apus::{CallOptions, Delivery, Links, MemoryCounters, Route};
+use apus::{Delivery, Links, MemoryCounters, Route};
 use pair::skipped::skipped;
 use pair::{Pair, pair, pair_with, pattern, serve_echo};
 
@@ -23,7 +23,7 @@ fn nodes_of_one_host_share_memory_by_themselves() {
         let before = client_node.stats();
         for length in [1, 100, 4_072, 4_073, 100_000, 1 << 20, 5_000_000] {
             let body = pattern(length as u64, length);
-            assert_eq!(client.call(*address, body.clone()).unwrap(), body);
+            assert_eq!(client.call(*address, body.clone()).wait().unwrap(), body);
         }
         let after = client_node.stats();
         assert_eq!(after.memory.messages_sent - before.memory.messages_sent, 7);
@@ -44,8 +44,8 @@ fn a_node_with_link_udp_uses_udp_only() {
     });
     let serving = serve_echo(&pair.service);
     let client = pair.client_node.client().unwrap();
-    client.connect(pair.address, &CallOptions::new()).unwrap();
-    assert_eq!(client.call(pair.address, "by UDP").unwrap(), "by UDP");
+    client.connect(pair.address).wait().unwrap();
+    assert_eq!(client.call(pair.address, "by UDP").wait().unwrap(), "by UDP");
     assert_eq!(pair.client_node.route(pair.address), Route::Udp);
     assert_eq!(pair.client_node.stats().memory, MemoryCounters::default());
     pair.service.shutdown();
@@ -56,7 +56,7 @@ fn a_node_with_link_udp_uses_udp_only() {
 fn a_message_of_the_greatest_length_is_carried() {
     let Pair { client_node, service, address, .. } = &pair(Delivery::default());
     let length = 64 << 20;
-    let call = client_node.client().unwrap().start(*address, vec![7; length]).unwrap();
+    let call = client_node.client().unwrap().call(*address, vec![7; length]).start().unwrap();
     let request = service.recv().unwrap();
     assert_eq!(request.body().len(), length);
     request.reply("all of it").unwrap();

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use apus::{Address, Call, CallError, CallOptions, Config, Node};
+use apus::{Address, Call, CallError, Config, Node};
 use pair::{FAULT_AFTER, PORT, pattern, serve_echo};
 
 /// A generator whose numbers depend only on a seed.
@@ -164,14 +164,15 @@ fn call_through_faults(config: &Config, server: SocketAddr, seed: u64, until: In
 fn call_by_one_node(config: &Config, to: Address, random: &mut Random, until: Instant) {
     let node = Node::start(config).unwrap();
     let client = node.client().unwrap();
-    let mut options = CallOptions::new();
-    options.deadline(Duration::from_millis(100));
     let mut failures = 0;
     while Instant::now() < until && failures < 20 {
         let calls: Vec<_> = (0..16)
             .map(|_| {
                 let length = [1, 100, 1_400, 5_000, 20_000, 200_000][random.below(6)];
-                client.start_with(to, pattern(random.next(), length), &options)
+                client
+                    .call(to, pattern(random.next(), length))
+                    .deadline(Duration::from_millis(100))
+                    .start()
             })
             .collect();
         for call in calls {
@@ -186,7 +187,7 @@ fn call_when_sound(config: &Config, to: Address) {
     let (node, since) = (Node::start(config).unwrap(), Instant::now());
     let (client, body) = (node.client().unwrap(), pattern(1, 50_000));
     loop {
-        let called = client.call(to, body.clone());
+        let called = client.call(to, body.clone()).wait();
         if called.as_ref().is_ok_and(|answer| *answer == body) {
             break;
         }
@@ -222,7 +223,7 @@ fn packets_that_are_changed_on_their_way_end_nothing() {
         while Instant::now() < until {
             count += 1;
             let body = pattern(count, 1 + (count as usize * 7_919) % 30_000);
-            let answer = client.call(Address::new(server_at, PORT), body.clone()).unwrap();
+            let answer = client.call(Address::new(server_at, PORT), body.clone()).wait().unwrap();
             assert!(answer == body, "the answer of call {count}");
         }
         let changed: u64 = networks.into_iter().map(|network| network.join().unwrap()).sum();

@@ -13,7 +13,7 @@ use pair::{pair, serve_echo, wait_until};
 fn nest(client: &Client, at: Address, mut request: Request) {
     let body = request.take_body();
     let answer = match &body[..] {
-        b"nest" => client.call(at, "inner").unwrap_or_else(|error| error.to_string().into()),
+        b"nest" => client.call(at, "inner").wait().unwrap_or_else(|error| error.to_string().into()),
         _ => body,
     };
     let _ = request.reply(answer);
@@ -29,11 +29,11 @@ fn the_only_thread_of_a_service_gets_an_error() {
         let own = server.client().unwrap();
         let serving = service.clone();
         thread::spawn(move || serving.serve(|request| nest(&own, at, request)));
-        let answer = client.client().unwrap().call(at, "nest").unwrap();
+        let answer = client.client().unwrap().call(at, "nest").wait().unwrap();
         let error = CallError::OwnService { after: Duration::from_secs(1) };
         assert_eq!(answer, error.to_string());
         // The request of the nested call waits, and delays no other.
-        assert_eq!(client.client().unwrap().call(at, "on").unwrap(), "on");
+        assert_eq!(client.client().unwrap().call(at, "on").wait().unwrap(), "on");
         service.shutdown();
     }
 }
@@ -49,7 +49,7 @@ fn a_thread_that_receives_by_other_means_may_come_at_any_time() {
     let serving = pair.service.clone();
     thread::spawn(move || serving.serve(|request| nest(&own, at, request)));
     let client = pair.client_node.client().unwrap();
-    let outer = client.start(at, "nest").unwrap();
+    let outer = client.call(at, "nest").start().unwrap();
     wait_until("the inner request is there", || pair.server_node.stats().protocol.requests >= 2);
     serve_echo(&pair.service);
     assert_eq!(outer.wait().unwrap(), "inner");
@@ -71,8 +71,8 @@ async fn a_blocking_call_in_the_only_thread_of_a_runtime_fails() {
         });
         tokio::task::yield_now().await; // The other task begins to wait for requests.
         let error = CallError::OwnService { after: Duration::from_secs(1) };
-        assert_eq!(own.call(pair.address, "blocks"), Err(error));
-        assert_eq!(own.start(pair.address, "waits").unwrap().await.unwrap(), "waits");
+        assert_eq!(own.call(pair.address, "blocks").wait(), Err(error));
+        assert_eq!(own.call(pair.address, "waits").await.unwrap(), "waits");
         pair.service.shutdown();
         serving.await.unwrap();
     }
@@ -93,6 +93,6 @@ fn a_call_that_another_thread_will_receive_waits() {
         wait_until("the request is there", || node.stats().protocol.requests >= 1);
         pair::echo(service.recv().unwrap());
     });
-    assert_eq!(own.call(address, "answered").unwrap(), "answered");
+    assert_eq!(own.call(address, "answered").wait().unwrap(), "answered");
     answering.join().unwrap();
 }

@@ -18,9 +18,9 @@ fn a_panic_ends_a_request_and_not_the_service() {
         });
         let client = pair.client_node.client().unwrap();
         for _ in 0..3 {
-            let failed = client.call(pair.address, "panic");
+            let failed = client.call(pair.address, "panic").wait();
             assert_eq!(failed, Err(CallError::HandlerPanicked), "{delivery}");
-            assert_eq!(client.call(pair.address, "on").unwrap(), "on");
+            assert_eq!(client.call(pair.address, "on").wait().unwrap(), "on");
         }
         assert_eq!(pair.server_node.stats().delivery.handler_panics, 3);
         pair.service.shutdown();
@@ -38,7 +38,7 @@ fn a_panic_after_the_answer_is_the_servers_affair() {
     });
     let client = pair.client_node.client().unwrap();
     for _ in 0..3 {
-        assert_eq!(client.call(pair.address, "answered").unwrap(), "answered");
+        assert_eq!(client.call(pair.address, "answered").wait().unwrap(), "answered");
     }
 }
 
@@ -46,7 +46,7 @@ fn a_panic_after_the_answer_is_the_servers_affair() {
 fn a_panic_notifies_the_callers_of_every_request_the_thread_held() {
     let pair = pair(Delivery::suspend());
     let client = pair.client_node.client().unwrap();
-    let call = || client.start(pair.address, "x").unwrap();
+    let call = || client.call(pair.address, "x").start().unwrap();
     let calls = [call(), call()];
     let held: Vec<Request> = calls.iter().map(|_| pair.service.recv().unwrap()).collect();
     let worker = thread::spawn(move || panic!("with {} requests in hand", held.len()));

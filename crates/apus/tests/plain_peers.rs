@@ -4,7 +4,7 @@ mod pair;
 
 use std::io::ErrorKind;
 
-use apus::{Address, CallError, CallOptions, Config, Delivery, Node, Stream};
+use apus::{Address, CallError, Config, Delivery, Node, Stream};
 use pair::{needs_plain, pair, shares_engine};
 
 //= docs/protocol.md#seal-17
@@ -19,11 +19,11 @@ fn a_node_without_a_certificate_calls_its_own_machine_only() {
         assert_eq!(pair.client_node.stats().identity.insecure, None);
     }
     let far: Address = "203.0.113.9:4000".parse().unwrap();
-    let error = client.call(far, "?").unwrap_err();
+    let error = client.call(far, "?").wait().unwrap_err();
     assert_eq!(error, CallError::NoIdentity);
     assert!(!error.may_have_executed());
     if !shares_engine() {
-        let connected = client.connect(far, &CallOptions::new());
+        let connected = client.connect(far).wait();
         assert_eq!(connected, Err(CallError::NoIdentity));
     }
     let refused = Stream::connect(&pair.client_node, far).unwrap_err();

@@ -4,7 +4,7 @@ mod pair;
 
 use std::time::Duration;
 
-use apus::{Address, CallError, CallOptions, Delivery, Flush, RecvError, ReplyError};
+use apus::{Address, CallError, Delivery, Flush, RecvError, ReplyError};
 use pair::{acquaint, pair};
 
 #[test]
@@ -24,7 +24,8 @@ fn nothing_comes_in_time() {
 fn requests_that_are_there_come_in_one_batch_and_are_answered_in_one() {
     let pair = pair(Delivery::suspend());
     let client = pair.client_node.client().unwrap();
-    let calls: Vec<_> = (0..30).map(|_| client.start(pair.address, "ask").unwrap()).collect();
+    let calls: Vec<_> =
+        (0..30).map(|_| client.call(pair.address, "ask").start().unwrap()).collect();
     let mut batch = Vec::new();
     while batch.len() < 30 {
         let count = pair.service.recv_many(&mut batch, 7, None).unwrap();
@@ -45,7 +46,7 @@ fn requests_that_are_there_come_in_one_batch_and_are_answered_in_one() {
 fn a_request_has_the_address_of_its_client() {
     let pair = pair(Delivery::suspend());
     let client = pair.client_node.client().unwrap();
-    let call = client.start(pair.address, "who").unwrap();
+    let call = client.call(pair.address, "who").start().unwrap();
     let mut request = pair.service.recv().unwrap();
     assert_eq!(request.from().host, pair.client_node.local_addr());
     assert_eq!(request.from().port, client.port());
@@ -67,7 +68,7 @@ fn a_request_may_be_answered_by_another_thread() {
         }
     });
     for _ in 0..50 {
-        assert_eq!(client.call(pair.address, "x").unwrap(), "from the worker");
+        assert_eq!(client.call(pair.address, "x").wait().unwrap(), "from the worker");
     }
     pair.service.shutdown();
     worker.join().unwrap();
@@ -78,7 +79,7 @@ fn a_request_that_is_given_up_ends_the_call() {
     let pair = pair_quick();
     let client = pair.client_node.client().unwrap();
     for aloud in [true, false] {
-        let call = client.start(pair.address, "x").unwrap();
+        let call = client.call(pair.address, "x").start().unwrap();
         let request = pair.service.recv().unwrap();
         if aloud {
             request.abandon();
@@ -97,7 +98,7 @@ fn a_request_that_is_given_up_ends_the_call() {
 fn a_reply_nobody_waits_for_is_refused() {
     let pair = pair(Delivery::suspend());
     let client = pair.client_node.client().unwrap();
-    let call = client.start(pair.address, "x").unwrap();
+    let call = client.call(pair.address, "x").start().unwrap();
     let request = pair.service.recv().unwrap();
     pair.service.shutdown();
     assert_eq!(request.reply("too late").unwrap_err().error(), ReplyError::Gone);
@@ -110,7 +111,7 @@ fn a_failed_reply_gives_the_request_back() {
         config.message_max(1_000);
     });
     let client = pair.client_node.client().unwrap();
-    let call = client.start(pair.address, "how long?").unwrap();
+    let call = client.call(pair.address, "how long?").start().unwrap();
     let mut request = pair.service.recv().unwrap();
     let error = ReplyError::MessageTooLarge { length: 2_000, limit: 1_000 };
     let failed = request.reply(vec![0; 2_000]).unwrap_err();
@@ -138,16 +139,15 @@ fn a_loop_over_requests_survives_whatever_a_client_does() {
         });
         for round in 0..20u8 {
             let client = pair.client_node.client().unwrap();
-            assert_eq!(client.call(pair.address, "").unwrap(), "");
-            client.start(pair.address, "cancelled").unwrap().cancel();
-            drop(client.start(pair.address, vec![round; 200_000]).unwrap());
-            let hurried = *CallOptions::new().deadline(Duration::ZERO);
+            assert_eq!(client.call(pair.address, "").wait().unwrap(), "");
+            client.call(pair.address, "cancelled").start().unwrap().cancel();
+            drop(client.call(pair.address, vec![round; 200_000]).start().unwrap());
             // The response may come before the deadline is checked.
-            client.start_with(pair.address, "late", &hurried).unwrap().wait().ok();
+            client.call(pair.address, "late").deadline(Duration::ZERO).wait().ok();
             client.send(pair.address, "closed", 1, Flush::Later).unwrap();
             client.shutdown();
             let client = pair.client_node.client().unwrap();
-            assert_eq!(client.call(pair.address, vec![round]).unwrap(), vec![round]);
+            assert_eq!(client.call(pair.address, vec![round]).wait().unwrap(), vec![round]);
         }
         pair.client_node.close(Duration::ZERO).ok();
         pair.service.shutdown();
@@ -161,7 +161,7 @@ fn nobody_can_call_the_port_of_a_client() {
     let pair = pair(Delivery::suspend());
     let client = pair.client_node.client().unwrap();
     let own = Address::new(pair.client_node.local_addr(), client.port());
-    let call = pair.server_node.client().unwrap().call(own, "x");
+    let call = pair.server_node.client().unwrap().call(own, "x").wait();
     assert_eq!(call, Err(CallError::NoSuchPort));
     assert_eq!(client.try_recv(), Err(RecvError::Empty));
 }
@@ -170,7 +170,7 @@ fn nobody_can_call_the_port_of_a_client() {
 fn an_empty_reply_is_a_response() {
     let pair = pair_quick();
     let client = pair.client_node.client().unwrap();
-    let call = client.start(pair.address, "").unwrap();
+    let call = client.call(pair.address, "").start().unwrap();
     let request = pair.service.recv().unwrap();
     assert!(request.body().is_empty());
     let _ = request.reply("");

@@ -31,8 +31,7 @@ fn fill(pair: &Pair, client: &Client) -> Vec<Call> {
     let mut calls = Vec::new();
     loop {
         let number = calls.len() as u8;
-        let options = *CallOptions::new().wait_for_room(false);
-        match client.start_with(pair.address, body(number), &options) {
+        match client.call(pair.address, body(number)).wait_for_room(false).start() {
             Ok(call) => calls.push(call),
             Err(CallError::OverBudget { length: LENGTH, .. }) => return calls,
             Err(error) => panic!("{error}"),
@@ -54,8 +53,8 @@ fn a_call_waits_until_another_one_has_ended() {
     let mut calls = fill(&pair, &client);
     let sent = client.send(pair.address, body(99), 3, Flush::Now);
     assert!(matches!(sent, Err(CallError::OverBudget { .. })), "{sent:?}");
-    calls.push(client.start(pair.address, body(calls.len() as u8)).unwrap());
-    drop(client.start(pair.address, body(99)).unwrap());
+    calls.push(client.call(pair.address, body(calls.len() as u8)).start().unwrap());
+    drop(client.call(pair.address, body(99)).start().unwrap());
     assert_eq!(pair.client_node.stats().delivery.calls_waited, 2);
     for _ in 0..calls.len() {
         answer(pair.service.recv().unwrap());
@@ -78,7 +77,7 @@ fn all_calls_of_many_threads_succeed() {
             let (client, address) = (&client, pair.address);
             scope.spawn(move || {
                 for _ in 0..5 {
-                    assert_eq!(client.call(address, body(number)).unwrap(), "done");
+                    assert_eq!(client.call(address, body(number)).wait().unwrap(), "done");
                 }
             });
         }
@@ -90,13 +89,16 @@ fn a_call_waits_no_longer_than_its_deadline_and_for_no_room_that_nobody_makes() 
     let pair = narrow_pair();
     let client = pair.client_node.client().unwrap();
     let calls = fill(&pair, &client);
-    let options = *CallOptions::new().deadline(Duration::from_millis(5));
     for _ in 0..3 {
-        let error = client.call_with(pair.address, body(3), &options).unwrap_err();
+        let error = client
+            .call(pair.address, body(3))
+            .deadline(Duration::from_millis(5))
+            .wait()
+            .unwrap_err();
         assert!(matches!(error, CallError::OverBudget { .. }), "{error}");
         assert!(!error.may_have_executed());
     }
-    let waiting = client.start(pair.address, body(3)).unwrap();
+    let waiting = client.call(pair.address, body(3)).start().unwrap();
     client.shutdown();
     assert_eq!(waiting.wait(), Err(CallError::Closed));
     drop(calls);
@@ -106,13 +108,13 @@ fn a_call_waits_no_longer_than_its_deadline_and_for_no_room_that_nobody_makes() 
         let body = request.take_body();
         drop(request.reply(body));
     });
-    let begin = |_| match client.start(pair.address, body(5)) {
+    let begin = |_| match client.call(pair.address, body(5)).start() {
         // All responses have arrived.
         Err(CallError::OverBudget { .. }) => None,
         call => Some(call.unwrap()),
     };
     let undelivered: Vec<_> = (0..20).filter_map(begin).collect();
-    let error = client.call(pair.address, body(5)).unwrap_err();
+    let error = client.call(pair.address, body(5)).wait().unwrap_err();
     assert!(matches!(error, CallError::OverBudget { .. }), "{error}");
     // Some calls get their response, and others end with an error. No call waits for ever.
     for call in undelivered {

@@ -9,8 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use apus::{
-    Address, CallError, CallOptions, Client, Config, Links, Node, Plain, RecvError, Route, Service,
-    StartError,
+    Address, CallError, Client, Config, Links, Node, Plain, RecvError, Route, Service, StartError,
 };
 use certificates::Authority;
 
@@ -52,7 +51,7 @@ fn calls_of_all_sizes_are_sealed_and_the_server_knows_the_client() {
     let (node, client) = client(&authority);
     for length in [0, 1, 100, 5_000, 500_000] {
         let body = vec![7; length];
-        let response = client.call(address, body.clone()).unwrap();
+        let response = client.call(address, body.clone()).wait().unwrap();
         assert_eq!(response[..length], body);
         assert_eq!(response[length..], *FRONT.as_bytes());
     }
@@ -79,7 +78,7 @@ fn the_cipher_is_the_first_of_the_client_that_the_server_allows() {
         });
         serve(server.bind(PORT).unwrap());
         let address = Address::new(server.local_addr(), PORT);
-        match client.client().unwrap().call(address, "hello") {
+        match client.client().unwrap().call(address, "hello").wait() {
             Ok(_) => assert!(speaks),
             Err(CallError::HandshakeFailed { reason, sent: false }) => {
                 assert!(!speaks && reason.contains("none of the offered suites"), "{reason}");
@@ -99,12 +98,12 @@ fn a_service_refuses_clients_that_its_rule_does_not_name() {
     serve(service.clone());
     let (_node, client) = client(&authority);
     for _ in 0..2 {
-        let error = client.call(address, "hello").unwrap_err();
+        let error = client.call(address, "hello").wait().unwrap_err();
         assert_eq!(error, CallError::Forbidden);
         assert!(!error.may_have_executed());
     }
     service.allow(["spiffe://example.org/admin/*", FRONT]).unwrap();
-    assert_eq!(client.call(address, "").unwrap(), FRONT);
+    assert_eq!(client.call(address, "").wait().unwrap(), FRONT);
     assert!(server.stats().protocol.refused_not_allowed >= 2);
 }
 
@@ -123,12 +122,12 @@ fn requests_that_wait_are_refused_when_a_new_rule_does_not_name_their_client() {
         let service = server.bind(PORT).unwrap();
         let address = Address::new(server.local_addr(), PORT);
         let client = node.client().unwrap();
-        client.connect(address, &CallOptions::new()).unwrap();
+        client.connect(address).wait().unwrap();
         assert_eq!(node.route(address), route);
-        let taken = client.start(address, "").unwrap();
+        let taken = client.call(address, "").start().unwrap();
         let request = service.recv().unwrap();
         let before = server.stats().protocol.requests;
-        let waiting = [(); 3].map(|()| client.start(address, "").unwrap());
+        let waiting = [(); 3].map(|()| client.call(address, "").start().unwrap());
         while server.stats().protocol.requests < before + 3 {
             thread::yield_now();
         }
@@ -142,7 +141,7 @@ fn requests_that_wait_are_refused_when_a_new_rule_does_not_name_their_client() {
         assert_eq!(server.stats().protocol.refused_not_allowed, 3);
         service.allow([FRONT]).unwrap();
         serve(service);
-        assert_eq!(client.call(address, "").unwrap(), FRONT);
+        assert_eq!(client.call(address, "").wait().unwrap(), FRONT);
     }
 }
 
@@ -160,7 +159,7 @@ fn the_rule_of_a_port_may_be_in_the_configuration() {
     serve(server.bind(PORT + 1).unwrap());
     serve(server.bind(PORT + 2).unwrap());
     let (_node, client) = client(&authority);
-    let call = |port| client.call(Address::new(server.local_addr(), port), "");
+    let call = |port| client.call(Address::new(server.local_addr(), port), "").wait();
     assert_eq!(call(PORT), Err(CallError::Forbidden));
     assert_eq!(call(PORT + 1).unwrap(), FRONT);
     assert_eq!(call(PORT + 2).unwrap(), FRONT, "any peer with a certificate");
@@ -174,19 +173,19 @@ fn a_client_calls_nobody_whom_it_does_not_expect() {
     let service = server.bind(PORT).unwrap();
     serve(service.clone());
     let (node, client) = client(&authority);
-    let error = client.call(address, "hello").unwrap_err();
+    let error = client.call(address, "hello").wait().unwrap_err();
     let expected = format!("{} is {KV}; expected 127.0.0.1; nothing was sent", address.host);
     assert_eq!(error.to_string(), expected);
     assert!(!error.may_have_executed());
     // The peer is known now, and is refused at once.
-    assert_eq!(client.call(address, "hello").unwrap_err(), error);
+    assert_eq!(client.call(address, "hello").wait().unwrap_err(), error);
     assert_eq!(service.stats().messages, 0);
     let other = node.client().unwrap();
     other.expect(["spiffe://example.org/db/*"]).unwrap();
-    let error = other.call(address, "hello").unwrap_err();
+    let error = other.call(address, "hello").wait().unwrap_err();
     assert!(error.to_string().contains("expected spiffe://example.org/db/*"), "{error}");
     other.expect(["spiffe://example.org/kv/*"]).unwrap();
-    assert_eq!(other.call(address, "").unwrap(), FRONT);
+    assert_eq!(other.call(address, "").wait().unwrap(), FRONT);
 }
 
 //= docs/protocol.md#seal-6
@@ -196,11 +195,11 @@ fn a_client_expects_the_name_by_which_the_address_was_found() {
     let (server, address) = server(&authority, &["localhost"]); // Not for its address.
     serve(server.bind(PORT).unwrap());
     let (node, client) = client(&authority);
-    let error = client.call(address, "hello").unwrap_err();
+    let error = client.call(address, "hello").wait().unwrap_err();
     assert!(error.to_string().contains("is localhost; expected 127.0.0.1"), "{error}");
     let text = format!("localhost:{PORT}@{}", address.host.port());
     assert_eq!(node.resolve(&text).unwrap(), address);
-    assert_eq!(client.call(address, "").unwrap(), FRONT);
+    assert_eq!(client.call(address, "").wait().unwrap(), FRONT);
 }
 
 //= docs/protocol.md#seal-6
@@ -213,7 +212,7 @@ fn a_client_with_a_rule_waits_for_the_first_contact_under_its_own_rule() {
     let [right, wrong] = [(); 2].map(|()| node.client().unwrap());
     right.expect(["spiffe://example.org/kv/*"]).unwrap();
     wrong.expect(["spiffe://example.org/db/*"]).unwrap();
-    let calls = [&right, &wrong].map(|client| client.start(address, "").unwrap());
+    let calls = [&right, &wrong].map(|client| client.call(address, "").start().unwrap());
     let [right, wrong] = calls.map(|call| call.wait());
     assert_eq!(right.unwrap(), FRONT);
     assert!(wrong.unwrap_err().to_string().contains("expected spiffe://example.org/db/*"));
@@ -226,12 +225,12 @@ fn a_peer_of_another_authority_is_refused_by_both_sides() {
     let (server, address) = server(&theirs, &[KV, "127.0.0.1"]);
     serve(server.bind(PORT).unwrap());
     let (node, client) = client(&ours);
-    let error = client.call(address, "hello").unwrap_err();
+    let error = client.call(address, "hello").wait().unwrap_err();
     assert!(matches!(error, CallError::HandshakeFailed { .. }), "{error}");
     assert!(error.to_string().contains("UnknownIssuer"), "{error}");
     assert!(!error.may_have_executed());
     // Until the next handshake may begin, calls fail at once with the same reason.
-    assert_eq!(client.call(address, "hello").unwrap_err(), error);
+    assert_eq!(client.call(address, "hello").wait().unwrap_err(), error);
     assert_eq!(node.stats().handshakes.client_failed, 1);
 }
 
@@ -249,10 +248,10 @@ fn a_client_that_the_server_refuses_learns_why_at_once() {
     let node = Node::start(&config).unwrap();
     let client = node.client().unwrap();
     let address = Address::new(server.local_addr(), PORT);
-    let error = client.call(address, "hello").unwrap_err();
+    let error = client.call(address, "hello").wait().unwrap_err();
     assert!(matches!(error, CallError::HandshakeFailed { .. }), "{error}");
     assert!(error.to_string().contains("the peer says"), "{error}");
-    let later = client.call(address, "hello").unwrap_err();
+    let later = client.call(address, "hello").wait().unwrap_err();
     assert!(matches!(later, CallError::HandshakeFailed { sent: false, .. }), "{later}");
     assert_eq!(service.stats().messages, 0);
 }
@@ -269,8 +268,8 @@ fn a_plain_server_is_not_called_and_a_plain_client_not_served() {
     serve(service.clone());
     let (_node, client) = client(&authority);
     let to_plain = Address::new(plain.local_addr(), PORT);
-    assert_eq!(client.call(to_plain, "hello").unwrap_err(), CallError::PlainOnly);
-    let error = plain.client().unwrap().call(address, "hello").unwrap_err();
+    assert_eq!(client.call(to_plain, "hello").wait().unwrap_err(), CallError::PlainOnly);
+    let error = plain.client().unwrap().call(address, "hello").wait().unwrap_err();
     assert_eq!(error, CallError::SealedOnly);
     assert_eq!(service.stats().messages, 0);
 }
@@ -293,15 +292,15 @@ fn a_cluster_moves_in_three_steps() {
         let server = Node::start(&config).unwrap();
         serve(server.bind(PORT).unwrap());
         let address = Address::new(server.local_addr(), PORT);
-        assert_eq!(plain.client().unwrap().call(address, "").unwrap(), by_plain, "{used}");
+        assert_eq!(plain.client().unwrap().call(address, "").wait().unwrap(), by_plain, "{used}");
         let sealed = Node::start(&authority.config("client")).unwrap();
-        assert_eq!(sealed.client().unwrap().call(address, "").unwrap(), by_sealed, "{used}");
+        assert_eq!(sealed.client().unwrap().call(address, "").wait().unwrap(), by_sealed, "{used}");
         let moving = {
             let mut config = authority.config("client");
             config.tls_plain(Plain::Use);
             Node::start(&config).unwrap()
         };
-        assert_eq!(moving.client().unwrap().call(address, "").unwrap(), "nobody", "{used}");
+        assert_eq!(moving.client().unwrap().call(address, "").wait().unwrap(), "nobody", "{used}");
     }
 }
 
@@ -325,17 +324,17 @@ fn memory_is_shared_under_the_name_of_the_sealed_path() {
     let guarded = Address::new(server.local_addr(), PORT + 1);
     for (node, name) in [(&front, FRONT), (&other, KV)] {
         let client = node.client().unwrap();
-        client.connect(address, &CallOptions::new()).unwrap();
+        client.connect(address).wait().unwrap();
         assert_eq!(node.route(address), Route::Memory);
-        assert_eq!(client.call(address, "").unwrap(), name);
-        let admitted = client.call(guarded, "");
+        assert_eq!(client.call(address, "").wait().unwrap(), name);
+        let admitted = client.call(guarded, "").wait();
         match name {
             FRONT => assert_eq!(admitted.unwrap(), FRONT),
             _ => assert_eq!(admitted.unwrap_err(), CallError::Forbidden),
         }
         assert!(node.stats().memory.messages_sent >= 2);
         client.expect(["spiffe://example.org/db/*"]).unwrap();
-        assert!(matches!(client.call(address, ""), Err(CallError::WrongPeer(_))));
+        assert!(matches!(client.call(address, "").wait(), Err(CallError::WrongPeer(_))));
     }
 }
 
@@ -354,7 +353,7 @@ fn a_revoked_peer_loses_its_path_and_others_keep_theirs() {
         .map(|name| authority.node(&name.replace(['/', ':'], "-"), &[name]));
     let clients = nodes.each_ref().map(|node| node.client().unwrap());
     for client in &clients {
-        client.call(address, "").unwrap();
+        client.call(address, "").wait().unwrap();
     }
     assert!(!server.reload_identity().unwrap(), "nothing has changed");
     authority.revoke(&[authority.serial(FRONT)]);
@@ -364,11 +363,11 @@ fn a_revoked_peer_loses_its_path_and_others_keep_theirs() {
         refused = client_error(&clients[0], address);
     }
     assert!(refused.to_string().contains("certificate_revoked"), "{refused}");
-    assert_eq!(clients[1].call(address, "").unwrap(), "spiffe://example.org/front/2");
+    assert_eq!(clients[1].call(address, "").wait().unwrap(), "spiffe://example.org/front/2");
     assert_eq!(nodes[1].stats().handshakes.client_begun, 1, "its path went on");
     std::fs::write(authority.directory().join("crl.pem"), "no list").unwrap();
     server.reload_identity().unwrap_err();
-    assert_eq!(clients[1].call(address, "").unwrap(), "spiffe://example.org/front/2");
+    assert_eq!(clients[1].call(address, "").wait().unwrap(), "spiffe://example.org/front/2");
 }
 
 //= docs/protocol.md#seal-11
@@ -388,11 +387,11 @@ fn a_client_that_is_revoked_during_its_handshake_is_not_served_for_long() {
         let node = authority.node(&format!("front-{number}"), &[&name]);
         revoked.push(authority.serial(&name));
         let client = node.client().unwrap();
-        let first = client.start(address, "").unwrap();
+        let first = client.call(address, "").start().unwrap();
         authority.revoke(&revoked); // Before, during or after the handshake.
         assert!(server.reload_identity().unwrap());
         let _ = first.wait();
-        let refused = (0..10_000).find_map(|_| client.call(address, "").err());
+        let refused = (0..10_000).find_map(|_| client.call(address, "").wait().err());
         assert!(refused.is_some(), "{name}");
     }
 }
@@ -400,7 +399,7 @@ fn a_client_that_is_revoked_during_its_handshake_is_not_served_for_long() {
 /// Calls until a call fails.
 fn client_error(client: &Client, address: Address) -> CallError {
     loop {
-        if let Err(error) = client.call(address, "") {
+        if let Err(error) = client.call(address, "").wait() {
             return error;
         }
     }
@@ -413,11 +412,11 @@ fn a_new_certificate_is_shown_by_paths_that_go_on() {
     let (server, address) = server(&authority, &[KV, "127.0.0.1"]);
     serve(server.bind(PORT).unwrap());
     let (node, client) = client(&authority);
-    client.call(address, "").unwrap();
+    client.call(address, "").wait().unwrap();
     authority.issue("client", &[FRONT, "front.example.org"], 2100);
     assert!(node.reload_identity().unwrap());
     while node.stats().handshakes.refreshes == 0 {
-        assert_eq!(client.call(address, "").unwrap(), FRONT);
+        assert_eq!(client.call(address, "").wait().unwrap(), FRONT);
     }
     assert_eq!(node.stats().protocol.calls_failed, 0);
     assert_eq!(server.stats().handshakes.server_done, 2);
@@ -433,12 +432,13 @@ fn two_nodes_that_call_each_other_at_once_are_introduced() {
     serve(one.bind(PORT).unwrap());
     serve(other.bind(PORT).unwrap());
     let (to_one, to_other) = (other.client().unwrap(), one.client().unwrap());
-    let calls = [to_one.start(at_one, "").unwrap(), to_other.start(at_other, "").unwrap()];
+    let calls =
+        [to_one.call(at_one, "").start().unwrap(), to_other.call(at_other, "").start().unwrap()];
     let [by_one, by_other] = calls.map(|call| call.wait().unwrap());
     assert_eq!((&by_one[..], &by_other[..]), (FRONT.as_bytes(), KV.as_bytes()));
     for _ in 0..100 {
-        assert_eq!(to_one.call(at_one, "").unwrap(), FRONT);
-        assert_eq!(to_other.call(at_other, "").unwrap(), KV);
+        assert_eq!(to_one.call(at_one, "").wait().unwrap(), FRONT);
+        assert_eq!(to_other.call(at_other, "").wait().unwrap(), KV);
     }
 }
 
@@ -449,7 +449,7 @@ fn a_restarted_server_is_introduced_again() {
     let (server, address) = server(&authority, &[KV, "127.0.0.1"]);
     serve(server.bind(PORT).unwrap());
     let (node, client) = client(&authority);
-    assert_eq!(client.call(address, "").unwrap(), FRONT);
+    assert_eq!(client.call(address, "").wait().unwrap(), FRONT);
     let mut config = authority.config("server");
     config.listen(address.host);
     let mut running = server;
@@ -459,12 +459,16 @@ fn a_restarted_server_is_introduced_again() {
         running = start_again(&config);
         serve(running.bind(PORT).unwrap());
         // The request may have reached the run before (contact-6).
-        assert_eq!(client.call(address, ""), Err(CallError::MayHaveExecuted), "round {round}");
-        assert_eq!(client.call(address, "").unwrap(), FRONT, "round {round}");
+        assert_eq!(
+            client.call(address, "").wait(),
+            Err(CallError::MayHaveExecuted),
+            "round {round}"
+        );
+        assert_eq!(client.call(address, "").wait().unwrap(), FRONT, "round {round}");
     }
     // The answer to the last frame may come after the response of the call.
     while node.stats().handshakes.client_done < 4 {
-        assert_eq!(client.call(address, "").unwrap(), FRONT);
+        assert_eq!(client.call(address, "").wait().unwrap(), FRONT);
     }
 }
 
@@ -475,16 +479,16 @@ fn a_server_with_another_name_at_a_known_address_hears_that_its_first_handshake_
     let (server, address) = server(&authority, &[KV, "127.0.0.1"]);
     serve(server.bind(PORT).unwrap());
     let (node, client) = client(&authority);
-    assert_eq!(client.call(address, "").unwrap(), FRONT);
+    assert_eq!(client.call(address, "").wait().unwrap(), FRONT);
     let _ = server.close(Duration::ZERO); // A response is not acknowledged.
     authority.issue("other", &["spiffe://example.org/kv/2", "127.0.0.1"], 2100);
     let mut config = authority.config("other");
     config.listen(address.host);
     let other = start_again(&config);
     serve(other.bind(PORT).unwrap());
-    client.call(address, "").unwrap_err();
+    client.call(address, "").wait().unwrap_err();
     for _ in 0..1_000 {
-        assert_eq!(client.call(address, "").unwrap(), FRONT);
+        assert_eq!(client.call(address, "").wait().unwrap(), FRONT);
     }
     let (ours, theirs) = (node.stats().handshakes, other.stats().handshakes);
     assert_eq!((ours.client_done, ours.client_failed), (2, 1));
@@ -517,8 +521,8 @@ fn calls_go_on_while_paths_get_new_keys() {
     let body = vec![7; 100_000];
     let mut calls = 0;
     while node.stats().handshakes.refreshes < 3 {
-        assert_eq!(client.call(address, "").unwrap(), FRONT);
-        assert!(client.call(address, body.clone()).unwrap().starts_with(&body));
+        assert_eq!(client.call(address, "").wait().unwrap(), FRONT);
+        assert!(client.call(address, body.clone()).wait().unwrap().starts_with(&body));
         calls += 1;
         assert!(calls < 1_000_000, "{:?}", node.stats().handshakes);
     }
@@ -538,7 +542,7 @@ fn calls_wait_while_a_server_has_no_room_for_their_handshake() {
     let nodes: Vec<_> =
         (0..30).map(|_| Node::start(&authority.config("client")).unwrap()).collect();
     let clients: Vec<_> = nodes.iter().map(|node| node.client().unwrap()).collect();
-    let calls: Vec<_> = clients.iter().map(|it| it.start(address, "").unwrap()).collect();
+    let calls: Vec<_> = clients.iter().map(|it| it.call(address, "").start().unwrap()).collect();
     for call in calls {
         assert_eq!(call.wait().unwrap(), FRONT);
     }
@@ -575,7 +579,7 @@ fn cost_of_first_and_later_calls() {
             let client = node.client().unwrap();
             let call = |times: &mut Vec<Duration>| {
                 let began = Instant::now();
-                client.call(address, vec![7; 100]).unwrap();
+                client.call(address, vec![7; 100]).wait().unwrap();
                 times.push(began.elapsed());
             };
             call(&mut first);

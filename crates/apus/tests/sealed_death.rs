@@ -81,7 +81,7 @@ fn call_until(client: &Client, to: Address, numbers: &AtomicU64, ended: &AtomicB
         let number = numbers.fetch_add(1, Ordering::Relaxed);
         let mut body = number.to_be_bytes().to_vec();
         body.resize(if number.is_multiple_of(7) { 30_000 } else { 100 }, 0);
-        let end = match client.call(to, body.clone()) {
+        let end = match client.call(to, body.clone()).wait() {
             Ok(response) => {
                 assert!(response == body, "the response of another call");
                 Ok(())

@@ -8,9 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use apus::net::shard_of;
-use apus::{
-    Address, CallError, CallOptions, Client, Config, Delivery, Flush, Node, RecvError, Response,
-};
+use apus::{Address, CallError, Client, Config, Delivery, Flush, Node, RecvError, Response};
 
 const PORT: u16 = 4000;
 const SHARDS: usize = 3;
@@ -59,7 +57,7 @@ fn one_thread_serves_all_shards() {
         let clients = clients(mode);
         for round in 0..40u8 {
             for (_, client) in &clients {
-                let response = client.call(to, vec![round; 40_000]);
+                let response = client.call(to, vec![round; 40_000]).wait();
                 assert_eq!(response.unwrap(), vec![round; 40_000], "{mode}");
             }
         }
@@ -92,7 +90,7 @@ fn many_threads_serve_many_shards_and_no_message_stays_behind() {
                         callers.spawn(move || {
                             for n in 0..300u32 {
                                 let body = n.to_le_bytes().repeat(1 + n as usize % 2000);
-                                assert!(client.call(to, body.clone()).unwrap() == body);
+                                assert!(client.call(to, body.clone()).wait().unwrap() == body);
                             }
                         });
                     }
@@ -121,7 +119,7 @@ fn a_sharded_client_gets_its_responses_in_either_way() {
     let mut cookies = BTreeSet::new();
     for (n, server) in servers.iter().enumerate() {
         let to = Address::new(server.local_addr(), PORT);
-        assert_eq!(&client.call(to, "by call").unwrap()[..], b"by call");
+        assert_eq!(&client.call(to, "by call").wait().unwrap()[..], b"by call");
         client.send(to, "by cookie", n as u64, Flush::Later).unwrap();
         cookies.insert(n as u64);
     }
@@ -149,7 +147,7 @@ fn a_task_receives_from_every_shard() {
         service // Closing it would withdraw responses that are not acknowledged.
     });
     for (_, client) in &clients(Delivery::suspend()) {
-        assert_eq!(&client.call(to, "x").unwrap()[..], b"served");
+        assert_eq!(&client.call(to, "x").wait().unwrap()[..], b"served");
     }
     served.join().unwrap();
 }
@@ -161,11 +159,8 @@ fn a_closed_port_is_noticed_in_every_shard() {
     let client_node = node(Delivery::suspend(), SHARDS);
     let client = client_node.client().unwrap();
     for to in closed {
-        let error = client.call_with(
-            Address::new(to, PORT),
-            "anybody there?",
-            CallOptions::new().deadline(FAULT_AFTER),
-        );
+        let error =
+            client.call(Address::new(to, PORT), "anybody there?").deadline(FAULT_AFTER).wait();
         assert!(matches!(error, Err(CallError::PeerUnreachable { sent: false, .. })), "{error:?}");
     }
     let errors = client_node.stats().link.port_unreachable;

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use apus::{
-    Address, CallError, CallOptions, Config, Delivery, EngineAccess, Node, OpenError, Route,
-    SharedEngine, StartError,
+    Address, CallError, Config, Delivery, EngineAccess, Node, OpenError, Route, SharedEngine,
+    StartError,
 };
 use pair::engine::{Directory, Engine, attached};
 use pair::{FAULT_AFTER, PORT, call_with_deadline, pattern, serve, serve_echo, wait_until};
@@ -38,10 +38,10 @@ fn processes_of_one_engine_call_each_other() {
         let to = Address::new(client.local_addr(), PORT);
         assert_eq!(client.route(to), Route::Engine);
         let port = client.client().unwrap();
-        port.connect(to, &CallOptions::new()).unwrap();
+        port.connect(to).wait().unwrap();
         for length in LENGTHS {
             let body = pattern(length as u64, length);
-            assert_eq!(port.call(to, body.clone()).unwrap(), body, "{delivery}");
+            assert_eq!(port.call(to, body.clone()).wait().unwrap(), body, "{delivery}");
         }
         let processes = engine.shared.processes();
         assert_eq!(processes.iter().map(|it| it.counters.calls).sum::<u64>(), LENGTHS.len() as u64);
@@ -66,7 +66,7 @@ fn processes_of_an_engine_call_other_nodes_and_are_called() {
             let port = from.client().unwrap();
             for length in LENGTHS {
                 let body = pattern(length as u64, length);
-                assert_eq!(port.call(to, body.clone()).unwrap(), body, "{delivery}");
+                assert_eq!(port.call(to, body.clone()).wait().unwrap(), body, "{delivery}");
             }
         }
         let counters = engine.shared.processes()[0].counters;
@@ -86,7 +86,7 @@ fn a_request_names_its_caller() {
     let service = process.bind(PORT).unwrap();
     let to = Address::new(engine.shared.local_addr(), PORT);
     let port = alone.client().unwrap();
-    let call = port.start(to, "who am I?").unwrap();
+    let call = port.call(to, "who am I?").start().unwrap();
     let request = service.recv().unwrap();
     assert_eq!(request.from(), Address::new(alone.local_addr(), port.port()));
     request.reply("you").unwrap();
@@ -101,22 +101,22 @@ fn errors_are_those_of_any_call() {
     let alone = Node::start(&local()).unwrap();
     let port = process.client().unwrap();
     let nobody = Address::new(alone.local_addr(), PORT);
-    assert_eq!(port.call(nobody, "x").unwrap_err(), CallError::NoSuchPort);
+    assert_eq!(port.call(nobody, "x").wait().unwrap_err(), CallError::NoSuchPort);
     let nobody = Address::new(engine.shared.local_addr(), PORT);
-    assert_eq!(port.call(nobody, "x").unwrap_err(), CallError::NoSuchPort);
+    assert_eq!(port.call(nobody, "x").wait().unwrap_err(), CallError::NoSuchPort);
     let service = alone.bind(PORT).unwrap();
     let to = Address::new(alone.local_addr(), PORT);
     let (call, late) = call_with_deadline(&port, &service, to, Duration::from_millis(20));
     let error = call.wait().unwrap_err();
     assert!(matches!(error, CallError::Deadline { .. }), "{error}");
     wait_until("the request is cancelled", || late.is_cancelled());
-    let call = port.start(to, "y").unwrap();
+    let call = port.call(to, "y").start().unwrap();
     let dropped = service.recv().unwrap();
     drop(call);
     wait_until("the request is cancelled", || dropped.is_cancelled());
     drop((late, dropped));
     let serving = serve(&service, |_| panic!("on purpose"));
-    assert_eq!(port.call(to, "z").unwrap_err(), CallError::HandlerPanicked);
+    assert_eq!(port.call(to, "z").wait().unwrap_err(), CallError::HandlerPanicked);
     wait_until("nothing is under way", || engine.shared.processes()[0].calls == 0);
     assert_eq!(engine.shared.processes()[0].held_bytes, 0);
     drop(service);
@@ -134,8 +134,8 @@ fn a_long_call_may_be_given_up_while_it_is_sent() {
     let to = Address::new(server.local_addr(), PORT);
     let port = client.client().unwrap();
     for _ in 0..20 {
-        drop(port.start(to, pattern(1, 20_000_000)).unwrap());
-        assert_eq!(port.call(to, "next").unwrap(), "next");
+        drop(port.call(to, pattern(1, 20_000_000)).start().unwrap());
+        assert_eq!(port.call(to, "next").wait().unwrap(), "next");
     }
     wait_until("nothing is left", || {
         engine.shared.processes().iter().all(|it| (it.calls, it.held_bytes) == (0, 0))
@@ -154,15 +154,15 @@ fn a_process_learns_that_its_request_was_given_up() {
     for link in ["udp", "auto"] {
         let alone = Node::start(local().set("link", link).unwrap()).unwrap();
         let port = alone.client().unwrap();
-        port.connect(to, &CallOptions::new()).unwrap();
-        let call = port.start(to, "x").unwrap();
+        port.connect(to).wait().unwrap();
+        let call = port.call(to, "x").start().unwrap();
         let given_up = service.recv().unwrap();
         drop(call);
         wait_until("the request is cancelled", || given_up.is_cancelled());
         let (call, late) = call_with_deadline(&port, &service, to, Duration::from_millis(20));
         assert!(call.wait().is_err());
         wait_until("the request is cancelled", || late.is_cancelled());
-        let call = port.start(to, "x").unwrap();
+        let call = port.call(to, "x").start().unwrap();
         let lost = service.recv().unwrap();
         drop((call, port, alone));
         wait_until("the request is cancelled", || lost.is_cancelled());
@@ -187,15 +187,15 @@ fn messages_beyond_the_budget_of_a_process_end_nobody() {
         let (port, to) = (from.client().unwrap(), Address::new(to.local_addr(), PORT));
         for length in [300_000, 3_000_000, 5_000_000] {
             let calls: Vec<_> =
-                (0..50).map(|_| port.start(to, length.to_string()).unwrap()).collect();
+                (0..50).map(|_| port.call(to, length.to_string()).start().unwrap()).collect();
             for answer in calls.into_iter().map(|call| call.wait()) {
                 let error = answer.err().filter(|error| *error == CallError::EngineEnded);
                 assert_eq!(error, None, "{length}");
             }
         }
-        assert_eq!(port.call(to, "100000").unwrap().len(), 100_000);
-        let _ = port.call(to, vec![0xff; 6_000_000]);
-        assert_eq!(port.call(to, "100000").unwrap().len(), 100_000);
+        assert_eq!(port.call(to, "100000").wait().unwrap().len(), 100_000);
+        let _ = port.call(to, vec![0xff; 6_000_000]).wait();
+        assert_eq!(port.call(to, "100000").wait().unwrap().len(), 100_000);
     }
     services.iter().for_each(|service| service.shutdown());
     serving.into_iter().for_each(|thread| thread.join().unwrap());
@@ -220,7 +220,7 @@ fn bursts_of_long_and_short_calls_end() {
                 for burst in 0..300 {
                     let length = |call: usize| 1 << ((burst * 7 + call * 5 + thread) % 22);
                     let calls =
-                        (0..6).map(|call| port.start(to, vec![b'x'; length(call)]).unwrap());
+                        (0..6).map(|call| port.call(to, vec![b'x'; length(call)]).start().unwrap());
                     let calls: Vec<_> = calls.collect();
                     calls.into_iter().for_each(|call| drop(call.wait().unwrap()));
                 }
@@ -259,16 +259,16 @@ fn nodes_attach_again_when_the_engine_is_replaced() {
     let service = server.bind(PORT).unwrap();
     let to = Address::new(engine.shared.local_addr(), PORT);
     let port = client.client().unwrap();
-    let call = port.start(to, "held").unwrap();
+    let call = port.call(to, "held").start().unwrap();
     let held = service.recv().unwrap();
     drop(engine);
     assert_eq!(call.wait().unwrap_err(), CallError::EngineEnded);
-    assert_eq!(port.call(to, "nobody").unwrap_err(), CallError::NoEngine);
+    assert_eq!(port.call(to, "nobody").wait().unwrap_err(), CallError::NoEngine);
     assert_eq!(client.bind(5).unwrap_err(), OpenError::NoEngine);
     wait_until("the request is given up", || held.is_cancelled());
     let serving = serve_echo(&service);
     let _engine = Engine::start(&directory.socket(), &config);
-    wait_until("both are attached again", || match port.call(to, "again") {
+    wait_until("both are attached again", || match port.call(to, "again").wait() {
         Ok(answer) => answer == "again",
         Err(error) => {
             assert!(matches!(error, CallError::NoEngine | CallError::NoSuchPort), "{error}");
@@ -305,7 +305,7 @@ fn an_engine_at_all_addresses_notifies_processes_of_calls_that_are_given_up() {
     let service = server.bind(PORT).unwrap();
     let host = ([127, 0, 0, 1], engine.shared.local_addr().port()).into();
     let port = client.client().unwrap();
-    let call = port.start(Address::new(host, PORT), "request").unwrap();
+    let call = port.call(Address::new(host, PORT), "request").start().unwrap();
     let request = service.recv().unwrap();
     assert_eq!(request.from().host, host);
     drop(call);

@@ -171,7 +171,7 @@ fn a_call_and_its_request_are_spans_of_one_trace() {
     let serving = serve(service, |request| request.reply("three").unwrap());
     let client = client_node.client().unwrap();
     let root = root();
-    root.in_scope(|| client.call(*address, "four").unwrap());
+    root.in_scope(|| client.call(*address, "four").wait().unwrap());
     let (id, call) = only(&root, "call");
     let (_, request) = only(&root, "request");
     assert_eq!((call.parent, request.parent), (root.id().map(|id| id.into_u64()), Some(id)));
@@ -218,13 +218,15 @@ fn calls_of_all_kinds_have_spans() {
     let client = client_node.client().unwrap();
     let root = root();
     let entered = root.enter();
-    client.start(*address, "a handle").unwrap().wait().unwrap();
-    let mut call = client.start(*address, "looked at").unwrap();
+    client.call(*address, "a handle").start().unwrap().wait().unwrap();
+    client.call(*address, "at once").wait().unwrap();
+    let mut call = client.call(*address, "looked at").start().unwrap();
     while let Err(waiting) = call.try_take() {
         call = waiting;
     }
     let tasks = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    tasks.block_on(client.start(*address, "awaited").unwrap()).unwrap();
+    tasks.block_on(client.call(*address, "a future").into_future()).unwrap();
+    tasks.block_on(client.call(*address, "awaited").start().unwrap()).unwrap();
     for cookie in [7, 8, 9] {
         client.send(*address, "queued", cookie, Flush::Now).unwrap();
     }
@@ -237,9 +239,9 @@ fn calls_of_all_kinds_have_spans() {
     cookies.sort_unstable();
     assert_eq!(cookies, [7, 8, 9], "the application's own");
     drop(entered);
-    wait_until("all are closed", || closed(&root, "request").len() == 6);
+    wait_until("all are closed", || closed(&root, "request").len() == 8);
     let calls = closed(&root, "call");
-    assert_eq!(calls.len(), 6);
+    assert_eq!(calls.len(), 8);
     for (_, call) in &calls {
         assert_eq!(call.fields.get("rpc.response.size").map(String::as_str), Some("2"));
     }
@@ -256,11 +258,11 @@ fn a_handler_is_within_the_span_of_its_request() {
     let next = apus::Address::new(address.host, 4001);
     let serving = serve(service, move |request| {
         tracing::info!(target: "spans", "in the handler");
-        request.reply(onward.call(next, "onward").unwrap()).unwrap();
+        request.reply(onward.call(next, "onward").wait().unwrap()).unwrap();
     });
     let root = root();
     if !pair::skips("a node of an engine does not call itself here") {
-        assert_eq!(root.in_scope(|| client.call(*address, "x").unwrap()), "behind");
+        assert_eq!(root.in_scope(|| client.call(*address, "x").wait().unwrap()), "behind");
         wait_until("all are closed", || closed(&root, "request").len() == 2);
         let [first, second] = &closed(&root, "call")[..] else { panic!("two calls") };
         let [of_first, of_second] = &closed(&root, "request")[..] else { panic!("two requests") };
@@ -287,19 +289,23 @@ fn what_fails_is_an_error_of_its_span() {
         closed(&root, "request")
     };
     let nobody = apus::Address::new(address.host, 4_444);
-    let options = || *CallOptions::new().deadline(Duration::from_millis(5));
-    fails(&|| drop(client.call(nobody, "x")), "NoSuchPort", "call failed");
+    let options = || CallOptions::new().deadline(Duration::from_millis(5));
+    fails(&|| drop(client.call(nobody, "x").wait()), "NoSuchPort", "call failed");
     let wrong = apus::Address::new(([0; 4], 1).into(), 1);
-    fails(&|| drop(client.call(wrong, "x")), "UnspecifiedAddress", "call failed");
+    fails(&|| drop(client.call(wrong, "x").wait()), "UnspecifiedAddress", "call failed");
     fails(
         &|| assert!(client.send(wrong, "x", 1, Flush::Now).is_err()),
         "UnspecifiedAddress",
         "call failed",
     );
-    fails(&|| drop(client.call_with(*address, "x", &options())), "Deadline", "call failed");
-    fails(&|| drop(client.start(*address, "x").unwrap()), "Cancelled", "call given up");
+    fails(
+        &|| drop(client.call(*address, "x").options(options()).wait()),
+        "Deadline",
+        "call failed",
+    );
+    fails(&|| drop(client.call(*address, "x").start().unwrap()), "Cancelled", "call given up");
     let cancel = || {
-        let call = client.start(*address, "x").unwrap();
+        let call = client.call(*address, "x").start().unwrap();
         call.cancel();
         assert_eq!(call.wait(), Err(CallError::Cancelled));
     };
@@ -311,7 +317,7 @@ fn what_fails_is_an_error_of_its_span() {
     fails(&queued, "Cancelled", "call given up");
     while service.try_recv().is_ok() {}
     let root = root();
-    let call = root.in_scope(|| client.start(*address, "y").unwrap());
+    let call = root.in_scope(|| client.call(*address, "y").start().unwrap());
     let mine = |request: &apus::Request| request.body() == "y";
     while !mine(&service.recv().unwrap()) {}
     assert!(call.wait().is_err());
@@ -325,9 +331,8 @@ fn a_context_that_is_given_goes_before_that_of_the_span() {
     let Pair { client_node, service, address, .. } = &setup();
     let client = client_node.client().unwrap();
     let given = TraceContext::new([9; 16], [8; 8], 0).unwrap();
-    let mut options = CallOptions::new();
-    options.trace_context(given);
-    let call = root().in_scope(|| client.start_with(*address, "x", &options).unwrap());
+    let options = CallOptions::new().trace_context(given);
+    let call = root().in_scope(|| client.call(*address, "x").options(options).start().unwrap());
     let request = service.recv().unwrap();
     assert_eq!(request.trace_context(), Some(given));
     let parent = with(request.span().id().unwrap().into_u64(), |span| span.parent);

@@ -5,7 +5,7 @@ mod pair;
 use std::thread;
 use std::time::Duration;
 
-use apus::{Address, CallError, CallOptions, Delivery, Flush, Response, StartError};
+use apus::{Address, CallError, Delivery, Flush, Response, StartError};
 use pair::{pair, pattern, serve_echo};
 
 #[test]
@@ -15,7 +15,7 @@ fn many_calls_of_one_thread_end_in_any_order() {
         serve_echo(&pair.service);
         let client = pair.client_node.client().unwrap();
         let calls: Vec<_> = (0..200)
-            .map(|seed| (seed, client.start(pair.address, pattern(seed, 100)).unwrap()))
+            .map(|seed| (seed, client.call(pair.address, pattern(seed, 100)).start().unwrap()))
             .collect();
         for (seed, call) in calls.into_iter().rev() {
             assert_eq!(call.wait().unwrap(), pattern(seed, 100));
@@ -27,7 +27,7 @@ fn many_calls_of_one_thread_end_in_any_order() {
 fn a_call_can_be_asked_whether_it_has_ended() {
     let pair = pair(Delivery::suspend());
     let client = pair.client_node.client().unwrap();
-    let call = client.start(pair.address, "ask").unwrap();
+    let call = client.call(pair.address, "ask").start().unwrap();
     let call = call.try_take().expect_err("nobody has answered");
     pair.service.recv().unwrap().reply("answer").unwrap();
     let mut asked = Err(call);
@@ -46,7 +46,7 @@ fn a_deadline_ends_a_call() {
         let pair = pair(delivery);
         let client = pair.client_node.client().unwrap();
         let deadline = Duration::from_millis(3);
-        let result = client.call_with(pair.address, "x", CallOptions::new().deadline(deadline));
+        let result = client.call(pair.address, "x").deadline(deadline).wait();
         match result {
             Err(CallError::Deadline { after, .. }) => assert!(after >= deadline),
             other => panic!("{delivery}: {other:?}"),
@@ -59,13 +59,13 @@ fn a_cancelled_call_says_so_to_its_waiter() {
     for delivery in Delivery::ALL {
         let pair = pair(delivery);
         let client = pair.client_node.client().unwrap();
-        let call = client.start(pair.address, "x").unwrap();
+        let call = client.call(pair.address, "x").start().unwrap();
         let canceller = call.canceller();
         let waiting = thread::spawn(move || call.wait());
         canceller.cancel();
         assert_eq!(waiting.join().unwrap(), Err(CallError::Cancelled), "{delivery}");
         canceller.cancel();
-        let call = client.start(pair.address, "x").unwrap();
+        let call = client.call(pair.address, "x").start().unwrap();
         call.cancel();
         assert_eq!(call.wait(), Err(CallError::Cancelled));
     }
@@ -75,8 +75,8 @@ fn a_cancelled_call_says_so_to_its_waiter() {
 fn a_dropped_call_is_given_up() {
     let pair = pair(Delivery::suspend());
     let client = pair.client_node.client().unwrap();
-    drop(client.start(pair.address, "dropped").unwrap());
-    let kept = client.start(pair.address, "kept").unwrap();
+    drop(client.call(pair.address, "dropped").start().unwrap());
+    let kept = client.call(pair.address, "kept").start().unwrap();
     let service = pair.service.clone();
     let server = thread::spawn(move || {
         // The first request may have arrived before it was given up; its answer is dropped.
@@ -142,13 +142,13 @@ fn misuse_is_refused_before_anything_is_sent() {
     let client = pair.client_node.client().unwrap();
     let too_large = CallError::MessageTooLarge { length: 1_001, limit: 1_000 };
     assert!(!too_large.may_have_executed());
-    assert_eq!(client.call(pair.address, vec![0; 1_001]), Err(too_large.clone()));
+    assert_eq!(client.call(pair.address, vec![0; 1_001]).wait(), Err(too_large.clone()));
     assert_eq!(client.send(pair.address, vec![0; 1_001], 1, Flush::Now), Err(too_large));
     for all in ["0.0.0.0:20146", "[::]:20146", "[::ffff:0.0.0.0]:20146", "0.0.0.0:0"] {
         let all = Address::new(all.parse().unwrap(), 4000);
         let refused = CallError::UnspecifiedAddress(all);
-        assert_eq!(client.call(all, "x"), Err(refused.clone()));
-        assert_eq!(client.connect(all, &CallOptions::new()), Err(refused.clone()));
+        assert_eq!(client.call(all, "x").wait(), Err(refused.clone()));
+        assert_eq!(client.connect(all).wait(), Err(refused.clone()));
         assert_eq!(client.send(all, "x", 1, Flush::Now), Err(refused));
         let probed = apus::probe(all, Duration::MAX);
         assert!(matches!(probed, Err(StartError::UnspecifiedAddress(_))), "{probed:?}");

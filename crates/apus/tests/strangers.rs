@@ -4,14 +4,16 @@ mod pair;
 mod program;
 
 use std::fs;
+use std::future::IntoFuture as _;
 use std::io::{ErrorKind, IoSlice, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
-use apus::{Address, CallOptions, Client, Delivery, EngineAccess, Node};
+use apus::{Address, Client, Delivery, EngineAccess, Node};
 use apus_shm::{Listener, Place};
 use nix::errno::Errno;
 use nix::libc;
@@ -71,10 +73,10 @@ fn a_stranger_that_has_the_name_of_a_node_learns_a_nonce() {
         let node = Node::start(patient(anywhere()).delivery(delivery)).unwrap();
         let client = node.client().unwrap();
         let address = Address::new(address, PORT);
-        assert_eq!(client.call(address, "secret").unwrap(), "secret");
+        assert_eq!(client.call(address, "secret").wait().unwrap(), "secret");
         let mut met = squatter.accept([1, 2]).unwrap();
         wait_until("the nonce comes", || met.theirs().unwrap().is_some());
-        assert_eq!(client.call(address, "secret").unwrap(), "secret");
+        assert_eq!(client.call(address, "secret").wait().unwrap(), "secret");
         wait_until("the stranger is given up", || node.stats().memory.meetings_failed == 1);
         let rest = recv(met.into_socket().as_raw_fd(), &mut [0; 64], MsgFlags::empty());
         assert_eq!(rest, Ok(0), "the end follows the nonce");
@@ -82,6 +84,30 @@ fn a_stranger_that_has_the_name_of_a_node_learns_a_nonce() {
         service.shutdown();
         serving.join().unwrap();
     }
+}
+
+#[test]
+fn a_connect_waits_for_memory_until_its_deadline() {
+    let address = free();
+    let squatter = Listener::bind(&Place::Namespace(address)).unwrap();
+    let server = Node::start(&patient(address)).unwrap();
+    let service = server.bind(PORT).unwrap();
+    let serving = pair::serve_echo(&service);
+    let address = Address::new(address, PORT);
+    let tasks = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for awaits in [false, true] {
+        let node = Node::start(&patient(anywhere())).unwrap();
+        let client = node.client().unwrap();
+        // The node is known afterwards, and the stranger is being met.
+        assert_eq!(client.call(address, "hello").wait().unwrap(), "hello");
+        let connect = client.connect(address).deadline(Duration::from_millis(2));
+        let connected = if awaits { tasks.block_on(connect.into_future()) } else { connect.wait() };
+        assert_eq!(connected, Ok(()));
+        assert_eq!(node.stats().memory.pairs_met, 0);
+    }
+    drop(squatter);
+    service.shutdown();
+    serving.join().unwrap();
 }
 
 /// Passes messages on between two sockets until one of them is closed.
@@ -123,7 +149,7 @@ fn a_stranger_between_two_nodes_is_found_out() {
         let client = node.client().unwrap();
         let address = Address::new(address, PORT);
         wait_until("the node finds the stranger out", || {
-            assert_eq!(client.call(address, "secret").unwrap(), "secret");
+            assert_eq!(client.call(address, "secret").wait().unwrap(), "secret");
             server.stats().memory.meetings_failed > 0
         });
         wait_until("the client gives up", || node.stats().memory.meetings_failed > 0);
@@ -138,7 +164,7 @@ fn a_stranger_between_two_nodes_is_found_out() {
 fn meet(server: &Program) -> (Node, Address) {
     let address = Address::new(server.line().parse().unwrap(), PORT);
     let node = Node::start(&patient(anywhere())).unwrap();
-    node.client().unwrap().connect(address, &CallOptions::new()).unwrap();
+    node.client().unwrap().connect(address).wait().unwrap();
     wait_until("memory is shared", || node.stats().memory.pairs_met == 1);
     (node, address)
 }
@@ -171,7 +197,7 @@ fn strangers_that_connect_leave_nothing_behind() {
             }
         }
         if round % 100 == 0 {
-            assert_eq!(client.call(address, "goes on").unwrap(), "goes on");
+            assert_eq!(client.call(address, "goes on").wait().unwrap(), "goes on");
         }
         if round % 2 == 0 {
             strangers.push(stranger); // It is kept until the node gives it up.
@@ -181,7 +207,7 @@ fn strangers_that_connect_leave_nothing_behind() {
     let after = server.report();
     assert_eq!((after.mappings, after.pairs_met), (before.mappings, 1));
     assert!(after.meetings_failed <= 1_000, "{after:?}: each is counted once");
-    assert_eq!(client.call(address, "goes on").unwrap(), "goes on");
+    assert_eq!(client.call(address, "goes on").wait().unwrap(), "goes on");
     assert_eq!(node.stats().memory.pairs_ended, 0);
 }
 
@@ -189,7 +215,10 @@ fn strangers_that_connect_leave_nothing_behind() {
 fn strangers_that_stay_take_few_descriptors() {
     let mut server = Program::start("server 127.0.0.1:0");
     let (node, address) = meet(&server);
-    assert_eq!(node.client().unwrap().call(address, "all threads run").unwrap(), "all threads run");
+    assert_eq!(
+        node.client().unwrap().call(address, "all threads run").wait().unwrap(),
+        "all threads run"
+    );
     let before = server.report();
     let strangers: Vec<_> = (0..500)
         .map(|_| {
@@ -218,8 +247,8 @@ fn bodies_of_another_user_are_copied() {
         let (node, address) = meet(&server);
         let client = node.client().unwrap();
         let before = node.stats().link.packets_sent;
-        assert_eq!(client.call(address, long.clone()).unwrap(), expected, "{user:?}");
-        let answer = client.call(address, long[PLACE.len()..].to_owned()).unwrap();
+        assert_eq!(client.call(address, long.clone()).wait().unwrap(), expected, "{user:?}");
+        let answer = client.call(address, long[PLACE.len()..].to_owned()).wait().unwrap();
         assert_eq!(is_in_place(&answer), user.is_none(), "{user:?}");
         assert_eq!(node.stats().link.packets_sent, before, "all goes through memory");
     }
@@ -255,9 +284,9 @@ fn a_process_of_another_user_uses_an_engine_as_far_as_it_may() {
         let process = Node::start(&attached(&directory.socket())).unwrap();
         let client = process.client().unwrap();
         let address = Address::new(said.parse().unwrap(), PORT);
-        assert_eq!(client.call(address, long.clone()).unwrap(), place, "{user}");
+        assert_eq!(client.call(address, long.clone()).wait().unwrap(), place, "{user}");
         let body = long[PLACE.len()..].to_owned();
-        assert_eq!(client.call(address, body.clone()).unwrap(), body);
+        assert_eq!(client.call(address, body.clone()).wait().unwrap(), body);
     }
 }
 
@@ -297,7 +326,7 @@ fn nodes_of_other_network_namespaces_are_not_found_by_name() {
     let address = server.line();
     let node = Node::start(&patient(anywhere())).unwrap();
     let address = Address::new(address.parse().unwrap(), PORT);
-    let error = node.client().unwrap().call(address, "who is there").unwrap_err();
+    let error = node.client().unwrap().call(address, "who is there").wait().unwrap_err();
     assert!(matches!(error, apus::CallError::PeerUnreachable { .. }), "{error}");
     let memory = node.stats().memory;
     assert_eq!((memory.pairs_met, memory.meetings_failed), (0, 0));
@@ -342,7 +371,7 @@ fn pass(socket: RawFd, message: &[u8], count: usize) -> Vec<TcpStream> {
 /// Asserts that calls succeed in spite of a stranger.
 fn goes_on(client: &Client, to: Address) {
     let (client, (done, answered)) = (client.clone(), mpsc::channel());
-    thread::spawn(move || done.send(client.call(to, "goes on")));
+    thread::spawn(move || done.send(client.call(to, "goes on").wait()));
     let answer = answered.recv_timeout(pair::FAULT_AFTER).expect("a stranger stops the node");
     assert_eq!(answer.unwrap(), "goes on");
 }
@@ -372,7 +401,7 @@ fn a_descriptor_whose_close_sleeps_stops_no_node() {
         let address = free();
         let squatter = Listener::bind(&Place::Namespace(address)).unwrap();
         let failed = node.stats().memory.meetings_failed;
-        let _call = client.start(Address::new(address, PORT), "nobody is there").unwrap();
+        let _call = client.call(Address::new(address, PORT), "nobody is there").start().unwrap();
         let mut met = None;
         wait_until("the node connects", || {
             met = squatter.accept([1, 2]).ok();

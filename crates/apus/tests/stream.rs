@@ -27,7 +27,7 @@ async fn a_service_is_a_stream_of_requests_until_it_is_closed() {
         let client = pair.client_node.client().unwrap();
         for seed in 0..50 {
             let body = pattern(seed, 300);
-            let call = client.start(pair.address, body.clone()).unwrap();
+            let call = client.call(pair.address, body.clone()).start().unwrap();
             assert_eq!(call.await.unwrap(), body, "{delivery}");
         }
         pair.service.shutdown();
@@ -42,7 +42,7 @@ fn a_dropped_stream_takes_no_request_with_it() {
     let mut context = Context::from_waker(Waker::noop());
     assert!(Pin::new(&mut requests).poll_next_unpin(&mut context).is_pending());
     let client = pair.client_node.client().unwrap();
-    let call = client.start(pair.address, "x").unwrap();
+    let call = client.call(pair.address, "x").start().unwrap();
     let service = pair.service.clone();
     let other = std::thread::spawn(move || service.recv().unwrap().reply("y").unwrap());
     drop(requests);

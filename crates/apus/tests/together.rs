@@ -64,7 +64,7 @@ fn requests_without_a_response_and_those_whose_client_has_gone_stay() {
     acquaint(&pair);
     let client = pair.client_node.client().unwrap();
     let mut started: Vec<_> =
-        (0..4).map(|n| client.start(pair.address, n.to_string()).unwrap()).collect();
+        (0..4).map(|n| client.call(pair.address, n.to_string()).start().unwrap()).collect();
     let mut requests = Vec::new();
     while requests.len() < 4 {
         pair.service.recv_many(&mut requests, 4, None).unwrap();

@@ -18,11 +18,10 @@ fn assert_traces_arrive(client_node: &Node, service: &Service, to: Address) {
     let client = client_node.client().unwrap();
     let mut calls = Vec::new();
     for (number, length) in (1..).zip(LENGTHS) {
-        let mut options = CallOptions::new();
-        options.trace_context(context(number));
-        calls.push(client.start_with(to, vec![number; length], &options).unwrap());
+        let options = CallOptions::new().trace_context(context(number));
+        calls.push(client.call(to, vec![number; length]).options(options).start().unwrap());
     }
-    calls.push(client.start(to, vec![0; 10]).unwrap());
+    calls.push(client.call(to, vec![0; 10]).start().unwrap());
     for _ in 0..calls.len() {
         let request = service.recv().unwrap();
         let number = request.body()[0];
@@ -49,9 +48,8 @@ fn a_request_has_its_trace_context() {
 fn a_call_by_a_queue_has_its_trace_context() {
     let Pair { client_node, service, address, .. } = &pair_with(|_| {});
     let client = client_node.client().unwrap();
-    let mut options = CallOptions::new();
-    options.trace_context(context(9));
-    client.send_with(*address, "queued", 5, Flush::Now, &options).unwrap();
+    let options = CallOptions::new().trace_context(context(9));
+    client.send_with(*address, "queued", 5, Flush::Now, options).unwrap();
     let request = service.recv().unwrap();
     assert_eq!(request.trace_context(), Some(context(9)));
     request.reply("traced").unwrap();

@@ -61,10 +61,13 @@ fn nodes_failed_calls_and_panics_of_handlers_are_events_and_nothing_else() {
         request.reply("answer").unwrap();
     });
     let client = pair.client_node.client().unwrap();
-    client.call(pair.address, "succeeds").unwrap();
-    assert_eq!(client.call(pair.address, "panic"), Err(CallError::HandlerPanicked));
+    client.call(pair.address, "succeeds").wait().unwrap();
+    assert_eq!(client.call(pair.address, "panic").wait(), Err(CallError::HandlerPanicked));
     let wrong = Address::new(([0; 4], 1).into(), 1);
-    assert_eq!(client.start(wrong, "x").map(drop), Err(CallError::UnspecifiedAddress(wrong)));
+    assert_eq!(
+        client.call(wrong, "x").start().map(drop),
+        Err(CallError::UnspecifiedAddress(wrong))
+    );
     client.send(pair.address, "panic", 1, Flush::Now).unwrap();
     assert_eq!(client.recv().unwrap().result, Err(CallError::HandlerPanicked));
     pair.service.shutdown();

@@ -24,15 +24,17 @@ fn call_and_go(pair: &Pair, client: Client, way: usize) {
     let requests = pair.server_node.stats().protocol.requests + CALLS;
     // A time limit that passes before the server looks, and one that does not.
     let time = Duration::from_millis(if way == 0 { 20 } else { 3_600_000 });
-    let options = *CallOptions::new().deadline(time);
+    let options = CallOptions::new().deadline(time);
     let calls: Vec<_> = match way {
         2 => {
             for cookie in 0..CALLS {
-                client.send_with(pair.address, "?", cookie, Flush::Now, &options).unwrap();
+                client.send_with(pair.address, "?", cookie, Flush::Now, options).unwrap();
             }
             Vec::new()
         }
-        _ => (0..CALLS).map(|_| client.start_with(pair.address, "?", &options).unwrap()).collect(),
+        _ => (0..CALLS)
+            .map(|_| client.call(pair.address, "?").options(options).start().unwrap())
+            .collect(),
     };
     wait_until("the server has the requests", || {
         pair.server_node.stats().protocol.requests >= requests
@@ -67,7 +69,10 @@ fn requests_whose_callers_have_gone_are_skipped() {
         acquaint(&pair);
         call_and_go(&pair, pair.client_node.client().unwrap(), way);
         let executed = count(&pair.service);
-        assert_eq!(pair.client_node.client().unwrap().call(pair.address, "last").unwrap(), "last");
+        assert_eq!(
+            pair.client_node.client().unwrap().call(pair.address, "last").wait().unwrap(),
+            "last"
+        );
         assert_eq!(executed.load(Ordering::Relaxed), 1, "way {way}");
         assert_eq!(pair.server_node.stats().protocol.requests_skipped, CALLS, "way {way}");
         wait_until("nothing is left", || pair.server_node.stats().protocol.requests_abandoned == 0);
@@ -101,7 +106,10 @@ fn the_setting_has_them_executed() {
     acquaint(&pair);
     call_and_go(&pair, pair.client_node.client().unwrap(), 1);
     let executed = count(&pair.service);
-    assert_eq!(pair.client_node.client().unwrap().call(pair.address, "last").unwrap(), "last");
+    assert_eq!(
+        pair.client_node.client().unwrap().call(pair.address, "last").wait().unwrap(),
+        "last"
+    );
     assert_eq!(u64::from(executed.load(Ordering::Relaxed)), CALLS + 1);
     assert_eq!(pair.server_node.stats().protocol.requests_skipped, 0);
 }
@@ -121,8 +129,9 @@ fn a_handler_that_stops_at_the_deadline_ends_its_call_by_the_deadline() {
     }
     let client = pair.client_node.client().unwrap();
     for round in 0..40 {
-        let options = *CallOptions::new().deadline(Duration::from_micros(2_000 + 37 * round));
-        let calls = [(); 2].map(|()| client.start_with(pair.address, "?", &options).unwrap());
+        let options = CallOptions::new().deadline(Duration::from_micros(2_000 + 37 * round));
+        let calls =
+            [(); 2].map(|()| client.call(pair.address, "?").options(options).start().unwrap());
         for call in calls {
             let error = call.wait().unwrap_err();
             assert!(matches!(error, CallError::Deadline { .. }), "round {round}: {error}");

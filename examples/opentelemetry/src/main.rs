@@ -84,7 +84,7 @@ fn call(server: &str, texts: impl Iterator<Item = String>) -> Result<(), Box<dyn
     let client = node.client()?;
     let _all = tracing::info_span!("all calls").entered();
     for text in texts {
-        println!("{}", String::from_utf8_lossy(&client.call(server, text)?));
+        println!("{}", String::from_utf8_lossy(&client.call(server, text).wait()?));
     }
     Ok(())
 }

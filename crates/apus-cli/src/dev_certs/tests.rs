@@ -109,11 +109,11 @@ fn nodes_call_each_other_by_the_certificates() {
     let (kv, front) = (node(&made, "kv"), node(&made, "front"));
     let address = serve(&kv);
     let client = front.client().unwrap();
-    assert_eq!(client.call(address, "").unwrap(), "spiffe://dev.apus.invalid/front");
+    assert_eq!(client.call(address, "").wait().unwrap(), "spiffe://dev.apus.invalid/front");
     assert_eq!(front.stats().handshakes.client_begun, 1);
     let other = front.client().unwrap();
     other.expect(["spiffe://dev.apus.invalid/db"]).unwrap();
-    let error = other.call(address, "").unwrap_err();
+    let error = other.call(address, "").wait().unwrap_err();
     assert!(matches!(&error, CallError::WrongPeer(peer) if peer.name.ends_with("/kv")), "{error}");
 }
 
@@ -125,10 +125,10 @@ fn a_kept_authority_adds_names_and_another_one_is_refused() {
     assert!(!second.ca_is_new && second.ca_key.is_some());
     let address = serve(&node(&first, "kv"));
     let ours = node(&second, "front");
-    let name = ours.client().unwrap().call(address, "").unwrap();
+    let name = ours.client().unwrap().call(address, "").wait().unwrap();
     assert_eq!(name, "spiffe://dev.apus.invalid/front");
     let stranger = node(&place.make("others", ""), "node");
-    let error = stranger.client().unwrap().call(address, "").unwrap_err();
+    let error = stranger.client().unwrap().call(address, "").wait().unwrap_err();
     assert!(matches!(error, CallError::HandshakeFailed { .. }), "{error}");
 }
 

@@ -147,7 +147,7 @@ fn the_server_answers_a_client_of_cp_node() {
         };
         let mut request = vec![0x5a; length as usize];
         header.write(&mut request);
-        let response = client.call(to, request).expect("an answer");
+        let response = client.call(to, request).wait().expect("an answer");
         assert_eq!(response.len(), answered);
         let expected = MessageHeader { length: answered as i32, response: true, ..header };
         assert_eq!(MessageHeader::read(&response), expected);
@@ -155,7 +155,7 @@ fn the_server_answers_a_client_of_cp_node() {
     }
     // A message that is not in cp_node's format gets only a header.
     for garbage in [vec![0; 100], vec![0xff; 100], vec![1; 5]] {
-        assert_eq!(client.call(to, garbage).expect("an answer").len(), 12);
+        assert_eq!(client.call(to, garbage).wait().expect("an answer").len(), 12);
     }
     server.signal("TERM");
     let summary = server.finish();

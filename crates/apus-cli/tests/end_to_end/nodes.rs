@@ -238,16 +238,16 @@ fn a_server_builds_no_reply_to_what_is_no_request() {
     // A tag, no length, and a request for the longest reply that 32 bits allow; a valid end of the pattern does not help.
     let mut greedy = vec![1_u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     greedy.extend_from_slice(&u32::MAX.to_le_bytes());
-    assert_eq!(caller.call(to, greedy.clone()).expect("a reply").len(), 16);
+    assert_eq!(caller.call(to, greedy.clone()).wait().expect("a reply").len(), 16);
     greedy.resize(100, 0xa5);
     for byte in 0..=u8::MAX {
         greedy[7] = byte;
         greedy[99] = byte;
-        let reply = caller.call(to, greedy.clone()).expect("a reply");
+        let reply = caller.call(to, greedy.clone()).wait().expect("a reply");
         assert_eq!((reply.len(), &reply[12..]), (16, &[0; 4][..]));
     }
     for length in [1, 15, 1000] {
-        let reply = caller.call(to, vec![0xff; length]).expect("a reply");
+        let reply = caller.call(to, vec![0xff; length]).wait().expect("a reply");
         assert!(reply.len() <= length);
     }
     let peak = memory_peak(server.id());

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use apus::net::{Link as _, MAX_DATAGRAM};
-use apus::{Address, Bytes, CallOptions, Client, Config, Links, Node, Presence, Route};
+use apus::{Address, Bytes, Client, Config, Links, Node, Presence, Route};
 use apus_load::stats;
 use apus_node::message::{self, MessageHeader};
 
@@ -105,7 +105,11 @@ fn short(client: &Client, to: Address) -> Result<RoundTrips, String> {
     let (start, mut times) = (Instant::now(), Vec::with_capacity(CALLS_MAX));
     while times.len() < CALLS_MAX && (start.elapsed() < SHORT_TIME || times.len() < CALLS_MIN) {
         let call = Instant::now();
-        client.call_with(to, body.clone(), &options()).map_err(|error| error.to_string())?;
+        client
+            .call(to, body.clone())
+            .deadline(CALL_MAX)
+            .wait()
+            .map_err(|error| error.to_string())?;
         times.push(call.elapsed().as_secs_f64() * 1e6);
     }
     times.sort_by(f64::total_cmp);
@@ -127,8 +131,11 @@ fn long(to: Address, config: &Config) -> Result<Long, String> {
     let client = node.client().map_err(|error| error.to_string())?;
     let body = Bytes::from(request(LONG));
     for _ in 0..MESSAGES {
-        let reply =
-            client.call_with(to, body.clone(), &options()).map_err(|error| error.to_string())?;
+        let reply = client
+            .call(to, body.clone())
+            .deadline(CALL_MAX)
+            .wait()
+            .map_err(|error| error.to_string())?;
         if reply.len() != body.len() {
             return Err(format!(
                 "the peer answered a request of {} bytes with {} bytes",
@@ -183,12 +190,6 @@ fn any(to: Address) -> SocketAddr {
 /// A request that `apus node server` answers with the same number of bytes.
 fn request(length: usize) -> Vec<u8> {
     message::build(MessageHeader { tag: 0, length: 0, other_length: 0 }, length)
-}
-
-pub(super) fn options() -> CallOptions {
-    let mut options = CallOptions::new();
-    options.deadline(CALL_MAX);
-    options
 }
 
 fn transport(calls: &Calls) -> Finding {
@@ -282,7 +283,7 @@ const SHORT_TIME: Duration = Duration::from_millis(400);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Time limit for a call.
-const CALL_MAX: Duration = Duration::from_secs(5);
+pub(super) const CALL_MAX: Duration = Duration::from_secs(5);
 
 /// Upper bound on a good round trip; round trips within a datacenter take less.
 const ROUND_TRIP_GOOD_US: f64 = 300.0;

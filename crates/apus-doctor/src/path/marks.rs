@@ -67,7 +67,7 @@ impl Marks {
 
 /// Requests the ports of the doctor from the peer's node.
 fn open(client: &Client, to: Address, nonce: u64) -> Result<Ports, String> {
-    let reply = client.call_with(to, Open { nonce }.request(), &calls::options());
+    let reply = client.call(to, Open { nonce }.request()).deadline(calls::CALL_MAX).wait();
     let reply = reply.map_err(|error| format!("the call failed: {error}"))?;
     Ports::parse(&reply).ok_or_else(|| "the peer does not run `apus doctor --serve`".to_owned())
 }

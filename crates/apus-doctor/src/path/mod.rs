@@ -37,7 +37,7 @@ pub fn findings(peer: &str, flood: Option<u64>, config: &Config) -> Result<Vec<F
     }
     let node = Node::start(config).context("cannot start a node")?;
     let client = node.client()?;
-    if let Err(error) = client.connect(to, &calls::options()) {
+    if let Err(error) = client.connect(to).deadline(calls::CALL_MAX).wait() {
         let why = format!("the node at {to} does not answer calls: {error}");
         findings.push(Finding::not_known(Subject::Path, "round trip", why));
         return Ok(findings);

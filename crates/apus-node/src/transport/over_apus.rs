@@ -13,8 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use apus::{
-    Address, Bytes, CallError, CallOptions, Config, EngineAt, Flush, Links, Node, RecvError,
-    Response, Service,
+    Address, Bytes, CallError, Config, EngineAt, Flush, Links, Node, RecvError, Response, Service,
 };
 
 use super::backlog::Backlog;
@@ -113,7 +112,7 @@ impl ApusClient {
         let server = Address::new(server, PORT);
         let client = node.client()?;
         if options.link == Links::Auto {
-            client.connect(server, &CallOptions::new())?;
+            client.connect(server).wait()?;
             check_memory(&node)?;
         }
         let client = Self::new(client, Arc::new([server]), Flush::Later, Body::Pattern);
@@ -304,9 +303,7 @@ impl Client for ApusClient {
 
     fn call(&mut self, request: Request, timeout: Duration, _: &mut Vec<Ended>) -> Result<Reply> {
         let body = self.body_of(0, request);
-        let mut options = CallOptions::new();
-        options.deadline(timeout);
-        self.read(request.tag, &self.client.call_with(self.servers[0], body, &options)?)
+        self.read(request.tag, &self.client.call(self.servers[0], body).deadline(timeout).wait()?)
     }
 
     fn health(&self) -> Result<Health> {

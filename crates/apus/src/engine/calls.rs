@@ -214,7 +214,7 @@ impl Engine {
                 self.mail.call_started(call, rpc, mark);
                 self.endpoint.report_paths(&mut *self.link);
                 if let Some(neighbours) = &mut self.neighbours {
-                    neighbours.wait_for_meeting(to.path, call);
+                    neighbours.wait_for_meeting(to.path, call, deadline);
                 }
                 self.deliver(); // If the peer is known, the call has ended.
                 Ok(call)
@@ -242,18 +242,6 @@ impl Engine {
             }
             _ => CallError::refused(error),
         }
-    }
-
-    /// Forgets a call of [`connect`](Self::connect) whose node is known but shares no memory yet. Returns false if there is no such
-    /// call.
-    #[cold]
-    pub(crate) fn give_up_meeting(&mut self, call: CallKey) -> bool {
-        let is_known =
-            self.neighbours.as_mut().is_some_and(|neighbours| neighbours.give_up_meeting(call));
-        if is_known {
-            self.mail.forget_call(call);
-        }
-        is_known
     }
 
     /// Gives a response; nothing is transmitted yet.

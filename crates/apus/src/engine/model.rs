@@ -166,7 +166,7 @@ fn calls_are_answered(delivery: Delivery, shape: Shape) {
     let call = |client: &Client, caller: u8| {
         let client = client.clone();
         thread::spawn(move || {
-            let answer = client.call(Address::new(server, PORT), vec![caller]).unwrap();
+            let answer = client.call(Address::new(server, PORT), vec![caller]).wait().unwrap();
             assert_eq!(answer, [caller].as_slice());
         })
     };
@@ -274,12 +274,12 @@ fn tasks_of_event_loops_go_on(polls: bool) {
     });
     let blocking = thread::spawn({
         let client = client.clone();
-        move || assert_eq!(client.call(to, "thread").unwrap(), "thread")
+        move || assert_eq!(client.call(to, "thread").wait().unwrap(), "thread")
     });
     let event_loop = TaskLoop::begin(&calling, polls);
     event_loop.run(async {
         for _ in 0..2 {
-            assert_eq!(client.start(to, "task").unwrap().await.unwrap(), "task");
+            assert_eq!(client.call(to, "task").await.unwrap(), "task");
         }
     });
     blocking.join().unwrap();

@@ -30,9 +30,17 @@ pub(crate) struct Meeting {
     /// Time at which the meeting is given up.
     pub(super) until: Time,
     /// Calls that wait for the end of the meeting.
-    pub(super) waiting: Vec<CallKey>,
-    /// The waiting calls whose peer is known.
-    pub(super) connected: Vec<CallKey>,
+    pub(super) waiting: Vec<WaitingConnect>,
+}
+
+/// A call that makes a peer known, and that waits for the end of a meeting with it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WaitingConnect {
+    pub(super) call: CallKey,
+    /// Time at which it waits no longer.
+    pub(super) deadline: Option<Time>,
+    /// The peer is known, so the call ends without an error.
+    pub(super) is_known: bool,
 }
 
 #[derive(Debug)]
@@ -43,6 +51,11 @@ pub(super) enum Stage {
 }
 
 impl Meeting {
+    /// The waiting calls whose peer is known.
+    pub(super) fn known_calls(&self) -> impl Iterator<Item = CallKey> {
+        self.waiting.iter().filter(|waiting| waiting.is_known).map(|waiting| waiting.call)
+    }
+
     /// The socket that is watched.
     pub(super) fn watched(&self) -> Option<BorrowedFd<'_>> {
         self.descriptor().filter(|_| self.is_watched)

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use apus_net::Link;
 use apus_proto::slab::Handle;
-use apus_proto::{Endpoint, Time};
+use apus_proto::{Endpoint, Time, sooner};
 use apus_shm::{Listener, Nonce, Pair, PendingPair, Trust, closer};
 use apus_wire::{Meet, PathId};
 
-use super::meeting::{Meeting, Stage};
+use super::meeting::{Meeting, Stage, WaitingConnect};
 use super::neighbours::{Destination, ENGINE_LISTENER, LISTENER, Neighbour, Neighbours};
 use super::paired::{Paired, Role, path};
 use super::shares::meetings_share;
@@ -140,7 +140,6 @@ impl Neighbours {
             nonce_returned_at: None,
             until: now + MEETING_TIMEOUT,
             waiting: Vec::new(),
-            connected: Vec::new(),
         })));
         self.meetings.under_way.push(key);
         self.meetings.due = Some(now + AGAIN);
@@ -179,6 +178,7 @@ impl Neighbours {
     ) {
         self.meetings.due = (!self.meetings.under_way.is_empty()).then_some(now + AGAIN);
         for key in self.meetings.under_way.clone() {
+            self.end_late_waits(now, key);
             match self.all.get(key) {
                 Some(Neighbour::Meeting(meeting)) if meeting.until <= now => self.give_up(key),
                 _ => self.advance_meeting(now, key, endpoint, link),
@@ -322,7 +322,7 @@ impl Neighbours {
         let found = meeting.udp.and_then(|udp| Some((udp, link.address(udp)?)));
         debug_assert!(found.is_some(), "the path is held since the peer proved its identity");
         let Some((udp, address)) = found else { return self.give_up(key) };
-        self.meetings.connected.extend(&meeting.connected);
+        self.meetings.connected.extend(meeting.known_calls());
         self.end_meeting(key);
         if let Some(process) = pair.process().descriptor() {
             // Without the pidfd, the end of the socket shows the end of the process.
@@ -345,33 +345,33 @@ impl Neighbours {
         self.activate(now, key);
     }
 
-    /// Makes a call that connects to the node at `udp` wait until the meeting with that node has ended.
-    pub(crate) fn wait_for_meeting(&mut self, udp: PathId, call: CallKey) {
+    /// Makes a call that connects to the node at `udp` wait until the meeting with that node has ended, or until its deadline.
+    pub(crate) fn wait_for_meeting(&mut self, udp: PathId, call: CallKey, deadline: Option<Time>) {
         if let Some(meeting) = self.meeting_with(udp) {
-            meeting.waiting.push(call);
+            meeting.waiting.push(WaitingConnect { call, deadline, is_known: false });
+            self.meetings.due = sooner(self.meetings.due, deadline);
         }
     }
 
-    /// Ends the wait of such a call for a meeting. Returns `true` if its peer is known.
-    pub(crate) fn give_up_meeting(&mut self, call: CallKey) -> bool {
-        let mut is_known = false;
-        for index in 0..self.meetings.under_way.len() {
-            if let Some(meeting) = self.meeting_mut(self.meetings.under_way[index]) {
-                is_known |= meeting.connected.contains(&call);
-                meeting.connected.retain(|connected| *connected != call);
-                meeting.waiting.retain(|waiting| *waiting != call);
-            }
+    /// Ends the waits whose deadline has passed. Those whose peer is not known are also calls of the core, which ends them.
+    fn end_late_waits(&mut self, now: Time, key: NeighbourKey) {
+        let Some(Neighbour::Meeting(meeting)) = self.all.get_mut(key) else { return };
+        let is_late =
+            |waiting: &mut WaitingConnect| waiting.deadline.is_some_and(|deadline| deadline <= now);
+        for late in meeting.waiting.extract_if(.., is_late).filter(|late| late.is_known) {
+            self.meetings.connected.push(late.call);
         }
-        is_known
+        let next = meeting.waiting.iter().filter_map(|waiting| waiting.deadline).min();
+        self.meetings.due = sooner(self.meetings.due, next);
     }
 
     /// Notes that the peer of such a call is known. Returns `true` if the call still waits for a meeting.
     pub(crate) fn waits_for_meeting(&mut self, call: CallKey) -> bool {
         for index in 0..self.meetings.under_way.len() {
             if let Some(meeting) = self.meeting_mut(self.meetings.under_way[index])
-                && meeting.waiting.contains(&call)
+                && let Some(waiting) = meeting.waiting.iter_mut().find(|it| it.call == call)
             {
-                meeting.connected.push(call);
+                waiting.is_known = true;
                 return true;
             }
         }

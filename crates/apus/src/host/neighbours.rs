@@ -688,7 +688,7 @@ impl Neighbours {
                 if let Some(descriptor) = meeting.watched() {
                     self.watch.remove(descriptor);
                 }
-                self.meetings.connected.extend(meeting.connected);
+                self.meetings.connected.extend(meeting.known_calls());
                 if let Some(udp) = meeting.udp {
                     link.release(udp);
                 }

@@ -12,10 +12,7 @@ use std::mem;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use apus::{
-    Address, Call, CallOptions, Client, Config, Delivery, EngineAt, Node, RecvError, Request,
-    Service,
-};
+use apus::{Address, Call, Client, Config, Delivery, EngineAt, Node, RecvError, Request, Service};
 
 pub(crate) const PORT: u16 = 4000;
 
@@ -40,7 +37,7 @@ pub(crate) fn call_with_deadline(
     time: Duration,
 ) -> (Call, Request) {
     loop {
-        let call = client.start_with(to, "late", CallOptions::new().deadline(time)).unwrap();
+        let call = client.call(to, "late").deadline(time).start().unwrap();
         match service.recv_timeout(time) {
             Ok(request) => return (call, request),
             Err(error) => assert_eq!(error, RecvError::Timeout),
@@ -123,7 +120,7 @@ fn pair_of_engine(config: &Config) -> Pair {
 pub(crate) fn share_memory(pair: &Pair) {
     let client = pair.client_node.client().unwrap();
     thread::scope(|scope| {
-        let connecting = scope.spawn(|| client.connect(pair.address, &CallOptions::new()).unwrap());
+        let connecting = scope.spawn(|| client.connect(pair.address).wait().unwrap());
         wait_until("the nodes share memory", || {
             assert!(pair.service.try_recv().is_err(), "nobody has called yet");
             let pairs = |node: &Node| node.stats().memory.pairs_met;
@@ -150,14 +147,14 @@ pub(crate) fn pair(delivery: Delivery) -> Pair {
 pub(crate) fn acquaint(pair: &Pair) {
     let client = pair.client_node.client().unwrap();
     thread::scope(|scope| {
-        let connecting = scope.spawn(|| client.connect(pair.address, &CallOptions::new()).unwrap());
+        let connecting = scope.spawn(|| client.connect(pair.address).wait().unwrap());
         wait_until("the nodes know each other", || {
             assert!(pair.service.try_recv().is_err(), "nobody has called yet");
             connecting.is_finished()
         });
     });
     // The server has read the CONFIRM when it has read the packets after it.
-    let call = client.start(pair.address, "hello").unwrap();
+    let call = client.call(pair.address, "hello").start().unwrap();
     pair.service.recv().unwrap().reply("hello").unwrap();
     assert_eq!(call.wait().unwrap(), "hello");
 }

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use apus::net::conformance::in_child;
-use apus::{Address, Bytes, CallOptions, Config, EngineAccess, Flush, Node, Request, SharedEngine};
+use apus::{Address, Bytes, Config, EngineAccess, Flush, Node, Request, SharedEngine};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -348,7 +348,7 @@ fn call(server: SocketAddr, place: &str, shares_memory: bool) {
     let node = Node::start(&config_at(place)).unwrap();
     let client = node.client().unwrap();
     let address = Address::new(server, PORT);
-    client.connect(address, &CallOptions::new()).unwrap();
+    client.connect(address).wait().unwrap();
     wait_until("memory is shared", || !shares_memory || node.stats().memory.pairs_met > 0);
     say("connected");
     let mut calls = Vec::new();
@@ -357,7 +357,9 @@ fn call(server: SocketAddr, place: &str, shares_memory: bool) {
             Some((body, times)) => {
                 let times: usize = times.parse().unwrap();
                 let body = Bytes::from(body.to_owned());
-                calls.extend((0..times).map(|_| client.start(address, body.clone()).unwrap()));
+                calls.extend(
+                    (0..times).map(|_| client.call(address, body.clone()).start().unwrap()),
+                );
                 say("started");
             }
             None => {
@@ -373,7 +375,7 @@ fn crowd(server: SocketAddr, calls: usize) {
     let node = Node::start(&patient("127.0.0.1:0".parse().unwrap())).unwrap();
     let client = node.client().unwrap();
     let address = Address::new(server, PORT);
-    client.connect(address, &CallOptions::new()).unwrap();
+    client.connect(address).wait().unwrap();
     say("connected");
     let mut line = String::new();
     io::stdin().read_line(&mut line).unwrap();

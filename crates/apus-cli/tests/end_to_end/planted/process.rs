@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use apus::net::{Capabilities, Descriptors, Link, LinkCounters, Path};
-use apus::{Address, CallOptions, Config, Links, Node};
+use apus::{Address, Config, Links, Node};
 use apus_wire::{PacketReceiver, PacketSink, PathError, PathId, Transmit};
 
 use crate::traces::Directory;
@@ -144,7 +144,7 @@ fn call(server: &str) {
     let client = node.client().expect("a new node takes clients");
     for number in 0..CALLS {
         let body = if number == CALLS / 2 { "slow" } else { "fast" };
-        client.call(address(server), body).expect("the server answers");
+        client.call(address(server), body).wait().expect("the server answers");
     }
 }
 
@@ -152,10 +152,9 @@ fn call(server: &str) {
 fn call_hastily(server: &str) {
     let node = node();
     let client = node.client().expect("a new node takes clients");
-    client.call(address(server), "fast").expect("the server answers");
-    let mut options = CallOptions::new();
-    options.deadline(SLOW / 2);
-    let error = client.call_with(address(server), "slow", &options).expect_err("it is too late");
+    client.call(address(server), "fast").wait().expect("the server answers");
+    let error =
+        client.call(address(server), "slow").deadline(SLOW / 2).wait().expect_err("it is too late");
     say(error);
 }
 
@@ -163,7 +162,7 @@ fn take_late(server: &str) {
     let node = node();
     let client = node.client().expect("a new node takes clients");
     for number in 0..CALLS {
-        let call = client.start(address(server), "fast").expect("the server answers");
+        let call = client.call(address(server), "fast").start().expect("the server answers");
         if number == CALLS / 2 {
             thread::sleep(SLOW);
         }
@@ -175,11 +174,11 @@ fn take_late(server: &str) {
 fn call_steadily(server: &str) {
     let node = node();
     let client = node.client().expect("a new node takes clients");
-    client.call(address(server), "fast").expect("the server answers");
+    client.call(address(server), "fast").wait().expect("the server answers");
     say("calling");
     loop {
         let began = Instant::now();
-        client.call(address(server), "fast").expect("the server answers");
+        client.call(address(server), "fast").wait().expect("the server answers");
         if began.elapsed() > SLOW / 2 {
             return;
         }
@@ -193,13 +192,13 @@ fn contend(server: &str) {
     let link = Box::new(SlowLink { inner: link, slow: Arc::clone(&slow) });
     let node = Node::with_link(link, &config()).expect("the link is good");
     let client = node.client().expect("a new node takes clients");
-    client.call(address(server), "fast").expect("the server answers");
+    client.call(address(server), "fast").wait().expect("the server answers");
     slow.store(true, Ordering::Relaxed);
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 for _ in 0..5 {
-                    client.call(address(server), "fast").expect("the server answers");
+                    client.call(address(server), "fast").wait().expect("the server answers");
                 }
             });
         }
