@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     config.listen("127.0.0.1:0".parse()?);
     let (server, client_node) = (Node::start(&config)?, Node::start(&config)?);
     let service = server.bind(4000)?;
-    let at = Address::new(server.local_addr(), service.port());
+    let at = Address::new(server.local_addr(), service.number());
     thread::spawn(move || {
         service.serve(|mut request| {
             let body = request.take_body();

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use apus::net::cpu;
-use apus::{Address, Config, Delivery, EngineAt, Flush, Links, Node, Service};
+use apus::{Address, Config, Delivery, EngineAt, Flush, Links, Node, Port};
 use apus_bench::calls::{Calls, Choice, OutstandingCall};
 use apus_load::{Lateness, Poisson};
 use apus_node::pace::{Next, Pace, nanos_since};
@@ -267,7 +267,7 @@ impl Serving {
 }
 
 /// Answers requests on a new thread until the process exits.
-fn serve(service: Service) -> Result<()> {
+fn serve(service: Port) -> Result<()> {
     let answer = move || {
         service.serve(|mut request| {
             let reply = reply_to(request.take_body());

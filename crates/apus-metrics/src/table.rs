@@ -406,7 +406,7 @@ macro_rules! delivery_counters {
             spins_won: waits,
             /// Waits in which polling found no message.
             spins_lost: waits,
-            /// Panics of handlers in `Service::serve`.
+            /// Panics of handlers in `Port::serve`.
             handler_panics: panics,
             /// Calls that waited for room in the limits and budgets of the node.
             calls_waited: calls,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result, ensure};
 use apus::net::cpu;
-use apus::{Bytes, Links, Node, Request, Scheme, Service};
+use apus::{Bytes, Links, Node, Port, Request, Scheme};
 use apus_load::{ResultFile, Row};
 
 use super::TICK;
@@ -107,7 +107,7 @@ fn serve_apus(
     let node = options.link.start_with(&mut config)?;
     let traffic = Traffic::default();
     let ports = options.first_port..=options.first_port + (options.ports - 1);
-    let services = ports.map(|port| Ok(node.bind(port)?)).collect::<Result<Vec<Service>>>()?;
+    let services = ports.map(|port| Ok(node.bind(port)?)).collect::<Result<Vec<Port>>>()?;
     say(&format!(
         "serving {} ports {}",
         places(options, &node),

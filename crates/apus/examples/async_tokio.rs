@@ -7,10 +7,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = Config::new();
     config.listen("127.0.0.1:0".parse()?);
     let server = Node::start(&config)?;
-    let service = server.bind(4000)?;
+    let port = server.bind(4000)?;
     let address = Address::new(server.local_addr(), 4000);
     tokio::spawn(async move {
-        while let Ok(request) = service.recv_async().await {
+        while let Ok(request) = port.recv_async().await {
             let number: u64 = String::from_utf8_lossy(request.body()).parse().unwrap_or(0);
             // The client may have given up; the server need not care.
             let _ = request.reply((number * number).to_string());

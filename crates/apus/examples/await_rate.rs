@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use apus::{Address, Client, Config, Node, Service};
+use apus::{Address, Client, Config, Node, Port};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use tokio::runtime::{Builder, Runtime};
@@ -41,15 +41,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut config = Config::new();
         config.listen("127.0.0.1:0".parse()?).link(link.parse()?);
         let server = Node::start(&config)?;
-        let service = server.bind(4000)?;
+        let port = server.bind(4000)?;
         let to = Address::new(server.local_addr(), 4000);
         let (ready, is_ready) = mpsc::channel();
         let serving = thread::spawn({
-            let service = service.clone();
+            let port = port.clone();
             move || {
                 pin(server_cpu);
                 ready.send(()).unwrap();
-                serve(waits, server, service);
+                serve(waits, server, port);
             }
         });
         is_ready.recv()?;
@@ -70,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             counted.spins_lost,
             counted.background_turns
         );
-        service.shutdown();
+        port.shutdown();
         serving.join().unwrap();
     }
     Ok(())
@@ -90,16 +90,16 @@ fn runtime(waits: Waits, node: &Node) -> Runtime {
     runtime
 }
 
-fn serve(waits: Waits, server: Node, service: Service) {
+fn serve(waits: Waits, server: Node, port: Port) {
     if waits == Waits::Blocking {
-        return service.serve(|mut request| {
+        return port.serve(|mut request| {
             let body = request.take_body();
             let _ = request.reply(body);
         });
     }
     let runtime = runtime(waits, &server);
     let serving = runtime.spawn(async move {
-        while let Ok(mut request) = service.recv_async().await {
+        while let Ok(mut request) = port.recv_async().await {
             let body = request.take_body();
             let _ = request.reply(body);
         }

@@ -12,7 +12,7 @@ use std::net::UdpSocket;
 
 use apus::net::shard_of;
 use apus::{
-    Address, Bytes, Client, Config, Delivery, Flush, Node, RecvError, Request, Response, Service,
+    Address, Bytes, Client, Config, Delivery, Flush, Node, Port, RecvError, Request, Response,
 };
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -28,17 +28,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut config = Config::new();
     config.apply_environment()?.listen("127.0.0.1:0".parse()?).delivery(Delivery::fullbusy());
     let server = Node::start(config.clone().shards(shards))?;
-    let service = server.bind(4000)?;
-    let node = node_of_own_shard(&config, &server, &service, shards)?;
+    let port = server.bind(4000)?;
+    let node = node_of_own_shard(&config, &server, &port, shards)?;
     let client = node.client()?;
-    let to = Address::new(server.local_addr(), service.port());
-    one(&client, &service, to)?;
+    let to = Address::new(server.local_addr(), port.number());
+    one(&client, &port, to)?;
     let mut batch = Batch::default();
     for _ in 0..calls / outstanding.max(1) {
         match outstanding {
-            0 | 1 => one(&client, &service, to)?,
-            calls if together => batch.calls(calls, &client, &service, to)?,
-            calls => many(calls, &client, &service, to)?,
+            0 | 1 => one(&client, &port, to)?,
+            calls if together => batch.calls(calls, &client, &port, to)?,
+            calls => many(calls, &client, &port, to)?,
         }
     }
     Ok(())
@@ -57,7 +57,7 @@ impl Batch {
         &mut self,
         calls: usize,
         client: &Client,
-        service: &Service,
+        port: &Port,
         to: Address,
     ) -> Result<(), Box<dyn Error>> {
         let body = Bytes::from_static(&[7; 100]);
@@ -65,7 +65,7 @@ impl Batch {
         client.send_many(to, &mut self.calls, Flush::Now)?;
         let mut answered = 0;
         while answered < calls {
-            service.recv_many(&mut self.requests, calls, None)?;
+            port.recv_many(&mut self.requests, calls, None)?;
             for request in &mut self.requests {
                 let body = request.take_body();
                 request.set_reply(body);
@@ -88,10 +88,10 @@ impl Batch {
 fn node_of_own_shard(
     config: &Config,
     server: &Node,
-    service: &Service,
+    port: &Port,
     shards: usize,
 ) -> Result<Node, Box<dyn Error>> {
-    let to = Address::new(server.local_addr(), service.port());
+    let to = Address::new(server.local_addr(), port.number());
     let mut nodes: Vec<(u64, Node)> = Vec::new();
     for shard in 0..shards {
         // A free address is looked for by plain sockets: every run starts as many nodes.
@@ -104,9 +104,9 @@ fn node_of_own_shard(
         let node = Node::start(config.clone().listen(address))?;
         let client = node.client()?;
         let turns = || server.stats().delivery.turns;
-        one(&client, service, to)?;
+        one(&client, port, to)?;
         let before = turns();
-        one(&client, service, to)?;
+        one(&client, port, to)?;
         nodes.push((turns() - before, node));
     }
     let best = nodes.into_iter().min_by_key(|(turns, _)| *turns);
@@ -114,9 +114,9 @@ fn node_of_own_shard(
 }
 
 /// Makes one call and waits for its handle.
-fn one(client: &Client, service: &Service, to: Address) -> Result<(), Box<dyn Error>> {
+fn one(client: &Client, port: &Port, to: Address) -> Result<(), Box<dyn Error>> {
     let call = client.call(to, &[7; 100][..]).start()?;
-    let mut request = receive(client, service)?;
+    let mut request = receive(client, port)?;
     let body = request.take_body();
     request.reply(body)?;
     assert_eq!(call.wait()?.len(), 100);
@@ -124,18 +124,13 @@ fn one(client: &Client, service: &Service, to: Address) -> Result<(), Box<dyn Er
 }
 
 /// Keeps calls outstanding at the same time. Their responses come out of the client's queue.
-fn many(
-    calls: usize,
-    client: &Client,
-    service: &Service,
-    to: Address,
-) -> Result<(), Box<dyn Error>> {
+fn many(calls: usize, client: &Client, port: &Port, to: Address) -> Result<(), Box<dyn Error>> {
     let flush = |n| if n + 1 == calls { Flush::Now } else { Flush::Later };
     for n in 0..calls {
         client.send(to, Bytes::from_static(&[7; 100]), n as u64, flush(n))?;
     }
     for n in 0..calls {
-        let mut request = receive(client, service)?;
+        let mut request = receive(client, port)?;
         let body = request.take_body();
         request.reply_with(body, flush(n))?;
     }
@@ -146,9 +141,9 @@ fn many(
 }
 
 /// Receives the next request. The first contact takes a turn of each node.
-fn receive(client: &Client, service: &Service) -> Result<Request, RecvError> {
+fn receive(client: &Client, port: &Port) -> Result<Request, RecvError> {
     loop {
-        match service.try_recv() {
+        match port.try_recv() {
             Err(RecvError::Empty) => assert_eq!(client.try_recv().err(), Some(RecvError::Empty)),
             other => return other,
         }

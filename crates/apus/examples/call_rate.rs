@@ -41,13 +41,13 @@ fn main() -> Result<(), AnyError> {
     let mut config = Config::new();
     config.apply_environment()?.listen("127.0.0.1:0".parse()?);
     let (server, node) = (Node::start(&config)?, Node::start(&config)?);
-    let service = server.bind(4000)?;
-    let (client, to) = (node.client()?, Address::new(server.local_addr(), service.port()));
+    let port = server.bind(4000)?;
+    let (client, to) = (node.client()?, Address::new(server.local_addr(), port.number()));
     let serving = thread::spawn({
-        let service = service.clone();
+        let port = port.clone();
         move || {
             cpu::pin_current_thread(there).expect("this process may use it");
-            service.serve(|mut request| {
+            port.serve(|mut request| {
                 let body = request.take_body();
                 let _ = request.reply(body); // The client stays until all calls have ended.
             });
@@ -70,7 +70,7 @@ fn main() -> Result<(), AnyError> {
             values.push(value);
         }
     }
-    service.shutdown();
+    port.shutdown();
     serving.join().expect("the server does not panic");
     let [calls, ring, ratio] = figures.map(median);
     println!(

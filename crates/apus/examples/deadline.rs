@@ -9,11 +9,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = Config::new();
     config.apply_environment()?.listen("127.0.0.1:0".parse()?);
     let server = Node::start(&config)?;
-    let service = server.bind(4000)?;
+    let port = server.bind(4000)?;
     let address = Address::new(server.local_addr(), 4000);
     thread::spawn(move || {
         let mut unanswered = Vec::new();
-        service.serve(|request| {
+        port.serve(|request| {
             if request.body() == "slow" {
                 // Dropping a request ends its call; this one is kept.
                 unanswered.push(request);

@@ -8,10 +8,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = Config::new();
     config.apply_environment()?.listen("127.0.0.1:0".parse()?);
     let server = Node::start(&config)?;
-    let service = server.bind(4000)?;
+    let port = server.bind(4000)?;
     let address = Address::new(server.local_addr(), 4000);
     thread::spawn(move || {
-        service.serve(|mut request| {
+        port.serve(|mut request| {
             let body = request.take_body();
             // The client may have given up; the server need not care.
             let _ = request.reply(body);

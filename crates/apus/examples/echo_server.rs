@@ -18,9 +18,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     config.apply_environment()?;
     let node = Node::start(&config)?;
-    let service = node.bind(4000)?;
+    let port = node.bind(4000)?;
     println!("serving {}", Address::new(node.local_addr(), 4000));
-    let serving = service.clone();
+    let serving = port.clone();
     let thread = thread::spawn(move || {
         serving.serve(|mut request| {
             let body = request.take_body();
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         });
     });
     io::copy(&mut io::stdin(), &mut io::sink())?;
-    service.shutdown();
+    port.shutdown();
     thread.join().map_err(|_| "the service panicked")?;
     node.close(Duration::from_secs(5))?;
     Ok(())

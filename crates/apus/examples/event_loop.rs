@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::thread;
 
-use apus::{Address, Config, Node, Service};
+use apus::{Address, Config, Node, Port};
 use tokio::runtime::{Builder, Runtime};
 
 /// A runtime whose thread turns the node, and polls for messages when no task is ready.
@@ -14,8 +14,8 @@ fn runtime_of(node: &Node) -> Result<Runtime, Box<dyn Error>> {
     Ok(runtime)
 }
 
-async fn serve(service: Service) {
-    while let Ok(mut request) = service.recv_async().await {
+async fn serve(port: Port) {
+    while let Ok(mut request) = port.recv_async().await {
         let body = request.take_body();
         // The client may have given up; the server need not care.
         let _ = request.reply(body);
@@ -26,10 +26,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut config = Config::new();
     config.apply_environment()?.listen("127.0.0.1:0".parse()?);
     let server = Node::start(&config)?;
-    let service = server.bind(4000)?;
+    let port = server.bind(4000)?;
     let address = Address::new(server.local_addr(), 4000);
     let runtime = runtime_of(&server)?;
-    let serving = runtime.spawn(serve(service.clone()));
+    let serving = runtime.spawn(serve(port.clone()));
     let server_thread = thread::spawn(move || runtime.block_on(serving));
 
     let node = Node::start(&config)?;
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Ok::<_, apus::CallError>(())
     });
     runtime.block_on(calling)??;
-    service.shutdown();
+    port.shutdown();
     server_thread.join().expect("the server does not panic")?;
     Ok(())
 }

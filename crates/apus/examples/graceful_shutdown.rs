@@ -10,11 +10,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = Config::new();
     config.apply_environment()?.listen("127.0.0.1:0".parse()?);
     let server = Node::start(&config)?;
-    let service = server.bind(4000)?;
+    let port = server.bind(4000)?;
     let address = Address::new(server.local_addr(), 4000);
     let (progress, received) = mpsc::channel();
     let serving = thread::spawn(move || {
-        service.serve(|request| {
+        port.serve(|request| {
             let _ = progress.send("a request is executed");
             thread::sleep(Duration::from_millis(100)); // The work.
             let _ = request.reply("done"); // The client may have given up.

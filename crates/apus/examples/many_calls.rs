@@ -15,11 +15,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = Config::new();
     config.apply_environment()?.listen("127.0.0.1:0".parse()?);
     let server = Node::start(&config)?;
-    let service = server.bind(4000)?;
+    let port = server.bind(4000)?;
     let address = Address::new(server.local_addr(), 4000);
     thread::spawn(move || {
         let mut batch = Vec::new();
-        while service.recv_many(&mut batch, 64, None).is_ok() {
+        while port.recv_many(&mut batch, 64, None).is_ok() {
             for mut request in batch.drain(..) {
                 let body = request.take_body();
                 let _ = request.reply(body); // The client may have given up.

@@ -9,9 +9,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = Config::new();
     config.apply_environment()?.listen("127.0.0.1:0".parse()?);
     let server = Node::start(&config)?;
-    let service = server.bind(4000)?;
+    let port = server.bind(4000)?;
     let address = Address::new(server.local_addr(), 4000);
-    let serving = service.clone();
+    let serving = port.clone();
     thread::spawn(move || {
         serving.serve(|mut request| {
             let body = request.take_body();
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let (calls, requests) = (node.stats().protocol.calls, server.stats().protocol.requests);
     println!("the client's node: {calls} calls; the server's node: {requests} requests");
-    println!("messages of the service: {}", service.stats().messages);
+    println!("messages of the service: {}", port.stats().messages);
     // All counters have the same names as in `apus stat`.
     let stats = node.stats();
     let counted = stats.iter().find(|(name, _)| *name == "calls");

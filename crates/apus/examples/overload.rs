@@ -18,10 +18,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut config = Config::new();
     config.apply_environment()?.listen("127.0.0.1:0".parse()?);
     let (server, node) = (Node::start(&config)?, Node::start(&config)?);
-    let service = server.bind(4000)?;
+    let port = server.bind(4000)?;
     let address = Address::new(server.local_addr(), 4000);
     let executed = Arc::new(AtomicU32::new(0));
-    let (serving, counter) = (service.clone(), Arc::clone(&executed));
+    let (serving, counter) = (port.clone(), Arc::clone(&executed));
     let thread = thread::spawn(move || {
         serving.serve(|request| {
             counter.fetch_add(1, Ordering::Relaxed);
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let executed = executed.load(Ordering::Relaxed) - 1;
     let skipped = server.stats().protocol.requests_skipped;
     println!("100 calls: {answered} answered in time, {executed} executed, {skipped} skipped");
-    service.shutdown();
+    port.shutdown();
     thread.join().map_err(|_| "the service panicked")?;
     Ok(())
 }

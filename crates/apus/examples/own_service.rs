@@ -9,12 +9,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = Config::new();
     config.apply_environment()?.listen("127.0.0.1:0".parse()?);
     let server = Node::start(&config)?;
-    let service = server.bind(4000)?;
+    let port = server.bind(4000)?;
     let address = Address::new(server.local_addr(), 4000);
     let node = Node::start(&config)?;
     let client = node.client()?;
     for threads in ["one thread", "two threads"] {
-        let (serving, own) = (service.clone(), server.client()?);
+        let (serving, own) = (port.clone(), server.client()?);
         thread::spawn(move || serving.serve(|request| handle(&own, address, request)));
         let response = client.call(address, "outer").wait()?;
         println!("{threads}: {}", String::from_utf8_lossy(&response));

@@ -10,9 +10,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = Config::new();
     config.apply_environment()?.listen("127.0.0.1:0".parse()?);
     let server = Node::start(&config)?;
-    let service = server.bind(4000)?;
+    let port = server.bind(4000)?;
     let address = Address::new(server.local_addr(), 4000);
-    let serving = service.clone();
+    let serving = port.clone();
     let server_task = tokio::spawn(async move {
         let mut requests = serving.requests();
         while let Some(request) = requests.next().await {
@@ -28,7 +28,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{}", String::from_utf8_lossy(&client.call(address, text).await?));
     }
     println!("{}", String::from_utf8_lossy(&slow.await?));
-    service.shutdown();
+    port.shutdown();
     server_task.await?;
     Ok(())
 }

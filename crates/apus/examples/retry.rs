@@ -15,9 +15,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // The port is not served yet. A real program waits a little between its attempts.
     let response = repeated(&client, address, "book a seat", || {
-        let service = server.bind(4000).expect("nothing else serves the port");
+        let port = server.bind(4000).expect("nothing else serves the port");
         thread::spawn(move || {
-            service.serve(|request| {
+            port.serve(|request| {
                 if request.body() == "book two seats" {
                     panic!("there is one seat only");
                 }

@@ -22,9 +22,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut attached = Config::new();
     attached.engine(EngineAt::Socket(socket));
     let (server, node) = (Node::start(&attached)?, Node::start(&attached)?);
-    let service = server.bind(4000)?;
+    let port = server.bind(4000)?;
     thread::spawn(move || {
-        service.serve(|mut request| {
+        port.serve(|mut request| {
             let body = request.take_body();
             let _ = request.reply(body); // The client may have given up.
         });

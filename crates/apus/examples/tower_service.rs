@@ -11,10 +11,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = Config::new();
     config.apply_environment()?.listen("127.0.0.1:0".parse()?);
     let server = Node::start(&config)?;
-    let service = server.bind(4000)?;
+    let port = server.bind(4000)?;
     let address = Address::new(server.local_addr(), 4000);
     thread::spawn(move || {
-        service.serve(|request| {
+        port.serve(|request| {
             let text = String::from_utf8_lossy(request.body()).to_uppercase();
             let _ = request.reply(text); // The client may have given up.
         });

@@ -31,10 +31,10 @@ use crate::sync::clock;
 /// # let mut config = apus::Config::new();
 /// # config.listen("127.0.0.1:0".parse()?);
 /// # let node = apus::Node::start(&config)?;
-/// # let service = node.bind(4000)?;
+/// # let port = node.bind(4000)?;
 /// # let address = apus::Address::new(node.local_addr(), 4000);
 /// # std::thread::spawn(move || {
-/// #     service.serve(|request| {
+/// #     port.serve(|request| {
 /// #         let body = request.body().clone();
 /// #         let _ = request.reply(body);
 /// #     });
@@ -102,10 +102,10 @@ impl Call {
     /// # let mut config = apus::Config::new();
     /// # config.listen("127.0.0.1:0".parse()?);
     /// # let node = apus::Node::start(&config)?;
-    /// # let service = node.bind(4000)?;
+    /// # let port = node.bind(4000)?;
     /// # let address = apus::Address::new(node.local_addr(), 4000);
     /// # std::thread::spawn(move || {
-    /// #     service.serve(|request| {
+    /// #     port.serve(|request| {
     /// #         let body = request.body().clone();
     /// #         let _ = request.reply(body);
     /// #     });
@@ -232,7 +232,7 @@ impl fmt::Debug for Call {
 /// # let mut config = apus::Config::new();
 /// # config.listen("127.0.0.1:0".parse()?);
 /// # let node = apus::Node::start(&config)?;
-/// # let service = node.bind(4000)?; // Answers nothing.
+/// # let port = node.bind(4000)?; // Answers nothing.
 /// # let address = apus::Address::new(node.local_addr(), 4000);
 /// # let client = node.client()?;
 /// let call = client.call(address, "a request that takes long").start()?;

@@ -48,10 +48,10 @@ use crate::sync::clock;
 /// # let mut config = apus::Config::new();
 /// # config.listen("127.0.0.1:0".parse()?);
 /// # let node = apus::Node::start(&config)?;
-/// # let service = node.bind(4000)?;
+/// # let port = node.bind(4000)?;
 /// # let address = apus::Address::new(node.local_addr(), 4000);
 /// # std::thread::spawn(move || {
-/// #     service.serve(|request| {
+/// #     port.serve(|request| {
 /// #         let body = request.body().clone();
 /// #         let _ = request.reply(body);
 /// #     });
@@ -118,7 +118,7 @@ impl Client {
         self.socket.port()
     }
 
-    /// Calls only peers that one of the patterns names, from now on; [`Service::allow`](crate::Service::allow) describes them.
+    /// Calls only peers that one of the patterns names, from now on; [`Port::allow`](crate::Port::allow) describes them.
     /// Without this, a client expects the name by which [`Node::resolve`](crate::Node::resolve) found the address, or a certificate with
     /// the address itself, or a server of the setting `tls_servers`. A call to another peer ends with
     /// [`CallError::WrongPeer`] before its first byte leaves.
@@ -152,10 +152,10 @@ impl Client {
     /// # let mut config = apus::Config::new();
     /// # config.listen("127.0.0.1:0".parse()?);
     /// # let node = apus::Node::start(&config)?;
-    /// # let service = node.bind(4000)?;
+    /// # let port = node.bind(4000)?;
     /// # let address = apus::Address::new(node.local_addr(), 4000);
     /// # std::thread::spawn(move || {
-    /// #     service.serve(|request| {
+    /// #     port.serve(|request| {
     /// #         let body = request.body().clone();
     /// #         let _ = request.reply(body);
     /// #     });
@@ -339,10 +339,10 @@ impl Client {
     /// # let mut config = apus::Config::new();
     /// # config.listen("127.0.0.1:0".parse()?);
     /// # let node = apus::Node::start(&config)?;
-    /// # let service = node.bind(4000)?;
+    /// # let port = node.bind(4000)?;
     /// # let address = apus::Address::new(node.local_addr(), 4000);
     /// # std::thread::spawn(move || {
-    /// #     service.serve(|request| {
+    /// #     port.serve(|request| {
     /// #         let body = request.body().clone();
     /// #         let _ = request.reply(body);
     /// #     });

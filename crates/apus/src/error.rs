@@ -345,7 +345,7 @@ pub struct WrongPeer {
     pub expected: String,
 }
 
-/// Why a socket has no rule for its peers ([`Service::allow`](crate::Service::allow), [`Client::expect`](crate::Client::expect)).
+/// Why a socket has no rule for its peers ([`Port::allow`](crate::Port::allow), [`Client::expect`](crate::Client::expect)).
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuleError {
@@ -594,7 +594,7 @@ pub enum RecvError {
     /// No message arrived in the time given.
     #[error("no message arrived in time")]
     Timeout,
-    /// No message waits ([`Service::try_recv`](crate::Service::try_recv), [`Client::try_recv`](crate::Client::try_recv)).
+    /// No message waits ([`Port::try_recv`](crate::Port::try_recv), [`Client::try_recv`](crate::Client::try_recv)).
     #[error("no message is waiting")]
     Empty,
     /// The client, the service or its node was closed on this side.

@@ -41,10 +41,10 @@ mod in_tokio;
 /// # let mut config = apus::Config::new();
 /// # config.listen("127.0.0.1:0".parse()?);
 /// # let server = apus::Node::start(&config)?;
-/// # let service = server.bind(4000)?;
+/// # let port = server.bind(4000)?;
 /// # let address = apus::Address::new(server.local_addr(), 4000);
 /// # std::thread::spawn(move || {
-/// #     service.serve(|request| {
+/// #     port.serve(|request| {
 /// #         let body = request.body().clone();
 /// #         let _ = request.reply(body);
 /// #     });

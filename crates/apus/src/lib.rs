@@ -1,6 +1,6 @@
 //! Homa for user space: datacenter RPC with a low tail, on a stock kernel.
 //!
-//! A [`Node`] is an endpoint on the network. A [`Client`] makes calls on it, and a [`Service`] takes requests and answers them;
+//! A [`Node`] is an endpoint on the network. A [`Client`] makes calls on it, and a [`Port`] takes requests and answers them;
 //! messages have 1 byte to 64 MiB. A body that the program gives is not copied before it is sent.
 //!
 //! ```
@@ -12,10 +12,10 @@
 //! let mut config = Config::new();
 //! config.listen("127.0.0.1:0".parse()?);
 //! let server = Node::start(&config)?;
-//! let service = server.bind(4000)?;
+//! let port = server.bind(4000)?;
 //! let address = Address::new(server.local_addr(), 4000);
 //! thread::spawn(move || {
-//!     service.serve(|request| {
+//!     port.serve(|request| {
 //!         let body = request.body().clone();
 //!         let _ = request.reply(body); // The client may have gone.
 //!     })
@@ -41,7 +41,7 @@
 //! | a node, its links and its end | [`Node`], [`Config`] with a [`Setting`] for each key, [`Delivery`], [`Links`], [`Capabilities`] |
 //! | names and addresses | [`resolve()`], [`Address`], [`probe()`] to find out which protocol a host speaks |
 //! | calls | [`Client`], [`CallBuilder`] with deadlines, [`Call`], [`Canceller`], [`CallOptions`], [`Response`] for many at a time |
-//! | requests | [`Service`], [`Request`], [`LocalCaller`] for the process that calls |
+//! | requests | [`Port`], [`Request`], [`LocalCaller`] for the process that calls |
 //! | bytes in order | [`Stream`], [`StreamListener`], [`StreamOptions`] |
 //! | failures | [`CallError`] with its [story](CallError::story), [`StartError`], [`OpenError`], [`RecvError`], [`ReplyFailed`], [`CloseError`] |
 //! | counters | [`Node::stats`]: [`Stats`], [`PortStats`], [`ProcessCounters`] |
@@ -65,7 +65,7 @@
 //! | one call | [`CallBuilder::wait`] | `client.call(to, body).await` | |
 //! | several calls | [`CallBuilder::start`], [`Call::wait`] | [`Call`] | [`Call::try_take`] |
 //! | very many calls | [`Client::send`], [`Client::recv_many`] | [`Client::recv_async`] | [`Client::try_recv`] |
-//! | requests | [`Service::serve`], [`Service::recv`] | [`Service::recv_async`], a stream (feature `stream`) | [`Service::try_recv`] |
+//! | requests | [`Port::serve`], [`Port::recv`] | [`Port::recv_async`], a stream (feature `stream`) | [`Port::try_recv`] |
 //! | bytes in order | [`Stream`]: `Read` and `Write` | [`Stream::poll_read`], tokio's traits (feature `tokio`) | |
 //!
 //! Any number of threads and tasks may use the same client or service, with blocking and async operations mixed. Futures work
@@ -98,7 +98,7 @@
 //!
 //! None is on by default. Each only adds to the API.
 //!
-//! * `stream`: `Service::requests` gives requests as a `futures_core::Stream`.
+//! * `stream`: `Port::requests` gives requests as a `futures_core::Stream`.
 //! * `tokio`: [`Stream`] has tokio's `AsyncRead` and `AsyncWrite`, and `EventLoop::drive` turns a node in a runtime of tokio.
 //! * `tower`: [`Client`] is a `tower_service::Service` for calls.
 //! * `tracing`: a span for each call and each request, for distributed traces (`apus::tracing`). Events for nodes that start and
@@ -136,12 +136,12 @@ mod event_loop;
 mod flush;
 mod local_caller;
 mod node;
+mod port;
 mod probe;
 mod request;
 #[cfg(feature = "stream")]
 mod requests;
 mod resolve;
-mod service;
 mod socket;
 mod stream;
 #[cfg(feature = "tower")]
@@ -189,13 +189,13 @@ pub use observe::stats::{
     DeliveryCounters, HandshakeCounters, IdentityGauges, MemoryCounters, PortStats,
     ProcessCounters, Stats, StreamCounters,
 };
+pub use port::Port;
 pub use probe::{Presence, probe, probe_with};
 pub use request::{ReplyFailed, Request};
 #[cfg(feature = "stream")]
 pub use requests::Requests;
 pub use resolve::{ResolveError, resolve, resolve_all, resolve_all_async, resolve_async};
 pub use secure::peer::Peer;
-pub use service::Service;
 pub use shared_engine::{AttachedProcess, EngineAccess, SharedEngine};
 pub use stream::{Stream, StreamListener, StreamOptions};
 
@@ -204,7 +204,7 @@ const _: () = {
     const fn is_shared<T: Send + Sync>() {}
     is_shared::<Node>();
     is_shared::<Client>();
-    is_shared::<Service>();
+    is_shared::<Port>();
     is_shared::<Call>();
     is_shared::<Canceller>();
     is_shared::<EventLoop>();

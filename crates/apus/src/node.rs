@@ -19,13 +19,13 @@ use crate::error::{CloseError, EventLoopError, IdentityError, OpenError, StartEr
 use crate::event_loop::EventLoop;
 use crate::observe::events;
 use crate::observe::stats::Stats;
+use crate::port::Port;
 use crate::resolve::{ResolveError, host_of, resolve_all};
-use crate::service::Service;
 use crate::socket::Socket;
 use crate::sync::clock;
 use crate::sync::on_thread::OnThread;
 
-/// An endpoint on the network: one link (by default a UDP port), and any number of [`Client`]s and [`Service`]s on it.
+/// An endpoint on the network: one link (by default a UDP port), and any number of [`Client`]s and [`Port`]s on it.
 ///
 /// A process usually needs one node. Scheduling is best when all messages of a host share a node.
 ///
@@ -40,9 +40,9 @@ use crate::sync::on_thread::OnThread;
 /// let mut config = Config::new();
 /// config.listen("127.0.0.1:0".parse()?).apply_environment()?;
 /// let node = Node::start(&config)?;
-/// let service = node.bind(4000)?; // For requests.
+/// let port = node.bind(4000)?; // For requests.
 /// let client = node.client()?; // For calls.
-/// # drop((service, client));
+/// # drop((port, client));
 /// node.close(Duration::from_secs(5))?;
 /// # Ok(())
 /// # }
@@ -95,7 +95,7 @@ use crate::sync::on_thread::OnThread;
 ///
 /// A thread that panics while it works on a node, for example in a custom link, leaves the node unusable. Waiting threads and
 /// tasks are woken, and every operation returns an error named `NodePanicked`. Handlers run outside the node: a panic of a
-/// handler ends one request ([`Service::serve`]).
+/// handler ends one request ([`Port::serve`]).
 pub struct Node {
     pub(crate) shards: Arc<Shards>,
 }
@@ -240,14 +240,14 @@ impl Node {
         Socket::open(&self.shards, None).map(Client::new)
     }
 
-    /// Opens a service on a server port, 1 to 32767, which clients can call.
+    /// Opens a server port, 1 to 32767, which clients can call.
     ///
     /// # Errors
     ///
     /// [`OpenError::PortInUse`], [`OpenError::PortOutOfRange`], or [`OpenError::Forked`] in a forked
     /// child.
-    pub fn bind(&self, port: u16) -> Result<Service, OpenError> {
-        Socket::open(&self.shards, Some(port)).map(Service::new)
+    pub fn bind(&self, port: u16) -> Result<Port, OpenError> {
+        Socket::open(&self.shards, Some(port)).map(Port::new)
     }
 
     /// Lets an event loop of the application turn the engine, in place of the background thread ([`EventLoop`]). A node has at most
@@ -270,7 +270,7 @@ impl Node {
     /// # let mut config = apus::Config::new();
     /// # config.listen("127.0.0.1:0".parse()?);
     /// # let node = apus::Node::start(&config)?;
-    /// # let service = node.bind(4000)?;
+    /// # let port = node.bind(4000)?;
     /// # let address = apus::Address::new(node.local_addr(), 4000);
     /// # let client_node = apus::Node::start(&config)?;
     /// let client = client_node.client()?;
@@ -309,10 +309,10 @@ impl Node {
     /// # let mut config = apus::Config::new();
     /// # config.listen("127.0.0.1:0".parse()?);
     /// # let node = apus::Node::start(&config)?;
-    /// # let service = node.bind(4000)?;
+    /// # let port = node.bind(4000)?;
     /// # let address = apus::Address::new(node.local_addr(), 4000);
     /// # std::thread::spawn(move || {
-    /// #     service.serve(|request| {
+    /// #     port.serve(|request| {
     /// #         let body = request.body().clone();
     /// #         let _ = request.reply(body);
     /// #     });

@@ -52,10 +52,10 @@ pub enum Presence {
 /// # let mut config = apus::Config::new();
 /// # config.listen("127.0.0.1:0".parse()?);
 /// # let node = apus::Node::start(&config)?;
-/// # let service = node.bind(4000)?;
+/// # let port = node.bind(4000)?;
 /// # let address = apus::Address::new(node.local_addr(), 4000);
 /// # std::thread::spawn(move || {
-/// #     service.serve(|request| {
+/// #     port.serve(|request| {
 /// #         let body = request.body().clone();
 /// #         let _ = request.reply(body);
 /// #     });

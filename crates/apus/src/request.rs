@@ -25,14 +25,14 @@ use crate::sync::clock;
 /// Any thread may answer it, at any time. Dropping it without an answer gives it up: the client learns after some round trips
 /// that there will be no response. If a panic drops it, the client is notified at once
 /// ([`HandlerPanicked`](crate::CallError::HandlerPanicked)), unless the client is a Linux host. An unanswered request keeps its
-/// service open and counts against the budgets of its client.
+/// port open and counts against the budgets of its client.
 ///
 /// ```no_run
 /// use std::time::Duration;
 ///
 /// # fn work(_: &[u8]) -> Vec<u8> { Vec::new() }
-/// # fn example(service: apus::Service) {
-/// service.serve(|request| {
+/// # fn example(port: apus::Port) {
+/// port.serve(|request| {
 ///     println!("{} bytes from {}", request.body().len(), request.from());
 ///     if request.remaining().is_some_and(|left| left < Duration::from_millis(1)) {
 ///         return; // Too late for a response: the request is given up.
@@ -137,7 +137,7 @@ impl Request {
         Cork::new(&self.socket.shared, self.socket.key)
     }
 
-    /// The span of this request ([`apus::tracing`](crate::tracing)), for handlers that [`Service::serve`](crate::Service::serve) does
+    /// The span of this request ([`apus::tracing`](crate::tracing)), for handlers that [`Port::serve`](crate::Port::serve) does
     /// not call. Calls that are made in it belong to the same trace. Needs the feature `tracing`.
     ///
     /// ```no_run
@@ -280,7 +280,7 @@ impl Request {
     }
 
     /// Answers the request. The part of the response that may be sent without a grant is transmitted before this returns,
-    /// except for quick handlers of [`Service::serve`](crate::Service::serve): their responses leave together. A short one to a
+    /// except for quick handlers of [`Port::serve`](crate::Port::serve): their responses leave together. A short one to a
     /// process of this host is accepted then without a look whether that still waits for it. The body is not copied.
     ///
     /// # Errors
@@ -365,9 +365,9 @@ impl Request {
     /// ```no_run
     /// use apus::{Flush, Request};
     ///
-    /// # fn example(service: apus::Service) {
+    /// # fn example(port: apus::Port) {
     /// let mut requests = Vec::new();
-    /// while service.recv_many(&mut requests, 64, None).is_ok() {
+    /// while port.recv_many(&mut requests, 64, None).is_ok() {
     ///     for request in &mut requests {
     ///         let response = request.take_body();
     ///         request.set_reply(response);
@@ -387,7 +387,7 @@ impl Request {
         before - requests.len()
     }
 
-    /// Answers requests of one service that came by one path.
+    /// Answers requests of one port that came by one path.
     fn reply_run(run: &mut [Self], flush: Flush) {
         let Some(first) = run.first() else { return };
         let (socket, path) = (Arc::clone(&first.socket), first.path);

@@ -13,7 +13,7 @@ use crate::delivery::serving::Takers;
 use crate::request::Request;
 use crate::socket::Socket;
 
-/// The requests of a service, as a stream. From [`Service::requests`](crate::Service::requests).
+/// The requests of a service, as a stream. From [`Port::requests`](crate::Port::requests).
 ///
 /// Dropping it loses no request: other threads and tasks that receive from the service get the requests that it has not
 /// returned.

@@ -19,7 +19,7 @@
 //!
 //! A call's span is a child of the span that is current where the call begins. It ends when the result of the call is handed out or
 //! the call is given up. A request's span begins when the request is handed to the application and ends with it: when it is
-//! answered or dropped, and in [`Service::serve`](crate::Service::serve), which enters the span around the handler, when the
+//! answered or dropped, and in [`Port::serve`](crate::Port::serve), which enters the span around the handler, when the
 //! handler returns. Other handlers enter [`Request::span`](crate::Request::span) themselves. Calls of byte streams have no spans,
 //! and neither has [`Client::connect`](crate::Client::connect).
 //!

@@ -16,7 +16,7 @@ fn long_packets_that_wait_are_neither_requested_nor_sent_again() {
     config.listen("127.0.0.1:0".parse().unwrap()).link(Links::Udp).delivery(Delivery::fullbusy());
     let (server, node) = (Node::start(&config).unwrap(), Node::start(&config).unwrap());
     let (service, client) = (server.bind(4000).unwrap(), node.client().unwrap());
-    let to = Address::new(server.local_addr(), service.port());
+    let to = Address::new(server.local_addr(), service.number());
     let mut received = 0;
     let mut receive = || match service.try_recv() {
         Ok(request) => {

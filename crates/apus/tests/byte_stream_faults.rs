@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use apus::net::{FaultLink, Faults, UdpConfig, UdpLink};
-use apus::{Address, Config, Delivery, Node, Service, Stream, StreamListener};
+use apus::{Address, Config, Delivery, Node, Port, Stream, StreamListener};
 use pair::pattern;
 
 const LENGTH: usize = 3 << 20;
@@ -33,7 +33,7 @@ fn every_byte_survives_a_bad_network() {
                 scope.spawn(|| assert!(service.recv().is_err(), "nobody calls"));
             }
             let exchange = scope.spawn(|| exchange(&client_node, &server_node, delivery)).join();
-            idle.iter().for_each(Service::shutdown);
+            idle.iter().for_each(Port::shutdown);
             assert!(exchange.is_ok(), "{delivery}");
         });
         let lost = client_node.stats().link.fault_lost + server_node.stats().link.fault_lost;

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use apus::{Address, Call, Client, Delivery, Node, Service};
+use apus::{Address, Call, Client, Delivery, Node, Port};
 use std::time::Instant;
 
 use pair::{PORT, wait_until};
@@ -28,7 +28,7 @@ const FRAMES: usize = 64;
 
 /// Runs `look` with a server that shares memory with this process and with a process of another user, which keeps 10,000 calls
 /// outstanding. Only the calling thread turns the server's engine.
-fn beside_a_crowd(look: impl FnOnce(&Node, &Service, &Caller)) {
+fn beside_a_crowd(look: impl FnOnce(&Node, &Port, &Caller)) {
     let anywhere: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let server = Node::start(patient(anywhere).delivery(Delivery::fullbusy())).unwrap();
     let service = server.bind(PORT).unwrap();
@@ -75,7 +75,7 @@ impl Caller {
 }
 
 /// Answers the next request of a service. Returns whether it came from this process.
-fn answer_next(service: &Service) -> bool {
+fn answer_next(service: &Port) -> bool {
     let request = service.recv().unwrap();
     let is_ours = request.body() == "ours";
     request.reply("answer").unwrap();

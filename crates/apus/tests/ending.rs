@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use apus::{
-    Address, CallError, Client, CloseError, Config, Delivery, Node, OpenError, RecvError, Service,
+    Address, CallError, Client, CloseError, Config, Delivery, Node, OpenError, Port, RecvError,
 };
 use pair::{Pair, acquaint, call_with_deadline, pair, pattern, serve_echo, wait_until};
 
@@ -226,7 +226,7 @@ fn the_udp_port_is_free_when_the_node_has_stopped() {
 #[test]
 fn clients_and_services_keep_their_node_running() {
     /// Returns only a service and a client, each of a node of its own.
-    fn open(delivery: Delivery) -> (Address, Service, Client) {
+    fn open(delivery: Delivery) -> (Address, Port, Client) {
         let mut config = Config::new();
         config.listen("127.0.0.1:0".parse().unwrap()).delivery(delivery);
         let [serving, calling] = [(); 2].map(|()| Node::start(&config).unwrap());

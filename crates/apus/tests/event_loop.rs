@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use apus::{CallError, Client, Config, Delivery, EventLoop, EventLoopError, Flush, Node, Service};
+use apus::{CallError, Client, Config, Delivery, EventLoop, EventLoopError, Flush, Node, Port};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pair::{Pair, acquaint, pair, pattern, serve_echo};
 use std::os::fd::AsFd;
@@ -34,7 +34,7 @@ fn runtime_of(node: &Node) -> Runtime {
     runtime
 }
 
-async fn echo(service: Service) {
+async fn echo(service: Port) {
     while let Ok(mut request) = service.recv_async().await {
         let body = request.take_body();
         request.reply(body).unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
-use apus::{Delivery, Node, Service};
+use apus::{Delivery, Node, Port};
 use pair::{pair, pattern, serve_echo, wait_until};
 
 /// Returns when `node` has counted more sleeps of its threads than before: its receiver sleeps, or is about to within one
@@ -67,7 +67,7 @@ fn in_fullbusy_no_message_is_a_wake_up() {
 
 /// A waker that looks for the message while it is called.
 struct Looks {
-    service: Service,
+    service: Port,
     found: Mutex<Vec<bool>>,
 }
 

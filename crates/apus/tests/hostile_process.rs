@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use apus::{Address, Config, EngineAccess, Node, Request, Service};
+use apus::{Address, Config, EngineAccess, Node, Port, Request};
 use apus_proto::MessageKind;
 use apus_shm::{Place, connect_to};
 use apus_wire::UnknownReason;
@@ -33,7 +33,7 @@ struct Honest {
     alone: Node,
     over: Arc<AtomicBool>,
     calling: Option<JoinHandle<()>>,
-    serving: Vec<(Service, JoinHandle<()>)>,
+    serving: Vec<(Port, JoinHandle<()>)>,
 }
 
 fn local() -> Config {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use apus::{
-    Address, CallError, Client, Config, Links, Node, Plain, RecvError, Route, Service, StartError,
+    Address, CallError, Client, Config, Links, Node, Plain, Port, RecvError, Route, StartError,
 };
 use certificates::Authority;
 
@@ -18,7 +18,7 @@ const KV: &str = "spiffe://example.org/kv/1";
 const FRONT: &str = "spiffe://example.org/front/1";
 
 /// Answers every request with its body and the name of the client.
-fn serve(service: Service) {
+fn serve(service: Port) {
     thread::spawn(move || {
         service.serve(|mut request| {
             let name =

@@ -271,7 +271,7 @@ fn a_handler_is_within_the_span_of_its_request() {
         assert_eq!(of_second.1.parent, Some(second.0));
         assert_eq!(of_first.1.events, ["in the handler"]);
     }
-    [service, &behind].into_iter().for_each(apus::Service::shutdown);
+    [service, &behind].into_iter().for_each(apus::Port::shutdown);
     [serving, serving_behind].into_iter().for_each(|thread| thread.join().unwrap());
 }
 

@@ -2,7 +2,7 @@
 
 mod pair;
 
-use apus::{Address, CallOptions, Config, Flush, Links, Node, Service, TraceContext};
+use apus::{Address, CallOptions, Config, Flush, Links, Node, Port, TraceContext};
 use pair::engine::{Directory, Engine, attached};
 use pair::{Pair, pair_with};
 
@@ -14,7 +14,7 @@ fn context(number: u8) -> TraceContext {
 }
 
 /// Makes calls of every length with a trace context, and one without, all under way at once.
-fn assert_traces_arrive(client_node: &Node, service: &Service, to: Address) {
+fn assert_traces_arrive(client_node: &Node, service: &Port, to: Address) {
     let client = client_node.client().unwrap();
     let mut calls = Vec::new();
     for (number, length) in (1..).zip(LENGTHS) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use apus::{CallError, CallOptions, Client, Config, Delivery, Flush, RecvError, Request, Service};
+use apus::{CallError, CallOptions, Client, Config, Delivery, Flush, Port, RecvError, Request};
 use pair::{Pair, acquaint, pair, pair_with, serve, wait_until};
 
 /// Number of calls of each test that no caller waits for.
@@ -51,7 +51,7 @@ fn call_and_go(pair: &Pair, client: Client, way: usize) {
 }
 
 /// Counts the executed requests.
-fn count(service: &Service) -> Arc<AtomicU32> {
+fn count(service: &Port) -> Arc<AtomicU32> {
     let executed = Arc::new(AtomicU32::new(0));
     let counter = Arc::clone(&executed);
     drop(serve(service, move |request| {

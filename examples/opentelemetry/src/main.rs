@@ -62,12 +62,12 @@ fn serve() -> Result<(), Box<dyn Error>> {
     let mut config = Config::new();
     config.listen("127.0.0.1:0".parse()?).apply_environment()?;
     let node = Node::start(&config)?;
-    let service = node.bind(4000)?;
-    println!("{}", apus::Address::new(node.local_addr(), service.port()));
-    let serving = service.clone();
+    let port = node.bind(4000)?;
+    println!("{}", apus::Address::new(node.local_addr(), port.number()));
+    let serving = port.clone();
     let thread = thread::spawn(move || serving.serve(shout));
     io::stdin().read_to_end(&mut Vec::new())?;
-    service.shutdown();
+    port.shutdown();
     thread.join().expect("the handler does not panic");
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use apus::{Bytes, Config, Delivery, EngineAt, Flush, Links, Node, Request, Service};
+use apus::{Bytes, Config, Delivery, EngineAt, Flush, Links, Node, Port, Request};
 use apus_net::cpu;
 use derive_more::Sub;
 use serde::{Deserialize, Serialize};
@@ -113,7 +113,7 @@ pub(crate) fn start_node(listen: SocketAddr, delivery: Delivery) -> Result<Node>
 
 struct StoreServer {
     node: Node,
-    service: Service,
+    service: Port,
     store: Store,
     started: Instant,
     queries: AtomicU64,

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 
 use anyhow::Result;
-use apus::{Config, Delivery, EngineAt, Flush, Links, Node, RecvError, Request, Service};
+use apus::{Config, Delivery, EngineAt, Flush, Links, Node, Port, RecvError, Request};
 use serde::{Deserialize, Serialize};
 
 use crate::peer::until_closed;
@@ -69,7 +69,7 @@ pub(super) fn config(listen: SocketAddr, delivery: Delivery) -> Result<Config> {
 }
 
 /// Holds `held` requests. Returns only if receiving fails.
-fn hold(service: &Service, held: usize) -> RecvError {
+fn hold(service: &Port, held: usize) -> RecvError {
     let mut kept: VecDeque<Request> = VecDeque::with_capacity(held + BATCH_MAX);
     let mut batch = Vec::with_capacity(BATCH_MAX);
     loop {

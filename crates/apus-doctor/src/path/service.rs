@@ -99,7 +99,7 @@ impl Visitors {
 #[derive(Debug)]
 pub struct Service {
     node: Node,
-    service: apus::Service,
+    port: apus::Port,
     answering: DscpSocket,
     /// A bound socket that is never read: it keeps its port open.
     sink: DscpSocket,
@@ -113,12 +113,12 @@ impl Service {
     pub fn start(config: &Config) -> Result<Self> {
         let listen = config.listen_address();
         let node = Node::start(config)?;
-        let service = node.bind(PORT)?;
+        let port = node.bind(PORT)?;
         let bind = || {
             let cannot = || format!("cannot open a UDP socket at {}", listen.ip());
             DscpSocket::bind(listen.ip(), TICK).with_context(cannot)
         };
-        Ok(Self { answering: bind()?, sink: bind()?, node, service })
+        Ok(Self { answering: bind()?, sink: bind()?, node, port })
     }
 
     /// The address of the node.
@@ -136,7 +136,7 @@ impl Service {
         thread::scope(|scope| {
             scope.spawn(|| answer_datagrams(&self.answering, &visitors));
             while !stop::requested() {
-                match self.service.recv_timeout(TICK) {
+                match self.port.recv_timeout(TICK) {
                     Ok(request) => answer(request, ports, &visitors),
                     Err(RecvError::Timeout) => {}
                     Err(error) => return Err(error).context("cannot wait for requests"),

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use apus::{
-    Address, Bytes, CallError, Config, EngineAt, Flush, Links, Node, RecvError, Response, Service,
+    Address, Bytes, CallError, Config, EngineAt, Flush, Links, Node, Port, RecvError, Response,
 };
 
 use super::backlog::Backlog;
@@ -367,7 +367,7 @@ impl Bodies {
 /// The server's side.
 pub struct ApusServer {
     node: Arc<Node>,
-    service: Service,
+    service: Port,
 }
 
 impl ApusServer {

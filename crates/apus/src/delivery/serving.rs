@@ -1,4 +1,4 @@
-//! Threads in [`Service::serve`](crate::Service::serve): a handler that calls the service which only its own thread serves gets an
+//! Threads in [`Port::serve`](crate::Port::serve): a handler that calls the service which only its own thread serves gets an
 //! error.
 
 use std::cell::RefCell;

@@ -150,13 +150,13 @@ fn calls_are_answered(delivery: Delivery, shape: Shape) {
         .zip(&links)
         .map(|(&(at, link), &there)| node(at, &[link], &[(server, there)], delivery))
         .collect();
-    let service = serving.bind(PORT).unwrap();
+    let port = serving.bind(PORT).unwrap();
     let clients: Vec<_> = calling.iter().map(|node| node.client().unwrap()).collect();
     let servers: Vec<_> = (0..shape.servers)
         .map(|_| {
-            let service = service.clone();
+            let port = port.clone();
             thread::spawn(move || {
-                while let Ok(mut request) = service.recv() {
+                while let Ok(mut request) = port.recv() {
                     let body = request.take_body();
                     request.reply(body).unwrap();
                 }
@@ -178,11 +178,11 @@ fn calls_are_answered(delivery: Delivery, shape: Shape) {
         caller.join().unwrap();
     }
     // With several shards a thread may be called for a message that another one finds first.
-    let served = (shape.shards == 1).then(|| service.stats());
+    let served = (shape.shards == 1).then(|| port.stats());
     for stats in clients.iter().map(Client::stats).chain(served) {
         assert!(stats.handoffs <= stats.messages, "two wake-ups for one message: {stats:?}");
     }
-    service.shutdown();
+    port.shutdown();
     for server in servers {
         server.join().unwrap();
     }
@@ -257,15 +257,15 @@ fn tasks_of_event_loops_go_on(polls: bool) {
     let (at, [serves, calls]) = ([address(1), address(2)], [0, 100]);
     let serving = node(at[0], &[serves], &[(at[1], calls)], Delivery::suspend());
     let calling = node(at[1], &[calls], &[(at[0], serves)], Delivery::suspend());
-    let service = serving.bind(PORT).unwrap();
+    let port = serving.bind(PORT).unwrap();
     let client = calling.client().unwrap();
     let to = Address::new(at[0], PORT);
     let server = thread::spawn({
-        let service = service.clone();
+        let port = port.clone();
         move || {
             let event_loop = TaskLoop::begin(&serving, polls);
             event_loop.run(async {
-                while let Ok(mut request) = service.recv_async().await {
+                while let Ok(mut request) = port.recv_async().await {
                     let body = request.take_body();
                     request.reply(body).unwrap();
                 }
@@ -283,7 +283,7 @@ fn tasks_of_event_loops_go_on(polls: bool) {
         }
     });
     blocking.join().unwrap();
-    service.shutdown();
+    port.shutdown();
     server.join().unwrap();
 }
 

@@ -91,7 +91,7 @@ apus_metrics::identity_gauges! { gauges! {
 } }
 
 /// Counters of the messages delivered to a client or a service. From [`Client::stats`](crate::Client::stats) and
-/// [`Service::stats`](crate::Service::stats).
+/// [`Port::stats`](crate::Port::stats).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct PortStats {
@@ -113,8 +113,8 @@ impl PortStats {
     /// wake-up serves several messages. More than 1 is a bug. `None` before the first message.
     ///
     /// ```no_run
-    /// # fn example(service: &apus::Service) {
-    /// if let Some(handoffs) = service.stats().handoffs_per_message() {
+    /// # fn example(port: &apus::Port) {
+    /// if let Some(handoffs) = port.stats().handoffs_per_message() {
     ///     println!("{handoffs:.2} handoffs per message");
     /// }
     /// # }

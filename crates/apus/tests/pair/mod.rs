@@ -12,7 +12,7 @@ use std::mem;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use apus::{Address, Call, Client, Config, Delivery, EngineAt, Node, RecvError, Request, Service};
+use apus::{Address, Call, Client, Config, Delivery, EngineAt, Node, Port, RecvError, Request};
 
 pub(crate) const PORT: u16 = 4000;
 
@@ -32,7 +32,7 @@ pub(crate) fn wait_until(condition: &str, mut holds: impl FnMut() -> bool) {
 /// machine did not run for too long.
 pub(crate) fn call_with_deadline(
     client: &Client,
-    service: &Service,
+    service: &Port,
     to: Address,
     time: Duration,
 ) -> (Call, Request) {
@@ -48,7 +48,7 @@ pub(crate) fn call_with_deadline(
 pub(crate) struct Pair {
     pub(crate) client_node: Node,
     pub(crate) server_node: Node,
-    pub(crate) service: Service,
+    pub(crate) service: Port,
     pub(crate) address: Address,
 }
 
@@ -161,14 +161,14 @@ pub(crate) fn acquaint(pair: &Pair) {
 
 /// Serves on a thread until the service or the node closes.
 pub(crate) fn serve(
-    service: &Service,
+    service: &Port,
     mut handler: impl FnMut(Request) + Send + 'static,
 ) -> JoinHandle<()> {
     let service = service.clone();
     thread::spawn(move || service.serve(&mut handler))
 }
 
-pub(crate) fn serve_echo(service: &Service) -> JoinHandle<()> {
+pub(crate) fn serve_echo(service: &Port) -> JoinHandle<()> {
     serve(service, echo)
 }
 

@@ -1,4 +1,4 @@
-//! Services: requests in, responses out.
+//! Ports: requests in, responses out.
 
 use std::fmt;
 use std::future::Future;
@@ -17,18 +17,18 @@ use crate::request::Request;
 use crate::socket::{Recv, Socket};
 use crate::sync::clock;
 
-/// A port that clients call. Opened by [`Node::bind`](crate::Node::bind).
+/// A port that clients call: the server's side of a service. Opened by [`Node::bind`](crate::Node::bind).
 ///
 /// ```no_run
-/// # fn example(service: apus::Service) {
-/// while let Ok(mut request) = service.recv() {
+/// # fn example(port: apus::Port) {
+/// while let Ok(mut request) = port.recv() {
 ///     let body = request.take_body();
 ///     let _ = request.reply(body); // The client may have gone.
 /// }
 /// # }
 /// ```
 ///
-/// Clones are the same service; any number of threads and tasks may use it at once. A request goes to a waiting thread that is
+/// Clones are the same port; any number of threads and tasks may use it at once. A request goes to a waiting thread that is
 /// polling, otherwise to the thread that slept last.
 ///
 /// Requests that wait are taken in turns of the peers that they are from, the oldest of each peer first. So a peer with thousands
@@ -39,22 +39,22 @@ use crate::sync::clock;
 /// are dropped. Outstanding requests and responses are then forgotten on both sides without a packet to the peer, so a response
 /// given just before may be lost (see [`Node::close`](crate::Node::close)).
 ///
-/// A service keeps its node running, even if the [`Node`](crate::Node) is dropped. A program that both serves and calls has a
-/// service and a [`Client`](crate::Client) on one node.
+/// A port keeps its node running, even if the [`Node`](crate::Node) is dropped. A program that both serves and calls has a
+/// port and a [`Client`](crate::Client) on one node.
 #[derive(Clone)]
-pub struct Service {
+pub struct Port {
     socket: Socket,
     takers: Arc<Takers>,
 }
 
-impl Service {
+impl Port {
     pub(crate) fn new(socket: Socket) -> Self {
         Self { socket, takers: Arc::default() }
     }
 
-    /// The Homa port, 1 to 32767.
+    /// The number of the Homa port, 1 to 32767.
     #[must_use]
-    pub fn port(&self) -> u16 {
+    pub fn number(&self) -> u16 {
         self.socket.port()
     }
 
@@ -80,9 +80,9 @@ impl Service {
     ///
     /// ```no_run
     /// # fn example(node: &apus::Node) -> Result<(), Box<dyn std::error::Error>> {
-    /// let service = node.bind(4000)?;
-    /// service.allow(["spiffe://example.org/front/*", "admin.example.org"])?;
-    /// service.serve(|request| {
+    /// let port = node.bind(4000)?;
+    /// port.allow(["spiffe://example.org/front/*", "admin.example.org"])?;
+    /// port.serve(|request| {
     ///     let name = request.peer().map(|peer| peer.name().to_owned());
     ///     let _ = request.reply(format!("hello, {}", name.unwrap_or_default()));
     /// });
@@ -93,7 +93,7 @@ impl Service {
         self.socket.set_rule(&PeerRule::parse(patterns)?)
     }
 
-    /// Counters of the messages delivered to this service and of its wake-ups. Zero once the service is closed, and in a forked
+    /// Counters of the messages delivered to this port and of its wake-ups. Zero once the port is closed, and in a forked
     /// child of the process that opened it.
     #[must_use]
     pub fn stats(&self) -> PortStats {
@@ -111,7 +111,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// [`RecvError::Closed`] if the service was shut down or the node closed. No action of a client is an error here.
+    /// [`RecvError::Closed`] if the port was shut down or the node closed. No action of a client is an error here.
     pub fn recv(&self) -> Result<Request, RecvError> {
         self.receiving().recv(None)
     }
@@ -153,8 +153,8 @@ impl Service {
     /// [`recv`](Self::recv) as a future, for any executor. Dropping the future loses no request.
     ///
     /// ```no_run
-    /// # async fn example(service: apus::Service) {
-    /// while let Ok(mut request) = service.recv_async().await {
+    /// # async fn example(port: apus::Port) {
+    /// while let Ok(mut request) = port.recv_async().await {
     ///     let body = request.take_body();
     ///     let _ = request.reply(body); // The client may have gone.
     /// }
@@ -163,17 +163,17 @@ impl Service {
     pub fn recv_async(
         &self,
     ) -> impl Future<Output = Result<Request, RecvError>> + Send + Sync + Unpin {
-        RecvRequest { recv: Recv::new(&self.socket), service: self }
+        RecvRequest { recv: Recv::new(&self.socket), port: self }
     }
 
-    /// The requests as a [`Stream`](futures_core::Stream), for any executor. It ends when the service is closed or its node is
+    /// The requests as a [`Stream`](futures_core::Stream), for any executor. It ends when the port is closed or its node is
     /// unusable. Needs the feature `stream`.
     ///
     /// ```no_run
-    /// # async fn example(service: apus::Service) {
+    /// # async fn example(port: apus::Port) {
     /// use futures_util::StreamExt;
     ///
-    /// let answered = service.requests().for_each_concurrent(100, async |mut request| {
+    /// let answered = port.requests().for_each_concurrent(100, async |mut request| {
     ///     let body = request.take_body();
     ///     let _ = request.reply(body); // The client may have gone.
     /// });
@@ -185,27 +185,27 @@ impl Service {
         crate::requests::Requests::new(self.socket.clone(), Arc::clone(&self.takers))
     }
 
-    /// Gives each request to `handler`, until the service or the node is closed.
+    /// Gives each request to `handler`, until the port or the node is closed.
     ///
-    /// Requests are taken in turns of the peers that they are from (see [`Service`]). While the handler is quick (below 5 µs per
+    /// Requests are taken in turns of the peers that they are from (see [`Port`]). While the handler is quick (below 5 µs per
     /// request), requests that arrive together are handled together, and their responses share datagrams, locks and system calls.
     /// Otherwise one is taken at a time, and each response is transmitted at once. A handler may move the [`Request`] to another
     /// thread and return.
     ///
     /// # Panics of the handler
     ///
-    /// A panic of the handler ends its request, not the service. The caller gets
+    /// A panic of the handler ends its request, not `serve`. The caller gets
     /// [`CallError::HandlerPanicked`](crate::CallError::HandlerPanicked) unless the request was answered before, the panic is
     /// counted (`handler_panics` of [`Stats`](crate::Stats)), and the next request is handled. State that the handler shares
     /// with other requests must tolerate this, as it must tolerate a panic of another thread. With `panic = "abort"` the
     /// process ends.
     ///
-    /// # A handler that calls its own service
+    /// # A handler that calls its own port
     ///
     /// Such a call waits for another thread to serve it. If no other thread serves, [`CallBuilder::wait`](crate::CallBuilder::wait)
     /// detects this after a second and returns [`CallError::OwnService`](crate::CallError::OwnService). The same holds for a thread that
     /// receives in a loop of its own, or whose tasks do ([`recv_async`](Self::recv_async), `requests` with the feature `stream`), as long as no
-    /// other thread has received from the service: a blocking call in a runtime with one thread, for example. A call that
+    /// other thread has received from the port: a blocking call in a runtime with one thread, for example. A call that
     /// is awaited or [started](crate::CallBuilder::start), and two services that call each other, are not detected and may wait for
     /// ever. Use more threads than calls can be nested, futures, or plain functions.
     ///
@@ -221,18 +221,18 @@ impl Service {
     /// # config.listen("127.0.0.1:0".parse()?);
     /// # let node = apus::Node::start(&config)?;
     /// # let address = apus::Address::new(node.local_addr(), 4000);
-    /// let service = node.bind(4000)?;
+    /// let port = node.bind(4000)?;
     /// let threads = [(); 2].map(|()| {
-    ///     let service = service.clone();
+    ///     let port = port.clone();
     ///     thread::spawn(move || {
-    ///         service.serve(|request| {
+    ///         port.serve(|request| {
     ///             let length = request.body().len();
     ///             let _ = request.reply(length.to_string()); // The client may have gone.
     ///         });
     ///     })
     /// });
     /// # assert_eq!(node.client()?.call(address, "hello").wait()?, "5");
-    /// service.shutdown(); // Both calls of `serve` return.
+    /// port.shutdown(); // Both calls of `serve` return.
     /// threads.into_iter().for_each(|thread| thread.join().unwrap());
     /// # Ok(())
     /// # }
@@ -268,26 +268,26 @@ impl Service {
         if let Ok(mut engine) = self.socket.first().shared.enter() {
             engine.counters.handler_panics += 1;
         }
-        events::handler_panicked(self.port());
+        events::handler_panicked(self.number());
     }
 
-    /// Closes the port now, even if clones of the service exist. Waiting threads and tasks return with `Closed`, and unanswered
-    /// requests are given up. Does nothing in a forked child of the process that opened the service.
+    /// Closes the port now, even if clones of it exist. Waiting threads and tasks return with `Closed`, and unanswered
+    /// requests are given up. Does nothing in a forked child of the process that opened it.
     pub fn shutdown(&self) {
         self.socket.shutdown();
     }
 }
 
-impl fmt::Debug for Service {
+impl fmt::Debug for Port {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Service").field("port", &self.port()).finish_non_exhaustive()
+        f.debug_struct("Port").field("number", &self.number()).finish_non_exhaustive()
     }
 }
 
 /// Waiting for the next request, as a future.
 struct RecvRequest<'a> {
     recv: Recv<'a, Request>,
-    service: &'a Service,
+    port: &'a Port,
 }
 
 impl Future for RecvRequest<'_> {
@@ -295,12 +295,12 @@ impl Future for RecvRequest<'_> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.service.receiving();
+        self.port.receiving();
         Pin::new(&mut self.recv).poll(context)
     }
 }
 
-/// Requests handled together by [`Service::serve`]: bounds how long the first response is held back.
+/// Requests handled together by [`Port::serve`]: bounds how long the first response is held back.
 const SERVE_BATCH: usize = 64;
 
 /// A handler that takes less than this is quick.
