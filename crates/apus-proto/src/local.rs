@@ -175,9 +175,10 @@ pub(crate) struct LocalCall {
 #[derive(Debug)]
 pub(crate) enum CallRole {
     Client(ClientCall),
-    /// `cancelled`: the client no longer waits.
+    /// `cancelled`: the client no longer waits. `watched`: the application wants an event when that happens.
     Server {
         cancelled: bool,
+        watched: bool,
     },
 }
 
@@ -526,7 +527,7 @@ impl LocalCalls {
         let call = self.calls.get(key)?;
         if call.peer != peer
             || call.socket != socket
-            || !matches!(call.role, CallRole::Server { cancelled: false })
+            || !matches!(call.role, CallRole::Server { cancelled: false, .. })
         {
             return None;
         }
@@ -571,7 +572,7 @@ mod tests {
         let path = PathId::new(0, 0).local();
         calls.add(Time::ZERO, path, Rights::ALL);
         let request = |id| {
-            let role = CallRole::Server { cancelled: false };
+            let role = CallRole::Server { cancelled: false, watched: false };
             let (socket, charge) = (SocketKey::new(0, 0), Charge::default());
             LocalCall::new((0, id), socket, (Time::ZERO, None), charge, role)
         };

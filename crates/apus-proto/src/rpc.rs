@@ -134,6 +134,8 @@ pub(crate) struct Rpc {
     /// Server: whether the client no longer waits for the response. The RPC stays, and is charged, until the application has ended
     /// it.
     pub(crate) cancelled: bool,
+    /// Server: whether the application wants an event when the client no longer waits.
+    pub(crate) watched: bool,
     /// Whether anything was retransmitted or requested again, so that delays of this RPC are no measure.
     pub(crate) disturbed: bool,
 }
@@ -232,6 +234,7 @@ impl Rpc {
             armed: Time::ZERO,
             refused: false,
             cancelled: false,
+            watched: false,
             disturbed: false,
         }
     }

@@ -114,6 +114,7 @@ fn the_server_of_a_call_that_is_given_up_is_notified_at_once() {
         pair.drive_for(micros(500));
         let rpc = pair.nodes[SERVER].requests[0].rpc;
         assert!(pair.endpoint(SERVER).is_active(rpc), "the handler works");
+        assert!(pair.endpoint(SERVER).watch(rpc));
         if by_deadline {
             pair.drive_for(millis(20));
         } else {
@@ -124,6 +125,8 @@ fn the_server_of_a_call_that_is_given_up_is_notified_at_once() {
             !pair.endpoint(SERVER).is_active(rpc),
             "the client no longer waits for the response"
         );
+        assert_eq!(pair.nodes[SERVER].cancelled, [rpc]);
+        assert!(!pair.endpoint(SERVER).watch(rpc));
         let now = pair.now;
         assert_eq!(
             pair.endpoint(SERVER).reply(now, rpc, body(10, 2)),

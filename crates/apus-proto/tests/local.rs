@@ -114,6 +114,16 @@ impl Host {
         rpc
     }
 
+    /// Takes the watched requests that were reported as cancelled.
+    fn cancelled(&mut self) -> Vec<RpcKey> {
+        let mut cancelled = Vec::new();
+        while let Some(event) = self.nodes[SERVER].poll_event() {
+            let Event::Cancelled { rpc, .. } = event else { panic!("{event:?}") };
+            cancelled.push(rpc);
+        }
+        cancelled
+    }
+
     fn reply(&mut self, rpc: RpcKey, length: usize) -> Result<(), ReplyError> {
         self.nodes[SERVER].reply(self.now, rpc, vec![2; length].into())
     }
@@ -377,9 +387,11 @@ fn a_call_that_is_given_up_is_cancelled_at_the_server() {
     let mut host = Host::new(|_| {});
     let call = host.call(1).unwrap();
     let request = host.request();
+    assert!(host.nodes[SERVER].watch(request));
     host.nodes[CLIENT].abort(call);
     host.settle();
-    assert!(!host.nodes[SERVER].is_active(request));
+    assert!(!host.nodes[SERVER].is_active(request) && !host.nodes[SERVER].watch(request));
+    assert_eq!(host.cancelled(), [request]);
     assert_eq!(host.reply(request, 1), Err(ReplyError::NotInService));
     host.call_with(PORT, 1, Some(millis(30))).unwrap();
     let request = host.request();

@@ -402,6 +402,38 @@ impl Client {
         sent
     }
 
+    /// Ends the outstanding calls of [`send`](Self::send) with this cookie. Their results, [`CallError::Cancelled`], are received as
+    /// others are. Returns whether there was one. Requests may be executed nevertheless.
+    ///
+    /// Looks at all outstanding calls of the node, so it takes some microseconds for each thousand of them. A [`Call`] is cancelled
+    /// without that.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let mut config = apus::Config::new();
+    /// # config.listen("127.0.0.1:0".parse()?);
+    /// # let node = apus::Node::start(&config)?;
+    /// # let port = node.bind(4000)?; // Answers nothing.
+    /// # let address = apus::Address::new(node.local_addr(), 4000);
+    /// # let client = node.client()?;
+    /// client.send(address, "a request that takes long", 7, apus::Flush::Now)?;
+    /// assert!(client.cancel(7));
+    /// let response = client.recv()?;
+    /// assert_eq!((response.cookie, response.result), (7, Err(apus::CallError::Cancelled)));
+    /// assert!(!client.cancel(7));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cancel(&self, cookie: u64) -> bool {
+        let mut cancelled = false;
+        for end in self.socket.ends() {
+            let Ok(mut engine) = end.shared.enter() else { continue };
+            cancelled |= engine.cancel_sent(end.key, cookie);
+            engine.transmit_due(clock::now());
+        }
+        cancelled
+    }
+
     /// Waits for the next response to a [`send`](Self::send). Responses are returned in the order of their arrival.
     ///
     /// # Errors

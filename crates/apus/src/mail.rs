@@ -6,6 +6,7 @@
 
 mod fair_queue;
 pub(crate) mod queue;
+mod watchers;
 
 use std::mem;
 use std::net::SocketAddr;
@@ -25,6 +26,7 @@ use crate::delivery::spin::Spin;
 use crate::delivery::task_waits::TaskWaits;
 use crate::error::CallError;
 use crate::mail::queue::{Queue, Undelivered, WaitingRequest, WaitingResponse};
+use crate::mail::watchers::Watchers;
 use crate::observe::spans::SpanNumber;
 use crate::observe::stats::PortStats;
 use crate::observe::time_trace;
@@ -161,6 +163,8 @@ pub(crate) struct Mail {
     tasks: usize,
     /// Waits of the tasks of an event loop.
     pub(crate) task_waits: TaskWaits,
+    /// Tasks that wait for the end of requests.
+    watchers: Watchers,
     /// The socket whose ends exchanged their loads last.
     exchanged: usize,
     /// Counters of all sockets, closed ones included.
@@ -181,6 +185,7 @@ impl Mail {
             discarded: Vec::new(),
             tasks: 0,
             task_waits: TaskWaits::new(),
+            watchers: Watchers::new(),
             exchanged: 0,
             all: PortStats { messages: 0, handoffs: 0 },
             skips_unwanted: true,
@@ -228,6 +233,9 @@ impl Mail {
             end.waiters.hold(end.held, 0);
         }
         for waiter in mailbox.waiters.receivers {
+            Self::wake(&mut self.wakes, &mut self.tasks, waiter);
+        }
+        for waiter in self.watchers.take_of(key) {
             Self::wake(&mut self.wakes, &mut self.tasks, waiter);
         }
         self.calls.retain(|call| {
@@ -335,6 +343,17 @@ impl Mail {
         rpc
     }
 
+    /// Calls with a slot whose results go to the queue of a socket with this cookie: those with a span.
+    pub(crate) fn find_sent(&self, socket: SocketKey, cookie: u64) -> Vec<CallKey> {
+        let is_it = |key: &CallKey| {
+            let is_sent = |slot: &CallSlot| {
+                slot.socket == socket && slot.completion == CompletionMode::Queue(cookie)
+            };
+            self.calls.get(*key).is_some_and(is_sent)
+        };
+        self.calls.keys().filter(is_it).collect()
+    }
+
     /// Takes the call's result, if it has arrived, and forgets the call.
     #[inline]
     pub(crate) fn take_result(&mut self, call: CallKey) -> Option<Result<Bytes, CallError>> {
@@ -408,6 +427,11 @@ impl Mail {
                 let from = Address::new(host, port);
                 let request = WaitingRequest { rpc, from, path, deadline, trace, body, mark };
                 self.enqueue(socket, |queue| queue.push_request(request));
+            }
+            Event::Cancelled { rpc, .. } => {
+                if let Some(task) = self.watchers.remove(rpc) {
+                    Self::wake(&mut self.wakes, &mut self.tasks, task);
+                }
             }
             Event::Response { socket, cookie, body, .. } => {
                 self.complete(socket, cookie, Ok(body));
@@ -590,6 +614,7 @@ impl Mail {
         for mailbox in self.boxes.iter_mut().flatten() {
             self.wakes.append(&mut mailbox.waiters.receivers);
         }
+        self.wakes.extend(self.watchers.take_all());
         self.calls.retain(|call| {
             self.wakes.extend(call.waiter.take());
             true
@@ -625,6 +650,19 @@ impl Mail {
         self.tasks += usize::from(waiter.is_task());
         let before = slot.waiter.replace(waiter);
         self.discard(before);
+    }
+
+    /// Registers a task that waits for the end of a request, in place of an earlier one.
+    pub(crate) fn watch(&mut self, socket: SocketKey, request: RpcKey, task: Waiter) {
+        self.tasks += usize::from(task.is_task());
+        let before = self.watchers.insert(socket, request, task);
+        self.discard(before);
+    }
+
+    /// Removes the task that waits for the end of a request, if there is one.
+    pub(crate) fn end_watch(&mut self, request: RpcKey) {
+        let task = self.watchers.remove(request);
+        self.discard(task);
     }
 
     /// Removes the call's waiter, which is awake. Returns `true` if it had been chosen to be woken.

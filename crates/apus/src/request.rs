@@ -1,7 +1,10 @@
 //! A request on the server's side.
 
 use std::convert::Infallible;
+use std::future::{self, Future};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 use std::{fmt, mem, thread};
 
@@ -10,6 +13,8 @@ use apus_wire::{PathId, TraceContext, UnknownReason};
 use bytes::Bytes;
 
 use crate::address::Address;
+use crate::delivery::Regime;
+use crate::delivery::parker::{self, Waiter};
 use crate::engine::{Engine, QueuedReply, Reply};
 use crate::error::{RecvError, ReplyError};
 use crate::flush::{self, Cork, Flush, operate};
@@ -55,6 +60,8 @@ pub struct Request {
     trace: RequestTrace,
     body: Bytes,
     answer: ResponseState,
+    /// A task has waited for its end.
+    watched: AtomicBool,
 }
 
 /// The state of the response to a request.
@@ -119,7 +126,8 @@ impl Request {
         let trace = RequestTrace::new(trace);
         let taken = if deadline.is_some() { clock::now() } else { NEVER };
         let deadline = deadline.unwrap_or(NEVER);
-        Self { socket, rpc, from, path, deadline, taken, trace, body, answer: ResponseState::Open }
+        let (answer, watched) = (ResponseState::Open, AtomicBool::new(false));
+        Self { socket, rpc, from, path, deadline, taken, trace, body, answer, watched }
     }
 
     /// Takes a request behind those that are not wanted, or a late one.
@@ -277,6 +285,59 @@ impl Request {
         engine.opportunistic_turn(now);
         engine.transmit_due(now);
         !engine.endpoint.is_active(self.rpc)
+    }
+
+    /// Waits until the response is no longer needed, for the reasons of [`is_cancelled`](Self::is_cancelled). A task races this against
+    /// its work. The last task that polled is woken.
+    ///
+    /// ```no_run
+    /// # async fn work(_: &[u8]) -> Vec<u8> { Vec::new() }
+    /// # async fn example(request: apus::Request) {
+    /// use futures_util::future::{Either, select};
+    /// use std::pin::pin;
+    ///
+    /// let done = match select(pin!(work(request.body())), pin!(request.cancelled())).await {
+    ///     Either::Left((response, _)) => Some(response),
+    ///     Either::Right(_) => None, // Nobody needs the rest.
+    /// };
+    /// if let Some(response) = done {
+    ///     let _ = request.reply(response);
+    /// }
+    /// # }
+    /// ```
+    pub fn cancelled(&self) -> impl Future<Output = ()> + Send + Sync + Unpin {
+        future::poll_fn(|context| self.poll_cancelled(context))
+    }
+
+    /// Polls for [`cancelled`](Self::cancelled): for a future that holds the request.
+    pub fn poll_cancelled(&self, context: &Context<'_>) -> Poll<()> {
+        parker::count_task_poll();
+        let shared = &self.socket.shared;
+        let Ok(mut engine) = shared.enter() else { return Poll::Ready(()) };
+        let now = clock::now();
+        if engine.holds_back() || shared.regime == Regime::AlwaysPolls {
+            engine.turn(now);
+        }
+        if !engine.endpoint.watch(self.rpc) {
+            return Poll::Ready(());
+        }
+        if shared.regime == Regime::AlwaysPolls {
+            context.waker().wake_by_ref();
+        } else {
+            self.watched.store(true, Ordering::Relaxed);
+            let task = Waiter::task(parker::next_id(), context.waker());
+            engine.mail.watch(self.socket.key, self.rpc, task);
+            engine.need_progress();
+            engine.transmit_due(now);
+        }
+        Poll::Pending
+    }
+
+    #[cold]
+    fn end_watch(&self) {
+        if let Ok(mut engine) = self.socket.shared.enter() {
+            engine.mail.end_watch(self.rpc);
+        }
     }
 
     /// Answers the request. The part of the response that may be sent without a grant is transmitted before this returns,
@@ -439,6 +500,9 @@ impl Reply for Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
+        if *self.watched.get_mut() {
+            self.end_watch();
+        }
         if self.answer == ResponseState::Given {
             return;
         }

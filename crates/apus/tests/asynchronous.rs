@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use apus::{Delivery, RecvError};
+use apus::{CallError, Delivery, Flush, RecvError};
 use pair::{Pair, pair, pattern, serve_echo, wait_until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -93,11 +93,71 @@ fn a_call_is_sent_when_it_is_first_polled() {
 }
 
 #[tokio::test]
+async fn a_handler_learns_that_its_call_is_given_up() {
+    for delivery in Delivery::ALL {
+        let pair = pair(delivery);
+        let client = pair.client_node.client().unwrap();
+        for by_deadline in [false, true] {
+            let call = client.call(pair.address, "long work");
+            let call = if by_deadline { call.deadline(Duration::from_millis(5)) } else { call };
+            let call = call.start().unwrap();
+            let request = pair.service.recv_async().await.unwrap();
+            {
+                // A task that no longer waits is replaced, and one that is dropped is woken by nobody.
+                let mut context = Context::from_waker(Waker::noop());
+                assert!(by_deadline || request.poll_cancelled(&mut context).is_pending());
+            }
+            if !by_deadline {
+                drop(call);
+            }
+            request.cancelled().await;
+            assert!(request.is_cancelled());
+            request.cancelled().await;
+        }
+        let answered = client.call(pair.address, "short work").start().unwrap();
+        let request = pair.service.recv_async().await.unwrap();
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(request.poll_cancelled(&mut context).is_pending());
+        request.reply("done").unwrap();
+        assert_eq!(answered.await.unwrap(), "done");
+        let _held = client.call(pair.address, "held").start().unwrap();
+        let request = pair.service.recv_async().await.unwrap();
+        let waits = tokio::spawn(async move { request.cancelled().await });
+        tokio::task::yield_now().await;
+        pair.service.shutdown();
+        waits.await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_first_contact_is_awaited() {
     let pair = pair(Delivery::suspend());
     let client = pair.client_node.client().unwrap();
     client.connect(pair.address).await.unwrap();
     client.connect(pair.address).deadline(Duration::from_secs(5)).await.unwrap();
+}
+
+#[test]
+fn calls_of_a_queue_are_cancelled_by_their_cookie() {
+    let pair = pair(Delivery::suspend());
+    let client = pair.client_node.client().unwrap();
+    let other = pair.client_node.client().unwrap();
+    for cookie in [1, 2, 2] {
+        client.send(pair.address, "held", cookie, Flush::Now).unwrap();
+    }
+    other.send(pair.address, "held", 2, Flush::Now).unwrap();
+    let held: Vec<_> = (0..4).map(|_| pair.service.recv().unwrap()).collect();
+    assert!(client.cancel(2) && !client.cancel(2) && !client.cancel(3));
+    for _ in 0..2 {
+        let response = client.recv().unwrap();
+        assert_eq!((response.cookie, response.result), (2, Err(CallError::Cancelled)));
+    }
+    wait_until("the server knows", || held.iter().filter(|it| it.is_cancelled()).count() == 2);
+    for request in held {
+        let _ = request.reply("done");
+    }
+    assert_eq!(client.recv().unwrap().result.unwrap(), "done");
+    assert_eq!(other.recv().unwrap().result.unwrap(), "done");
 }
 
 #[test]

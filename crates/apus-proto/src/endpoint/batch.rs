@@ -152,7 +152,7 @@ impl Arrivals<'_> {
         };
         let deadline = remaining.map(|remaining| now + remaining);
         let charge = Charge { bytes: cost, ours: 0, unconfirmed: false };
-        let role = CallRole::Server { cancelled: false };
+        let role = CallRole::Server { cancelled: false, watched: false };
         let times = (now, deadline);
         //= docs/protocol.md#local-3
         let inserted =

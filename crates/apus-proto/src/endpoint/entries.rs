@@ -151,7 +151,9 @@ impl Endpoint {
                 Event::Response { socket, rpc, cookie, body } => {
                     inbox.response(socket, rpc, cookie, body);
                 }
-                other @ (Event::Connected { .. } | Event::Failed { .. }) => {
+                other @ (Event::Cancelled { .. }
+                | Event::Connected { .. }
+                | Event::Failed { .. }) => {
                     return self.parts.events.push_front(other);
                 }
             }

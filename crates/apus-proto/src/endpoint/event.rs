@@ -29,6 +29,14 @@ pub enum Event {
         /// The request.
         body: Bytes,
     },
+    /// The client of a request that is [watched](crate::Endpoint::watch) no longer waits, or the RPC has ended. A request in service
+    /// stays until [`Endpoint::abort`](crate::Endpoint::abort).
+    Cancelled {
+        /// The destination socket.
+        socket: SocketKey,
+        /// The request.
+        rpc: RpcKey,
+    },
     /// The response of a call. The RPC has ended.
     Response {
         /// The socket that called.
@@ -70,6 +78,7 @@ impl Event {
     pub fn socket(&self) -> SocketKey {
         match *self {
             Self::Request { socket, .. }
+            | Self::Cancelled { socket, .. }
             | Self::Response { socket, .. }
             | Self::Connected { socket, .. }
             | Self::Failed { socket, .. } => socket,

@@ -1,5 +1,6 @@
 //! Calls within the host: their life cycle.
 
+use std::mem;
 use std::time::Duration;
 
 use apus_wire::{PathId, TraceContext, UnknownReason};
@@ -219,6 +220,9 @@ impl Endpoint {
     #[inline]
     pub(super) fn end_local(&mut self, key: RpcKey) -> Option<LocalCall> {
         let call = self.local.take(key)?;
+        if let CallRole::Server { watched: true, .. } = call.role {
+            self.parts.events.push_back(Event::Cancelled { socket: call.socket, rpc: key });
+        }
         let account = call.account();
         let change = Change::new(call.charge, Charge::default(), account);
         if let Some(peer) = self.charge_local(call.peer, call.socket, change) {
@@ -518,10 +522,24 @@ impl Endpoint {
 
     /// Marks a request whose client no longer waits for the response.
     fn cancel_local(&mut self, key: RpcKey) {
-        if let Some(LocalCall { role: CallRole::Server { cancelled }, .. }) =
+        let Some(LocalCall { socket, role: CallRole::Server { cancelled, watched }, .. }) =
             self.local.get_mut(key)
-        {
-            *cancelled = true;
+        else {
+            return;
+        };
+        *cancelled = true;
+        if mem::replace(watched, false) {
+            self.parts.events.push_back(Event::Cancelled { socket: *socket, rpc: key });
+        }
+    }
+
+    pub(super) fn watch_local(&mut self, key: RpcKey) -> bool {
+        match self.local.get_mut(key) {
+            Some(LocalCall { role: CallRole::Server { cancelled: false, watched }, .. }) => {
+                *watched = true;
+                true
+            }
+            _ => false,
         }
     }
 
@@ -563,7 +581,7 @@ impl Endpoint {
 
     pub(super) fn is_local_active(&self, key: RpcKey) -> bool {
         let call = self.local.get(key);
-        call.is_some_and(|call| !matches!(call.role, CallRole::Server { cancelled: true }))
+        call.is_some_and(|call| !matches!(call.role, CallRole::Server { cancelled: true, .. }))
     }
 
     /// Returns the time at which calls within the host have something to do, if there are any.
@@ -595,7 +613,7 @@ impl Endpoint {
         let (started, expires) = (call.started, call.expires);
         let is_client = call.account() == Account::Own;
         if expires.is_none_or(|due| due > now) {
-            let waits = call.client_mut().is_some_and(|client| std::mem::take(&mut client.waits));
+            let waits = call.client_mut().is_some_and(|client| mem::take(&mut client.waits));
             if waits {
                 self.local.outbound.push_back(OutboundMessage::Request(key));
             }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use crate::config::Config;
 use crate::control::Body;
+use crate::cookie::Cookie;
 use crate::counters::Counters;
 use crate::endpoint::event::Event;
 use crate::endpoint::event::SpentBodies;
@@ -19,10 +20,11 @@ use crate::endpoint::sweeps::{Sweeps, Swept};
 use crate::error::{CallFailed, OpenError};
 use crate::grant::Issued;
 use crate::host::HostLoad;
-use crate::local::{LocalCalls, is_local};
+use crate::local::{CallRole, LocalCalls, is_local};
 use crate::outgoing::Outgoing;
 use crate::peers::Peers;
 use crate::rights::{PathRights, Rights};
+use crate::rpc::Rpc;
 use crate::rpcs::Rpcs;
 use crate::secrets::Secrets;
 use crate::slab::{Handle as _, PeerKey, RpcKey, SocketKey};
@@ -170,6 +172,19 @@ impl Endpoint {
             self.parts.counters.requests_abandoned += 1;
         }
         true
+    }
+
+    /// Returns the calls of a socket with this cookie. Looks at all RPCs of the endpoint.
+    #[must_use]
+    pub fn find_calls(&self, socket: SocketKey, cookie: Cookie) -> Vec<RpcKey> {
+        let remote = (0..self.rpcs.slots()).filter_map(|slot| self.rpcs.at(slot));
+        let is_it = |rpc: &Rpc| rpc.is_client() && rpc.socket == socket && rpc.cookie == cookie;
+        let mut found = self.local.find(|call| {
+            let own = matches!(&call.role, CallRole::Client(client) if client.cookie == cookie);
+            own && call.socket == socket
+        });
+        found.extend(remote.filter(|(_, rpc)| is_it(rpc)).map(|(key, _)| key));
+        found
     }
 
     /// Returns the body of the call that was refused just now.
@@ -321,6 +336,17 @@ impl Endpoint {
         self.rpcs.get(key).is_some_and(|rpc| !rpc.cancelled)
     }
 
+    /// Asks for one [`Event::Cancelled`] when the client of a request in service no longer waits, or when the RPC ends. Returns `false`
+    /// if that has happened.
+    pub fn watch(&mut self, key: RpcKey) -> bool {
+        if is_local(key) {
+            return self.watch_local(key);
+        }
+        let Some(rpc) = self.rpcs.get_mut(key).filter(|rpc| !rpc.cancelled) else { return false };
+        rpc.watched = true;
+        true
+    }
+
     /// Ends a request in service that the application has not begun to execute, because its client no longer waits: the client has
     /// given the call up or is lost, or its deadline has passed. No packet is sent to the client, because its call has ended too.
     pub fn skip(&mut self, key: RpcKey) {
@@ -446,6 +472,7 @@ impl Endpoint {
     /// Removes an RPC from every table.
     pub(super) fn remove_rpc(&mut self, key: RpcKey) -> Option<Ended> {
         let mut step = self.step(key)?;
+        step.note_cancelled();
         step.leave_peer();
         let (ended, defers_any) = (step.ended(), step.peer.flight.defers_any());
         self.parts.outstanding = self.parts.outstanding.saturating_sub(u32::from(ended.is_client));

@@ -1,10 +1,13 @@
 //! A step of one RPC: its state, its peer and the shared parts, borrowed side by side.
 
+use std::mem;
+
 use apus_wire::Acked;
 use bytes::Bytes;
 
 use crate::control::Body;
 use crate::cookie::Cookie;
+use crate::endpoint::event::Event;
 use crate::endpoint::parts::Parts;
 use crate::error::CallFailed;
 use crate::incoming::Incoming;
@@ -131,6 +134,7 @@ impl Step<'_> {
             Phase::InService => {
                 //= docs/protocol.md#hostile-1
                 self.rpc.cancelled = true;
+                self.note_cancelled();
                 return None;
             }
             Phase::Incoming { .. } => {
@@ -141,6 +145,15 @@ impl Step<'_> {
             Phase::Outgoing(_) | Phase::Connecting => {}
         }
         Some(End::Forgotten)
+    }
+
+    /// Reports that the client of a watched request no longer waits.
+    #[inline]
+    pub(super) fn note_cancelled(&mut self) {
+        if mem::replace(&mut self.rpc.watched, false) {
+            let event = Event::Cancelled { socket: self.rpc.socket, rpc: self.key };
+            self.parts.events.push_back(event);
+        }
     }
 
     /// Begins to receive a message.
@@ -189,7 +202,7 @@ impl Step<'_> {
                 }
                 self.peer.flight.arrived(message.mark);
                 self.parts.order.unrank(self.key, message);
-                self.parts.spent.0.push(std::mem::take(&mut message.body));
+                self.parts.spent.0.push(mem::take(&mut message.body));
             }
             Phase::Connecting => self.peer.flight.forget(connecting(self.key)),
             Phase::Incoming { .. } | Phase::InService => {}

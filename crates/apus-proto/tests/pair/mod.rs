@@ -187,6 +187,8 @@ pub(crate) struct Node {
     pub(crate) put_off: Vec<(RpcKey, Bytes)>,
     /// Requests that were passed to the application, held or not.
     pub(crate) executed: Vec<Bytes>,
+    /// Watched requests that were reported as cancelled.
+    pub(crate) cancelled: Vec<RpcKey>,
     pub(crate) outcomes: BTreeMap<RpcKey, (Time, Outcome)>,
     config: Config,
     /// Packets to a node that is down are lost.
@@ -208,6 +210,7 @@ impl Node {
             requests: Vec::new(),
             put_off: Vec::new(),
             executed: Vec::new(),
+            cancelled: Vec::new(),
             outcomes: BTreeMap::new(),
             config: config.clone(),
             up: true,
@@ -610,6 +613,7 @@ impl Net {
                 let before = node.outcomes.insert(rpc, (now, Outcome::Response(body)));
                 assert_eq!(before, None, "a call ends once");
             }
+            Event::Cancelled { rpc, .. } => node.cancelled.push(rpc),
             Event::Connected { rpc, .. } => {
                 let before = node.outcomes.insert(rpc, (now, Outcome::Connected));
                 assert_eq!(before, None, "a call ends once");

@@ -518,7 +518,9 @@ impl<'a> World<'a> {
                 }
                 verify(index, "response", &response(index, &call), &body)
             }
-            Event::Connected { .. } => unreachable!("no scenario connects"),
+            Event::Connected { .. } | Event::Cancelled { .. } => {
+                unreachable!("no scenario connects or watches")
+            }
             Event::Failed { cookie, error, .. } => {
                 let index = cookie.number() as usize;
                 self.end(index, Fate::Failed)?;

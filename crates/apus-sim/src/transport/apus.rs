@@ -230,7 +230,9 @@ impl Apus {
                 }
                 fabric.retired.push(cookie as u32);
             }
-            Event::Connected { .. } => unreachable!("no host connects"),
+            Event::Connected { .. } | Event::Cancelled { .. } => {
+                unreachable!("no host connects or watches")
+            }
             Event::Failed { cookie, .. } => {
                 let cookie = cookie.number();
                 self.failed += 1;

@@ -279,7 +279,9 @@ impl World {
                 assert!(body == request, "the response to call {cookie:?}");
                 self.answered += 1;
             }
-            Event::Connected { .. } => unreachable!("the world makes no connections"),
+            Event::Connected { .. } | Event::Cancelled { .. } => {
+                unreachable!("the world makes no connections and watches nothing")
+            }
             Event::Failed { cookie, error, .. } => {
                 self.apus_calls.remove(&cookie.number()).expect("a call under way");
                 self.failed.push(error.to_string());

@@ -102,7 +102,9 @@ impl Hosts {
                         self.endpoint.reply(now, rpc, body).expect("the request is in service");
                     }
                     Event::Response { .. } => {}
-                    Event::Connected { .. } => unreachable!("the hosts make no connections"),
+                    Event::Connected { .. } | Event::Cancelled { .. } => {
+                        unreachable!("the hosts make no connections and watches nothing")
+                    }
                     Event::Failed { error, .. } => panic!("{error}"),
                 }
             }

@@ -263,7 +263,9 @@ impl<'a> Player<'a> {
                     assert!(self.requests[&self.calls[&rpc]] == body, "the response");
                     self.over += 1;
                 }
-                Event::Connected { .. } => unreachable!("a capture has no connections"),
+                Event::Connected { .. } | Event::Cancelled { .. } => {
+                    unreachable!("a capture has no connections and watches nothing")
+                }
                 Event::Failed { error, .. } => panic!("a call failed: {error}"),
             }
         }

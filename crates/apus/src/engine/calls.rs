@@ -226,6 +226,23 @@ impl Engine {
         }
     }
 
+    /// Cancels the calls of a socket whose results go to its queue with this cookie.
+    pub(crate) fn cancel_sent(&mut self, socket: SocketKey, cookie: u64) -> bool {
+        let mut cancelled = false;
+        for rpc in self.endpoint.find_calls(socket, Cookie::Queue(cookie)) {
+            self.endpoint.abort(rpc);
+            self.mail.fail_call(socket, Cookie::Queue(cookie), CallError::Cancelled);
+            cancelled = true;
+        }
+        for call in self.mail.find_sent(socket, cookie) {
+            if let Some(rpc) = self.mail.cancel_call(call) {
+                self.endpoint.abort(rpc);
+            }
+            cancelled = true;
+        }
+        cancelled
+    }
+
     /// Returns the error of a call that the core has refused.
     #[cold]
     fn refused(

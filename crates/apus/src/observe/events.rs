@@ -52,9 +52,9 @@ pub(crate) fn handshake_failed(error: &apus_seal::HandshakeError) {
     tracing::debug!(%error, "handshake failed");
 }
 
+#[cfg(feature = "tracing")]
 #[inline]
 pub(crate) fn call_failed(error: &CallError) {
-    #[cfg(feature = "tracing")]
     tracing::debug!(%error, may_have_executed = error.may_have_executed(), "call failed");
 }
 

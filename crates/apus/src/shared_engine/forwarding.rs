@@ -515,7 +515,8 @@ impl Forwarder {
                 let key = self.under_way.insert(Forwarded::Request { server: process, rpc, again });
                 return self.send_again(clock::now(), key);
             }
-            Event::Connected { .. } => return, // A process makes no node known.
+            // A process makes no node known, and the engine watches no request.
+            Event::Connected { .. } | Event::Cancelled { .. } => return,
         };
         let key = ForwardKey::from_bits(cookie.number());
         if let Some(Forwarded::Call { client, .. }) = self.under_way.take(key) {
